@@ -551,6 +551,19 @@ def is_actor_unavailable(error: BaseException) -> bool:
     return isinstance(error, ray.exceptions.ActorUnavailableError)
 
 
+def death_of(handle: Any, timeout_s: float) -> str | None:
+    """Return why an actor is dead, as Ray says; "" if Ray does not say it in time, None if not."""
+    asked = probe(handle)
+    ready, _ = wait([asked], timeout_s=timeout_s)
+    if not ready:
+        return ""
+    try:
+        get(asked)
+    except ray.exceptions.RayActorError as error:
+        return "" if is_actor_unavailable(error) else str(error)
+    return None
+
+
 def cause_of(error: BaseException) -> BaseException | None:
     """Return the exception that a remote call raised in its own process; None for other errors."""
     return error.cause if isinstance(error, ray.exceptions.RayTaskError) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File descriptors: objects that own and close them, and the error when none are left.
+"""File descriptors: objects and threads that own them, and the error when none are left.
 
 A descriptor that is only a number leaks if Ctrl-C arrives between the call that opens it and the
 line that stores it. ``Descriptor`` opens and stores in one step of the interpreter.
@@ -11,13 +11,21 @@ import contextlib
 import errno
 import os
 import resource
+import threading
 from collections.abc import Callable, Iterator
-from itertools import repeat, starmap
+from itertools import count, repeat, starmap
 from typing import Any, Final
 
 from rcg.errors import OutOfDescriptors
 
-__all__ = ["Descriptor", "close_all", "exhaustion_in", "out_of_descriptors", "telling_exhaustion"]
+__all__ = [
+    "Descriptor",
+    "close_all",
+    "exhaustion_in",
+    "out_of_descriptors",
+    "start_owner",
+    "telling_exhaustion",
+]
 
 # Of this process, of the machine, and of this user's descriptors that are under way in sockets.
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS)
@@ -62,8 +70,38 @@ class Descriptor:
         close_all(self._fds)
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # never completely made
+        try:  # the interpreter, at its end, may have cleared this module
             close_all(self._fds)
+        except (AttributeError, TypeError):
+            pass  # that, or it was never completely made
+
+
+def start_owner(run: Callable[[], object], close: Callable[[], object], name: str) -> None:
+    """Start a thread that owns descriptors from then on, and closes them at its end.
+
+    Ctrl-C may come while this waits for the thread, which runs by then or is about to. Either the
+    thread gets the descriptors or they are closed here, never both.
+
+    Args:
+        run: Called on the thread; it also closes the descriptors.
+        close: Closes them. Called here if ``run`` is not going to be called.
+        name: The name of the thread.
+
+    Raises:
+        RuntimeError: There is no thread left.
+    """
+    claims = count()
+
+    def run_if_first() -> None:
+        if not next(claims):
+            run()
+
+    try:
+        threading.Thread(target=run_if_first, name=name, daemon=True).start()
+    except BaseException:
+        if not next(claims):
+            close()
+        raise
 
 
 def exhaustion_in(error: BaseException | None) -> OSError | None:

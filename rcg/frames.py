@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
-from typing import Final
+from typing import Any, Final, TypeVar
 
-__all__ = ["innermost_of_user", "is_ours", "is_plumbing"]
+__all__ = ["innermost_of_user", "is_ours", "is_plumbing", "left_out_by_ray"]
+
+_F = TypeVar("_F", bound=Any)
 
 _PACKAGE: Final = __name__.partition(".")[0]
 # Modules of others that stand there as well.
@@ -33,6 +35,16 @@ def is_ours(frame: FrameType) -> bool:
     name = names.get("__name__", "")
     is_of_package = isinstance(name, str) and name.partition(".")[0] == _PACKAGE
     return is_of_package and "__rcg_user__" not in names
+
+
+def left_out_by_ray(function: _F) -> _F:
+    """Have Ray leave the frames of a function out of the tracebacks that it prints.
+
+    It leaves out its own: those of files with such a name. In ``<>`` it is a file without lines, of
+    which one would be left otherwise.
+    """
+    function.__code__ = function.__code__.replace(co_filename="<ray/_private/rcg>")
+    return function
 
 
 def innermost_of_user() -> tuple[FrameType, int]:

@@ -99,6 +99,7 @@ class Driven:
         host = NodeHost(plan, self.options, make_codec())
         handle = SimpleNamespace(_actor_id=bytes(16))
         self.session = Session(uuid.uuid4().hex, plan, {ACTOR: handle}, self.options, host)
+        self.session.open()
         self.engine = Engine(self.session, lambda engine: engine)
         self.node = Node(
             *host.descriptors(),

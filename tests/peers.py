@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad peers and bad days of the control socket, for tests of every layer.
 
-Messages that are almost right, with descriptors; and a process that has no descriptor left.
+Messages that are almost right, with descriptors; a process that has no descriptor left; and Ctrl-C
+wherever it may come.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
+import dis
+import itertools
 import json
 import os
 import random
 import resource
 import signal
 import socket
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rcg.errors import OutOfDescriptors
@@ -160,3 +166,83 @@ def told(error: OutOfDescriptors) -> bool:
         and "ulimit -n" in text
         and str(error.pid) in text
     )
+
+
+# After these instructions, and at the start of a function, the interpreter looks for signals.
+_LOOKS_AFTER = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
+
+
+def ctrl_c_anywhere(call: Callable[[], object], *names: str) -> Iterator[int]:
+    """Call again and again, with Ctrl-C at the next place each time, until it comes to its end.
+
+    Only at places where a signal handler may run: after each call, and at each start of a function.
+    Python swallows what is raised in ``__del__``, so Ctrl-C comes nowhere below that.
+
+    Args:
+        call: Whatever it returns is dropped.
+        *names: Where Ctrl-C comes: packages, modules, classes and functions, each of which must
+            run. What others do is one step.
+
+    Yields:
+        The number of the place, after each call.
+    """
+    for at in itertools.count():
+        interrupt = _CtrlC(at, names)
+        with warnings.catch_warnings():
+            # A socket whose owner is gone is closed by the interpreter, which warns of it.
+            warnings.simplefilter("ignore", ResourceWarning)
+            sys.settrace(interrupt)
+            try:
+                call()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+        yield at
+        if not interrupt.has_come:
+            assert interrupt.seen == set(names)
+            return
+
+
+class _CtrlC:
+    """A tracer that raises KeyboardInterrupt at the n-th place where it may come."""
+
+    def __init__(self, at: int, names: tuple[str, ...]) -> None:
+        self._left = at
+        self._names = names
+        self.seen: set[str] = set()  # of these names
+        self.has_come = False
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        name = f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}."
+        found = [each for each in self._names if name.startswith(f"{each}.")]
+        if self.has_come or not found or _is_dying(frame):
+            return None
+        self.seen.update(found)
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        looks = True  # it has just started
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal looks
+            if event == "opcode":
+                name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+                # What a tracer raises at a return is no longer in the ``try`` around the call.
+                if looks and not self.has_come and name != "RETURN_VALUE":
+                    if not self._left:
+                        self.has_come = True
+                        raise KeyboardInterrupt
+                    self._left -= 1
+                looks = name.startswith(_LOOKS_AFTER)
+            elif event == "exception":
+                looks = False  # the handler comes first
+            return trace
+
+        return trace
+
+
+def _is_dying(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False

@@ -38,6 +38,7 @@ class Served:
             lambda process, ending: self.member_gone(process, ending),
             lambda connection, opening: self.client_came(connection, opening),
         )
+        self.control.open()
 
     def member_gone(self, process: str, ending: Ending) -> None:
         self.gone.append((process, ending))
@@ -105,7 +106,9 @@ def as_json(message: messages.Message) -> dict[str, Any]:
 
 
 def control_threads() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "rcg-control"]
+    """Those that run; Python keeps one whose start Ctrl-C interrupted in its list for good."""
+    found = [each for each in threading.enumerate() if each.name == "rcg-control"]
+    return [each for each in found if each.is_alive()]
 
 
 def listening(pid: int) -> int:

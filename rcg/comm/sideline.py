@@ -58,7 +58,10 @@ class Sideline:
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         # True: something has ended. False: nobody shall wait for long any more.
         self._news: SimpleQueue[bool] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        # The thread, put there by itself: Ctrl-C may come while it is started, and one that finds
+        # another ends at once.
+        self._threads: dict[int, threading.Thread] = {}
+        self._has_started = False
         self._is_left_behind = False
 
     def run(self, operation: Callable[[], None]) -> None:
@@ -71,10 +74,9 @@ class Sideline:
             LeftBehind: It did not end in time after ``leave``. Nothing may be run after that.
             BaseException: What the operation raised.
         """
-        if self._thread is None:
-            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            thread.start()
-            self._thread = thread
+        if not self._threads:
+            self._has_started = True
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
         task = _Task(operation)
         interrupt = self._wait(task)
         error, task.error = interrupt or task.error, None
@@ -90,11 +92,12 @@ class Sideline:
 
     def close(self) -> None:
         """End the thread, unless an operation was left behind on it; idempotent."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        has_started, self._has_started = self._has_started, False
+        if has_started:
             self._tasks.put(None)
-            if not self._is_left_behind:
-                thread.join(_LAST_S)
+        thread = self._threads.pop(0, None)
+        if thread is not None and not self._is_left_behind:
+            thread.join(_LAST_S)
 
     def _wait(self, task: _Task) -> BaseException | None:
         """Have a task run and wait until it has ended; returns what interrupted that."""
@@ -125,9 +128,13 @@ class Sideline:
         return interrupt
 
     def _work(self) -> None:
+        thread = threading.current_thread()
+        if self._threads.setdefault(0, thread) is not thread:
+            return
         while True:
             task = self._tasks.get()
             if task is None:
+                self._threads.pop(0, None)
                 return
             task.run()
             if self._is_left_behind:

@@ -111,12 +111,10 @@ def _address_space() -> Check:
 
 def check_gpus() -> Iterator[Check]:
     """List the GPUs with nvidia-smi, if it is installed."""
-    advice = "this release of rcg moves values through host memory"
     command = shutil.which("nvidia-smi")
     if command is None:
-        yield Check(
-            "GPUs", "NVIDIA", "missing", "nvidia-smi is not installed", f"not needed: {advice}"
-        )
+        advice = "not needed: without a GPU, values go through host memory"
+        yield Check("GPUs", "NVIDIA", "missing", "nvidia-smi is not installed", advice)
         return
     asked = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
@@ -132,5 +130,6 @@ def check_gpus() -> Iterator[Check]:
         found = f"nvidia-smi lists none: {said[0] if said else f'status {done.returncode}'}"
         yield Check("GPUs", "NVIDIA", "warn", found)
         return
+    advice = 'tensors stay on GPUs on edges with `with_tensor_transport("auto")`'
     for number, line in enumerate(lines):
         yield Check("GPUs", f"GPU {number}", "ok", line, advice if number == 0 else "")

@@ -100,13 +100,8 @@ def _of_gpus() -> Iterator[Check]:
             yield Check("transports", name, "missing", found, advice)
         else:
             yield Check("transports", name, "ok", f"CuPy {there['CuPy']} and a GPU; not tried")
-    yield Check(
-        "transports",
-        "nixl",
-        "missing",
-        "not part of this release",
-        "keep the actors of a graph on one node",
-    )
+    advice = "between nodes, tensors go over gloo, and values over TCP"
+    yield Check("transports", "nixl", "missing", "not part of this release", advice)
 
 
 def _gloo() -> Check:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import tempfile
+import secrets
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -103,11 +104,12 @@ def write(source: Source, text: str) -> None:
     try:
         data = text.encode(source.encoding)
         mode = path.stat().st_mode
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except (OSError, UnicodeEncodeError) as error:
         raise FileError(f"{source.path}: {_reason(error)}") from error
+    # Its name is known before it is there, so Ctrl-C leaves none.
+    name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(name, "xb", opener=partial(os.open, mode=0o600)) as file:
             file.write(data)
             os.fchmod(file.fileno(), mode & 0o7777)
         os.replace(name, path)

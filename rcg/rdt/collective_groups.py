@@ -8,6 +8,7 @@ groups they are in.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -104,15 +105,16 @@ def create_collective_group(
     if name is not None and name in _made and _has_members(_made[name]):
         raise ValueError(f"there is a group of the name {name!r} already")
     group = name or f"group-{os.getpid()}-{next(_numbers)}"
+    token = secrets.token_hex(8)
     connections: list[Connection] = []
-    joined: list[Connection] = []
+    joined: list[Connection] = []  # or perhaps: Ctrl-C may come before the answer is known
+    made: CommunicatorHandle | None = None
     try:
         deadline = Deadline(_READY_TIMEOUT_S)
         for handle in handles:
             connections.append(_connected(handle, deadline))
         labels = tuple(map(repr, handles))
         keys = tuple(each.holder.key for each in connections)
-        token = secrets.token_hex(8)
         registered = find_communicator(chosen)
         told = (chosen, registered.devices, registered.cls)
         body = cluster.dumps(told) if registered.is_users else b""
@@ -129,19 +131,34 @@ def create_collective_group(
                     keys=keys,
                 )
 
+            joined.append(connection)
             answer = connection.asked(question, GroupChanged, body)
             if answer.trouble:
+                joined.pop()
                 raise Unavailable(f"{labels[rank]}: {answer.trouble}", transport=chosen)
-            joined.append(connection)
-    except BaseException:
-        for connection in joined:
-            _leave(connection, group)
-        raise
-    finally:
+        made = _made[group] = CommunicatorHandle(group, chosen, tuple(actors))
         for connection in connections:
             connection.close()
-    made = _made[group] = CommunicatorHandle(group, chosen, tuple(actors))
-    return made
+        return made
+    except BaseException:
+        if made is not None:
+            _made.pop(group, None)
+        for connection in joined:
+            with contextlib.suppress(RcgError, OSError):
+                _undo(connection, group, token)
+        for connection in connections:
+            connection.close()
+        raise
+
+
+def _undo(connection: Connection, group: str, token: str) -> None:
+    """Have an actor leave a group that is not made after all."""
+    # On the same connection, because it may not have joined yet.
+    usable = Connection(connection.holder, "") if connection.is_closed else connection
+    try:
+        _leave(usable, group, token, _STOPPED_S)
+    finally:
+        usable.close()
 
 
 def get_collective_groups(
@@ -321,8 +338,13 @@ def _has_started(probe: Any, holder: Holder) -> bool:
     return True
 
 
-def _leave(connection: Connection, group: str) -> None:
+def _leave(
+    connection: Connection, group: str, token: str = "", timeout_s: float | None = None
+) -> None:
+    def question(number: int) -> LeaveGroup:
+        return LeaveGroup(number=number, group=group, token=token)
+
     try:
-        connection.asked(lambda number: LeaveGroup(number=number, group=group), GroupChanged)
+        connection.asked(question, GroupChanged, timeout_s=timeout_s)
     except ActorDiedError:
         pass  # it took its part with it

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from rcg import cluster
 from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, PlacementError, RcgError, Transfer
+from rcg.options import Deadline
 from rcg.rdt.envelope import Holder
 from rcg.rdt.watching import Lost, Watch
 from rcg.runtime.control.joining import Joined, check_user, join
@@ -196,15 +197,21 @@ class Connection:
             TimeoutError: It did not answer in time.
             Transfer: The answer was another.
         """
+        deadline = Deadline(timeout_s)
         with self.lock:
-            self._send(make(next(self._numbers)), body)
-            if not self._waiter.wait(timeout_s):
-                raise self.gone()
-            received = self.next()
-        with received:
-            if not isinstance(received.message, answer):
-                raise Transfer(f"{self.holder.label} gave an answer that was not expected")
-            return received.message
+            number = next(self._numbers)
+            self._send(make(number), body)
+            while True:
+                if not self._waiter.wait(deadline.remaining_s()):
+                    raise self.gone()
+                with self.next() as received:
+                    found = received.message
+                    if not isinstance(found, answer):
+                        text = f"{self.holder.label} gave an answer that was not expected"
+                        raise Transfer(text)
+                    # Ctrl-C may have ended the wait for the answer to an earlier question.
+                    if getattr(found, "number", number) == number:
+                        return found
 
     def keep(self, keys: Sequence[str]) -> None:
         """Say that this process keeps objects, as long as this connection lasts.

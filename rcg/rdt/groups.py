@@ -195,11 +195,14 @@ class MemberGroups:
             )
         return ""
 
-    def leave(self, name: str, why: str = "it was destroyed") -> None:
-        """Close a group; without effect if there is none of that name."""
+    def leave(self, name: str, why: str = "it was destroyed", token: str = "") -> None:
+        """Close a group; without effect if there is none of that name, and of that token if any."""
         with self._lock:
-            group = self._groups.pop(name, None)
+            group = self._groups.get(name)
+            if group is not None and token not in ("", group.token):
+                return
             if group is not None:
+                del self._groups[name]
                 self._ended[name] = _Ended(name, why, group.backend, group.keys)
             while len(self._ended) > _MOST_ENDED:
                 del self._ended[next(iter(self._ended))]

@@ -129,8 +129,9 @@ class Keeper:
         # A queue, because the end of a reference may come in the middle of anything.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_idle = True
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        # Who looks, put there by the thread itself: one that finds another ends at once, so it does
+        # no harm to start one too many.
+        self._threads: dict[int, threading.Thread] = {}
         self._looking = threading.Lock()
         self._is_stopped = False
         self._stale: list[Any] = []  # references of a session that has ended
@@ -204,16 +205,15 @@ class Keeper:
         self._is_idle = False
         self._is_stopped = False
         self._wake.put(None)
-        if self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    made = threading.Thread(target=self._run, name="rcg-keeper", daemon=True)
-                    made.start()
-                    self._thread = made
+        if not self._threads:
+            threading.Thread(target=self._run, name="rcg-keeper", daemon=True).start()
 
     # --- the thread
 
     def _run(self) -> None:
+        thread = threading.current_thread()
+        if self._threads.setdefault(0, thread) is not thread:
+            return
         pause_s = _FIRST_S
         while True:
             try:

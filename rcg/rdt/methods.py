@@ -16,6 +16,7 @@ import inspect
 from typing import Any, Final
 
 from rcg.cluster import HIDDEN_KEYWORD
+from rcg.frames import left_out_by_ray
 from rcg.rdt.transports import told
 from rcg.runtime.actor.plain import PLAIN
 
@@ -118,6 +119,7 @@ def _constructor(cls: type) -> Any:
     plain: Any = cls.__init__  # type: ignore[misc]
     name = cls.__name__
 
+    @left_out_by_ray
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         from rcg.rdt.running import constructed
 
@@ -187,7 +189,7 @@ def _wrapped(function: Any, keeps_tensors: bool) -> Any:
             return called(function, self, args, kwargs, targets, _rcg_tensor_transport_)
 
         made = method
-    functools.update_wrapper(made, function)
+    functools.update_wrapper(left_out_by_ray(made), function)
     del made.__wrapped__  # Ray would look behind it
     made.__signature__ = _with_hidden(inspect.signature(function), told(transport))
     setattr(made, PLAIN, function)
@@ -234,7 +236,7 @@ def _without_actor(function: Any) -> Any:
             return function(*args, **kwargs)
 
         made = plain
-    functools.update_wrapper(made, function)
+    functools.update_wrapper(left_out_by_ray(made), function)
     del made.__wrapped__  # Ray would look behind it
     made.__signature__ = inspect.signature(function)
     return made

@@ -7,6 +7,7 @@ is stopped does not answer, and is said to.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,8 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.display import Displayed, Mimebundle, Views
-from rcg.errors import RcgError
+from rcg.error_text import shortened
+from rcg.errors import ActorDiedError, RcgError
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.process import Here, actor_holder, existing
@@ -26,6 +28,8 @@ from rcg.wire.messages import AskHeld, AskTransfers, Message
 __all__ = ["LiveTensors", "Owner", "TensorsReport", "report_tensors", "transfers_between"]
 
 _ASK_TIMEOUT_S: Final = 0.5
+_MOST_TEXT: Final = 160  # characters of Ray's reason
+_ENDED: Final = "its process has ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,8 @@ class LiveTensors:
         transport: How they travel; "" while they are being made.
         bytes: Of the tensors.
         state: "being made", "held", "failed" (their method raised, or its actor died), "no tensors"
-            (the value has none), "lost" (their owner has freed them), or "unknown": their owner
-            does not answer.
+            (the value has none), "lost" (their owner has freed them), "dead" (its process has
+            ended), or "unknown": their owner does not answer.
         age_s: How long ago they were made, in seconds.
         pulls: How often they were pulled.
         waiters: Who waits for them: processes that are getting them, and calls that take them.
@@ -69,6 +73,7 @@ class Owner:
         freed: How many it has freed.
         unkept: How many of these because nobody had said to keep them.
         answers: Whether it answered within half a second.
+        death: Why it is dead, as far as that is known; "" if it may live.
     """
 
     label: str
@@ -78,6 +83,7 @@ class Owner:
     freed: int
     unkept: int
     answers: bool
+    death: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,8 +142,10 @@ class TensorsReport(Displayed):
 
 def _owner_line(owner: Owner) -> str:
     name = short_label(owner.label)
+    if owner.death:
+        return f"{name} is dead: {owner.death}"
     if not owner.answers:
-        return f"{name} does not answer: it is stopped, or has ended"
+        return f"{name} does not answer: it is stopped, or is being started"
     line = f"{name} holds {plural(owner.objects, 'object')} of {bytes_text(owner.bytes)}"
     line += f", has freed {owner.freed}"
     return line + (f", {owner.unkept} because nobody kept them" if owner.unkept else "")
@@ -150,7 +158,7 @@ def report_tensors() -> TensorsReport | None:
         return None
     kept = ours.keeper.kept()
     holders = {each.holder.key: each.holder for each in kept}
-    told = _ask(ours, holders.values())
+    told, deaths = _ask(ours, holders.values())
     waiters = ours.keeper.waiters()
     refs = []
     for each in kept:
@@ -158,8 +166,10 @@ def report_tensors() -> TensorsReport | None:
         entry = None if found is None else found["entries"].get(each.key)
         transport, size, age_s, pulls, pullers = entry or ("", 0, 0.0, 0, [])
         state = "held" if entry else _state_of(each.id)
-        if state == "lost" and found is None:
-            state = "unknown"
+        if state == "lost" and found is None:  # there was a process that made them
+            state = "dead" if each.holder.key in deaths else "unknown"
+            if state == "dead":
+                deaths[each.holder.key] = deaths[each.holder.key] or _ENDED
         refs.append(
             LiveTensors(
                 ref=each.id.hex(),
@@ -177,7 +187,8 @@ def report_tensors() -> TensorsReport | None:
             )
         )
     refs.sort(key=lambda each: -each.bytes)
-    return TensorsReport(tuple(refs), tuple(_owner(holders[key], told[key]) for key in holders))
+    owners = [_owner(holder, told[key], deaths.get(key, "")) for key, holder in holders.items()]
+    return TensorsReport(tuple(refs), tuple(owners))
 
 
 def transfers_between(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
@@ -193,7 +204,8 @@ def transfers_between(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
     def question(number: int) -> Message:
         return AskTransfers(number=number, start_ns=start_ns, end_ns=end_ns)
 
-    answers = _answers_of([each for each in holders if each.key != ours.holder.key], question)
+    others = [each for each in holders if each.key != ours.holder.key]
+    answers = _answers_of(others, question, lambda _: None)[0]
     found = [TensorTransfer(*_with_target(each, ours.holder.label)) for each in list(ours.got)]
     found = [each for each in found if start_ns <= each.start_ns < end_ns]
     for holder in holders:
@@ -218,42 +230,77 @@ def _state_of(ref: bytes) -> str:
         return "failed"
 
 
-def _owner(holder: Holder, found: dict[str, Any] | None) -> Owner:
+def _owner(holder: Holder, found: dict[str, Any] | None, death: str) -> Owner:
     if found is None:
-        return Owner(holder.label, 0, 0, 0, 0, 0, answers=False)
+        return Owner(holder.label, 0, 0, 0, 0, 0, answers=False, death=death)
     objects, size, freed, unkept = found["counts"]
     return Owner(holder.label, found["pid"], objects, size, freed, unkept, answers=True)
 
 
-def _ask(ours: Here, holders: Iterable[Holder]) -> dict[str, dict[str, Any] | None]:
-    """Ask holders what they hold; None for one that does not answer."""
+def _death_of(ours: Here, holder: Holder) -> str | None:
+    """Return why a process is dead that is not there; "" if it may start, None if it lives."""
+    if not holder.actor:
+        return _ENDED
+    handle = ours.handles.get(holder.actor)
+    if handle is None or not cluster.is_connected():
+        return ""
+    told = cluster.death_of(handle, _ASK_TIMEOUT_S)
+    if told is None:  # on another node
+        return None
+    _, _, why = told.rpartition("The actor is dead because ")
+    return shortened(why.strip().rpartition("\n")[2], _MOST_TEXT)
+
+
+def _ask(
+    ours: Here, holders: Iterable[Holder]
+) -> tuple[dict[str, dict[str, Any] | None], dict[str, str]]:
+    """Ask holders what they hold; None for one that does not answer.
+
+    Returns:
+        This, by the ids of their stores, and why those are dead that are not there any more.
+    """
     several = {each.key: each for each in holders}
     others = [each for each in several.values() if each.key != ours.holder.key]
-    told = _answers_of(others, lambda number: AskHeld(number=number))
+    told, deaths = _answers_of(
+        others, lambda number: AskHeld(number=number), lambda holder: _death_of(ours, holder)
+    )
     if ours.holder.key in several:
         told[ours.holder.key] = ours.store.told()
     answers: dict[str, dict[str, Any] | None] = dict.fromkeys(several)
     for key, text in told.items():
         read = answers[key] = json.loads(text)
         read["entries"] = {name: rest for name, *rest in read["entries"]}
-    return answers
+    return answers, deaths
 
 
-def _answers_of(holders: Sequence[Holder], make: Callable[[int], Message]) -> dict[str, bytes]:
-    """Ask processes at the same time; returns the answers by the ids of their stores."""
+def _answers_of(
+    holders: Sequence[Holder],
+    make: Callable[[int], Message],
+    death_of: Callable[[Holder], str | None],
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Ask processes at the same time.
+
+    Args:
+        holders: The processes.
+        make: Returns the question, with a number.
+        death_of: Returns why a process is dead that is not there; None if it lives.
+
+    Returns:
+        The answers, and why others are dead, by the ids of their stores.
+    """
     answers: dict[str, bytes] = {}
+    deaths: dict[str, str] = {}
 
     def ask(holder: Holder) -> None:
         try:
-            connection = Connection(holder, "", _ASK_TIMEOUT_S)
-        except (OSError, RcgError):
-            return
-        try:
-            answers[holder.key] = connection.observe(make, _ASK_TIMEOUT_S)
+            with contextlib.closing(Connection(holder, "", _ASK_TIMEOUT_S)) as connection:
+                answers[holder.key] = connection.observe(make, _ASK_TIMEOUT_S)
+        except ActorDiedError:
+            why = death_of(holder)
+            if why is not None:
+                deaths[holder.key] = why
         except (OSError, RcgError):
             pass
-        finally:
-            connection.close()
 
     threads = [
         threading.Thread(target=ask, args=(each,), name="rcg-tensors-ask", daemon=True)
@@ -263,4 +310,4 @@ def _answers_of(holders: Sequence[Holder], make: Callable[[int], Message]) -> di
         thread.start()
     for thread in threads:
         thread.join()
-    return answers
+    return answers, deaths

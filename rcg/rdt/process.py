@@ -93,8 +93,14 @@ class Here:
         self._refs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         # The actors that make or take tensors in calls of this process: their names by their ids.
         self.peers: dict[str, str] = {}
+        # Ray's handles of these, as long as somebody else has them.
+        self.handles: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count()
+
+    def open(self) -> None:
+        """Be reached, until this process ends; raises as ``Service.open``."""
+        self.service.open()
         record_from(_transfers)
         atexit.register(self.keeper.stop)
         atexit.register(self.connections.close)
@@ -110,6 +116,8 @@ class Here:
         Returns:
             What messages call it.
         """
+        if actor not in self.handles:
+            self.handles[actor] = handle
         label = self.peers.get(actor)
         if label is not None:
             return label
@@ -161,9 +169,19 @@ def here() -> Here:
         with _making:
             found = existing()
             if found is None:
-                found = Here("", f"process {os.getpid()}")
-                _here[:] = [found]
+                found = _make("", f"process {os.getpid()}")
     return found
+
+
+def _make(actor: str, label: str) -> Here:
+    made = Here(actor, label)
+    try:
+        made.open()
+        _here[:] = [made]
+    except BaseException:  # also Ctrl-C: nobody would find what listens
+        made.service.close()
+        raise
+    return made
 
 
 def leave_session() -> None:
@@ -190,7 +208,7 @@ def start_actor(name: str) -> None:
     with _making:
         while True:
             try:
-                _here[:] = [Here(actor, label)]
+                _make(actor, label)
                 return
             except (OSError, RuntimeError, RcgError) as error:
                 is_in_use = getattr(error, "errno", None) == errno.EADDRINUSE

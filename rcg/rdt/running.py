@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
+from rcg.frames import left_out_by_ray
 from rcg.rdt import opening
 from rcg.rdt.envelope import Envelope, closed, opened_by_methods
 from rcg.rdt.freed import taking
@@ -35,6 +36,7 @@ _NONE: Final[Targets] = {}
 _NO_CONTEXT: Final = nullcontext()
 
 
+@left_out_by_ray
 def constructed(
     name: str, function: Callable[..., Any], actor: Any, args: tuple[Any, ...], kwargs: Named
 ) -> None:
@@ -57,6 +59,7 @@ def _opened_by_constructor(value: Any) -> Any:
     return value.opened() if type(value) is Unopened else value
 
 
+@left_out_by_ray
 def called(
     function: Callable[..., Any],
     actor: Any,
@@ -85,6 +88,7 @@ def called(
     return _returned(value, function, told)
 
 
+@left_out_by_ray
 async def awaited(
     function: Callable[..., Any],
     actor: Any,
@@ -113,6 +117,7 @@ class WithValues:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
+    @left_out_by_ray
     def __call__(self, actor: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call it with the values of its arguments."""
         running = _running(args, kwargs)

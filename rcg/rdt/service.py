@@ -78,10 +78,7 @@ class Service:
         groups: The groups that this process is a member of.
         got: What this process got.
         secret: What first messages must contain.
-        address: Where it listens.
-
-    Raises:
-        OutOfDescriptors: There is none left.
+        address: Where it listens, once it is open.
     """
 
     def __init__(
@@ -99,12 +96,21 @@ class Service:
         self._groups = groups
         self._got = got
         self._meetings = Stores(keeps_left=False)
-        self._endpoint = endpoint.serve(self, address)
+        self.address = address
 
-    @property
-    def address(self) -> str:
-        """Where it listens."""
-        return self._endpoint.address
+    def open(self) -> None:
+        """Listen.
+
+        Raises:
+            OutOfDescriptors: There is none left.
+            OSError: Another process listens at the address.
+            RuntimeError: There is no thread left for it.
+        """
+        endpoint.serve(self, self.address)
+
+    def close(self) -> None:
+        """Listen no more; for a service that no process knows yet."""
+        endpoint.abandon(self)
 
     # --- on the endpoint's thread
 
@@ -189,7 +195,7 @@ class Service:
                 trouble = shortened(trouble, _MOST_TEXT)
                 sockets.send(connection, GroupChanged(number=message.number, trouble=trouble))
             case LeaveGroup():
-                self._groups.leave(message.group)
+                self._groups.leave(message.group, token=message.token)
                 sockets.send(connection, GroupChanged(number=message.number, trouble=""))
             case AskGroups():
                 found = self._groups.all()

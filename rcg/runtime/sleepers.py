@@ -14,11 +14,14 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import repeat
+from typing import Any, Final
 
 from rcg.options import Deadline
 
 __all__ = ["Sleepers", "emptied", "set_done"]
+
+_RELEASE: Final[Callable[[Any], None]] = _thread.LockType.release
 
 
 class Sleepers:
@@ -50,8 +53,10 @@ class Sleepers:
 
     def wake(self) -> None:
         """Wake all waiters, so that they check again; call it after storing the change."""
-        for waiter in emptied(self._waiters):
-            waiter.release()
+        waiters = self._waiters
+        with contextlib.suppress(IndexError):  # another thread wakes them, too
+            # Taken out and woken within one call into C, where no signal handler of Python runs.
+            any(map(_RELEASE, map(deque.popleft, repeat(waiters, len(waiters)))))
 
 
 def emptied(queue: deque[Any] | None) -> Iterator[Any]:

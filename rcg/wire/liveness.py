@@ -17,7 +17,6 @@ __all__ = [
     "How",
     "ends_within",
     "how_it_ended",
-    "open_pidfd",
     "pidfd_of",
 ]
 
@@ -50,16 +49,11 @@ class Ending:
         return f"{self.how.value}: {self.why}" if self.why else self.how.value
 
 
-def open_pidfd(pid: int) -> int:
-    """Return a descriptor that becomes readable when the process ends; -1 where there is none."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1  # an old kernel, or a pid of another namespace: the socket's end has to do
-
-
 def pidfd_of(pid: int) -> Descriptor:
-    """Return ``open_pidfd`` with an owner: none for this very process, and for an unknown one (0).
+    """Return a descriptor that becomes readable when the process ends.
+
+    There is none for this very process, for an unknown one (0), for one of another namespace, and
+    on an old kernel: there the end of a socket has to do.
 
     Raises:
         OSError: This process has no descriptor left, so a death would go unseen.

@@ -934,10 +934,12 @@ class LeaveGroup(Message):
     Attributes:
         number: Counts the questions of this connection; the answer repeats it.
         group: The name of the group.
+        token: As in ``JoinGroup``; "" for whichever group has the name.
     """
 
     number: Number
     group: str
+    token: str
 
 
 @message

@@ -65,6 +65,9 @@ _LOOK_S: Final = 5.0  # between looks at a socket that takes nothing
 _UNSENT_LOOK_S: Final = 0.5  # between looks at one that has taken all, after some shorter ones
 _DONTWAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
+_CLOSED: Final = socket.socket()  # what a stream has once its socket is another's
+_CLOSED.close()
+
 _Received = tuple["bytes | bytearray", list[tuple[int, int, Any]], int, Any]
 
 
@@ -192,7 +195,7 @@ class PacketStream:
         self._drain()
         if self._queue or self._data or self._ready or self._bodies:
             raise ConnectionResetError(errno.ECONNRESET, "a packet is still under way")
-        bare = socket.socket(fileno=self._socket.detach())
+        bare, self._socket = self._socket, _CLOSED
         bare.setblocking(True)
         return bare
 

@@ -17,9 +17,9 @@ import errno
 import select
 import socket
 import ssl
-import threading
 from typing import Final
 
+from rcg.descriptors import start_owner
 from rcg.options import TlsFiles
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
@@ -87,13 +87,17 @@ def secured(
             )
         ours, theirs = socket.socketpair()
         pump = _Pump(connection, theirs, peer_timeout_s)
-        threading.Thread(target=pump.run, name="rcg-tls", daemon=True).start()
-        return ours
-    except BaseException as error:
+    except BaseException:
         connection.close()
         if ours is not None:
             ours.close()
             theirs.close()
+        raise
+    try:
+        start_owner(pump.run, pump.close, "rcg-tls")
+        return ours
+    except BaseException as error:
+        ours.close()  # which also ends the thread, if it runs
         if isinstance(error, RuntimeError):
             raise OSError(errno.EAGAIN, "there is no thread left for a connection") from error
         raise

@@ -27,8 +27,9 @@ from rcg.experimental.collective import (
     destroy_collective_group,
     get_collective_groups,
 )
+from rcg.rdt import memberships
 from tests.cluster.stage import GUARD_S
-from tests.peers import suspend
+from tests.peers import ctrl_c_anywhere, descriptors, suspend
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -529,6 +530,27 @@ def test_what_cannot_work_is_said_when_the_call_is_made(actors):
         destroy_collective_group(group.name)
 
 
+def test_ctrl_c_while_a_group_is_made_leaves_no_member_and_no_descriptor(pair):
+    made: list[Any] = []
+
+    def make() -> None:
+        made.append(create_collective_group(pair, "gloo", "interrupted"))
+
+    names = "rcg.rdt.collective_groups", "rcg.rdt.connection.Connection"
+    before = descriptors()
+    for _ in ctrl_c_anywhere(make, *names):
+        if not made:
+            assert all("interrupted" not in groups_of(each) for each in pair)
+            assert descriptors() == before
+    with pytest.raises(ValueError, match="there is a group of the name"):
+        make()
+    destroy_collective_group("interrupted")
+
+
+def groups_of(actor: Any) -> list[str]:
+    return [each.name for each in memberships.groups_of(actor._ray_handle) or ()]
+
+
 def test_a_class_that_wants_no_transport_may_not_declare_one():
     with pytest.raises(ValueError, match="enable_tensor_transport=False"):
         rcg.remote(enable_tensor_transport=False)(Worker)
@@ -833,7 +855,7 @@ def test_the_report_says_who_holds_what_and_who_waits(pair):
     assert "being made" in bundle["text/html"] and "<script" not in bundle["text/html"]
 
 
-def test_the_report_names_an_owner_that_does_not_answer(pair):
+def test_the_report_names_an_owner_that_does_not_answer_and_says_which_is_dead_and_why(pair):
     a, b = pair
     ref = a.make.remote(1)
     pid = get(a.pid.remote())
@@ -847,6 +869,21 @@ def test_the_report_names_an_owner_that_does_not_answer(pair):
     assert get(b.total.remote(ref)) == BIG
     get(a.lose.remote(0))
     assert state_of(ref) == "lost"
+    kept = a.make.remote(2)
+    rcg.wait([kept], timeout=GUARD_S)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: state_of(kept) == "dead")
+    report = rcg.report().tensors
+    (owner,) = [each for each in report.owners if each.label == repr(a)]
+    assert "its worker process has died" in owner.death
+    assert f"is dead: {owner.death}" in str(report)
+    assert "is dead" in report._repr_mimebundle_()["text/html"]
+    rcg.kill(b)
+    of_b = b.make.remote(1)
+    rcg.wait([of_b], timeout=GUARD_S)
+    assert state_of(of_b) == "failed"
+    text = str(rcg.report())
+    assert "is dead: it was killed by `ray.kill`." in text and "does not answer" not in text
 
 
 def test_a_profile_has_what_was_got_and_how_long_it_took(pair):

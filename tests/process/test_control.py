@@ -147,6 +147,7 @@ fds = [os.memfd_create("x") for _ in range(3)]
 control = GraphControl(
     "cafe" * 8, ["a0"], lambda _: (fds[0], fds[1:]), lambda *_: None, lambda *_: None
 )
+control.open()
 print(control.address[1:], control.service_id, control.secret, flush=True)
 sys.stdin.read()
 """

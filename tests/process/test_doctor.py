@@ -56,10 +56,13 @@ def test_a_ping_that_fails_says_how(text, told, tmp_path, monkeypatch):
 def test_gpus(quick, tmp_path):
     quick.setenv("PATH", str(tmp_path))
     assert found("NVIDIA").state == "missing"
+    assert "without a GPU, values go through host memory" in found("NVIDIA").advice
     program(
         tmp_path, "echo 'NVIDIA H200, 143771 MiB, 570.1'; echo 'NVIDIA H200, 143771 MiB, 570.1'"
     )
     assert found("GPU 1").found == "NVIDIA H200, 143771 MiB, 570.1"
+    assert 'with_tensor_transport("auto")' in found("GPU 0").advice
+    assert "between nodes, tensors go over gloo" in found("nixl").advice
     program(tmp_path, "echo 'No devices were found' >&2; exit 6")
     assert found("NVIDIA").state == "warn"
     assert "No devices were found" in found("NVIDIA").found

@@ -188,6 +188,7 @@ sys.modules["ray"] = None
 from rcg.runtime.control.graph_control import GraphControl
 fds = [os.memfd_create("x") for _ in range(2)]
 control = GraphControl("cafe", ["a0"], lambda _: (fds[0], fds[1:]), print, print)
+control.open()
 if sys.argv[1] == "closes in C":  # nothing of Python's hears of this fork
     child = ctypes.PyDLL(None).fork() or ctypes.PyDLL(None).pause()
 else:
@@ -232,6 +233,7 @@ import os, sys, time
 sys.modules["ray"] = None
 from rcg.runtime.control.graph_control import GraphControl
 control = GraphControl("cafe", ["a0"], lambda _: (0, []), print, lambda *_: None)
+control.open()
 print(control.listen_tcp("127.0.0.1"), control.secret, flush=True)
 sys.stdin.readline()  # until somebody is connected
 child = os.fork()

@@ -126,6 +126,7 @@ def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
         lambda *_: None,
         [FarNode(Layout("n1", "a0", {"a0": 0}, {}, {}, {}, {}, {}), ("a0",))],
     )
+    control.open()
     try:
         entry = {"graph": "graph", "secret": control.secret}
         opening = messages.JoinNode(

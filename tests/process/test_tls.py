@@ -226,6 +226,7 @@ import os, sys, time
 sys.modules["ray"] = None
 from rcg.runtime.control.graph_control import GraphControl
 control = GraphControl("cafe", ["a0"], lambda _: (0, []), print, lambda *_: None)
+control.open()
 print(control.listen_tcp("127.0.0.1"), control.secret, flush=True)
 sys.stdin.readline()  # until somebody is connected
 child = os.fork()

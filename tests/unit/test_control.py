@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -33,6 +32,7 @@ from rcg.wire import liveness, messages, sockets
 from rcg.wire.liveness import How
 from tests.peers import (
     GUARD_S,
+    ctrl_c_anywhere,
     descriptors,
     is_over,
     mutants,
@@ -191,54 +191,23 @@ def test_descriptors_that_are_received_are_closed_on_exec(served):
     client.close()
 
 
-def is_closing(frame: Any) -> bool:
-    """Whether this is part of closing, where Python itself lets nothing through."""
-    while frame is not None:
-        if frame.f_code.co_name in ("__del__", "close", "__exit__"):
-            return True
-        frame = frame.f_back
-    return False
-
-
 def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
-    """Each line and each instruction of ``receive`` is interrupted once."""
-    watched = sockets.__name__, Descriptor.__module__
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     given = [os.memfd_create("x") for _ in range(3)]
+
+    def receive() -> None:
+        with sockets.receive(ours, 3) as received:
+            assert len(received.fds) == 3
+
     before = descriptors()
-    step = 0
-    while True:
-        sockets.send(theirs, messages.Stop(), given)
-        count = 0
-
-        def interrupt(frame, event, _, at=step):
-            nonlocal count
-            if frame.f_globals.get("__name__") in watched:
-                if is_closing(frame):
-                    return None
-                frame.f_trace_opcodes = True
-                count += event == "opcode"
-                if event == "opcode" and count == at:
-                    raise KeyboardInterrupt
-            return interrupt
-
-        sys.settrace(interrupt)
-        try:
-            with sockets.receive(ours, 3) as received:
-                assert len(received.fds) == 3
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
+    sockets.send(theirs, messages.Stop(), given)
+    for at in ctrl_c_anywhere(receive, sockets.__name__, Descriptor.__module__):
         ours.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             sockets.receive(ours, 3).close()  # it was not received yet
         ours.setblocking(True)
-        assert descriptors() <= before, step
-        if count < step:
-            break
-        step += 1
-    assert step > 100
+        assert descriptors() <= before, at
+        sockets.send(theirs, messages.Stop(), given)
     for fd in given:
         os.close(fd)
     ours.close()
@@ -326,11 +295,13 @@ def test_an_endpoint_without_descriptors_is_not_made_and_leaves_none(spare):
     with none_left(spare):
         if spare < 3:
             with pytest.raises(OutOfDescriptors) as caught:
-                GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print)
+                GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print).open()
             assert told(caught.value)
             del caught
         else:
-            GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print).close()
+            control = GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print)
+            control.open()
+            control.close()
     gc.collect()
     assert descriptors() <= before
 

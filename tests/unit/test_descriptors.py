@@ -6,19 +6,24 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import sys
-from typing import Any
+import threading
 
 import pytest
 
-from rcg.descriptors import Descriptor, exhaustion_in, out_of_descriptors, telling_exhaustion
+from rcg.descriptors import (
+    Descriptor,
+    exhaustion_in,
+    out_of_descriptors,
+    start_owner,
+    telling_exhaustion,
+)
 from rcg.errors import CompileError, OutOfDescriptors, OutOfSharedMemory
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.runtime.node.segments import Segments
-from tests.peers import descriptors, none_left, told
+from tests.peers import ctrl_c_anywhere, descriptors, none_left, told, until
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:
@@ -105,38 +110,29 @@ def test_a_descriptor_is_closed_once_by_close_or_with_its_owner():
 
 
 def test_ctrl_c_between_any_two_steps_loses_no_descriptor():
-    """Each instruction of opening is interrupted once."""
     before = descriptors()
-    step = 0
-    while True:
-        count = 0
+    for at in ctrl_c_anywhere(lambda: Descriptor(os.memfd_create, "x"), Descriptor.__module__):
+        assert descriptors() == before, at
 
-        def interrupt(frame: Any, event: str, _: Any, at: int = step) -> Any:
-            nonlocal count
-            if frame.f_globals.get("__name__") != Descriptor.__module__:
-                return None
-            if frame.f_code.co_name in ("__del__", "close_all"):
-                return None
-            frame.f_trace_opcodes = True
-            if event == "opcode":
-                count += 1
-                if count == at:
-                    raise KeyboardInterrupt
-            return interrupt
 
-        sys.settrace(interrupt)
-        try:
-            made = Descriptor(os.memfd_create, "x")
-            del made
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-        assert descriptors() == before, step
-        if count < step:
-            break
-        step += 1
-    assert step > 10
+def test_ctrl_c_while_a_thread_is_started_leaves_its_descriptors_to_one_side():
+    """To the thread, if it runs already; to the one that starts it, if it never will."""
+    said: list[str] = []
+
+    def call() -> None:
+        said.clear()
+        start_owner(lambda: said.append("run"), lambda: said.append("closed"), "test-owner")
+
+    outcomes = set()
+    for _ in ctrl_c_anywhere(call, start_owner.__module__, "threading.Thread.start"):
+        until(lambda: not any(map(is_test_owner, threading.enumerate())))
+        outcomes.add(tuple(said))
+    assert outcomes == {(), ("closed",), ("run",)}  # (): before it has begun
+    assert said == ["run"]
+
+
+def is_test_owner(thread: threading.Thread) -> bool:
+    return thread.name == "test-owner" and thread.is_alive()
 
 
 # --- shared memory
@@ -170,3 +166,10 @@ def test_shared_memory_without_descriptors_says_so_and_leaves_none():
         assert descriptors() == before
     assert outcomes == sorted(outcomes, reverse=True)
     assert set(outcomes) == {"told", "made"}
+
+
+def test_ctrl_c_between_any_two_steps_of_making_shared_memory_leaves_none():
+    before = descriptors()
+    names = Segments.__module__, Descriptor.__module__
+    for at in ctrl_c_anywhere(lambda: Segments(plan_of_two(), cap_bytes=1 << 26).close(), *names):
+        assert descriptors() == before, at

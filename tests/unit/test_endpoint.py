@@ -23,7 +23,7 @@ from rcg.runtime.sleepers import Sleepers
 from rcg.wire import messages, sockets
 from rcg.wire.codec import Message, message
 from rcg.wire.liveness import Ending
-from tests.peers import GUARD_S, descriptors, is_over, until
+from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, is_over, until
 from tests.served import Loop, Served, control_threads, is_served, listening, together
 
 MANY = 50
@@ -373,6 +373,24 @@ def test_an_endpoint_that_has_ended_keeps_no_service():
     kept = weakref.ref(service)
     del service
     assert kept() is None
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "beside another"])
+def test_ctrl_c_while_a_service_is_served_leaves_no_thread_and_no_descriptor(graphs, is_shared):
+    """Nor does a thread that runs already lose its descriptors."""
+    others = [graphs("a0")] if is_shared else []
+    names = ["rcg.runtime.control"]
+    if not is_shared:
+        names += ["rcg.descriptors", "threading.Thread.start"]
+    service, served_by = Echoing(), []
+    threads, before = len(control_threads()), descriptors()
+    for _ in ctrl_c_anywhere(lambda: served_by.append(endpoint.serve(service)), *names):
+        if not served_by:
+            until(lambda: len(control_threads()) == threads and descriptors() == before)
+    service.is_over = True
+    served_by[0].close(service)
+    assert service.news == ["released"]  # otherwise the thread lost a descriptor
+    assert all(is_served(graph, "a0") for graph in others)
 
 
 # --- forks

@@ -28,6 +28,7 @@ from rcg.wire.codec import encode
 from rcg.wire.payloads import PreparedPayloads, open_payloads
 from tests.peers import (
     GUARD_S,
+    ctrl_c_anywhere,
     descriptors,
     mutants,
     none_left,
@@ -79,9 +80,9 @@ class Owner:
                 if self._is_closing:
                     return
                 connection.recv(1 << 16)
-                if self._ready:
-                    sockets.send(connection, messages.Ready())
                 with contextlib.suppress(OSError):
+                    if self._ready:
+                        sockets.send(connection, messages.Ready())
                     self._answers(connection)
 
     def close(self) -> None:
@@ -115,6 +116,14 @@ def payload_message(message: messages.Carrying, *values: Any) -> tuple[Any, byte
             return received.message, received.body, fds[0] if fds else -1
 
 
+def connected(facts: HandleFacts) -> Client:
+    """A client that uses itself."""
+    client = Client(facts)
+    client.join(client)
+    client.open()
+    return client
+
+
 COMPLETED = messages.Completed(execution=0, output=0)
 MESSAGES: dict[str, tuple[Any, Any]] = {
     "small result": (COMPLETED, SMALL),
@@ -141,8 +150,7 @@ def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, nam
     owner = owners(answer)
     before = descriptors()
     for _ in todo:
-        client = Client(owner.facts)
-        client.join(client)
+        client = connected(owner.facts)
         with PreparedPayloads(messages.Execute(), [SMALL]) as prepared:
             reply = client.submit(prepared)
         assert client.wait(lambda: reply.is_done or client.error is not None, GUARD_S)  # noqa: B023
@@ -176,7 +184,7 @@ def test_what_an_owner_sends_as_a_report_leaves_no_descriptor(owners, count):
 def test_a_connection_that_is_over_does_not_hold_up_an_event_loop(owners, monkeypatch):
     """Sending fails before the listening thread knows why: who may not wait tries again."""
     is_over = threading.Event()
-    client = Client(owners(lambda _: is_over.wait(GUARD_S)).facts)
+    client = connected(owners(lambda _: is_over.wait(GUARD_S)).facts)
     client._socket.shutdown(socket.SHUT_WR)
     with PreparedPayloads(messages.Execute(), [SMALL]) as prepared:
         with monkeypatch.context() as patched:
@@ -265,6 +273,26 @@ def test_a_size_takes_no_memory_that_was_not_sent(size, kind):
     assert descriptors() == before
 
 
+# --- Ctrl-C
+
+
+@pytest.mark.parametrize("then", ["closed", "used"])
+def test_ctrl_c_while_a_handle_connects_leaves_no_thread_and_no_descriptor(owners, then):
+    """It can be closed, and it can be used again."""
+    owner = owners(lambda connection: connection.recv(1 << 16))
+    before = descriptors()
+    handles = [CompiledDAGHandle(owner.facts)]
+    names = "rcg.runtime.remote", "rcg.descriptors", "threading.Thread.start"
+    for _ in ctrl_c_anywhere(lambda: handles[-1]._connected(), *names):
+        if then == "used":
+            client = handles[-1]._connected()
+            until(lambda: len(threads_named("rcg-handle")) == 1)
+            assert client.error is None
+        handles[-1].close()
+        until(lambda: not threads_named("rcg-handle") and descriptors() <= before)
+        handles.append(CompiledDAGHandle(owner.facts))  # and the others are not dropped
+
+
 # --- no descriptors left
 
 
@@ -299,8 +327,7 @@ def test_a_result_for_which_there_is_no_descriptor_is_lost_alone(owners):
         connection.recv(1 << 16)
 
     owner = owners(answer)
-    client = Client(owner.facts)
-    client.join(client)
+    client = connected(owner.facts)
     output = client.outputs[1]
     with none_left():
         go.set()
@@ -386,4 +413,6 @@ def test_a_handle_may_be_used_in_the_middle_of_its_own_calls(owners):
 
 
 def threads_named(prefix: str) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
+    """Those that run; Python keeps one whose start Ctrl-C interrupted in its list for good."""
+    found = [each for each in threading.enumerate() if each.name.startswith(prefix)]
+    return [each for each in found if each.is_alive()]

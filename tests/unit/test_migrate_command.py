@@ -16,6 +16,7 @@ from rcg.migrate import files
 from rcg.migrate.notebook import rewrite_notebook
 from rcg.migrate.rewrite import SourceError
 from tests.files import make
+from tests.peers import ctrl_c_anywhere, descriptors
 
 
 @pytest.fixture
@@ -80,6 +81,18 @@ def test_a_failed_write_leaves_the_file_and_nothing_else(folder, monkeypatch, ca
     assert (folder / "a.py").read_text() == "import ray\n"
     assert (folder / "b.py").read_text() == "import rcg as ray\n"
     assert len(list(folder.iterdir())) == 2
+
+
+def test_ctrl_c_while_a_file_is_written_leaves_it_old_or_new_and_nothing_else(folder):
+    old, new = "import ray\n", "import rcg as ray\n"
+    path = folder / "program.py"
+    path.write_text(old)
+    before = descriptors()
+    for _ in ctrl_c_anywhere(lambda: files.write(files.read(path), new), files.__name__):
+        assert path.read_text() in (old, new)
+        assert list(folder.iterdir()) == [path]
+        assert descriptors() == before
+        path.write_text(old)
 
 
 def test_folders_are_searched_without_what_is_not_the_users(folder):

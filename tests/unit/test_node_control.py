@@ -1,17 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host of a node: how the events of its processes fit into messages."""
+"""The host of a node: how the events of its processes fit into messages, and who ends recording."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rcg.runtime.control.far_nodes import _joined
+from rcg.runtime.control.far_nodes import FarNode, FarNodes, _joined
 from rcg.runtime.control.node_control import _events_of, _parts_of
+from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.recordings import Recorded
+from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.trace.model import EVENT
 from rcg.wire import codec
+from rcg.wire.messages import AskEvents, RecordEvents
 from rcg.wire.sockets import MAX_MESSAGE_BYTES, packed
+from tests.peers import ctrl_c_anywhere
+
+
+def test_ctrl_c_while_other_nodes_begin_to_record_leaves_no_recording():
+    """Whoever ends one knows its number before it begins."""
+    layout = Layout("n1", "a0", {"a0": 0}, {}, {}, {}, {}, {})
+    nodes = FarNodes([FarNode(layout, ("a0",))], Sleepers())
+    nodes.links["n1"] = None
+    numbers = iter(nodes.new_recording, None)
+
+    def begin() -> None:
+        nodes.record(number, list, 100, 0.0, lambda: False)
+
+    number = next(numbers)
+    for _ in ctrl_c_anywhere(begin, "rcg.runtime.control.far_nodes.FarNodes.record"):
+        nodes.drop(number, list)
+        sent = [type(each) for each in emptied(nodes._wanted)]
+        assert sent in ([], [AskEvents], [RecordEvents, AskEvents])
+        assert not nodes._events
+        number = next(numbers)
+    assert len(sent) == 2
 
 
 @pytest.mark.parametrize("count", [0, 1, 512, 1500])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import traceback
 from typing import Any
 
 import pytest
@@ -129,3 +130,66 @@ def test_a_method_that_another_descriptor_gives_opens_its_arguments(
     made: Any = derived(Scaled)()
     assert HIDDEN in inspect.signature(type(made).doubled).parameters
     assert made.doubled("value") == ("VALUE", 2)
+
+
+class Failing:
+    """Fails wherever it is asked to."""
+
+    def __init__(self, fails: bool = False) -> None:
+        if fails:
+            self.fail()
+
+    def fail(self) -> None:
+        raise LookupError("no value")
+
+    def fail_within(self) -> None:
+        self.fail()
+
+    def fail_later(self) -> Any:
+        yield 1
+        self.fail()
+
+    async def fail_async(self) -> None:
+        self.fail()
+
+    async def fail_async_later(self) -> Any:
+        yield 1
+        self.fail()
+
+    @staticmethod
+    def fail_without() -> None:
+        raise LookupError("no value")
+
+
+async def last_of(items: Any) -> None:
+    async for _ in items:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        (lambda cls: cls(True), ["__init__", "fail"]),
+        (lambda cls: cls().fail(), ["fail"]),
+        (lambda cls: cls().fail_within(), ["fail_within", "fail"]),
+        (lambda cls: list(cls().fail_later()), ["fail_later", "fail"]),
+        (lambda cls: asyncio.run(cls().fail_async()), ["fail_async", "fail"]),
+        (lambda cls: asyncio.run(last_of(cls().fail_async_later())), ["fail_async_later", "fail"]),
+        (lambda cls: cls().fail_without(), ["fail_without"]),
+        (lambda cls: running.WithValues(Failing.fail)(cls()), ["fail"]),
+    ],
+)
+def test_a_traceback_of_ray_s_has_frames_of_the_users_and_none_of_what_calls_them(
+    call: Any, names: list[str]
+) -> None:
+    with pytest.raises(LookupError) as raised:
+        call(derived(Failing))
+    text = "".join(traceback.format_exception(raised.value))
+    told = cluster.task_error("fail", text, raised.value, pid=1, ip="192.0.2.1")
+    file = Failing.fail.__code__.co_filename
+    lines = str(told).splitlines()
+    users = [each.rpartition(" in ")[2] for each in lines if file in each]
+    assert users[-len(names) :] == names
+    last = next(at for at, each in enumerate(lines) if file in each and each.endswith(names[0]))
+    assert all(file in each for each in lines[last:] if each.startswith("  File "))
+    assert "/rdt/" not in str(told)

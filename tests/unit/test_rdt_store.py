@@ -6,16 +6,22 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections import deque
 from typing import Any
 
 import pytest
 
+from rcg import cluster
+from rcg.rdt import process
 from rcg.rdt import store as stores
 from rcg.rdt.contents import Parts
-from rcg.rdt.groups import _joined, _padded, _runs
+from rcg.rdt.groups import MemberGroups, _joined, _padded, _runs
+from rcg.rdt.keeper import Keeper
+from rcg.rdt.pulling import Connections
 from rcg.rdt.store import Entry, Store
 from rcg.rdt.writes import Versions
 from rcg.serialization.payloads import Skeleton, Table
+from tests.peers import ctrl_c_anywhere, descriptors, until
 
 torch = pytest.importorskip("torch")
 
@@ -30,6 +36,30 @@ def entry(key: str, tensor: Any = None) -> Entry:
 @pytest.fixture
 def store() -> Store:
     return Store("tensors-1")
+
+
+def test_ctrl_c_while_the_keeper_is_started_leaves_one_thread(store: Store) -> None:
+    keeper = Keeper(store, store.key, Connections(store.key, MemberGroups("", print), deque()))
+    before = len(keepers())
+    for _ in ctrl_c_anywhere(keeper.look, "rcg.rdt.keeper.Keeper.look"):
+        pass
+    until(lambda: len(keepers()) == before + 1)
+
+
+def test_ctrl_c_in_the_first_use_of_tensors_leaves_no_service_that_nobody_has(monkeypatch) -> None:
+    monkeypatch.setattr(cluster, "node_id", lambda: "node")
+    monkeypatch.setattr(process, "_here", [])
+    before = descriptors()
+    names = "rcg.rdt.process", "rcg.rdt.service.Service", "rcg.runtime.control.endpoint.serve"
+    for _ in ctrl_c_anywhere(process.here, *names):
+        for found in process._here:
+            found.service.close()
+        process._here.clear()
+        until(lambda: descriptors() == before)
+
+
+def keepers() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "rcg-keeper"]
 
 
 def test_what_a_process_kept_goes_with_it(store: Store) -> None:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +15,15 @@ import pytest
 from rcg import cluster
 from rcg.channels.base import GraphEnded, NoMemory
 from rcg.errors import ActorDiedError, ChannelBroken, ChannelClosed, OutOfSharedMemory
+from rcg.ir.plan import Bindings
+from rcg.options import Deadline, Options
+from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.runtime.driver.lifecycle import launch
 from rcg.runtime.driver.session import Session
 from rcg.wire.liveness import Ending, How
-from tests.driven import ACTOR, Driven, run_once
+from tests.driven import ACTOR, Driven, plan_of, run_once
+from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, until
+from tests.served import control_threads
 
 MB = 1 << 20
 
@@ -238,3 +247,62 @@ def test_a_closed_graph_is_reported_as_closed_also_if_it_broke_first(
     assert session.report(0).state == "broken"
     session.close_nowait()
     assert session.report(0).state == "closed"
+
+
+# --- Ctrl-C
+
+
+def test_ctrl_c_while_a_graph_is_started_leaves_nothing_of_it() -> None:
+    names = (
+        "rcg.runtime.driver.lifecycle",
+        "rcg.runtime.driver.session",
+        "rcg.runtime.node.host",
+        "rcg.runtime.node.segments.Segments",
+        "rcg.runtime.control.graph_control",
+    )
+    graphs: list[CompiledDAG] = []
+    gc.collect()
+    before = held()
+    for _ in ctrl_c_anywhere(lambda: graphs.append(launched()), *names):
+        graphs.clear()
+        until(lambda: held() == before)
+
+
+def test_ctrl_c_while_a_dropped_graph_is_closed_comes_after_that_or_before() -> None:
+    names = "rcg.runtime.driver.session", "rcg.runtime.node"
+    gc.collect()
+    graphs = [launched()]
+    graphs[-1]._engine.session.close_nowait()
+    closed = held()
+    graphs[-1] = launched()
+    for at in ctrl_c_anywhere(lambda: graphs[-1]._engine.session.close_nowait(), *names):
+        if at:
+            until(lambda: held() == closed)
+        graphs[-1] = launched()
+
+
+def test_ctrl_c_while_a_profile_begins_leaves_no_thread_that_records() -> None:
+    graph = launched()
+    profiler, started = graph.profile(), []
+    names = "rcg.runtime.observe.profiler", "rcg.runtime.node.recordings"
+    for _ in ctrl_c_anywhere(lambda: started.append(profiler.start()), *names):
+        if not started:
+            until(lambda: not recorders())
+    assert len(recorders()) == 1
+    profiler.stop()
+    until(lambda: not recorders())
+
+
+def recorders() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "rcg-profile"]
+
+
+def launched() -> CompiledDAG:
+    """A graph whose actor does not exist."""
+    return launch(plan_of(1, 4), Bindings(), Options(), Deadline(GUARD_S))
+
+
+def held() -> tuple[int, int, int]:
+    """How much this process has: shared memory, descriptors, and threads of the control."""
+    maps = Path("/proc/self/maps").read_text().count("(deleted)")
+    return maps, descriptors(), len(control_threads())

@@ -15,6 +15,7 @@ import pytest
 from rcg.comm import sideline
 from rcg.comm.sideline import LeftBehind, Sideline
 from tests.board import until
+from tests.peers import ctrl_c_anywhere
 
 GUARD_S = 20
 
@@ -146,6 +147,14 @@ def test_an_interrupt_is_raised_also_if_the_operation_is_left_behind(scene):
     with pytest.raises(KeyboardInterrupt):
         scene.sideline.run(operation)
     goes_on.set()
+
+
+def test_ctrl_c_while_the_thread_is_started_leaves_one_which_close_ends(scene):
+    for _ in ctrl_c_anywhere(lambda: scene.sideline.run(lambda: None), "rcg.comm.sideline"):
+        until(lambda: scene.threads() <= 1)
+        scene.sideline.close()
+        until(lambda: not scene.threads())
+        scene.sideline = Sideline("test-sideline", scene.glance)
 
 
 @pytest.mark.parametrize("where", ["operation", "glance"])

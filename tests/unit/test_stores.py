@@ -18,7 +18,7 @@ from rcg.errors import CommError, GroupAborted
 from rcg.runtime.control.store_client import MAX_VALUE_BYTES, ControlStore
 from rcg.wire import messages, sockets
 from tests.crews import ThreadMember, is_asleep
-from tests.peers import GUARD_S, descriptors, is_over, mutants, until
+from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, is_over, mutants, until
 from tests.served import Served, as_json
 
 
@@ -219,6 +219,28 @@ def test_a_rank_that_does_not_read_its_answers_is_cut_off_and_delays_nobody(serv
         assert is_over(silent)
     assert store.get(["key"]) == [b"x" * MAX_VALUE_BYTES]
     store.close()
+
+
+def test_ctrl_c_in_a_store_leaves_no_thread_waiting_and_no_descriptor(served):
+    """Another thread of the rank waits at the same time: each reads for both."""
+    other = ThreadMember()
+
+    def pending() -> tuple[ControlStore, Any]:
+        store = store_of(served)
+        future = other.submit(lambda _: store.get(["never"]))
+        other.wait_until_pending(future)
+        return store, future
+
+    before = descriptors()
+    used = [pending()]
+    for _ in ctrl_c_anywhere(lambda: used[0][0].add("count", 1), ControlStore.__module__):
+        store, future = used.pop()
+        store.close()
+        assert isinstance(future.exception(GUARD_S), GroupAborted)
+        del store, future
+        until(lambda: descriptors() <= before)
+        used.append(pending())
+    used[0][0].close()
 
 
 OPENED = [messages.SetValue, messages.GetValue, messages.HasValues, messages.AddValue]

@@ -30,7 +30,7 @@ from rcg.wire.addresses import TcpAddress, connect_tcp
 from rcg.wire.codec import Message, encode, message
 from rcg.wire.liveness import Ending, How
 from rcg.wire.packets import PacketStream
-from tests.peers import GUARD_S, descriptors, until
+from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, until
 from tests.served import Served, is_served, together
 from tests.tcp import LOCAL, free_port
 
@@ -270,6 +270,24 @@ def test_a_socket_is_handed_over_with_all_that_follows(service):
         assert bare.recv(100) == b"also"
     assert theirs.recv(1) == b""
     assert is_answered(service)
+
+
+def test_ctrl_c_while_a_socket_is_joined_and_handed_over_loses_no_descriptor(service):
+    def take() -> None:
+        joined = service.join()
+        assert isinstance(joined.connection, PacketStream)
+        joined.connection.detach().close()
+
+    take()
+    before = descriptors()
+    names = (
+        "rcg.runtime.control.joining",
+        "rcg.wire.addresses.connect_tcp",
+        "rcg.wire.packets.PacketStream.__init__",
+        "rcg.wire.packets.PacketStream.detach",
+    )
+    for _ in ctrl_c_anywhere(take, *names):
+        until(lambda: descriptors() <= before)
 
 
 def test_raw_bytes_right_after_the_handshake_are_not_lost(service):

@@ -121,8 +121,7 @@ def test_shares_are_those_worked_out_by_hand():
         {"driver": 23},
         {"a0 (Stage)": 19},
     ]
-    # 18 ns of moving, of which a1 computes during a0's last 2.
-    assert shares.hidden == 2 / 18
+    assert shares.hidden == 0.0  # that a1 computes during a0's last 2 ns hides nothing of a0's
     # Busy for 30 and 34 of the 53 ns from 10 to 63.
     assert shares.bubble == 1 - 64 / 106
 
@@ -170,13 +169,73 @@ def test_the_bubble_ends_with_the_last_completion():
     assert shares_of(graph_trace({**ROWS, "a0": rows}), 0, END).bubble == 1 - 64 / 106
 
 
-def test_a_process_that_computes_hides_the_communication_of_another():
+WITH_LANES = """
+plan positional=1 keywords=[] returns=one
+actor a0 'First' ''
+actor a1 'Second' ''
+lane a0.comm of a0
+lane a1.comm of a1
+group g0 gloo a0.comm a1.comm
+channel c0 driver -> a0 ring node=0 slots=10
+channel c1 a0.comm -> a1.comm tensor @g0 node=1 slots=10
+channel c2 a1 -> driver ring node=2 slots=10
+channel c3 a0 -> a0.comm local node=1 slots=1
+channel c4 a1.comm -> a1 local node=1 slots=1
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  Read c2 -> s1
+  Output s1
+program a0
+  Read c0 -> s0
+  Call a0.f(s0) -> s1 #1
+  Write s1 -> c3
+program a0.comm
+  Read c3 -> s1
+  Write s1 -> c1
+program a1
+  Read c4 -> s0
+  Call a1.g(s0) -> s1 #2
+  Write s1 -> c2
+program a1.comm
+  Read c1 -> s0
+  Write s0 -> c4
+"""
+
+
+def test_communication_is_hidden_behind_methods_of_the_same_actor():
+    """What other actors compute hides none of it.
+
+    ```
+    ns       0    5    10        20        30        40        50        60        70
+    driver             | W |                                                        14 to 18
+    a0       |R   |    |f . . . . . . . . .|W        |f . . . . . . . . .|          2 + 1
+    a0.comm  |R waits . . . . . . . . . . . |R  |W c1 . . . . . . .|                1 + 20
+    a1                                                         |g . . . . . . . . . |
+    a1.comm                                   |R|R c1 receives . . .| W             20 + 2
+    ```
+    """
+    rows = {
+        "driver": [event(1, 0, 14, 18)],
+        "a0": [event(0, 0, 0, 2), event(1, 0, 10, 30), event(2, 0, 30, 31), event(1, 1, 40, 60)],
+        "a0.comm": [event(0, 0, 0, 32, waited=31), event(1, 0, 35, 55, peer=4)],
+        "a1": [event(1, 0, 50, 70)],
+        "a1.comm": [event(0, 0, 33, 55, waited=2, peer=2), event(1, 0, 56, 58)],
+    }
+    shares = shares_of(graph_trace(rows, plan=WITH_LANES), 0, 80)
+    assert [lane.communication_ns for lane in shares.lanes] == [4, 3, 21, 0, 22]
+    # Of what a0.comm sends, from 40 on; of what a1.comm receives, from 50 on, and its Write.
+    assert [lane.hidden for lane in shares.lanes] == [None, None, 15 / 21, None, 7 / 22]
+    assert shares.hidden == (15 + 7) / 50
+
+
+def test_a_process_that_computes_hides_no_communication_of_another():
     rows = {
         "a0": [event(1, 0, 0, 10)],
         "a1": [event(0, 0, 5, 15), event(1, 0, 15, 20)],
     }
     shares = shares_of(graph_trace(rows), 0, 20)
-    assert shares.hidden == 0.5
+    assert shares.hidden == 0.0
     assert shares.bubble is None
 
 

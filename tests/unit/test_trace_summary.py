@@ -109,7 +109,7 @@ Graph 5f1c5f1c: 2 executions in 80 ns
     a1 (Stage)   43.6 %         10.9 %          7.3 %   34.5 %   3.6 %    a0 (Stage) 34.5 %
     compute: in your methods; communication: moving bytes; serialization: values to bytes
     and back; waiting: for another process; idle: nothing to do, in the driver your code
-    11.1 % of communication was hidden: an actor computed at the same time
+    0.0 % of communication was hidden: a method of the same actor ran meanwhile
     the actors were not busy 39.6 % of the time from first submission to last result (the bubble)
 """
 

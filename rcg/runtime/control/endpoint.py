@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from rcg.descriptors import telling_exhaustion
+from rcg.descriptors import start_owner, telling_exhaustion
 from rcg.error_text import shielding
 from rcg.runtime.control.connections import Connections
 from rcg.runtime.control.doors import TcpDoor
@@ -27,7 +27,7 @@ from rcg.runtime.control.services import Service
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.wire.addresses import TcpAddress
 
-__all__ = ["Endpoint", "serve"]
+__all__ = ["Endpoint", "abandon", "serve"]
 
 _CLOSE_TIMEOUT_S: Final = 5.0  # the endpoint's thread may be in a ``__del__`` that does not return
 
@@ -50,6 +50,20 @@ def serve(service: Service, address: str = "") -> Endpoint:
         OSError: Another process listens at the address.
         RuntimeError: There is no thread left for it.
     """
+    try:
+        return _serve(service, address)
+    except BaseException:
+        abandon(service)
+        raise
+
+
+def abandon(service: Service) -> None:
+    """Undo ``serve``, also if Ctrl-C came before it returned; for a service that no peer knows."""
+    for endpoint in _endpoints.copy():
+        endpoint.abandon_service(service)
+
+
+def _serve(service: Service, address: str) -> Endpoint:
     for endpoint in () if address else _endpoints.copy():
         if endpoint.is_shared and not endpoint.serves_here and endpoint.add(service):
             return endpoint
@@ -94,8 +108,7 @@ class Endpoint:
         with telling_exhaustion("for the control socket of a compiled graph"):
             self._connections = Connections(self.address, self._services, self._news)
         self.is_shared = not address  # by all services that need no certain address
-        name = "rcg-tensors" if address else "rcg-control"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread: threading.Thread | None = None  # once it runs
 
     # --- any thread
 
@@ -105,12 +118,7 @@ class Endpoint:
         Raises:
             RuntimeError: There is no thread left.
         """
-        try:
-            self._thread.start()
-        except BaseException:
-            self._is_ending = self._is_over = True
-            self._connections.close()
-            raise
+        start_owner(self._run, self._end, "rcg-control" if self.is_shared else "rcg-tensors")
 
     @property
     def serves_here(self) -> bool:
@@ -198,7 +206,7 @@ class Endpoint:
             return self._is_over or (bool(found) and service.service_id not in found)
 
         self._sleepers.wait(is_closed, _CLOSE_TIMEOUT_S)
-        if self._is_over and self._thread.ident is not None:
+        if self._is_over and self._thread is not None:
             self._thread.join(_CLOSE_TIMEOUT_S)
 
     def leave_to_parent(self) -> None:
@@ -212,6 +220,7 @@ class Endpoint:
     # --- the endpoint's thread
 
     def _run(self) -> None:
+        self._thread = threading.current_thread()
         try:
             while not self._has_ended():
                 self._connections.serve_round()
@@ -221,12 +230,15 @@ class Endpoint:
                 self._connections.fail(service, problem)
                 self._release(service)
         finally:
-            self._is_ending = True
-            self._connections.close()
-            _endpoints.pop(self, None)
-            self._is_over = True
-            self._sleepers.wake()
-            self._news.clear()
+            self._end()
+
+    def _end(self) -> None:
+        self._is_ending = True
+        self._connections.close()
+        _endpoints.pop(self, None)
+        self._is_over = True
+        self._sleepers.wake()
+        self._news.clear()
 
     def _has_ended(self) -> bool:
         """Look at services that have news; returns whether none is left."""

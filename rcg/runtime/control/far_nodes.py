@@ -145,24 +145,33 @@ class FarNodes:
             self._wanted.append(EndNode(is_closed=is_closed, culprit=culprit))
             notify()
 
+    def new_recording(self) -> int:
+        """Return the number of a recording that is about to begin."""
+        return next(self._numbers)
+
     def record(
         self,
+        recording: int,
         notify: Callable[[], None],
         most: int,
         timeout_s: float,
         is_over: Callable[[], bool],
-    ) -> int:
-        """Keep all events of these nodes from now on; returns the number of the recording.
+    ) -> None:
+        """Keep all events of these nodes from now on, until ``events`` or ``drop``.
 
         It waits until the hosts have begun, for ``timeout_s`` at most.
         """
-        number = next(self._numbers)
-        self._events[number] = []
+        self._events[recording] = []
         if self.links and not is_over():
-            self._wanted.append(RecordEvents(number=number, most=most))
+            self._wanted.append(RecordEvents(number=recording, most=most))
             notify()
-            self._sleepers.wait(lambda: is_over() or self._have_answered(number), timeout_s)
-        return number
+            self._sleepers.wait(lambda: is_over() or self._have_answered(recording), timeout_s)
+
+    def drop(self, recording: int, notify: Callable[[], None]) -> None:
+        """End a recording, if it goes on; nobody wants its events."""
+        if self._events.pop(recording, None) is not None:
+            self._wanted.append(AskEvents(number=next(self._numbers), recording=recording))
+            notify()
 
     def _have_answered(self, number: int) -> bool:
         return all(self._answered[name] >= number for name in self.links.copy())

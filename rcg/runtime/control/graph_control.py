@@ -106,9 +106,6 @@ class GraphControl:
         on_client: Called with the connection of a handle and its first message; it owns the
             connection from then on, unless it raises. On the endpoint's thread: must not block.
         far_nodes: The other nodes of the graph.
-
-    Raises:
-        OutOfDescriptors: No descriptor is left for the endpoint of this process.
     """
 
     def __init__(
@@ -147,7 +144,25 @@ class GraphControl:
         self._is_stopping = False
         self._is_closed = False
         self.tcp_address: TcpAddress | None = None  # where other nodes reach the endpoint
-        self._endpoint: Endpoint = endpoint.serve(self)
+        self._served_by: Endpoint | None = None
+
+    def open(self) -> None:
+        """Be reached by members, until ``close``.
+
+        Raises:
+            OutOfDescriptors: No descriptor is left for the endpoint of this process.
+        """
+        try:
+            self._served_by = endpoint.serve(self)
+        except BaseException:
+            endpoint.abandon(self)  # Ctrl-C came after ``serve`` and before the endpoint was stored
+            raise
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        if self._served_by is None:
+            raise ConnectionAbortedError(f"graph {self.service_id} is not open")
+        return self._served_by
 
     @property
     def address(self) -> str:
@@ -177,16 +192,21 @@ class GraphControl:
         """End every wait on the other nodes; returns at once."""
         self.nodes.end(self._notify, is_closed=is_closed, culprit=culprit)
 
-    def record_nodes(self, most: int, timeout_s: float) -> int:
-        """Keep all events of other nodes from now on; returns the number of the recording.
+    def record_nodes(self, recording: int, most: int, timeout_s: float) -> None:
+        """Keep all events of other nodes from now on.
 
         Args:
+            recording: The number of the recording, from ``nodes.new_recording``.
             most: How many are kept of each node.
             timeout_s: How long to wait until they have begun.
         """
         if self.serves_here:
             timeout_s = 0.0
-        return self.nodes.record(self._notify, most, timeout_s, lambda: self._is_closed)
+        self.nodes.record(recording, self._notify, most, timeout_s, lambda: self._is_closed)
+
+    def drop_recording(self, recording: int) -> None:
+        """End a recording of other nodes, if it goes on."""
+        self.nodes.drop(recording, self._notify)
 
     def events_of_nodes(self, recording: int, timeout_s: float) -> list[Recorded]:
         """Return the events that other nodes have recorded, or with 0 their newest.
@@ -247,7 +267,7 @@ class GraphControl:
 
         The garbage collector may run a ``__del__`` here that tears a graph down.
         """
-        return self._endpoint.serves_here
+        return self._served_by is not None and self._served_by.serves_here
 
     @property
     def over(self) -> frozenset[str]:
@@ -328,10 +348,12 @@ class GraphControl:
         """Close all connections. Idempotent; returns when the endpoint has removed the graph."""
         self._is_closed = True
         self._sleepers.wake()
-        self._endpoint.close(self)
+        if self._served_by is not None:
+            self._served_by.close(self)
 
     def _notify(self) -> None:
-        self._endpoint.notify(self)
+        if self._served_by is not None:
+            self._served_by.notify(self)
 
     # --- called by the endpoint's thread
 

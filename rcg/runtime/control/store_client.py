@@ -12,12 +12,15 @@ import contextlib
 import itertools
 import socket
 import threading
+from collections import deque
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Any, Final, TypeVar
 
 from rcg.errors import CommError, GroupAborted
 from rcg.options import Deadline
 from rcg.runtime.control.joining import check_user, join
+from rcg.runtime.sleepers import Sleepers
 from rcg.wire import sockets
 from rcg.wire.messages import (
     AddValue,
@@ -38,6 +41,7 @@ _JOIN_TIMEOUT_S: Final = 30.0
 MAX_VALUE_BYTES: Final = 32 * 1024
 
 _A = TypeVar("_A", Value, Presence, Total)
+_ANSWERS: Final = (Value, Presence, Total)
 
 
 class ControlStore:
@@ -71,10 +75,11 @@ class ControlStore:
             raise CommError("the process that answered is not the driver", group=group)
         self._socket = self._joined.connection
         self._numbers = itertools.count()
-        self._changed = threading.Condition()
         self._expected: set[int] = set()  # the questions that wait for an answer
         self._answers: dict[int, Message] = {}
-        self._is_reading = False  # one thread reads for all
+        self._sleepers = Sleepers()
+        self._turn = deque([True])  # empty while a thread reads, for all, or closes
+        self._sending = threading.Lock()  # not while it is closed
         self._is_closed = False
 
     def set(self, key: str, value: bytes) -> None:
@@ -108,13 +113,23 @@ class ControlStore:
 
     def close(self) -> None:
         """End every wait of this rank, and the connection; idempotent."""
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-            if not self._is_reading:
+        self._sleepers.wake()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the connection, unless a thread reads: it does then."""
+        held: list[bool] = []
+        try:
+            held.extend(starmap(self._turn.pop, ((),)))
+            with self._sending:
                 self._joined.close()
+        except IndexError:
+            pass
+        finally:
+            self._turn.extend(held)
 
     def _ended(self) -> GroupAborted:
         return GroupAborted(
@@ -123,7 +138,7 @@ class ControlStore:
 
     def _send(self, message: Message) -> None:
         try:
-            with self._changed:
+            with self._sending:
                 if self._is_closed:
                     raise self._ended()
                 sockets.send(self._socket, message)
@@ -138,19 +153,20 @@ class ControlStore:
             GroupAborted: The store is closed.
         """
         number = question.number
-        self._expected.add(number)
+
+        def is_news() -> bool:
+            return number in self._answers or self._is_closed or bool(self._turn)
+
         try:
+            self._expected.add(number)
             self._send(question)
-            with self._changed:
-                while number not in self._answers:
-                    if self._is_closed:
-                        raise self._ended()
-                    if self._is_reading:
-                        if not self._changed.wait(deadline.remaining_s()):
-                            raise TimeoutError
-                    else:
-                        self._read(deadline)
-                answer = self._answers.pop(number)
+            while number not in self._answers:
+                if self._is_closed:
+                    raise self._ended()
+                if not self._sleepers.wait(is_news, deadline.remaining_s()):
+                    raise TimeoutError
+                self._read(number, deadline)
+            answer = self._answers.pop(number)
         finally:
             self._expected.discard(number)
             self._answers.pop(number, None)
@@ -158,29 +174,36 @@ class ControlStore:
             raise CommError("the store gave a wrong answer", group=self._group)
         return answer
 
-    def _read(self, deadline: Deadline) -> None:
-        """Receive one message, for whichever thread expects it; the lock is free meanwhile."""
-        self._is_reading = True
-        self._changed.release()
-        message: Message | None = None
-        is_over = False
+    def _read(self, number: int, deadline: Deadline) -> None:
+        """Receive one message, for whichever thread expects it; unless another thread reads.
+
+        Raises:
+            TimeoutError: None came in time.
+        """
+        held: list[bool] = []
+        is_over = True  # also after Ctrl-C: what was received may be lost
         try:
-            if sockets.wait_for_message(
+            # Taken and stored within one call into C, so that it is given back in any case.
+            held.extend(starmap(self._turn.pop, ((),)))
+            if number in self._answers or self._is_closed:  # by now
+                is_over = self._is_closed
+            elif sockets.wait_for_message(
                 self._socket, self._joined.pidfd.fd, deadline.remaining_s()
             ):
                 with sockets.receive(self._socket) as received:
                     message = received.message
-            is_over = message is None
-        except TimeoutError:
-            raise
+                    if isinstance(message, _ANSWERS) and message.number in self._expected:
+                        self._answers[message.number] = message
+                is_over = message is None
+        except (IndexError, TimeoutError) as error:
+            is_over = False
+            if isinstance(error, TimeoutError):
+                raise
         except (OSError, ValueError):
-            is_over = True
+            pass
         finally:
-            self._changed.acquire()
-            self._is_reading = False
+            self._turn.extend(held)
             self._is_closed = self._is_closed or is_over
-            if isinstance(message, (Value, Presence, Total)) and message.number in self._expected:
-                self._answers[message.number] = message
+            self._sleepers.wake()
             if self._is_closed:
-                self._joined.close()
-            self._changed.notify_all()
+                self._let_go()

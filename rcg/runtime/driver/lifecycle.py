@@ -225,14 +225,11 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         ActorDiedError, PlacementError, ChannelTimeout: As in ``locate``; what was started is
             stopped again.
     """
-    graph_id = uuid.uuid4().hex
+    # Up to ``open`` all belongs to the session, which goes with its last reference.
     host = NodeHost(plan, options, make_codec())
+    session = Session(uuid.uuid4().hex, plan, dict(bindings.actors), options, host)
     try:
-        session = Session(graph_id, plan, dict(bindings.actors), options, host)
-    except BaseException:
-        host.close()
-        raise
-    try:
+        session.open()
         hosts = open_nodes(session, bindings, deadline)
         _start_loops(session, bindings, deadline, hosts)
         session.check_running()

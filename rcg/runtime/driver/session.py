@@ -19,6 +19,7 @@ from typing import Any, Final
 from rcg import cluster
 from rcg.channels.base import GraphEnded, Signal
 from rcg.channels.crossing import Gate
+from rcg.descriptors import Descriptor
 from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import (
     ActorDiedError,
@@ -57,7 +58,7 @@ _PATIENCE_S: Final = 5.0
 
 
 class Session:
-    """One running graph, as its driver sees it.
+    """One running graph, as its driver sees it, from ``open`` to ``close``.
 
     Args:
         graph_id: Hex id.
@@ -113,6 +114,14 @@ class Session:
                 for node in plan.nodes[1:]
             ],
         )
+
+    def open(self) -> None:
+        """Be reached by the members.
+
+        Raises:
+            OutOfDescriptors: No descriptor is left for the endpoint of this process.
+        """
+        self.control.open()
 
     def views(self, patience_s: float = 0.0) -> list[NodeView]:
         """Return what the processes of each node do.
@@ -387,7 +396,17 @@ class Session:
         return late
 
     def close_nowait(self) -> None:
-        """Stop all loops without waiting: for garbage collection and interpreter exit."""
+        """Stop all loops without waiting: for garbage collection and interpreter exit.
+
+        Ctrl-C finishes first.
+        """
+        try:
+            self._close_nowait()
+        except KeyboardInterrupt:
+            self._close_nowait()
+            raise
+
+    def _close_nowait(self) -> None:
         if self._begin_close():
             self._let_go()
 
@@ -425,7 +444,9 @@ class Session:
             for process, pid in self.control.pids.items()
             if process in self.node.layout.members and process not in self.control.gone
         }
-        pidfds = [liveness.open_pidfd(pid) for pid in pids if pid != os.getpid()]
+        pidfds: list[Descriptor] = []
+        with contextlib.suppress(OSError):  # of the others the end is not waited for
+            pidfds.extend(map(liveness.pidfd_of, pids))
         for process in processes:
             try:
                 cluster.kill(self.handles[process])
@@ -433,9 +454,9 @@ class Session:
                 continue
         # Ray's kill returns early, but callers expect the actors to be dead.
         deadline = Deadline(_KILL_PATIENCE_S)
-        for pidfd in filter(lambda fd: fd >= 0, pidfds):
-            liveness.ends_within(pidfd, deadline.remaining_s())
-            os.close(pidfd)
+        for pidfd in pidfds:
+            if pidfd.fd >= 0:
+                liveness.ends_within(pidfd.fd, deadline.remaining_s())
 
 
 def _call_each(calls: deque[Callable[[], None]]) -> None:

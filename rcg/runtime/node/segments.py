@@ -8,12 +8,11 @@ their descriptors to the members. ``native/layout.h`` draws their content.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Final
 
 from rcg import _native
-from rcg.descriptors import out_of_descriptors
+from rcg.descriptors import Descriptor, out_of_descriptors
 from rcg.errors import OutOfSharedMemory
 from rcg.ir.channels import LOCAL, STATUS
 from rcg.ir.plan import Plan
@@ -48,14 +47,14 @@ def _slot_bytes(kind: str, slots: int) -> int:
     return SMALLEST_SLOT if is_small else max(SMALLEST_SLOT, RING_BYTES // slots // 64 * 64)
 
 
-def _open_unnamed() -> int:
+def _open_unnamed() -> Descriptor:
     """Return the descriptor of an empty file in memory that has no name, closed on exec."""
     if not prefers_memfd():
         try:
-            return os.open(SHM, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            return Descriptor(os.open, SHM, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError:
             pass  # a file system without O_TMPFILE
-    return os.memfd_create("rcg", os.MFD_CLOEXEC)
+    return Descriptor(os.memfd_create, "rcg", os.MFD_CLOEXEC)
 
 
 class Segments:
@@ -74,18 +73,18 @@ class Segments:
     def __init__(self, plan: Plan, *, cap_bytes: int, node: str = FIRST_NODE) -> None:
         self.layout = Layout.of(plan, node)
         self.cap_bytes = cap_bytes
-        self._boards: list[int] = []
-        self.arenas: list[int] = []
+        self._board = Descriptor()
+        self._arenas: list[Descriptor] = []
         count = len(self.layout.members)
         reserve = addresses_for(cap_bytes, count)
         try:
-            self._boards.append(_open_unnamed())
+            self._board = _open_unnamed()
             self.size_bytes: int = _native.format_board(
                 self.board, count, self._rings(plan), EVENTS_PER_MEMBER, cap_bytes
             )
             for member in range(count):
-                self.arenas.append(_open_unnamed())
-                _native.format_arena(self.arenas[-1], member, count, reserve)
+                self._arenas.append(_open_unnamed())
+                _native.format_arena(self._arenas[-1].fd, member, count, reserve)
         except OSError as error:
             self.close()
             told = out_of_descriptors(error, "for the shared memory of a compiled graph")
@@ -108,20 +107,19 @@ class Segments:
     @property
     def board(self) -> int:
         """The board's descriptor; -1 once it is closed."""
-        return next(iter(self._boards), -1)
+        return self._board.fd
+
+    @property
+    def arenas(self) -> list[int]:
+        """The descriptors of the arenas; none once they are closed."""
+        return [each.fd for each in self._arenas if each.fd >= 0]
 
     def seal(self) -> None:
         """Close the arenas' descriptors, once every member has them; mapped memory stays mapped."""
-        _close_each(self.arenas)
+        for each in self._arenas:
+            each.close()
 
     def close(self) -> None:
         """Close the descriptors; mapped memory stays mapped. Idempotent, any thread."""
-        _close_each(self._boards)
-        _close_each(self.arenas)
-
-
-def _close_each(fds: list[int]) -> None:
-    """Close each descriptor once: a number that is closed twice may belong to another file."""
-    while fds:
-        with contextlib.suppress(IndexError):
-            os.close(fds.pop())
+        self._board.close()
+        self.seal()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -144,6 +145,9 @@ class Profiler:
             return run.profile
         except BaseException:
             run.is_over = True
+            for recording in run.recordings.values():
+                recording.profile_torch(False)
+            run.recordings.clear()  # which ends them
             raise
 
     def _record(self, run: _Run, session: RecordedGraph) -> None:
@@ -265,7 +269,11 @@ class _Recording:
                 "MiB for each process of the graph. Drop results that are still held, or make "
                 "/dev/shm larger."
             ) from error
-        self._far = session.control.record_nodes(most, _LOOK_TIMEOUT_S)
+        control = session.control
+        self._far = control.nodes.new_recording()
+        # Ctrl-C may come before anybody has this, or nobody stops it.
+        weakref.finalize(self, control.drop_recording, self._far).atexit = False
+        control.record_nodes(self._far, most, _LOOK_TIMEOUT_S)
         self._found: list[Recorded] | None = None
 
     def profile_torch(self, is_on: bool) -> None:

@@ -11,12 +11,11 @@ import contextlib
 import itertools
 import os
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from rcg.descriptors import out_of_descriptors
+from rcg.descriptors import out_of_descriptors, start_owner
 from rcg.error_text import describe_error
 from rcg.errors import ChannelBroken, ChannelClosed, ExecutionError, RcgError
 from rcg.runtime.failure import error_of_unpickling, to_exception
@@ -123,7 +122,7 @@ class Reply:
 
 
 class Client:
-    """The connection to an owner, and the thread that receives from it.
+    """The connection to an owner, and the thread that receives from it once it is open.
 
     The handles of one graph in a process share it. It holds no handle, so that unused handles are
     freed.
@@ -148,15 +147,18 @@ class Client:
         self._is_hung_up = False
         self._joined = join_owner(facts, Use, JOIN_TIMEOUT_S)
         self._socket = self._joined.connection
-        try:
-            if not isinstance(self._joined.message, Ready):
-                raise not_understood(facts)
-            threading.Thread(
-                target=self._listen, name=f"rcg-handle-{facts.graph_id[:6]}", daemon=True
-            ).start()
-        except BaseException:
+        if not isinstance(self._joined.message, Ready):
             self._joined.close()
-            raise
+            raise not_understood(facts)
+
+    def open(self) -> None:
+        """Start the thread, which ends when the last user has left.
+
+        Raises:
+            RuntimeError: There is no thread left.
+        """
+        name = f"rcg-handle-{self.facts.graph_id[:6]}"
+        start_owner(self._listen, self._joined.close, name)
 
     # --- any thread
 

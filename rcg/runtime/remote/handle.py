@@ -59,6 +59,8 @@ class CompiledDAGHandle:
         self.left: dict[int, int] = {}
         self._codec = make_codec()
         self._client: Client | None = None
+        # As its clients count it; one, so that a step that Ctrl-C ended may come again.
+        self._user = object()
         # The client of each process that uses this handle (the process may fork), with its
         # finalizer. The first entry stays, so that all threads share one client.
         self._used: dict[int, tuple[Client, weakref.finalize[..., Any]]] = {}
@@ -128,19 +130,38 @@ class CompiledDAGHandle:
             raise ChannelClosed("Channel closed. The handle was closed.")
         if client is not None and client.pid == os.getpid():
             return client
-        shared = _clients.get(self._facts.graph_id)
-        user = object()
-        if shared is None or shared.pid != os.getpid() or not shared.join(user):
+        shared = self._shared()
+        if shared is not None:
+            let_go = self._end_of_use(shared)
+        if shared is None or not shared.join(self._user):
             shared = Client(self._facts)
-            shared.join(user)
-            _clients[self._facts.graph_id] = shared
-        let_go = weakref.finalize(self, shared.leave, user)
-        let_go.atexit = False
+            let_go = self._end_of_use(shared)
+            shared.join(self._user)
+            try:
+                shared.open()
+                _clients[self._facts.graph_id] = shared
+            except BaseException:
+                shared.leave(self._user)
+                raise
         first, _ = self._used.setdefault(os.getpid(), (shared, let_go))
         if first is not shared:
             let_go()  # another thread, or a signal handler, was faster
         self._client = first
         return first
+
+    def _shared(self) -> Client | None:
+        """Return the client that handles on this graph in this process share."""
+        found = _clients.get(self._facts.graph_id)
+        return found if found is not None and found.pid == os.getpid() else None
+
+    def _end_of_use(self, client: Client) -> weakref.finalize[..., Any]:
+        """Return what lets go of a client; it is made before the client is used.
+
+        It does not keep the client: what keeps one that is open is its thread.
+        """
+        let_go = weakref.finalize(self, _leave, weakref.ref(client), self._user)
+        let_go.atexit = False
+        return let_go
 
     def _refs(self, client: Client, reply: Reply) -> Any:
         error = reply.error
@@ -238,6 +259,9 @@ class CompiledDAGHandle:
         used = self._used.get(os.getpid())
         if used is not None:
             used[1]()
+        shared = self._shared()
+        if shared is not None:
+            shared.leave(self._user)  # Ctrl-C came before the use was noted
 
     def teardown(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: only the process that compiled a graph can tear it down.
@@ -249,3 +273,9 @@ class CompiledDAGHandle:
             f"only the process that compiled the graph, {self._facts.owner_pid}, can tear it "
             "down; close() lets go of this handle"
         )
+
+
+def _leave(reference: weakref.ref[Client], user: object) -> None:
+    client = reference()
+    if client is not None:
+        client.leave(user)

@@ -17,7 +17,7 @@ This room must know neither paths nor how figures are shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -92,8 +92,9 @@ class Shares:
 
     Attributes:
         lanes: One per process, the driver's first.
-        hidden: The share, from 0 to 1, of all communication during which a process of the graph
-            computed; None without communication. Transfers and collectives over communicators are
+        hidden: The share, from 0 to 1, of all communication during which a method of the same
+            actor ran; None without communication. What the lanes of an actor move is the actor's,
+            and the driver has no methods. Transfers and collectives over communicators are
             communication, without the waiting for others.
         bubble: The share, from 0 to 1, of the actors' time between the first submission and the
             last completion in which they were not busy; None if the trace does not contain both.
@@ -126,18 +127,22 @@ def shares_of(
     flight = executions.in_flight(start_ns, end_ns)
     parts = [parts_of(graph, lane, start_ns, end_ns) for lane in graph.lanes]
     of = {lane.process: each for lane, each in zip(graph.lanes, parts, strict=True)}
+    calls = {each.id: _calls_of(graph, each.id, of, end_ns) for each in graph.plan.actors}
     actor_of = {lane.id: lane.actor for lane in graph.plan.lanes}
+    moved = [
+        _moved(each, calls.get(actor_of.get(lane.process, lane.process)))
+        for lane, each in zip(graph.lanes, parts, strict=True)
+    ]
     lanes = tuple(
         replace(
             _lane_shares(graph, lane, each, flight, start_ns, end_ns),
-            hidden=_hidden([each], [_calls_of(graph, actor_of[lane.process], of, end_ns)])
-            if lane.process in actor_of
-            else None,
+            hidden=_share_of(*found) if lane.process in actor_of else None,
         )
-        for lane, each in zip(graph.lanes, parts, strict=True)
+        for lane, each, found in zip(graph.lanes, parts, moved, strict=True)
     )
     last = end_ns if is_hung else executions.last_completion_ns
-    return Shares(lanes, _hidden(parts, parts), _bubble(graph, parts, executions, last))
+    hidden = _share_of(*map(sum, zip(*moved, strict=True))) if moved else None
+    return Shares(lanes, hidden, _bubble(graph, parts, executions, last))
 
 
 def _lane_shares(
@@ -206,14 +211,18 @@ def _peer_of(
     return " or ".join(graph.lane(peer).label for peer in peers)
 
 
-def _hidden(movers: Sequence[Parts], callers: Sequence[Parts]) -> float | None:
-    """Return the share of the movers' communication during which a caller computed."""
-    start_ns, end_ns = _times_of(movers, TimeKind.COMMUNICATION)
+def _moved(parts: Parts, calls: Parts | None) -> tuple[int, int]:
+    """Return how long a process communicated, and how long of that these methods ran."""
+    start_ns, end_ns = _times_of(parts, TimeKind.COMMUNICATION)
     total = int((end_ns - start_ns).sum())
-    if not total:
-        return None
-    computing = Cover(*_times_of(callers, TimeKind.COMPUTE))
-    return int(computing.within(start_ns, end_ns).sum()) / total
+    if calls is None:
+        return total, 0
+    computing = Cover(*_times_of(calls, TimeKind.COMPUTE))
+    return total, int(computing.within(start_ns, end_ns).sum())
+
+
+def _share_of(total_ns: int, hidden_ns: int) -> float | None:
+    return hidden_ns / total_ns if total_ns else None
 
 
 def _calls_of(graph: GraphTrace, actor: str, of: Mapping[str, Parts], end_ns: int) -> Parts:
@@ -224,10 +233,9 @@ def _calls_of(graph: GraphTrace, actor: str, of: Mapping[str, Parts], end_ns: in
     return parts.where(is_call[op.astype(np.int64)])
 
 
-def _times_of(parts: Sequence[Parts], kind: TimeKind) -> tuple[Times, Times]:
-    of = np.concatenate([each.kind for each in parts]) == kind
-    start_ns = np.concatenate([each.start_ns for each in parts])[of]
-    return start_ns, np.concatenate([each.end_ns for each in parts])[of]
+def _times_of(parts: Parts, kind: TimeKind) -> tuple[Times, Times]:
+    of = parts.kind == kind
+    return parts.start_ns[of], parts.end_ns[of]
 
 
 def _bubble(

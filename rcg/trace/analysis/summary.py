@@ -243,8 +243,8 @@ def _shares(graph: GraphSummary) -> list[str]:
     ]
     if graph.shares.hidden is not None:
         lines.append(
-            f"    {share_text(graph.shares.hidden)} of communication was hidden: an actor "
-            "computed at the same time"
+            f"    {share_text(graph.shares.hidden)} of communication was hidden: a method of "
+            "the same actor ran meanwhile"
         )
     lines += [
         f"    {share_text(lane.hidden)} of what {lane.label} moved was hidden behind methods of "

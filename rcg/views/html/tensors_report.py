@@ -23,6 +23,7 @@ _STATES: Final = {
     "no tensors": ("\N{EN DASH}", "rcg-dim"),
     "failed": ("\N{MULTIPLICATION X}", "rcg-bad"),
     "lost": ("\N{MULTIPLICATION X}", "rcg-bad"),
+    "dead": ("\N{MULTIPLICATION X}", "rcg-bad"),
     "unknown": ("\N{BLACK UP-POINTING TRIANGLE}", "rcg-bad"),
 }
 
@@ -65,6 +66,8 @@ class OwnerData(Protocol):
     def unkept(self) -> int: ...  # noqa: D102
     @property
     def answers(self) -> bool: ...  # noqa: D102
+    @property
+    def death(self) -> str: ...  # noqa: D102
 
 
 class TensorsData(Protocol):
@@ -92,7 +95,7 @@ def tensors_report_of(report: TensorsData, *, dark: bool | None = None) -> str:
     head = ("reference", "owner", "transport", "size", "state", "age", "sent", "waited for by")
     rows = [_row(each) for each in shown]
     body = (
-        table(head, rows, [each.state in ("failed", "lost", "unknown") for each in shown])
+        table(head, rows, [each.state in ("failed", "lost", "dead", "unknown") for each in shown])
         if rows
         else ""
     )
@@ -123,7 +126,7 @@ def _owner_row(each: OwnerData) -> list[Cell]:
     if not each.answers:
         return [
             Cell(short_label(each.label), "rcg-strong", each.label),
-            Cell("does not answer", "rcg-bad"),
+            Cell("is dead" if each.death else "does not answer", "rcg-bad", each.death),
             *[Cell("-", "rcg-number rcg-dim")] * 4,
         ]
     return [
