@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
 from typing import Any, Final
 
-from rcg.errors import OutOfDescriptors
+from rcg.errors import OutOfDescriptors, OutOfThreads
 
 __all__ = ["Descriptor", "close_all", "exhaustion_in", "out_of_descriptors", "telling_exhaustion"]
 
@@ -79,20 +79,24 @@ def exhaustion_in(error: BaseException | None) -> OSError | None:
 
 def out_of_descriptors(
     error: BaseException, purpose: str, actor: str | None = None
-) -> OutOfDescriptors | None:
+) -> OutOfDescriptors | OutOfThreads | None:
     """Return ``OutOfDescriptors`` for an error that descriptors caused; None for other errors.
+
+    ``OutOfThreads`` is returned in the same form: it comes from the same calls of other processes.
 
     Args:
         error: The error.
         purpose: What the descriptor was for: "to do something".
         actor: The actor of this process, if any.
     """
-    if isinstance(error, OutOfDescriptors):
-        if type(error) is not OutOfDescriptors:  # Ray's class around it, whose text is a traceback
-            return OutOfDescriptors(error.message, **error.facts)
-        if actor is None or error.actor is not None or error.pid != os.getpid():
-            return error
-        return OutOfDescriptors(error.message, **{**error.facts, "actor": actor})
+    kinds: tuple[type[OutOfDescriptors | OutOfThreads], ...] = (OutOfDescriptors, OutOfThreads)
+    for kind in kinds:
+        if isinstance(error, kind):
+            if type(error) is not kind:  # Ray's class around it, whose text is a traceback
+                return kind(error.message, **error.facts)
+            if actor is None or error.actor is not None or error.pid != os.getpid():
+                return error
+            return kind(error.message, **{**error.facts, "actor": actor})
     found = exhaustion_in(error)
     if found is None or (actor is None and getattr(error, "actor", None) is not None):
         return None  # or it happened in the process of an actor, which is not this one
@@ -125,6 +129,7 @@ def telling_exhaustion(purpose: str, actor: str | None = None) -> Iterator[None]
 
     Raises:
         OutOfDescriptors: The block failed because descriptors are used up.
+        OutOfThreads: It raised that, perhaps in another process.
     """
     try:
         yield

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from rcg import _native
 from rcg.channels.base import NoMemory
+from rcg.threads import telling_lack_of_threads
 
 __all__ = ["Gate", "Links", "Passage", "loss_text"]
 
@@ -56,7 +57,8 @@ class Links:
             failed(nodes[link], os.strerror(error))
 
         fds = [each.fileno() for each in self._connections.values()]
-        self._links: _native.Links | None = _native.Links(member, fds, on_failure)
+        with telling_lack_of_threads("to send frames to other nodes"):
+            self._links: _native.Links | None = _native.Links(member, fds, on_failure)
 
     def carry(self, channel: str, writer: _native.Writer) -> None:
         """Have the frames of a writer go to the other nodes that read its channel."""
@@ -163,7 +165,8 @@ class Gate:
             return refusal(channels[channel], NoMemory(wanted, used, cap, reason))
 
         entries = [(each.number, each.ring, each.op, each.is_awaited) for each in passages]
-        self._gate: _native.Gate | None = _native.Gate(member, entries, on_loss, on_refusal)
+        with telling_lack_of_threads("to receive frames of other nodes"):
+            self._gate: _native.Gate | None = _native.Gate(member, entries, on_loss, on_refusal)
 
     def accept(self, process: str, connection: socket.socket) -> None:
         """Take over a connection, from which frames of a process come; no descriptor is needed.

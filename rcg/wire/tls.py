@@ -20,7 +20,9 @@ import ssl
 import threading
 from typing import Final
 
+from rcg.errors import OutOfThreads
 from rcg.options import TlsFiles
+from rcg.threads import start_thread
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
@@ -87,15 +89,16 @@ def secured(
             )
         ours, theirs = socket.socketpair()
         pump = _Pump(connection, theirs, peer_timeout_s)
-        threading.Thread(target=pump.run, name="rcg-tls", daemon=True).start()
+        thread = threading.Thread(target=pump.run, name="rcg-tls", daemon=True)
+        start_thread(thread, "for a connection over TLS")
         return ours
     except BaseException as error:
         connection.close()
         if ours is not None:
             ours.close()
             theirs.close()
-        if isinstance(error, RuntimeError):
-            raise OSError(errno.EAGAIN, "there is no thread left for a connection") from error
+        if isinstance(error, OutOfThreads):
+            raise OSError(errno.EAGAIN, error.message) from error
         raise
 
 

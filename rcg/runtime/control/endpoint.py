@@ -25,6 +25,7 @@ from rcg.runtime.control.doors import TcpDoor
 from rcg.runtime.control.refusals import Refusals
 from rcg.runtime.control.services import Service
 from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.threads import start_thread
 from rcg.wire.addresses import TcpAddress
 
 __all__ = ["Endpoint", "serve"]
@@ -48,7 +49,7 @@ def serve(service: Service, address: str = "") -> Endpoint:
     Raises:
         OutOfDescriptors: There is none left for the endpoint.
         OSError: Another process listens at the address.
-        RuntimeError: There is no thread left for it.
+        OutOfThreads: No more threads can be started.
     """
     for endpoint in () if address else _endpoints.copy():
         if endpoint.is_shared and not endpoint.serves_here and endpoint.add(service):
@@ -103,10 +104,10 @@ class Endpoint:
         """Start the thread.
 
         Raises:
-            RuntimeError: There is no thread left.
+            OutOfThreads: No more threads can be started.
         """
         try:
-            self._thread.start()
+            start_thread(self._thread, "for the control socket of a compiled graph")
         except BaseException:
             self._is_ending = self._is_over = True
             self._connections.close()

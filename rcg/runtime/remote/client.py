@@ -31,6 +31,7 @@ from rcg.runtime.remote.owner import (
 )
 from rcg.runtime.sleepers import Sleepers, emptied, set_done
 from rcg.serialization import Failure
+from rcg.threads import start_thread
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import How
 from rcg.wire.messages import Completed, Ready, Rejected, Submitted, UnknownGraph, Use
@@ -151,9 +152,9 @@ class Client:
         try:
             if not isinstance(self._joined.message, Ready):
                 raise not_understood(facts)
-            threading.Thread(
-                target=self._listen, name=f"rcg-handle-{facts.graph_id[:6]}", daemon=True
-            ).start()
+            name = f"rcg-handle-{facts.graph_id[:6]}"
+            thread = threading.Thread(target=self._listen, name=name, daemon=True)
+            start_thread(thread, "to use a compiled graph of another process")
         except BaseException:
             self._joined.close()
             raise
