@@ -15,12 +15,12 @@ import os
 import resource
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from rcg.errors import OutOfThreads
 
-__all__ = ["run_together", "start_thread", "telling_lack_of_threads", "to_thread"]
+__all__ = ["out_of_threads", "run_together", "start_thread", "to_thread"]
 
 _T = TypeVar("_T")
 
@@ -41,27 +41,18 @@ def start_thread(
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
-        raise _out_of_threads(error, purpose, actor) from error
+        raise out_of_threads(error, purpose, actor) from error
     return thread
 
 
-@contextlib.contextmanager
-def telling_lack_of_threads(purpose: str) -> Iterator[None]:
-    """Raise ``OutOfThreads`` in place of EAGAIN, with which native code says that it has no thread.
+def out_of_threads(error: Exception, purpose: str, actor: str | None = None) -> OutOfThreads:
+    """Return the error for a thread that cannot be started.
 
     Args:
+        error: What says so: RuntimeError or MemoryError of Python, EAGAIN of native code.
         purpose: What the thread is for: "to do something".
-
-    Raises:
-        OutOfThreads: It cannot be started.
+        actor: The actor of this process, if any.
     """
-    try:
-        yield
-    except BlockingIOError as error:
-        raise _out_of_threads(error, purpose) from error
-
-
-def _out_of_threads(error: Exception, purpose: str, actor: str | None = None) -> OutOfThreads:
     who = f"process {os.getpid()}" if actor is None else f"{actor} (process {os.getpid()})"
     if "shutdown" in str(error):
         text = f"{who} starts no more threads {purpose}: its interpreter is ending"
@@ -78,9 +69,7 @@ def _out_of_threads(error: Exception, purpose: str, actor: str | None = None) ->
     )
 
 
-def run_together(
-    calls: Iterable[Callable[[], object]], name: str, most: int | None = None
-) -> None:
+def run_together(calls: Iterable[Callable[[], object]], name: str, most: int | None = None) -> None:
     """Run calls at the same time, one of them on this thread; returns when all have ended.
 
     Where no more threads can be started, those that there are run the calls one after another.

@@ -24,6 +24,7 @@ from rcg.wire.messages import (
     PullTensors,
     Ready,
     SendTensors,
+    TensorsGone,
     UseTensors,
 )
 from rcg.wire.payloads import open_payloads
@@ -34,6 +35,7 @@ __all__ = ["JOIN_TIMEOUT_S", "Connection"]
 JOIN_TIMEOUT_S: Final = 30.0
 """How long connecting may take."""
 
+_numbers: Final = itertools.count()  # of the questions of this process
 _KEYS: Final = 500  # in one message
 _ENDING_S: Final = 0.2
 
@@ -50,6 +52,7 @@ class Connection:
 
     Raises:
         ActorDiedError: That process is gone.
+        OutOfThreads: It can start no thread that would answer.
         PlacementError: It is on another node.
         Transfer: It does not answer.
     """
@@ -58,7 +61,6 @@ class Connection:
         self.holder = holder
         self.lock = threading.Lock()
         self.is_closed = False
-        self._numbers = itertools.count()
         opening = UseTensors(graph=holder.key, secret=holder.secret, key=key, pid=os.getpid())
         try:
             self._joined: Joined = join(holder.address, opening, timeout_s, check_user)
@@ -97,7 +99,7 @@ class Connection:
         Raises:
             ActorDiedError: The process is gone.
         """
-        number = next(self._numbers)
+        number = next(_numbers)
         self._send(PullTensors(number=number, key=key, group=group))
         return number
 
@@ -108,7 +110,7 @@ class Connection:
             key: The object.
             told: What the transport says of the transfer.
         """
-        number = next(self._numbers)
+        number = next(_numbers)
         self._send(SendTensors(number=number, key=key), told)
         return number
 
@@ -125,7 +127,7 @@ class Connection:
             Transfer: It answered something else.
         """
         with self.lock:
-            self._send(make(next(self._numbers)))
+            self._send(make(next(_numbers)))
             if not self._waiter.wait(timeout_s):
                 raise self.gone()
             with self.next() as received:
@@ -168,6 +170,22 @@ class Connection:
             raise self.gone()
         return received
 
+    def last_word(self, number: int) -> str:
+        """Return why the process does not go on with an answer, if it says so now; or "".
+
+        The connection is of no use any more. The caller holds the lock.
+        """
+        try:
+            if not self._waiter.wait(_ENDING_S):
+                return ""
+            with self.next() as received:
+                found = received.message
+        except (OSError, RcgError):
+            return ""
+        if isinstance(found, TensorsGone) and found.number == number:
+            return found.text
+        return ""
+
     def _send(self, message: Message, body: bytes = b"", *, may_wait: bool = True) -> None:
         try:
             sockets.send(self._joined.connection, message, body=body, may_wait=may_wait)
@@ -197,7 +215,7 @@ class Connection:
             Transfer: The answer was another.
         """
         with self.lock:
-            self._send(make(next(self._numbers)), body)
+            self._send(make(next(_numbers)), body)
             if not self._waiter.wait(timeout_s):
                 raise self.gone()
             received = self.next()

@@ -8,9 +8,9 @@ is stopped does not answer, and is said to.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from rcg import cluster
@@ -20,6 +20,7 @@ from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.process import Here, actor_holder, existing
 from rcg.text import bytes_text, plural, short_label, table, visible
+from rcg.threads import run_together
 from rcg.trace.model import TensorTransfer
 from rcg.wire.messages import AskHeld, AskTransfers, Message
 
@@ -255,12 +256,5 @@ def _answers_of(holders: Sequence[Holder], make: Callable[[int], Message]) -> di
         finally:
             connection.close()
 
-    threads = [
-        threading.Thread(target=ask, args=(each,), name="rcg-tensors-ask", daemon=True)
-        for each in holders
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together([partial(ask, each) for each in holders], "rcg-tensors-ask")
     return answers

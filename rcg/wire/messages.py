@@ -98,7 +98,8 @@ sent, but proven (``proof``)::
                                <--  GroupsHere
 
 Instead of the first answer, ``Challenge`` or ``Proven`` there may be ``Again`` (too many
-connections are silent), ``Refused`` (the process has no descriptor or thread left) or ``UnknownGraph``.
+connections are silent), ``Refused`` (the process has no descriptor or thread left) or
+``UnknownGraph``.
 """
 
 from __future__ import annotations
@@ -876,7 +877,7 @@ class TensorsGone(Message):
     Attributes:
         number: Of the ``PullTensors``.
         text: Why.
-        is_system_error: Whether the group is of no use any more.
+        is_system_error: Whether the process is not a member of the group, or not any more.
     """
 
     number: Number

@@ -41,6 +41,7 @@ from itertools import starmap
 from typing import Any, Final
 
 from rcg.options import Deadline
+from rcg.threads import out_of_threads
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
@@ -108,7 +109,6 @@ class PacketStream:
         "_data",
         "_failure",
         "_has_ended",
-        "_is_cut",
         "_is_flushing",
         "_numbers",
         "_peer_timeout_s",
@@ -117,6 +117,7 @@ class PacketStream:
         "_socket",
         "_timeout_s",
         "_turn",
+        "_why",
         "address",
         "is_proven",
         "takes_bodies",
@@ -132,7 +133,7 @@ class PacketStream:
         self._bodies: dict[int, bytearray | None] = {}
         self._ready: list[_Received] = []  # at most one: nothing is read beyond it
         self._has_ended = False
-        self._is_cut = False  # as a thread that waited to send has seen
+        self._why = ""  # it was ended here, by whatever thread
         self._failure: Exception | None = None
         self._queue: deque[_Packet] = deque()
         self._turn: deque[bool] = deque([True])  # empty while somebody sends
@@ -277,8 +278,8 @@ class PacketStream:
                     raise ConnectionResetError(
                         errno.ECONNRESET, "the connection ended in the middle of a packet"
                     )
-                if self._is_cut:
-                    raise _cut()
+                if self._why:
+                    raise ConnectionResetError(errno.ECONNRESET, self._why)
                 self._has_ended = True
                 return True
         return True
@@ -453,10 +454,11 @@ class PacketStream:
             self._is_flushing = True
             try:
                 _thread.start_new_thread(self._flush, ())
-            except RuntimeError:
+            except (RuntimeError, MemoryError) as error:
                 self._is_flushing = False
-                if self._queue:
-                    self._break()  # a packet may be cut, and nobody would ever send its rest
+                if self._queue:  # a packet may be cut, and nobody would ever send its rest
+                    self._why = out_of_threads(error, "to send what the peer has not read").message
+                    self._break()
 
     def _is_held_up(self) -> bool:
         """Whether the kernel has bytes that it cannot send yet; then its limit is lifted."""
@@ -532,7 +534,7 @@ class PacketStream:
     def _check_cut(self, limit_s: float) -> None:
         """Raise ConnectionError if the peer is unreachable; who receives learns of it, too."""
         if keepalive.is_cut(self._socket, limit_s):
-            self._is_cut = True
+            self._why = UNREACHABLE
             raise _cut() from None
 
     def _wait(self, event: int, deadline: Deadline, *, look_s: float | None = None) -> None:

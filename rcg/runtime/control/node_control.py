@@ -36,8 +36,8 @@ from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.recordings import Recorded, Recording, newest_events
 from rcg.runtime.node.snapshot import describe_node
-from rcg.trace.clocks import clock_identity
 from rcg.threads import start_thread
+from rcg.trace.clocks import clock_identity
 from rcg.trace.model import EVENT
 from rcg.wire import codec, sockets
 from rcg.wire.liveness import Ending
