@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import array
 import contextlib
+import itertools
 import json
+import math
 import os
 import random
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rcg.errors import OutOfDescriptors
+from rcg.errors import OutOfDescriptors, OutOfThreads
 from rcg.options import Deadline
 
 GUARD_S = 60
@@ -141,9 +144,33 @@ def none_left(spare: int = 0) -> Iterator[None]:
             os.close(fd)
 
 
-def told(error: OutOfDescriptors) -> bool:
+@contextlib.contextmanager
+def no_threads(after: int = 0, times: float = math.inf) -> Iterator[list[str]]:
+    """After so many threads, rcg and asyncio can so many times start none; yields their names."""
+    start = threading.Thread.start
+    names: list[str] = []
+    turns = itertools.count()
+
+    def failing(self: threading.Thread) -> None:
+        is_users = not self.name.startswith(("rcg", "asyncio")) and type(self) is threading.Thread
+        if is_users or not after <= next(turns) < after + times:
+            return start(self)
+        names.append(self.name)
+        raise RuntimeError("can't start new thread")
+
+    threading.Thread.start = failing  # type: ignore[method-assign]
+    try:
+        yield names
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+
+
+def told(error: OutOfDescriptors | OutOfThreads) -> bool:
     """Whether an error says what there is to say."""
     text = str(error)
+    if isinstance(error, OutOfThreads):
+        limits = "`ulimit -u`" in text and "pids.max" in text
+        return "no more threads can be started" in text and limits and str(error.pid) in text
     return (
         "no file descriptor left" in text
         and f"RLIMIT_NOFILE) is {error.limit}" in text

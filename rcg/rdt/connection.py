@@ -37,7 +37,7 @@ JOIN_TIMEOUT_S: Final = 30.0
 
 _numbers: Final = itertools.count()  # of the questions of this process
 _KEYS: Final = 500  # in one message
-_ENDING_S: Final = 0.2
+_ENDING_S: Final = 0.2  # for the news why a pair has ended
 
 _A = TypeVar("_A", bound=Message)
 
@@ -80,18 +80,19 @@ class Connection:
     def gone(self) -> Exception:
         """Return the error for a process that does not answer any more."""
         pidfd = self._joined.pidfd.fd
-        goes_on = pidfd >= 0 and liveness.how_it_ended(pidfd) is liveness.How.LEFT
+        has_died = liveness.how_it_ended(pidfd) is liveness.How.DIED
         if self.is_closed:
             return Transfer(
                 f"this process has closed its connection to {self.holder.label}, which holds the "
                 "tensors, because another transfer has failed. Get them again"
             )
-        if goes_on:
-            return Transfer(
-                f"the connection to {self.holder.label}, which holds the tensors, was closed, "
-                "though that process goes on: its log may say why. Get them again"
-            )
-        return _ended(self.holder)
+        if has_died:
+            return _ended(self.holder)
+        goes_on = ", though that process goes on: its log may say why" if pidfd >= 0 else ""
+        return Transfer(
+            f"the connection to {self.holder.label}, which holds the tensors, was closed{goes_on}. "
+            "Get them again"
+        )
 
     def ask_for(self, key: str, group: str) -> int:
         """Ask for an object; returns the number of the question. The caller holds the lock.
@@ -171,17 +172,21 @@ class Connection:
         return received
 
     def last_word(self, number: int) -> str:
-        """Return why the process does not go on with an answer, if it says so now; or "".
+        """Return why the process does not go on with an answer, "" if it does not say so now.
 
         The connection is of no use any more. The caller holds the lock.
+
+        Raises:
+            ActorDiedError: The process is gone.
+            Transfer: It has closed the connection without a word.
         """
         try:
             if not self._waiter.wait(_ENDING_S):
-                return ""
-            with self.next() as received:
-                found = received.message
-        except (OSError, RcgError):
+                raise self.gone()
+        except TimeoutError:
             return ""
+        with self.next() as received:
+            found = received.message
         if isinstance(found, TensorsGone) and found.number == number:
             return found.text
         return ""
@@ -242,16 +247,10 @@ class Connection:
     @property
     def has_ended(self) -> bool:
         """Whether it is closed or the process is gone; of one on which nothing is said now."""
-        return self.is_closed or self.ends_soon(0)
-
-    def ends_soon(self, within_s: float = _ENDING_S) -> bool:
-        """Return whether the process is gone; of a connection on which it says nothing now.
-
-        Args:
-            within_s: The sockets of a process that ends do not end at the same moment.
-        """
+        if self.is_closed:
+            return True
         try:
-            self._waiter.wait(within_s)
+            self._waiter.wait(0)
         except TimeoutError:
             return False
         return True

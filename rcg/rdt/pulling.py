@@ -112,7 +112,7 @@ class Connections:
     def take_ended(self) -> set[str]:
         """Drop the connections to processes that are gone; returns their addresses."""
         with self._lock:
-            ended = [each for each in self._open.values() if each.ends_soon(0)]
+            ended = [each for each in self._open.values() if each.has_ended]
         for connection in ended:
             self.drop(connection)
         return {each.holder.address for each in ended}
@@ -265,8 +265,6 @@ class Connections:
             theirs = connection.last_word(number)
             if theirs:
                 why += f". That process says: {theirs}"
-            elif connection.ends_soon():
-                raise connection.gone() from error
             raise Transfer(
                 f"tensors of {holder.label} did not arrive: {why}. Get them again"
             ) from error

@@ -155,7 +155,8 @@ class Service:
     # --- on the thread of a connection
 
     def _serve(self, connection: Any, puller: str) -> None:
-        pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
+        pid = sockets.peer_of(connection)[0]
+        pidfd = liveness.pidfd_of(pid)
         try:
             sockets.send(connection, Ready())
             waiter = sockets.Waiter(connection, pidfd.fd)
@@ -169,7 +170,7 @@ class Service:
         except Exception:  # noqa: BLE001 - the other side learns that the connection ended
             _log.exception("rcg: the tensors of %s cannot be sent", self.holder)
         finally:
-            self._store.keeper_ended(connection)
+            self._store.keeper_ended(connection, f"process {pid}")
             self._groups.end_pairs(connection, "the connection of the process that pulls has ended")
             connection.close()
             pidfd.close()
@@ -275,11 +276,7 @@ class Service:
         """Return an object; tells the other side if there is none."""
         entry = self._store.find(message.key)
         if entry is None:
-            text = (
-                f"its tensors are not there any more: object {message.key} was freed, or the actor "
-                "that made it has restarted"
-            )
-            _refuse(connection, message, text)
+            _refuse(connection, message, self._store.why_gone(message.key))
         return entry
 
     def _send_through_group(
