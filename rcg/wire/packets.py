@@ -279,7 +279,7 @@ class PacketStream:
                         errno.ECONNRESET, "the connection ended in the middle of a packet"
                     )
                 if self._why:
-                    raise ConnectionResetError(errno.ECONNRESET, self._why)
+                    raise self._cut()
                 self._has_ended = True
                 return True
         return True
@@ -405,7 +405,7 @@ class PacketStream:
                 is_full = not self._push()
             except OSError as error:
                 self._break()
-                raise _broken(error) from error
+                raise (self._cut() if self._why else _broken(error)) from error
             finally:
                 self._turn.extend(held)
                 held.clear()
@@ -535,7 +535,10 @@ class PacketStream:
         """Raise ConnectionError if the peer is unreachable; who receives learns of it, too."""
         if keepalive.is_cut(self._socket, limit_s):
             self._why = UNREACHABLE
-            raise _cut() from None
+            raise self._cut() from None
+
+    def _cut(self) -> ConnectionError:
+        return ConnectionResetError(errno.ECONNRESET, self._why)
 
     def _wait(self, event: int, deadline: Deadline, *, look_s: float | None = None) -> None:
         """Wait for an event of the socket.
@@ -608,12 +611,8 @@ def _broken(error: OSError) -> OSError:
     if isinstance(error, ConnectionError) or error.errno == errno.EBADF:
         return error
     if isinstance(error, TimeoutError):
-        return _cut()
+        return ConnectionResetError(errno.ECONNRESET, UNREACHABLE)
     return ConnectionResetError(error.errno, os.strerror(error.errno or errno.ECONNRESET))
-
-
-def _cut() -> ConnectionError:
-    return ConnectionResetError(errno.ECONNRESET, UNREACHABLE)
 
 
 def peer_name(connection: socket.socket) -> str:

@@ -13,7 +13,9 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,16 +26,18 @@ from rcg.errors import CommError, OutOfThreads, Transfer
 from rcg.rdt import awaiting, pullers
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
+from rcg.rdt.keeper import Keeper
 from rcg.rdt.pulling import Connections, Wanted, at_each_holder
 from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.control import graph_control
 from rcg.runtime.driver.uninterrupted import run_uninterrupted
 from rcg.runtime.failure import Origin, capture, to_exception
+from rcg.runtime.remote.client import Client
 from rcg.threads import out_of_threads, run_together, start_thread
 from rcg.wire import messages
 from tests.driven import Driven
-from tests.peers import GUARD_S, no_threads, told, until
+from tests.peers import GUARD_S, descriptors, no_threads, told, until
 from tests.served import Loop, Served
 
 PACKAGE = Path(rcg.__file__).parent
@@ -356,6 +360,16 @@ def pair_of(trio: Trio, key: str) -> Any:
     return pair
 
 
+def test_a_store_that_nobody_could_look_after_is_looked_after_later():
+    keeper = Keeper(Store("k"), "k", SimpleNamespace(take_ended=set))
+    with no_threads() as names:
+        for _ in range(2):
+            keeper.watch_store()
+        with pytest.raises(OutOfThreads):
+            keeper.start()
+    assert names == ["rcg-keeper"] * 3 and keeper._thread is None
+
+
 def test_a_group_that_is_left_without_threads_leaves_no_communicator(trio):
     for key in "bc":
         trio.pull(key)
@@ -399,6 +413,28 @@ def test_a_graph_is_torn_down_where_no_thread_can_start():
     with no_threads() as names:
         assert run_uninterrupted(lambda said: ["done"]) == (["done"], False)
     assert names == ["rcg-teardown"]
+
+
+def test_a_graph_whose_control_has_no_thread_leaves_no_descriptor():
+    before = descriptors()
+    for _ in range(3):
+        with no_threads() as names, pytest.raises(OutOfThreads) as caught:
+            Served()
+        assert names == ["rcg-control"] and told(caught.value)
+    assert descriptors() == before + 9  # the memory that the test made
+
+
+@pytest.mark.parametrize("after", [0, 1, 2], ids=["serve", "results", "handle"])
+def test_a_handle_without_a_thread_here_or_there_says_so(driven: Callable[..., Driven], after):
+    graph = driven()
+    facts = replace(graph.engine.facts(), owner_pid=os.getpid())
+    with no_threads(after, 1) as names, pytest.raises(OutOfThreads) as caught:
+        Client(facts)
+    assert len(names) == 1 and told(caught.value)
+    client = Client(facts)
+    client.join(client)
+    client.leave(client)
+    until(lambda: client.error is not None)
 
 
 def test_a_result_is_awaited_once_threads_are_there_again(driven: Callable[..., Driven]):
