@@ -145,15 +145,21 @@ def none_left(spare: int = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_threads(after: int = 0, times: float = math.inf) -> Iterator[list[str]]:
-    """After so many threads, rcg and asyncio can so many times start none; yields their names."""
+def no_threads(after: int = 0, times: float = math.inf, kind: str = "") -> Iterator[list[str]]:
+    """Have rcg and asyncio start no threads; yields the names of those that they tried to start.
+
+    Args:
+        after: How many can be started before.
+        times: How many cannot.
+        kind: Which are meant: this stands in their names.
+    """
     start = threading.Thread.start
     names: list[str] = []
     turns = itertools.count()
 
     def failing(self: threading.Thread) -> None:
         is_users = not self.name.startswith(("rcg", "asyncio")) and type(self) is threading.Thread
-        if is_users or not after <= next(turns) < after + times:
+        if is_users or kind not in self.name or not after <= next(turns) < after + times:
             return start(self)
         names.append(self.name)
         raise RuntimeError("can't start new thread")
