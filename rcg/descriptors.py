@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File descriptors: objects and threads that own them, and the error when none are left.
+"""File descriptors: objects that own them, and the error when none are left.
 
 A descriptor that is only a number leaks if Ctrl-C arrives between the call that opens it and the
 line that stores it. ``Descriptor`` opens and stores in one step of the interpreter.
@@ -11,19 +11,17 @@ import contextlib
 import errno
 import os
 import resource
-import threading
 from collections.abc import Callable, Iterator
-from itertools import count, repeat, starmap
+from itertools import repeat, starmap
 from typing import Any, Final
 
-from rcg.errors import OutOfDescriptors
+from rcg.errors import OutOfDescriptors, OutOfThreads
 
 __all__ = [
     "Descriptor",
     "close_all",
     "exhaustion_in",
     "out_of_descriptors",
-    "start_owner",
     "telling_exhaustion",
 ]
 
@@ -76,34 +74,6 @@ class Descriptor:
             pass  # that, or it was never completely made
 
 
-def start_owner(run: Callable[[], object], close: Callable[[], object], name: str) -> None:
-    """Start a thread that owns descriptors from then on, and closes them at its end.
-
-    Ctrl-C may come while this waits for the thread, which runs by then or is about to. Either the
-    thread gets the descriptors or they are closed here, never both.
-
-    Args:
-        run: Called on the thread; it also closes the descriptors.
-        close: Closes them. Called here if ``run`` is not going to be called.
-        name: The name of the thread.
-
-    Raises:
-        RuntimeError: There is no thread left.
-    """
-    claims = count()
-
-    def run_if_first() -> None:
-        if not next(claims):
-            run()
-
-    try:
-        threading.Thread(target=run_if_first, name=name, daemon=True).start()
-    except BaseException:
-        if not next(claims):
-            close()
-        raise
-
-
 def exhaustion_in(error: BaseException | None) -> OSError | None:
     """Return the error or its cause that says that descriptors are used up."""
     for _ in range(_MAX_CHAIN):
@@ -117,20 +87,24 @@ def exhaustion_in(error: BaseException | None) -> OSError | None:
 
 def out_of_descriptors(
     error: BaseException, purpose: str, actor: str | None = None
-) -> OutOfDescriptors | None:
+) -> OutOfDescriptors | OutOfThreads | None:
     """Return ``OutOfDescriptors`` for an error that descriptors caused; None for other errors.
+
+    ``OutOfThreads`` is returned in the same form: it comes from the same calls of other processes.
 
     Args:
         error: The error.
         purpose: What the descriptor was for: "to do something".
         actor: The actor of this process, if any.
     """
-    if isinstance(error, OutOfDescriptors):
-        if type(error) is not OutOfDescriptors:  # Ray's class around it, whose text is a traceback
-            return OutOfDescriptors(error.message, **error.facts)
-        if actor is None or error.actor is not None or error.pid != os.getpid():
-            return error
-        return OutOfDescriptors(error.message, **{**error.facts, "actor": actor})
+    kinds: tuple[type[OutOfDescriptors | OutOfThreads], ...] = (OutOfDescriptors, OutOfThreads)
+    for kind in kinds:
+        if isinstance(error, kind):
+            if type(error) is not kind:  # Ray's class around it, whose text is a traceback
+                return kind(error.message, **error.facts)
+            if actor is None or error.actor is not None or error.pid != os.getpid():
+                return error
+            return kind(error.message, **{**error.facts, "actor": actor})
     found = exhaustion_in(error)
     if found is None or (actor is None and getattr(error, "actor", None) is not None):
         return None  # or it happened in the process of an actor, which is not this one
@@ -163,6 +137,7 @@ def telling_exhaustion(purpose: str, actor: str | None = None) -> Iterator[None]
 
     Raises:
         OutOfDescriptors: The block failed because descriptors are used up.
+        OutOfThreads: It raised that, perhaps in another process.
     """
     try:
         yield

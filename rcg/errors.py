@@ -22,6 +22,7 @@ fields::
     |   |-- MessageTooLarge                   the value is larger than its channel can ever hold
     |   `-- OutOfSharedMemory                 the value does not fit into shared memory
     |-- OutOfDescriptors                      a process has no file descriptor left: .limit
+    |-- OutOfThreads (RuntimeError)           a process can start no more threads: .limit
     |-- TransportError
     |   |-- Unavailable                       this transport does not work between these processes
     |   |-- TensorMismatch                    shape, dtype or device differ from what was promised
@@ -61,6 +62,7 @@ __all__ = [
     "MessageTooLarge",
     "OutOfDescriptors",
     "OutOfSharedMemory",
+    "OutOfThreads",
     "PlacementError",
     "RcgError",
     "SignatureError",
@@ -301,6 +303,14 @@ class OutOfSharedMemory(ChannelError):
 
 class OutOfDescriptors(RcgError):
     """A process, or the machine, has no file descriptor left; the text names the limit."""
+
+    pid: int | None
+    limit: int | None
+    actor: str | None
+
+
+class OutOfThreads(RcgError, RuntimeError):
+    """A process can start no more threads; the text names the limits."""
 
     pid: int | None
     limit: int | None

@@ -28,7 +28,7 @@ from rcg.comm.reduction import unsupported_reduction
 from rcg.errors import RcgError
 from rcg.runtime.control.store_client import ControlStore
 from rcg.testing import LocalCommunicator, OrderedLocalCommunicator
-from tests.peers import GUARD_S, until
+from tests.peers import GUARD_S, no_threads, until
 from tests.rays_style import RaysStyle
 
 State = dict[str, Any]
@@ -109,6 +109,11 @@ def close_store(state: State, group: str) -> None:
 def abort(state: State, group: str, why: str) -> None:
     state[group].abort(why)
     state[group].abort("a second time")
+
+
+def abort_without_threads(state: State, group: str, why: str) -> None:
+    with no_threads():
+        abort(state, group, why)
 
 
 def destroy(state: State, group: str) -> None:

@@ -12,12 +12,14 @@ import contextlib
 import dis
 import itertools
 import json
+import math
 import os
 import random
 import resource
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rcg.errors import OutOfDescriptors
+from rcg.errors import OutOfDescriptors, OutOfThreads
 from rcg.options import Deadline
 
 GUARD_S = 60
@@ -157,9 +159,39 @@ def none_left(spare: int = 0) -> Iterator[None]:
             os.close(fd)
 
 
-def told(error: OutOfDescriptors) -> bool:
+@contextlib.contextmanager
+def no_threads(after: int = 0, times: float = math.inf, kind: str = "") -> Iterator[list[str]]:
+    """Have rcg and asyncio start no threads; yields the names of those that they tried to start.
+
+    Args:
+        after: How many can be started before.
+        times: How many cannot.
+        kind: Which are meant: this stands in their names.
+    """
+    start = threading.Thread.start
+    names: list[str] = []
+    turns = itertools.count()
+
+    def failing(self: threading.Thread) -> None:
+        is_users = not self.name.startswith(("rcg", "asyncio")) and type(self) is threading.Thread
+        if is_users or kind not in self.name or not after <= next(turns) < after + times:
+            return start(self)
+        names.append(self.name)
+        raise RuntimeError("can't start new thread")
+
+    threading.Thread.start = failing  # type: ignore[method-assign]
+    try:
+        yield names
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+
+
+def told(error: OutOfDescriptors | OutOfThreads) -> bool:
     """Whether an error says what there is to say."""
     text = str(error)
+    if isinstance(error, OutOfThreads):
+        limits = "`ulimit -u`" in text and "pids.max" in text
+        return "no more threads can be started" in text and limits and str(error.pid) in text
     return (
         "no file descriptor left" in text
         and f"RLIMIT_NOFILE) is {error.limit}" in text

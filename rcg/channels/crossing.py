@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from rcg import _native
 from rcg.channels.base import NoMemory
+from rcg.threads import out_of_threads
 
 __all__ = ["Gate", "Links", "Passage", "loss_text"]
 
@@ -56,7 +57,11 @@ class Links:
             failed(nodes[link], os.strerror(error))
 
         fds = [each.fileno() for each in self._connections.values()]
-        self._links: _native.Links | None = _native.Links(member, fds, on_failure)
+        self._links: _native.Links | None
+        try:
+            self._links = _native.Links(member, fds, on_failure)
+        except BlockingIOError as error:
+            raise out_of_threads(error, "to send frames to other nodes") from error
 
     def carry(self, channel: str, writer: _native.Writer) -> None:
         """Have the frames of a writer go to the other nodes that read its channel."""
@@ -163,7 +168,11 @@ class Gate:
             return refusal(channels[channel], NoMemory(wanted, used, cap, reason))
 
         entries = [(each.number, each.ring, each.op, each.is_awaited) for each in passages]
-        self._gate: _native.Gate | None = _native.Gate(member, entries, on_loss, on_refusal)
+        self._gate: _native.Gate | None
+        try:
+            self._gate = _native.Gate(member, entries, on_loss, on_refusal)
+        except BlockingIOError as error:
+            raise out_of_threads(error, "to receive frames of other nodes") from error
 
     def accept(self, process: str, connection: socket.socket) -> None:
         """Take over a connection, from which frames of a process come; no descriptor is needed.

@@ -33,8 +33,9 @@ from rcg.comm.checks import check_collected, check_peer, check_root, check_tenso
 from rcg.comm.gloo_group import Group
 from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
 from rcg.comm.sideline import LeftBehind, Sideline
-from rcg.errors import CommError, GroupAborted, RcgError
+from rcg.errors import CommError, GroupAborted, OutOfThreads, RcgError
 from rcg.options import Deadline
+from rcg.threads import start_thread
 
 __all__ = ["GlooCommunicator"]
 
@@ -223,9 +224,12 @@ class GlooCommunicator(Communicator):
         """Send or receive each of these tensors, to or from the peer at its position."""
         self._check(method)
         call = getattr(self._group, method)
+        is_whole = sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES
         try:
+            if not is_whole:
+                self._sideline.start()
             works = [call([each], peer, tag) for each, peer in zip(tensors, peers, strict=True)]
-            if sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES:
+            if is_whole:
                 _wait_for(works, _NO_LIMIT if method == "recv" else _LIMIT)
             else:
                 self._sideline.run(lambda: _wait_for(works, _LIMIT))
@@ -305,8 +309,8 @@ class GlooCommunicator(Communicator):
         closing = threading.Thread(target=self._close_when_still, name=name, daemon=True)
         if self._closing.setdefault("thread", closing) is closing:
             try:
-                closing.start()
-            except RuntimeError:  # no thread can be had
+                start_thread(closing, "to close the connections of a group")
+            except OutOfThreads:
                 self._shut_down()
 
     def _close_when_still(self) -> None:

@@ -16,6 +16,7 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 import time
@@ -30,9 +31,10 @@ from rcg.comm.meeting import exchange
 from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
 from rcg.comm.sideline import LeftBehind, Sideline
 from rcg.error_text import describe_error, shielding
-from rcg.errors import CommError, GroupAborted, RcgError, Unavailable
+from rcg.errors import CommError, GroupAborted, OutOfThreads, RcgError, Unavailable
 from rcg.options import Deadline
 from rcg.streams import SideStream, of_type
+from rcg.threads import start_thread
 
 __all__ = ["NcclCommunicator"]
 
@@ -381,7 +383,8 @@ class NcclCommunicator(Communicator):
         if was_ended or not self._side.is_done():
             self._abort_soon()
         for aborting in list(self._aborting.values()):
-            aborting.join(_LAST_S)
+            with contextlib.suppress(RuntimeError):  # it could not start, or is about to
+                aborting.join(_LAST_S)
         found, self._nccl = self._nccl, None
         if found is not None and not self._aborting:
             with shielding():
@@ -396,12 +399,14 @@ class NcclCommunicator(Communicator):
             self._abort_soon()
 
     def _abort_soon(self) -> None:
-        """Have NCCL abort on a thread of its own: it may take a while."""
+        """Have NCCL abort on a thread of its own, because it may take a while; here without one."""
         name = f"rcg-{self.group}-abort"
         aborting = threading.Thread(target=self._abort_now, name=name, daemon=True)
         if self._aborting.setdefault("thread", aborting) is aborting:
-            with shielding():  # no thread can be had
-                aborting.start()
+            try:
+                start_thread(aborting, "to abort operations of NCCL")
+            except OutOfThreads:
+                self._abort_now()
 
     def _abort_now(self) -> None:
         self._sideline.leave()

@@ -23,8 +23,9 @@ from rcg.comm.base import Communicator, Membership, ReduceOp
 from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
 from rcg.comm.meeting import exchange
 from rcg.error_text import describe_error, shielded, shielding
-from rcg.errors import CommError, GroupAborted, RcgError, Unavailable
+from rcg.errors import CommError, GroupAborted, OutOfThreads, RcgError, Unavailable
 from rcg.options import Deadline
+from rcg.threads import start_thread
 
 __all__ = ["METHODS", "RaysCommunicator", "RaysOpener", "is_communicator", "missing_methods"]
 
@@ -245,7 +246,11 @@ class RaysCommunicator(Communicator):
         if self._ends.setdefault("aborted", own) is not own:
             return
         name = f"rcg-abort-{self.group}"
-        threading.Thread(target=self._destroy_quietly, name=name, daemon=True).start()
+        thread = threading.Thread(target=self._destroy_quietly, name=name, daemon=True)
+        try:
+            start_thread(thread, "to end a communicator")
+        except OutOfThreads:
+            self._destroy_quietly()
 
     def destroy(self) -> None:
         """Destroy the object; idempotent."""

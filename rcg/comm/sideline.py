@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from rcg.options import Deadline
+from rcg.threads import start_thread
 
 __all__ = ["LeftBehind", "Sideline"]
 
@@ -64,6 +65,17 @@ class Sideline:
         self._has_started = False
         self._is_left_behind = False
 
+    def start(self) -> None:
+        """Start the thread, if it does not run: before what must not begin without it.
+
+        Raises:
+            OutOfThreads: No more threads can be started.
+        """
+        if not self._threads:
+            self._has_started = True
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            start_thread(thread, "to wait for an operation of a communicator")
+
     def run(self, operation: Callable[[], None]) -> None:
         """Run an operation and wait for it.
 
@@ -72,11 +84,10 @@ class Sideline:
 
         Raises:
             LeftBehind: It did not end in time after ``leave``. Nothing may be run after that.
+            OutOfThreads: No more threads can be started; the operation was not run.
             BaseException: What the operation raised.
         """
-        if not self._threads:
-            self._has_started = True
-            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        self.start()
         task = _Task(operation)
         interrupt = self._wait(task)
         error, task.error = interrupt or task.error, None

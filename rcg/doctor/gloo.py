@@ -16,6 +16,7 @@ from typing import Final
 from rcg.comm import Communicator, Membership
 from rcg.comm.local_store import LocalStore
 from rcg.comm.registry import find_communicator
+from rcg.threads import start_thread
 
 __all__ = ["main"]
 
@@ -35,8 +36,7 @@ def main() -> int:
         except BaseException as error:  # noqa: BLE001 - the other thread raises it
             errors.append(error)
 
-    thread = threading.Thread(target=echo, daemon=True)
-    thread.start()
+    thread = start_thread(threading.Thread(target=echo, daemon=True), "to send a tensor")
     try:
         group = opener.open(Membership("doctor", 0, ("a", "b"), store, TIMEOUT_S))
     except BaseException:

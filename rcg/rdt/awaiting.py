@@ -16,10 +16,12 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from rcg import cluster
+from rcg.errors import OutOfThreads
 from rcg.rdt.envelope import closed
 from rcg.rdt.pullers import holders_of, submit
-from rcg.rdt.tracebacks import without_frames
+from rcg.rdt.tracebacks import for_each, without_frames
 from rcg.runtime.sleepers import emptied
+from rcg.threads import start_thread
 
 __all__ = ["future_of"]
 
@@ -44,7 +46,8 @@ _is_polling = False
 def future_of(ref: Any, open_made: Callable[[Any], Any]) -> Future[Any]:
     """Return a future of the value of an ObjectRef.
 
-    If it is cancelled, the reference is dropped soon.
+    If it is cancelled, the reference is dropped soon. It gets ``OutOfThreads`` where no thread can
+    be started that waits for the value.
 
     Args:
         ref: Ray's reference.
@@ -65,8 +68,27 @@ def future_of(ref: Any, open_made: Callable[[Any], Any]) -> Future[Any]:
             target, args = _poll, []
     # Daemons: the interpreter does not wait for what may never be made. The list is emptied by
     # the thread, which would hold its arguments for as long as it runs.
-    threading.Thread(target=target, args=(args,), name="rcg-await", daemon=True).start()
+    thread = threading.Thread(target=target, args=(args,), name="rcg-await", daemon=True)
+    try:
+        start_thread(thread, "to wait for tensors")
+    except OutOfThreads as error:
+        for each in _left_without(target, awaited):
+            _fail(each, OutOfThreads(error.message, **error.facts))
     return awaited.future
+
+
+def _left_without(target: Callable[[list[_Awaited]], None], awaited: _Awaited) -> list[_Awaited]:
+    """Undo the counting of a thread; returns those for which nobody waits now."""
+    global _waiting, _is_polling
+    with _counting:
+        if target is _poll:
+            _is_polling = False
+            return list(emptied(_others))
+        _waiting -= 1
+        if not _is_polling:
+            return [awaited]
+        _others.append(awaited)
+        return []
 
 
 def _wait_for(args: list[_Awaited]) -> None:
@@ -100,8 +122,8 @@ def _poll(_: list[_Awaited]) -> None:
         try:
             ready = set(cluster.ready_of([each.ref for each in left]))
         except Exception as error:  # noqa: BLE001 - raised where the values are wanted
-            for each in left:
-                _fail(each, error)
+            for each, its_own in zip(left, for_each(error, len(left)), strict=True):
+                _fail(each, its_own)
             left.clear()
             continue
         for each in left:
@@ -118,11 +140,10 @@ def _deliver(awaited: _Awaited) -> None:
     try:
         with closed(True):
             made = cluster.get(awaited.ref)
+        open_made = awaited.open_made
+        submit(holders_of([made]), lambda: open_made(made), awaited.future)
     except Exception as error:  # noqa: BLE001 - raised where the value is wanted
         _fail(awaited, error)
-        return
-    open_made = awaited.open_made
-    submit(holders_of([made]), lambda: open_made(made), awaited.future)
 
 
 def _fail(awaited: _Awaited, error: Exception) -> None:

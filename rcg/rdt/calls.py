@@ -46,6 +46,7 @@ def passed(
 
     Raises:
         ValueError: The actor cannot get the tensors.
+        OutOfThreads: No more threads can be started.
     """
     if method == _OF_RAY and args:
         args = WithValues(args[0]), *args[1:]
@@ -53,6 +54,7 @@ def passed(
     def lowered(value: Any) -> Any:
         if type(value) is not TensorRef:
             return value
+        here().keeper.start()
         if handle is not None:
             _check_passed(value, handle)
             actor = cluster.actor_id(handle)
@@ -77,7 +79,10 @@ def unopened(
 
 
 def _unopened(value: Any) -> Any:
-    return Unopened(value) if type(value) is TensorRef else value
+    if type(value) is not TensorRef:
+        return value
+    here().keeper.start()
+    return Unopened(value)
 
 
 def transport_for(
@@ -95,6 +100,7 @@ def transport_for(
     Raises:
         ValueError: The actor is not one of rcg's, or keeps no tensors, or cannot send by this
             transport, or the method is a generator.
+        OutOfThreads: No more threads can be started.
     """
     if num_returns == 0 or (asked is None and declared in (None, "", KEEPS_NONE)):
         return None
@@ -121,6 +127,7 @@ def transport_for(
     elif found.manager is not None:
         check_reaches(found, handle)
     count = f"*{num_returns}" if num_returns > 1 else ""
+    here().keeper.start()
     return told(f"{plain}{count}:{here().new_key()}")
 
 

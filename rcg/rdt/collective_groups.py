@@ -14,19 +14,22 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from rcg import cluster
 from rcg.comm.registry import find_communicator
+from rcg.descriptors import out_of_descriptors
+from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, CommError, PlacementError, RcgError, Unavailable
 from rcg.options import Deadline
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
 from rcg.rdt.memberships import groups_of
-from rcg.rdt.process import actor_holder, actor_of
+from rcg.rdt.process import actor_holder, actor_of, check_reachable
+from rcg.rdt.tracebacks import without_frames
+from rcg.threads import run_together
 from rcg.wire.messages import GroupChanged, JoinGroup, LeaveGroup
 
 __all__ = [
@@ -94,6 +97,7 @@ def create_collective_group(
         ActorDiedError: An actor is dead.
         PlacementError: An actor is on another node.
         Unavailable: An actor lacks a package that the backend needs.
+        OutOfDescriptors, OutOfThreads: An actor has none left to listen or to answer.
     """
     chosen = _backend_of(backend)
     handles = [_plain(each) for each in actors]
@@ -210,6 +214,7 @@ def destroy_collective_group(group_or_name: CommunicatorHandle | str) -> None:
         ValueError: There is no such group.
         Transfer: An actor does not answer, because it is stopped. The others have left the group;
             it can be destroyed again.
+        OutOfThreads: An actor can start no thread that would answer; as before.
     """
     name = group_or_name if isinstance(group_or_name, str) else group_or_name.name
     group = _made.get(name)
@@ -217,10 +222,17 @@ def destroy_collective_group(group_or_name: CommunicatorHandle | str) -> None:
         group = group_or_name if _has_members(group_or_name) else None  # another process made it
     if group is None:
         raise ValueError(f"No group with name {name} found.")
-    with ThreadPoolExecutor(_MOST_AT_ONCE, "rcg-leave") as pool:
-        left = [pool.submit(_has_left, actor, name) for actor in group.actors]
-    for each in left:
-        each.result()
+    errors: list[Exception] = []
+
+    def leave(actor: Any) -> None:
+        try:
+            _has_left(actor, name)
+        except Exception as error:  # noqa: BLE001 - raised when all others have left
+            errors.append(without_frames(error))
+
+    run_together([partial(leave, each) for each in group.actors], "rcg-leave", _MOST_AT_ONCE)
+    if errors:
+        raise errors.pop()
     if _made.get(name) == group:
         del _made[name]
 
@@ -316,15 +328,34 @@ def _connected(handle: Any, deadline: Deadline) -> Connection:
             probe = None
             time.sleep(_RETRY_S)
         elif ready:
-            try:
-                return Connection(holder, "")
-            except ActorDiedError:
-                raise ValueError(
-                    f"{holder.label} cannot be a member of a collective group: it was not made by "
-                    "rcg.remote, or is on another node"
-                ) from None
+            return _reached(handle, holder, deadline)
         if deadline.expired:
             raise CommError(f"{holder.label} did not start within {_READY_TIMEOUT_S:.0f} s")
+
+
+def _reached(handle: Any, holder: Holder, deadline: Deadline) -> Connection:
+    """Connect to an actor that runs; one of rcg's that does not listen tries to, or says why not.
+
+    Raises:
+        ValueError: It is not one of rcg's, or on another node.
+        OutOfDescriptors, OutOfThreads, Unavailable: It cannot listen.
+    """
+    with contextlib.suppress(ActorDiedError):
+        return Connection(holder, "")
+    try:
+        asked = cluster.submit(handle, check_reachable)
+        cluster.get(asked, timeout_s=deadline.remaining_s())
+        return Connection(holder, "")
+    except ActorDiedError:
+        raise ValueError(
+            f"{holder.label} cannot be a member of a collective group: it was not made by "
+            "rcg.remote, or is on another node"
+        ) from None
+    except Exception as error:
+        raise out_of_descriptors(error, "to ask an actor of a group") or Unavailable(
+            f"{holder.label} cannot be a member of a collective group, because nobody can connect "
+            f"to it: {describe_error(error)}"
+        ) from error
 
 
 def _has_started(probe: Any, holder: Holder) -> bool:

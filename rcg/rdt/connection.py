@@ -25,6 +25,7 @@ from rcg.wire.messages import (
     PullTensors,
     Ready,
     SendTensors,
+    TensorsGone,
     UseTensors,
 )
 from rcg.wire.payloads import open_payloads
@@ -35,8 +36,9 @@ __all__ = ["JOIN_TIMEOUT_S", "Connection"]
 JOIN_TIMEOUT_S: Final = 30.0
 """How long connecting may take."""
 
+_numbers: Final = itertools.count()  # of the questions of this process
 _KEYS: Final = 500  # in one message
-_ENDING_S: Final = 0.2
+_ENDING_S: Final = 0.2  # for the news why a pair has ended
 
 _A = TypeVar("_A", bound=Message)
 
@@ -51,6 +53,7 @@ class Connection:
 
     Raises:
         ActorDiedError: That process is gone.
+        OutOfThreads: It can start no thread that would answer.
         PlacementError: It is on another node.
         Transfer: It does not answer.
     """
@@ -59,7 +62,6 @@ class Connection:
         self.holder = holder
         self.lock = threading.Lock()
         self.is_closed = False
-        self._numbers = itertools.count()
         opening = UseTensors(graph=holder.key, secret=holder.secret, key=key, pid=os.getpid())
         try:
             self._joined: Joined = join(holder.address, opening, timeout_s, check_user)
@@ -79,18 +81,19 @@ class Connection:
     def gone(self) -> Exception:
         """Return the error for a process that does not answer any more."""
         pidfd = self._joined.pidfd.fd
-        goes_on = pidfd >= 0 and liveness.how_it_ended(pidfd) is liveness.How.LEFT
+        has_died = liveness.how_it_ended(pidfd) is liveness.How.DIED
         if self.is_closed:
             return Transfer(
                 f"this process has closed its connection to {self.holder.label}, which holds the "
                 "tensors, because another transfer has failed. Get them again"
             )
-        if goes_on:
-            return Transfer(
-                f"the connection to {self.holder.label}, which holds the tensors, was closed, "
-                "though that process goes on: its log may say why. Get them again"
-            )
-        return _ended(self.holder)
+        if has_died:
+            return _ended(self.holder)
+        goes_on = ", though that process goes on: its log may say why" if pidfd >= 0 else ""
+        return Transfer(
+            f"the connection to {self.holder.label}, which holds the tensors, was closed{goes_on}. "
+            "Get them again"
+        )
 
     def ask_for(self, key: str, group: str) -> int:
         """Ask for an object; returns the number of the question. The caller holds the lock.
@@ -98,7 +101,7 @@ class Connection:
         Raises:
             ActorDiedError: The process is gone.
         """
-        number = next(self._numbers)
+        number = next(_numbers)
         self._send(PullTensors(number=number, key=key, group=group))
         return number
 
@@ -109,7 +112,7 @@ class Connection:
             key: The object.
             told: What the transport says of the transfer.
         """
-        number = next(self._numbers)
+        number = next(_numbers)
         self._send(SendTensors(number=number, key=key), told)
         return number
 
@@ -126,7 +129,7 @@ class Connection:
             Transfer: It answered something else.
         """
         with self.lock:
-            self._send(make(next(self._numbers)))
+            self._send(make(next(_numbers)))
             if not self._waiter.wait(timeout_s):
                 raise self.gone()
             with self.next() as received:
@@ -169,6 +172,26 @@ class Connection:
             raise self.gone()
         return received
 
+    def last_word(self, number: int) -> str:
+        """Return why the process does not go on with an answer, "" if it does not say so now.
+
+        The connection is of no use any more. The caller holds the lock.
+
+        Raises:
+            ActorDiedError: The process is gone.
+            Transfer: It has closed the connection without a word.
+        """
+        try:
+            if not self._waiter.wait(_ENDING_S):
+                raise self.gone()
+        except TimeoutError:
+            return ""
+        with self.next() as received:
+            found = received.message
+        if isinstance(found, TensorsGone) and found.number == number:
+            return found.text
+        return ""
+
     def _send(self, message: Message, body: bytes = b"", *, may_wait: bool = True) -> None:
         try:
             sockets.send(self._joined.connection, message, body=body, may_wait=may_wait)
@@ -199,7 +222,7 @@ class Connection:
         """
         deadline = Deadline(timeout_s)
         with self.lock:
-            number = next(self._numbers)
+            number = next(_numbers)
             self._send(make(number), body)
             while True:
                 if not self._waiter.wait(deadline.remaining_s()):
@@ -231,16 +254,10 @@ class Connection:
     @property
     def has_ended(self) -> bool:
         """Whether it is closed or the process is gone; of one on which nothing is said now."""
-        return self.is_closed or self.ends_soon(0)
-
-    def ends_soon(self, within_s: float = _ENDING_S) -> bool:
-        """Return whether the process is gone; of a connection on which it says nothing now.
-
-        Args:
-            within_s: The sockets of a process that ends do not end at the same moment.
-        """
+        if self.is_closed:
+            return True
         try:
-            self._waiter.wait(within_s)
+            self._waiter.wait(0)
         except TimeoutError:
             return False
         return True

@@ -6,23 +6,28 @@ from it. A pair has a communicator of its own, of two ranks, which both open whe
 it. So a group costs nothing until it is used, all of its pairs work at the same time, and an actor
 that dies takes no other pair with it.
 
-The two meet through a store at the holder's endpoint.
+A pair belongs to the connection by which the one pulls from the other, and ends with it. So both
+ends agree which pair they mean, and after a failure the next connection has a new one. The two meet
+through a store at the holder's endpoint, under the number of the question that was the first to
+need the pair.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from rcg.channels.tensor import PIECE_BYTES, pieces_of
 from rcg.comm.base import Communicator, Membership, Store
 from rcg.comm.registry import find_communicator
-from rcg.errors import CommError, GroupAborted, Unavailable
+from rcg.errors import CommError, GroupAborted, OutOfThreads, Unavailable
 from rcg.log import Log
 from rcg.rdt.fresh import fresh_memory
+from rcg.threads import start_thread
 from rcg.wire.messages import JoinGroup
 
 __all__ = ["Group", "MemberGroups", "Pair", "filled"]
@@ -48,7 +53,8 @@ class Group:
         rank: Of this member.
         labels: What errors call each member.
         keys: The id of each member's store.
-        pairs: Those that were needed so far: by the direction and the other member's key.
+        pairs: Those that were needed so far, by their connections.
+        lost: Why other members are none any more, by the ids of their stores.
     """
 
     name: str
@@ -57,7 +63,8 @@ class Group:
     rank: int
     labels: tuple[str, ...]
     keys: tuple[str, ...]
-    pairs: dict[tuple[int, str], Pair] = field(default_factory=dict)
+    pairs: dict[object, Pair] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
 
 
 class Pair:
@@ -85,8 +92,8 @@ class Pair:
         for run in _runs(sizes):
             first = payloads[run[0]]
             whole = first if len(run) == 1 else _joined([payloads[at] for at in run])
-            with self._using:
-                self._opened().send(pieces_of([whole]), _PULLER)
+            with self._turn() as communicator:
+                communicator.send(pieces_of([whole]), _PULLER)
 
     def recv(
         self, sizes: Sequence[int], device: str, into: Sequence[Any] | None = None
@@ -106,8 +113,8 @@ class Pair:
             whole = into[run[0]] if into is not None and len(run) == 1 else None
             if whole is None or whole.device.type != device:
                 whole = fresh_memory(size, device)
-            with self._using:
-                self._opened().recv(pieces_of([whole]), _HOLDER)
+            with self._turn() as communicator:
+                communicator.recv(pieces_of([whole]), _HOLDER)
             starts = [0, *ends]
             payloads += [
                 whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)
@@ -121,13 +128,34 @@ class Pair:
         """
         self._aborted = why
         communicator = self._communicator
-        if communicator is not None:
+        if communicator is None:
+            return
+        try:
             communicator.abort(why)
-        threading.Thread(target=self._destroy, name="rcg-group-end", daemon=True).start()
+        except Exception:  # noqa: BLE001 - it may be the user's
+            _log.exception("rcg: a communicator of %s cannot be aborted", self._backend)
+        thread = threading.Thread(target=self._close, name="rcg-group-end", daemon=True)
+        try:
+            start_thread(thread, "to close a communicator")  # which may take a while
+        except OutOfThreads:
+            self._close()
 
-    def _destroy(self) -> None:
-        with self._using:
-            communicator, self._communicator = self._communicator, None
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[Communicator]:
+        """Use the communicator, which is opened if need be; the other threads wait."""
+        try:
+            with self._using:
+                yield self._opened()
+        finally:
+            if self._aborted:
+                self._close()
+
+    def _close(self) -> None:
+        """Close the communicator, unless a thread uses it: that one does so in the end."""
+        if not self._using.acquire(blocking=False):
+            return
+        communicator, self._communicator = self._communicator, None
+        self._using.release()
         if communicator is not None:
             try:
                 communicator.destroy()
@@ -212,11 +240,29 @@ class MemberGroups:
 
     def with_member(self, key: str, backend: str) -> list[Group]:
         """Return the groups of this transport that a store's process is a member of, too."""
-        return [each for each in self.all() if each.backend == backend and key in each.keys]
+        return [
+            each
+            for each in self.all()
+            if each.backend == backend and key in each.keys and key not in each.lost
+        ]
+
+    def lose(self, name: str, key: str, why: str) -> None:
+        """Note that another process is no member of a group any more; it goes on without."""
+        with self._lock:
+            group = self._groups.get(name)
+            if group is not None:
+                group.lost[key] = why
 
     def why_ended(self, key: str, backend: str) -> str:
         """Return what became of the newest group with a store's process; "" if there was none."""
         with self._lock:
+            lost = [
+                each.lost[key]
+                for each in self._groups.values()
+                if each.backend == backend and key in each.lost
+            ]
+            if lost:
+                return lost[-1]
             found = [
                 each
                 for each in self._ended.values()
@@ -224,13 +270,32 @@ class MemberGroups:
             ]
         return f"group {found[-1].name} was closed: {found[-1].why}" if found else ""
 
-    def pair_for(self, name: str, holder: Any, other: str, *, is_holder: bool) -> Pair:
+    def end_pairs(self, connection: object, why: str) -> None:
+        """End the pairs of a connection, which has ended."""
+        with self._lock:
+            found = [group.pairs.pop(connection, None) for group in self._groups.values()]
+        for pair in found:
+            if pair is not None:
+                pair.abort(why)
+
+    def pair_for(
+        self,
+        name: str,
+        holder: Any,
+        other: str,
+        connection: object,
+        number: int,
+        *,
+        is_holder: bool,
+    ) -> Pair:
         """Return one end of a pair.
 
         Args:
             name: The group.
             holder: The process that holds the tensors; the pair's ends meet there.
             other: The id of the other process's store.
+            connection: The connection by which tensors are asked for.
+            number: Of the question.
             is_holder: Whether this process holds them.
 
         Raises:
@@ -242,21 +307,25 @@ class MemberGroups:
                 ended = self._ended.get(name)
                 if ended is not None:
                     raise CommError(f"group {name} was closed: {ended.why}", group=name)
-                raise CommError(f"group {name}: this process is not a member", group=name)
+                raise CommError(
+                    f"group {name}: this process is not a member, or not any more since it has "
+                    "started again. create_collective_group makes a new group",
+                    group=name,
+                )
             if other not in group.keys:
                 raise CommError(f"group {name}: the other process is not a member", group=name)
-            rank = _HOLDER if is_holder else _PULLER
-            pair = group.pairs.get((rank, other))
+            pair = group.pairs.get(connection)
             if pair is None:
+                rank = _HOLDER if is_holder else _PULLER
                 here, there = group.labels[group.rank], group.labels[group.keys.index(other)]
                 labels = (here, there) if is_holder else (there, here)
                 puller = other if is_holder else self._key
-                meeting = f"{name}/{group.token}/{puller}"
+                meeting = f"{name}/{group.token}/{puller}/{number}"
 
                 def membership(store: Store) -> Membership:
                     return Membership(meeting, rank, labels, store, _OPEN_TIMEOUT_S)
 
-                pair = group.pairs[rank, other] = Pair(
+                pair = group.pairs[connection] = Pair(
                     membership, group.backend, lambda: self._open_store(holder, meeting)
                 )
             return pair

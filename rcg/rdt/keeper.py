@@ -18,6 +18,7 @@ Two things Ray does not count, and the keeper does:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -28,11 +29,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 from rcg import cluster
-from rcg.errors import Transfer
+from rcg.errors import OutOfDescriptors, OutOfThreads, Transfer
 from rcg.log import Log
 from rcg.rdt.envelope import Holder, closed
 from rcg.rdt.store import Store
 from rcg.runtime.sleepers import emptied
+from rcg.threads import start_thread
 
 __all__ = ["Kept", "Keeper", "News", "Telling"]
 
@@ -54,6 +56,7 @@ class Telling(Protocol):
 
         Raises:
             BlockingIOError, TimeoutError, Transfer: It does not read: it may be stopped.
+            OutOfDescriptors, OutOfThreads: It has none left to listen, or this process has none.
             OSError, RcgError: It is gone.
         """
 
@@ -188,8 +191,9 @@ class Keeper:
 
     def watch_store(self) -> None:
         """Look now and then whether somebody keeps what is in the store of this process."""
-        if self._is_idle:
-            self.look()
+        if self._is_idle or not self._threads:
+            with contextlib.suppress(OutOfThreads):  # the next object has it tried again
+                self.look()
 
     def stop(self) -> None:
         """Ask Ray nothing more, because this process is about to leave it.
@@ -205,8 +209,17 @@ class Keeper:
         self._is_idle = False
         self._is_stopped = False
         self._wake.put(None)
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread, if it does not run: before a call whose values it has to look after.
+
+        Raises:
+            OutOfThreads: No more threads can be started.
+        """
         if not self._threads:
-            threading.Thread(target=self._run, name="rcg-keeper", daemon=True).start()
+            thread = threading.Thread(target=self._run, name="rcg-keeper", daemon=True)
+            start_thread(thread, "to look after tensors")
 
     # --- the thread
 
@@ -317,7 +330,8 @@ class Keeper:
                     self._news.to(holder).keep(keys)
                 else:
                     self._news.to(holder).free(keys)
-            except (BlockingIOError, TimeoutError, Transfer):  # it is stopped, and may go on
+            except (BlockingIOError, TimeoutError, Transfer, OutOfDescriptors, OutOfThreads):
+                # It is stopped, or lacks what it needs to listen, and may go on.
                 if not is_kept:
                     self._to_free += several
                 continue

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from rcg import cluster
@@ -22,6 +22,7 @@ from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.process import Here, actor_holder, existing
 from rcg.text import bytes_text, plural, short_label, table, visible
+from rcg.threads import run_together
 from rcg.trace.model import TensorTransfer
 from rcg.wire.messages import AskHeld, AskTransfers, Message
 
@@ -302,12 +303,5 @@ def _answers_of(
         except (OSError, RcgError):
             pass
 
-    threads = [
-        threading.Thread(target=ask, args=(each,), name="rcg-tensors-ask", daemon=True)
-        for each in holders
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together([partial(ask, each) for each in holders], "rcg-tensors-ask")
     return answers, deaths

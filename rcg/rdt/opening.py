@@ -178,7 +178,7 @@ def _of_our_own(ours: Here, envelope: Envelope) -> Any:
 def _entry_of(ours: Here, envelope: Envelope) -> Entry:
     entry = ours.store.find(envelope.key)
     if entry is None:
-        raise Transfer(f"the tensors of object {envelope.key} are not here any more")
+        raise Transfer(f"{ours.holder.label} made a value, but {ours.store.why_gone(envelope.key)}")
     return entry
 
 

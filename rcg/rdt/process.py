@@ -30,6 +30,7 @@ from rcg.rdt.keeper import Keeper
 from rcg.rdt.pulling import Connections, Got
 from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
+from rcg.rdt.tracebacks import without_frames
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.observe.transfers import record_from
@@ -42,6 +43,7 @@ __all__ = [
     "Here",
     "actor_holder",
     "actor_of",
+    "check_reachable",
     "existing",
     "here",
     "is_reachable",
@@ -153,7 +155,8 @@ def _transfers(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
 
 
 _here: list[Here] = []
-_unreachable: Final[list[int]] = []  # this process, if it is an actor that cannot listen
+# This process, if it is an actor that cannot listen: the name of its class, and why.
+_unreachable: Final[dict[int, tuple[str, Exception]]] = {}
 _making: Final = threading.Lock()
 
 
@@ -163,11 +166,16 @@ def existing() -> Here | None:
 
 
 def here() -> Here:
-    """Return the part of this process; the first call makes it."""
+    """Return the part of this process; the first call makes it.
+
+    Raises:
+        OutOfDescriptors: There is none left.
+        OutOfThreads: No more threads can be started.
+    """
     found = existing()
     if found is None:
         with _making:
-            found = existing()
+            found = existing() or _listening_again()
             if found is None:
                 found = _make("", f"process {os.getpid()}")
     return found
@@ -194,8 +202,8 @@ def leave_session() -> None:
 def start_actor(name: str) -> None:
     """Make the part of this process, an actor of rcg, and listen where its handles expect it.
 
-    An actor that cannot, because it has no descriptor left, works as others do, but what it returns
-    is copied, and it can be in no group.
+    An actor that cannot, because it has no descriptor or thread left, works as others do, but what
+    it returns is copied, and it can be in no group. It tries again when that matters.
 
     Args:
         name: The name of its class.
@@ -214,14 +222,39 @@ def start_actor(name: str) -> None:
                 is_in_use = getattr(error, "errno", None) == errno.EADDRINUSE
                 if not is_in_use or time.monotonic() > until_s:
                     _log.exception("rcg: %s cannot pass tensors by reference: it copies", label)
-                    _unreachable.append(os.getpid())
+                    _unreachable[os.getpid()] = name, without_frames(error)
                     return
                 time.sleep(_RETRY_S)
 
 
+def _listening_again() -> Here | None:
+    """Return the part of an actor that could not listen, and can now. The caller has the lock."""
+    name, _ = _unreachable.get(os.getpid(), ("", None))
+    actor = cluster.current_actor_id() if name else None
+    if actor is None:
+        return None
+    try:
+        found = Here(actor, f"Actor({name}, {actor})")
+    except (OSError, RuntimeError, RcgError) as error:
+        _unreachable[os.getpid()] = name, without_frames(error)
+        return None
+    del _unreachable[os.getpid()]
+    _here[:] = [found]
+    return found
+
+
 def is_reachable() -> bool:
     """Return whether whoever calls this process, an actor of rcg, can look after what it makes."""
+    if os.getpid() in _unreachable and existing() is None:
+        with _making:
+            _listening_again()
     return os.getpid() not in _unreachable
+
+
+def check_reachable(_: Any) -> None:
+    """Raise the error because of which others cannot reach this process; called in an actor."""
+    if not is_reachable():
+        raise _unreachable[os.getpid()][1]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,8 +15,10 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from rcg.errors import OutOfThreads
 from rcg.rdt.envelope import Envelope
 from rcg.rdt.tracebacks import without_frames
+from rcg.threads import start_thread
 
 __all__ = ["holders_of", "submit"]
 
@@ -41,6 +43,10 @@ class _Job:
         self.future = future
         self.context = contextvars.copy_context()
 
+    def fail(self, error: Exception) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(without_frames(error))
+
     def run(self) -> None:
         try:
             if not self.future.set_running_or_notify_cancel():
@@ -62,7 +68,8 @@ def submit(
     Args:
         key: The holder; see ``holders_of``.
         call: The function.
-        future: Gets what it returns or raises; None makes one.
+        future: Gets what it returns or raises; None makes one. Where no thread can be started, and
+            none runs, it gets ``OutOfThreads``.
     """
     found: Future[Any] = Future() if future is None else future
     with _lock:
@@ -71,13 +78,30 @@ def submit(
         if lane.idle >= lane.jobs.qsize() or lane.threads == _MOST:
             return found
         lane.threads += 1
-    threading.Thread(target=_run, args=(key, lane), name="rcg-pull", daemon=True).start()
+    thread = threading.Thread(target=_run, args=(key, lane), name="rcg-pull", daemon=True)
+    try:
+        start_thread(thread, "to get tensors")
+    except OutOfThreads as error:
+        for job in _left_after(key, lane):
+            job.fail(OutOfThreads(error.message, **error.facts))
     return found
 
 
 def holders_of(values: Iterable[Any]) -> Hashable:
     """Return the key of the holders of the envelopes among some values."""
     return frozenset(each.holder.key for each in values if type(each) is Envelope)
+
+
+def _left_after(key: Hashable, lane: _Lane) -> list[_Job]:
+    """Count a thread less; returns the jobs that nobody will do, because it was the last one."""
+    left: list[_Job] = []
+    with _lock:
+        lane.threads -= 1
+        if not lane.threads:
+            _lanes.pop(key, None)
+            while not lane.jobs.empty():
+                left.append(lane.jobs.get())
+    return left
 
 
 def _run(key: Hashable, lane: _Lane) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from rcg.error_text import describe_error
@@ -19,8 +20,9 @@ from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.contents import Whole
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import MemberGroups, filled
-from rcg.rdt.tracebacks import without_frames
+from rcg.rdt.tracebacks import for_each, without_frames
 from rcg.rdt.transports import OBJECT_STORE
+from rcg.threads import run_together
 from rcg.wire.messages import ObjectsHere, TensorsComing, TensorsGone, TensorsHere
 from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
 from rcg.wire.sockets import Received
@@ -95,12 +97,13 @@ class Connections:
         return found
 
     def drop(self, connection: Connection) -> None:
-        """Close a connection that is of no use any more."""
+        """Close a connection that is of no use any more, and the pairs that belong to it."""
         with self._lock:
             holder = connection.holder
             if self._open.get((holder.address, holder.key)) is connection:
                 del self._open[holder.address, holder.key]
         connection.close()
+        self._groups.end_pairs(connection, f"the connection to {holder.label} has ended")
 
     def check_lives(self, holder: Holder) -> None:
         """Raise as ``Connection`` does if a process cannot be reached."""
@@ -109,7 +112,7 @@ class Connections:
     def take_ended(self) -> set[str]:
         """Drop the connections to processes that are gone; returns their addresses."""
         with self._lock:
-            ended = [each for each in self._open.values() if each.ends_soon(0)]
+            ended = [each for each in self._open.values() if each.has_ended]
         for connection in ended:
             self.drop(connection)
         return {each.holder.address for each in ended}
@@ -146,8 +149,8 @@ class Connections:
             try:
                 connection = self.to(rest[0].envelope.holder)
             except Exception as error:  # noqa: BLE001 - told with each object
-                self._end_groups(rest, error)
-                return [*found, *[without_frames(error)] * len(rest)]
+                self._lose_member(rest, error)
+                return [*found, *for_each(error, len(rest))]
             with connection.lock:
                 if not connection.has_ended:
                     self._fetch_by(connection, rest, found)
@@ -176,7 +179,7 @@ class Connections:
             except Exception as error:  # noqa: BLE001 - told with the object
                 problem = str(error)
                 found.append(without_frames(error))  # or it would hold this very list
-                self._end_groups([each], error)
+                self._lose_member([each], error)
                 if type(error) is not _Refused:
                     self.drop(connection)  # what comes on it now is not known
                     return
@@ -205,13 +208,15 @@ class Connections:
             )
         )
 
-    def _end_groups(self, wanted: Sequence[Wanted], error: Exception) -> None:
-        is_system_error = type(error) is not _Refused or error.is_system_error
-        if is_system_error:
-            is_gone = isinstance(error, ActorDiedError)
-            why = f"{wanted[0].envelope.holder.label} has ended" if is_gone else str(error)
-            for group in {each.group for each in wanted if each.group}:
-                self._groups.leave(group, why)
+    def _lose_member(self, wanted: Sequence[Wanted], error: Exception) -> None:
+        """Note if the process that holds objects is in their groups no more."""
+        holder, why = wanted[0].envelope.holder, ""
+        if isinstance(error, ActorDiedError):
+            why = f"{holder.label} has ended"
+        elif type(error) is _Refused and error.is_system_error:
+            why = str(error)
+        for group in {each.group for each in wanted if each.group} if why else ():
+            self._groups.lose(group, holder.key, why)
 
     def _take(
         self, connection: Connection, wanted: Wanted, number: int, times: list[int]
@@ -251,15 +256,17 @@ class Connections:
                 case _:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
         try:
-            pair = self._groups.pair_for(group, holder, holder.key, is_holder=False)
+            pair = self._groups.pair_for(
+                group, holder, holder.key, connection, number, is_holder=False
+            )
             return pair.recv(sizes, envelope.contents.devices[0], into)
         except (CommError, TimeoutError, RuntimeError) as error:
-            if connection.ends_soon():
-                raise connection.gone() from error
             why = describe_error(error)
+            theirs = connection.last_word(number)
+            if theirs:
+                why += f". That process says: {theirs}"
             raise Transfer(
-                f"tensors of {holder.label} did not arrive: {why}. The group is closed; its "
-                "actors can be put into a new one"
+                f"tensors of {holder.label} did not arrive: {why}. Get them again"
             ) from error
 
 
@@ -293,20 +300,14 @@ def at_each_holder(
         try:
             fetched = fetch(some)
         except Exception as error:  # noqa: BLE001 - told with each object
-            fetched = [without_frames(error)] * len(some)
+            fetched = for_each(error, len(some))
         found.update(zip(some, fetched, strict=True))
 
-    first, *others = by_holder.values()
-    threads = [
-        threading.Thread(target=take, args=(some,), name="rcg-pull", daemon=True) for some in others
+    run_together([partial(take, some) for some in by_holder.values()], "rcg-pull")
+    return [
+        found[at] if at in found else Transfer("the thread that pulled it has failed")
+        for at in range(len(envelopes))
     ]
-    for thread in threads:
-        thread.start()
-    take(first)
-    for thread in threads:
-        thread.join()
-    lost = Transfer("the thread that pulled it has failed")
-    return [found.get(at, lost) for at in range(len(envelopes))]
 
 
 class _Arriving:

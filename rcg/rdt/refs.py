@@ -286,6 +286,7 @@ def put_tensors(value: Any, transport: str) -> TensorRef:
             "the value in an actor or the driver, or without a _tensor_transport"
         )
     ours = here()
+    ours.keeper.start()
     if chosen.needs_group and not any(g.backend == chosen.name for g in ours.groups.all()):
         raise ValueError(
             f"{ours.holder.label} does not have tensor transport {transport.upper()} available: it "

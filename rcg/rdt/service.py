@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 from rcg import cluster
 from rcg.comm.registry import register_communicator
 from rcg.error_text import describe_error, shortened
-from rcg.errors import RcgError
+from rcg.errors import OutOfThreads, RcgError
 from rcg.log import Log
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
@@ -30,7 +30,9 @@ from rcg.runtime.codec import make_codec
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
+from rcg.runtime.control.welcome import refuse
 from rcg.serialization import KIND_BYTES
+from rcg.threads import start_thread
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import Ending
 from rcg.wire.messages import (
@@ -136,12 +138,18 @@ class Service:
 
     def _open(self, peer: Peer, message: UseTensors) -> bool:
         connection = peer.hand_over_messages()
-        threading.Thread(
+        thread = threading.Thread(
             target=self._serve,
             args=(connection, message.key),
             name=f"rcg-tensors-{message.pid}",
             daemon=True,
-        ).start()
+        )
+        actor = self.holder.label if self.holder is not None and self.holder.actor else None
+        try:
+            start_thread(thread, "to answer those who want its tensors", actor)
+        except OutOfThreads as error:
+            peer.take_back()
+            refuse(peer, error, "to answer those who want its tensors")
         return False
 
     def _meet(self, peer: Peer, message: UseStore) -> bool:
@@ -153,7 +161,8 @@ class Service:
     # --- on the thread of a connection
 
     def _serve(self, connection: Any, puller: str) -> None:
-        pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
+        pid = sockets.peer_of(connection)[0]
+        pidfd = liveness.pidfd_of(pid)
         try:
             sockets.send(connection, Ready())
             waiter = sockets.Waiter(connection, pidfd.fd)
@@ -167,7 +176,8 @@ class Service:
         except Exception:  # noqa: BLE001 - the other side learns that the connection ended
             _log.exception("rcg: the tensors of %s cannot be sent", self.holder)
         finally:
-            self._store.keeper_ended(connection)
+            self._store.keeper_ended(connection, f"process {pid}")
+            self._groups.end_pairs(connection, "the connection of the process that pulls has ended")
             connection.close()
             pidfd.close()
 
@@ -272,18 +282,16 @@ class Service:
         """Return an object; tells the other side if there is none."""
         entry = self._store.find(message.key)
         if entry is None:
-            text = (
-                f"its tensors are not there any more: object {message.key} was freed, or the actor "
-                "that made it has restarted"
-            )
-            _refuse(connection, message, text)
+            _refuse(connection, message, self._store.why_gone(message.key))
         return entry
 
     def _send_through_group(
         self, connection: Any, puller: str, message: PullTensors, entry: Entry
     ) -> None:
         try:
-            pair = self._groups.pair_for(message.group, self.holder, puller, is_holder=True)
+            pair = self._groups.pair_for(
+                message.group, self.holder, puller, connection, message.number, is_holder=True
+            )
         except RcgError as error:
             _refuse(connection, message, str(error), is_system_error=True)
             return
@@ -291,8 +299,9 @@ class Service:
         try:
             pair.send(entry.payloads)
         except (RcgError, RuntimeError, ValueError, OSError) as error:
-            # Whoever pulls has an error of its own, and says it.
-            self._groups.leave(message.group, describe_error(error))
+            # The process that pulls has an error of its own. This is for its text.
+            _refuse(connection, message, f"sending failed: {describe_error(error)}")
+            raise ConnectionAbortedError("its pair is of no use any more") from error
 
 
 Service.handlers = {

@@ -34,6 +34,7 @@ _log = Log()
 _UNKEPT_S: Final = 120.0
 _MOST_LOOKED_AT: Final = 64
 _MOST_FREED_EARLY: Final = 10_000
+_MOST_ABANDONED: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -122,6 +123,7 @@ class Store:
         self._changed = threading.Condition()
         self._kept_by: dict[str, object] = {}  # also objects that are not made yet
         self._freed_early: dict[str, None] = {}  # the newest
+        self._abandoned: dict[str, str] = {}  # by which process that has ended: the newest
         self._freed = 0
         self._unkept = 0
         self._pulls = 0
@@ -147,10 +149,13 @@ class Store:
         with self._changed:
             self._kept_by.update(dict.fromkeys(keys, keeper))
 
-    def keeper_ended(self, keeper: object) -> None:
-        """Free all that a process kept."""
+    def keeper_ended(self, keeper: object, name: str) -> None:
+        """Free all that a process kept, which errors call by this name."""
         with self._changed:
             keys = [key for key, each in self._kept_by.items() if each is keeper]
+            self._abandoned.update(dict.fromkeys(keys, name))
+            while len(self._abandoned) > _MOST_ABANDONED:
+                del self._abandoned[next(iter(self._abandoned))]
         self.free(keys)
 
     def free_unkept(self) -> None:
@@ -173,6 +178,14 @@ class Store:
     def find(self, key: str) -> Entry | None:
         """Return an object; None if there is none, or it was freed."""
         return self._entries.get(key)
+
+    def why_gone(self, key: str) -> str:
+        """Return what became of an object that is not found."""
+        text = f"its tensors are not there any more: object {key} was freed"
+        name = self._abandoned.get(key)
+        if name is not None:
+            return f"{text} when {name}, which had asked for it, ended"
+        return f"{text}, or the actor that made it has restarted"
 
     def look_for_writes(self, writer: Callable[..., Any]) -> None:
         """Warn of tensors that were written to; called at the end of a method.

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from rcg.threads import start_thread
 from rcg.wire.sockets import Connection
 
 __all__ = ["Lost", "Running", "Watch"]
@@ -64,6 +65,9 @@ class Running:
 
     Args:
         call: The call.
+
+    Raises:
+        OutOfThreads: No more threads can be started.
     """
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -71,7 +75,7 @@ class Running:
         self._values: list[Any] = []
         self._errors: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, name="rcg-transfer", daemon=True)
-        self._thread.start()
+        start_thread(self._thread, "to move tensors by a transport of the user's")
 
     def _run(self) -> None:
         try:

@@ -31,10 +31,12 @@ from rcg.error_text import (
     shielding,
     shortened,
     trace_of,
+    type_name,
 )
-from rcg.errors import ExecutionError, RcgError
+from rcg.errors import ExecutionError, OutOfThreads, RcgError
 from rcg.frames import is_plumbing
 from rcg.serialization import Failure
+from rcg.threads import start_thread
 
 __all__ = [
     "Origin",
@@ -88,8 +90,11 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
     except KeyboardInterrupt:
         # The loop has its actor's main thread, where the exception may raise KeyboardInterrupt.
         thread = threading.Thread(target=look, name="rcg-failure")
-        thread.start()
-        thread.join()
+        try:
+            start_thread(thread, "to describe an exception").join()
+        except OutOfThreads as lack:
+            text = f"{type_name(type(error))} (its text is missing: {lack.message})"
+            reports.append(_FailureReport(origin, method, execution, text, None, text))
     return Failure(pickle.dumps(reports[0], 5))
 
 

@@ -98,7 +98,8 @@ sent, but proven (``proof``)::
                                <--  GroupsHere
 
 Instead of the first answer, ``Challenge`` or ``Proven`` there may be ``Again`` (too many
-connections are silent), ``Refused`` (the process has no descriptor left) or ``UnknownGraph``.
+connections are silent), ``Refused`` (the process has no descriptor or thread left) or
+``UnknownGraph``.
 """
 
 from __future__ import annotations
@@ -328,17 +329,19 @@ class Again(Message):
 
 @message
 class Refused(Message):
-    """There is no descriptor left for this connection.
+    """There is no descriptor left for this connection, or no thread that could serve it.
 
     Attributes:
         text: The text of the error.
-        pid: The process without descriptors.
-        limit: Its limit on descriptors; 0 if the machine has none left.
+        pid: The process without descriptors or threads.
+        limit: Its limit on them; 0 if that is not its own, or not known.
+        lacks_threads: Whether it is threads that it lacks.
     """
 
     text: str
     pid: Number
     limit: Number
+    lacks_threads: bool
 
 
 @message
@@ -874,7 +877,7 @@ class TensorsGone(Message):
     Attributes:
         number: Of the ``PullTensors``.
         text: Why.
-        is_system_error: Whether the group is of no use any more.
+        is_system_error: Whether the process is not a member of the group, or not any more.
     """
 
     number: Number

@@ -41,6 +41,7 @@ from itertools import starmap
 from typing import Any, Final
 
 from rcg.options import Deadline
+from rcg.threads import out_of_threads
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
@@ -111,7 +112,6 @@ class PacketStream:
         "_data",
         "_failure",
         "_has_ended",
-        "_is_cut",
         "_is_flushing",
         "_numbers",
         "_peer_timeout_s",
@@ -120,6 +120,7 @@ class PacketStream:
         "_socket",
         "_timeout_s",
         "_turn",
+        "_why",
         "address",
         "is_proven",
         "takes_bodies",
@@ -135,7 +136,7 @@ class PacketStream:
         self._bodies: dict[int, bytearray | None] = {}
         self._ready: list[_Received] = []  # at most one: nothing is read beyond it
         self._has_ended = False
-        self._is_cut = False  # as a thread that waited to send has seen
+        self._why = ""  # it was ended here, by whatever thread
         self._failure: Exception | None = None
         self._queue: deque[_Packet] = deque()
         self._turn: deque[bool] = deque([True])  # empty while somebody sends
@@ -280,8 +281,8 @@ class PacketStream:
                     raise ConnectionResetError(
                         errno.ECONNRESET, "the connection ended in the middle of a packet"
                     )
-                if self._is_cut:
-                    raise _cut()
+                if self._why:
+                    raise self._cut()
                 self._has_ended = True
                 return True
         return True
@@ -407,7 +408,7 @@ class PacketStream:
                 is_full = not self._push()
             except OSError as error:
                 self._break()
-                raise _broken(error) from error
+                raise (self._cut() if self._why else _broken(error)) from error
             finally:
                 self._turn.extend(held)
                 held.clear()
@@ -456,10 +457,11 @@ class PacketStream:
             self._is_flushing = True
             try:
                 _thread.start_new_thread(self._flush, ())
-            except RuntimeError:
+            except (RuntimeError, MemoryError) as error:
                 self._is_flushing = False
-                if self._queue:
-                    self._break()  # a packet may be cut, and nobody would ever send its rest
+                if self._queue:  # a packet may be cut, and nobody would ever send its rest
+                    self._why = out_of_threads(error, "to send what the peer has not read").message
+                    self._break()
 
     def _is_held_up(self) -> bool:
         """Whether the kernel has bytes that it cannot send yet; then its limit is lifted."""
@@ -535,8 +537,11 @@ class PacketStream:
     def _check_cut(self, limit_s: float) -> None:
         """Raise ConnectionError if the peer is unreachable; who receives learns of it, too."""
         if keepalive.is_cut(self._socket, limit_s):
-            self._is_cut = True
-            raise _cut() from None
+            self._why = UNREACHABLE
+            raise self._cut() from None
+
+    def _cut(self) -> ConnectionError:
+        return ConnectionResetError(errno.ECONNRESET, self._why)
 
     def _wait(self, event: int, deadline: Deadline, *, look_s: float | None = None) -> None:
         """Wait for an event of the socket.
@@ -609,12 +614,8 @@ def _broken(error: OSError) -> OSError:
     if isinstance(error, ConnectionError) or error.errno == errno.EBADF:
         return error
     if isinstance(error, TimeoutError):
-        return _cut()
+        return ConnectionResetError(errno.ECONNRESET, UNREACHABLE)
     return ConnectionResetError(error.errno, os.strerror(error.errno or errno.ECONNRESET))
-
-
-def _cut() -> ConnectionError:
-    return ConnectionResetError(errno.ECONNRESET, UNREACHABLE)
 
 
 def peer_name(connection: socket.socket) -> str:

@@ -19,8 +19,9 @@ import socket
 import ssl
 from typing import Final
 
-from rcg.descriptors import start_owner
+from rcg.errors import OutOfThreads
 from rcg.options import TlsFiles
+from rcg.threads import start_owner
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
@@ -94,12 +95,12 @@ def secured(
             theirs.close()
         raise
     try:
-        start_owner(pump.run, pump.close, "rcg-tls")
+        start_owner(pump.run, pump.close, "rcg-tls", "for a connection over TLS")
         return ours
     except BaseException as error:
         ours.close()  # which also ends the thread, if it runs
-        if isinstance(error, RuntimeError):
-            raise OSError(errno.EAGAIN, "there is no thread left for a connection") from error
+        if isinstance(error, OutOfThreads):
+            raise OSError(errno.EAGAIN, error.message) from error
         raise
 
 

@@ -19,7 +19,7 @@ import ray
 
 import rcg
 from rcg.dag import InputNode
-from rcg.errors import ActorDiedError, Transfer
+from rcg.errors import ActorDiedError, OutOfThreads, Transfer
 from rcg.experimental import wait_tensor_freed
 from rcg.experimental.collective import (
     create_collective_group,
@@ -29,7 +29,7 @@ from rcg.experimental.collective import (
 )
 from rcg.rdt import memberships
 from tests.cluster.stage import GUARD_S
-from tests.peers import ctrl_c_anywhere, descriptors, suspend
+from tests.peers import ctrl_c_anywhere, descriptors, no_threads, suspend
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -220,6 +220,14 @@ class Worker:
 
     def pid(self):
         return os.getpid()
+
+    def lack_threads(self, *options):
+        self.poor = no_threads(*options)
+        self.names = self.poor.__enter__()
+
+    def have_threads(self):
+        self.poor.__exit__(None, None, None)
+        return self.names
 
 
 Actor = rcg.remote(num_cpus=0)(Worker)
@@ -577,15 +585,13 @@ def test_a_maker_that_dies_fails_its_takers(actors, transport):
     ref = (a.make if transport == "gloo" else a.make_anywhere).remote(1)
     assert get(b.total.remote(ref)) == BIG
     os.kill(get(a.pid.remote()), signal.SIGKILL)
-    for _ in range(2):  # the group is closed after the first
+    for _ in range(2):
         with pytest.raises(ActorDiedError, match="has ended"):
             get(b.total.remote(ref))
-    if transport == "gloo":
-        with pytest.raises(
-            Transfer, match=r"group \S+ was closed: Actor\(Worker, \w+\) has ended$"
-        ):
-            get(c.total.remote(b.make.remote(2)))
-    # Those that live on can be grouped anew, and their old group has an end.
+    if transport == "gloo":  # all other pairs of the group go on
+        assert get(c.total.remote(b.make.remote(2))) == 2.0 * BIG
+        assert get(b.total.remote(c.make.remote(2))) == 2.0 * BIG
+    # Those that live on can be grouped anew.
     create_collective_group([b, c], backend="gloo")
     if transport == "gloo":
         assert get(c.total.remote(b.make.remote(3))) == 3.0 * BIG
@@ -737,6 +743,7 @@ worker = ray.get_actor(sys.argv[1], namespace="rdt")
 refs = [worker.make_anywhere.remote(n) for n in range(3)]
 ray.wait(refs, num_returns=3)
 assert ray.get(refs[2]).sum() == 2.0 * {size}
+ray.get(worker.hold.remote(refs))
 while not all(kept.is_told for kept in here().keeper.kept()):
     time.sleep(0.01)
 say("has them")
@@ -753,6 +760,8 @@ def test_what_a_driver_has_asked_for_goes_with_it(actors, driver):
     os.kill(program.pid, signal.SIGKILL)
     eventually(lambda: held_by(a) == 0)
     assert get(a.facts.remote())[4] == 0  # it had said that it keeps them
+    with pytest.raises(Transfer, match=f"freed when process {program.pid}, .* ended"):
+        get(a.__ray_call__.remote(lambda actor: actor.get_of(actor.refs)))
 
 
 ASKS_AFTER_LEAVING = """
@@ -1303,6 +1312,105 @@ def test_an_actor_that_cannot_listen_copies(actors):
     assert get(b.total.remote(ref)) == 2 * BIG and get(ref)[0] == 2
     assert type(ref.envelope()) is torch.Tensor  # no envelope
     rcg.kill(deaf)
+
+
+class Impoverishing:
+    """Keeps the actor that unpickles it from starting threads."""
+
+    def __reduce__(self):
+        return _impoverish, ()
+
+
+def _impoverish():
+    poor = no_threads()
+    poor.__enter__()
+    return poor
+
+
+def test_an_actor_that_could_start_no_thread_listens_once_it_can(actors):
+    class Poor(Worker):
+        def __init__(self, poor):
+            super().__init__()
+            self.poor, self.names = poor, []
+
+    poor = rcg.remote(num_cpus=0)(Poor).remote(Impoverishing())
+    (b,) = actors(1)
+    with pytest.raises(OutOfThreads, match="no more threads can be started"):
+        create_collective_group([poor, b], backend="gloo")
+    assert get(b.total.remote(poor.make_anywhere.remote(2))) == 2 * BIG  # it is copied
+    get(poor.have_threads.remote())
+    create_collective_group([poor, b], backend="gloo")
+    assert get(b.total.remote(poor.make.remote(3))) == 3 * BIG
+    rcg.kill(poor)
+
+
+def use_threads(a, b):
+    """Have the driver and the actors start every kind of thread."""
+    group = create_collective_group([a, b], backend="gloo")
+    try:
+        ref = a.make.remote(1)
+        assert get(b.total.remote(ref)) == BIG
+        assert get([ref, b.make.remote(2)], _tensor_transport="object_store")[1][0] == 2
+        assert asyncio.run(of_awaited(a.make_anywhere.remote(3))) == 3
+        with InputNode() as inp:
+            dag = b.total.bind(a.plain_make.bind(inp))
+        with dag.experimental_compile() as graph:
+            assert asyncio.run(of_graph(graph)) == 40
+    finally:
+        destroy_collective_group(group)
+
+
+async def of_awaited(ref):
+    return float((await ref)[0])
+
+
+async def of_graph(graph):
+    return await (await graph.execute_async(4))
+
+
+THREADS = {
+    "driver": ["pull", "rcg-await", "await-", "control", "teardown", "leave"],
+    "actor": ["tensors", "gloo", "closing", "group-end", "watch", "rcg-a0"],
+}
+
+
+@pytest.mark.parametrize("times", [1, 1000], ids=["once", "for a while"])
+@pytest.mark.parametrize("where", THREADS)
+def test_a_thread_that_cannot_start_is_told_and_leaves_nothing_behind(actors, where, times):
+    a, b = actors(2)
+    for kind in THREADS[where]:
+        with contextlib.ExitStack() as poor:
+            if where == "driver":
+                names = poor.enter_context(no_threads(0, times, kind))
+            else:
+                get(a.lack_threads.remote(0, times, kind))
+            try:
+                use_threads(a, b)
+            except Exception as error:  # noqa: BLE001 - of whatever class, its text counts
+                text = str(error)
+                assert "no more threads can be started" in text and "ulimit -u" in text, text
+                assert "has ended" not in text and "not made by" not in text
+        if where == "actor":
+            names = get(a.have_threads.remote())
+        assert names and (times > 1 or len(names) == 1), kind
+        destroy_all_collective_groups()
+    use_threads(a, b)
+
+
+def test_a_call_whose_value_nobody_could_look_after_is_not_made(actors):
+    from rcg.rdt.process import here
+
+    (a,) = actors(1)
+    rcg.wait([a.make_anywhere.remote(1)], timeout=GUARD_S)
+    keeper = here().keeper
+    running, keeper._thread = keeper._thread, None
+    try:
+        with no_threads() as names, pytest.raises(OutOfThreads, match="to look after tensors"):
+            a.make_at_last.remote(1)
+    finally:
+        keeper._thread = running
+    assert names == ["rcg-keeper"]
+    assert get(a.__ray_call__.remote(lambda actor: getattr(actor, "tries", 0))) == 0
 
 
 def test_a_static_method_cannot_keep_tensors():

@@ -247,6 +247,22 @@ def test_abort_ends_a_pending_operation_and_refuses_later_ones(crew, kind, op):
 
 
 @every_kind
+def test_abort_and_destroy_do_without_threads_that_cannot_start(crew, kind):
+    members = crew.members(kind, 2)
+    group = crew.group(kind, members).open()
+    group.all_do(does.check_order)
+    pending = members[0].submit(does.blocked, group.name, "recv")
+    members[0].wait_until_pending(pending)
+    members[0].call(does.abort_without_threads, group.name, "for the test")
+    assert isinstance(pending.exception(GUARD_S), GroupAborted)
+    members[1].call(does.abort_without_threads, group.name, "for the test")
+    group.destroy()
+    group = crew.group(kind, members).open()
+    group.all_do(does.check_order)
+    group.destroy()
+
+
+@every_kind
 def test_what_the_abort_of_another_rank_ends_is_no_abort_here(crew, kind):
     members = crew.members(kind, 2)
     group = crew.group(kind, members).open()

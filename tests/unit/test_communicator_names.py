@@ -21,6 +21,7 @@ from rcg.comm.registry import communicator_names, device_types, find_communicato
 from rcg.errors import CommError, GroupAborted, Unavailable
 from rcg.experimental.channel.communicator import Communicator as RaysShape
 from rcg.testing import LocalCommunicator
+from tests.peers import no_threads
 from tests.rays_style import RaysStyle
 
 OWN = ["cuda_ipc", "gloo", "nccl"]
@@ -230,11 +231,13 @@ def test_an_object_that_does_not_fit_the_group_is_refused_and_destroyed():
     assert wrong.destroyed == 1
 
 
-def test_abort_destroys_the_object_once_and_without_waiting():
+@pytest.mark.parametrize("after", [0, 1], ids=["without a thread", "on a thread"])
+def test_abort_destroys_the_object_once_and_without_waiting(after):
     made = Wrong(1, LocalStore())
     comm = opened(made)
-    comm.abort("for the test")
-    comm.abort("again")
+    with no_threads(after):
+        comm.abort("for the test")
+        comm.abort("again")
     comm.destroy()
     with pytest.raises(GroupAborted, match="for the test"):
         comm.barrier()

@@ -14,7 +14,6 @@ from rcg.descriptors import (
     Descriptor,
     exhaustion_in,
     out_of_descriptors,
-    start_owner,
     telling_exhaustion,
 )
 from rcg.errors import CompileError, OutOfDescriptors, OutOfSharedMemory
@@ -23,6 +22,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.runtime.node.segments import Segments
+from rcg.threads import start_owner
 from tests.peers import ctrl_c_anywhere, descriptors, none_left, told, until
 
 
@@ -121,7 +121,8 @@ def test_ctrl_c_while_a_thread_is_started_leaves_its_descriptors_to_one_side():
 
     def call() -> None:
         said.clear()
-        start_owner(lambda: said.append("run"), lambda: said.append("closed"), "test-owner")
+        run, close = lambda: said.append("run"), lambda: said.append("closed")
+        start_owner(run, close, "test-owner", "for a test")
 
     outcomes = set()
     for _ in ctrl_c_anywhere(call, start_owner.__module__, "threading.Thread.start"):

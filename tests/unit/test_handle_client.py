@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from rcg import _native
-from rcg.errors import ChannelClosed, OutOfDescriptors, RcgError
+from rcg.errors import ChannelClosed, OutOfDescriptors, OutOfThreads, RcgError
 from rcg.ir.signature import ExecutionSignature
+from rcg.runtime.control.reception import refusal_of
 from rcg.runtime.remote.client import Client
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.runtime.remote.owner import HandleFacts, ask_report
@@ -340,14 +341,14 @@ def test_a_result_for_which_there_is_no_descriptor_is_lost_alone(owners):
     os.close(fd)
 
 
-def test_an_owner_without_descriptors_is_told_by_its_handles(owners):
+@pytest.mark.parametrize("kind", [OutOfDescriptors, OutOfThreads])
+def test_what_an_owner_lacks_is_told_by_its_handles(owners, kind):
     def answer(connection: socket.socket) -> None:
-        text = "process 5 has no file descriptor left"
-        sockets.send(connection, messages.Refused(text=text, pid=5, limit=77))
+        sockets.send(connection, refusal_of(kind("process 5 has none", pid=5, limit=77)))
 
     owner = owners(answer, ready=False)
     for call in (lambda: Client(owner.facts), lambda: ask_report(owner.facts)):
-        with pytest.raises(OutOfDescriptors, match="process 5 has no") as caught:
+        with pytest.raises(kind, match="process 5 has none") as caught:
             call()
         assert (caught.value.pid, caught.value.limit) == (5, 77)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import array
 import contextlib
 import os
@@ -255,6 +256,18 @@ def test_what_is_posted_to_a_peer_that_does_not_read_arrives_when_it_does():
         assert len(ours._queue) > 10
         assert [received(theirs) for _ in contents] == contents
         until(lambda: not ours._queue and not ours._is_flushing)
+
+
+def test_what_no_thread_can_send_later_ends_the_connection_and_says_why(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", fail)
+    with stream_pair(buffer_bytes=1 << 14) as (ours, _):
+        ours.post(b"it fits")
+        for use in (lambda: any(map(ours.post, [bytes(60_000)] * 10)), lambda: received(ours)):
+            with pytest.raises(ConnectionResetError, match="no more threads can be started"):
+                use()
 
 
 def test_a_peer_that_never_reads_what_is_posted_counts_as_lost():

@@ -68,11 +68,13 @@ def test_what_a_process_kept_goes_with_it(store: Store) -> None:
     store.keep(["b"], other)
     for key in ("a", "b", "late"):
         store.add(entry(key))
-    store.keeper_ended(one)
+    store.keeper_ended(one, "process 7")
     assert [each.key for each in store.entries()] == ["b"]
     store.free(["b", "unknown"])
     facts = store.facts()
     assert (facts.held, facts.held_bytes, facts.freed, facts.unkept) == (0, 0, 3, 0)
+    assert store.why_gone("late").endswith("freed when process 7, which had asked for it, ended")
+    assert store.why_gone("b").endswith("was freed, or the actor that made it has restarted")
 
 
 def test_a_call_that_is_tried_again_replaces_its_value(store: Store) -> None:
@@ -81,7 +83,7 @@ def test_a_call_that_is_tried_again_replaces_its_value(store: Store) -> None:
     second = entry("a")
     store.add(second)
     assert store.entries() == [second]
-    store.keeper_ended(self)
+    store.keeper_ended(self, "process 7")
     assert store.find("a") is None
 
 

@@ -31,6 +31,9 @@ from rcg.runtime.observe.report import (
 )
 from rcg.serialization import Codec
 from rcg.views.html.report import report_of
+from rcg.wire import messages, sockets
+from tests.peers import no_threads
+from tests.tcp import stream_pair
 
 PLAN = Plan.from_text("""
 plan positional=1 keywords=[] returns=one
@@ -157,6 +160,25 @@ def test_what_a_host_sends_and_refuses_is_reported(segments: dict[str, Segments]
         ours.close()
         theirs.close()
     assert Snapshot.unknown(there.layout).queued() == {}
+
+
+def test_a_host_that_can_start_no_thread_sends_the_events_that_it_has() -> None:
+    host = NodeHost(PLAN, Options(memory_cap_bytes=1 << 20), Codec(pickle.Pickler), node="n1")
+    control = NodeControl("cafe", "secret", host, ["a2"], ["a0"])
+    with stream_pair() as (ours, theirs):
+        theirs.takes_bodies = True
+        control._link = ours
+        try:
+            with no_threads() as names:
+                control._hear_driver(messages.RecordEvents(number=1, most=100))
+                control._hear_driver(messages.AskEvents(number=2, recording=1))
+                control._hear_driver(messages.AskEvents(number=3, recording=0))
+            assert names == ["rcg-profile", "rcg-events", "rcg-events"]
+            found = [sockets.receive(theirs).message for _ in range(3)]
+        finally:
+            control.close()
+    assert [type(each) for each in found] == [messages.NodeHere] + [messages.EventsHere] * 2
+    assert [each.number for each in found] == [1, 2, 3]
 
 
 def test_a_report_lists_the_processes_of_each_node(segments: dict[str, Segments]) -> None:

@@ -35,6 +35,7 @@ from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.node.node import ABI_VERSION, Node
 from rcg.serialization.foreign import import_torch
 from rcg.streams import Handover
+from rcg.threads import start_thread
 from rcg.version import __version__
 
 __rcg_plumbing__ = True  # see rcg.frames
@@ -116,6 +117,7 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
     Raises:
         PlacementError: This process has another rcg than the driver, or cannot reach it.
         OutOfDescriptors: This process, or the driver's, has none left.
+        OutOfThreads: This process can start no more.
     """
     check_version(spec)
     failpoints.reach(failpoints.Failpoint("start", spec.program.process))
@@ -140,9 +142,9 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
         with telling_exhaustion("to take part in a compiled graph", spec.actor[0]):
             for each in (spec, *lanes):
                 loops.append(_joined(instance, each, queues, handover))
-        for loop in loops[takes_thread:]:
-            lane_devices = () if loop is loops[0] else devices
-            _run_in_thread(loop, here, lane_devices)
+            for loop in loops[takes_thread:]:
+                lane_devices = () if loop is loops[0] else devices
+                _run_in_thread(loop, here, lane_devices)
     except BaseException as error:
         for loop in loops:  # one that runs says so itself, and ends with the graph
             loop.give_up(f"a loop of its actor could not start: {describe_error(error)}")
@@ -167,7 +169,8 @@ def _run_in_thread(loop: Loop, here: Mapping[str, int], lane_devices: Collection
         streams.enter_lane(lane_devices)
 
     loop.prepare = prepare
-    threading.Thread(target=loop.run, name=f"rcg-{loop.name}", daemon=True).start()
+    thread = threading.Thread(target=loop.run, name=f"rcg-{loop.name}", daemon=True)
+    start_thread(thread, "to take part in a compiled graph")
 
 
 def _joined(
@@ -208,10 +211,10 @@ def _joined(
         node.link(connections, spec.crossings, control.link_lost)
         note_sender(spec.graph_id, node)
         loop = Loop(instance, spec, node, control, groups)
+        control.watch(loop, f"rcg-watch-{loop.name}")
     except BaseException as error:
         why = out_of_descriptors(error, "to take part in a compiled graph") or error
         control.finish(f"it could not start: {describe_error(why)}")
         control.close()
         raise
-    control.watch(loop, f"rcg-watch-{loop.name}")
     return loop

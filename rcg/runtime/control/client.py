@@ -16,8 +16,9 @@ from typing import Final, Protocol
 
 from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error, shielded, shortened
-from rcg.errors import PlacementError
+from rcg.errors import OutOfThreads, PlacementError
 from rcg.runtime.control.joining import check_user, join
+from rcg.threads import start_thread
 from rcg.trace.clocks import clock_identity, now_ns
 from rcg.wire import sockets
 from rcg.wire.messages import (
@@ -117,8 +118,13 @@ class ControlClient:
         self._joined.answer.close()
 
     def watch(self, loop: Watched, name: str) -> None:
-        """Listen to the driver on a thread of this name, until ``finish`` or the driver's end."""
-        threading.Thread(target=self._watch, args=(loop,), name=name, daemon=True).start()
+        """Listen to the driver on a thread of this name, until ``finish`` or the driver's end.
+
+        Raises:
+            OutOfThreads: No more threads can be started.
+        """
+        thread = threading.Thread(target=self._watch, args=(loop,), name=name, daemon=True)
+        start_thread(thread, "to listen to the driver of a compiled graph")
 
     def _watch(self, loop: Watched) -> None:
         try:
@@ -150,9 +156,13 @@ class ControlClient:
                 answer = Here(number=message.number, clock_ns=now_ns(), stack=tuple(stack))
                 sockets.send(self._socket, answer, may_wait=False)
             case ProfileTorch():
-                threading.Thread(
+                thread = threading.Thread(
                     target=self._profile_torch, args=(message, loop), name="rcg-torch", daemon=True
-                ).start()
+                )
+                try:
+                    start_thread(thread, "to run torch's profiler")
+                except OutOfThreads as error:
+                    self._tell_profiled(message, error.message)
             case _:
                 raise ValueError("a member expects no such message")
 
@@ -161,6 +171,9 @@ class ControlClient:
             trouble = loop.profile_torch(message.is_on)
         except Exception as error:  # noqa: BLE001 - torch's; the graph goes on without
             trouble = describe_error(error)
+        self._tell_profiled(message, trouble)
+
+    def _tell_profiled(self, message: ProfileTorch, trouble: str) -> None:
         told = TorchProfiled(number=message.number, trouble=shortened(trouble, _MAX_LINE))
         with contextlib.suppress(OSError):
             sockets.send(self._socket, told)

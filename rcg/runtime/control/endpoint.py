@@ -18,13 +18,14 @@ import threading
 from collections import deque
 from typing import Final
 
-from rcg.descriptors import start_owner, telling_exhaustion
+from rcg.descriptors import telling_exhaustion
 from rcg.error_text import shielding
 from rcg.runtime.control.connections import Connections
 from rcg.runtime.control.doors import TcpDoor
 from rcg.runtime.control.refusals import Refusals
 from rcg.runtime.control.services import Service
 from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.threads import start_owner
 from rcg.wire.addresses import TcpAddress
 
 __all__ = ["Endpoint", "abandon", "serve"]
@@ -48,7 +49,7 @@ def serve(service: Service, address: str = "") -> Endpoint:
     Raises:
         OutOfDescriptors: There is none left for the endpoint.
         OSError: Another process listens at the address.
-        RuntimeError: There is no thread left for it.
+        OutOfThreads: No more threads can be started.
     """
     try:
         return _serve(service, address)
@@ -116,9 +117,10 @@ class Endpoint:
         """Start the thread.
 
         Raises:
-            RuntimeError: There is no thread left.
+            OutOfThreads: No more threads can be started.
         """
-        start_owner(self._run, self._end, "rcg-control" if self.is_shared else "rcg-tensors")
+        name = "rcg-control" if self.is_shared else "rcg-tensors"
+        start_owner(self._run, self._end, name, "for the control socket of a compiled graph")
 
     @property
     def serves_here(self) -> bool:

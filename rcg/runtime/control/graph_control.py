@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final
 
 from rcg.channels.crossing import Gate
 from rcg.error_text import shielding
+from rcg.errors import OutOfThreads
 from rcg.ir.ids import DRIVER
 from rcg.ir.programs import FIRST_NODE
 from rcg.log import Log
@@ -40,6 +41,7 @@ from rcg.runtime.control.welcome import accept_link, refuse, welcome
 from rcg.runtime.node.recordings import Recorded
 from rcg.runtime.node.snapshot import Snapshot
 from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.threads import start_thread
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import Clock
 from rcg.wire import codec
@@ -232,7 +234,10 @@ class GraphControl:
             process = self.nodes.host_of(node)
         timer = threading.Timer(_DOUBT_S, self._doubt, (process, told))
         timer.daemon = True
-        timer.start()
+        try:
+            start_thread(timer, "to wait for the news of a death")
+        except OutOfThreads:
+            self._doubt(process, told)
 
     def _doubt(self, process: str, text: str) -> None:
         self._doubts[process] = text

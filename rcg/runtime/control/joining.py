@@ -105,6 +105,7 @@ def join(
 
     Raises:
         OutOfDescriptors: In this process or in the peer.
+        OutOfThreads: In the peer.
         ConnectionAbortedError: The graph has ended.
         TimeoutError: There was no answer in time.
         ProcessLookupError: The peer ended meanwhile.

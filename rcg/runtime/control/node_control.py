@@ -25,7 +25,7 @@ import numpy as np
 
 from rcg.channels.crossing import Gate
 from rcg.error_text import shielding
-from rcg.errors import PlacementError
+from rcg.errors import OutOfThreads, PlacementError
 from rcg.log import Log
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.endpoint import Endpoint
@@ -36,6 +36,7 @@ from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.recordings import Recorded, Recording, newest_events
 from rcg.runtime.node.snapshot import describe_node
+from rcg.threads import start_thread
 from rcg.trace.clocks import clock_identity
 from rcg.trace.model import EVENT
 from rcg.wire import codec, sockets
@@ -137,6 +138,7 @@ class NodeControl:
 
         Raises:
             PlacementError: The driver cannot be reached, or no port is free.
+            OutOfThreads: No more threads can be started.
         """
         self._gate = gate
         address = self._endpoint.listen_tcp(node_ip)
@@ -163,7 +165,8 @@ class NodeControl:
             raise PlacementError("the process that answered is not the driver")
         self._link = link
         name = f"rcg-link-{self._node.layout.node}-{self.service_id[:6]}"
-        threading.Thread(target=self._listen, args=(link,), name=name, daemon=True).start()
+        thread = threading.Thread(target=self._listen, args=(link,), name=name, daemon=True)
+        start_thread(thread, "to listen to the driver of a compiled graph")
 
     # --- any thread
 
@@ -243,7 +246,7 @@ class NodeControl:
             case EndNode(culprit=culprit):
                 self._node.end_broken(culprit)
             case RecordEvents(number=number, most=most):
-                with contextlib.suppress(OSError):  # the answer will have no events
+                with contextlib.suppress(OSError, OutOfThreads):  # the answer will have no events
                     self._recordings[number] = Recording(self._host, most)
                 self._tell_driver(NodeHere(number=number, text=self._description()))
             case AskEvents():
@@ -272,9 +275,14 @@ class NodeControl:
             found: Iterator[Recorded] = iter(())  # it could not begin
         else:
             found = newest_events(self._node) if recording is None else recording.recorded()
-        threading.Thread(
-            target=self._tell_events, args=(asked.number, found), name="rcg-events", daemon=True
-        ).start()
+        args = asked.number, found
+        thread = threading.Thread(
+            target=self._tell_events, args=args, name="rcg-events", daemon=True
+        )
+        try:
+            start_thread(thread, "to send the events of a profile")
+        except OutOfThreads:
+            self._tell_events(*args)
 
     def _tell_events(self, number: int, found: Iterator[Recorded]) -> None:
         parts = [part for each in found for part in _parts_of(each)]

@@ -24,7 +24,7 @@ import time
 from typing import Final
 
 from rcg.descriptors import Descriptor, out_of_descriptors
-from rcg.errors import OutOfDescriptors
+from rcg.errors import OutOfDescriptors, OutOfThreads
 from rcg.runtime.control.doors import Door, Stranger
 from rcg.runtime.control.refusals import Reason, Tally
 from rcg.wire import sockets
@@ -52,14 +52,20 @@ _PASSING: Final = (
 )
 
 
-def refusal_of(error: OutOfDescriptors) -> Refused:
-    """Return the message that refuses a connection because there are no descriptors left."""
-    return Refused(text=error.message, pid=error.pid or 0, limit=error.limit or 0)
+def refusal_of(error: OutOfDescriptors | OutOfThreads) -> Refused:
+    """Return the message that refuses a connection for want of descriptors or threads."""
+    return Refused(
+        text=error.message,
+        pid=error.pid or 0,
+        limit=error.limit or 0,
+        lacks_threads=isinstance(error, OutOfThreads),
+    )
 
 
-def refused(message: Refused) -> OutOfDescriptors:
+def refused(message: Refused) -> OutOfDescriptors | OutOfThreads:
     """Return the error for a refusal."""
-    return OutOfDescriptors(message.text, pid=message.pid, limit=message.limit or None)
+    kind = OutOfThreads if message.lacks_threads else OutOfDescriptors
+    return kind(message.text, pid=message.pid, limit=message.limit or None)
 
 
 class Reception:
@@ -208,7 +214,7 @@ class Reception:
         self._paused_until = time.monotonic() + _ACCEPT_RETRY_S
         self._keep_reserve()
 
-    def _refuse(self, told: OutOfDescriptors) -> bool:
+    def _refuse(self, told: OutOfDescriptors | OutOfThreads) -> bool:
         """Use the descriptor that is kept, to say that there is none."""
         if self._reserve.fd < 0:
             return False

@@ -37,7 +37,7 @@ def welcome(peer: Peer, descriptors: tuple[int, Sequence[int]]) -> bool:
 
 
 def refuse(peer: Peer, error: BaseException, purpose: str) -> None:
-    """Send the reason, if it is that there are no descriptors left."""
+    """Send the reason, if it is that there are no descriptors or threads left."""
     told = out_of_descriptors(error, purpose)
     if told is not None:
         with contextlib.suppress(OSError):

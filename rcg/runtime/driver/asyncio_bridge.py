@@ -16,9 +16,11 @@ from collections.abc import Callable
 from typing import Final
 
 from rcg.channels.base import Signal
+from rcg.errors import OutOfThreads
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.sleepers import emptied, set_done
+from rcg.threads import start_thread
 
 __all__ = ["AsyncioBridge", "SubmissionQueue"]
 
@@ -79,15 +81,26 @@ class AsyncioBridge:
         session.on_end(self.wake)
 
     def wait_for(self, buffer: OutputBuffer, execution: int) -> asyncio.Future[None]:
-        """Return a future of the running loop, done when the result has arrived or never will."""
+        """Return a future of the running loop, done when the result has arrived or never will.
+
+        Raises:
+            OutOfThreads: No more threads can be started.
+        """
         loop = asyncio.get_running_loop()
         self._node.interrupt()  # raises in a forked child, where no thread of ours would answer
         future: asyncio.Future[None] = loop.create_future()
-        self._new.append((buffer, execution, loop, future))
+        waiter = buffer, execution, loop, future
+        self._new.append(waiter)
         if not self._serving:
-            threading.Thread(
-                target=self._run, name=f"rcg-await-{self._graph_id[:6]}", daemon=True
-            ).start()
+            name = f"rcg-await-{self._graph_id[:6]}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            try:
+                start_thread(thread, "to wait for results of a compiled graph")
+            except OutOfThreads:
+                if not self._serving:  # else another thread has started one
+                    with contextlib.suppress(ValueError):
+                        self._new.remove(waiter)
+                    raise
         self.wake()
         return future
 

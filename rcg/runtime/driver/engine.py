@@ -48,6 +48,7 @@ from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.owner import HandleFacts
 from rcg.runtime.remote.server import HandleServer
 from rcg.serialization import Encoded, Failure
+from rcg.threads import to_thread
 
 __all__ = ["Engine"]
 
@@ -193,7 +194,7 @@ class Engine:
                 await self._submit_async(inputs, refs)
         except TimeoutError:
             # With a report, for which live actors are asked where they are.
-            raise await asyncio.to_thread(self._no_room) from None
+            raise await to_thread(self._no_room) from None
         except GraphEnded:
             raise await self._end_error() from None
         return refs

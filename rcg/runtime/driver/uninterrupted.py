@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from rcg.errors import OutOfThreads
 from rcg.log import Log
+from rcg.threads import start_thread
 
 __all__ = ["run_uninterrupted"]
 
@@ -39,7 +41,10 @@ def run_uninterrupted(
             # Ctrl-C may come before, in or after the start, so the next turn calls once more.
             said: SimpleQueue[str | None] = SimpleQueue()
             thread = threading.Thread(target=run, args=(said,), name="rcg-teardown", daemon=True)
-            thread.start()
+            try:
+                start_thread(thread, "to tear a compiled graph down")
+            except OutOfThreads:
+                return call(_log.warning), interrupted
             while (text := said.get()) is not None:
                 _log.warning(text)
             thread.join()

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import Node
+from rcg.threads import start_thread
 from rcg.trace.model import Events
 from rcg.trace.recorder import events_from
 
@@ -48,6 +49,7 @@ class Recording:
 
     Raises:
         OSError: There is no memory to record in, or the graph has ended.
+        OutOfThreads: No more threads can be started.
     """
 
     def __init__(self, host: NodeHost, most: int) -> None:
@@ -58,7 +60,7 @@ class Recording:
         self._thread = threading.Thread(
             target=drain.run, args=(DRAIN_PERIOD_NS,), name="rcg-profile", daemon=True
         )
-        self._thread.start()
+        start_thread(self._thread, "to record the events of a profile")
 
     def stop(self) -> None:
         """Record nothing more. Idempotent, any thread."""

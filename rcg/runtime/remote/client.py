@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from rcg.descriptors import out_of_descriptors, start_owner
+from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error
 from rcg.errors import ChannelBroken, ChannelClosed, ExecutionError, RcgError
 from rcg.runtime.failure import error_of_unpickling, to_exception
@@ -30,6 +30,7 @@ from rcg.runtime.remote.owner import (
 )
 from rcg.runtime.sleepers import Sleepers, emptied, set_done
 from rcg.serialization import Failure
+from rcg.threads import start_owner
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import How
 from rcg.wire.messages import Completed, Ready, Rejected, Submitted, UnknownGraph, Use
@@ -155,10 +156,11 @@ class Client:
         """Start the thread, which ends when the last user has left.
 
         Raises:
-            RuntimeError: There is no thread left.
+            OutOfThreads: No more threads can be started.
         """
         name = f"rcg-handle-{self.facts.graph_id[:6]}"
-        start_owner(self._listen, self._joined.close, name)
+        purpose = "to use a compiled graph of another process"
+        start_owner(self._listen, self._joined.close, name, purpose)
 
     # --- any thread
 

@@ -20,6 +20,7 @@ from rcg.runtime.control import registry
 from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of
 from rcg.runtime.remote.client import Client, RemoteOutput, Reply
 from rcg.runtime.remote.owner import HandleFacts, ask_report, no_answer
+from rcg.threads import to_thread
 from rcg.wire.messages import Execute
 from rcg.wire.payloads import PreparedPayloads
 
@@ -100,7 +101,7 @@ class CompiledDAGHandle:
         """As ``execute``, without blocking the event loop."""
         client = self._client
         if client is None or client.pid != os.getpid() or self._is_closed:
-            client = await asyncio.to_thread(self._connected)
+            client = await to_thread(self._connected)
         with self._prepared(args, kwargs) as prepared:
             while True:
                 try:

@@ -24,7 +24,7 @@ from rcg.errors import (
     ChannelClosed,
     ExecutionError,
     InternalError,
-    OutOfDescriptors,
+    OutOfThreads,
     RcgError,
 )
 from rcg.ir.signature import ExecutionSignature
@@ -34,6 +34,7 @@ from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.refs import FAILED, CompiledDAGRef
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.serialization import KIND_BYTES, Encoded, Failure, encoded_failure
+from rcg.threads import start_thread
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
     AskReport,
@@ -121,7 +122,7 @@ class HandleServer:
 
         Raises:
             OSError: There is no descriptor left.
-            RuntimeError: There is no thread left.
+            OutOfThreads: No more threads can be started.
         """
         dag = self._dag()
         if dag is None:
@@ -136,7 +137,9 @@ class HandleServer:
             case _:
                 connection.close()
                 return
-        threading.Thread(target=target, name=f"rcg-serve-{dag.get_id()[:6]}", daemon=True).start()
+        name = f"rcg-serve-{dag.get_id()[:6]}"
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        start_thread(thread, "to serve another process that uses its graph")
 
 
 def _send_report(connection: Connection, dag: ServedGraph) -> None:
@@ -171,7 +174,12 @@ class _Connection:
         """Submit the client's executions, until it disconnects or the graph is closed."""
         self._feed.on_close(self._hang_up)
         try:
-            threading.Thread(target=self._send_results, name=self._name, daemon=True).start()
+            thread = threading.Thread(target=self._send_results, name=self._name, daemon=True)
+            try:
+                start_thread(thread, "to send the results of its graph")
+            except OutOfThreads as error:
+                sockets.send(self._connection, refusal_of(error))
+                return
             sockets.send(self._connection, Ready())
             while sockets.wait_for_message(self._connection, self._pidfd.fd):
                 with sockets.receive(self._connection, 1) as received:
@@ -180,8 +188,8 @@ class _Connection:
                     if not isinstance(received.message, Execute):
                         raise ValueError("a client may only execute")
                     self._submit(received.message.number, received)
-        except (OSError, ValueError, RuntimeError):
-            pass  # it hung up, or sent a wrong message, or there is no thread left
+        except (OSError, ValueError):
+            pass  # it hung up, or sent a wrong message
         finally:
             self._hang_up()
             self._feed.forget_close(self._hang_up)
@@ -314,7 +322,7 @@ def _not_passed(error: OSError | MemoryError, what: str, execution: int | None =
     """Return the error that says why a value could not be passed on between processes."""
     told = out_of_descriptors(error, f"to pass {what} on")
     if told is not None:
-        return OutOfDescriptors(told.message, **told.facts, execution=execution)
+        return type(told)(told.message, **told.facts, execution=execution)
     text = str(error) or "there is no memory for it"
     return ExecutionError(
         f"the process that compiled the graph could not pass {what} on: {text}",

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting threads, and the error when a process can start no more of them.
+
+Python raises a bare RuntimeError then. ``start_thread`` raises ``OutOfThreads``, whose text names
+the limits. Nothing may depend on a thread that has not started: a caller counts it, and queues work
+for it, when it runs, or undoes that if it cannot start. The lack may be over in a moment, so every
+later attempt tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, TypeVar
+
+from rcg.errors import OutOfThreads
+
+__all__ = ["out_of_threads", "run_together", "start_owner", "start_thread", "to_thread"]
+
+_T = TypeVar("_T")
+
+
+def start_thread(
+    thread: threading.Thread, purpose: str, actor: str | None = None
+) -> threading.Thread:
+    """Start a thread and return it.
+
+    Args:
+        thread: The thread.
+        purpose: What it is for: "to do something".
+        actor: The actor of this process, if any.
+
+    Raises:
+        OutOfThreads: It cannot be started.
+    """
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise out_of_threads(error, purpose, actor) from error
+    return thread
+
+
+def start_owner(
+    run: Callable[[], object], close: Callable[[], object], name: str, purpose: str
+) -> None:
+    """Start a thread that owns descriptors from then on, and closes them at its end.
+
+    Ctrl-C may come while this waits for the thread, which runs by then or is about to. Either the
+    thread gets the descriptors or they are closed here, never both.
+
+    Args:
+        run: Called on the thread; it also closes the descriptors.
+        close: Closes them. Called here if ``run`` is not going to be called.
+        name: The name of the thread.
+        purpose: As in ``start_thread``.
+
+    Raises:
+        OutOfThreads: It cannot be started.
+    """
+    claims = count()
+
+    def run_if_first() -> None:
+        if not next(claims):
+            run()
+
+    try:
+        start_thread(threading.Thread(target=run_if_first, name=name, daemon=True), purpose)
+    except BaseException:
+        if not next(claims):
+            close()
+        raise
+
+
+def out_of_threads(error: Exception, purpose: str, actor: str | None = None) -> OutOfThreads:
+    """Return the error for a thread that cannot be started.
+
+    Args:
+        error: What says so: RuntimeError or MemoryError of Python, EAGAIN of native code.
+        purpose: What the thread is for: "to do something".
+        actor: The actor of this process, if any.
+    """
+    who = f"process {os.getpid()}" if actor is None else f"{actor} (process {os.getpid()})"
+    if "shutdown" in str(error):
+        text = f"{who} starts no more threads {purpose}: its interpreter is ending"
+        return OutOfThreads(text, pid=os.getpid(), actor=actor)
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    is_limited = limit != resource.RLIM_INFINITY
+    return OutOfThreads(
+        f"no more threads can be started in {who} {purpose}: the limit of its user (`ulimit -u`, "
+        f"{limit if is_limited else 'unlimited'}), of its container or cgroup (pids.max), or of "
+        "its memory is reached. Raise it, or end threads and processes",
+        pid=os.getpid(),
+        limit=limit if is_limited else None,
+        actor=actor,
+    )
+
+
+def run_together(calls: Iterable[Callable[[], object]], name: str, most: int | None = None) -> None:
+    """Run calls at the same time, one of them on this thread; returns when all have ended.
+
+    Where no more threads can be started, those that there are run the calls one after another.
+
+    Args:
+        calls: They must not raise.
+        name: Of the threads.
+        most: How many threads run at most; None for one for each call.
+    """
+    left = deque(calls)
+
+    def run() -> None:
+        while left:
+            try:
+                call = left.popleft()
+            except IndexError:  # another thread was faster
+                return
+            call()
+
+    count = len(left) if most is None else min(len(left), most)
+    threads: list[threading.Thread] = []
+    with contextlib.suppress(OutOfThreads):
+        for _ in range(count - 1):
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            threads.append(start_thread(thread, "to do several things at once"))
+    run()
+    for thread in threads:
+        thread.join()
+
+
+async def to_thread(call: Callable[[], _T]) -> _T:
+    """Return what a call returns on another thread; on this one if none can be started."""
+    takers: deque[str] = deque()  # the first of them makes the call
+
+    def run() -> Any:
+        takers.append("thread")
+        return call() if takers[0] == "thread" else None
+
+    try:
+        return await asyncio.to_thread(run)
+    except (RuntimeError, MemoryError):
+        takers.append("loop")
+        if takers[0] == "thread":
+            raise  # of the call
+    return call()  # asyncio starts the thread later, which then finds nothing to do
