@@ -1403,12 +1403,13 @@ def test_a_call_whose_value_nobody_could_look_after_is_not_made(actors):
     (a,) = actors(1)
     rcg.wait([a.make_anywhere.remote(1)], timeout=GUARD_S)
     keeper = here().keeper
-    running, keeper._thread = keeper._thread, None
+    running = keeper._threads.copy()
+    keeper._threads.clear()
     try:
         with no_threads() as names, pytest.raises(OutOfThreads, match="to look after tensors"):
             a.make_at_last.remote(1)
     finally:
-        keeper._thread = running
+        keeper._threads.update(running)
     assert names == ["rcg-keeper"]
     assert get(a.__ray_call__.remote(lambda actor: getattr(actor, "tries", 0))) == 0
 

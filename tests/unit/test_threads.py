@@ -222,6 +222,7 @@ def member(key: str) -> tuple[Store, MemberGroups, Service, Holder]:
     """A process that holds tensors, and is a member of the group g."""
     store, groups = Store(key), MemberGroups(key, open_store)
     service = Service(store, groups, deque(), "secret", f"\0rcg-test-{uuid.uuid4().hex}")
+    service.open()
     holder = service.holder = Holder(service.address, key, "secret", f"Actor({key})", key, "")
     return store, groups, service, holder
 
@@ -280,7 +281,7 @@ class Trio:
         for each in self.pulling.values():
             each.close()
         until(lambda: not self.pairs())
-        self.service._endpoint.abandon_service(self.service)
+        self.service.close()
 
 
 @pytest.fixture
@@ -367,7 +368,7 @@ def test_a_store_that_nobody_could_look_after_is_looked_after_later():
             keeper.watch_store()
         with pytest.raises(OutOfThreads):
             keeper.start()
-    assert names == ["rcg-keeper"] * 3 and keeper._thread is None
+    assert names == ["rcg-keeper"] * 3 and not keeper._threads
 
 
 def test_a_group_that_is_left_without_threads_leaves_no_communicator(trio):
@@ -429,10 +430,11 @@ def test_a_handle_without_a_thread_here_or_there_says_so(driven: Callable[..., D
     graph = driven()
     facts = replace(graph.engine.facts(), owner_pid=os.getpid())
     with no_threads(after, 1) as names, pytest.raises(OutOfThreads) as caught:
-        Client(facts)
+        Client(facts).open()
     assert len(names) == 1 and told(caught.value)
     client = Client(facts)
     client.join(client)
+    client.open()
     client.leave(client)
     until(lambda: client.error is not None)
 
