@@ -25,7 +25,7 @@ from rcg.options import Deadline
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
 from rcg.rdt.memberships import groups_of
-from rcg.rdt.process import actor_holder, actor_of
+from rcg.rdt.process import actor_of, holder_of
 from rcg.wire.messages import GroupChanged, JoinGroup, LeaveGroup
 
 __all__ = [
@@ -112,6 +112,7 @@ def create_collective_group(
             connections.append(_connected(handle, deadline))
         labels = tuple(map(repr, handles))
         keys = tuple(each.holder.key for each in connections)
+        known = tuple(each.holder.secret for each in connections)
         token = secrets.token_hex(8)
         registered = find_communicator(chosen)
         told = (chosen, registered.devices, registered.cls)
@@ -127,6 +128,7 @@ def create_collective_group(
                     rank=rank,
                     labels=labels,
                     keys=keys,
+                    secrets=known,
                 )
 
             answer = connection.asked(question, GroupChanged, body)
@@ -166,7 +168,7 @@ def get_collective_groups(
     of_others: dict[str, CommunicatorHandle] = {}
     for actor in actors:
         for found in groups_of(_plain(actor)) or ():
-            ids = list(map(actor_of, found.members))
+            ids = list(map(actor_of, found.keys))
             is_wanted = chosen in (None, found.backend) and found.name not in known
             if is_wanted and set(ids) == set(by_id):
                 members = tuple(by_id[each] for each in ids)
@@ -252,7 +254,7 @@ def _answers_for(handle: Any, group: str) -> bool:
 
 def _has_left(actor: Any, group: str) -> None:
     try:
-        connection = Connection(_holder_of(_plain(actor)), "", _LEAVE_TIMEOUT_S)
+        connection = Connection(holder_of(_plain(actor)), "", _LEAVE_TIMEOUT_S)
     except (ActorDiedError, PlacementError):
         return  # it took its part with it
     try:
@@ -273,10 +275,6 @@ def _backend_of(backend: str) -> str:
     return found.name
 
 
-def _holder_of(handle: Any) -> Holder:
-    return actor_holder(cluster.actor_id(handle), repr(handle))
-
-
 def _plain(actor: Any) -> Any:
     """Return Ray's handle of an actor."""
     return getattr(actor, "_ray_handle", actor)
@@ -286,7 +284,7 @@ def _connected(handle: Any, deadline: Deadline) -> Connection:
     """Connect to an actor, which may be being created, or started again."""
     if not cluster.is_actor_handle(handle):
         raise ValueError(f"a collective group is made of actors, found {handle!r}")
-    holder = _holder_of(handle)
+    holder = holder_of(handle)
     probe: Any = None
     while True:
         try:

@@ -48,6 +48,7 @@ class Group:
         rank: Of this member.
         labels: What errors call each member.
         keys: The id of each member's store.
+        secrets: The secret of each.
         pairs: Those that were needed so far: by the direction and the other member's key.
     """
 
@@ -57,6 +58,7 @@ class Group:
     rank: int
     labels: tuple[str, ...]
     keys: tuple[str, ...]
+    secrets: tuple[str, ...]
     pairs: dict[tuple[int, str], Pair] = field(default_factory=dict)
 
 
@@ -191,7 +193,7 @@ class MemberGroups:
                 return f"there is a group of the name {message.group!r} already"
             self._groups[message.group] = Group(
                 *(message.group, message.token, message.backend, message.rank),
-                *(message.labels, message.keys),
+                *(message.labels, message.keys, message.secrets),
             )
         return ""
 

@@ -18,7 +18,7 @@ from rcg.display import Displayed, Mimebundle, Views
 from rcg.errors import RcgError
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope, Holder, closed
-from rcg.rdt.process import Here, actor_holder, existing
+from rcg.rdt.process import Here, existing
 from rcg.text import bytes_text, plural, short_label, table, visible
 from rcg.trace.model import TensorTransfer
 from rcg.wire.messages import AskHeld, AskTransfers, Message
@@ -69,6 +69,7 @@ class Owner:
         freed: How many it has freed.
         unkept: How many of these because nobody had said to keep them.
         answers: Whether it answered within half a second.
+        refused: The connections that it has refused, by reason, as text.
     """
 
     label: str
@@ -78,6 +79,7 @@ class Owner:
     freed: int
     unkept: int
     answers: bool
+    refused: str = "none"
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def _owner_line(owner: Owner) -> str:
         return f"{name} does not answer: it is stopped, or has ended"
     line = f"{name} holds {plural(owner.objects, 'object')} of {bytes_text(owner.bytes)}"
     line += f", has freed {owner.freed}"
-    return line + (f", {owner.unkept} because nobody kept them" if owner.unkept else "")
+    line += f", {owner.unkept} because nobody kept them" if owner.unkept else ""
+    return line + (f"; refused connections: {owner.refused}" if owner.refused != "none" else "")
 
 
 def report_tensors() -> TensorsReport | None:
@@ -188,7 +191,7 @@ def transfers_between(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
     ours = existing()
     if ours is None:
         return ()
-    holders = [actor_holder(actor, label) for actor, label in ours.peers.items()]
+    holders = list(ours.peers.values())
 
     def question(number: int) -> Message:
         return AskTransfers(number=number, start_ns=start_ns, end_ns=end_ns)
@@ -222,7 +225,8 @@ def _owner(holder: Holder, found: dict[str, Any] | None) -> Owner:
     if found is None:
         return Owner(holder.label, 0, 0, 0, 0, 0, answers=False)
     objects, size, freed, unkept = found["counts"]
-    return Owner(holder.label, found["pid"], objects, size, freed, unkept, answers=True)
+    counts = objects, size, freed, unkept
+    return Owner(holder.label, found["pid"], *counts, answers=True, refused=found["refused"])
 
 
 def _ask(ours: Here, holders: Iterable[Holder]) -> dict[str, dict[str, Any] | None]:
@@ -231,7 +235,7 @@ def _ask(ours: Here, holders: Iterable[Holder]) -> dict[str, dict[str, Any] | No
     others = [each for each in several.values() if each.key != ours.holder.key]
     told = _answers_of(others, lambda number: AskHeld(number=number))
     if ours.holder.key in several:
-        told[ours.holder.key] = ours.store.told()
+        told[ours.holder.key] = ours.service.told()
     answers: dict[str, dict[str, Any] | None] = dict.fromkeys(several)
     for key, text in told.items():
         read = answers[key] = json.loads(text)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this process has for passing tensors by reference: made when it is first needed.
 
-An actor of rcg listens at an address that follows from its id, so whoever has its handle can reach
-it, also while it is busy and before it has run any method. Other processes listen at an address
-that their envelopes tell.
+An actor of rcg listens at an address that follows from its id, and its secret follows from its id
+and the secret of its class, which Ray ships with handles. So whoever has its handle can reach it,
+also while it is busy and before it has run any method. Other processes listen at an address that
+their envelopes tell, with their secret.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import atexit
 import contextlib
 import errno
 import functools
+import hmac
 import itertools
 import os
 import secrets
@@ -40,11 +42,13 @@ if TYPE_CHECKING:  # its room is large, and every actor of rcg imports this one
 
 __all__ = [
     "Here",
-    "actor_holder",
     "actor_of",
     "existing",
     "here",
+    "holder_of",
+    "holder_with",
     "is_reachable",
+    "key_of",
     "leave_session",
     "start_actor",
 ]
@@ -71,9 +75,8 @@ class Here:
         codec: Takes values apart.
     """
 
-    def __init__(self, actor: str, label: str) -> None:
-        key = _key_of(actor) if actor else _PREFIX + secrets.token_hex(8)
-        secret = actor or secrets.token_hex(16)
+    def __init__(self, actor: str, secret: str, label: str) -> None:
+        key = key_of(actor) if actor else _PREFIX + secrets.token_hex(8)
         self.pid = os.getpid()
         self.store = Store(key)
         self.groups = MemberGroups(key, _open_store)
@@ -91,8 +94,8 @@ class Here:
         # References to what this process makes that are held here, by the id of each: those to
         # one object are equal.
         self._refs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # The actors that make or take tensors in calls of this process: their names by their ids.
-        self.peers: dict[str, str] = {}
+        # The actors that make or take tensors in calls of this process, by their ids.
+        self.peers: dict[str, Holder] = {}
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count()
         record_from(_transfers)
@@ -100,7 +103,7 @@ class Here:
         atexit.register(self.connections.close)
         atexit.register(self.news.close)
 
-    def note_peer(self, actor: str, handle: Any) -> str:
+    def note_peer(self, actor: str, handle: Any) -> Holder:
         """Note an actor that makes or takes tensors in a call of this process; the newest stay.
 
         Args:
@@ -108,21 +111,22 @@ class Here:
             handle: Ray's handle of it.
 
         Returns:
-            What messages call it.
+            How it is reached.
         """
-        label = self.peers.get(actor)
-        if label is not None:
-            return label
-        label = self.peers[actor] = repr(handle)
+        found = self.peers.get(actor)
+        if found is not None:
+            return found
+        found = self.peers[actor] = holder_of(handle)
         if len(self.peers) > _MOST_PEERS:
             with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread did
                 del self.peers[next(iter(self.peers))]
-        return label
+        return found
 
     def label_of(self, key: str) -> str:
         """Return the name of the process whose store has an id, as far as it is known here."""
-        found = actor_of(key)
-        return self.peers.get(found, f"process {found[:8]}")
+        actor = actor_of(key)
+        found = self.peers.get(actor)
+        return f"process {actor[:8]}" if found is None else found.label
 
     def new_key(self) -> str:
         """Return the id of an object that this process is about to ask for."""
@@ -161,7 +165,7 @@ def here() -> Here:
         with _making:
             found = existing()
             if found is None:
-                found = Here("", f"process {os.getpid()}")
+                found = Here("", secrets.token_hex(16), f"process {os.getpid()}")
                 _here[:] = [found]
     return found
 
@@ -173,7 +177,7 @@ def leave_session() -> None:
         ours.keeper.stop()
 
 
-def start_actor(name: str) -> None:
+def start_actor(name: str, class_secret: str) -> None:
     """Make the part of this process, an actor of rcg, and listen where its handles expect it.
 
     An actor that cannot, because it has no descriptor left, works as others do, but what it returns
@@ -181,6 +185,7 @@ def start_actor(name: str) -> None:
 
     Args:
         name: The name of its class.
+        class_secret: The secret of its class.
     """
     actor = cluster.current_actor_id()
     if actor is None or existing() is not None:
@@ -190,7 +195,7 @@ def start_actor(name: str) -> None:
     with _making:
         while True:
             try:
-                _here[:] = [Here(actor, label)]
+                _here[:] = [Here(actor, _secret_of(class_secret, actor), label)]
                 return
             except (OSError, RuntimeError, RcgError) as error:
                 is_in_use = getattr(error, "errno", None) == errno.EADDRINUSE
@@ -206,15 +211,27 @@ def is_reachable() -> bool:
     return os.getpid() not in _unreachable
 
 
-@functools.lru_cache(maxsize=1024)
-def actor_holder(actor: str, label: str = "") -> Holder:
+def holder_of(handle: Any) -> Holder:
     """Return how an actor of rcg is reached.
 
     Args:
-        actor: Its id in hex.
+        handle: Ray's handle of it. With one of another actor nothing is reached.
+    """
+    actor = cluster.actor_id(handle)
+    secret = _secret_of(cluster.actor_class_secret(handle), actor)
+    return holder_with(key_of(actor), secret, repr(handle))
+
+
+def holder_with(key: str, secret: str, label: str = "") -> Holder:
+    """Return how an actor of rcg is reached.
+
+    Args:
+        key: The id of its store.
+        secret: Its secret.
         label: What errors call it.
     """
-    return Holder(_address_of(actor), _key_of(actor), actor, label, actor, cluster.node_id())
+    actor = actor_of(key)
+    return Holder(_address_of(actor), key, secret, label, actor, cluster.node_id())
 
 
 def actor_of(key: str) -> str:
@@ -222,12 +239,19 @@ def actor_of(key: str) -> str:
     return key.removeprefix(_PREFIX)
 
 
+def key_of(actor: str) -> str:
+    """Return the id of the store of the actor with an id."""
+    return _PREFIX + actor
+
+
 def _address_of(actor: str) -> str:
     return f"\0rcg-actor-{actor}"
 
 
-def _key_of(actor: str) -> str:
-    return _PREFIX + actor
+@functools.lru_cache(maxsize=1024)
+def _secret_of(class_secret: str, actor: str) -> str:
+    """Return the secret of an actor: one that is known of it opens no other of its class."""
+    return hmac.new(class_secret.encode(), actor.encode(), "sha256").hexdigest()[:32]
 
 
 def _open_store(holder: Holder, name: str) -> Any:

@@ -77,7 +77,7 @@ class Service:
         store: The store.
         groups: The groups that this process is a member of.
         got: What this process got.
-        secret: What first messages must contain.
+        secret: What processes must prove to know.
         address: Where it listens.
 
     Raises:
@@ -105,6 +105,10 @@ class Service:
     def address(self) -> str:
         """Where it listens."""
         return self._endpoint.address
+
+    def told(self) -> bytes:
+        """Return what this process holds as JSON, for reports. Any thread."""
+        return self._store.told(str(self._endpoint.refusals()))
 
     # --- on the endpoint's thread
 
@@ -147,7 +151,8 @@ class Service:
     # --- on the thread of a connection
 
     def _serve(self, connection: Any, puller: str) -> None:
-        pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
+        peer = sockets.peer_of(connection)[0]
+        pidfd = liveness.pidfd_of(peer)
         try:
             sockets.send(connection, Ready())
             waiter = sockets.Waiter(connection, pidfd.fd)
@@ -156,8 +161,10 @@ class Service:
                     if received.message is None:
                         return
                     self._answer(connection, pidfd.fd, puller, received)
-        except (OSError, ValueError):
-            pass  # it hung up, or sent a wrong message
+        except OSError:
+            pass  # it hung up
+        except ValueError as error:
+            _log.warning("rcg: process %d sent a wrong message: %s", peer, describe_error(error))
         except Exception:  # noqa: BLE001 - the other side learns that the connection ended
             _log.exception("rcg: the tensors of %s cannot be sent", self.holder)
         finally:
@@ -176,7 +183,7 @@ class Service:
             case FreeTensors():
                 self._store.free(message.keys)
             case AskHeld():
-                self._tell(connection, message, self._store.told())
+                self._tell(connection, message, self.told())
             case AskTransfers():
                 chosen = [
                     each
@@ -197,7 +204,8 @@ class Service:
                     number=message.number,
                     names=tuple(each.name for each in found),
                     backends=tuple(each.backend for each in found),
-                    members=tuple(" ".join(each.keys) for each in found),
+                    keys=tuple(" ".join(each.keys) for each in found),
+                    secrets=tuple(" ".join(each.secrets) for each in found),
                 )
                 sockets.send(connection, answer)
             case _:
