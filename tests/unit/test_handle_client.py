@@ -28,6 +28,7 @@ from rcg.wire.codec import encode
 from rcg.wire.payloads import PreparedPayloads, open_payloads
 from tests.peers import (
     GUARD_S,
+    admit,
     descriptors,
     mutants,
     none_left,
@@ -78,7 +79,7 @@ class Owner:
             with connection:
                 if self._is_closing:
                     return
-                connection.recv(1 << 16)
+                admit(connection, self.facts.secret)
                 if self._ready:
                     sockets.send(connection, messages.Ready())
                 with contextlib.suppress(OSError):
