@@ -130,9 +130,7 @@ def _name_of(connection: socket.socket) -> str:
 def _failures(labels: Sequence[str], answers: Sequence[bytes]) -> list[str]:
     """Return why an attempt failed, as ``_told`` by all ranks; nothing if it did not."""
     told = [json.loads(answer) for answer in answers]
-    failures = [
-        f"{label}: {why}" for label, (why, _) in zip(labels, told, strict=True) if why
-    ]
+    failures = [f"{label}: {why}" for label, (why, _) in zip(labels, told, strict=True) if why]
     counts = Counter(name for _, names in told for name in names)
     return failures or [
         f"{label}: it is connected to something that is no rank of the group"

@@ -196,9 +196,7 @@ def _wrapped(function: Any, keeps_tensors: bool) -> Any:
         made = method
     functools.update_wrapper(made, function)
     del made.__wrapped__  # Ray would look behind it
-    made.__signature__ = _with_hidden(
-        inspect.signature(function), HIDDEN_KEYWORD, told(transport)
-    )
+    made.__signature__ = _with_hidden(inspect.signature(function), HIDDEN_KEYWORD, told(transport))
     setattr(made, PLAIN, function)
     return made
 

@@ -135,8 +135,14 @@ def nothing_ran() -> Iterator[None]:
 
 HOSTILE = pickle.dumps(Hostile())
 JOIN = messages.JoinGroup(
-    **{"number": 1, "group": "g", "token": "", "backend": "gloo"},
-    **{"rank": 0, "labels": (), "keys": (), "secrets": ()},
+    number=1,
+    group="g",
+    token="",
+    backend="gloo",
+    rank=0,
+    labels=(),
+    keys=(),
+    secrets=(),
 )
 ASKED = [JOIN, messages.SendTensors(number=2, key="k"), messages.Execute(number=3)]
 KINDS = [getattr(messages, name) for name in messages.__all__]
@@ -281,9 +287,17 @@ def test_another_user_is_refused_and_counted(monkeypatch):
 
 def facts_of(address: str) -> HandleFacts:
     return HandleFacts(
-        **{"graph_id": "cafe", "address": address, "secret": SECRET, "owner_pid": os.getpid()},
-        **{"node": None, "signature": ExecutionSignature.of([None]), "buffers": (), "outputs": ()},
-        **{"is_multi": False, "get_timeout_s": None, "submit_timeout_s": None},
+        graph_id="cafe",
+        address=address,
+        secret=SECRET,
+        owner_pid=os.getpid(),
+        node=None,
+        signature=ExecutionSignature.of([None]),
+        buffers=(),
+        outputs=(),
+        is_multi=False,
+        get_timeout_s=None,
+        submit_timeout_s=None,
     )
 
 

@@ -155,7 +155,7 @@ class Reception:
         try:
             stranger = self._door.admit(accepted)
         except PermissionError as error:
-            self.tally.count("other_user", error.strerror)
+            self.tally.count("other_user", str(error.strerror))
             return
         except OSError:
             self.tally.count("silent")  # it went away again
@@ -220,9 +220,12 @@ class Reception:
             accepted, _ = self._listener.accept()
         except OSError:
             return False  # another thread took the descriptor
-        with accepted, contextlib.suppress(OSError):
-            with self._door.admit(accepted).connection as connection:
-                sockets.send(connection, refusal_of(told), may_wait=False)
+        with (
+            accepted,
+            contextlib.suppress(OSError),
+            self._door.admit(accepted).connection as connection,
+        ):
+            sockets.send(connection, refusal_of(told), may_wait=False)
         self._keep_reserve()
         return True
 

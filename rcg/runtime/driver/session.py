@@ -330,7 +330,7 @@ class Session:
         )
 
     def _refused(self, nodes: Iterable[NodeView]) -> dict[str, str]:
-        """Return the connections that each node's host has refused; on one node only if some were."""
+        """Return the connections that each node's host has refused; on one node, if any were."""
         ours = self.control.refusals()
         if not self.control.tcp_address and not ours.total:
             return {}
