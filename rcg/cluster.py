@@ -31,6 +31,8 @@ from rcg.errors import PlacementError
 
 __all__ = [
     "HIDDEN_KEYWORD",
+    "SECRET_KEYWORD",
+    "actor_class_secret",
     "actor_event_loop",
     "actor_id",
     "actor_key",
@@ -95,6 +97,11 @@ HIDDEN_KEYWORD: Final = "_rcg_tensor_transport_"
 """A keyword of the methods of rcg's actors: the name of a tensor transport, or "".
 
 ``rcg.rdt.methods`` adds it; users do not pass it."""
+
+SECRET_KEYWORD: Final = "_rcg_secret_"
+"""A keyword of the constructors of rcg's actors, whose default is the secret of their class.
+
+``rcg.rdt.methods`` adds it; nobody passes it."""
 
 # `Actor(Stage, 05224b2e...)`: how Ray has printed a handle in every release so far.
 _HANDLE_TEXT = re.compile(r"Actor\((?P<label>.*), (?P<id>[0-9a-f]+)\)")
@@ -355,9 +362,21 @@ def actor_method_transport(handle: Any, name: str) -> str | None:
 
     ``gloo``, or ``gloo*2`` for a method with two values; "" for none, "-" for none ever.
     """
+    return _hidden_default(handle, name, HIDDEN_KEYWORD)
+
+
+def actor_class_secret(handle: Any) -> str:
+    """Return the secret of the class of one of rcg's actors; "" for other actors.
+
+    Ray ships it with the class, so whoever has a handle knows it, and nobody else.
+    """
+    return _hidden_default(handle, "__init__", SECRET_KEYWORD) or ""
+
+
+def _hidden_default(handle: Any, name: str, keyword: str) -> str | None:
     signatures = getattr(handle, "_ray_method_signatures", None) or {}
     for parameter in reversed(signatures.get(name) or ()):
-        if parameter.name == HIDDEN_KEYWORD:
+        if parameter.name == keyword:
             return str(parameter.default)
     return None
 

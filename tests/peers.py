@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import dataclasses
 import dis
 import itertools
 import json
@@ -29,6 +30,8 @@ from typing import Any
 
 from rcg.errors import OutOfDescriptors, OutOfThreads
 from rcg.options import Deadline
+from rcg.wire import proof, sockets
+from rcg.wire.messages import Challenge, Opening, Prove
 
 GUARD_S = 60
 
@@ -80,6 +83,40 @@ def is_over(connection: socket.socket) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def challenge_of(connection: sockets.Connection) -> Challenge:
+    """What a listener says first."""
+    with sockets.receive(connection) as received:
+        assert isinstance(received.message, Challenge)
+        return received.message
+
+
+def enter(connection: sockets.Connection, opening: Opening) -> None:
+    """Open a connection with a first message, whose secret is the right one."""
+    asked = challenge_of(connection)
+    sent, body = proof.prove(opening, asked)
+    sockets.send(connection, sent, body=body)
+    with sockets.receive(connection) as received:
+        assert proof.is_answer(received.message, sent, body, opening.secret, asked)
+
+
+def proven(asked: Challenge, opening: Opening, body: bytes) -> bytes:
+    """Any bytes in place of a first message, with a proof that is right."""
+    sent, _ = proof.prove(opening, asked)
+    mac = proof._mac(proof._OPENS, asked, sent, body, opening.secret)
+    return sockets.packed(dataclasses.replace(sent, proof=mac), body)
+
+
+def admit(connection: sockets.Connection, secret: str) -> None:
+    """Challenge whoever connects, and prove to know the secret, too, as a listener does."""
+    asked = proof.challenge()
+    sockets.send(connection, asked)
+    with sockets.receive(connection) as received:
+        assert isinstance(received.message, Prove)
+        assert proof.is_proof(received.message, received.body, secret, asked)
+        answer = proof.answer(received.message, received.body, secret, asked)
+    sockets.send(connection, answer)
 
 
 NUMBERS = (-1, -(1 << 70), 1 << 70, 10**4000, 1.5, True, None, "7", [], {}, float("inf"))

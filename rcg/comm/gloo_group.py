@@ -11,6 +11,9 @@ end has the address of a rank's listening socket, which Gloo publishes through t
 end may have any address of its machine. The listening socket is left alone: Gloo ends the process
 if that fails.
 
+Gloo takes whatever connects to a listening socket for a rank. So each rank tells the others through
+the store which connections it has, and one that no other rank has fails the attempt.
+
 While Gloo connects, it cannot be ended at all. All ranks wait for each other first, so connecting
 takes milliseconds; if a rank is lost just then, Gloo gives up after a short time. Then the ranks
 agree to try again, and waiting for that agreement can be ended: the store is closed.
@@ -19,12 +22,15 @@ agree to try again, and waiting for that agreement can be ended: the store is cl
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import json
 import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -40,7 +46,6 @@ __all__ = ["Group", "build", "distributed"]
 _CONNECT_TIMEOUT_S: Final = 1.5
 _TIMEOUTS_OF_A_CONNECTION: Final = 5  # Gloo waits for a connection that many times its timeout
 _ATTEMPTS: Final = 5
-_OK: Final = b""
 
 _Address = tuple[str, int]
 """A host, in numbers, and a port."""
@@ -93,16 +98,12 @@ def build(membership: Membership) -> Group:
     for attempt in range(_ATTEMPTS):
         group, failure = _try_build(dist, membership, hosts, f"{attempt}", deadline)
         try:
-            answers = exchange(membership, f"{attempt}/built", failure.encode()[:1000], deadline)
+            answers = exchange(membership, f"{attempt}/built", _told(group, failure), deadline)
         except BaseException:
             if group is not None:
                 group.drop()
             raise
-        failures = [
-            f"{label}: {answer.decode(errors='replace')}"
-            for label, answer in zip(membership.labels, answers, strict=True)
-            if answer != _OK
-        ]
+        failures = _failures(membership.labels, answers)
         if not failures and group is not None:
             return group
         if group is not None:
@@ -112,6 +113,30 @@ def build(membership: Membership) -> Group:
         group=membership.group,
         rank=membership.rank,
     )
+
+
+def _told(group: Group | None, failure: str) -> bytes:
+    """Return what a rank tells of an attempt: why it failed, or ''; and its connections."""
+    found = set() if group is None else {_name_of(each) for each in group.connections}
+    return json.dumps([failure[:1000], sorted(found)]).encode()
+
+
+def _name_of(connection: socket.socket) -> str:
+    """Return a short name of a connection, which is the same at both of its ends."""
+    ends = sorted(map(str, _ends_of(connection)))
+    return hashlib.sha256(" ".join(ends).encode()).hexdigest()[:16]
+
+
+def _failures(labels: Sequence[str], answers: Sequence[bytes]) -> list[str]:
+    """Return why an attempt failed, as ``_told`` by all ranks; nothing if it did not."""
+    told = [json.loads(answer) for answer in answers]
+    failures = [f"{label}: {why}" for label, (why, _) in zip(labels, told, strict=True) if why]
+    counts = Counter(name for _, names in told for name in names)
+    return failures or [
+        f"{label}: it is connected to something that is no rank of the group"
+        for label, (_, names) in zip(labels, told, strict=True)
+        if any(counts[name] < 2 for name in names)
+    ]
 
 
 def _try_build(

@@ -14,7 +14,7 @@ from rcg.rdt import collective_groups
 from rcg.rdt.custom import check_reaches
 from rcg.rdt.memberships import groups_of, usable_groups
 from rcg.rdt.methods import KEEPS_NONE
-from rcg.rdt.process import actor_holder, here
+from rcg.rdt.process import here, key_of
 from rcg.rdt.refs import TensorRef, Unopened
 from rcg.rdt.running import WithValues
 from rcg.rdt.transports import Told, Transport, find_transport, told
@@ -142,8 +142,8 @@ def returned(made: Any, said: object, handle: Any) -> Any:
     transport, _, key = str(said).partition(":")
     plain = transport.partition("*")[0]
     ours, maker = here(), cluster.actor_id(handle)
-    label = ours.note_peer(maker, handle)
-    keeper, holder = ours.keeper, actor_holder(maker, label)
+    keeper, holder = ours.keeper, ours.note_peer(maker, handle)
+    label = holder.label
     if isinstance(made, list):
         keys = [f"{key}.{at}" for at in range(len(made))]
         for each, its_key in zip(made, keys, strict=True):
@@ -222,13 +222,13 @@ def _check_passed(ref: TensorRef, handle: Any) -> None:
         return
     if len(collective_groups.groups_with([target, ref.maker], transport.name)) == 1:
         return
-    maker_key = actor_holder(ref.maker).key
+    maker_key = key_of(ref.maker)
     found = [
-        (each.name, each.members)
+        each
         for each in groups_of(handle) or ()
-        if each.backend == transport.name and maker_key in each.members
+        if each.backend == transport.name and maker_key in each.keys
     ]
-    names = [name for name, _ in usable_groups(found)]
+    names = [each.name for each in usable_groups(found)]
     if len(names) == 1:
         return
     if names:

@@ -27,7 +27,7 @@ from rcg.options import Deadline
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
 from rcg.rdt.memberships import groups_of
-from rcg.rdt.process import actor_holder, actor_of, check_reachable
+from rcg.rdt.process import actor_of, check_reachable, holder_of
 from rcg.rdt.tracebacks import without_frames
 from rcg.threads import run_together
 from rcg.wire.messages import GroupChanged, JoinGroup, LeaveGroup
@@ -119,6 +119,7 @@ def create_collective_group(
             connections.append(_connected(handle, deadline))
         labels = tuple(map(repr, handles))
         keys = tuple(each.holder.key for each in connections)
+        known = tuple(each.holder.secret for each in connections)
         registered = find_communicator(chosen)
         told = (chosen, registered.devices, registered.cls)
         body = cluster.dumps(told) if registered.is_users else b""
@@ -133,6 +134,7 @@ def create_collective_group(
                     rank=rank,
                     labels=labels,
                     keys=keys,
+                    secrets=known,
                 )
 
             joined.append(connection)
@@ -187,7 +189,7 @@ def get_collective_groups(
     of_others: dict[str, CommunicatorHandle] = {}
     for actor in actors:
         for found in groups_of(_plain(actor)) or ():
-            ids = list(map(actor_of, found.members))
+            ids = list(map(actor_of, found.keys))
             is_wanted = chosen in (None, found.backend) and found.name not in known
             if is_wanted and set(ids) == set(by_id):
                 members = tuple(by_id[each] for each in ids)
@@ -281,7 +283,7 @@ def _answers_for(handle: Any, group: str) -> bool:
 
 def _has_left(actor: Any, group: str) -> None:
     try:
-        connection = Connection(_holder_of(_plain(actor)), "", _LEAVE_TIMEOUT_S)
+        connection = Connection(holder_of(_plain(actor)), "", _LEAVE_TIMEOUT_S)
     except (ActorDiedError, PlacementError):
         return  # it took its part with it
     try:
@@ -302,10 +304,6 @@ def _backend_of(backend: str) -> str:
     return found.name
 
 
-def _holder_of(handle: Any) -> Holder:
-    return actor_holder(cluster.actor_id(handle), repr(handle))
-
-
 def _plain(actor: Any) -> Any:
     """Return Ray's handle of an actor."""
     return getattr(actor, "_ray_handle", actor)
@@ -315,7 +313,7 @@ def _connected(handle: Any, deadline: Deadline) -> Connection:
     """Connect to an actor, which may be being created, or started again."""
     if not cluster.is_actor_handle(handle):
         raise ValueError(f"a collective group is made of actors, found {handle!r}")
-    holder = _holder_of(handle)
+    holder = holder_of(handle)
     probe: Any = None
     while True:
         try:

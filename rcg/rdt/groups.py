@@ -53,6 +53,7 @@ class Group:
         rank: Of this member.
         labels: What errors call each member.
         keys: The id of each member's store.
+        secrets: The secret of each.
         pairs: Those that were needed so far, by their connections.
         lost: Why other members are none any more, by the ids of their stores.
     """
@@ -63,6 +64,7 @@ class Group:
     rank: int
     labels: tuple[str, ...]
     keys: tuple[str, ...]
+    secrets: tuple[str, ...]
     pairs: dict[object, Pair] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
 
@@ -219,7 +221,7 @@ class MemberGroups:
                 return f"there is a group of the name {message.group!r} already"
             self._groups[message.group] = Group(
                 *(message.group, message.token, message.backend, message.rank),
-                *(message.labels, message.keys),
+                *(message.labels, message.keys, message.secrets),
             )
         return ""
 

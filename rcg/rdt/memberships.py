@@ -7,14 +7,13 @@ it listens where it did before. So only the members themselves know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from rcg import cluster
 from rcg.errors import ActorDiedError, PlacementError, RcgError
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Holder
-from rcg.rdt.process import actor_holder, actor_of
+from rcg.rdt.process import holder_of, holder_with
 from rcg.wire.messages import AskGroups, GroupsHere
 
 __all__ = ["Known", "groups_of", "usable_groups"]
@@ -28,15 +27,28 @@ class Known(NamedTuple):
     Attributes:
         name: Its name.
         backend: Its transport.
-        members: The ids of the stores of its members, by their ranks.
+        keys: The ids of the stores of its members, by their ranks.
+        secrets: The secrets of these.
     """
 
     name: str
     backend: str
-    members: tuple[str, ...]
+    keys: tuple[str, ...]
+    secrets: tuple[str, ...]
 
 
-_Keys = TypeVar("_Keys", bound=Iterable[str])
+class _Members(Protocol):
+    """A group, as ``Known`` or ``rcg.rdt.groups.Group`` has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def secrets(self) -> tuple[str, ...]: ...
+
+
+_G = TypeVar("_G", bound=_Members)
 
 
 def groups_of(handle: Any) -> list[Known] | None:
@@ -49,37 +61,35 @@ def groups_of(handle: Any) -> list[Known] | None:
         Transfer, TimeoutError: It does not answer: it is stopped.
     """
     try:
-        return _asked(actor_holder(cluster.actor_id(handle), repr(handle)), JOIN_TIMEOUT_S)
+        return _asked(holder_of(handle), JOIN_TIMEOUT_S)
     except (ActorDiedError, PlacementError):
         return None
 
 
-def usable_groups(groups: list[tuple[str, _Keys]]) -> list[tuple[str, _Keys]]:
+def usable_groups(groups: Sequence[_G]) -> Sequence[_G]:
     """Return those of several groups of the same actors that a transfer could use.
 
     One of which a member is gone, or runs again, has been replaced. If all have lost one, the
     newest is best.
-
-    Args:
-        groups: For each its name, and the ids of the stores of its members.
     """
     if len(groups) < 2:
         return groups
-    names = {key: _names_at(key) for key in {key for _, keys in groups for key in keys}}
+    members = {pair for each in groups for pair in zip(each.keys, each.secrets, strict=True)}
+    names = {key: _names_at(holder_with(key, secret)) for key, secret in members}
 
     def is_member(key: str, group: str) -> bool:
         found = names[key]
         return found is None or group in found
 
-    return [each for each in groups if all(is_member(key, each[0]) for key in each[1])] or (
+    return [each for each in groups if all(is_member(key, each.name) for key in each.keys)] or (
         groups[-1:]
     )
 
 
-def _names_at(key: str) -> frozenset[str] | None:
+def _names_at(holder: Holder) -> frozenset[str] | None:
     """Return the names of an actor's groups; None if it does not answer, and may go on."""
     try:
-        return frozenset(each.name for each in _asked(actor_holder(actor_of(key)), _ANSWER_S))
+        return frozenset(each.name for each in _asked(holder, _ANSWER_S))
     except (ActorDiedError, PlacementError):
         return frozenset()
     except (RcgError, OSError):
@@ -95,6 +105,8 @@ def _asked(holder: Holder, timeout_s: float) -> list[Known]:
     finally:
         connection.close()
     return [
-        Known(name, backend, tuple(members.split()))
-        for name, backend, members in zip(found.names, found.backends, found.members, strict=True)
+        Known(name, backend, tuple(keys.split()), tuple(secrets.split()))
+        for name, backend, keys, secrets in zip(
+            found.names, found.backends, found.keys, found.secrets, strict=True
+        )
     ]

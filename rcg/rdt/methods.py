@@ -5,6 +5,10 @@ Each method gets a hidden keyword, whose default names the method's transport. R
 with handles, so every handle tells it (``cluster.actor_method_transport``), and a call can name
 another one. The method of the user's runs inside: it never sees an envelope.
 
+The constructor gets one, too: its default is a secret of the class, from which the secret of each
+actor follows (``rcg.rdt.process``). So whoever has a handle, and the actor, however often it runs
+again, know the same secret, and it is nowhere else than where Ray keeps the class.
+
 The functions here go to the actors by value, as the class does. So they name only what can be
 imported there.
 """
@@ -13,9 +17,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import secrets
 from typing import Any, Final
 
-from rcg.cluster import HIDDEN_KEYWORD
+from rcg.cluster import HIDDEN_KEYWORD, SECRET_KEYWORD
 from rcg.frames import left_out_by_ray
 from rcg.rdt.transports import told
 from rcg.runtime.actor.plain import PLAIN
@@ -117,22 +122,24 @@ def _is_generator(function: Any) -> bool:
 
 def _constructor(cls: type) -> Any:
     plain: Any = cls.__init__  # type: ignore[misc]
-    name = cls.__name__
+    name, secret = cls.__name__, secrets.token_hex(16)
 
     @left_out_by_ray
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         from rcg.rdt.running import constructed
 
-        constructed(name, plain, self, args, kwargs)
+        constructed(name, secret, plain, self, args, kwargs)
 
     if plain is not object.__init__:
         functools.update_wrapper(__init__, plain)
         del __init__.__wrapped__  # type: ignore[attr-defined]  # Ray would look behind it
-        __init__.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
+        signature = inspect.signature(plain)
     else:
-        __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        signature = inspect.Signature(
             [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
         )
+    hidden = _with_hidden(signature, SECRET_KEYWORD, secret)
+    __init__.__signature__ = hidden  # type: ignore[attr-defined]
     return __init__
 
 
@@ -191,7 +198,7 @@ def _wrapped(function: Any, keeps_tensors: bool) -> Any:
         made = method
     functools.update_wrapper(left_out_by_ray(made), function)
     del made.__wrapped__  # Ray would look behind it
-    made.__signature__ = _with_hidden(inspect.signature(function), told(transport))
+    made.__signature__ = _with_hidden(inspect.signature(function), HIDDEN_KEYWORD, told(transport))
     setattr(made, PLAIN, function)
     return made
 
@@ -257,8 +264,8 @@ def _targets_of(function: Any) -> dict[int | str, tuple[str, str]]:
     return found
 
 
-def _with_hidden(signature: inspect.Signature, transport: object) -> inspect.Signature:
-    hidden = inspect.Parameter(HIDDEN_KEYWORD, inspect.Parameter.KEYWORD_ONLY, default=transport)
+def _with_hidden(signature: inspect.Signature, name: str, default: object) -> inspect.Signature:
+    hidden = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
     parameters = list(signature.parameters.values())
     has_rest = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
     at = len(parameters) - 1 if has_rest else len(parameters)

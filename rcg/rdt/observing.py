@@ -20,7 +20,7 @@ from rcg.error_text import shortened
 from rcg.errors import ActorDiedError, RcgError
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope, Holder, closed
-from rcg.rdt.process import Here, actor_holder, existing
+from rcg.rdt.process import Here, existing
 from rcg.text import bytes_text, plural, short_label, table, visible
 from rcg.threads import run_together
 from rcg.trace.model import TensorTransfer
@@ -75,6 +75,7 @@ class Owner:
         unkept: How many of these because nobody had said to keep them.
         answers: Whether it answered within half a second.
         death: Why it is dead, as far as that is known; "" if it may live.
+        refused: The connections that it has refused, by reason, as text.
     """
 
     label: str
@@ -85,6 +86,7 @@ class Owner:
     unkept: int
     answers: bool
     death: str = ""
+    refused: str = "none"
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,8 @@ def _owner_line(owner: Owner) -> str:
         return f"{name} does not answer: it is stopped, or is being started"
     line = f"{name} holds {plural(owner.objects, 'object')} of {bytes_text(owner.bytes)}"
     line += f", has freed {owner.freed}"
-    return line + (f", {owner.unkept} because nobody kept them" if owner.unkept else "")
+    line += f", {owner.unkept} because nobody kept them" if owner.unkept else ""
+    return line + (f"; refused connections: {owner.refused}" if owner.refused != "none" else "")
 
 
 def report_tensors() -> TensorsReport | None:
@@ -200,7 +203,7 @@ def transfers_between(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
     ours = existing()
     if ours is None:
         return ()
-    holders = [actor_holder(actor, label) for actor, label in ours.peers.items()]
+    holders = list(ours.peers.values())
 
     def question(number: int) -> Message:
         return AskTransfers(number=number, start_ns=start_ns, end_ns=end_ns)
@@ -235,7 +238,8 @@ def _owner(holder: Holder, found: dict[str, Any] | None, death: str) -> Owner:
     if found is None:
         return Owner(holder.label, 0, 0, 0, 0, 0, answers=False, death=death)
     objects, size, freed, unkept = found["counts"]
-    return Owner(holder.label, found["pid"], objects, size, freed, unkept, answers=True)
+    counts = objects, size, freed, unkept
+    return Owner(holder.label, found["pid"], *counts, answers=True, refused=found["refused"])
 
 
 def _death_of(ours: Here, holder: Holder) -> str | None:
@@ -266,7 +270,7 @@ def _ask(
         others, lambda number: AskHeld(number=number), lambda holder: _death_of(ours, holder)
     )
     if ours.holder.key in several:
-        told[ours.holder.key] = ours.store.told()
+        told[ours.holder.key] = ours.service.told()
     answers: dict[str, dict[str, Any] | None] = dict.fromkeys(several)
     for key, text in told.items():
         read = answers[key] = json.loads(text)

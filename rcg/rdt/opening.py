@@ -212,8 +212,8 @@ def _group_for(ours: Here, envelope: Envelope, transport: Transport, *, is_asked
     if not transport.needs_group:
         return ""
     holder, backend = envelope.holder, transport.name
-    groups = [(each.name, each.keys) for each in ours.groups.with_member(holder.key, backend)]
-    names = [name for name, _ in usable_groups(groups)]
+    groups = ours.groups.with_member(holder.key, backend)
+    names = [each.name for each in usable_groups(groups)]
     if len(names) == 1:
         return names[0]
     if names:

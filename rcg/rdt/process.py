@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this process has for passing tensors by reference: made when it is first needed.
 
-An actor of rcg listens at an address that follows from its id, so whoever has its handle can reach
-it, also while it is busy and before it has run any method. Other processes listen at an address
-that their envelopes tell.
+An actor of rcg listens at an address that follows from its id, and its secret follows from its id
+and the secret of its class, which Ray ships with handles. So whoever has its handle can reach it,
+also while it is busy and before it has run any method. Other processes listen at an address that
+their envelopes tell, with their secret.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import atexit
 import contextlib
 import errno
 import functools
+import hmac
 import itertools
 import os
 import secrets
@@ -41,12 +43,14 @@ if TYPE_CHECKING:  # its room is large, and every actor of rcg imports this one
 
 __all__ = [
     "Here",
-    "actor_holder",
     "actor_of",
     "check_reachable",
     "existing",
     "here",
+    "holder_of",
+    "holder_with",
     "is_reachable",
+    "key_of",
     "leave_session",
     "start_actor",
 ]
@@ -73,9 +77,8 @@ class Here:
         codec: Takes values apart.
     """
 
-    def __init__(self, actor: str, label: str) -> None:
-        key = _key_of(actor) if actor else _PREFIX + secrets.token_hex(8)
-        secret = actor or secrets.token_hex(16)
+    def __init__(self, actor: str, secret: str, label: str) -> None:
+        key = key_of(actor) if actor else _PREFIX + secrets.token_hex(8)
         self.pid = os.getpid()
         self.store = Store(key)
         self.groups = MemberGroups(key, _open_store)
@@ -93,8 +96,8 @@ class Here:
         # References to what this process makes that are held here, by the id of each: those to
         # one object are equal.
         self._refs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # The actors that make or take tensors in calls of this process: their names by their ids.
-        self.peers: dict[str, str] = {}
+        # The actors that make or take tensors in calls of this process, by their ids.
+        self.peers: dict[str, Holder] = {}
         # Ray's handles of these, as long as somebody else has them.
         self.handles: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._prefix = secrets.token_hex(8)
@@ -108,7 +111,7 @@ class Here:
         atexit.register(self.connections.close)
         atexit.register(self.news.close)
 
-    def note_peer(self, actor: str, handle: Any) -> str:
+    def note_peer(self, actor: str, handle: Any) -> Holder:
         """Note an actor that makes or takes tensors in a call of this process; the newest stay.
 
         Args:
@@ -116,23 +119,24 @@ class Here:
             handle: Ray's handle of it.
 
         Returns:
-            What messages call it.
+            How it is reached.
         """
         if actor not in self.handles:
             self.handles[actor] = handle
-        label = self.peers.get(actor)
-        if label is not None:
-            return label
-        label = self.peers[actor] = repr(handle)
+        found = self.peers.get(actor)
+        if found is not None:
+            return found
+        found = self.peers[actor] = holder_of(handle)
         if len(self.peers) > _MOST_PEERS:
             with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread did
                 del self.peers[next(iter(self.peers))]
-        return label
+        return found
 
     def label_of(self, key: str) -> str:
         """Return the name of the process whose store has an id, as far as it is known here."""
-        found = actor_of(key)
-        return self.peers.get(found, f"process {found[:8]}")
+        actor = actor_of(key)
+        found = self.peers.get(actor)
+        return f"process {actor[:8]}" if found is None else found.label
 
     def new_key(self) -> str:
         """Return the id of an object that this process is about to ask for."""
@@ -155,8 +159,8 @@ def _transfers(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
 
 
 _here: list[Here] = []
-# This process, if it is an actor that cannot listen: the name of its class, and why.
-_unreachable: Final[dict[int, tuple[str, Exception]]] = {}
+# This process, if it is an actor that cannot listen: its name, its secret, and why.
+_unreachable: Final[dict[int, tuple[str, str, Exception]]] = {}
 _making: Final = threading.Lock()
 
 
@@ -177,12 +181,12 @@ def here() -> Here:
         with _making:
             found = existing() or _listening_again()
             if found is None:
-                found = _make("", f"process {os.getpid()}")
+                found = _make("", secrets.token_hex(16), f"process {os.getpid()}")
     return found
 
 
-def _make(actor: str, label: str) -> Here:
-    made = Here(actor, label)
+def _make(actor: str, secret: str, label: str) -> Here:
+    made = Here(actor, secret, label)
     try:
         made.open()
         _here[:] = [made]
@@ -199,7 +203,7 @@ def leave_session() -> None:
         ours.keeper.stop()
 
 
-def start_actor(name: str) -> None:
+def start_actor(name: str, class_secret: str) -> None:
     """Make the part of this process, an actor of rcg, and listen where its handles expect it.
 
     An actor that cannot, because it has no descriptor or thread left, works as others do, but what
@@ -207,39 +211,39 @@ def start_actor(name: str) -> None:
 
     Args:
         name: The name of its class.
+        class_secret: The secret of its class.
     """
     actor = cluster.current_actor_id()
     if actor is None or existing() is not None:
         return
-    label = f"Actor({name}, {actor})"
+    label, secret = f"Actor({name}, {actor})", _secret_of(class_secret, actor)
     until_s = time.monotonic() + _IN_USE_S
     with _making:
         while True:
             try:
-                _make(actor, label)
+                _make(actor, secret, label)
                 return
             except (OSError, RuntimeError, RcgError) as error:
                 is_in_use = getattr(error, "errno", None) == errno.EADDRINUSE
                 if not is_in_use or time.monotonic() > until_s:
                     _log.exception("rcg: %s cannot pass tensors by reference: it copies", label)
-                    _unreachable[os.getpid()] = name, without_frames(error)
+                    _unreachable[os.getpid()] = label, secret, without_frames(error)
                     return
                 time.sleep(_RETRY_S)
 
 
 def _listening_again() -> Here | None:
     """Return the part of an actor that could not listen, and can now. The caller has the lock."""
-    name, _ = _unreachable.get(os.getpid(), ("", None))
-    actor = cluster.current_actor_id() if name else None
+    label, secret, _ = _unreachable.get(os.getpid(), ("", "", None))
+    actor = cluster.current_actor_id() if label else None
     if actor is None:
         return None
     try:
-        found = Here(actor, f"Actor({name}, {actor})")
+        found = _make(actor, secret, label)
     except (OSError, RuntimeError, RcgError) as error:
-        _unreachable[os.getpid()] = name, without_frames(error)
+        _unreachable[os.getpid()] = label, secret, without_frames(error)
         return None
     del _unreachable[os.getpid()]
-    _here[:] = [found]
     return found
 
 
@@ -254,18 +258,30 @@ def is_reachable() -> bool:
 def check_reachable(_: Any) -> None:
     """Raise the error because of which others cannot reach this process; called in an actor."""
     if not is_reachable():
-        raise _unreachable[os.getpid()][1]
+        raise _unreachable[os.getpid()][2]
 
 
-@functools.lru_cache(maxsize=1024)
-def actor_holder(actor: str, label: str = "") -> Holder:
+def holder_of(handle: Any) -> Holder:
     """Return how an actor of rcg is reached.
 
     Args:
-        actor: Its id in hex.
+        handle: Ray's handle of it. With one of another actor nothing is reached.
+    """
+    actor = cluster.actor_id(handle)
+    secret = _secret_of(cluster.actor_class_secret(handle), actor)
+    return holder_with(key_of(actor), secret, repr(handle))
+
+
+def holder_with(key: str, secret: str, label: str = "") -> Holder:
+    """Return how an actor of rcg is reached.
+
+    Args:
+        key: The id of its store.
+        secret: Its secret.
         label: What errors call it.
     """
-    return Holder(_address_of(actor), _key_of(actor), actor, label, actor, cluster.node_id())
+    actor = actor_of(key)
+    return Holder(_address_of(actor), key, secret, label, actor, cluster.node_id())
 
 
 def actor_of(key: str) -> str:
@@ -273,12 +289,19 @@ def actor_of(key: str) -> str:
     return key.removeprefix(_PREFIX)
 
 
+def key_of(actor: str) -> str:
+    """Return the id of the store of the actor with an id."""
+    return _PREFIX + actor
+
+
 def _address_of(actor: str) -> str:
     return f"\0rcg-actor-{actor}"
 
 
-def _key_of(actor: str) -> str:
-    return _PREFIX + actor
+@functools.lru_cache(maxsize=1024)
+def _secret_of(class_secret: str, actor: str) -> str:
+    """Return the secret of an actor: one that is known of it opens no other of its class."""
+    return hmac.new(class_secret.encode(), actor.encode(), "sha256").hexdigest()[:32]
 
 
 def _open_store(holder: Holder, name: str) -> Any:

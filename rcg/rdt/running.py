@@ -38,19 +38,25 @@ _NO_CONTEXT: Final = nullcontext()
 
 @left_out_by_ray
 def constructed(
-    name: str, function: Callable[..., Any], actor: Any, args: tuple[Any, ...], kwargs: Named
+    name: str,
+    secret: str,
+    function: Callable[..., Any],
+    actor: Any,
+    args: tuple[Any, ...],
+    kwargs: Named,
 ) -> None:
     """Make this process an actor of rcg, and run the constructor of the user's.
 
     Args:
         name: The name of the class.
+        secret: The secret of the class.
         function: The constructor.
         actor: The actor.
         args: The arguments.
         kwargs: The keyword arguments.
     """
     opened_by_methods()
-    start_actor(name)
+    start_actor(name, secret)
     named = {key: _opened_by_constructor(each) for key, each in kwargs.items()}
     called(function, actor, tuple(map(_opened_by_constructor, args)), named)
 

@@ -79,7 +79,7 @@ class Service:
         store: The store.
         groups: The groups that this process is a member of.
         got: What this process got.
-        secret: What first messages must contain.
+        secret: What processes must prove to know.
         address: Where it listens, once it is open.
     """
 
@@ -99,6 +99,7 @@ class Service:
         self._got = got
         self._meetings = Stores(keeps_left=False)
         self.address = address
+        self._endpoint: endpoint.Endpoint | None = None  # once it is open
 
     def open(self) -> None:
         """Listen.
@@ -106,13 +107,18 @@ class Service:
         Raises:
             OutOfDescriptors: There is none left.
             OSError: Another process listens at the address.
-            RuntimeError: There is no thread left for it.
+            OutOfThreads: No more threads can be started.
         """
-        endpoint.serve(self, self.address)
+        self._endpoint = endpoint.serve(self, self.address)
 
     def close(self) -> None:
         """Listen no more; for a service that no process knows yet."""
         endpoint.abandon(self)
+
+    def told(self) -> bytes:
+        """Return what this process holds as JSON, for reports. Any thread."""
+        refused = "none" if self._endpoint is None else str(self._endpoint.refusals())
+        return self._store.told(refused)
 
     # --- on the endpoint's thread
 
@@ -171,8 +177,10 @@ class Service:
                     if received.message is None:
                         return
                     self._answer(connection, pidfd.fd, puller, received)
-        except (OSError, ValueError):
-            pass  # it hung up, or sent a wrong message
+        except OSError:
+            pass  # it hung up
+        except ValueError as error:
+            _log.warning("rcg: process %d sent a wrong message: %s", pid, describe_error(error))
         except Exception:  # noqa: BLE001 - the other side learns that the connection ended
             _log.exception("rcg: the tensors of %s cannot be sent", self.holder)
         finally:
@@ -192,7 +200,7 @@ class Service:
             case FreeTensors():
                 self._store.free(message.keys)
             case AskHeld():
-                self._tell(connection, message, self._store.told())
+                self._tell(connection, message, self.told())
             case AskTransfers():
                 chosen = [
                     each
@@ -213,7 +221,8 @@ class Service:
                     number=message.number,
                     names=tuple(each.name for each in found),
                     backends=tuple(each.backend for each in found),
-                    members=tuple(" ".join(each.keys) for each in found),
+                    keys=tuple(" ".join(each.keys) for each in found),
+                    secrets=tuple(" ".join(each.secrets) for each in found),
                 )
                 sockets.send(connection, answer)
             case _:

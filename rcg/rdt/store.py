@@ -260,8 +260,12 @@ class Store:
                 turn_s = 5.0
             del found
 
-    def told(self) -> bytes:
-        """Return what this process holds as JSON, for reports."""
+    def told(self, refused: str) -> bytes:
+        """Return what this process holds as JSON, for reports.
+
+        Args:
+            refused: The connections that it has refused.
+        """
         facts, now_s = self.facts(), time.monotonic()
         entries = [
             [
@@ -271,7 +275,8 @@ class Store:
             for each in self.entries()
         ]
         counts = [facts.held, facts.held_bytes, facts.freed, facts.unkept]
-        return json.dumps({"pid": os.getpid(), "counts": counts, "entries": entries}).encode()
+        found = {"pid": os.getpid(), "counts": counts, "entries": entries, "refused": refused}
+        return json.dumps(found).encode()
 
     def facts(self) -> StoreFacts:
         """Return what it holds and has done."""

@@ -2,13 +2,13 @@
 """The messages of the control socket, one class each; ``codec`` checks their fields.
 
 A process connects to the endpoint of the process that compiled a graph. Its first message is an
-``Opening``, which contains the id and the secret of the graph. From another node the secret is not
-sent, but proven (``proof``)::
+``Opening``, which contains the id of the graph. The secret of the graph is not sent, but proven
+(``proof``)::
 
-    process on another node         the process that it connects to
+    process                         the process that it connects to
                                <--  Challenge
       Prove + an Opening       -->
-                               <--  Proven             and then, as on one node:
+                               <--  Proven             and then:
 
     member of the graph             the process that compiled it
       Hello                    -->
@@ -195,7 +195,7 @@ class Opening(Message):
 
     Attributes:
         graph: The id of the graph that is meant.
-        secret: The graph's secret.
+        secret: The graph's secret; left out when it is sent.
     """
 
     graph: str
@@ -279,12 +279,12 @@ class UseTensors(Opening):
     pid: Number
 
 
-# --- before it, over TCP
+# --- before it
 
 
 @message
 class Challenge(Message):
-    """Prove that you know the secret. The first message of a listener for other nodes.
+    """Prove that you know the secret. The first message of a listener.
 
     Attributes:
         nonce: A text that it uses only once.
@@ -919,6 +919,7 @@ class JoinGroup(Message):
         rank: Of this member.
         labels: What errors call each member.
         keys: The id of each member's store.
+        secrets: The secret of each.
     """
 
     number: Number
@@ -928,6 +929,7 @@ class JoinGroup(Message):
     rank: Number
     labels: tuple[str, ...]
     keys: tuple[str, ...]
+    secrets: tuple[str, ...]
 
 
 @message
@@ -977,10 +979,12 @@ class GroupsHere(Message):
         number: Of the ``AskGroups``.
         names: The name of each group.
         backends: Its transport.
-        members: The ids of its members' stores, with spaces between them.
+        keys: The ids of its members' stores, with spaces between them.
+        secrets: The secrets of these, with spaces between them.
     """
 
     number: Number
     names: tuple[str, ...]
     backends: tuple[str, ...]
-    members: tuple[str, ...]
+    keys: tuple[str, ...]
+    secrets: tuple[str, ...]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proving to know the secret of a graph, between nodes, without sending it.
+"""Proving to know the secret of a service, without sending it.
 
-On one node the kernel says whose process the peer is; over TCP anybody may connect. So the listener
-first sends a ``Challenge`` with a number that it never uses again. The answer is ``Prove``, with
-the first message (its secret left out) beside it, and an HMAC over the numbers of both sides and
-the bytes of that message. The listener looks at nothing else before it has compared that.
-``Proven`` is its own HMAC: the other side learns that it has reached the graph.
+Over TCP anybody may connect. On one node the kernel says whose process the peer is, but a process
+of the same user may connect as well, and may listen at an address that another one has left. So the
+listener first sends a ``Challenge`` with a number that it never uses again. The answer is
+``Prove``, with the first message (its secret left out) beside it, and an HMAC over the numbers of
+both sides and the bytes of that message. The listener looks at nothing else before it has compared
+that. ``Proven`` is its own HMAC: the other side looks at nothing else before it has compared that.
 
 A proof cannot be used again, because the next challenge has another number, nor sent back, because
 each direction has a label of its own. It is a proof of how a connection begins: what follows is not

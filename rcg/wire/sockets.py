@@ -32,6 +32,7 @@ __all__ = [
     "connect",
     "listen",
     "packed",
+    "peer_name_of",
     "peer_of",
     "receive",
     "send",
@@ -102,6 +103,13 @@ def peer_of(connection: Connection) -> tuple[int, int]:
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )
     return pid, uid
+
+
+def peer_name_of(connection: Connection) -> str:
+    """Return where the other end of a connection is, for people."""
+    if isinstance(connection, PacketStream):
+        return connection.address
+    return f"process {peer_of(connection)[0]}"
 
 
 def packed(message: Message, body: bytes | bytearray | memoryview = b"") -> bytes:

@@ -25,7 +25,15 @@ from rcg.wire.codec import encode
 from rcg.wire.payloads import PreparedPayloads
 from tests.cluster.nodes import is_spread
 from tests.cluster.stage import Plain
-from tests.peers import descriptors, mutants, none_left, told, until, with_descriptors
+from tests.peers import (
+    descriptors,
+    enter,
+    mutants,
+    none_left,
+    told,
+    until,
+    with_descriptors,
+)
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -218,7 +226,7 @@ def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, val
         for data in mutants(json.loads(encode(good)), seed=count, count=30):
             connection = sockets.connect(control.address, 60)
             use = messages.Use(graph=graph.get_id(), secret=control.secret)
-            sockets.send(connection, use)
+            enter(connection, use)
             with sockets.receive(connection) as ready:
                 assert ready.message == messages.Ready()
             with_descriptors(connection, data.partition(b"\0")[0] + b"\0" + body, given)

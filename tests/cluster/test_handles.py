@@ -23,7 +23,7 @@ from rcg.runtime.remote.owner import ask_report
 from rcg.wire import sockets
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
-from tests.peers import suspend
+from tests.peers import challenge_of, is_over, suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -397,13 +397,15 @@ def test_a_message_that_is_not_ours_harms_nothing(stages):
         use = {"type": "use", "graph": graph.get_id()}
         for message in ({**use, "secret": "\u00e9"}, use, {"type": "use"}, {"type": 3}):
             connection = sockets.connect(graph._engine.session.control.address, GUARD_S)
+            challenge_of(connection)
             connection.send(json.dumps(message).encode() + b"\0")
             with sockets.receive(connection) as received:
                 assert received.message is None
             connection.close()
         raw = sockets.connect(graph._engine.session.control.address, GUARD_S)
+        challenge_of(raw)
         raw.send(b"no json at all")
-        assert raw.recv(10) == b""
+        assert is_over(raw)
         raw.close()
         assert rcg.get(graph.execute(1)) == 1
 

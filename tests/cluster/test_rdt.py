@@ -28,6 +28,9 @@ from rcg.experimental.collective import (
     get_collective_groups,
 )
 from rcg.rdt import memberships
+from rcg.rdt.process import holder_of
+from rcg.runtime.control.joining import check_user, join
+from rcg.wire.messages import UseTensors
 from tests.cluster.stage import GUARD_S
 from tests.peers import ctrl_c_anywhere, descriptors, no_threads, suspend
 
@@ -862,6 +865,24 @@ def test_the_report_says_who_holds_what_and_who_waits(pair):
     assert (states[plain.hex()], states[failed.hex()]) == ("no tensors", "failed")
     bundle = report._repr_mimebundle_()
     assert "being made" in bundle["text/html"] and "<script" not in bundle["text/html"]
+
+
+def test_the_id_of_an_actor_opens_nothing_and_the_report_counts_who_tried(pair):
+    """``/proc/net/unix`` shows it to every process, as a part of the actor's address."""
+    a, b = pair
+    ref = a.make.remote(1)
+    rcg.wait([ref], timeout=GUARD_S)
+    before = {each.label: each.refused for each in rcg.report().tensors.owners}[repr(a)]
+    holder = holder_of(rcg.unwrap(a))
+    assert holder.actor in holder.address and holder.actor not in holder.secret
+    for secret in (holder.actor, holder.key, holder_of(rcg.unwrap(b)).secret):
+        opening = UseTensors(graph=holder.key, secret=secret, key="", pid=1)
+        with pytest.raises(ConnectionAbortedError):
+            join(holder.address, opening, GUARD_S, check_user)
+    after = {each.label: each.refused for each in rcg.report().tensors.owners}[repr(a)]
+    assert after != before and "wrong secret" in after
+    assert f"; refused connections: {after}" in str(rcg.report())
+    assert get(b.total.remote(ref)) == BIG
 
 
 def test_the_report_names_an_owner_that_does_not_answer_and_says_which_is_dead_and_why(pair):

@@ -247,3 +247,56 @@ for comm in found.values():
 print("ok")
 """
     assert printed(HEAD + program) == "ok"
+
+
+def test_a_process_that_is_no_rank_takes_no_ranks_place():
+    """It connects first, and says what a rank would say: once, and then whenever ranks listen."""
+    program = """
+import subprocess, sys
+
+STRANGER = '''
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+connection.sendall(bytes(8))
+print(flush=True)
+sys.stdin.read()
+'''
+known = {"127.0.0.1": gloo_group._address_at("127.0.0.1")}
+
+class Attacked(Slow):
+    '''Has a stranger connect to each rank before the others hear of its address.'''
+
+    def set(self, key, value):
+        attempt, _, rest = key.partition("/gloo/")
+        if rest and int(attempt) < self.times:
+            for _, port in gloo_group._addresses_in(value, known):
+                command = [sys.executable, "-c", STRANGER, str(port)]
+                made = subprocess.Popen(command, stdin=-1, stdout=-1)
+                strangers.append(made)
+                made.stdout.readline()
+        super().set(key, value)
+
+strangers = []
+gloo_group._ATTEMPTS = 2
+for times in (1, 2):
+    store = Attacked(0)
+    store.times = times
+    found = {}
+    join(opening(store, found))
+    if times == 1:
+        given, got = torch.arange(3.0), torch.zeros(3)
+        sending = threading.Thread(target=found[0].send, args=([given], 1))
+        sending.start()
+        found[1].recv([got], 0)
+        join([sending])
+        assert got.equal(given)
+        for comm in found.values():
+            comm.destroy()
+    else:
+        assert all("is no rank of the group" in str(error) for error in found.values()), found
+for each in strangers:
+    each.kill()
+    each.wait()
+print("ok")
+"""
+    assert printed(HEAD + program) == "ok"

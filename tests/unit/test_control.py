@@ -32,11 +32,15 @@ from rcg.wire import liveness, messages, sockets
 from rcg.wire.liveness import How
 from tests.peers import (
     GUARD_S,
+    admit,
+    challenge_of,
     ctrl_c_anywhere,
     descriptors,
+    enter,
     is_over,
     mutants,
     none_left,
+    proven,
     told,
     until,
     with_descriptors,
@@ -58,7 +62,10 @@ def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kin
     given = [os.dup(served.segments[0]) for _ in range(count)]
     for name, data in zip(PROCESSES, mutants(as_json(good), count, 60), strict=False):
         with served.stranger() as stranger:
-            with_descriptors(stranger, data.replace(b"NAME", name.encode()), given)
+            said = data.replace(b"NAME", name.encode())
+            body = said.removesuffix(b"\0")  # half of them know the secret
+            known = proven(challenge_of(stranger), good, body)
+            with_descriptors(stranger, said if len(name) % 2 else known, given)
             stranger.shutdown(socket.SHUT_WR)
             assert is_over(stranger)
     for fd in given:
@@ -89,7 +96,7 @@ def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good
     given = [os.dup(served.segments[0]) for _ in range(count)]
     for name, data in zip(PROCESSES, mutants(as_json(good), count, 40), strict=False):
         with served.stranger() as member:
-            sockets.send(member, served.hello(name))
+            enter(member, served.hello(name))
             with sockets.receive(member, 8) as answer:
                 assert isinstance(answer.message, messages.Welcome)
             with_descriptors(member, data, given)
@@ -128,7 +135,7 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
     def answer(data: bytes) -> None:
         connection, _ = server.accept()
         with connection:
-            connection.recv(1 << 16)
+            admit(connection, "secret")
             with_descriptors(connection, data, given)
 
     good = messages.Welcome(arenas=(True, False, True))
@@ -168,7 +175,7 @@ def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, go
         thread = threading.Thread(target=join)
         thread.start()
         connection, _ = server.accept()
-        connection.recv(1 << 16)
+        admit(connection, "secret")
         sockets.send(connection, messages.Welcome(arenas=(True,)), fds)
         thread.join()
         loop = Loop()
@@ -235,8 +242,8 @@ def is_ended_count(connections: list[socket.socket]) -> int:
     """How many of these the peer has ended."""
     poller = select.poll()
     for each in connections:
-        poller.register(each, select.POLLIN)
-    return len(poller.poll(0))
+        poller.register(each, 0)
+    return sum(bool(event & select.POLLHUP) for _, event in poller.poll(0))
 
 
 def test_the_oldest_silent_stranger_is_ended_first(served):

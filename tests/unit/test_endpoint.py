@@ -20,10 +20,18 @@ from rcg.runtime.control import connections, endpoint
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.sleepers import Sleepers
-from rcg.wire import messages, sockets
+from rcg.wire import messages, proof, sockets
 from rcg.wire.codec import Message, message
 from rcg.wire.liveness import Ending
-from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, is_over, until
+from tests.peers import (
+    GUARD_S,
+    challenge_of,
+    ctrl_c_anywhere,
+    descriptors,
+    enter,
+    is_over,
+    until,
+)
 from tests.served import Loop, Served, control_threads, is_served, listening, together
 
 MANY = 50
@@ -185,7 +193,11 @@ def test_a_graph_that_comes_while_the_endpoint_ends_is_served(graphs, at, monkey
 
 def answer_to(graph: Served, opening: messages.Opening) -> Message | None:
     with graph.stranger() as stranger:
-        sockets.send(stranger, opening)
+        sent, body = proof.prove(opening, challenge_of(stranger))
+        sockets.send(stranger, sent, body=body)
+        with sockets.receive(stranger) as received:
+            if not isinstance(received.message, messages.Proven):
+                return received.message
         with sockets.receive(stranger, 8) as received:
             return received.message
 
@@ -235,7 +247,7 @@ def test_a_stranger_only_opens_and_a_member_never_does(graphs):
             sockets.send(stranger, sent)
             assert is_over(stranger)
     with graph.stranger() as member:
-        sockets.send(member, graph.hello("a0"))
+        enter(member, graph.hello("a0"))
         with sockets.receive(member, 8) as answer:
             assert isinstance(answer.message, messages.Welcome)
         sockets.send(member, graph.hello("a1"))
@@ -251,7 +263,7 @@ def test_a_stranger_only_opens_and_a_member_never_does(graphs):
 def test_a_member_that_floods_and_never_reads_holds_up_no_other_graph(graphs):
     flooded, other = graphs("a0"), graphs()
     with flooded.stranger() as member:
-        sockets.send(member, flooded.hello("a0"))
+        enter(member, flooded.hello("a0"))
         with sockets.receive(member, 8):
             pass
         answer = messages.Here(number=0, clock_ns=0, stack=("x" * 30_000,))
@@ -344,7 +356,7 @@ def test_a_service_of_another_kind_has_messages_of_its_own(graphs):
     served_by = endpoint.serve(service)
     assert served_by.address == graph.control.address
     with graph.stranger() as stranger:
-        sockets.send(stranger, Knock(graph="echo", secret="secret"))
+        enter(stranger, Knock(graph="echo", secret="secret"))
         for text in ("come in", "x", "go"):
             with sockets.receive(stranger) as received:
                 assert received.message == Echo(text=text)

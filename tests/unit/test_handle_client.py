@@ -29,6 +29,7 @@ from rcg.wire.codec import encode
 from rcg.wire.payloads import PreparedPayloads, open_payloads
 from tests.peers import (
     GUARD_S,
+    admit,
     ctrl_c_anywhere,
     descriptors,
     mutants,
@@ -80,7 +81,7 @@ class Owner:
             with connection:
                 if self._is_closing:
                     return
-                connection.recv(1 << 16)
+                admit(connection, self.facts.secret)
                 with contextlib.suppress(OSError):
                     if self._ready:
                         sockets.send(connection, messages.Ready())

@@ -1,17 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proofs of knowing a secret: they hold for one connection, one message and one direction."""
+"""Proofs of knowing a secret: they hold for one connection, one message and one direction.
+
+And that nothing of a peer is unpickled, or reaches a service, before its proof: at both ends.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
+import os
+import pickle
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.wire import proof
-from rcg.wire.codec import encode
-from rcg.wire.messages import Challenge, Stop, Use, UseStore
+from rcg.errors import RcgError
+from rcg.ir.signature import ExecutionSignature
+from rcg.rdt.connection import Connection
+from rcg.rdt.envelope import Holder
+from rcg.rdt.groups import MemberGroups
+from rcg.rdt.service import Service
+from rcg.rdt.store import Store
+from rcg.runtime.control import endpoint
+from rcg.runtime.control.client import ControlClient
+from rcg.runtime.control.endpoint import Endpoint
+from rcg.runtime.control.refusals import Refusals
+from rcg.runtime.control.services import Handler, Peer
+from rcg.runtime.control.store_client import ControlStore
+from rcg.runtime.remote.client import Client
+from rcg.runtime.remote.owner import HandleFacts, ask_report
+from rcg.wire import messages, proof, sockets
+from rcg.wire.codec import Message, encode
+from rcg.wire.liveness import Ending
+from rcg.wire.messages import Challenge, Opening, Stop, Use, UseStore
+from tests.peers import GUARD_S, challenge_of, enter, is_over, until
 
 SECRET = "5ec4e7"
 OPENING = UseStore(graph="cafe", secret=SECRET, group="g0")
@@ -79,3 +107,242 @@ def test_only_an_opening_of_the_same_graph_comes_with_a_proof():
     for wrong in (encode(Stop()), encode(Use(graph="other", secret="")), b"", b"x", b"\x80\x04N."):
         with pytest.raises(ValueError):
             proof.opening_of(sent, wrong)
+
+
+# --- before the proof: a service
+
+
+def ran() -> None:
+    """What a hostile pickle has whoever unpickles it do."""
+    Hostile.count += 1
+
+
+class Hostile:
+    """Runs code where it is unpickled."""
+
+    count: ClassVar[int] = 0
+
+    def __reduce__(self) -> Any:
+        return ran, ()
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> Iterator[None]:
+    Hostile.count = 0
+    yield
+    assert Hostile.count == 0
+
+
+HOSTILE = pickle.dumps(Hostile())
+JOIN = messages.JoinGroup(
+    number=1,
+    group="g",
+    token="",
+    backend="gloo",
+    rank=0,
+    labels=(),
+    keys=(),
+    secrets=(),
+)
+ASKED = [JOIN, messages.SendTensors(number=2, key="k"), messages.Execute(number=3)]
+KINDS = [getattr(messages, name) for name in messages.__all__]
+OPENINGS = [
+    kind(**{each.name: 0 if each.name == "pid" else "x" for each in fields(kind)})
+    for kind in KINDS
+    if issubclass(kind, Opening) and kind is not Opening
+]
+
+
+def ways_in(opening: Opening, asked: Challenge) -> Iterator[bytes]:
+    """What is no proof, with a pickle beside it; the opening has the right secret."""
+    sent, body = proof.prove(opening, asked)
+    yield sockets.packed(opening, HOSTILE)  # in the clear
+    for wrong in ("", opening.graph, opening.secret[:-1]):
+        yield sockets.packed(*proof.prove(replace(opening, secret=wrong), asked))
+    yield sockets.packed(*proof.prove(opening, proof.challenge()))
+    yield sockets.packed(sent, HOSTILE)
+    yield sockets.packed(sent, body + b" ")
+    yield sockets.packed(replace(sent, proof=""), HOSTILE)
+    for each in ASKED:
+        yield sockets.packed(each, HOSTILE)
+    yield HOSTILE
+
+
+class Spy:
+    """A service that notes what reaches it."""
+
+    def __init__(self) -> None:
+        self.service_id, self.secret, self.is_over = "spied", SECRET, False
+        self.reached: list[Message] = []
+
+    def look(self) -> None:
+        pass
+
+    def lost(self, peer: Peer, ending: Ending) -> None:
+        pass
+
+    def fail(self, why: str) -> None:
+        raise AssertionError(why)
+
+    def released(self) -> None:
+        pass
+
+    def _reached(self, peer: Peer, message: Message) -> bool:
+        self.reached.append(message)
+        return False
+
+    handlers: ClassVar[Mapping[type[Message], Handler]] = dict.fromkeys(
+        map(type, (*OPENINGS, *ASKED)), _reached
+    )
+
+
+@contextlib.contextmanager
+def serving(service: Any, address: str = "") -> Iterator[Endpoint]:
+    made = endpoint.serve(service, address) if isinstance(service, Spy) else service._endpoint
+    try:
+        yield made
+    finally:
+        made.abandon_service(service)
+        made._thread.join(GUARD_S)
+
+
+def test_nothing_reaches_a_service_without_a_proof(caplog):
+    """Of no kind of first message, in no way; each is counted, and not each is logged."""
+    spy = Spy()
+    count = 0
+    with serving(spy) as served:
+        for each in OPENINGS:
+            opening = replace(each, graph=spy.service_id, secret=SECRET)
+            with sockets.connect(served.address, GUARD_S) as stranger:
+                known = list(ways_in(opening, challenge_of(stranger)))
+            for at in range(len(known)):
+                with sockets.connect(served.address, GUARD_S) as stranger:
+                    said = list(ways_in(opening, challenge_of(stranger)))[at]
+                    stranger.send(said)
+                    assert is_over(stranger)
+                count += 1
+        until(lambda: served.refusals().total >= count)
+        found = served.refusals()
+        assert found.wrong_secret + found.garbage == count and not spy.reached
+        with sockets.connect(served.address, GUARD_S) as known_one:  # and with one, it does
+            enter(known_one, replace(OPENINGS[0], graph=spy.service_id, secret=SECRET))
+            assert is_over(known_one)
+        assert len(spy.reached) == 1 and served.refusals() == found
+    told = [each.getMessage() for each in caplog.records]
+    assert f"rcg: refused a connection from process {os.getpid()}: it did not prove" in told[0]
+    assert 4 < len(told) < count / 2
+
+
+@pytest.fixture
+def holder() -> Iterator[Holder]:
+    """A process that holds tensors."""
+    key, address = "tensors-cafe", f"\0rcg-actor-of-a-test-{os.getpid()}"
+    service = Service(Store(key), MemberGroups(key, print), deque(), SECRET, address)
+    with serving(service):
+        yield Holder(service.address, key, SECRET, "Actor(Maker, cafe)", "cafe", "")
+
+
+def test_the_service_of_tensors_unpickles_nothing_without_a_proof(holder):
+    opening = messages.UseTensors(graph=holder.key, secret=SECRET, key="", pid=1)
+    with sockets.connect(holder.address, GUARD_S) as stranger:
+        count = len(list(ways_in(opening, challenge_of(stranger))))
+    for at in range(count):
+        with sockets.connect(holder.address, GUARD_S) as stranger:
+            said = list(ways_in(opening, challenge_of(stranger)))[at]
+            with contextlib.suppress(ConnectionError):
+                for each in (said, *(sockets.packed(message, HOSTILE) for message in ASKED)):
+                    stranger.send(each)
+            assert is_over(stranger)
+    assert Hostile.count == 0
+    with sockets.connect(holder.address, GUARD_S) as known:
+        enter(known, opening)
+        sockets.send(known, JOIN, body=HOSTILE)
+        for expected in (messages.Ready, messages.GroupChanged):
+            with sockets.receive(known) as received:
+                assert isinstance(received.message, expected)
+    assert Hostile.count == 1  # so what has a proof is trusted, and the above could fail
+    Hostile.count = 0
+
+
+def test_a_wrong_message_to_the_service_of_tensors_is_logged(holder, caplog):
+    with sockets.connect(holder.address, GUARD_S) as known:
+        enter(known, messages.UseTensors(graph=holder.key, secret=SECRET, key="", pid=1))
+        sockets.send(known, Stop())
+        assert is_over(known)
+    until(lambda: caplog.records)
+    assert f"process {os.getpid()} sent a wrong message: " in caplog.records[0].getMessage()
+
+
+def test_another_user_is_refused_and_counted(monkeypatch):
+    spy = Spy()
+    with serving(spy) as served:
+        monkeypatch.setattr(os, "getuid", lambda: -2)
+        with sockets.connect(served.address, GUARD_S) as stranger:
+            assert stranger.recv(1 << 16) == b""  # not even a challenge
+        until(lambda: served.refusals() == Refusals(other_user=1))
+
+
+# --- before the proof: who connects to something else
+
+
+def facts_of(address: str) -> HandleFacts:
+    return HandleFacts(
+        graph_id="cafe",
+        address=address,
+        secret=SECRET,
+        owner_pid=os.getpid(),
+        node=None,
+        signature=ExecutionSignature.of([None]),
+        buffers=(),
+        outputs=(),
+        is_multi=False,
+        get_timeout_s=None,
+        submit_timeout_s=None,
+    )
+
+
+CLIENTS: dict[str, Callable[[str], object]] = {
+    "member": lambda address: ControlClient(address, "cafe", SECRET, "a0"),
+    "rank": lambda address: ControlStore(address, "cafe", SECRET, "g"),
+    "handle": lambda address: Client(facts_of(address)),
+    "report": lambda address: ask_report(facts_of(address)),
+    "taker of tensors": lambda address: Connection(
+        Holder(address, "tensors-cafe", SECRET, "Actor(Maker, cafe)", "cafe", ""), ""
+    ),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+def test_what_listens_at_an_address_without_the_secret_gets_nothing_and_is_not_heard(client):
+    """A process that took the address of one that has ended, for instance."""
+    address = f"\0rcg-squatted-{os.getpid()}-{id(client)}"
+    got: list[bytes] = []
+
+    def answer(connection: socket.socket, how: str) -> None:
+        if how:
+            sockets.send(connection, proof.challenge(), body=HOSTILE)
+            got.append(connection.recv(1 << 16))
+            sent = got[-1].partition(b'"proof": "')[2][:64].decode()
+            found = {"its own": sent, "wrong": "0" * 64}.get(how)
+            if found is not None:
+                sockets.send(connection, messages.Proven(proof=found), body=HOSTILE)
+        with contextlib.suppress(ConnectionError):
+            for each in (messages.Ready(), messages.Welcome(arenas=()), messages.Reported()):
+                sockets.send(connection, each, body=HOSTILE)
+            got.append(connection.recv(1 << 16))
+
+    for how in ("", "none", "wrong", "its own"):
+        with sockets.listen(address) as listener:
+            listener.setblocking(True)
+
+            def squat(listener=listener, how=how) -> None:
+                with listener.accept()[0] as connection:
+                    answer(connection, how)
+
+            thread = threading.Thread(target=squat)
+            thread.start()
+            with pytest.raises(RcgError):
+                client(address)
+            thread.join(GUARD_S)
+            assert not thread.is_alive()
+    assert any(got) and not any(SECRET.encode() in each for each in got)

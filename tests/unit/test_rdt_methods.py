@@ -68,6 +68,32 @@ def test_methods_get_a_hidden_keyword_that_names_their_transport() -> None:
     ]
 
 
+class _Handle:
+    """What Ray ships with a handle."""
+
+    def __init__(self, cls: Any) -> None:
+        parameters = inspect.signature(cls.__init__).parameters
+        self._ray_method_signatures = {"__init__": list(parameters.values())[1:]}
+
+
+def test_the_constructor_gets_a_secret_that_handles_tell_and_the_actor_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Made:
+        def __init__(self, x: int, **others: int) -> None:
+            self.x = x, others
+
+    known: list[str] = []
+    monkeypatch.setattr(running, "start_actor", lambda _, secret: known.append(secret))
+    classes: list[Any] = [derived(each) for each in (Made, Made, Worker)]
+    told = [cluster.actor_class_secret(_Handle(each)) for each in classes]
+    assert len(set(told)) == 3 and all(len(each) == 32 for each in told)
+    assert classes[1](1, y=2).x == (1, {"y": 2})
+    classes[2]()
+    assert known == told[1:]
+    assert cluster.actor_class_secret(_Handle(Made)) == cluster.actor_class_secret(object()) == ""
+
+
 def test_the_rest_of_the_class_stays_as_it_is() -> None:
     cls: Any = derived(Worker)
     assert (cls.__name__, cls.__qualname__, cls.__module__) == ("Worker", "Worker", __name__)

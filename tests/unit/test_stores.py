@@ -18,7 +18,17 @@ from rcg.errors import CommError, GroupAborted
 from rcg.runtime.control.store_client import MAX_VALUE_BYTES, ControlStore
 from rcg.wire import messages, sockets
 from tests.crews import ThreadMember, is_asleep
-from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, is_over, mutants, until
+from tests.peers import (
+    GUARD_S,
+    challenge_of,
+    ctrl_c_anywhere,
+    descriptors,
+    enter,
+    is_over,
+    mutants,
+    proven,
+    until,
+)
 from tests.served import Served, as_json
 
 
@@ -211,7 +221,7 @@ def test_a_rank_that_does_not_read_its_answers_is_cut_off_and_delays_nobody(serv
     store.set("key", b"x" * MAX_VALUE_BYTES)
     with served.stranger() as silent:
         opening = messages.UseStore(graph=served.graph_id, secret=served.control.secret, group="g")
-        sockets.send(silent, opening)
+        enter(silent, opening)
         with contextlib.suppress(ConnectionError):
             for number in range(1_000_000):
                 sockets.send(silent, messages.GetValue(number=number, key="key"))
@@ -259,8 +269,10 @@ def test_wrong_messages_end_their_own_connection_and_harm_no_store(served, kind)
         good = kind(**{name: fields[name] for name in hints})
     for data in mutants(as_json(good), 1, 60):
         with served.stranger() as stranger:
-            if kind is not messages.UseStore:
-                sockets.send(stranger, opening)
+            if kind is messages.UseStore:
+                data = proven(challenge_of(stranger), opening, data.removesuffix(b"\0"))
+            else:
+                enter(stranger, opening)
             with contextlib.suppress(OSError):
                 stranger.send(data)
                 stranger.shutdown(socket.SHUT_WR)

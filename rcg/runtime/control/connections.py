@@ -61,10 +61,10 @@ class Connections:
             os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK
         )
         self._poller.register(self._doorbell.fd, select.POLLIN)
-        self._tally = Tally()  # of connections from other nodes
+        self._tally = Tally()
         self._is_closed = False
         try:
-            self.reception = Reception(LocalDoor(address), self._poller, Tally())
+            self.reception = Reception(LocalDoor(address), self._poller, self._tally)
         except BaseException:
             self._doorbell.close()
             raise
@@ -91,7 +91,7 @@ class Connections:
         self.ring()  # so that the poller looks there
 
     def refusals(self) -> Refusals:
-        """Return how many connections of other nodes were refused. Any thread."""
+        """Return how many connections were refused. Any thread."""
         return self._tally.so_far
 
     def serve_round(self) -> None:
@@ -224,7 +224,7 @@ class Connections:
         except BlockingIOError:
             raise
         except (OSError, ValueError):
-            reception.tally.count("garbage")
+            reception.tally.count("garbage", sockets.peer_name_of(stranger.connection))
             return None
         with received:
             try:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doors of an endpoint: an abstract address for its own node, TCP addresses for others.
 
-A door says how it listens, and what happens first with a connection that comes through it. On this
-node the kernel tells whose process the peer is. From another node anybody may come, so the
-connection is sent a challenge before it is heard.
+A door says how it listens, and what happens first with a connection that comes through it: it is
+sent a challenge before anything of it is read (``rcg.wire.proof``). On this node the kernel also
+tells whose process the peer is.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from dataclasses import dataclass
@@ -29,11 +30,11 @@ class Stranger:
 
     Attributes:
         connection: The connection.
-        asked: What it must answer; None if it need not.
+        asked: What it must answer.
     """
 
     connection: Connection
-    asked: Challenge | None = None
+    asked: Challenge
 
 
 class Door(Protocol):
@@ -45,10 +46,11 @@ class Door(Protocol):
 
     listener: socket.socket
 
-    def admit(self, accepted: socket.socket) -> Stranger | None:
-        """Return the connection of an accepted socket, or close it if it may not come in.
+    def admit(self, accepted: socket.socket) -> Stranger:
+        """Challenge the connection of an accepted socket; closes it if this raises.
 
         Raises:
+            PermissionError: It is of another user.
             OSError: It is over.
         """
 
@@ -69,13 +71,19 @@ class LocalDoor:
     def __init__(self, address: str) -> None:
         self.listener = sockets.listen(address)
 
-    def admit(self, accepted: socket.socket) -> Stranger | None:
-        """Let in processes of this user alone."""
-        if sockets.peer_of(accepted)[1] != os.getuid():
+    def admit(self, accepted: socket.socket) -> Stranger:
+        """Challenge a process of this user; others may not come in."""
+        try:
+            uid = sockets.peer_of(accepted)[1]
+            if uid != os.getuid():
+                raise PermissionError(errno.EPERM, f"a process of the user {uid}")
+            accepted.setblocking(True)
+            asked = proof.challenge()
+            sockets.send(accepted, asked, may_wait=False)
+            return Stranger(accepted, asked)
+        except BaseException:
             accepted.close()
-            return None
-        accepted.setblocking(True)
-        return Stranger(accepted)
+            raise
 
     def close(self) -> None:
         """Listen no more; idempotent."""
@@ -104,7 +112,7 @@ class TcpDoor:
         self._tls = None if files is None else tls.server_context(files)
         self.listener, self.address = addresses.listen_tcp(host, port_range())
 
-    def admit(self, accepted: socket.socket) -> Stranger | None:
+    def admit(self, accepted: socket.socket) -> Stranger:
         """Challenge a connection."""
         if self._tls is None:
             stream = PacketStream(accepted)

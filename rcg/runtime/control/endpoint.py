@@ -176,7 +176,7 @@ class Endpoint:
         return made.address
 
     def refusals(self) -> Refusals:
-        """Return how many connections of other nodes were refused so far, by reason."""
+        """Return how many connections were refused so far, by reason."""
         return self._connections.refusals()
 
     def abandon_service(self, service: Service) -> None:

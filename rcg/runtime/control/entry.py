@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may enter: the first message of a connection, and what it has to prove.
+"""Who may enter: a connection that has proved to know the secret of the service that it names.
 
-On one node it contains the secret of the service that it names. From another node it does not: the
-connection answers a challenge, and nothing of its message is looked at before that answer was found
-right, except the id of the service, to find the secret. Refusals of the latter kind are counted.
+Its first message answers a challenge. Nothing that came with it is looked at before that answer was
+found right, except the id of the service, to find the secret. Refusals are counted and logged.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 
 from rcg.runtime.control.doors import Stranger
 from rcg.runtime.control.refusals import Tally
 from rcg.runtime.control.services import Service
 from rcg.wire import proof, sockets
-from rcg.wire.messages import Challenge, Opening, Prove, UnknownGraph
+from rcg.wire.messages import Message, Opening, Prove, UnknownGraph
 from rcg.wire.packets import PacketStream
-from rcg.wire.sockets import Received
+from rcg.wire.sockets import Connection, Received
 
 __all__ = ["Entered", "entered"]
 
@@ -34,52 +32,42 @@ def entered(
         stranger: The connection.
         received: What it sent first.
         services: By id.
-        tally: Counts refusals of connections from other nodes.
+        tally: Counts refusals.
 
     Raises:
         OSError: The connection is over.
         ValueError: What came is no first message.
     """
-    if isinstance(stranger.connection, PacketStream) and stranger.asked is not None:
-        return _proven(stranger.connection, stranger.asked, received, services, tally)
-    opening = received.message
-    if not isinstance(opening, Opening):
-        return None
-    service = services.get(opening.graph)
-    if service is None or service.is_over:
-        sockets.send(stranger.connection, UnknownGraph(), may_wait=False)
-    elif secrets.compare_digest(opening.secret.encode(), service.secret.encode()):
-        return service, opening
-    return None
-
-
-def _proven(
-    stream: PacketStream,
-    asked: Challenge,
-    received: Received,
-    services: Mapping[str, Service],
-    tally: Tally,
-) -> Entered | None:
-    found = received.message
+    connection, asked, found = stranger.connection, stranger.asked, received.message
     if found is None:
         tally.count("silent")
         return None
+    peer = sockets.peer_name_of(connection)
     if not isinstance(found, Prove):
-        tally.count("wrong_secret" if isinstance(found, Opening) else "garbage")
+        tally.count("wrong_secret" if isinstance(found, Opening) else "garbage", peer)
         return None
     service = services.get(found.graph)
     if service is None or service.is_over:
         tally.count("unknown_graph")
-        stream.post(sockets.packed(UnknownGraph()))
+        _answer(connection, UnknownGraph())
         return None
     if not proof.is_proof(found, received.body, service.secret, asked):
-        tally.count("wrong_secret")
+        tally.count("wrong_secret", peer)
         return None
     try:
         opening = proof.opening_of(found, received.body)
     except ValueError:
-        tally.count("garbage")
+        tally.count("garbage", peer)
         raise
-    stream.is_proven = True
-    stream.post(sockets.packed(proof.answer(found, received.body, service.secret, asked)))
+    if isinstance(connection, PacketStream):
+        connection.is_proven = True
+    _answer(connection, proof.answer(found, received.body, service.secret, asked))
     return service, opening
+
+
+def _answer(connection: Connection, message: Message) -> None:
+    """Send an answer without waiting."""
+    if isinstance(connection, PacketStream):
+        connection.post(sockets.packed(message))
+    else:
+        sockets.send(connection, message, may_wait=False)

@@ -258,7 +258,7 @@ class GraphControl:
         return {node: address.host for node, address in found.items() if address is not None}
 
     def refusals(self) -> Refusals:
-        """Return how many connections of other nodes this process has refused, by reason."""
+        """Return how many connections this process has refused, by reason."""
         return self._endpoint.refusals()
 
     def stop(self) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connecting to the endpoint of another process: the same for members of graphs and for handles.
 
-On one node both sides know each other's process from the kernel. To another node the connection is
-TCP, and both sides prove that they know the graph's secret (``rcg.wire.proof``).
+Both sides prove that they know the secret of the service before they look at anything else of each
+other (``rcg.wire.proof``). On one node they also know each other's process from the kernel; to
+another node the connection is TCP.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from rcg.wire.sockets import Connection, Received
 __all__ = ["Joined", "check_user", "join"]
 
 
-_RETRY_S: Final = 0.01  # to a process of another node that ended the connection
+_RETRY_S: Final = 0.01  # to a process that ended the connection
 _CERTIFICATES: Final = (
     "only one side uses TLS, or with certificates that the other does not accept: set RAY_USE_TLS, "
     "RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT on all nodes alike"
@@ -100,7 +101,7 @@ def join(
         opening: The first message.
         timeout_s: For all of it.
         check: Called with the peer's (pid, uid) before anything is sent; raises to refuse it. Not
-            for TCP: there the peer proves that it knows the secret.
+            for TCP, where the kernel does not know them.
         descriptors: How many come with the answer.
 
     Raises:
@@ -149,8 +150,7 @@ def join(
                     joined.close()
                     if deadline.expired:
                         raise TimeoutError("too many processes connect at once")
-                    if remote is not None:
-                        time.sleep(_RETRY_S)
+                    time.sleep(_RETRY_S)
                 case _:
                     return joined
 
@@ -168,17 +168,18 @@ def _try_join(
         pid, uid = sockets.peer_of(connection)
         check(pid, uid)
         pidfd = liveness.pidfd_of(pid)
-        try:
-            sockets.send(connection, opening)
-        except ConnectionError:
-            pass  # it ended the connection already; the reason can still be read
-        if not sockets.wait_for_message(connection, pidfd.fd, deadline.remaining_s()):
-            raise ProcessLookupError(f"process {pid} has ended")
-        answer = sockets.receive(connection, descriptors)
-        if answer.is_reset:
-            # The kernel reports the end of the connection before messages sent earlier.
-            answer = sockets.receive(connection, descriptors)
-            answer.is_reset = answer.message is None
+
+        def hear(descriptors: int) -> Received:
+            if not sockets.wait_for_message(connection, pidfd.fd, deadline.remaining_s()):
+                raise ProcessLookupError(f"process {pid} has ended")
+            heard = sockets.receive(connection, descriptors)
+            if heard.is_reset:
+                # The kernel reports the end of the connection before messages sent earlier.
+                heard = sockets.receive(connection, descriptors)
+                heard.is_reset = heard.message is None
+            return heard
+
+        answer = _answer_of(connection, opening, hear, descriptors)
         connection.settimeout(None)
         return Joined(connection, pidfd, answer)
     except BaseException:
@@ -190,9 +191,14 @@ def _try_join(
 
 def _try_tcp(address: TcpAddress, opening: Opening, deadline: Deadline) -> Joined:
     stream = _connected(address, deadline)
+
+    def hear(_: int) -> Received:
+        sockets.wait_for_message(stream, -1, deadline.remaining_s())
+        return sockets.receive(stream)
+
     try:
         stream.settimeout(deadline.remaining_s())
-        answer = _answer_of(stream, opening, deadline)
+        answer = _answer_of(stream, opening, hear, 0)
         stream.settimeout(None)
         return Joined(stream, Descriptor(), answer)
     except BaseException as error:
@@ -240,10 +246,18 @@ def _connected(address: TcpAddress, deadline: Deadline) -> PacketStream:
     return PacketStream(tls.secured(connection, context, peer_timeout), name)
 
 
-def _answer_of(stream: PacketStream, opening: Opening, deadline: Deadline) -> Received:
+def _answer_of(
+    connection: Connection, opening: Opening, hear: Callable[[int], Received], descriptors: int
+) -> Received:
     """Prove that the secret is known, and return the first answer of a peer that does the same.
 
     Whoever has not proven that may only refuse.
+
+    Args:
+        connection: The connection.
+        opening: The first message.
+        hear: Returns the next message, with which so many descriptors may come.
+        descriptors: How many come with the answer.
 
     Raises:
         PermissionError: It does not know the secret.
@@ -251,9 +265,10 @@ def _answer_of(stream: PacketStream, opening: Opening, deadline: Deadline) -> Re
         ConnectionResetError: It ended the connection before it said anything.
         ValueError: It sent something else.
     """
-    first = _received(stream, deadline)
+    stream = connection if isinstance(connection, PacketStream) else None
+    first = hear(0)
     asked = first.message
-    if asked is None and not first.is_reset:
+    if asked is None and not first.is_reset and stream is not None:
         raise ConnectionResetError(
             errno.ECONNRESET,
             f"the process there ended the connection at once: it is ending, or {_CERTIFICATES}",
@@ -262,8 +277,8 @@ def _answer_of(stream: PacketStream, opening: Opening, deadline: Deadline) -> Re
         return _refusal(first)
     sent, body = proof.prove(opening, asked)
     with contextlib.suppress(ConnectionError):  # the reason can still be read
-        sockets.send(stream, sent, body=body)
-    second = _received(stream, deadline)
+        sockets.send(connection, sent, body=body)
+    second = hear(0)
     answered = second.message
     if answered is None and not second.is_reset:
         raise ConnectionAbortedError(
@@ -275,13 +290,9 @@ def _answer_of(stream: PacketStream, opening: Opening, deadline: Deadline) -> Re
         raise PermissionError(
             errno.EACCES, "what answers there does not know the secret of the graph"
         )
-    stream.takes_bodies = stream.is_proven = True
-    return _received(stream, deadline)
-
-
-def _received(stream: PacketStream, deadline: Deadline) -> Received:
-    sockets.wait_for_message(stream, -1, deadline.remaining_s())
-    return sockets.receive(stream)
+    if stream is not None:
+        stream.takes_bodies = stream.is_proven = True
+    return hear(descriptors)
 
 
 def _refusal(received: Received) -> Received:

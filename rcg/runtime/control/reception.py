@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A listening socket, and the connections that have not sent a message yet: strangers.
+"""A listening socket, and the connections that have not answered their challenge yet: strangers.
 
 Every process of the machine can connect, or of the network, so strangers are limited in number and
 in time. A stranger above the limit ends the one that has been silent for longest, so a process that
@@ -29,6 +29,7 @@ from rcg.runtime.control.doors import Door, Stranger
 from rcg.runtime.control.refusals import Reason, Tally
 from rcg.wire import sockets
 from rcg.wire.messages import Again, Refused
+from rcg.wire.packets import PacketStream
 from rcg.wire.sockets import Connection
 
 __all__ = ["MAX_STRANGERS", "Reception", "refusal_of", "refused"]
@@ -135,7 +136,8 @@ class Reception:
                 break
             # One that has spoken is about to be served. From another node a part of a message may
             # come again and again, so there the time is up in any case. It may connect again.
-            if stranger.asked is not None or not _has_spoken(stranger.connection):
+            is_remote = isinstance(stranger.connection, PacketStream)
+            if is_remote or not _has_spoken(stranger.connection):
                 self._end(fd, "silent")
 
     def stranger(self, fd: int) -> Stranger:
@@ -158,10 +160,11 @@ class Reception:
         self._keep_reserve()
         try:
             stranger = self._door.admit(accepted)
+        except PermissionError as error:
+            self.tally.count("other_user", str(error.strerror))
+            return
         except OSError:
             self.tally.count("silent")  # it went away again
-            return
-        if stranger is None:
             return
         fd = stranger.connection.fileno()
         self._strangers[fd] = time.monotonic(), stranger
@@ -223,11 +226,12 @@ class Reception:
             accepted, _ = self._listener.accept()
         except OSError:
             return False  # another thread took the descriptor
-        with accepted, contextlib.suppress(OSError):
-            stranger = self._door.admit(accepted)
-            if stranger is not None:
-                with stranger.connection as connection:
-                    sockets.send(connection, refusal_of(told), may_wait=False)
+        with (
+            accepted,
+            contextlib.suppress(OSError),
+            self._door.admit(accepted).connection as connection,
+        ):
+            sockets.send(connection, refusal_of(told), may_wait=False)
         self._keep_reserve()
         return True
 

@@ -56,9 +56,7 @@ class Peer:
         self.fd = connection.fileno()
         self.is_remote = isinstance(connection, PacketStream)
         self.pid = sockets.peer_of(connection)[0]
-        self.address = (
-            connection.address if isinstance(connection, PacketStream) else f"process {self.pid}"
-        )
+        self.address = sockets.peer_name_of(connection)
         self.pidfd = Descriptor()
         self.service = service
         self.name = ""

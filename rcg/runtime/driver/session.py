@@ -339,10 +339,11 @@ class Session:
         )
 
     def _refused(self, nodes: Iterable[NodeView]) -> dict[str, str]:
-        """Return the connections that each node's host has refused; none of a graph on one node."""
-        if not self.control.tcp_address:
+        """Return the connections that each node's host has refused; on one node, if any were."""
+        ours = self.control.refusals()
+        if not self.control.tcp_address and not ours.total:
             return {}
-        found = {FIRST_NODE: str(self.control.refusals())}
+        found = {FIRST_NODE: str(ours)}
         far = (node for node in nodes if isinstance(node, Snapshot) and node.age_s is not None)
         return found | {node.layout.node: node.refused for node in far}
 

@@ -88,7 +88,7 @@ class Snapshot:
     Attributes:
         layout: The numbers of the node's processes and channels.
         taken_ns: When it arrived here, on this process's clock; 0 if none has arrived yet.
-        refused: The connections from other nodes that its host has refused so far, by reason.
+        refused: The connections that its host has refused so far, by reason.
     """
 
     layout: Layout

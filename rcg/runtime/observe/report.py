@@ -147,7 +147,7 @@ class Report(Displayed):
         asked: Whether live processes were asked for their stacks.
         sockets: The connections to other nodes of each node's host.
         refused: How many connections each node's host has refused, for all graphs of its process,
-            by reason: a text, by node. Empty on one node.
+            by reason: a text, by node. Empty on one node if it has refused none.
     """
 
     graph_id: str
@@ -186,7 +186,7 @@ class Report(Displayed):
 
     @property
     def network(self) -> tuple[str, ...]:
-        """Lines about the connections to other nodes; none on one node."""
+        """Lines about the connections to other nodes, and those that were refused."""
         lines = [
             f"sent by {each.sender} to node {each.node}: {bytes_text(each.sent_bytes)}, "
             f"{plural(each.waiting, 'frame')} waiting"

@@ -94,6 +94,8 @@ def join_owner(
         raise (torn_down if _is_alive(facts.owner_pid) else owner_gone)(facts) from None
     except ProcessLookupError:
         raise owner_gone(facts) from None
+    except PermissionError as error:  # another process listens there now
+        raise owner_gone(facts, f"cannot be reached: {error.strerror}") from None
     except ConnectionAbortedError:
         raise (torn_down if _is_alive(facts.owner_pid) else owner_gone)(facts) from None
     except TimeoutError:
