@@ -235,7 +235,14 @@ def open_store(holder: Any, name: str) -> Any:
 
 def joined(groups: MemberGroups, rank: int, *keys: str, name: str = "g") -> None:
     message = messages.JoinGroup(
-        number=0, group=name, token="t", backend="gloo", rank=rank, labels=keys, keys=keys
+        number=0,
+        group=name,
+        token="t",
+        backend="gloo",
+        rank=rank,
+        labels=keys,
+        keys=keys,
+        secrets=("secret",) * len(keys),
     )
     assert groups.join(message) == ""
 
