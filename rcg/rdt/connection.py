@@ -226,6 +226,15 @@ class Connection:
         """Whether it is closed or the process is gone; of one on which nothing is said now."""
         return self.is_closed or self.ends_soon(0)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the process is gone, or has closed it; what it has said is left to be read."""
+        try:
+            self.watch(may_speak=True).look()
+        except Lost:
+            return True
+        return False
+
     def ends_soon(self, within_s: float = _ENDING_S) -> bool:
         """Return whether the process is gone; of a connection on which it says nothing now.
 

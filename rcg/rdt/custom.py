@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.error_text import describe_error, format_error
-from rcg.errors import RcgError, Transfer
+from rcg.errors import RcgError, Transfer, UnpicklableError
 from rcg.log import Log
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope
 from rcg.rdt.objects import size_of, taken_out, with_objects
-from rcg.rdt.parts import device_of
+from rcg.rdt.parts import device_of, lost_in
 from rcg.rdt.pulling import Connections, at_each_holder
 from rcg.rdt.tracebacks import without_frames
 from rcg.rdt.transports import Transport
@@ -136,11 +136,15 @@ def objects_of(
 
     Raises:
         TensorMismatch: They are on a device that the transport does not serve, or on several.
+        UnpicklableError: One has not all of its memory.
     """
     kind = transport.data_type or _tensor_type()
     data, objects, references = taken_out(value, kind)
     if not objects:
         return None
+    lost = lost_in(value, objects)
+    if lost:
+        raise UnpicklableError(f"{where} cannot be kept: {lost}")
     devices = tuple(map(device_of, objects))
     transport.check_devices(devices, where, value)
     manager = _manager_of(transport)

@@ -179,6 +179,9 @@ def _entry_of(ours: Here, envelope: Envelope) -> Entry:
     entry = ours.store.find(envelope.key)
     if entry is None:
         raise Transfer(f"the tensors of object {envelope.key} are not here any more")
+    lost = entry.lacks()
+    if lost:
+        raise Transfer(lost)
     return entry
 
 

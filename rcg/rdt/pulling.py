@@ -21,7 +21,7 @@ from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.groups import MemberGroups, filled
 from rcg.rdt.tracebacks import without_frames
 from rcg.rdt.transports import OBJECT_STORE
-from rcg.wire.messages import ObjectsHere, TensorsComing, TensorsGone, TensorsHere
+from rcg.wire.messages import Message, ObjectsHere, TensorsComing, TensorsGone, TensorsHere
 from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
 from rcg.wire.sockets import Received
 
@@ -235,12 +235,7 @@ class Connections:
         room = _Arriving(sizes) if is_small else None
         with connection.next() as received:
             times.append(time.monotonic_ns())
-            if getattr(received.message, "number", None) != number:
-                raise Transfer(f"{holder.label} gave the answer to another question")
-            match received.message:
-                case TensorsGone() as gone:
-                    text = f"{holder.label} cannot send tensors: {gone.text}"
-                    raise _Refused(text, gone.is_system_error)
+            match _answer(received, number, holder):
                 case TensorsHere():
                     payloads = (room or _Arriving(sizes)).take(received)
                     return payloads if into is None else filled(into, payloads)
@@ -252,15 +247,22 @@ class Connections:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
         try:
             pair = self._groups.pair_for(group, holder, holder.key, is_holder=False)
-            return pair.recv(sizes, envelope.contents.devices[0], into)
+            payloads = pair.recv(sizes, envelope.contents.devices[0], into)
         except (CommError, TimeoutError, RuntimeError) as error:
-            if connection.ends_soon():
-                raise connection.gone() from error
             why = describe_error(error)
+            if connection.ends_soon():
+                if connection.is_over:
+                    raise connection.gone() from error
+                with connection.next() as received:
+                    if isinstance(received.message, TensorsGone):
+                        why = received.message.text
             raise Transfer(
                 f"tensors of {holder.label} did not arrive: {why}. The group is closed; its "
                 "actors can be put into a new one"
             ) from error
+        with connection.next() as received:  # says that they lay there until all was sent
+            _answer(received, number, holder)
+        return payloads
 
 
 class _Refused(Exception):
@@ -273,6 +275,22 @@ class _Refused(Exception):
     def told(self) -> Transfer:
         """Return the error for users."""
         return Transfer(str(self))
+
+
+def _answer(received: Received, number: int, holder: Holder) -> Message | None:
+    """Return the answer to a question.
+
+    Raises:
+        _Refused: The tensors cannot be sent.
+        Transfer: It is the answer to another question.
+    """
+    message = received.message
+    if getattr(message, "number", None) != number:
+        raise Transfer(f"{holder.label} gave the answer to another question")
+    if isinstance(message, TensorsGone):
+        text = f"{holder.label} cannot send tensors: {message.text}"
+        raise _Refused(text, message.is_system_error)
+    return message
 
 
 def at_each_holder(

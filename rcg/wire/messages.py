@@ -68,7 +68,8 @@ sent, but proven (``proof``)::
                                <--  Ready
       PullTensors              -->
                                <--  TensorsHere + the value
-                                    or: TensorsComing, then the tensors through the group
+                                    or: TensorsComing, the tensors through the group, and when
+                                        they are sent: TensorsHere, or TensorsGone
                                     or: ObjectsHere + the arrays
                                     or: TensorsGone
       SendTensors + what the transport says -->            a transport of the user's
@@ -847,7 +848,7 @@ class ObjectsHere(Carrying):
 
 @message
 class TensorsHere(Message):
-    """Carries the tensors of an object.
+    """Carries the tensors of an object, or says that all of them have been sent.
 
     Attributes:
         number: Of the ``PullTensors``.

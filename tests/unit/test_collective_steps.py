@@ -364,10 +364,16 @@ def failures() -> dict[str, Any]:
         raise KeyError("upstream")
     except KeyError as error:
         upstream = capture(error, ORIGIN, "method", 0)
-    return {"a failure": (upstream, KeyError), "no tensor": ([1, 2], TensorMismatch)}
+    freed = torch.ones(6, 2)
+    freed.untyped_storage().resize_(0)
+    return {
+        "a failure": (upstream, KeyError),
+        "no tensor": ([1, 2], TensorMismatch),
+        "no memory": (freed, TensorMismatch),
+    }
 
 
-@pytest.mark.parametrize("what", ["a failure", "no tensor"])
+@pytest.mark.parametrize("what", failures())
 @pytest.mark.parametrize("who", [0, 1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_ranks_bad_input_fails_the_execution_everywhere_and_hangs_nobody(

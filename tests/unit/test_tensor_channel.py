@@ -320,6 +320,25 @@ def test_a_tensor_that_is_nowhere_is_refused_before_anything_is_sent(edge, is_di
     assert channel.send(torch.ones(3)).sum() == 3
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_tensor_whose_memory_was_freed_is_refused_before_anything_is_sent(edge, is_direct):
+    channel = edge(is_direct_return=is_direct)
+    for left in (0, 11):
+        lost = torch.ones(3)
+        lost.untyped_storage().resize_(left)
+        for value in (lost,) if is_direct else (lost, {"a": lost}):
+            with pytest.raises(
+                (UnpicklableError, TensorMismatch), match=f"which has {left}: it was"
+            ):
+                channel.writer.write(value)
+    assert channel.writer.seq == 0
+    sent = torch.ones(3)
+    assert channel.send(sent).sum() == 3
+    if not is_direct:
+        assert channel.send([sent])[0].sum() == 3
+    assert sent.untyped_storage().resizable()
+
+
 def test_bytes_in_place_of_a_static_shape_are_refused(edge):
     channel = edge(is_static_shape=True)
     channel.send(torch.ones(3))

@@ -24,6 +24,7 @@ from rcg.ir.ops import Collective
 from rcg.runtime.node.node import Node
 from rcg.serialization.devices import device_of
 from rcg.serialization.payloads import bytes_of
+from rcg.serialization.tensors import lacking
 from rcg.streams import keep_for_this_thread
 from rcg.text import plural
 
@@ -143,6 +144,9 @@ class Rank:
         plain = value.detach()
         if type(plain) is not torch.Tensor:
             plain = plain.as_subclass(torch.Tensor)
+        why = lacking(plain)
+        if why:
+            raise TensorMismatch(f"{self.op.word} over {self.op.group}: {self.label} has {why}")
         if not plain.is_cpu:
             keep_for_this_thread(plain)
         if plain.is_conj() or plain.is_neg():
