@@ -11,6 +11,7 @@ import pytest
 
 from rcg.rdt.contents import Parts, Whole, taken_apart
 from rcg.rdt.parts import lost_in
+from rcg.rdt.targets import checked_targets
 from rcg.runtime.codec import make_codec
 from rcg.wire import sockets
 from rcg.wire.messages import TensorsHere
@@ -84,6 +85,42 @@ def test_the_bytes_of_a_tensor_follow_its_storage_which_stays_resizable():
     )
     value["transposed"].untyped_storage().resize_(2400)
     assert lost_in(value, payloads) == ""
+
+
+def freed(tensor):
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("targets", "text"),
+    [
+        ([torch.ones(4, device="meta")], "out has no memory .*: it is on meta"),
+        ([freed(torch.ones(4))], "out has lost its memory: a tensor of float32"),
+        ([torch.ones(2, 2).to_sparse()], "out must be a dense tensor, found torch.sparse_coo"),
+        ([torch.ones(4, dtype=torch.complex64).conj()], "out must be resolved first"),
+        ([torch.ones(8)[::2]], "out must be contiguous"),
+        ([torch.ones(4), torch.ones(4, device="meta")], r"out\[1\] has no memory"),
+        (2 * [torch.ones(4)], r"out\[0\] and out\[1\] share memory"),
+        (list(torch.arange(8.0).split(4)), ""),
+    ],
+)
+def test_what_would_be_lost_in_a_target_is_refused(targets, text):
+    values = [torch.arange(4.0).to(targets[0].dtype) for _ in targets]
+    contents, _, _ = taken_apart(values if len(values) > 1 else values[0], make_codec())
+    if text:
+        with pytest.raises(ValueError, match=text):
+            checked_targets(contents, targets, "out")
+    else:
+        found = checked_targets(contents, targets, "out")
+        assert [each.data_ptr() for each in found] == [each.data_ptr() for each in targets]
+
+
+def test_views_of_one_tensor_that_overlap_are_no_targets():
+    base = torch.arange(6.0)
+    contents, _, _ = taken_apart([torch.ones(4), torch.ones(4)], make_codec())
+    with pytest.raises(ValueError, match=r"out\[1\] and out\[0\] share memory"):
+        checked_targets(contents, [base[2:], base[:4]], "out")
 
 
 @pytest.mark.parametrize("size", [8, 1 << 20])
