@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
+import math
 import os
 import socket
 import threading
@@ -24,7 +26,7 @@ from rcg.comm import Communicator, Membership, ReduceOp, Store
 from rcg.comm.gloo import GlooCommunicator
 from rcg.comm.local_store import LocalStore
 from rcg.comm.rays import RaysOpener
-from rcg.comm.reduction import unsupported_reduction
+from rcg.comm.reduction import reduced, unsupported_reduction
 from rcg.errors import RcgError
 from rcg.runtime.control.store_client import ControlStore
 from rcg.testing import LocalCommunicator, OrderedLocalCommunicator
@@ -265,6 +267,39 @@ def check_averages(state: State, group: str) -> None:
             tensor = torch.full((3,), value, dtype=dtype)
             state[group].allreduce(tensor, ReduceOp.AVG)
             same(tensor, torch.full((3,), value, dtype=dtype), dtype)
+
+
+@on_its_device
+def check_order_of_floats(state: State, group: str) -> None:
+    """MAX and MIN keep a NaN of any rank, and order zeros by their signs: at all ranks alike."""
+    comm = state[group]
+    size, me = comm.size, comm.rank
+    here = torch.empty(0).device
+    edges = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -1.5]
+    columns = list(itertools.product(edges, repeat=size))  # each pair in both orders
+    for dtype in (each for each in DTYPES if each.is_floating_point):
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+        every = [torch.tensor(row, device="cpu").to(dtype) for row in zip(*columns, strict=True)]
+        rows = torch.stack(every)
+        for op, best, zero in ((ReduceOp.MAX, torch.amax, 0.0), (ReduceOp.MIN, torch.amin, -0.0)):
+            wanted, plain, what = reduced(every, op), best(rows, dim=0), (dtype, op)
+            same(wanted.nan_to_num(7), plain.nan_to_num(7), *what)
+            wins = torch.tensor(zero, device="cpu").to(dtype).view(bits)  # the zero of this sign
+            is_there = (rows.view(bits) == wins).any(dim=0)
+            same((wanted.view(bits) == wins)[plain == 0], is_there[plain == 0], "zeros", *what)
+            mine = every[me].clone().to(here)
+            comm.allreduce(mine, op)
+            same(mine.cpu().view(bits), wanted.view(bits), "allreduce", *what)
+            mine = every[me].clone().to(here)
+            comm.reduce(mine, 0, op)
+            if me == 0:
+                same(mine.cpu().view(bits), wanted.view(bits), "reduce", *what)
+            part = slice(me * (len(columns) // size), (me + 1) * (len(columns) // size))
+            given = every[me][: size * (len(columns) // size)]
+            kept, output = given.clone().to(here), torch.zeros(len(columns) // size).to(dtype)
+            comm.reducescatter(output, kept, op)
+            same(output.cpu().view(bits), wanted[part].view(bits), "scatter", *what)
+            same(kept.cpu().view(bits), given.view(bits), "its input", *what)
 
 
 @on_its_device

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communicator as users write them for Ray: threads of one process, no tags, no abort."""
+"""Communicators as users write them for Ray: threads of one process, no tags, no abort."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from rcg.comm import Membership
 from rcg.comm import ReduceOp as OurOp
 from rcg.comm.local_store import LocalStore
+from rcg.comm.rays import RaysOpener
 from rcg.testing import OrderedLocalCommunicator
 
 
@@ -88,3 +89,46 @@ class RaysStyle:
     @classmethod
     def generate_communicator_id(cls) -> str:
         return "rays"
+
+
+class Distorting(RaysStyle):
+    """Gives another result than it was asked for: each rank once for each ``distort``.
+
+    Opens as a communicator of rcg's does.
+    """
+
+    devices = RaysOpener.devices
+    distort: ClassVar[Any] = None
+    ranks: ClassVar[set[int]] = set()
+    """The ranks that have not distorted anything yet."""
+
+    @classmethod
+    def open(cls, membership: Membership) -> Any:
+        return RaysOpener(cls.of(membership)).open(membership)
+
+    def recv(self, shape: Any, dtype: Any, peer_rank: int, allocator: Any = None) -> Any:
+        found = super().recv(shape, dtype, peer_rank, allocator)
+        return Distorting.distort(found) if self._is_to() else found
+
+    def allgather(self, send_buf: Any, recv_buf: Any) -> Any:
+        super().allgather(send_buf, recv_buf)
+        return Distorting.distort(recv_buf) if self._is_to() else None
+
+    def allreduce(self, send_buf: Any, recv_buf: Any, op: ReduceOp = ReduceOp.SUM) -> Any:
+        super().allreduce(send_buf, recv_buf, op)
+        return Distorting.distort(recv_buf) if self._is_to() else None
+
+    def reducescatter(self, send_buf: Any, recv_buf: Any, op: ReduceOp = ReduceOp.SUM) -> Any:
+        super().reducescatter(send_buf, recv_buf, op)
+        return Distorting.distort(recv_buf) if self._is_to() else None
+
+    def _is_to(self) -> bool:
+        found = self._rank in self.ranks
+        self.ranks.discard(self._rank)
+        return found
+
+
+def distorting(distort: Any, ranks: Any) -> None:
+    """Have these ranks give another result the next time: ``distort`` of the right one."""
+    Distorting.distort = staticmethod(distort)
+    Distorting.ranks = set(ranks)

@@ -487,7 +487,7 @@ class TensorReader:
         """Return the payloads, tensors of uint8 [n] in memory of this process and these devices.
 
         Where there is no memory, they are taken all the same, because the writer sends; what says
-        so is returned.
+        so is returned. So is what says that a user's communicator brought something else.
         """
         if not sizes:
             return []
@@ -497,17 +497,22 @@ class TensorReader:
         except Exception as error:  # noqa: BLE001 - whatever it is, the writer sends
             self._take(nowhere(sizes, devices), devices)
             return error
-        self._take(pieces_of(payloads), devices)
+        wrong = self._take(pieces_of(payloads), devices)
         self._member.transferred(sum(sizes), True)
-        return payloads
+        return wrong or payloads
 
-    def _take(self, pieces: list[Any], devices: Sequence[str]) -> None:
+    def _take(self, pieces: list[Any], devices: Sequence[str]) -> TensorMismatch | None:
+        """Receive all pieces; returns the error if some are not what was asked for."""
         route = self._route
-        try:
-            for call in calls_of(pieces, devices):
+        wrong: list[TensorMismatch] = []  # the first
+        for call in calls_of(pieces, devices):
+            try:
                 if route.is_broadcast:
                     route.communicator.broadcast(call, route.root)
                 else:
                     route.communicator.recv(call, route.root, route.tag)
-        except Exception as error:
-            raise failed_transfer(error) from error
+            except TensorMismatch as error:
+                wrong = wrong or [error]  # and take the rest, which the writer sends
+            except Exception as error:
+                raise failed_transfer(error) from error
+        return wrong.pop() if wrong else None  # no local name may hold it: it holds this frame

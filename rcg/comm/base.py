@@ -171,7 +171,8 @@ class Communicator(ABC):
     # Each raises ``GroupAborted`` if the group was aborted or destroyed before, or before the
     # operation came to its end, and ``CommError`` if the operation failed; the group cannot be used
     # after that. ``ValueError``: an argument is wrong, such as a dtype that ``unsupported``
-    # refuses; nothing was sent.
+    # refuses; nothing was sent. ``TensorMismatch``: a user's object gave another result than it was
+    # asked for, at this rank; all tensors were moved, and the group can be used.
 
     @abstractmethod
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:

@@ -270,7 +270,7 @@ class CudaIpcCommunicator(Communicator):
         """See that there is memory in which tensors are reduced; see ``Communicator``."""
         if op is not None:
             for tensor in tensors:
-                tensor.new_empty(2 * tensor.numel())
+                tensor.new_empty(3 * tensor.numel())  # the total, another rank's, the result
 
     # --- between two ranks
 

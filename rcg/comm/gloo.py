@@ -159,7 +159,7 @@ class GlooCommunicator(Communicator):
         is_direct = how.carrier is tensor.dtype
         carried = tensor if is_direct else self._carried(how, tensor)
         self._collective("allreduce", ([carried], self._allreduce[how.op]))
-        if how.has_quotient:
+        if not is_direct or how.has_quotient:
             how.finish(carried, self.size)
         if not how.is_view:
             how.store(tensor, carried)
@@ -209,12 +209,11 @@ class GlooCommunicator(Communicator):
         parts[root].copy_(as_bytes(tensor))
 
     def _carried(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
-        """Return a tensor in the carrier, in reserved memory if it needs some."""
+        """Return what is reduced for a tensor, in reserved memory if it needs some."""
         if how.is_view and not is_copied:
-            return how.carried(tensor)
+            return how.loaded(tensor)
         reserved = self._reserved.pop(0) if self._reserved else None
-        memory = how.memory_for(tensor, is_copied, reserved)
-        return memory.copy_(how.carried(tensor) if how.is_view else tensor.detach().reshape(-1))
+        return how.loaded(tensor, how.memory_for(tensor, is_copied, reserved))
 
     def barrier(self) -> None:
         """Return when every rank has called it."""

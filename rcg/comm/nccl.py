@@ -170,10 +170,12 @@ class NcclCommunicator(Communicator):
         self._reserved = []
         if op is not None:
             for tensor in tensors:
-                found = [_reduction(tensor, op).memory_for(tensor, False)]
-                if operation == "reducescatter":  # and for the part of this rank
+                how = _reduction(tensor, op)
+                is_scattered = operation == "reducescatter"
+                found = [how.memory_for(tensor, is_scattered and how.is_by_order)]
+                if is_scattered:  # and for the part of this rank
                     part = tensor.detach().reshape(-1)[: tensor.numel() // self.size]
-                    found.append(_reduction(tensor, op).memory_for(part, False))
+                    found.append(how.memory_for(part, False))
                 self._reserved += [each for each in found if each is not None]
 
     # --- between two ranks
@@ -238,7 +240,7 @@ class NcclCommunicator(Communicator):
         check_collected(tensor, output, self.size)
         check_tensors((output, tensor))
         how = _reduction(tensor, op)
-        carried = self._carried(how, tensor)
+        carried = self._carried(how, tensor, is_copied=how.is_by_order)
         part = how.carried(output) if how.is_view else self._memory(how, output)
         self._combine("reduceScatter", how, carried, part, part.numel())
         self._store(how, output, part)
@@ -282,16 +284,16 @@ class NcclCommunicator(Communicator):
         except RcgError as error:
             raise self._failure("barrier", error) from error
 
-    def _carried(self, how: Reduction, tensor: Any) -> Any:
-        """Return a tensor in the carrier, in reserved memory if it needs some."""
-        if how.is_view:
-            return how.carried(tensor)
-        return self._memory(how, tensor).copy_(tensor.detach().reshape(-1))
+    def _carried(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
+        """Return what is reduced for a tensor, in reserved memory if it needs some."""
+        if how.is_view and not is_copied:
+            return how.loaded(tensor)
+        return how.loaded(tensor, self._memory(how, tensor))
 
     def _memory(self, how: Reduction, tensor: Any) -> Any:
         """Return an uninitialized tensor in the carrier, which is no view of this one."""
         reserved = self._reserved.pop(0) if self._reserved else None
-        return how.memory_for(tensor, False, reserved)
+        return how.memory_for(tensor, True, reserved)
 
     def _combine(
         self, method: str, how: Reduction, source: Any, target: Any, count: int, *root: int

@@ -4,6 +4,10 @@
 Ray's abstract class names the methods; an object of any class that has them is accepted. The
 operations that Ray's signature lacks are built from those it has.
 
+What such an object returns is compared with what it was asked for. If it differs, the operation
+raises ``TensorMismatch`` at this rank, when all of its tensors have been moved, so the other ranks
+do not wait and the group can be used on.
+
 What Ray's signature cannot express: it has no tags, so messages are matched by their order; it has
 no ``abort``, so ``abort`` calls ``destroy`` on a thread of its own, and whether that ends a pending
 operation depends on the class; and ``initialize`` cannot be interrupted.
@@ -17,13 +21,20 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from rcg.comm.base import Communicator, Membership, ReduceOp
 from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
 from rcg.comm.meeting import exchange
 from rcg.error_text import describe_error, shielded, shielding
-from rcg.errors import CommError, GroupAborted, OutOfThreads, RcgError, Unavailable
+from rcg.errors import (
+    CommError,
+    GroupAborted,
+    OutOfThreads,
+    RcgError,
+    TensorMismatch,
+    Unavailable,
+)
 from rcg.options import Deadline
 from rcg.threads import start_thread
 
@@ -119,6 +130,7 @@ class RaysCommunicator(Communicator):
     def __init__(self, membership: Membership, opener: RaysOpener) -> None:
         super().__init__(membership)
         self._rays = opener.communicator
+        self._labels = membership.labels
         self._device = min(opener.own_devices)
         self._ops = _ops_of(self._rays)
         # Why operations are refused, by what ended them; any thread makes an entry in one step.
@@ -165,12 +177,19 @@ class RaysCommunicator(Communicator):
         """Receive tensors from a rank; see ``Communicator``."""
         check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
         check_tensors(tensors)
+        wrong: list[TensorMismatch] = []  # the first
         for tensor in tensors:
+            wanted, room = _form_of(tensor), tensor.detach()
             found = self._call(
                 "recv", tuple(tensor.shape), tensor.dtype, peer, _allocator_of(tensor)
             )
-            if found is not tensor:  # it did not use the allocator
-                tensor.detach().copy_(found)
+            if _form_of(found) != wanted:
+                edge = f"from {self._labels[peer]} to {self._labels[self.rank]}"
+                wrong = wrong or [self._mismatch("recv", "returned", edge, wanted, found)]
+            elif found.data_ptr() != room.data_ptr():  # it did not use the allocator
+                room.copy_(found)
+        if wrong:
+            raise wrong.pop()  # no local name may hold it: it will hold this frame
 
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Send the tensors of a rank to each of the others in turn; see ``Communicator``."""
@@ -190,19 +209,19 @@ class RaysCommunicator(Communicator):
         if given is None:
             given = tensor.new_empty(tensor.shape)
         given.copy_(tensor.detach())
-        self._call("allreduce", given, tensor, self._ops[op.name])
+        self._collective("allreduce", given, tensor, self._ops[op.name])
 
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
         check_collected(output, tensor, self.size)
         check_tensors((output, tensor))
-        self._call("allgather", tensor, output)
+        self._collective("allgather", tensor, output)
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
         check_collected(tensor, output, self.size)
         check_tensors((output, tensor))
-        self._call("reducescatter", tensor, output, self._ops[op.name])
+        self._collective("reducescatter", tensor, output, self._ops[op.name])
 
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
         """Combine the tensors of all ranks everywhere; see ``Communicator``."""
@@ -267,6 +286,35 @@ class RaysCommunicator(Communicator):
         if self._destroying.acquire(blocking=False):  # for good
             self._rays.destroy()
 
+    def _collective(self, name: str, source: Any, target: Any, *args: Any) -> None:
+        """Call a method of the object that fills a tensor.
+
+        Raises:
+            TensorMismatch: It has changed the tensor to another, or returned another.
+        """
+        wanted, room = _form_of(target), target.detach()
+        returned = self._call(name, source, target, *args)
+        where = f"at {self._labels[self.rank]}"
+        if _form_of(target) != wanted:
+            raise self._mismatch(name, "made its output", where, wanted, target)
+        if target.data_ptr() != room.data_ptr():
+            room.copy_(target)
+        if hasattr(type(returned), "untyped_storage") and _form_of(returned) != wanted:
+            raise self._mismatch(name, "returned", where, wanted, returned)
+
+    def _mismatch(
+        self, name: str, did: str, where: str, wanted: _Form, found: Any
+    ) -> TensorMismatch:
+        form = _form_of(found)
+        text = str(form) if form.dtype else f"a value of type {form.device}"
+        return TensorMismatch(
+            f"{name} of {type(self._rays).__name__}, the communicator of {self.group}, {did} "
+            f"{text} {where}, where {wanted} was asked for: fill the tensor that it is given, or "
+            "that its allocator returns",
+            expected=str(wanted),
+            found=text,
+        )
+
     def _call(self, name: str, *args: Any) -> Any:
         """Call a method of the object; its exceptions become ours, with the cause."""
         self._check()
@@ -290,6 +338,25 @@ class RaysCommunicator(Communicator):
         ended = self._ended
         if ended is not None:
             raise type(ended)(ended.message, **ended.facts)
+
+
+class _Form(NamedTuple):
+    """What the tensor that an object returns must be like; of another value, only its type."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+
+    def __str__(self) -> str:
+        on = "" if self.device == "cpu" else f" on {self.device}"
+        return f"a tensor of {self.dtype} {list(self.shape)}{on}"
+
+
+def _form_of(value: Any) -> _Form:
+    if not hasattr(type(value), "untyped_storage"):
+        return _Form("", (), type(value).__name__)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return _Form(dtype, tuple(value.shape), str(value.device.type))
 
 
 def _allocator_of(tensor: Any) -> Callable[..., Any]:

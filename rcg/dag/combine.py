@@ -3,9 +3,10 @@
 
 All tensors are in one process here, and are combined in the order of ranks. In a compiled DAG the
 communicator decides the order. So results of both are the same to the last bit for two ranks, and
-for operations whose order does not matter (``max``, ``min``, and whole numbers). With more ranks,
-sums, products and averages of floating-point numbers may differ in the last bits, as may ``max``
-and ``min`` of NaN.
+for operations whose order does not matter: ``max`` and ``min`` (see ``rcg.comm.reduction``), and
+whole numbers. With more ranks, sums, products and averages of floating-point numbers may differ in
+the last bits. Where such a sum or product is NaN, it is NaN in both, with any bits of a NaN. A
+communicator of the user's combines as it does.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.error_text import describe_error, format_error
-from rcg.errors import RcgError, Transfer
+from rcg.errors import RcgError, TensorMismatch, Transfer, UnpicklableError
 from rcg.log import Log
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Envelope
 from rcg.rdt.objects import size_of, taken_out, with_objects
-from rcg.rdt.parts import device_of
+from rcg.rdt.parts import device_of, lost_in
 from rcg.rdt.pulling import Connections, at_each_holder
 from rcg.rdt.tracebacks import without_frames
 from rcg.rdt.transports import Transport
@@ -42,10 +42,13 @@ class Objects:
         metadata: What the manager says of them.
         sizes: The bytes of each, as far as they are known.
         devices: The type of the device of each.
+        forms: The dtype and the shape of each, as far as they are known.
         actor: Ray's handle of the actor that has them; None for another process.
     """
 
-    __slots__ = ("actor", "data", "devices", "metadata", "references", "sizes", "transport")
+    __slots__ = (
+        *("actor", "data", "devices", "forms", "metadata", "references", "sizes", "transport"),
+    )
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Objects:
         metadata: Any,
         sizes: tuple[int, ...],
         devices: tuple[str, ...],
+        forms: tuple[str, ...],
         actor: Any,
     ) -> None:
         self.transport = transport
@@ -63,16 +67,39 @@ class Objects:
         self.metadata = metadata
         self.sizes = sizes
         self.devices = devices
+        self.forms = forms
         self.actor = actor
 
     def put_back(self, payloads: Sequence[Any]) -> Any:
         """Return the value with these tensors or arrays in it."""
         return with_objects(self.data, payloads, self.references)
 
+    def check(self, found: Sequence[Any]) -> None:
+        """Check what a manager has brought.
+
+        Raises:
+            TensorMismatch: They are not as many, or of other types, dtypes or shapes, than the
+                objects that were sent.
+        """
+        manager: Any = self.transport.manager
+        brought = f"{manager.__qualname__}, the transport {self.transport.name.upper()}, brought"
+        if len(found) != len(self.forms):
+            text = f"{brought} {len(found)} objects, where {len(self.forms)} were sent"
+            raise TensorMismatch(text, expected=len(self.forms), found=len(found))
+        kind = self.transport.data_type or _tensor_type()
+        for at, (each, wanted) in enumerate(zip(found, self.forms, strict=True)):
+            form = _form_of(each)
+            if not isinstance(each, kind):
+                form = f"{type(each).__name__} {form}".strip()
+                wanted = f"{kind.__name__} {wanted}".strip()
+            if form != wanted:
+                text = f"{brought} {form} in place {at}, where {wanted} was sent"
+                raise TensorMismatch(text, expected=wanted, found=form)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Objects, (
             *(self.transport, self.data, self.references, self.metadata),
-            *(self.sizes, self.devices, self.actor),
+            *(self.sizes, self.devices, self.forms, self.actor),
         )
 
 
@@ -136,18 +163,23 @@ def objects_of(
 
     Raises:
         TensorMismatch: They are on a device that the transport does not serve, or on several.
+        UnpicklableError: One has not all of its memory.
     """
     kind = transport.data_type or _tensor_type()
     data, objects, references = taken_out(value, kind)
     if not objects:
         return None
+    lost = lost_in(value, objects)
+    if lost:
+        raise UnpicklableError(f"{where} cannot be kept: {lost}")
     devices = tuple(map(device_of, objects))
     transport.check_devices(devices, where, value)
     manager = _manager_of(transport)
     metadata = manager.extract_tensor_transport_metadata(key, objects)
     sizes = tuple(map(size_of, objects))
     actor = cluster.current_actor()
-    contents = Objects(transport, data, references, metadata, sizes, devices, actor)
+    forms = tuple(map(_form_of, objects))
+    contents = Objects(transport, data, references, metadata, sizes, devices, forms, actor)
     return contents, objects, lambda: manager.garbage_collect(key, metadata, objects)
 
 
@@ -243,12 +275,14 @@ class _Attempt:
         Raises:
             ActorDiedError: The process that has the tensors is gone.
             Transfer: The transport failed.
+            TensorMismatch: It brought something else.
         """
         try:
             if self._errors:
                 raise self._errors.pop()
-            objects = self._fetched() if self.is_one_sided else self._received()
-            return self._contents.put_back(list(objects))
+            objects = list(self._fetched() if self.is_one_sided else self._received())
+            self._contents.check(objects)
+            return self._contents.put_back(objects)
         except RcgError:
             raise
         except Exception as error:  # noqa: BLE001 - of the user's class
@@ -347,6 +381,14 @@ def _abort(manager: Any, key: str, told: Any) -> None:
             manager.abort_transport(key, told)
     except Exception:  # noqa: BLE001 - the transfer's own error is told
         _log.exception("rcg: abort_transport of %s failed", type(manager).__qualname__)
+
+
+def _form_of(thing: Any) -> str:
+    """Return the dtype and the shape of a tensor or an array, "" if it does not say them."""
+    try:
+        return f"{str(thing.dtype).removeprefix('torch.')} {list(thing.shape)}"
+    except (AttributeError, TypeError):
+        return ""
 
 
 def _tensor_type() -> type:

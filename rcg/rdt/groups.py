@@ -10,6 +10,9 @@ A pair belongs to the connection by which the one pulls from the other, and ends
 ends agree which pair they mean, and after a failure the next connection has a new one. The two meet
 through a store at the holder's endpoint, under the number of the question that was the first to
 need the pair.
+
+One message is under way at a time, however large. The memory of a tensor that is sent may be freed:
+then Gloo ends the process if other messages wait behind that one (seen with PyTorch 2.13).
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from rcg.channels.tensor import PIECE_BYTES, pieces_of
+from rcg.channels.tensor import PIECE_BYTES
 from rcg.comm.base import Communicator, Membership, Store
 from rcg.comm.registry import find_communicator
 from rcg.errors import CommError, GroupAborted, OutOfThreads, Unavailable
@@ -88,14 +91,20 @@ class Pair:
         self._using = threading.Lock()
         self._aborted = ""
 
-    def send(self, payloads: Sequence[Any]) -> None:
-        """Send the tensors of an object, of uint8 [n]."""
+    def send(self, payloads: Sequence[Any], check: Callable[[], object] = bool) -> None:
+        """Send the tensors of an object.
+
+        Args:
+            payloads: The tensors, of uint8 [n].
+            check: Called before memory is read; what it raises is raised.
+        """
         sizes = [each.numel() for each in payloads]
         for run in _runs(sizes):
             first = payloads[run[0]]
-            whole = first if len(run) == 1 else _joined([payloads[at] for at in run])
             with self._turn() as communicator:
-                communicator.send(pieces_of([whole]), _PULLER)
+                check()
+                whole = first if len(run) == 1 else _joined([payloads[at] for at in run])
+                communicator.send([whole], _PULLER)
 
     def recv(
         self, sizes: Sequence[int], device: str, into: Sequence[Any] | None = None
@@ -116,7 +125,7 @@ class Pair:
             if whole is None or whole.device.type != device:
                 whole = fresh_memory(size, device)
             with self._turn() as communicator:
-                communicator.recv(pieces_of([whole]), _HOLDER)
+                communicator.recv([whole], _HOLDER)
             starts = [0, *ends]
             payloads += [
                 whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)

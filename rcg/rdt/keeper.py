@@ -250,6 +250,7 @@ class Keeper:
                 if cluster.is_connected():
                     _log.exception("rcg: the keeper of tensors cannot ask Ray")
             self._store.free_unkept()
+            self._store.look_at_transfers()
             is_needed = self._kept or self._calls or self._to_free
             if not is_needed and not self._store.facts().held:
                 self._is_idle = True

@@ -7,12 +7,13 @@ At most ``_MOST_PARTS`` are looked at: a warning, or a place in an error, is not
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from rcg.error_text import shortened
+from rcg.serialization.tensors import lacking
 
-__all__ = ["device_of", "place_of", "tensors_in"]
+__all__ = ["device_of", "lost_in", "place_of", "tensors_in"]
 
 _MOST_PARTS: Final = 2000
 _MOST_KEY: Final = 40  # characters
@@ -38,6 +39,27 @@ def place_of(value: Any, is_wanted: Callable[[Any], bool]) -> str:
     return ""
 
 
+def lost_in(value: Any, things: Iterable[Any]) -> str:
+    """Return which tensor of a value has not all of its memory, and why; "" if all have.
+
+    Args:
+        value: The value.
+        things: Its tensors, or their bytes. Objects that are no tensors of torch's are left out.
+    """
+    found = [why for why in map(_lacking, things) if why]
+    if not found:
+        return ""
+
+    def is_wanted(part: Any) -> bool:
+        why = _lacking(part)
+        if why:
+            found.insert(0, why)
+        return bool(why)
+
+    place = place_of(value, is_wanted)
+    return f"{place or 'one of its tensors'} has lost its memory: {found[0]}"
+
+
 def device_of(thing: Any) -> str:
     """Return the type of the device of a tensor or an array: ``cpu``."""
     device = getattr(thing, "device", "cpu")
@@ -48,6 +70,10 @@ def device_of(thing: Any) -> str:
         if isinstance(found, str):
             return found
     return str(device).partition(":")[0].lower()
+
+
+def _lacking(part: Any) -> str:
+    return lacking(part) if hasattr(type(part), "untyped_storage") else ""
 
 
 def _parts_of(value: Any) -> Iterator[tuple[Any, _Way]]:

@@ -23,7 +23,7 @@ from rcg.rdt.groups import MemberGroups, filled
 from rcg.rdt.tracebacks import for_each, without_frames
 from rcg.rdt.transports import OBJECT_STORE
 from rcg.threads import run_together
-from rcg.wire.messages import ObjectsHere, TensorsComing, TensorsGone, TensorsHere
+from rcg.wire.messages import Message, ObjectsHere, TensorsComing, TensorsGone, TensorsHere
 from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
 from rcg.wire.sockets import Received
 
@@ -240,12 +240,7 @@ class Connections:
         room = _Arriving(sizes) if is_small else None
         with connection.next() as received:
             times.append(time.monotonic_ns())
-            if getattr(received.message, "number", None) != number:
-                raise Transfer(f"{holder.label} gave the answer to another question")
-            match received.message:
-                case TensorsGone() as gone:
-                    text = f"{holder.label} cannot send tensors: {gone.text}"
-                    raise _Refused(text, gone.is_system_error)
+            match _answer(received, number, holder):
                 case TensorsHere():
                     payloads = (room or _Arriving(sizes)).take(received)
                     return payloads if into is None else filled(into, payloads)
@@ -259,7 +254,7 @@ class Connections:
             pair = self._groups.pair_for(
                 group, holder, holder.key, connection, number, is_holder=False
             )
-            return pair.recv(sizes, envelope.contents.devices[0], into)
+            payloads = pair.recv(sizes, envelope.contents.devices[0], into)
         except (CommError, TimeoutError, RuntimeError) as error:
             why = describe_error(error)
             theirs = connection.last_word(number)
@@ -268,6 +263,9 @@ class Connections:
             raise Transfer(
                 f"tensors of {holder.label} did not arrive: {why}. Get them again"
             ) from error
+        with connection.next() as received:  # says that they lay there until all was sent
+            _answer(received, number, holder)
+        return payloads
 
 
 class _Refused(Exception):
@@ -280,6 +278,22 @@ class _Refused(Exception):
     def told(self) -> Transfer:
         """Return the error for users."""
         return Transfer(str(self))
+
+
+def _answer(received: Received, number: int, holder: Holder) -> Message | None:
+    """Return the answer to a question.
+
+    Raises:
+        _Refused: The tensors cannot be sent.
+        Transfer: It is the answer to another question.
+    """
+    message = received.message
+    if getattr(message, "number", None) != number:
+        raise Transfer(f"{holder.label} gave the answer to another question")
+    if isinstance(message, TensorsGone):
+        text = f"{holder.label} cannot send tensors: {message.text}"
+        raise _Refused(text, message.is_system_error)
+    return message
 
 
 def at_each_holder(

@@ -12,13 +12,15 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
+
+import numpy as np
 
 from rcg import cluster
 from rcg.comm.registry import register_communicator
 from rcg.error_text import describe_error, shortened
-from rcg.errors import OutOfThreads, RcgError
+from rcg.errors import OutOfThreads, RcgError, Transfer
 from rcg.log import Log
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
@@ -244,13 +246,17 @@ class Service:
 
     def _send_on(self, connection: Any, message: PullTensors, entry: Entry) -> None:
         """Send the tensors of an object on the connection itself."""
+        check = entry.checking()
         try:
             if isinstance(entry.contents, Objects):
                 objects = make_codec().encode(list(entry.payloads))
-                send_payloads(connection, ObjectsHere(number=message.number), [objects])
+                send_payloads(connection, ObjectsHere(number=message.number), [objects], check)
             else:
                 answer = TensorsHere(number=message.number)
-                send_buffers(connection, answer, [_buffer(each) for each in entry.payloads])
+                buffers = [_buffer(each) for each in entry.payloads]
+                send_buffers(connection, answer, buffers, check)
+        except Transfer as error:
+            _refuse(connection, message, str(error))
         except (OSError, MemoryError, RcgError) as error:
             _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
 
@@ -274,6 +280,7 @@ class Service:
         watch = Watch(connection, pidfd)
         self._store.pulled(entry)
         entry.pullers.append(puller)
+        check = entry.checking()
         try:
             trouble = send(entry.contents, entry.key, entry.payloads, metadata, watch)
         finally:
@@ -281,17 +288,33 @@ class Service:
         if trouble:
             _refuse(connection, message, trouble)
             return
-        sockets.send(connection, TensorsHere(number=message.number))
+        self._end(connection, message, check)
+
+    def _end(
+        self, connection: Any, message: PullTensors | SendTensors, check: Callable[[], None]
+    ) -> None:
+        """Say that all tensors were sent, or were not there until then."""
+        try:
+            check()
+        except Transfer as lost:
+            _refuse(connection, message, str(lost))
+        else:
+            sockets.send(connection, TensorsHere(number=message.number))
 
     def _tell(self, connection: Any, message: AskHeld | AskTransfers, told: bytes) -> None:
         payload = KIND_BYTES, told, None, 0
         send_payloads(connection, Observed(number=message.number), [payload])
 
     def _find(self, connection: Any, message: PullTensors | SendTensors) -> Entry | None:
-        """Return an object; tells the other side if there is none."""
+        """Return an object; tells the other side if there is none, or it has lost its memory."""
         entry = self._store.find(message.key)
         if entry is None:
             _refuse(connection, message, self._store.why_gone(message.key))
+            return None
+        lost = entry.lacks()
+        if lost:
+            _refuse(connection, message, lost)
+            return None
         return entry
 
     def _send_through_group(
@@ -304,13 +327,21 @@ class Service:
         except RcgError as error:
             _refuse(connection, message, str(error), is_system_error=True)
             return
+        check = entry.checking()
         sockets.send(connection, TensorsComing(number=message.number))
         try:
-            pair.send(entry.payloads)
+            with self._store.watching(check, pair.abort):
+                pair.send(entry.payloads, check)
         except (RcgError, RuntimeError, ValueError, OSError) as error:
             # The process that pulls has an error of its own. This is for its text.
-            _refuse(connection, message, f"sending failed: {describe_error(error)}")
+            try:
+                check()
+                why = f"sending failed: {describe_error(error)}"
+            except Transfer as lost:
+                why = str(lost)
+            _refuse(connection, message, why)
             raise ConnectionAbortedError("its pair is of no use any more") from error
+        self._end(connection, message, check)
 
 
 Service.handlers = {
@@ -348,5 +379,8 @@ def _refuse(
 
 
 def _buffer(payload: Any) -> memoryview:
-    """Return the bytes of a tensor of uint8 [n], from whatever device."""
-    return memoryview((payload if payload.is_cpu else payload.cpu()).numpy())
+    """Return the bytes of a tensor of uint8 [n], from whatever device.
+
+    The owner may go on resizing the storage of its tensor, which ``Tensor.numpy`` would forbid.
+    """
+    return np.from_dlpack(payload if payload.is_cpu else payload.cpu()).data

@@ -18,19 +18,25 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rcg.errors import Transfer
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.rdt.contents import Contents
+from rcg.rdt.parts import lost_in
 from rcg.rdt.writes import Versions, warn_of_write
 
 __all__ = ["Entry", "Store", "StoreFacts", "memory_of"]
 
 _log = Log()
 
+_BEFORE: Final = (
+    "Call rcg.experimental.wait_tensor_freed(tensor) before its memory is freed or moved, or have "
+    "the method return tensor.clone()"
+)
 _UNKEPT_S: Final = 120.0
 _MOST_LOOKED_AT: Final = 64
 _MOST_FREED_EARLY: Final = 10_000
@@ -45,7 +51,7 @@ class Entry:
         key: The object's id in this store.
         value: The value itself, for methods of this very process.
         contents: The value without its tensors.
-        payloads: Their bytes: tensors of uint8 [n] over the same memory.
+        payloads: Their bytes: tensors of uint8 [n] over the same storages.
         transport: How they travel.
         name: What messages call the value: ``The value of Worker.make``.
         versions: How often its tensors had been written to when it was made.
@@ -71,6 +77,28 @@ class Entry:
     def size_bytes(self) -> int:
         """The bytes of the tensors."""
         return sum(self.contents.sizes)
+
+    def lacks(self) -> str:
+        """Return which tensor has not all of its memory any more, and why; "" if all have.
+
+        An actor may free, or resize, the storage of a tensor that it has returned.
+        """
+        lost = lost_in(self.value, self.payloads)
+        return f"{self.name}: {lost}. {_BEFORE}" if lost else ""
+
+    def checking(self) -> Callable[[], None]:
+        """Return what checks that the tensors still lie where they lie now.
+
+        It raises Transfer if one was freed, or moved, since.
+        """
+        before = [memory_of(each) for each in self.payloads]
+
+        def check() -> None:
+            if [memory_of(each) for each in self.payloads] != before:
+                moved = f"{self.name}: a tensor was moved while it was sent. {_BEFORE}"
+                raise Transfer(self.lacks() or moved)
+
+        return check
 
     def holds(self, storage: int) -> bool:
         """Whether one of the tensors lies in this memory, given as ``memory_of`` does."""
@@ -105,9 +133,12 @@ class StoreFacts:
 
 
 def memory_of(thing: Any) -> int:
-    """Return what tells the memory of a tensor, or another array, from that of others."""
+    """Return what tells the memory of a tensor, or another array, from that of others.
+
+    A storage without memory, because it was freed, is told by the place of torch's object for it.
+    """
     storage = getattr(thing, "untyped_storage", None)
-    return id(thing) if storage is None else int(storage().data_ptr())
+    return id(thing) if storage is None else int(storage().data_ptr() or storage()._cdata)
 
 
 class Store:
@@ -124,6 +155,7 @@ class Store:
         self._kept_by: dict[str, object] = {}  # also objects that are not made yet
         self._freed_early: dict[str, None] = {}  # the newest
         self._abandoned: dict[str, str] = {}  # by which process that has ended: the newest
+        self._watched: list[tuple[Callable[[], None], Callable[[str], None]]] = []
         self._freed = 0
         self._unkept = 0
         self._pulls = 0
@@ -157,6 +189,32 @@ class Store:
             while len(self._abandoned) > _MOST_ABANDONED:
                 del self._abandoned[next(iter(self._abandoned))]
         self.free(keys)
+
+    @contextlib.contextmanager
+    def watching(self, check: Callable[[], None], end: Callable[[str], None]) -> Iterator[None]:
+        """Have the keeper look now and then at tensors that are sent meanwhile.
+
+        A transfer whose memory is freed may wait for ever: Gloo, to which the kernel says that it
+        cannot read it, tells nobody.
+
+        Args:
+            check: See ``Entry.checking``.
+            end: Ends the transfer; called with what ``check`` says, perhaps several times.
+        """
+        watched = check, end
+        self._watched.append(watched)
+        try:
+            yield
+        finally:
+            self._watched.remove(watched)
+
+    def look_at_transfers(self) -> None:
+        """End transfers of tensors whose memory was freed."""
+        for check, end in list(self._watched):
+            try:
+                check()
+            except Transfer as lost:
+                end(str(lost))
 
     def free_unkept(self) -> None:
         """Free objects that nobody has said to keep for too long."""

@@ -9,11 +9,13 @@ transposed one, is received and then copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from rcg.rdt.contents import Contents, Whole
 from rcg.rdt.parts import tensors_in
 from rcg.serialization.payloads import bytes_of
+from rcg.serialization.tensors import lacking
 from rcg.text import plural
 
 __all__ = ["checked_targets"]
@@ -33,7 +35,7 @@ def checked_targets(contents: Contents, targets: Sequence[Any], name: str) -> li
 
     Raises:
         TypeError: One is no tensor.
-        ValueError: They do not fit.
+        ValueError: They do not fit, or what is received there would be lost.
     """
     sizes = contents.sizes
     if len(targets) != len(sizes):
@@ -45,8 +47,10 @@ def checked_targets(contents: Contents, targets: Sequence[Any], name: str) -> li
     for each, target in zip(names, targets, strict=True):
         if not hasattr(target, "untyped_storage"):
             raise TypeError(f"{each} is no tensor, found {type(target).__name__}")
-        if not target.is_contiguous():
-            raise ValueError(f"{each} must be contiguous")
+        why = _unfit(target)
+        if why:
+            raise ValueError(f"{each} {why}")
+    _check_apart(names, targets)
     if isinstance(contents, Whole):
         (target,) = targets
         _check_type(name, target, contents.table.dtype, contents.table.shape)
@@ -64,6 +68,41 @@ def checked_targets(contents: Contents, targets: Sequence[Any], name: str) -> li
                 "leave it out, or have the method return it contiguous"
             )
     return [bytes_of(each) for each in targets]
+
+
+def _unfit(target: Any) -> str:
+    """Return why what is received into a tensor would be lost there; "" if it would not."""
+    import torch
+
+    if target.layout is not torch.strided or target.is_nested or target.is_quantized:
+        return f"must be a dense tensor, found {target.layout}"
+    if not target.is_contiguous():
+        return "must be contiguous"
+    if target.is_conj() or target.is_neg():
+        return (
+            "must be resolved first (resolve_conj, resolve_neg): it shows other numbers than it has"
+        )
+    has_storage = torch._C._has_storage(target)
+    if not has_storage or target.untyped_storage().device.type == "meta":
+        return f"has no memory that anything could be received into: it is on {target.device}"
+    why = lacking(target)
+    return f"has lost its memory: {why}" if why else ""
+
+
+def _check_apart(names: Sequence[str], targets: Sequence[Any]) -> None:
+    """Check that no two targets share memory, so that one would get what belongs to the other.
+
+    Raises:
+        ValueError: Two do.
+    """
+    places = sorted(
+        (str(each.device), each.data_ptr(), each.nbytes, name)
+        for name, each in zip(names, targets, strict=True)
+        if each.numel()
+    )
+    for (device, start, size, name), (other_device, other_start, _, other) in pairwise(places):
+        if device == other_device and other_start < start + size:
+            raise ValueError(f"{name} and {other} share memory: only one could be received there")
 
 
 def _check_type(name: str, target: Any, dtype: str, shape: tuple[int, ...]) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from rcg.errors import TensorMismatch
 from rcg.serialization.devices import device_of
 from rcg.serialization.encoded import PROTOCOL, Encoded, written_to
-from rcg.serialization.tensors import Described, DeviceBytes
+from rcg.serialization.tensors import Described, DeviceBytes, lacking
 
 __all__ = [
     "LoneTable",
@@ -161,6 +161,7 @@ def is_plain_tensor(value: object, devices: Container[str]) -> bool:
         and not tensor.is_neg()
         and not tensor.__dict__
         and not (tensor.requires_grad and (tensor._backward_hooks or not tensor.is_leaf))
+        and not lacking(tensor)
     )
 
 
@@ -199,6 +200,12 @@ def check_direct(value: object, devices: Collection[str]) -> None:
             expected=", ".join(sorted(devices)),
             found=str(tensor.device),
         )
+    why = lacking(tensor)
+    if why:
+        raise TensorMismatch(
+            f"Task annotated with _direct_return=True must return a torch.Tensor with all of its "
+            f"memory: {why}"
+        )
 
 
 class Skeleton(NamedTuple):
@@ -223,8 +230,9 @@ def take_out(encoded: Encoded, devices: Container[str]) -> tuple[Skeleton, Table
         devices: The types of devices whose tensors are taken out.
 
     Returns:
-        The skeleton, the table, and the payloads: tensors of uint8 [n] over the memory of the
-        value's tensors. Tensors without elements have no payload.
+        The skeleton, the table, and the payloads: tensors of uint8 [n] over the storages of the
+        value's tensors, which they see moved or freed as these do. Tensors without elements have no
+        payload.
     """
     torch = sys.modules["torch"]
     _, data, buffers, writable = encoded

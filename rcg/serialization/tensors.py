@@ -6,8 +6,12 @@ storage arrive sharing one. ``pickle`` writes a whole storage; here only the byt
 value's tensors span, from the first element to the last. So a row of a large batch travels alone,
 and its ``storage_offset`` counts from the beginning of these bytes.
 
-The bytes of a tensor on another device than the CPU stay there if the encoder is told so
-(``DeviceBytes``). If not, they are copied to host memory, once per storage, and back on arrival.
+The bytes of a tensor stay where they are if the encoder is told so (``DeviceBytes``). If not, those
+on another device than the CPU are copied to host memory, once per storage, and back on arrival.
+
+The storage of a tensor may be freed under it, or made smaller, as FSDP does with parameters that it
+does not need at the moment. Reading such a tensor would read other memory, or end the process. So
+each tensor is compared with its storage (``lacking``) before its bytes are read.
 
 Tensors arrive writable, because torch has no other kind. The channel gives each reader its own
 memory for them.
@@ -25,7 +29,7 @@ import numpy as np
 from rcg.serialization.devices import delivered, device_of
 from rcg.serialization.encoded import PROTOCOL
 
-__all__ = ["Described", "DeviceBytes", "Storages", "TensorBytes"]
+__all__ = ["Described", "DeviceBytes", "Storages", "TensorBytes", "lacking"]
 
 Described = tuple[str, tuple[int, ...]]
 """The dtype and the shape of a tensor: ``("float32", (3, 4))``."""
@@ -43,7 +47,10 @@ class TensorBytes(np.ndarray[Any, Any]):
 
 
 class DeviceBytes(TensorBytes):
-    """Stands for bytes that stay on their device, which no buffer can: only a transport takes them.
+    """Stands for bytes that stay where they are: only a transport takes them.
+
+    The bytes of a device cannot be a buffer. Those of the CPU could, but torch never resizes the
+    storage of a tensor that NumPy has seen, so a buffer would change the user's tensor.
 
     Attributes:
         payload: A tensor of uint8 [n] over the bytes.
@@ -79,7 +86,7 @@ class _StorageSlice:
         torch = sys.modules["torch"]
         self.storage = storage
         self.first = self.last = 0  # in bytes
-        if device == "cpu":
+        if device == "cpu" and device not in staying:
             self._raw = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().view(TensorBytes)
         else:
             self._raw = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
@@ -109,7 +116,7 @@ class _StorageSlice:
         first = self.first // _ALIGNMENT * _ALIGNMENT
         self._base[:] = first.to_bytes(8, "little")
         part = self._raw[first : self.last]
-        if self._device != "cpu":
+        if not isinstance(part, TensorBytes):
             part = _bytes_of(part, self._device, self._staying)
         buffers[self._index] = pickle.PickleBuffer(part)
 
@@ -168,6 +175,7 @@ class Storages:
             or tensor.is_neg()
             or (needs_grad and tensor._backward_hooks)
         ):
+            _check_memory(tensor)
             return tensor.__reduce_ex__(PROTOCOL)
         storage = tensor.untyped_storage()
         address, shape, dtype = storage._cdata, tuple(tensor.shape), tensor.dtype
@@ -183,16 +191,19 @@ class Storages:
             self.known[address] = tensor
             plain = tensor.detach() if needs_grad else tensor
             name = self._dtypes[dtype]
-            if name not in _NUMPYS or not is_cpu:
+            stays = "cpu" in self.staying if is_cpu else True
+            if stays or name not in _NUMPYS:
                 plain = plain.reshape(-1).view(self._uint8)
-            if is_cpu:
+            if not stays:
                 raw = pickle.PickleBuffer(plain.numpy().view(TensorBytes))
                 made = _rebuild_tensor, (raw, name, shape, needs_grad)
             else:
                 device = device_of(plain)
+                where = () if is_cpu else (device,)
                 raw = pickle.PickleBuffer(_bytes_of(plain, device, self.staying))
-                made = _rebuild_tensor, (raw, name, shape, needs_grad, device)
+                made = _rebuild_tensor, (raw, name, shape, needs_grad, *where)
         else:
+            _check_memory(tensor)
             made = _rebuild_view, self._view_of(tensor, storage, address)
         state = tensor.__dict__
         return (*made, state, None, None, _set_attributes) if state else made
@@ -229,6 +240,41 @@ class Storages:
         return _typed_storage_of, (storage._untyped_storage, self._dtypes[storage.dtype])
 
 
+def lacking(tensor: Any) -> str:
+    """Return how the storage of a tensor is smaller than its numbers, or "" if it is not.
+
+    Args:
+        tensor: A tensor. One without a storage, or with several (sparse, nested), lacks nothing:
+            it is pickled by its parts.
+    """
+    torch = sys.modules["torch"]
+    if tensor.layout is not torch.strided or tensor.is_nested or not torch._C._has_storage(tensor):
+        return ""
+    storage, itemsize = tensor.untyped_storage(), tensor.element_size()
+    if not tensor.numel():
+        return ""
+    count = tensor.storage_offset()
+    if tensor.is_contiguous():
+        count += tensor.numel()
+    else:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        count += 1 + sum((size - 1) * step for size, step in steps)
+    if count * itemsize <= storage.nbytes():
+        return ""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return (
+        f"a tensor of {dtype} {list(tensor.shape)} needs {count * itemsize} bytes of its storage, "
+        f"which has {storage.nbytes()}: it was freed, or made smaller "
+        "(untyped_storage().resize_, as FSDP does)"
+    )
+
+
+def _check_memory(tensor: Any) -> None:
+    why = lacking(tensor)
+    if why:
+        raise ValueError(why)
+
+
 def _has_bytes(tensor: Any) -> bool:
     """Return whether a dense tensor of a device has numbers, in memory that torch knows."""
     return device_of(tensor) != "meta" and sys.modules["torch"]._C._has_storage(tensor)
@@ -239,7 +285,9 @@ def _bytes_of(raw: Any, device: str, staying: Container[str]) -> Any:
 
     That is a stand-in if its bytes stay there, and otherwise a copy in host memory.
     """
-    if device not in staying or not raw.numel():
+    if not raw.numel():
+        return np.empty(0, np.uint8).view(TensorBytes)
+    if device not in staying:
         return raw.cpu().numpy().view(TensorBytes)
     stand_in = np.zeros(1, np.uint8).view(DeviceBytes)
     stand_in.payload = raw

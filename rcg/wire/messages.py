@@ -68,7 +68,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                <--  Ready
       PullTensors              -->
                                <--  TensorsHere + the value
-                                    or: TensorsComing, then the tensors through the group
+                                    or: TensorsComing, the tensors through the group, and when
+                                        they are sent: TensorsHere, or TensorsGone
                                     or: ObjectsHere + the arrays
                                     or: TensorsGone
       SendTensors + what the transport says -->            a transport of the user's
@@ -850,7 +851,7 @@ class ObjectsHere(Carrying):
 
 @message
 class TensorsHere(Message):
-    """Carries the tensors of an object.
+    """Carries the tensors of an object, or says that all of them have been sent.
 
     Attributes:
         number: Of the ``PullTensors``.

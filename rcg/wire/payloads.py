@@ -14,7 +14,7 @@ import os
 import pickle
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -168,13 +168,25 @@ def _write_all(fd: int, part: Any, at: int) -> None:
         left, at = left[count:], at + count
 
 
-def send_payloads(connection: Connection, message: Carrying, values: Sequence[Encoded]) -> None:
+def send_payloads(
+    connection: Connection,
+    message: Carrying,
+    values: Sequence[Encoded],
+    check: Callable[[], object] = bool,
+) -> None:
     """Send a message with encoded values; ``open_payloads`` is its other end.
+
+    Args:
+        connection: Where to.
+        message: The message.
+        values: The encoded values.
+        check: Called when they have been copied. What it raises is raised, and nothing is sent.
 
     Raises:
         OSError: As for ``PreparedPayloads`` and its ``send``.
     """
     with PreparedPayloads(message, values) as prepared:
+        check()
         prepared.send(connection)
 
 
@@ -209,8 +221,19 @@ def open_payloads(received: Received) -> list[Payload]:
     return [_payload(whole[start:], row) for row in table]
 
 
-def send_buffers(connection: Connection, message: Message, buffers: Sequence[memoryview]) -> None:
+def send_buffers(
+    connection: Connection,
+    message: Message,
+    buffers: Sequence[memoryview],
+    check: Callable[[], object] = bool,
+) -> None:
     """Send a message with bytes, of which the other side knows the sizes; see ``open_buffers``.
+
+    Args:
+        connection: Where to.
+        message: The message.
+        buffers: The bytes.
+        check: Called when they have been copied. What it raises is raised, and nothing is sent.
 
     Raises:
         OSError: The connection is over, or there is no memory, or no descriptor, for a memfd.
@@ -218,10 +241,10 @@ def send_buffers(connection: Connection, message: Message, buffers: Sequence[mem
     sizes = [each.nbytes for each in buffers]
     starts, size = _places(sizes)
     if size <= _MAX_INLINE_BYTES:
-        body: bytearray | memoryview = buffers[0] if len(buffers) == 1 else bytearray(size)
-        if len(buffers) != 1:
-            for at, each in zip(starts, buffers, strict=True):
-                body[at : at + each.nbytes] = each
+        body = bytearray(size)
+        for at, each in zip(starts, buffers, strict=True):
+            body[at : at + each.nbytes] = each
+        check()
         sockets.send(connection, message, body=body)
         return
     memfd = Descriptor(os.memfd_create, "rcg-payload", os.MFD_CLOEXEC)
@@ -229,6 +252,7 @@ def send_buffers(connection: Connection, message: Message, buffers: Sequence[mem
         os.posix_fallocate(memfd.fd, 0, size)
         for at, each in zip(starts, buffers, strict=True):
             _write_all(memfd.fd, each, at)
+        check()
         if isinstance(connection, PacketStream):
             LargeBody(connection, memfd.fd, size).send(sockets.packed(message))
         else:

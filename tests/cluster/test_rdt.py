@@ -19,7 +19,7 @@ import ray
 
 import rcg
 from rcg.dag import InputNode
-from rcg.errors import ActorDiedError, OutOfThreads, Transfer
+from rcg.errors import ActorDiedError, OutOfThreads, Transfer, UnpicklableError
 from rcg.experimental import wait_tensor_freed
 from rcg.experimental.collective import (
     create_collective_group,
@@ -166,6 +166,22 @@ class Worker:
 
     def put(self, n, transport):
         return [rcg.put(torch.full((BIG,), float(n)), _tensor_transport=transport)]
+
+    @rcg.method(tensor_transport="gloo")
+    def keep_all(self, size=BIG):
+        self.kept = {"weights": [torch.ones(10), torch.ones(size)]}
+        return self.kept
+
+    @rcg.method(tensor_transport="gloo")
+    def kept_as_it_is(self, place=None):
+        return self.kept if place is None else self.kept["weights"][place]
+
+    def resize(self, count):
+        """Change the storage of a tensor that was returned, as FSDP does with parameters."""
+        tensor = self.kept["weights"][1]
+        tensor.untyped_storage().resize_(4 * count)
+        if count >= tensor.numel():
+            tensor.fill_(2)
 
     def sleep(self, seconds):
         time.sleep(seconds)
@@ -668,6 +684,74 @@ def test_a_receiver_sees_what_was_written_meanwhile(pair):
     ref = a.keep.remote(1)
     assert get(a.kept_plus.remote(1)) == 2.0
     assert get(b.total.remote(ref)) == 2.0 * BIG
+
+
+def test_a_tensor_whose_memory_its_maker_has_freed_is_named_to_each_taker(pair):
+    a, b = pair
+
+    def last(_, value):
+        return float(value["weights"][1][-1])
+
+    def ways(ref, own):
+        yield lambda: get(b.__ray_call__.remote(last, ref))
+        yield lambda: get(a.__ray_call__.remote(last, own))
+        yield lambda: last(None, get(ref, _tensor_transport="object_store"))
+
+    for size in (BIG, 100):  # through the group, and in the message
+        refs = a.keep_all.remote(size), a.kept_as_it_is.remote()
+        whole = a.kept_as_it_is.remote(1)
+        assert [each() for each in ways(*refs)] == [1, 1, 1]
+        for left in (0, size - 1):
+            get(a.resize.remote(left))
+            needed = (
+                rf"float32 \[{size}\] needs {4 * size} bytes of its storage, which has {4 * left}"
+            )
+            for each in ways(*refs):
+                with pytest.raises(Transfer, match=rf"value\['weights'\]\[1\] .*{needed}"):
+                    each()
+            with pytest.raises(Transfer, match=f"Worker.kept_as_it_is: value .*{needed}"):
+                get(b.total.remote(whole))
+            with pytest.raises(UnpicklableError, match=f"value cannot be sent .*{needed}"):
+                get(a.kept_as_it_is.remote(1), _tensor_transport="object_store")
+        get(a.resize.remote(size + 5))  # again there, elsewhere
+        assert [each() for each in ways(*refs)] == [2, 2, 2]
+        assert get(b.total.remote(whole)) == 2.0 * size
+
+
+@pytest.mark.parametrize("when", ["before a group", "after a group", "in a message"])
+def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(pair, when):
+    def free_while_sending(actor):
+        from rcg.rdt import groups, service
+
+        originals = groups.Pair.send, service.send_buffers
+
+        def through_group(pair, payloads, check):
+            groups.Pair.send, service.send_buffers = originals
+            if when == "before a group":
+                actor.resize(0)
+            pair.send(payloads, check)
+            actor.resize(0)
+
+        def in_message(connection, message, buffers, check):
+            groups.Pair.send, service.send_buffers = originals
+            actor.resize(0)
+            copies = [memoryview(bytes(each.nbytes)) for each in buffers]
+            service.send_buffers(connection, message, copies, check)
+
+        groups.Pair.send, service.send_buffers = through_group, in_message
+
+    a, b = pair
+    a.keep_all.remote()
+    ref = a.kept_as_it_is.remote(1)
+    options = {"_tensor_transport": "object_store"} if when == "in a message" else {}
+    get(a.__ray_call__.remote(free_while_sending))
+    with pytest.raises(Transfer, match="kept_as_it_is: value has lost its memory"):
+        get(b.get_of.remote([ref], **options))
+    if when == "before a group":
+        destroy_all_collective_groups()
+        create_collective_group(pair, backend="gloo")
+    get(a.resize.remote(BIG))
+    assert get(b.get_of.remote([ref], **options)) == [2.0 * BIG]
 
 
 def test_wait_tensor_freed_lets_receivers_finish(pair):

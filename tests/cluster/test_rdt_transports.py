@@ -69,6 +69,9 @@ class Worker:
     def several(self, name, n):
         return [made(name, n), {"inner": made(name, n + 1), "n": n}]
 
+    def total_of_several(self, value):
+        return total(value[0]) + total(value[1]["inner"])
+
     def with_others(self, name, n):
         inner = rcg.put(np.full(SIZE, n), _tensor_transport="files")
         return {"one": made(name, n), "inner": inner, "actor": Worker.remote()}
@@ -407,6 +410,43 @@ def test_an_object_that_does_not_arrive_takes_no_other_with_it(actors, name):
         get(calls[0])
     assert get(calls[1:]) == [SIZE, 2 * SIZE]
     assert get(b.total.remote(*refs)) == 3 * SIZE
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"), [("files", "FileTransport"), ("sockets", "SocketTransport")]
+)
+def test_what_a_transport_brings_must_be_what_was_sent(actors, name, cls):
+    def distort(_, change):
+        from tests import rdt_managers
+
+        manager = getattr(rdt_managers, cls)
+        original = manager.recv_multiple_tensors
+
+        def once(*args):
+            manager.recv_multiple_tensors = original
+            return change(original(*args))
+
+        manager.recv_multiple_tensors = once
+
+    def like(found, *, dtype="float32", size=SIZE):
+        return type(found)(np.ones(size, dtype)) if name == "sockets" else np.ones(size, dtype)
+
+    a, b = actors(2)
+    ref = a.several.options(tensor_transport=name).remote(name, 1)
+    for change, text in [
+        (lambda found: found[:1], "1 objects, where 2 were sent"),
+        (lambda found: [*found, found[0]], "3 objects, where 2 were sent"),
+        (
+            lambda found: [found[0], like(found[1], size=1)],
+            rf"float32 \[1\] in place 1, .* \[{SIZE}\]",
+        ),
+        (lambda found: [like(found[0], dtype="float64"), found[1]], "float64 .* in place 0"),
+        (lambda found: [found[0], "text"], "str in place 1, where .* was sent"),
+    ]:
+        get(b.__ray_call__.remote(distort, change))
+        with pytest.raises(TensorMismatch, match=f"{cls}, .*{name.upper()}, brought {text}"):
+            get(b.total_of_several.remote(ref))
+        assert get(b.total_of_several.remote(ref)) == 3 * SIZE
 
 
 def test_what_a_transport_does_not_serve_is_named(actors):

@@ -174,6 +174,14 @@ def test_every_operation_gives_what_plain_torch_does(crew, kind, size, program):
 
 
 @every_kind
+def test_max_and_min_keep_a_nan_and_order_signed_zeros_whatever_the_order_of_ranks(crew, kind):
+    for size in (2, 3):
+        group = crew.group(kind, crew.members(kind, size)).open()
+        group.all_do(does.check_order_of_floats)
+        group.destroy()
+
+
+@every_kind
 def test_messages_of_one_tag_arrive_in_order(crew, kind):
     group = crew.group(kind, crew.members(kind, 2)).open()
     group.all_do(does.check_order)

@@ -29,6 +29,7 @@ from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec, Failure
 from rcg.testing import LocalCommunicator, LocalStore
 from tests.board import until
+from tests.rays_style import Distorting, distorting
 
 torch = pytest.importorskip("torch")
 
@@ -364,10 +365,16 @@ def failures() -> dict[str, Any]:
         raise KeyError("upstream")
     except KeyError as error:
         upstream = capture(error, ORIGIN, "method", 0)
-    return {"a failure": (upstream, KeyError), "no tensor": ([1, 2], TensorMismatch)}
+    freed = torch.ones(6, 2)
+    freed.untyped_storage().resize_(0)
+    return {
+        "a failure": (upstream, KeyError),
+        "no tensor": ([1, 2], TensorMismatch),
+        "no memory": (freed, TensorMismatch),
+    }
 
 
-@pytest.mark.parametrize("what", ["a failure", "no tensor"])
+@pytest.mark.parametrize("what", failures())
 @pytest.mark.parametrize("who", [0, 1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_ranks_bad_input_fails_the_execution_everywhere_and_hangs_nobody(
@@ -452,6 +459,35 @@ def test_a_rank_without_memory_for_a_broadcast_fails_alone(ranks, monkeypatch):
     found = group.run(*values)
     assert_equal(found[:2], [values[1]] * 2)
     assert "not enough memory" in str(error_of(found[2]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("distort", "what"),
+    [
+        (lambda result: result[:1].clone(), "returned"),
+        (lambda result: result.resize_(100), "made its output"),
+    ],
+)
+def test_what_a_users_communicator_gives_must_be_what_it_was_asked_for(
+    ranks, monkeypatch, kind, distort, what
+):
+    monkeypatch.setattr(exchanges, "_LARGE_BYTES", 1)  # each tensor by itself
+    group = ranks(kind, 2, count=2, communicator=Distorting)
+    values = [values_of(2, (6, 2)) for _ in range(2)]
+    distorting(distort, [1])
+    good, bad = group.run(*values)
+    assert not any(type(each) is Failure for each in good)
+    if kind == "broadcast":  # recv of the rank that is not the root
+        what = "returned"
+    for each in bad:
+        error = error_of(each)
+        assert type(error) is TensorMismatch and " a1, where a tensor of" in str(error)
+        assert f"of Distorting, the communicator of g0, {what} a tensor of" in str(error)
+    columns = [expected(kind, list(column), root=0) for column in zip(*values, strict=True)]
+    distorting(lambda result: result.set_(result.clone()), [1])  # elsewhere, but right
+    for rank, found in enumerate(group.run(*values)):
+        assert_equal(found, [column[rank] for column in columns])
 
 
 def test_a_status_that_fills_no_slot_arrives_all_the_same(ranks):

@@ -198,7 +198,7 @@ class Spy:
 
 @contextlib.contextmanager
 def serving(service: Any, address: str = "") -> Iterator[Endpoint]:
-    made = endpoint.serve(service, address) if isinstance(service, Spy) else service._endpoint
+    made = endpoint.serve(service, service.address if isinstance(service, Service) else address)
     try:
         yield made
     finally:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from rcg.rdt.contents import Parts, Whole, taken_apart
+from rcg.rdt.parts import lost_in
+from rcg.rdt.targets import checked_targets
 from rcg.runtime.codec import make_codec
 from rcg.wire import sockets
 from rcg.wire.messages import TensorsHere
@@ -63,6 +65,74 @@ def test_other_values_keep_their_structure():
     assert found["views"][1].tolist() == [9, 8, 7, 6, 5]
     found["t"][0, 0] = -1
     assert found["views"][0][0] == -1
+
+
+def test_the_bytes_of_a_tensor_follow_its_storage_which_stays_resizable():
+    whole, part = torch.arange(100.0), torch.arange(100.0)
+    value = {"whole": whole, "part": part[10:20], "transposed": torch.ones(20, 30).t()}
+    _, payloads, _ = taken_apart(value, make_codec())
+    for tensor in (whole, part):
+        tensor.share_memory_()  # elsewhere
+    assert payloads[0].view(torch.float32).tolist() == whole.tolist()
+    assert part[10:20].tolist() == payloads[1].view(torch.float32).tolist()[-10:]
+    assert lost_in(value, payloads) == ""
+    assert value["transposed"].untyped_storage().resizable()
+    value["transposed"].untyped_storage().resize_(20 * 30 * 4 - 1)
+    assert lost_in(value, payloads) == (
+        "value['transposed'] has lost its memory: a tensor of float32 [30, 20] needs 2400 bytes of "
+        "its storage, which has 2399: it was freed, or made smaller (untyped_storage().resize_, as "
+        "FSDP does)"
+    )
+    value["transposed"].untyped_storage().resize_(2400)
+    assert lost_in(value, payloads) == ""
+
+
+def freed(tensor):
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("targets", "text"),
+    [
+        ([torch.ones(4, device="meta")], "out has no memory .*: it is on meta"),
+        ([freed(torch.ones(4))], "out has lost its memory: a tensor of float32"),
+        ([torch.ones(2, 2).to_sparse()], "out must be a dense tensor, found torch.sparse_coo"),
+        ([torch.ones(4, dtype=torch.complex64).conj()], "out must be resolved first"),
+        ([torch.ones(8)[::2]], "out must be contiguous"),
+        ([torch.ones(4), torch.ones(4, device="meta")], r"out\[1\] has no memory"),
+        (2 * [torch.ones(4)], r"out\[0\] and out\[1\] share memory"),
+        (list(torch.arange(8.0).split(4)), ""),
+    ],
+)
+def test_what_would_be_lost_in_a_target_is_refused(targets, text):
+    values = [torch.arange(4.0).to(targets[0].dtype) for _ in targets]
+    contents, _, _ = taken_apart(values if len(values) > 1 else values[0], make_codec())
+    if text:
+        with pytest.raises(ValueError, match=text):
+            checked_targets(contents, targets, "out")
+    else:
+        found = checked_targets(contents, targets, "out")
+        assert [each.data_ptr() for each in found] == [each.data_ptr() for each in targets]
+
+
+def test_views_of_one_tensor_that_overlap_are_no_targets():
+    base = torch.arange(6.0)
+    contents, _, _ = taken_apart([torch.ones(4), torch.ones(4)], make_codec())
+    with pytest.raises(ValueError, match=r"out\[1\] and out\[0\] share memory"):
+        checked_targets(contents, [base[2:], base[:4]], "out")
+
+
+@pytest.mark.parametrize("size", [8, 1 << 20])
+def test_bytes_that_were_lost_while_they_were_copied_are_not_sent(ends, size):
+    def check():
+        raise BufferError("lost")
+
+    with pytest.raises(BufferError):
+        send_buffers(ends[0], TensorsHere(number=7), [memoryview(bytes(size))], check)
+    ends[0].close()
+    with sockets.receive(ends[1], 1) as received:
+        assert received.message is None
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [3, 0, 100], [1 << 20, 5, 1 << 16]])

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from rcg import cluster
+from rcg.errors import Transfer
 from rcg.rdt import process
 from rcg.rdt import store as stores
 from rcg.rdt.contents import Parts
 from rcg.rdt.groups import MemberGroups, _joined, _padded, _runs
 from rcg.rdt.keeper import Keeper
 from rcg.rdt.pulling import Connections
-from rcg.rdt.store import Entry, Store
+from rcg.rdt.store import Entry, Store, memory_of
 from rcg.rdt.writes import Versions
 from rcg.serialization.payloads import Skeleton, Table
 from tests.peers import ctrl_c_anywhere, descriptors, until
@@ -115,6 +116,36 @@ def test_waiting_is_for_the_memory_of_a_tensor(store: Store) -> None:
     assert time.monotonic() - started < 20
     assert [[each.key for each in found] for found in told] == [["part"]]
     timer.join()
+
+
+def test_a_tensor_that_was_freed_is_told_from_others_that_were(store: Store) -> None:
+    kept, other = torch.zeros(8), torch.zeros(8)
+    store.add(entry("a", kept))
+    for each in (kept, other):
+        each.untyped_storage().resize_(0)
+    assert store.wait_freed(memory_of(other), 0, list.clear) == []
+    assert [each.key for each in store.wait_freed(memory_of(kept), 0, list.clear)] == ["a"]
+
+
+def test_a_tensor_that_is_freed_or_moved_while_it_is_sent_is_told() -> None:
+    tensor = torch.zeros(8)
+    check = entry("a", tensor).checking()
+    check()
+    tensor.share_memory_()
+    with pytest.raises(Transfer, match="The value of make: a tensor was moved while it was sent"):
+        check()
+
+
+def test_a_transfer_whose_tensor_is_freed_is_ended_with_the_reason(store: Store) -> None:
+    tensor, ended = torch.zeros(8), []
+    with store.watching(entry("a", tensor).checking(), ended.append):
+        store.look_at_transfers()
+        assert ended == []
+        tensor.untyped_storage().resize_(0)
+        store.look_at_transfers()
+    assert len(ended) == 1 and "value has lost its memory" in ended[0]
+    store.look_at_transfers()
+    assert len(ended) == 1
 
 
 def test_small_tensors_travel_in_one_piece_at_aligned_places() -> None:

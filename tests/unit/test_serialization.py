@@ -982,6 +982,28 @@ def test_what_does_not_pickle_is_named(channel: Channel, value: Any, where: str,
     assert claimed(channel.sender) == 0
 
 
+def test_a_tensor_whose_memory_was_freed_is_named_before_it_is_read() -> None:
+    made = {
+        "whole": torch.ones(6),
+        "transposed": torch.ones(2, 3).t(),
+        "part": torch.ones(60)[6:10],
+        "parameter": torch.nn.Parameter(torch.ones(6)),
+        "conjugate": torch.ones(6, dtype=torch.complex64).conj(),
+        "half": torch.ones(6, dtype=torch.bfloat16),
+        "quantized": torch.quantize_per_tensor(torch.ones(6), 1.0, 0, torch.qint8),
+        "sparse": torch.ones(6).to_sparse(),
+    }
+    for name, tensor in made.items():
+        inner = tensor._values() if name == "sparse" else tensor
+        for left in (inner.untyped_storage().nbytes() * 5 // 60, 0):
+            inner.untyped_storage().resize_(left)
+            for staying in ((), {"cpu"}):
+                with pytest.raises(UnpicklableError, match="of its storage, which has") as caught:
+                    make_codec().encode({name: [tensor]}, None, staying)
+                assert caught.value.where == f"value['{name}'][0]", name
+                assert f"which has {left}: it was freed, or made smaller" in str(caught.value)
+
+
 def in_thread(call: Any) -> Any:
     """What ``call`` returns or raises on a thread that nobody presses Ctrl-C on."""
     with ThreadPoolExecutor(1) as pool:

@@ -30,6 +30,7 @@ from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec, Failure
 from rcg.testing import LocalCommunicator, LocalStore
 from tests.board import until
+from tests.rays_style import Distorting, distorting
 
 torch = pytest.importorskip("torch")
 
@@ -320,6 +321,25 @@ def test_a_tensor_that_is_nowhere_is_refused_before_anything_is_sent(edge, is_di
     assert channel.send(torch.ones(3)).sum() == 3
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_tensor_whose_memory_was_freed_is_refused_before_anything_is_sent(edge, is_direct):
+    channel = edge(is_direct_return=is_direct)
+    for left in (0, 11):
+        lost = torch.ones(3)
+        lost.untyped_storage().resize_(left)
+        for value in (lost,) if is_direct else (lost, {"a": lost}):
+            with pytest.raises(
+                (UnpicklableError, TensorMismatch), match=f"which has {left}: it was"
+            ):
+                channel.writer.write(value)
+    assert channel.writer.seq == 0
+    sent = torch.ones(3)
+    assert channel.send(sent).sum() == 3
+    if not is_direct:
+        assert channel.send([sent])[0].sum() == 3
+    assert sent.untyped_storage().resizable()
+
+
 def test_bytes_in_place_of_a_static_shape_are_refused(edge):
     channel = edge(is_static_shape=True)
     channel.send(torch.ones(3))
@@ -414,6 +434,35 @@ def test_a_writer_waits_for_its_reader_where_poison_reaches_it(edge):
     channel.nodes[1].end_broken("a1")
     with pytest.raises(GraphEnded):
         writing.result(GUARD_S)
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize(
+    ("distort", "what"),
+    [
+        (lambda found: found[:1], r"a tensor of uint8 \[1\]"),
+        (lambda found: found.view(3, 4), r"a tensor of uint8 \[3, 4\]"),
+        (lambda found: found.resize_(24), r"a tensor of uint8 \[24\]"),
+        (lambda found: found.float(), r"a tensor of float32 \[12\]"),
+        (lambda found: found.to("meta"), r"a tensor of uint8 \[12\] on meta"),
+        (lambda _: None, "a value of type NoneType"),
+    ],
+)
+def test_what_a_users_communicator_receives_must_be_what_it_was_asked_for(
+    edge, readers, distort, what
+):
+    channel = edge(readers, communicator=Distorting)
+    distorting(distort, range(1, readers + 1))
+    reading = channel.reading()
+    channel.writer.write([torch.ones(3), torch.zeros(5)])
+    for rank, each in enumerate(reading, 1):
+        with pytest.raises(TensorMismatch, match=f"recv of Distorting, .* of g0, returned {what} "):
+            each.result(GUARD_S)
+        error = str(each.exception(GUARD_S))
+        assert f"from a0 to a{rank}, where a tensor of uint8 [12] was asked for" in error
+    found = channel.send([torch.full((3,), 2.0), torch.ones(5)])
+    for one, other in [found] if readers == 1 else found:
+        assert (one.tolist(), other.tolist()) == ([2] * 3, [1] * 5)
 
 
 def test_an_aborted_group_is_a_failed_transfer_at_both_ends(edge):

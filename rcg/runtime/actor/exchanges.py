@@ -14,7 +14,7 @@ import functools
 import math
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from rcg.channels.tensor import calls_of, nowhere, pieces_of, room_for
@@ -24,6 +24,7 @@ from rcg.ir.ops import Collective
 from rcg.runtime.node.node import Node
 from rcg.serialization.devices import device_of
 from rcg.serialization.payloads import bytes_of
+from rcg.serialization.tensors import lacking
 from rcg.streams import keep_for_this_thread
 from rcg.text import plural
 
@@ -143,6 +144,9 @@ class Rank:
         plain = value.detach()
         if type(plain) is not torch.Tensor:
             plain = plain.as_subclass(torch.Tensor)
+        why = lacking(plain)
+        if why:
+            raise TensorMismatch(f"{self.op.word} over {self.op.group}: {self.label} has {why}")
         if not plain.is_cpu:
             keep_for_this_thread(plain)
         if plain.is_conj() or plain.is_neg():
@@ -183,9 +187,13 @@ class Rank:
         return self.room(tensor.dtype, shape, device_of(tensor))
 
     def broadcast(self, tensors: Sequence[Any], devices: Sequence[str]) -> None:
-        """Give the bytes [n] of the root's tensors to all: those on a type of device at once."""
-        for call in calls_of(pieces_of(tensors), devices):
-            self.communicator.broadcast(call, self.root)
+        """Give the bytes [n] of the root's tensors to all: those on a type of device at once.
+
+        Raises:
+            NoResult: See ``_each``.
+        """
+        calls = calls_of(pieces_of(tensors), devices)
+        _each(self.communicator.broadcast, [(call, self.root) for call in calls])
 
 
 class NoResult(Exception):
@@ -287,8 +295,7 @@ class _AllReduce(_Combining):
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
         pieces, views = room
-        for piece in pieces:
-            rank.communicator.allreduce(piece, rank.reduction)
+        _each(rank.communicator.allreduce, [(piece, rank.reduction) for piece in pieces])
         return list(views)
 
 
@@ -297,8 +304,8 @@ class _Reduce(_Combining):
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
         pieces, views = room
-        for piece in pieces:
-            rank.communicator.reduce(piece, rank.root, rank.reduction)
+        calls = [(piece, rank.root, rank.reduction) for piece in pieces]
+        _each(rank.communicator.reduce, calls)
         return list(views) if rank.is_root else [None] * len(tensors)
 
 
@@ -311,8 +318,8 @@ class _AllGather(_Alike):
     def run(
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
-        for output, tensor in zip(room, tensors, strict=True):
-            rank.communicator.allgather(output, tensor.reshape(_row(tensor)))
+        rows = [tensor.reshape(_row(tensor)) for tensor in tensors]
+        _each(rank.communicator.allgather, list(zip(room, rows, strict=True)))
         return list(room)
 
 
@@ -328,8 +335,9 @@ class _Gather(_Alike):
     def run(
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
-        for output, tensor in zip(room, tensors, strict=True):
-            rank.communicator.gather(output, tensor.reshape(_row(tensor)), rank.root)
+        rows = [tensor.reshape(_row(tensor)) for tensor in tensors]
+        calls = [(output, row, rank.root) for output, row in zip(room, rows, strict=True)]
+        _each(rank.communicator.gather, calls)
         return list(room)
 
 
@@ -353,8 +361,8 @@ class _ReduceScatter(_Alike):
     def run(
         self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
     ) -> list[Any]:
-        for output, tensor in zip(room, tensors, strict=True):
-            rank.communicator.reducescatter(output, tensor, rank.reduction)
+        pairs = zip(room, tensors, strict=True)
+        _each(rank.communicator.reducescatter, [(*pair, rank.reduction) for pair in pairs])
         return list(room)
 
 
@@ -406,6 +414,23 @@ _EXCHANGES: Final[Mapping[str, Exchange]] = {
     "reduce": _Reduce(),
     "gather": _Gather(),
 }
+
+
+def _each(operation: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> None:
+    """Call an operation of a communicator with each of these arguments, as all ranks do.
+
+    Raises:
+        NoResult: A communicator of the user's gave another result than it was asked for.
+        CommError: The communicator failed.
+    """
+    wrong: list[TensorMismatch] = []  # the first
+    for arguments in calls:
+        try:
+            operation(*arguments)
+        except TensorMismatch as error:
+            wrong = wrong or [error]
+    if wrong:
+        raise NoResult(wrong.pop())  # no local name may hold it: it holds this frame
 
 
 def _pieces(tensors: Sequence[Any]) -> list[list[int]]:

@@ -31,6 +31,7 @@ from rcg.errors import (
     CompileError,
     ExecutionError,
     InternalError,
+    TensorMismatch,
     TransportError,
     UnpicklableError,
 )
@@ -52,6 +53,7 @@ from rcg.runtime.failure import (
 )
 from rcg.runtime.node.node import Node
 from rcg.serialization import Failure
+from rcg.serialization.tensors import lacking
 
 __rcg_plumbing__ = True  # see rcg.frames
 
@@ -159,6 +161,8 @@ class Steps:
             return True
 
         def failure_of(error: BaseException) -> Failure:
+            if type(error) is TensorMismatch:  # of a communicator of the user's
+                return capture_own(error)
             return capture(error, loop.origin, "(reading its input)", loop.execution)
 
         def fill_one(value: Any) -> None:
@@ -322,7 +326,7 @@ class Steps:
         def instead_of(value: Any, error: UnpicklableError) -> Any:
             """What cannot be pickled cannot be sent: what would send it says why."""
             torch: Any = sys.modules.get("torch")
-            if torch is None or not isinstance(value, torch.Tensor):
+            if torch is None or not isinstance(value, torch.Tensor) or lacking(value):
                 return value
             try:  # a collective takes it
                 return value.detach().clone()
