@@ -29,6 +29,7 @@ from rcg.runtime.remote import handle as handles
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.wire import messages, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp
+from rcg.wire.certificates import client_context, server_context
 from rcg.wire.packets import MAX_MESSAGE_BYTES, PacketStream
 from tests.driven import Driven
 from tests.peers import GUARD_S, descriptors, until
@@ -292,9 +293,9 @@ def test_a_peer_that_does_not_read_for_long_is_not_unreachable(size):
     assert files is not None
     ours, theirs = bare_pair(buffer_bytes=1 << 14)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    context = tls.client_context(files)
+    context = client_context(files)
     with (
-        tls.secured(theirs, tls.server_context(files), 1.0) as reading,
+        tls.secured(theirs, server_context(files), 1.0) as reading,
         tls.secured(tls.shake_hands(ours, context), context, 1.0) as writing,
     ):
         for each in (reading, writing):

@@ -21,7 +21,7 @@ running: list[str] = []
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: Python calls it before a process starts, whoever asks for it."""
-    if event in STARTS and running and os.getpid() == HERE:
+    if running and event in STARTS and os.getpid() == HERE:
         raise AssertionError(f"{running[0]} starts a process: it belongs in tests/process")
 
 

@@ -7,6 +7,7 @@ And that nothing of a peer is unpickled, or reaches a service, before its proof:
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import socket
@@ -196,6 +197,17 @@ class Spy:
     )
 
 
+@pytest.fixture
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What is logged; the unit tests run without pytest's own."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    yield records
+    logging.getLogger().removeHandler(handler)
+
+
 @contextlib.contextmanager
 def serving(service: Any, address: str = "") -> Iterator[Endpoint]:
     made = endpoint.serve(service, service.address if isinstance(service, Service) else address)
@@ -206,7 +218,7 @@ def serving(service: Any, address: str = "") -> Iterator[Endpoint]:
         made._thread.join(GUARD_S)
 
 
-def test_nothing_reaches_a_service_without_a_proof(caplog):
+def test_nothing_reaches_a_service_without_a_proof(logged):
     """Of no kind of first message, in no way; each is counted, and not each is logged."""
     spy = Spy()
     count = 0
@@ -228,7 +240,7 @@ def test_nothing_reaches_a_service_without_a_proof(caplog):
             enter(known_one, replace(OPENINGS[0], graph=spy.service_id, secret=SECRET))
             assert is_over(known_one)
         assert len(spy.reached) == 1 and served.refusals() == found
-    told = [each.getMessage() for each in caplog.records]
+    told = [each.getMessage() for each in logged]
     assert f"rcg: refused a connection from process {os.getpid()}: it did not prove" in told[0]
     assert 4 < len(told) < count / 2
 
@@ -264,13 +276,13 @@ def test_the_service_of_tensors_unpickles_nothing_without_a_proof(holder):
     Hostile.count = 0
 
 
-def test_a_wrong_message_to_the_service_of_tensors_is_logged(holder, caplog):
+def test_a_wrong_message_to_the_service_of_tensors_is_logged(holder, logged):
     with sockets.connect(holder.address, GUARD_S) as known:
         enter(known, messages.UseTensors(graph=holder.key, secret=SECRET, key="", pid=1))
         sockets.send(known, Stop())
         assert is_over(known)
-    until(lambda: caplog.records)
-    assert f"process {os.getpid()} sent a wrong message: " in caplog.records[0].getMessage()
+    until(lambda: logged)
+    assert f"process {os.getpid()} sent a wrong message: " in logged[0].getMessage()
 
 
 def test_another_user_is_refused_and_counted(monkeypatch):

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from rcg.options import peer_timeout_s, port_range, tls_files
 from rcg.wire import addresses, proof, sockets, tls
+from rcg.wire.certificates import server_context
 from rcg.wire.forks import forget_accepted
 from rcg.wire.messages import Challenge
 from rcg.wire.packets import PacketStream, peer_name
@@ -109,7 +110,7 @@ class TcpDoor:
         self._pid = os.getpid()
         self._peer_timeout_s = peer_timeout_s()
         files = tls_files()
-        self._tls = None if files is None else tls.server_context(files)
+        self._tls = None if files is None else server_context(files)
         self.listener, self.address = addresses.listen_tcp(host, port_range())
 
     def admit(self, accepted: socket.socket) -> Stranger:

@@ -23,6 +23,7 @@ from rcg.options import Deadline, peer_timeout_s, tls_files
 from rcg.runtime.control.reception import refused
 from rcg.wire import liveness, proof, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp, ends_of, is_tcp
+from rcg.wire.certificates import client_context
 from rcg.wire.messages import (
     Again,
     Challenge,
@@ -227,7 +228,7 @@ def _connected(address: TcpAddress, deadline: Deadline) -> PacketStream:
     """
     peer_timeout = peer_timeout_s()
     files = tls_files()
-    context = None if files is None else tls.client_context(files)
+    context = None if files is None else client_context(files)
     connection = connect_tcp(address, deadline.remaining_s() or 0.001)
     if context is None:
         stream = PacketStream(connection)
