@@ -11,7 +11,7 @@ enum { POLICY_AUTO, POLICY_FUTEX, POLICY_YIELD, POLICY_SPIN };
 
 /* What a waiting end learned about its peer (all times in ns). */
 typedef struct {
-    uint64_t budget;
+    uint64_t budget, expected; /* expected: how long a wait takes (a moving mean), of a driver that shares processors */
     uint32_t probe, apart, apart_limit;
     bool is_quick; /* the last wait was short */
     /* of waits for a peer on the same processor: how many in a row, how many are endured, now and at least; how long

@@ -24,12 +24,18 @@ typedef struct {
 } Watch;
 
 #define BUDGET_MAX 200000u /* never spin longer, and only while waits end within it */
+/* Where processors are shared, the driver keeps one for a wait that ends within the first of these, and a loop within
+ * the second. Ray starts workers with a lower priority: a driver that yields on the processor of an actor that has work
+ * to do goes on being chosen itself. So it sleeps through longer waits, and is woken where a loop yields, which takes
+ * some 5 us; to wake an idle processor takes 20. */
 #define CROWDED_BUDGET 50000u
+#define CROWDED_LOOP_BUDGET 250000u
 #define QUICK 200000u /* after a wait as short as this the next may be short, too */
 #define PAUSE_PHASE 2000u
 #define BUDGET_STEPPED 100000u
 #define TOGETHER_LIMIT 256 /* a step that does not pay costs some 100 us, as much as a tenth of so many turns */
 #define CROWDED_LIMIT 48
+#define LOOP_LEAST 16
 #define SIGNAL_SLICE 100000000u /* the main thread looks for Ctrl-C this often */
 
 static bool watch_ready(const Watch *w, uint32_t n) {
@@ -90,12 +96,24 @@ static void step_closer(const Watch *w, Learned *l) {
 }
 
 /* A wait ended after `took`: how long the next one may keep the processor. A loop that shares processors with the
- * rest of its graph yields rather than pauses, which costs the others nothing: it may do so for the whole budget
- * while executions follow each other closely, and a miss ends that. */
+ * rest of its graph yields rather than pauses, which costs the others little: while executions follow each other
+ * closely it may do so for as long as they take, and a miss ends that. */
 static void learn(const Member *m, Learned *l, uint64_t took, uint64_t times, uint64_t more) {
-    uint64_t wanted = times * took + more, most = m->crowded ? CROWDED_BUDGET : BUDGET_MAX;
-    if (wanted > most || (m->crowded && m->looping)) wanted = most;
-    l->budget = m->crowded && m->looping ? wanted : (3 * l->budget + wanted) / 4;
+    if (m->crowded && !m->looping) {
+        uint64_t counted = took < 4 * CROWDED_BUDGET ? took : 4 * CROWDED_BUDGET; /* one long wait is soon forgotten */
+        l->expected = (3 * l->expected + counted) / 4;
+        uint64_t wanted = l->expected + l->expected / 4 + 5000;
+        l->budget = wanted > CROWDED_BUDGET ? 0 : wanted;
+        return;
+    }
+    uint64_t wanted = times * took + more, most = m->crowded ? CROWDED_LOOP_BUDGET : BUDGET_MAX;
+    if (wanted > most) wanted = most;
+    l->budget = m->crowded ? wanted : (3 * l->budget + wanted) / 4;
+}
+
+/* Whether the peer last ran where this thread runs. */
+static bool is_beside(const Watch *w, int cpu) {
+    return cpu >= 0 && atomic_load_explicit(w->cpu, memory_order_relaxed) == (uint32_t)cpu + 1;
 }
 
 /* The part of a wait that keeps the processor: how long it took until ready, or 0. */
@@ -108,15 +126,22 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
     case POLICY_SPIN: budget = pause_phase = BUDGET_MAX; break;
     default:
         budget = l->budget;
-        if (budget < PAUSE_PHASE) {
+        if (m->crowded && !m->looping) {
+            if (!budget) return 0;
+        } else if (budget < PAUSE_PHASE) {
             if (++l->probe < 32) return 0;
             l->probe = 0;
             budget = BUDGET_PROBE;
         }
         pause_phase = m->crowded ? 0 : PAUSE_PHASE;
-        if ((!m->crowded || !m->looping) && w->cpu) {
+        if (w->cpu && m->crowded && m->looping) {
+            /* Neighbours on one processor leave another one idle, where the driver would have to be woken. */
             int cpu = sched_getcpu();
-            if (cpu >= 0 && atomic_load_explicit(w->cpu, memory_order_relaxed) == (uint32_t)cpu + 1) {
+            if (is_beside(w, cpu)) l->is_together = !step_aside(l, (uint32_t)cpu, LOOP_LEAST, TOGETHER_LIMIT);
+            else l->together = 0;
+        } else if (w->cpu) {
+            int cpu = sched_getcpu();
+            if (is_beside(w, cpu)) {
                 l->is_together = m->crowded ? !step_aside(l, (uint32_t)cpu, CROWDED_LIMIT / 2, CROWDED_LIMIT)
                                             : !step_aside(l, (uint32_t)cpu, l->together_least, TOGETHER_LIMIT);
                 if (l->is_together || m->crowded) return 0;
@@ -137,7 +162,7 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
         if (watch_ready(w, n)) goto ready;
         if (poisoned(m)) return 0;
     }
-    l->budget /= 2;
+    if (!m->crowded || m->looping) l->budget /= 2;
     return 0;
 ready:
     atomic_fetch_add_explicit(&m->spins, 1, memory_order_relaxed);
@@ -213,7 +238,7 @@ static Outcome wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint6
     }
     note_wait(l, slept);
     l->is_quick = outcome == DONE && slept < QUICK;
-    if (l->is_quick) learn(m, l, slept, 1, 5000);
+    if (l->is_quick || (m->crowded && !m->looping && outcome == DONE)) learn(m, l, slept, 1, 5000);
     *took += slept;
     return outcome;
 }
