@@ -151,7 +151,8 @@ def test_an_interrupt_is_raised_also_if_the_operation_is_left_behind(scene):
 
 def test_ctrl_c_while_the_thread_is_started_leaves_one_which_close_ends(scene):
     for _ in ctrl_c_anywhere(lambda: scene.sideline.run(lambda: None), "rcg.comm.sideline"):
-        until(lambda: scene.threads() <= 1)
+        scene.sideline.run(lambda: None)
+        until(lambda: scene.threads() == 1)
         scene.sideline.close()
         until(lambda: not scene.threads())
         scene.sideline = Sideline("test-sideline", scene.glance)

@@ -231,25 +231,29 @@ def test_a_rank_that_does_not_read_its_answers_is_cut_off_and_delays_nobody(serv
     store.close()
 
 
-def test_ctrl_c_in_a_store_leaves_no_thread_waiting_and_no_descriptor(served):
-    """Another thread of the rank waits at the same time: each reads for both."""
+@pytest.mark.parametrize("reads", [True, False], ids=["it reads", "another thread reads"])
+def test_ctrl_c_in_a_store_leaves_no_thread_waiting_and_no_descriptor(served, reads):
+    """The threads of a rank share the connection: one reads for all."""
     other = ThreadMember()
 
-    def pending() -> tuple[ControlStore, Any]:
+    def opened() -> tuple[ControlStore, Any]:
         store = store_of(served)
-        future = other.submit(lambda _: store.get(["never"]))
-        other.wait_until_pending(future)
+        future = None if reads else other.submit(lambda _: store.get(["never"]))
+        if future is not None:
+            other.wait_until_pending(future)
         return store, future
 
     before = descriptors()
-    used = [pending()]
+    used = [opened()]
     for _ in ctrl_c_anywhere(lambda: used[0][0].add("count", 1), ControlStore.__module__):
         store, future = used.pop()
+        if future is None:
+            future = other.submit(lambda _, store=store: store.get(["never"]))
         store.close()
         assert isinstance(future.exception(GUARD_S), GroupAborted)
         del store, future
         until(lambda: descriptors() <= before)
-        used.append(pending())
+        used.append(opened())
     used[0][0].close()
 
 
