@@ -103,3 +103,20 @@ def test_files_that_a_document_names_are_there(document: str) -> None:
     named = set(re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|md|h|c|toml|cfg|mjs))`", text))
     missing = {name for name in named if not (ROOT / name).exists()}
     assert not {name for name in missing if not (PACKAGE / name).exists()}
+
+
+def test_what_is_parsed_is_shown_by_tests_that_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    section = text.partition("## What is parsed, and what was proved before")[2].partition("\n## ")[
+        0
+    ]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    path = ""
+    count = 0
+    for row in rows:
+        for file, name in re.findall(r"`(tests/[^`:]*)?::(\w+)`", row.split("|")[-2]):
+            path = file or path  # of the same file as the one before
+            names = {each.name for each in tree_of(ROOT / path).body if hasattr(each, "name")}
+            assert name in names, f"{path} has no {name}"
+            count += 1
+    assert len(rows) == 12 and count >= 17
