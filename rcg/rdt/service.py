@@ -361,4 +361,5 @@ def _buffer(payload: Any) -> memoryview:
 
     The owner may go on resizing the storage of its tensor, which ``Tensor.numpy`` would forbid.
     """
-    return memoryview(np.from_dlpack(payload if payload.is_cpu else payload.cpu()))
+    array: Any = np.from_dlpack(payload if payload.is_cpu else payload.cpu())
+    return memoryview(array)
