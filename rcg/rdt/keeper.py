@@ -33,6 +33,7 @@ from rcg.errors import OutOfDescriptors, OutOfThreads, Transfer
 from rcg.log import Log
 from rcg.rdt.envelope import Holder, closed
 from rcg.rdt.store import Store
+from rcg.runtime.heap import IDLE_S, LARGE_BYTES, MUCH_BYTES, give_back_heap
 from rcg.runtime.sleepers import emptied
 from rcg.threads import start_thread
 
@@ -137,6 +138,8 @@ class Keeper:
         self._threads: dict[int, threading.Thread] = {}
         self._looking = threading.Lock()
         self._is_stopped = False
+        self._freed_bytes = 0  # since memory was given back to the system
+        self._freed_s = 0.0  # when the newest of them were freed
         self._stale: list[Any] = []  # references of a session that has ended
 
     # --- any thread
@@ -188,6 +191,19 @@ class Keeper:
             for ref in call.taken:
                 found.setdefault(ref.binary(), []).append(call.what())
         return found
+
+    def freed(self, size: int) -> None:
+        """Note that memory of tensors is freed: some may be given back to the system.
+
+        Args:
+            size: Its bytes. What this process has got counts, too: it drops it sooner or later.
+        """
+        if size < LARGE_BYTES:
+            return
+        self._freed_s = time.monotonic()
+        self._freed_bytes += size  # of two threads one may be lost: others follow
+        if self._freed_bytes >= MUCH_BYTES and self._is_idle:
+            self.look()
 
     def watch_store(self) -> None:
         """Look now and then whether somebody keeps what is in the store of this process."""
@@ -251,15 +267,27 @@ class Keeper:
                     _log.exception("rcg: the keeper of tensors cannot ask Ray")
             self._store.free_unkept()
             self._store.look_at_transfers()
-            is_needed = self._kept or self._calls or self._to_free
-            if not is_needed and not self._store.facts().held:
+            self._give_back()
+            if not (self._kept or self._calls or self._to_free or self._has_more):
                 self._is_idle = True
                 # What came since saw either this or an empty queue.
-                pause_s = _FIRST_S if self._store.facts().held else _NOTHING_S
+                pause_s = _FIRST_S if self._has_more else _NOTHING_S
                 continue
             busy_s = time.monotonic() - started_s
             pause_s = _FIRST_S if is_news else min(pause_s * _LONGER, _LAST_S)
             pause_s = min(max(pause_s, busy_s * _PART), _LONGEST_S)
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether the store holds something, or memory is to be given back."""
+        return self._freed_bytes >= MUCH_BYTES or bool(self._store.facts().held)
+
+    def _give_back(self) -> None:
+        """Give memory back to the system if much was freed, and nothing for a while."""
+        is_idle = time.monotonic() >= self._freed_s + IDLE_S
+        if is_idle and self._freed_bytes >= MUCH_BYTES:
+            self._freed_bytes = 0
+            give_back_heap()
 
     def _forget(self) -> None:
         """Forget what was asked for in a session that has ended.

@@ -68,6 +68,7 @@ class Connections:
         groups: The groups that it is a member of.
         got: Takes what was got: a ``Got`` for each value.
         timeout_s: How long connecting may take.
+        took: Called with the bytes of a value that was got.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Connections:
         groups: MemberGroups,
         got: deque[Got],
         timeout_s: float = JOIN_TIMEOUT_S,
+        took: Callable[[int], object] = bool,
     ) -> None:
+        self._took = took
         self._timeout_s = timeout_s
         self._key = key
         self._groups = groups
@@ -201,6 +204,7 @@ class Connections:
             problem: Why it did not come, or "".
         """
         start_ns, end_ns = times[0], time.monotonic_ns()
+        self._took(sum(envelope.contents.sizes))
         self.got.append(
             Got(
                 *(envelope.key, envelope.holder.label, transport, sum(envelope.contents.sizes)),

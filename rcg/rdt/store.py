@@ -146,10 +146,12 @@ class Store:
 
     Args:
         key: The store's id.
+        freed: Called with the bytes of tensors that are held here no more.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, freed: Callable[[int], object] = bool) -> None:
         self.key: Final = key
+        self._told_freed = freed
         self._entries: dict[str, Entry] = {}
         self._changed = threading.Condition()
         self._kept_by: dict[str, object] = {}  # also objects that are not made yet
@@ -291,8 +293,10 @@ class Store:
             self._freed += len(dropped)
             if dropped:
                 self._changed.notify_all()
+        size = sum(each.size_bytes for each in dropped)
         while dropped:
             dropped.pop().clean_up()
+        self._told_freed(size)
 
     def wait_freed(
         self, storage: int, timeout_s: float | None, meanwhile: Callable[[list[Entry]], None]

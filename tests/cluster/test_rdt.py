@@ -644,6 +644,33 @@ def test_tensors_are_freed_when_nobody_can_ask_for_them(pair):
     assert get(a.facts.remote())[2] == 20
 
 
+def test_memory_of_freed_tensors_goes_back_to_the_system(pair):
+    def resident_mb(_):
+        from rcg.rdt import keeper
+
+        keeper.IDLE_S = 0.2
+        with open("/proc/self/status") as status:
+            (line,) = [each for each in status if each.startswith("RssAnon")]
+        return int(line.split()[1]) >> 10
+
+    def resident():
+        return get([each.__ray_call__.remote(resident_mb) for each in pair])
+
+    a, b = pair
+
+    def keep_something(actor):
+        actor.kept = bytearray(4 << 20)  # behind the tensors in the heap, so it cannot shrink
+
+    before = resident()
+    for count in (1, 1, 8):
+        refs = [a.make.remote(1, 5 << 20) for _ in range(count)]
+        get([b.total.remote(ref) for ref in refs])
+        get([each.__ray_call__.remote(keep_something) for each in pair])
+        del refs
+    eventually(lambda: held_by(a) == 0)
+    eventually(lambda: max(map(int.__sub__, resident(), before)) < 30)
+
+
 def test_a_call_that_depends_on_a_tensor_keeps_it(pair):
     a, b = pair
     busy = b.sleep.remote(1.5)

@@ -25,6 +25,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.options import Options
+from rcg.runtime.node import node as places
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec, Failure
@@ -378,6 +379,19 @@ def test_a_tensor_arrives_as_it_is_after_one_that_differs_in_one_thing(edge, oth
 
 
 # --- memory
+
+
+def test_an_idle_loop_gives_the_heap_back_after_large_values_only(edge, monkeypatch):
+    given: list[bool] = []
+    monkeypatch.setattr(places, "MUCH_BYTES", 10_000)
+    monkeypatch.setattr(places, "give_back_heap", lambda: given.append(True))
+    channel = edge()
+    for times, count in ((1, 0), (2, 2)):  # of 8,000 bytes
+        for _ in range(times):
+            channel.send(torch.ones(2000))
+        for node in channel.nodes:
+            node.trim()
+        assert len(given) == count
 
 
 def test_received_memory_is_used_again_and_belongs_to_nobody_else(edge):

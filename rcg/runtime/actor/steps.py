@@ -51,6 +51,7 @@ from rcg.runtime.failure import (
     capture_own,
     smaller_failures,
 )
+from rcg.runtime.heap import IDLE_S
 from rcg.runtime.node.node import Node
 from rcg.serialization import Failure
 from rcg.serialization.tensors import lacking
@@ -60,7 +61,7 @@ __rcg_plumbing__ = True  # see rcg.frames
 __all__ = ["Running", "Steps"]
 
 # A loop that found nothing to read for this long gives its free memory back, once.
-_IDLE_TRIM_NS: Final = 2_000_000_000
+_IDLE_TRIM_NS: Final = int(IDLE_S * 1e9)
 
 # What ends the loop, and is never about one value.
 _ENDS: Final = (GraphEnded, FrameDamaged, TransferFailed)

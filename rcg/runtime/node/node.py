@@ -19,6 +19,7 @@ from rcg.channels.base import Groups
 from rcg.channels.crossing import Links
 from rcg.errors import InternalError
 from rcg.options import Options
+from rcg.runtime.heap import MUCH_BYTES, give_back_heap
 from rcg.runtime.node.arrays import Lender, empty_in
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.segments import EVENTS_PER_MEMBER
@@ -263,8 +264,11 @@ class Node:
     def trim(self) -> None:
         """Give this process's free blocks back to the system, and unlock all blocks.
 
+        If it has moved large values, methods have freed some, too, and the C library keeps these.
         As long as memory is locked, the system does not get it back from whoever owns it.
         """
         for pins in self._pins.values():
             pins.release()
         self.member.trim()
+        if int(self.newest_events(self.process)["bytes"].sum()) >= MUCH_BYTES:
+            give_back_heap()
