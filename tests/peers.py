@@ -11,6 +11,7 @@ import array
 import contextlib
 import dataclasses
 import dis
+import gc
 import itertools
 import json
 import math
@@ -255,22 +256,27 @@ def ctrl_c_anywhere(call: Callable[[], object], *names: str) -> Iterator[int]:
     Yields:
         The number of the place, after each call.
     """
-    for at in itertools.count():
-        interrupt = _CtrlC(at, names)
-        with warnings.catch_warnings():
-            # A socket whose owner is gone is closed by the interpreter, which warns of it.
-            warnings.simplefilter("ignore", ResourceWarning)
-            sys.settrace(interrupt)
-            try:
-                call()
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(None)
-        yield at
-        if not interrupt.has_come:
-            assert interrupt.seen == set(names)
-            return
+    gc.collect()
+    gc.disable()  # what goes only with a cycle of references counts as left
+    try:
+        for at in itertools.count():
+            interrupt = _CtrlC(at, names)
+            with warnings.catch_warnings():
+                # A socket whose owner is gone is closed by the interpreter, which warns of it.
+                warnings.simplefilter("ignore", ResourceWarning)
+                sys.settrace(interrupt)
+                try:
+                    call()
+                except KeyboardInterrupt:
+                    pass
+                finally:
+                    sys.settrace(None)
+            yield at
+            if not interrupt.has_come:
+                assert interrupt.seen == set(names)
+                return
+    finally:
+        gc.enable()
 
 
 class _CtrlC:
