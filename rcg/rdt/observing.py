@@ -138,7 +138,7 @@ class TensorsReport(Displayed):
 def _owner_line(owner: Owner) -> str:
     name = short_label(owner.label)
     if not owner.answers:
-        return f"{name} does not answer: it is stopped, or has ended"
+        return f"{name} does not answer: it is stopped, has ended, or can start no thread"
     line = f"{name} holds {plural(owner.objects, 'object')} of {bytes_text(owner.bytes)}"
     line += f", has freed {owner.freed}"
     return line + (f", {owner.unkept} because nobody kept them" if owner.unkept else "")

@@ -68,7 +68,8 @@ sent, but proven (``proof``)::
                                <--  Ready
       PullTensors              -->
                                <--  TensorsHere + the value
-                                    or: TensorsComing, then the tensors through the group
+                                    or: TensorsComing, then the tensors through the group;
+                                    if that fails: TensorsGone, and the connection ends
                                     or: ObjectsHere + the arrays
                                     or: TensorsGone
       SendTensors + what the transport says -->            a transport of the user's
