@@ -148,7 +148,7 @@ def _owner_line(owner: Owner) -> str:
     if owner.death:
         return f"{name} is dead: {owner.death}"
     if not owner.answers:
-        return f"{name} does not answer: it is stopped, or is being started"
+        return f"{name} does not answer: it is stopped, is being started, or can start no thread"
     line = f"{name} holds {plural(owner.objects, 'object')} of {bytes_text(owner.bytes)}"
     line += f", has freed {owner.freed}"
     line += f", {owner.unkept} because nobody kept them" if owner.unkept else ""

@@ -69,7 +69,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       PullTensors              -->
                                <--  TensorsHere + the value
                                     or: TensorsComing, the tensors through the group, and when
-                                        they are sent: TensorsHere, or TensorsGone
+                                        they are sent: TensorsHere; or TensorsGone, and the
+                                        connection ends
                                     or: ObjectsHere + the arrays
                                     or: TensorsGone
       SendTensors + what the transport says -->            a transport of the user's

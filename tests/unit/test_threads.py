@@ -359,6 +359,8 @@ def test_a_process_that_goes_while_it_takes_ends_no_pair_but_its_own(trio):
     assert found[0].numel() == 400_000 and pair_of(trio, "c")._communicator is communicator
     (found,) = trio.pull("b")  # a process that has come again, or lives: by a pair of its own
     assert found[0].numel() == 400_000 and trio.pairs() == 2
+    (group,) = trio.pulling["b"]._groups.all()
+    assert len(group.pairs) == 1  # the other one has gone at this end, too
 
 
 def pair_of(trio: Trio, key: str) -> Any:
@@ -387,6 +389,17 @@ def test_a_group_that_is_left_without_threads_leaves_no_communicator(trio):
         trio.groups.leave("g")
     assert "rcg-group-end" in names
     assert all(not each._connections and each._group is None for each in opened)
+
+
+@pytest.mark.parametrize("after", [0, 99], ids=["without threads", "with threads"])
+def test_a_pair_that_is_used_when_its_group_is_left_is_closed_by_its_user(trio, after):
+    trio.pull("b")
+    with pair_of(trio, "b")._turn() as communicator:
+        with no_threads(after):
+            trio.groups.leave("g")
+        until(lambda: not any(each.name == "rcg-group-end" for each in threading.enumerate()))
+        assert communicator._group is not None
+    assert communicator._group is None
 
 
 # --- compiled graphs
