@@ -256,7 +256,6 @@ def ctrl_c_anywhere(call: Callable[[], object], *names: str) -> Iterator[int]:
     Yields:
         The number of the place, after each call.
     """
-    gc.collect()
     gc.disable()  # what goes only with a cycle of references counts as left
     try:
         for at in itertools.count():
@@ -277,6 +276,7 @@ def ctrl_c_anywhere(call: Callable[[], object], *names: str) -> Iterator[int]:
                 return
     finally:
         gc.enable()
+        gc.collect()  # now, and not in the middle of the next test
 
 
 class _CtrlC:
