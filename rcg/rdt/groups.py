@@ -165,8 +165,10 @@ class Pair:
         """Close the communicator, unless a thread uses it: that one does so in the end."""
         if not self._using.acquire(blocking=False):
             return
-        communicator, self._communicator = self._communicator, None
-        self._using.release()
+        try:
+            communicator, self._communicator = self._communicator, None
+        finally:
+            self._using.release()
         if communicator is not None:
             try:
                 communicator.destroy()
