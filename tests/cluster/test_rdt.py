@@ -624,6 +624,7 @@ def test_memory_of_freed_tensors_goes_back_to_the_system(pair):
         return get([each.__ray_call__.remote(resident_mb) for each in pair])
 
     a, b = pair
+
     def keep_something(actor):
         actor.kept = bytearray(4 << 20)  # behind the tensors in the heap, so it cannot shrink
 
