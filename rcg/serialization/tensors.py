@@ -193,7 +193,7 @@ class Storages:
             name = self._dtypes[dtype]
             stays = "cpu" in self.staying if is_cpu else True
             if stays or name not in _NUMPYS:
-                plain = plain.reshape(-1).view(self._uint8)
+                plain = (plain if len(shape) == 1 else plain.reshape(-1)).view(self._uint8)
             if not stays:
                 raw = pickle.PickleBuffer(plain.numpy().view(TensorBytes))
                 made = _rebuild_tensor, (raw, name, shape, needs_grad)
@@ -250,22 +250,19 @@ def lacking(tensor: Any) -> str:
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_nested or not torch._C._has_storage(tensor):
         return ""
-    storage, itemsize = tensor.untyped_storage(), tensor.element_size()
-    if not tensor.numel():
-        return ""
-    count = tensor.storage_offset()
     if tensor.is_contiguous():
-        count += tensor.numel()
+        size = tensor.nbytes
     else:
         steps = zip(tensor.shape, tensor.stride(), strict=True)
-        count += 1 + sum((size - 1) * step for size, step in steps)
-    if count * itemsize <= storage.nbytes():
+        size = (1 + sum((count - 1) * step for count, step in steps)) * tensor.element_size()
+    needed = tensor.storage_offset() * tensor.element_size() + size
+    has = tensor.untyped_storage().nbytes()
+    if needed <= has or not tensor.numel():
         return ""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return (
-        f"a tensor of {dtype} {list(tensor.shape)} needs {count * itemsize} bytes of its storage, "
-        f"which has {storage.nbytes()}: it was freed, or made smaller "
-        "(untyped_storage().resize_, as FSDP does)"
+        f"a tensor of {dtype} {list(tensor.shape)} needs {needed} bytes of its storage, which has "
+        f"{has}: it was freed, or made smaller (untyped_storage().resize_, as FSDP does)"
     )
 
 

@@ -9,13 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from rcg.errors import UnpicklableError
 from rcg.rdt.contents import Parts, Whole, taken_apart
+from rcg.rdt.custom import objects_of
 from rcg.rdt.parts import lost_in
 from rcg.rdt.targets import checked_targets
+from rcg.rdt.transports import Transport
 from rcg.runtime.codec import make_codec
 from rcg.wire import sockets
 from rcg.wire.messages import TensorsHere
 from rcg.wire.payloads import open_buffers, room_for, send_buffers
+from tests.rdt_managers import FileTransport
 
 torch = pytest.importorskip("torch")
 
@@ -90,6 +94,13 @@ def test_the_bytes_of_a_tensor_follow_its_storage_which_stays_resizable():
 def freed(tensor):
     tensor.untyped_storage().resize_(0)
     return tensor
+
+
+def test_a_transport_of_the_users_gets_no_tensor_without_memory():
+    transport = Transport("files", frozenset({"cpu"}), needs_group=False, manager=FileTransport)
+    value = {"there": torch.ones(4), "gone": freed(torch.ones(4))}
+    with pytest.raises(UnpicklableError, match=r"The value of make .*: value\['gone'\] has lost"):
+        objects_of(value, transport, "key", "The value of make")
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,10 @@ class Rank:
             plain = plain.as_subclass(torch.Tensor)
         why = lacking(plain)
         if why:
-            raise TensorMismatch(f"{self.op.word} over {self.op.group}: {self.label} has {why}")
+            raise TensorMismatch(
+                f"{self.op.word} over {self.op.group}: the tensor of {self.label} has lost its "
+                f"memory: {why}"
+            )
         if not plain.is_cpu:
             keep_for_this_thread(plain)
         if plain.is_conj() or plain.is_neg():
