@@ -91,10 +91,10 @@ class Entry:
 
         It raises Transfer if one was freed, or moved, since.
         """
-        before = [memory_of(each) for each in self.payloads]
+        before = list(map(_memory_if_any, self.payloads))
 
         def check() -> None:
-            if [memory_of(each) for each in self.payloads] != before:
+            if list(map(_memory_if_any, self.payloads)) != before:
                 moved = f"{self.name}: a tensor was moved while it was sent. {_BEFORE}"
                 raise Transfer(self.lacks() or moved)
 
@@ -102,7 +102,7 @@ class Entry:
 
     def holds(self, storage: int) -> bool:
         """Whether one of the tensors lies in this memory, given as ``memory_of`` does."""
-        return any(memory_of(each) == storage for each in self.payloads)
+        return storage in map(_memory_if_any, self.payloads)
 
     def clean_up(self) -> None:
         """Call what cleans up after the object; what that raises is logged."""
@@ -141,6 +141,14 @@ def memory_of(thing: Any) -> int:
     return id(thing) if storage is None else int(storage().data_ptr() or storage()._cdata)
 
 
+def _memory_if_any(thing: Any) -> int:
+    """As ``memory_of``; of a tensor that consists of others, such as a sparse one, its id."""
+    try:
+        return memory_of(thing)
+    except (RuntimeError, NotImplementedError):
+        return id(thing)
+
+
 class Store:
     """The objects of one process.
 
@@ -151,7 +159,7 @@ class Store:
 
     def __init__(self, key: str, freed: Callable[[int], object] = bool) -> None:
         self.key: Final = key
-        self._told_freed = freed
+        self._note_freed = freed
         self._entries: dict[str, Entry] = {}
         self._changed = threading.Condition()
         self._kept_by: dict[str, object] = {}  # also objects that are not made yet
@@ -216,7 +224,10 @@ class Store:
             try:
                 check()
             except Transfer as lost:
-                end(str(lost))
+                try:
+                    end(str(lost))
+                except Exception:  # noqa: BLE001 - no thread is left; the next look tries again
+                    _log.exception("rcg: a transfer cannot be ended: %s", lost)
 
     def free_unkept(self) -> None:
         """Free objects that nobody has said to keep for too long."""
@@ -296,7 +307,7 @@ class Store:
         size = sum(each.size_bytes for each in dropped)
         while dropped:
             dropped.pop().clean_up()
-        self._told_freed(size)
+        self._note_freed(size)
 
     def wait_freed(
         self, storage: int, timeout_s: float | None, meanwhile: Callable[[list[Entry]], None]

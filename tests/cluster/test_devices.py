@@ -125,6 +125,7 @@ def edge(
     return rcg.compile(dag, **(options or {}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hints", [{}, {"_static_shape": True}, {"_direct_return": True}], ids=str)
 def test_an_edge_touches_no_host_memory_at_either_end(workers, hints):
     with edge(workers, **hints) as graph:

@@ -31,6 +31,7 @@ from rcg.rdt import memberships
 from rcg.rdt.process import holder_of
 from rcg.runtime.control.joining import check_user, join
 from rcg.wire.messages import UseTensors
+from tests.circles import core_has
 from tests.cluster.stage import GUARD_S
 from tests.peers import ctrl_c_anywhere, descriptors, no_threads, suspend
 
@@ -745,7 +746,10 @@ def test_a_tensor_whose_memory_its_maker_has_freed_is_named_to_each_taker(pair):
         assert get(b.total.remote(whole)) == 2.0 * size
 
 
-@pytest.mark.parametrize("when", ["before a group", "after a group", "in a message"])
+WHEN = ("before a group", "after a group", "in a message")
+
+
+@pytest.mark.parametrize("when", core_has("after a group", WHEN))
 def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(pair, when):
     def free_while_sending(actor):
         from rcg.rdt import groups, service
@@ -1506,7 +1510,7 @@ THREADS = {
 }
 
 
-@pytest.mark.parametrize("times", [1, 1000], ids=["once", "for a while"])
+@pytest.mark.parametrize("times", core_has(1, [1, 1000]), ids=["once", "for a while"])
 @pytest.mark.parametrize("where", THREADS)
 def test_a_thread_that_cannot_start_is_told_and_leaves_nothing_behind(actors, where, times):
     a, b = actors(2)

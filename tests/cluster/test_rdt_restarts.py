@@ -80,6 +80,7 @@ def run_again(actor: Any) -> None:
             continue
 
 
+@pytest.mark.full
 def test_a_value_that_is_made_again_is_got_from_the_process_that_runs_now(pair, tmp_path):
     a, b = pair
     assert get(b.total.remote(a.copy.remote(1))) == BIG  # b is connected to a

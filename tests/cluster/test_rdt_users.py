@@ -169,6 +169,7 @@ class Trainer:
         self.weights += 1
 
 
+@pytest.mark.full
 def test_ray_55511_the_next_step_waits_until_the_weights_are_taken(kept):
     kept += [Trainer.remote(), OnlyTakes.remote()]
     trainer, taker = kept
@@ -268,6 +269,7 @@ def test_docs_the_claims_of_a_borrower_end_with_it(kept):
         time.sleep(0.05)
 
 
+@pytest.mark.full
 def test_docs_a_task_may_take_tensors_but_not_make_them(kept):
     kept += [InOrder.remote()]
     create_collective_group(kept, backend="gloo")

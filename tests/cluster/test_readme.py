@@ -70,6 +70,7 @@ def test_all_blocks_run_in_order_as_one_reader_would_run_them(printed: list[str]
             assert bool(out) >= ("print(" in block.text), block.text
 
 
+@pytest.mark.full
 def test_what_a_comment_promises_is_printed(printed: list[str]) -> None:
     promises = 0
     for block, out in zip(BLOCKS, printed, strict=False):
@@ -79,6 +80,7 @@ def test_what_a_comment_promises_is_printed(printed: list[str]) -> None:
     assert promises
 
 
+@pytest.mark.full
 def test_what_is_shown_as_output_is_what_comes(printed: list[str]) -> None:
     if is_spread():
         pytest.skip("the README shows what one node prints: with more, gates have lines")
@@ -99,6 +101,7 @@ def test_what_is_shown_as_output_is_what_comes(printed: list[str]) -> None:
     assert shown > 15
 
 
+@pytest.mark.full
 def test_every_command_is_there(tmp_path: Path) -> None:
     project = tomllib.loads((readme.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = [
@@ -119,6 +122,7 @@ def test_every_command_is_there(tmp_path: Path) -> None:
                 pytest.fail(f"nobody looks after {command}")
 
 
+@pytest.mark.full
 def test_targets_of_make_in_sentences_are_there() -> None:
     for target in set(re.findall(r"`make (\w+)`", README)):
         subprocess.run(["make", "-n", target], cwd=readme.ROOT, check=True, timeout=60)

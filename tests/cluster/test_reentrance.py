@@ -394,6 +394,7 @@ def test_values_that_wait_while_they_are_pickled_for_one_who_uses_the_graph(
     finishes(driver(SETTING + LOCKING))
 
 
+@pytest.mark.full
 def test_del_uses_the_graph_wherever_garbage_is_collected(driver: Drivers) -> None:
     finishes(driver(SETTING + COLLECTING))
 

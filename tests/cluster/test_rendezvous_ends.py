@@ -109,6 +109,7 @@ def test_teardown_while_large_tensors_move_leaves_nothing(victims, survivors, sh
     victims.give_back(victim)
 
 
+@pytest.mark.full
 def test_teardown_while_a_member_never_comes_to_the_rendezvous(victims, survivors, gates):
     """It is in its method: the others wait for its frame or status, or already in the op before."""
     one, two = survivors

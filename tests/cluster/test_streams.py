@@ -102,6 +102,7 @@ def test_edges(workers, kind, overlap):
     assert found == [[4000.0 * n, 1000.0 * n] for n in range(EXECUTIONS)]
 
 
+@pytest.mark.full
 @both
 @every_kind
 def test_a_fan_out(workers, kind, overlap):

@@ -92,6 +92,7 @@ def test_methods_show_what_torch_did_in_them(workers, overlap):
         assert np.sum(plain.graph().lane("a1").events["op"] < SPAN_BASE) > 0
 
 
+@pytest.mark.full
 def test_all_graphs_of_a_process_and_those_compiled_meanwhile(workers):
     with compiled(workers) as one, rcg.profile(torch=True) as profile:
         rcg.get(one.execute(5), timeout=GUARD_S)

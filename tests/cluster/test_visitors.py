@@ -47,6 +47,7 @@ def test_it_takes_turns_on_a_row(visitor, name):
     loop.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["numpy-10mb-loan", "numpy-10mb-new-loan"])
 def test_it_lends_arrays_where_its_version_can(visitor, name):
     row = next(row for row in ROWS if row.name == name)

@@ -136,6 +136,13 @@ def test_a_tensor_that_is_freed_or_moved_while_it_is_sent_is_told() -> None:
         check()
 
 
+def test_a_tensor_that_consists_of_others_is_no_obstacle() -> None:
+    sparse = entry("a")
+    sparse.payloads = [torch.eye(3).to_sparse()]
+    sparse.checking()()
+    assert not sparse.holds(1) and sparse.lacks() == ""
+
+
 def test_a_transfer_whose_tensor_is_freed_is_ended_with_the_reason(store: Store) -> None:
     tensor, ended = torch.zeros(8), []
     with store.watching(entry("a", tensor).checking(), ended.append):

@@ -216,6 +216,24 @@ def test_an_address_is_listened_at_once_and_for_all_services(service):
     assert is_answered(service)
 
 
+def test_ctrl_c_while_an_address_is_opened_leaves_one_that_can_be_opened(service):
+    hosts = ["127.0.1.1"]
+    names = (
+        "rcg.runtime.control.endpoint.Endpoint.listen_tcp",
+        "rcg.runtime.control.connections.Connections.open",
+        "rcg.runtime.control.doors.TcpDoor",
+        "rcg.runtime.control.reception.Reception.__init__",
+    )
+    before = descriptors()
+    for _ in ctrl_c_anywhere(lambda: service.endpoint.listen_tcp(hosts[-1]), *names):
+        address = service.endpoint.listen_tcp(hosts[-1])
+        with contextlib.closing(join(address, service.ask(), GUARD_S, never)) as joined:
+            assert joined.message == Told(text="come in")
+        # The socket that listens, and the one in reserve.
+        until(lambda: descriptors() == before + 2 * len(hosts))
+        hosts.append(f"127.0.1.{len(hosts) + 1}")
+
+
 def test_ipv6(service):
     address = service.endpoint.listen_tcp("::1")
     joined = join(str(address), service.ask(), GUARD_S, never)

@@ -63,12 +63,14 @@ class Connections:
         self._poller.register(self._doorbell.fd, select.POLLIN)
         self._tally = Tally()
         self._is_closed = False
+        door = LocalDoor(address)
         try:
-            self.reception = Reception(LocalDoor(address), self._poller, self._tally)
+            self.reception = Reception(door, self._poller, self._tally)
         except BaseException:
             self._doorbell.close()
+            door.close()
             raise
-        self._receptions = [self.reception]  # the others: for other nodes
+        self._receptions: dict[Door, Reception] = {door: self.reception}  # others: for other nodes
 
     def ring(self) -> None:
         """End the wait of ``serve_round``. Any thread."""
@@ -78,16 +80,16 @@ class Connections:
                 os.eventfd_write(doorbell.fd, 1)
 
     def open(self, door: Door) -> None:
-        """Also listen at a door for other nodes. Any thread.
+        """Also listen at a door for other nodes. Any thread; idempotent.
 
         Raises:
             OSError: There is no descriptor left.
         """
-        made = Reception(door, self._poller, self._tally)
-        self._receptions.append(made)
-        # ``close`` sets this first and looks at the list then: one of the two sees the other.
+        if door not in self._receptions:
+            self._receptions.setdefault(door, Reception(door, self._poller, self._tally))
+        # ``close`` sets this first and looks at the dict then: one of the two sees the other.
         if self._is_closed:
-            made.close()
+            self._receptions[door].close()
         self.ring()  # so that the poller looks there
 
     def refusals(self) -> Refusals:
@@ -96,7 +98,9 @@ class Connections:
 
     def serve_round(self) -> None:
         """Wait for news and handle them, at most one message of each connection."""
-        receptions = self._receptions.copy()
+        receptions = list(self._receptions.copy().values())
+        for reception in receptions:
+            reception.look()
         wake = -1 if self._doorbell is None else self._doorbell.fd
         spoken: list[tuple[Reception, int]] = []
         visited: list[Reception] = []
@@ -126,8 +130,6 @@ class Connections:
             peer.close()
         for reception, fd in spoken:
             self._open(reception, fd)
-        for reception in receptions:
-            reception.look()
         # After all that have spoken were served: a silent one is ended to make room.
         for reception in visited:
             reception.accept()
@@ -155,7 +157,7 @@ class Connections:
         """Close all addresses and connections."""
         self._doorbell = None
         self._is_closed = True
-        for reception in self._receptions.copy():
+        for reception in self._receptions.copy().values():
             reception.close()
         self._close_peers()
 
@@ -163,7 +165,7 @@ class Connections:
         """Close this process's copies of the descriptors: in a forked child."""
         self._doorbell = None
         self._is_closed = True
-        for reception in self._receptions.copy():
+        for reception in self._receptions.copy().values():
             reception.abandon()
         self._close_peers()
 
@@ -175,7 +177,7 @@ class Connections:
     # --- strangers and peers
 
     def _timeout_ms(self) -> float | None:
-        known = [each.timeout_ms() for each in self._receptions.copy()]
+        known = [each.timeout_ms() for each in self._receptions.copy().values()]
         for until in self._hung_up.values():
             known.append(max(0.0, until - time.monotonic()) * 1000 + 1)
             break

@@ -159,21 +159,20 @@ class Endpoint:
         """
         if self._is_over or self._pid != os.getpid():
             raise ConnectionAbortedError("the endpoint has ended")
-        known = self._doors.get(host)
-        if known is not None:
-            return known.address
         with telling_exhaustion("to be reached from other nodes"):
-            made = TcpDoor(host)
-            first = self._doors.setdefault(host, made)
-            if first is not made:  # another thread was faster
-                made.close()
-                return first.address
+            door = self._doors.get(host)
+            if door is None:
+                made = TcpDoor(host)
+                door = self._doors.setdefault(host, made)
+                if door is not made:  # another thread was faster
+                    made.close()
             try:
-                self._connections.open(made)
-            except BaseException:
-                del self._doors[host]
+                self._connections.open(door)  # also if Ctrl-C came before it was
+            except OSError:
+                self._doors.pop(host, None)
+                door.close()
                 raise
-        return made.address
+        return door.address
 
     def refusals(self) -> Refusals:
         """Return how many connections were refused so far, by reason."""

@@ -73,8 +73,8 @@ class Reception:
     """Listens at a door and keeps the connections that have not sent a message yet.
 
     Args:
-        door: Closed with the reception, also if that cannot be made.
-        poller: Learns of the listening socket and of each connection.
+        door: Closed with the reception.
+        poller: Learns of the listening socket, from the first ``look``, and of each connection.
         tally: Counts the strangers that are ended.
         max_strangers: How many such connections are kept.
         timeout_s: How long each of them may be silent.
@@ -96,16 +96,11 @@ class Reception:
         self._max_strangers = max_strangers
         self._timeout_s = timeout_s
         self._strangers: dict[int, tuple[float, Stranger]] = {}  # the oldest first
-        self._paused_until: float | None = None
+        self._paused_until: float | None = 0.0  # the poller does not know the listening socket yet
         self._door = door
         self._listener = door.listener
         self.tally = tally
-        try:
-            self._reserve = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
-        except BaseException:
-            door.close()
-            raise
-        poller.register(self._listener, select.POLLIN)
+        self._reserve = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
 
     def is_listener(self, fd: int) -> bool:
         """Whether this is the descriptor of the listening socket."""
