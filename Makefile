@@ -57,7 +57,7 @@ lab: setup
 unit: setup
 	$(PY) -m pytest -q -p no:logging -n 2 --dist loadfile --hypothesis-profile=quick tests/unit
 
-## the tests that show most, in about ten minutes; says what it left out
+## the tests that show most, in about twelve minutes; says what it left out
 test: setup
 	$(PY) -m tests
 

@@ -21,6 +21,7 @@ from rcg.bench.failures import measure_failures, measure_transfer_deaths
 from rcg.bench.record import RCG
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout
+from tests.circles import core_has
 from tests.cluster.faults import (
     LIVES,
     NOTHING,
@@ -275,7 +276,7 @@ def test_only_the_graphs_of_the_dead_end(victims, survivors, gates):
         graph.teardown()
 
 
-@pytest.mark.parametrize("kind", ["kill -9", "ray.kill"])
+@pytest.mark.parametrize("kind", core_has("ray.kill", ["kill -9", "ray.kill"]))
 def test_an_actor_that_restarts_is_dead_to_its_graph_and_may_join_another(survivors, gate, kind):
     victim = Victim.options(max_restarts=1).remote()
     pid = rcg.get(victim.expect.remote(Fate("method", kind, gate)))

@@ -1031,6 +1031,7 @@ def test_the_report_names_an_owner_that_does_not_answer_and_says_which_is_dead_a
     assert "is dead: it was killed by `ray.kill`." in text and "does not answer" not in text
 
 
+@pytest.mark.full
 def test_a_profile_has_what_was_got_and_how_long_it_took(pair):
     a, b = pair
     early = a.make.remote(1)
@@ -1366,6 +1367,7 @@ def test_a_constructor_whose_argument_cannot_be_made_says_why(pair, constructed)
         get(c.found.remote())
 
 
+@pytest.mark.full
 def test_static_methods_and_class_methods_get_values(pair, constructed):
     c = constructed()
     ref = pair[0].make_anywhere.remote(1)

@@ -16,7 +16,7 @@ import ray
 import rcg
 from rcg.errors import ActorDiedError, TensorMismatch, Transfer
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
-from tests.circles import core_has
+from tests.circles import core_has, core_where
 from tests.cluster.stage import GUARD_S
 from tests.rdt_managers import Array, FileTransport, SocketMetadata, SocketTransport, folder
 
@@ -248,7 +248,7 @@ def total_of_list(values):
 
 
 @pytest.mark.filterwarnings("ignore:GPU ObjectRef")
-@pytest.mark.parametrize("name", TRANSPORTS)
+@pytest.mark.parametrize("name", core_where(("gloo", "sockets").__contains__, TRANSPORTS))
 def test_values_go_everywhere_and_are_freed(actors, name):
     a, b, c = actors(3, name)
     by = {"tensor_transport": name}

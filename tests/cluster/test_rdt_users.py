@@ -320,6 +320,7 @@ class Learner:
         return same == [each.data_ptr() for each in self._parts], float(self._parts[1][-1])
 
 
+@pytest.mark.full
 def test_ray_61094_and_64815_arguments_are_received_into_memory_of_the_users(kept):
     kept += [Learner.remote() for _ in range(2)]
     a, b = kept

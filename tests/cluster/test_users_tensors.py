@@ -77,6 +77,7 @@ def over_gloo(node: Any, **hints: Any) -> Any:
     return node.with_tensor_transport(transport="gloo", **hints)
 
 
+@pytest.mark.full
 def test_ray_61309_57587_several_large_tensors_in_dicts_over_a_communicator(actors):
     """An assertion failed, or everything stood still, with more than one tensor in a value."""
     a, b, c, _ = actors

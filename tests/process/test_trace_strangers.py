@@ -111,6 +111,7 @@ def test_an_array_that_claims_more_than_there_is_takes_no_memory(members, tmp_pa
         tracemalloc.stop()
 
 
+@pytest.mark.full
 def test_a_million_processes_and_a_plan_of_nested_lists_are_refused(members, tmp_path):
     head = strangers.parsed(members)
     plan = head["graphs"][0]["plan"]
