@@ -16,6 +16,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayChannelTimeoutErro
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout, ExecutionError
+from tests.cluster.faults import until_seen
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import Gate, Refusal, Stage, in_thread, until
 
@@ -426,6 +427,7 @@ def test_an_actor_dies_while_the_driver_waits(stages, gate, kill):
     assert rcg.get(early) == [1, 2]
     refs = graph.execute(0)
     gate.wait_for()
+    until_seen(graph, "a1 (Plain)", "pass_gate_when")
     waiting = [
         in_thread(lambda: rcg.get(refs[0])),
         in_thread(lambda: rcg.get(refs)),

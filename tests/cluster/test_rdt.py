@@ -569,7 +569,7 @@ def test_ctrl_c_while_a_group_is_made_leaves_no_member_and_no_descriptor(pair):
     for _ in ctrl_c_anywhere(make, *names):
         if not made:
             assert all("interrupted" not in groups_of(each) for each in pair)
-            assert descriptors() == before
+            eventually(lambda: descriptors() <= before)  # Ray opens and closes some of its own
     with pytest.raises(ValueError, match="there is a group of the name"):
         make()
     destroy_collective_group("interrupted")

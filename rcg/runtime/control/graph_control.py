@@ -125,6 +125,7 @@ class GraphControl:
         self.pids: dict[str, int] = {}
         self.prepared: set[str] = set()  # those that have opened their communicator groups
         self.gone: set[str] = set()  # ended without a request to stop
+        self.dead: set[str] = set()  # of these, whose process has ended as far as can be seen
         self.gone_ns: dict[str, int] = {}  # and when that was detected
         self._descriptors_for = descriptors_for
         self._on_gone = on_gone
@@ -403,6 +404,7 @@ class GraphControl:
             if process in self._members:
                 self._leave(process, Ending(how, why))
             self._mark_over(process)
+            how = How.UNREACHABLE  # nothing is known of those whom the host served
 
     def _leave(self, process: str, ending: Ending) -> None:
         """A member is gone, or its loop has failed."""
@@ -413,6 +415,8 @@ class GraphControl:
             if not self._was_told():
                 self.gone_ns[process] = now_ns()
                 self.gone.add(process)
+                if ending.how in (How.DIED, How.LEFT):
+                    self.dead.add(process)
                 self._on_gone(process, ending)
                 self._tell_members(Broken())
         finally:

@@ -317,16 +317,15 @@ class Session:
         stacks = self.control.ask_where(patience_s)
         nodes = self.views(patience_s)
         memory = [node.memory() for node in nodes]
-        dead = set(self.control.gone)
         return Report(
             graph_id=self.graph_id,
-            state="closed" if self._is_closed else "broken" if dead else "running",
+            state="closed" if self._is_closed else "broken" if self.control.gone else "running",
             processes=tuple(
                 activities(
                     nodes,
                     self.plan,
                     stacks=stacks,
-                    dead=dead,
+                    dead=self.control.dead,
                     ended=self.control.over,
                 )
             ),
