@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder: any value becomes (kind, pickle bytes, buffers), and back.
 
-``codec`` pickles, with the help of ``arrays``, ``tensors`` and ``foreign``; ``encoded`` is what
-comes out, and ``devices`` says where tensors arrive. ``payloads`` takes the tensors out of that,
-for transports.
+``codec`` pickles, with the help of ``arrays``, ``tensors`` and ``foreign``; ``lone`` saves the
+pickler for a value that is one array or tensor. ``encoded`` is what comes out, and ``devices`` says
+where tensors arrive. ``payloads`` takes the tensors out of that, for transports.
 """
 
 from __future__ import annotations
 
-from rcg.serialization.codec import Codec, loads, loads_with
-from rcg.serialization.devices import loads_to
+from rcg.serialization.codec import Codec, loads_to, loads_with
 from rcg.serialization.encoded import (
     KIND_BYTES,
     KIND_FAILURE,
@@ -24,6 +23,7 @@ from rcg.serialization.encoded import (
     tuple_of_parts,
 )
 from rcg.serialization.foreign import array_types, register_array_type
+from rcg.serialization.lone import loads
 
 __all__ = [
     "KIND_BYTES",

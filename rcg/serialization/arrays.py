@@ -13,9 +13,22 @@ import numpy as np
 
 from rcg.serialization.encoded import PROTOCOL
 
-__all__ = ["reduce_array", "reduce_buffer"]
+__all__ = ["is_plain_array", "rebuild_numbers", "reduce_array", "reduce_buffer"]
 
 _NUMBERS: Final = frozenset("biufc")
+
+
+def is_plain_array(array: Any) -> bool:
+    """Return whether its bytes, the letter of its dtype and its shape are all of an array."""
+    dtype = array.dtype
+    return (
+        dtype.kind in _NUMBERS
+        and dtype.isbuiltin != 2  # registered by another package
+        and dtype.isnative  # `isbuiltin` is 0 for a dtype that was unpickled, too
+        and dtype.metadata is None
+        and array.flags.c_contiguous
+        and array.size > 0
+    )
 
 
 def reduce_array(array: Any) -> Any:
@@ -25,9 +38,8 @@ def reduce_array(array: Any) -> Any:
     half the time for the plain numbers that nearly all large arrays are made of.
     """
     dtype = array.dtype
-    flags = array.flags
-    if dtype.kind in _NUMBERS and dtype.isbuiltin == 1 and flags.c_contiguous and array.size:
-        return _rebuild_numbers, (pickle.PickleBuffer(array), dtype.char, array.shape)
+    if is_plain_array(array):
+        return rebuild_numbers, (pickle.PickleBuffer(array), dtype.char, array.shape)
     if dtype.hasobject:
         return array.__reduce_ex__(PROTOCOL)
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
@@ -42,7 +54,8 @@ def reduce_array(array: Any) -> Any:
     return array.__reduce_ex__(PROTOCOL)
 
 
-def _rebuild_numbers(buffer: Any, char: str, shape: tuple[int, ...]) -> Any:
+def rebuild_numbers(buffer: Any, char: str, shape: tuple[int, ...]) -> Any:
+    """Return the array over its bytes; called by pickles."""
     array = np.frombuffer(buffer, char)
     return array if len(shape) == 1 else array.reshape(shape)
 

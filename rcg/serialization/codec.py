@@ -28,6 +28,7 @@ import numpy as np
 from rcg.error_text import describe_error, is_ctrl_c_possible, shielded, shortened, type_name
 from rcg.errors import UnpicklableError
 from rcg.serialization.arrays import reduce_array, reduce_buffer
+from rcg.serialization.devices import target_device
 from rcg.serialization.encoded import (
     KIND_BYTES,
     KIND_PICKLE,
@@ -38,11 +39,11 @@ from rcg.serialization.encoded import (
     written_to,
 )
 from rcg.serialization.foreign import FromDlpack, import_torch, reducer_of
+from rcg.serialization.lone import loads, lone_array, lone_tensor
+from rcg.serialization.pinned import Pins
 from rcg.serialization.tensors import Described, Storages, TensorBytes
 
-__all__ = ["Codec", "loads", "loads_with"]
-
-loads: Final = pickle.loads
+__all__ = ["Codec", "loads_to", "loads_with"]
 
 _ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytearray, range})
 _BY_NAME_ELSEWHERE: Final = b"__main__"
@@ -113,13 +114,14 @@ class Codec:
         }
         if array_types:
             import_torch()  # tensors must be known before the first array is met
-        self._reducers = reducers
+        self._has_plain_arrays = reducers[np.ndarray] is reduce_array
         self._registered_by_value = registered_by_value
         self._table = dict(copyreg.dispatch_table)
         self._table.update(reducers)
         self._table.update(dict.fromkeys(opaque_types, _refuse))
         self._copyreg_seen = len(copyreg.dispatch_table)
         self._dtypes: dict[Any, str] = {}  # torch's, once it is imported
+        self._tensor_type: tuple[type, ...] = ()  # and this
 
         class ByValuePickler(by_value_pickler):
             def __init__(
@@ -173,10 +175,18 @@ class Codec:
         """
         if type(value) is bytes:
             return KIND_BYTES, value, None, 0
-        if type(value) in _ATOMS:
+        kind = type(value)
+        if kind in _ATOMS:
             return KIND_PICKLE, pickle.dumps(value, PROTOCOL), None, 0
         if not self._dtypes or len(copyreg.dispatch_table) != self._copyreg_seen:
             self._catch_up()
+        lone = None
+        if kind is np.ndarray and self._has_plain_arrays:
+            lone = lone_array(value)
+        elif kind in self._tensor_type and described is None and not staying:
+            lone = lone_tensor(value, self._dtypes)
+        if lone is not None:
+            return lone
         buffers: list[pickle.PickleBuffer] = []
         spare = self._spare
         try:
@@ -297,12 +307,35 @@ class Codec:
         if torch is not None and not self._dtypes and hasattr(torch, "storage"):
             found = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
             self._dtypes = {kind: str(kind).removeprefix("torch.") for kind in found}
+            self._tensor_type = (torch.Tensor,)
             self._spare = []
         if len(copyreg.dispatch_table) != self._copyreg_seen:
             self._copyreg_seen = len(copyreg.dispatch_table)
             for kind, reduce in copyreg.dispatch_table.items():
                 self._table.setdefault(kind, reduce)
             self._spare = []
+
+
+def loads_to(device: str, pins: Pins | None = None) -> Callable[..., Any]:
+    """Return a function like ``pickle.loads`` whose tensors are moved to a device.
+
+    Args:
+        device: The type of a device; ``default`` is that of the device that each was on.
+        pins: Locks the memory from which they are moved.
+    """
+    if device == "default":
+        return loads
+
+    def loads_there(data: Any, buffers: Sequence[Any] = ()) -> Any:
+        if pins is not None:
+            buffers = pins.lock(buffers)
+        token = target_device.set(device)
+        try:
+            return pickle.loads(data, buffers=buffers)
+        finally:
+            target_device.reset(token)
+
+    return loads_there
 
 
 def loads_with(objects: Sequence[Any]) -> Callable[..., Any]:

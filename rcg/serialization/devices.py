@@ -6,15 +6,13 @@ A device is named by its type, as torch names it: ``cpu``, ``cuda``, or that of 
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container
 from contextvars import ContextVar
 from typing import Any, Final
 
-from rcg.serialization.pinned import Pins
 from rcg.streams import keep_for_methods
 
-__all__ = ["EVERY_DEVICE", "delivered", "device_of", "loads_to", "moved_to"]
+__all__ = ["EVERY_DEVICE", "delivered", "device_of", "moved_to", "target_device"]
 
 
 class _Every:
@@ -25,29 +23,8 @@ class _Every:
 EVERY_DEVICE: Final[Container[str]] = _Every()
 """The types of all devices."""
 
-_target: Final[ContextVar[str | None]] = ContextVar("rcg_device", default=None)
-
-
-def loads_to(device: str, pins: Pins | None = None) -> Callable[..., Any]:
-    """Return a function like ``pickle.loads`` whose tensors are moved to a device.
-
-    Args:
-        device: The type of a device; ``default`` is that of the device that each was on.
-        pins: Locks the memory from which they are moved.
-    """
-    if device == "default":
-        return pickle.loads
-
-    def loads(data: Any, buffers: Sequence[Any] = ()) -> Any:
-        if pins is not None:
-            buffers = pins.lock(buffers)
-        token = _target.set(device)
-        try:
-            return pickle.loads(data, buffers=buffers)
-        finally:
-            _target.reset(token)
-
-    return loads
+target_device: Final[ContextVar[str | None]] = ContextVar("rcg_device", default=None)
+"""The type of the device to which tensors go that are unpickled; None: where each belongs."""
 
 
 def delivered(tensor: Any, origin: str = "cpu") -> Any:
@@ -57,7 +34,7 @@ def delivered(tensor: Any, origin: str = "cpu") -> Any:
         tensor: The tensor where its bytes have arrived: in host memory, or where it belongs.
         origin: The type of the device that it was on.
     """
-    target = _target.get()
+    target = target_device.get()
     if target is None:
         return tensor if origin == "cpu" else moved_to(tensor, origin)
     return moved_to(tensor, target)

@@ -29,7 +29,16 @@ import numpy as np
 from rcg.serialization.devices import delivered, device_of
 from rcg.serialization.encoded import PROTOCOL
 
-__all__ = ["Described", "DeviceBytes", "Storages", "TensorBytes", "lacking"]
+__all__ = [
+    "Described",
+    "DeviceBytes",
+    "Storages",
+    "TensorBytes",
+    "bytes_of_whole",
+    "is_whole",
+    "lacking",
+    "rebuild_tensor",
+]
 
 Described = tuple[str, tuple[int, ...]]
 """The dtype and the shape of a tensor: ``("float32", (3, 4))``."""
@@ -135,7 +144,7 @@ class Storages:
         staying: The types of devices whose tensors stay there; see ``DeviceBytes``.
     """
 
-    __slots__ = ("_buffers", "_dtypes", "_strided", "_uint8", "described", "known", "staying")
+    __slots__ = ("_buffers", "_dtypes", "_uint8", "described", "known", "staying")
 
     def __init__(self, buffers: list[pickle.PickleBuffer], dtypes: dict[Any, str]) -> None:
         self._buffers = buffers
@@ -150,7 +159,7 @@ class Storages:
         if not self._dtypes:
             return {}
         torch = sys.modules["torch"]
-        self._strided, self._uint8 = torch.strided, torch.uint8
+        self._uint8 = torch.uint8
         return {
             torch.Tensor: self._reduce_tensor,
             torch.UntypedStorage: self._reduce_storage,
@@ -166,15 +175,7 @@ class Storages:
 
     def _reduce_tensor(self, tensor: Any) -> Any:
         needs_grad, is_cpu = tensor.requires_grad, tensor.is_cpu
-        if (
-            tensor.layout is not self._strided
-            or not (is_cpu or _has_bytes(tensor))
-            or tensor.is_quantized
-            or tensor.is_nested
-            or tensor.is_conj()
-            or tensor.is_neg()
-            or (needs_grad and tensor._backward_hooks)
-        ):
+        if not _is_dense(tensor) or (needs_grad and tensor._backward_hooks):
             _check_memory(tensor)
             return tensor.__reduce_ex__(PROTOCOL)
         storage = tensor.untyped_storage()
@@ -182,26 +183,19 @@ class Storages:
         if self.described is not None:
             self.described.append((self._dtypes[dtype], shape))
         made: Any
-        if (
-            address not in self.known
-            and tensor.nbytes == storage.nbytes()
-            and tensor.is_contiguous()
-            and (not (1 in shape or 0 in shape) or tensor.stride() == _usual_stride(shape))
-        ):
+        if address not in self.known and _covers(tensor, storage, shape):
             self.known[address] = tensor
             plain = tensor.detach() if needs_grad else tensor
             name = self._dtypes[dtype]
-            stays = "cpu" in self.staying if is_cpu else True
-            if stays or name not in _NUMPYS:
-                plain = (plain if len(shape) == 1 else plain.reshape(-1)).view(self._uint8)
-            if not stays:
-                raw = pickle.PickleBuffer(plain.numpy().view(TensorBytes))
-                made = _rebuild_tensor, (raw, name, shape, needs_grad)
+            if is_cpu and "cpu" not in self.staying:
+                raw = bytes_of_whole(plain, name, shape)
+                made = rebuild_tensor, (raw, name, shape, needs_grad)
             else:
+                plain = (plain if len(shape) == 1 else plain.reshape(-1)).view(self._uint8)
                 device = device_of(plain)
                 where = () if is_cpu else (device,)
                 raw = pickle.PickleBuffer(_bytes_of(plain, device, self.staying))
-                made = _rebuild_tensor, (raw, name, shape, needs_grad, *where)
+                made = rebuild_tensor, (raw, name, shape, needs_grad, *where)
         else:
             _check_memory(tensor)
             made = _rebuild_view, self._view_of(tensor, storage, address)
@@ -238,6 +232,40 @@ class Storages:
 
     def _reduce_typed_storage(self, storage: Any) -> Any:
         return _typed_storage_of, (storage._untyped_storage, self._dtypes[storage.dtype])
+
+
+def is_whole(tensor: Any) -> bool:
+    """Return whether a tensor is dense, contiguous and all of its storage."""
+    return _is_dense(tensor) and _covers(tensor, tensor.untyped_storage(), tensor.shape)
+
+
+def bytes_of_whole(tensor: Any, dtype: str, shape: tuple[int, ...]) -> pickle.PickleBuffer:
+    """Return the bytes of a tensor in host memory that is whole and requires no gradient."""
+    if dtype not in _NUMPYS:
+        flat = tensor if len(shape) == 1 else tensor.reshape(-1)
+        tensor = flat.view(sys.modules["torch"].uint8)
+    return pickle.PickleBuffer(tensor.numpy().view(TensorBytes))
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Return whether a tensor is numbers in memory, as they are."""
+    return not (
+        tensor.layout is not sys.modules["torch"].strided
+        or not (tensor.is_cpu or _has_bytes(tensor))
+        or tensor.is_quantized
+        or tensor.is_nested
+        or tensor.is_conj()
+        or tensor.is_neg()
+    )
+
+
+def _covers(tensor: Any, storage: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether a dense tensor is its storage, in order."""
+    return (
+        tensor.nbytes == storage.nbytes()
+        and tensor.is_contiguous()
+        and (not (1 in shape or 0 in shape) or tensor.stride() == _usual_stride(shape))
+    )
 
 
 def lacking(tensor: Any) -> str:
@@ -303,9 +331,10 @@ def _usual_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides)) if shape else ()
 
 
-def _rebuild_tensor(
+def rebuild_tensor(
     buffer: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool, device: str = "cpu"
 ) -> Any:
+    """Return the tensor over its bytes, on the device where it belongs; called by pickles."""
     import torch
 
     kind = getattr(torch, dtype)

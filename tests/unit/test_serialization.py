@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from rcg import _native, cluster
 from rcg.channels.shm import BUFFER_TYPES
 from rcg.errors import UnpicklableError
-from rcg.serialization import Codec, Failure, loads_to, size_of
+from rcg.serialization import Codec, Failure, loads, loads_to, size_of
 from tests.board import Board, Ring, claimed, reader_of, writer_of
 from tests.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
 
@@ -524,6 +524,37 @@ def test_no_reader_sees_what_another_writes_into_a_tensor(size: int) -> None:
     assert not tensor.any()
     assert all(not shared.flags.writeable and not shared.any() for _, shared in found)
     channel.board.close()
+
+
+def test_one_array_or_tensor_is_encoded_as_the_pickler_does_it(monkeypatch: Any) -> None:
+    """Of the second of a dtype and shape on, neither side uses a pickler."""
+    shapes = [*SHAPES[:-2], (1, 3)]  # not the large ones
+    arrays = [filled(dtype, shape) for dtype in DTYPES for shape in shapes]
+    arrays += [np.frombuffer(bytes(80), "f4"), np.arange(12).reshape(3, 4).T]
+    arrays += [pickle.loads(pickle.dumps(each)) for each in arrays]  # with other dtype objects
+    arrays.append(np.zeros(3, np.dtype("f8", metadata={"unit": "m"})))
+    tensors = [tensor_of(dtype, shape) for dtype in TENSOR_DTYPES for shape in shapes]
+    tensors += [make(torch.ones(6, 6)) for make in VIEWS.values()]
+    tensors += [torch.ones(3).requires_grad_(), torch.ones(2, 3, device="meta")]
+    values = [*arrays, *tensors]
+    quick = list(map(make_codec().encode, values))
+    by_pickler = make_codec()
+    monkeypatch.setattr("rcg.serialization.codec.lone_array", lambda _: None)
+    monkeypatch.setattr("rcg.serialization.codec.lone_tensor", lambda *_: None)
+    for value, (kind, data, buffers, writable) in zip(values, quick, strict=True):
+        raw = [bytes(memoryview(each)) for each in buffers or ()]
+        wanted = by_pickler.encode(value)
+        assert (kind, data, writable) == (wanted[0], wanted[1], wanted[3]), value
+        assert raw == [bytes(memoryview(each)) for each in wanted[2] or ()]
+        for _ in range(2):
+            if not buffers:
+                continue
+            room = [bytearray(each) for each in raw]
+            found, plain = loads(data, buffers=room), pickle.loads(data, buffers=room)
+            if isinstance(value, np.ndarray):
+                assert same_array(found, plain) and found.flags.writeable == plain.flags.writeable
+            else:
+                assert same_tensor(found, plain) and found.stride() == plain.stride()
 
 
 def test_an_array_over_a_tensor_is_an_array(channel: Channel) -> None:
