@@ -57,11 +57,11 @@ lab: setup
 unit: setup
 	$(PY) -m pytest -q -p no:logging -n 2 --dist loadfile --hypothesis-profile=quick tests/unit
 
-## the tests that show most, in about twelve minutes; says what it left out
+## the tests that show most, in about ten minutes; says what it left out
 test: setup
 	$(PY) -m tests
 
-## every test that needs no GPU, in parts of a quarter of an hour at most (PART=2/5: one part of what `make test` left out)
+## every test that needs no GPU, in parts of a quarter of an hour at most (PART=2/4: one part of what `make test` left out)
 test-all: setup
 	$(PY) -m tests $(if $(PART),--part $(PART),--all)
 
