@@ -212,6 +212,8 @@ def test_docs_a_system_error_leaves_the_other_actors_alive(kept):
     ref, other = a.create.remote(), b.create.remote(2.0)
     ray.wait([ref, other], num_returns=2, timeout=GUARD_S)
     ray.kill(a)
+    with pytest.raises(ray.exceptions.RayActorError):
+        get([a.final_task.remote(1) for _ in range(1000)])  # it answers for a moment
     with pytest.raises((ActorDiedError, ray.exceptions.RayError)):
         get(c.sum.remote(ref))
     create_collective_group([b, c], backend="gloo")

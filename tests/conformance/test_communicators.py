@@ -112,7 +112,7 @@ class Group:
 
 def finish(futures: Sequence[Future[Any]]) -> list[Any]:
     """Wait for all, or for the first that fails."""
-    wait(futures, GUARD_S, FIRST_EXCEPTION)
+    wait(futures, 2 * GUARD_S, FIRST_EXCEPTION)  # some are a thousand operations of five processes
     for future in futures:
         if future.done():
             future.result()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import warnings
 from collections import deque
 from typing import Any
@@ -108,14 +107,14 @@ def test_waiting_is_for_the_memory_of_a_tensor(store: Store) -> None:
     store.add(entry("other", torch.zeros(5)))
     where = base.untyped_storage().data_ptr()
     assert [each.key for each in store.wait_freed(where, 0.01, lambda _: None)] == ["part"]
-    told: list[Any] = []
-    timer = threading.Timer(0.7, store.free, [["part"]])
-    timer.start()
-    started = time.monotonic()
-    assert store.wait_freed(where, 30, told.append) == []
-    assert time.monotonic() - started < 20
-    assert [[each.key for each in found] for found in told] == [["part"]]
-    timer.join()
+    told: list[list[str]] = []
+
+    def tell(found: list[Any]) -> None:
+        told.append([each.key for each in found])
+        store.free(["part"])
+
+    assert store.wait_freed(where, 30, tell) == []
+    assert told == [["part"]]
 
 
 def test_a_tensor_that_was_freed_is_told_from_others_that_were(store: Store) -> None:
