@@ -28,7 +28,7 @@ typedef struct {
  * the second. Ray starts workers with a lower priority: a driver that yields on the processor of an actor that has work
  * to do goes on being chosen itself. So it sleeps through longer waits, and is woken where a loop yields, which takes
  * some 5 us; to wake an idle processor takes 20. */
-#define CROWDED_BUDGET 75000u
+#define CROWDED_BUDGET 120000u
 #define CROWDED_LOOP_BUDGET 250000u
 #define QUICK 200000u /* after a wait as short as this the next may be short, too */
 #define PAUSE_PHASE 2000u
