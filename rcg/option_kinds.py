@@ -21,6 +21,7 @@ __all__ = [
     "COUNT",
     "COUNT_OR_NONE",
     "FLAG",
+    "FLAG_OR_AUTO",
     "TIMEOUT",
     "Kind",
     "checked_cost_s",
@@ -126,6 +127,16 @@ def _parse_flag(text: str, variable: str) -> object:
     return _FLAGS[text.lower()]
 
 
+def _check_flag_or_auto(value: object, name: str) -> object:
+    if value != "auto" and not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True, False or 'auto', found {value!r}")
+    return value
+
+
+def _parse_flag_or_auto(text: str, variable: str) -> object:
+    return "auto" if text.lower() == "auto" else _parse_flag(text, variable)
+
+
 def _whole(text: str, variable: str) -> float:
     """Return the number of a text, as an int where it is whole: ``1e6`` is."""
     number = _number(text, variable, "a positive integer")
@@ -152,6 +163,7 @@ TIMEOUT: Final = Kind(timeout_from_user, _parse_timeout)
 COUNT: Final = Kind(_check_count, _parse_count)
 COUNT_OR_NONE: Final = Kind(_check_count_or_none, _parse_count_or_none)
 FLAG: Final = Kind(_check_flag, _parse_flag)
+FLAG_OR_AUTO: Final = Kind(_check_flag_or_auto, _parse_flag_or_auto)
 
 
 def checked_cost_s(cost_s: object, name: str) -> float:

@@ -22,7 +22,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from rcg.option_kinds import COUNT, COUNT_OR_NONE, FLAG, TIMEOUT, Kind, choice, timeout_from_user
+from rcg.option_kinds import (
+    COUNT,
+    COUNT_OR_NONE,
+    FLAG,
+    FLAG_OR_AUTO,
+    TIMEOUT,
+    Kind,
+    choice,
+    timeout_from_user,
+)
 from rcg.warn import warn_user
 
 __all__ = [
@@ -32,6 +41,7 @@ __all__ = [
     "IgnoredSetting",
     "Option",
     "Options",
+    "Overlap",
     "ThreadChoice",
     "TlsFiles",
     "WaitPolicy",
@@ -45,6 +55,7 @@ __all__ = [
     "with_attributes",
 ]
 
+Overlap = bool | Literal["auto"]
 WaitPolicy = Literal["auto", "futex", "yield", "spin"]
 ThreadChoice = Literal["own", "main"]
 
@@ -270,15 +281,16 @@ class Options:
         context="buffer_size_bytes",
         text="no effect: it is checked and then ignored, because channels size themselves",
     )
-    overlap: bool = _option(
+    overlap: Overlap = _option(  # noqa: RUF009 - it makes a field
         False,
-        FLAG,
+        FLAG_OR_AUTO,
         keyword="overlap",
         variable="RCG_OVERLAP",
         rays_keyword="_overlap_gpu_communication",
         rays_variable="RAY_CGRAPH_overlap_gpu_communication",
         context="overlap_gpu_communication",
-        text="whether tensors move over communicators while methods run, on threads of their own",
+        text="whether tensors move over communicators while methods run, on threads of their own; "
+        "`auto` does it where the costs of calls and transfers predict a gain",
     )
     memory_cap_bytes: int | None = _option(
         None,

@@ -3,7 +3,7 @@
 
 It is the program of the seed about overlap, at the size of a CPU: several executions are in flight,
 and a computation takes about twice as long as a transfer. The two graphs, without and with overlap,
-have the same actors and take turns.
+have the same actors and take turns; a third one has ``overlap="auto"`` and the costs of a profile.
 
 The profiles of both say why executions became shorter. Without overlap the receiver's calls stand
 still while it communicates; with overlap, only while they wait for the lane. The difference was
@@ -18,7 +18,7 @@ import time
 from array import array
 from collections.abc import Callable
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import rcg
 import rcg.dag
@@ -42,6 +42,8 @@ _LEAST_GAIN: Final = 0.14
 _MOST_APART: Final = 5.0
 _OFF: Final = "without overlap"
 _ON: Final = "with overlap"
+_AUTO: Final = "auto"
+_MOST_LOST: Final = 0.03
 
 
 class Worker:
@@ -76,15 +78,17 @@ def measure_overlap() -> tuple[Figure, ...]:
     try:
         rcg.get(receiver.widen.remote(_FIRST_WIDTH))
         _run(graphs[_OFF])
-        _, found = _profiled(graphs[_OFF], receiver)
+        _, found, _ = _profiled(graphs[_OFF], receiver)
         factor = _COMPUTE_PER_TRANSFER * found.communication_ns / found.compute_ns
         rcg.get(receiver.widen.remote(max(1, round(_FIRST_WIDTH * factor))))
+        _, _, profile = _profiled(graphs[_OFF], receiver)
+        graphs[_AUTO] = _compiled(senders, receiver, overlap="auto", costs=profile)
         turns = {name: _turn_of(graph) for name, graph in graphs.items()}
         pace = Pace(1, time_ns=0, warm_up=1)
         samples = take_rounds(turns, pace, _ROUNDS, random.Random("overlap"))
-        off, on = (median(samples[name]) for name in (_OFF, _ON))
-        _, plain = _profiled(graphs[_OFF], receiver)
-        lane, calls = _profiled(graphs[_ON], receiver)
+        off, on, auto = (median(samples[name]) for name in (_OFF, _ON, _AUTO))
+        _, plain, _ = _profiled(graphs[_OFF], receiver)
+        lane, calls, _ = _profiled(graphs[_ON], receiver)
     finally:
         for graph in graphs.values():
             graph.teardown()
@@ -104,6 +108,13 @@ def measure_overlap() -> tuple[Figure, ...]:
             most=1 - _LEAST_GAIN,
         ),
         Figure(
+            "overlap-auto",
+            "the same, overlap='auto' with the costs of a profile",
+            "of the time without",
+            {_AUTO: auto / off},
+            most=1 + _MOST_LOST,
+        ),
+        Figure(
             "overlap-hidden",
             "communication hidden in the profile, and the gain",
             "%",
@@ -119,7 +130,9 @@ def measure_overlap() -> tuple[Figure, ...]:
     )
 
 
-def _compiled(senders: list[Any], receiver: Any, *, overlap: bool) -> Any:
+def _compiled(
+    senders: list[Any], receiver: Any, *, overlap: bool | Literal["auto"], costs: Any = None
+) -> Any:
     with rcg.dag.InputNode() as inp:
         tensors = [
             sender.kept.bind(inp).with_tensor_transport(
@@ -128,7 +141,7 @@ def _compiled(senders: list[Any], receiver: Any, *, overlap: bool) -> Any:
             for sender in senders
         ]
         dag = rcg.dag.MultiOutputNode([receiver.multiplied.bind(each) for each in tensors])
-        return rcg.compile(dag, overlap=overlap)
+        return rcg.compile(dag, overlap=overlap, costs=costs)
 
 
 def _run(graph: Any) -> None:
@@ -149,8 +162,11 @@ def _turn_of(graph: Any) -> Callable[[Pace], array[int]]:
     return turn
 
 
-def _profiled(graph: Any, receiver: Any) -> tuple[LaneShares, LaneShares]:
-    """Return where the receiver's time went: of the program that receives, and of its calls."""
+def _profiled(graph: Any, receiver: Any) -> tuple[LaneShares, LaneShares, Any]:
+    """Return where the receiver's time went: of the program that receives, and of its calls.
+
+    The profile is returned as well.
+    """
     with graph.profile() as profile:
         for _ in range(_PROFILED):
             _run(graph)
@@ -159,4 +175,4 @@ def _profiled(graph: Any, receiver: Any) -> tuple[LaneShares, LaneShares]:
     (actor,) = [each.id for each in plan.actors if each.key == receiver._actor_id.hex()]
     lanes = {lane.process: lane for lane in found.shares.lanes}
     receives = next((lane.id for lane in plan.lanes if lane.actor == actor), actor)
-    return lanes[receives], lanes[actor]
+    return lanes[receives], lanes[actor], profile

@@ -17,9 +17,10 @@ This package must know neither Ray, nor torch, nor how a plan is run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from rcg.compiler import lanes as _lanes
 from rcg.compiler import place as _place
@@ -27,12 +28,15 @@ from rcg.compiler import schedule as _schedule
 from rcg.compiler import simulate as _simulate
 from rcg.compiler import transports as _transports
 from rcg.compiler.order import has_rendezvous
-from rcg.compiler.room import check_room
+from rcg.compiler.room import check_room, has_room
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.graph import Graph
 from rcg.ir.plan import Plan
 
-__all__ = ["compile_graph"]
+__all__ = ["LEAST_GAIN", "compile_graph"]
+
+LEAST_GAIN: Final = 0.05
+"""``overlap="auto"`` overlaps for no less: predictions are not better than that."""
 
 _PREDICTED_ROUNDS: Final = 3  # so often the window is filled: the pipeline fills only in the first
 _MOST_IN_FLIGHT: Final = 16  # in a prediction: the period does not change with more
@@ -44,9 +48,10 @@ def compile_graph(
     driver_location: str,
     channel_slots: int,
     *,
-    overlap: bool = False,
+    overlap: bool | Literal["auto"] = False,
     costs: Iterable[Cost] = (),
     gpus: _transports.Gpus | None = None,
+    cores: Mapping[str, int] | None = None,
 ) -> _simulate.Simulation:
     """Run all passes.
 
@@ -55,9 +60,11 @@ def compile_graph(
         locations: The node of the cluster that each actor lives on, by actor id.
         driver_location: The node that the compiling process lives on.
         channel_slots: How many frames each channel between processes holds.
-        overlap: Whether transfers of tensors overlap with calls.
+        overlap: Whether transfers of tensors overlap with calls; "auto": if the costs predict that
+            executions follow each other sooner by ``LEAST_GAIN``.
         costs: What calls and transfers cost, as far as that is known.
-        gpus: The GPUs of the actors, which decide what ``auto`` is.
+        gpus: The GPUs of the actors, which decide what the transport ``auto`` is.
+        cores: How many processors each node of the cluster has, as far as that is known.
 
     Returns:
         The plan and its predicted timeline.
@@ -70,14 +77,52 @@ def compile_graph(
     graph = _transports.with_transports(graph, gpus or {})
     placed = _place.place(graph, locations, driver_location, channel_slots, gpus or {})
     check_room(placed)
-    if overlap:
-        placed = _lanes.with_lanes(placed)
-        check_room(placed)
-    scheduled = _schedule.schedule(placed)
     known = tuple(costs)
-    if known:
-        scheduled = _faster(replace(scheduled, costs=known), replace(placed, costs=known))
+    if overlap == "auto":
+        scheduled = _ordered(placed, known)
+        laned = _lanes.with_lanes(placed)
+        if known and laned.lanes and has_room(laned):
+            laned = _ordered(laned, known)
+            on_gpus = [actor for actor, own in (gpus or {}).items() if own]
+            on_cpus = {actor: each for actor, each in locations.items() if actor not in on_gpus}
+            period_ns = _period_ns(scheduled, on_cpus, cores or {})
+            if _period_ns(laned, on_cpus, cores or {}) <= (1 - LEAST_GAIN) * period_ns:
+                scheduled = laned
+    elif overlap:
+        laned = _lanes.with_lanes(placed)
+        check_room(laned)
+        scheduled = _ordered(laned, known)
+    else:
+        scheduled = _ordered(placed, known)
     return _simulate.simulate(scheduled, describe=graph.describe)
+
+
+def _ordered(placed: Plan, costs: tuple[Cost, ...]) -> Plan:
+    """Return a plan with its order, which is the faster one where there are costs."""
+    scheduled = _schedule.schedule(placed)
+    if not costs:
+        return scheduled
+    return _faster(replace(scheduled, costs=costs), replace(placed, costs=costs))
+
+
+def _period_ns(plan: Plan, locations: Mapping[str, str], cores: Mapping[str, int]) -> float:
+    """Return the predicted time between two completions, in which no node does more than it can.
+
+    Lanes of the same processors take turns with the calls: what they do at once takes longer.
+
+    Args:
+        plan: The plan, with its prediction.
+        locations: The node of each actor whose calls and transfers use processors.
+        cores: How many of these each node has.
+    """
+    actors = {lane.id: lane.actor for lane in plan.lanes}
+    work_ns: Counter[str] = Counter()
+    for each in plan.predicted:
+        where = locations.get(actors.get(each.process, each.process))
+        if where is not None and where in cores:
+            work_ns[where] += each.busy_ns
+    least_ns = max((work / cores[where] for where, work in work_ns.items()), default=0.0)
+    return max(least_ns, *(each.period_ns for each in plan.predicted))
 
 
 def _faster(scheduled: Plan, placed: Plan) -> Plan:

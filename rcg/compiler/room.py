@@ -15,7 +15,7 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE, MAX_LINKS, MAX_PROCESSES
 from rcg.text import plural
 
-__all__ = ["check_room"]
+__all__ = ["check_room", "has_room"]
 
 
 def check_room(plan: Plan) -> None:
@@ -38,6 +38,15 @@ def check_room(plan: Plan) -> None:
                 f"{plan.label(process)} would send to {len(nodes)} other nodes, and a process can "
                 f"send to at most {MAX_LINKS}: have another actor pass the value on to some of them"
             )
+
+
+def has_room(plan: Plan) -> bool:
+    """Return whether the processes of a plan fit on their nodes, and reach the others."""
+    try:
+        check_room(plan)
+    except PlacementError:
+        return False
+    return True
 
 
 def _refusal(plan: Plan, node: str, processes: tuple[str, ...]) -> PlacementError:

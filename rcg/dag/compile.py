@@ -30,6 +30,7 @@ from rcg.options import (
     Deadline,
     Option,
     Options,
+    Overlap,
     ThreadChoice,
     WaitPolicy,
     with_attributes,
@@ -62,7 +63,7 @@ class CompileKeywords(TypedDict, total=False):
     buffer_size_bytes: int | None
     max_inflight_executions: int | None
     max_buffered_results: int | None
-    overlap: bool | None
+    overlap: Overlap | None
     wait: WaitPolicy | None
     memory_cap_bytes: int | None
     concurrent: bool | None
@@ -73,7 +74,7 @@ class CompileKeywords(TypedDict, total=False):
     _buffer_size_bytes: int | None
     _max_inflight_executions: int | None
     _max_buffered_results: int | None
-    _overlap_gpu_communication: bool | None
+    _overlap_gpu_communication: Overlap | None
     _default_communicator: object
     costs: object
 
@@ -181,6 +182,7 @@ def _planned(
         overlap=options.overlap,
         costs=costs_of_graph(graph, costs, located.costs),
         gpus=located.gpus,
+        cores=located.cores,
     )
     check_groups(compiled.plan, graph, bindings, located, options)
     return compiled.plan, bindings

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-from rcg.options import IGNORED, OPTIONS, Options, with_attributes
+from rcg.options import IGNORED, OPTIONS, Options, Overlap, with_attributes
 
 __all__ = ["DAGContext"]
 
@@ -36,7 +36,7 @@ class DAGContext:
     buffer_size_bytes: int
     max_inflight_executions: int
     max_buffered_results: int
-    overlap_gpu_communication: bool
+    overlap_gpu_communication: Overlap
 
     # There is one for the process, as users expect of `get_current`; it is made below.
     _current: ClassVar[DAGContext]

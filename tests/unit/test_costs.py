@@ -128,6 +128,34 @@ def test_a_schedule_with_costs_is_not_slower_than_one_without():
             assert known.predicted[0].period_ns <= plain + 1
 
 
+@pytest.mark.parametrize(
+    ("call_ms", "move_ms", "options", "is_on"),
+    [
+        (4, 2, {}, True),  # the receiver takes 6 ms without, and 4 with
+        (4, 0.2, {}, False),  # 4.2 ms and 4
+        (4, 2, {"cores": {HERE: 4}}, True),
+        (4, 2, {"cores": {HERE: 1}}, False),  # 12 ms of work on one processor, either way
+        (4, 2, {"cores": {HERE: 1}, "gpus": {"a0": ("0",), "a1": ("1",)}}, True),
+        (4, None, {}, False),  # nothing is known of the transfer
+        (None, None, {}, False),
+    ],
+)
+def test_overlap_auto_is_on_where_it_is_predicted_to_pay(call_ms, move_ms, options, is_on):
+    graph = chain(0, 1)
+    costs = [Cost(CALL, node, round(call_ms * MS)) for node in (1, 2) if call_ms]
+    costs += [Cost(MOVE, 1, round(move_ms * MS))] if move_ms else []
+    found = compiled(graph, costs, overlap="auto", **options).plan
+    assert bool(found.lanes) is is_on
+    assert found == compiled(graph, costs, overlap=is_on, **options).plan
+
+
+def test_overlap_auto_without_transfers_changes_nothing():
+    script = Script(2, transport="shm")
+    script.bind(1, "g", script.bind(0, "f"))
+    graph, costs = script.graph(), [Cost(CALL, 1, MS), Cost(CALL, 2, MS)]
+    assert compiled(graph, costs, overlap="auto") == compiled(graph, costs)
+
+
 def test_a_prediction_takes_no_longer_with_a_large_window():
     graph = one_forward_one_backward(2, 4)
     nodes = {actor.id: HERE for actor in graph.actors}

@@ -71,6 +71,7 @@ def inspect_actor(
         "abi": ABI_VERSION,
         "machine": platform.machine(),
         "node": cluster.node_id(),
+        "cores": len(os.sched_getaffinity(0)),
         # Ray may believe in GPUs that are not there.
         "gpus": cluster.gpu_ids() if has_driver else [],
         "may_have_other_gpus": os.environ.get(_VISIBLE) != "" and has_driver,

@@ -63,12 +63,14 @@ class Located:
         costs: What the class of each actor declares of the methods that the graph calls, in
             seconds.
         owned: What each actor has of devices.
+        cores: How many processors the actors of a node may use, by the Ray node.
     """
 
     actors: dict[str, str]
     driver: str
     costs: dict[str, dict[str, float]]
     owned: dict[str, Owned]
+    cores: dict[str, int]
 
     @property
     def gpus(self) -> dict[str, tuple[str, ...]]:
@@ -128,6 +130,7 @@ def locate(
         cluster.node_id(),
         {actor: found[actor]["costs"] for actor in bindings.actors},
         {actor: _owned(found[actor]) for actor in bindings.actors},
+        {each["node"]: each["cores"] for each in found.values()},
     )
 
 
