@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rcg.channels.base import NoMemory
 from rcg.errors import (
     CapacityExceededError,
     ChannelClosed,
@@ -182,6 +183,8 @@ def test_without_memory_an_execution_waits_for_the_others_and_alone_is_stashed(
     graph.submission._admission.need_bytes = 1  # a guess that is far too low
     large = np.ones(MB + MB // 2, np.uint8)
     inputs = graph.submission.encode((large,), {})
+    with pytest.raises(NoMemory):  # as asyncio does it first
+        graph.submission.try_submit(inputs, graph.engine._refs())
     attempts = graph.submission.attempts(inputs, graph.engine._refs())
     assert next(attempts) == 1
     assert next(attempts) == 1  # another is under way: no copy on the heap
