@@ -336,7 +336,7 @@ def test_an_actor_without_cupy():
 
 
 def located(owned: dict[str, Owned]) -> Located:
-    return Located({}, "here", {}, {**dict.fromkeys(NAMES, Owned()), **owned})
+    return Located({}, "here", {}, {**dict.fromkeys(NAMES, Owned()), **owned}, {})
 
 
 def test_the_warning_of_missing_cupy_names_the_actors_that_lack_it():
