@@ -18,13 +18,14 @@ import time
 from array import array
 from collections.abc import Callable
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import rcg
 import rcg.dag
 from rcg.bench.contestants import ACTOR_OPTIONS
 from rcg.bench.measure import Pace, take_rounds
 from rcg.bench.record import Figure
+from rcg.options import Overlap
 from rcg.trace.analysis.shares import LaneShares
 
 __rcg_user__ = True  # see rcg.frames
@@ -130,9 +131,7 @@ def measure_overlap() -> tuple[Figure, ...]:
     )
 
 
-def _compiled(
-    senders: list[Any], receiver: Any, *, overlap: bool | Literal["auto"], costs: Any = None
-) -> Any:
+def _compiled(senders: list[Any], receiver: Any, *, overlap: Overlap, costs: Any = None) -> Any:
     with rcg.dag.InputNode() as inp:
         tensors = [
             sender.kept.bind(inp).with_tensor_transport(

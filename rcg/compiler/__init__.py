@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from rcg.compiler import lanes as _lanes
 from rcg.compiler import place as _place
@@ -32,6 +32,7 @@ from rcg.compiler.room import check_room, has_room
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.graph import Graph
 from rcg.ir.plan import Plan
+from rcg.options import Overlap
 
 __all__ = ["LEAST_GAIN", "compile_graph"]
 
@@ -48,7 +49,7 @@ def compile_graph(
     driver_location: str,
     channel_slots: int,
     *,
-    overlap: bool | Literal["auto"] = False,
+    overlap: Overlap = False,
     costs: Iterable[Cost] = (),
     gpus: _transports.Gpus | None = None,
     cores: Mapping[str, int] | None = None,
@@ -78,7 +79,12 @@ def compile_graph(
     placed = _place.place(graph, locations, driver_location, channel_slots, gpus or {})
     check_room(placed)
     known = tuple(costs)
-    if overlap == "auto":
+    if overlap != "auto":
+        if overlap:
+            placed = _lanes.with_lanes(placed)
+            check_room(placed)
+        scheduled = _ordered(placed, known)
+    else:
         scheduled = _ordered(placed, known)
         laned = _lanes.with_lanes(placed)
         if known and laned.lanes and has_room(laned):
@@ -88,12 +94,6 @@ def compile_graph(
             period_ns = _period_ns(scheduled, on_cpus, cores or {})
             if _period_ns(laned, on_cpus, cores or {}) <= (1 - LEAST_GAIN) * period_ns:
                 scheduled = laned
-    elif overlap:
-        laned = _lanes.with_lanes(placed)
-        check_room(laned)
-        scheduled = _ordered(laned, known)
-    else:
-        scheduled = _ordered(placed, known)
     return _simulate.simulate(scheduled, describe=graph.describe)
 
 

@@ -30,6 +30,7 @@ typedef struct {
  * some 5 us; to wake an idle processor takes 20. */
 #define CROWDED_BUDGET 120000u
 #define CROWDED_LOOP_BUDGET 250000u
+#define YIELD_BUDGET 50000u /* of the policy that always yields */
 #define QUICK 200000u /* after a wait as short as this the next may be short, too */
 #define PAUSE_PHASE 2000u
 #define BUDGET_STEPPED 100000u
@@ -122,7 +123,7 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
     l->is_together = false;
     switch (m->policy) {
     case POLICY_FUTEX: return 0;
-    case POLICY_YIELD: budget = CROWDED_BUDGET, pause_phase = 0; break;
+    case POLICY_YIELD: budget = YIELD_BUDGET, pause_phase = 0; break;
     case POLICY_SPIN: budget = pause_phase = BUDGET_MAX; break;
     default:
         budget = l->budget;

@@ -121,7 +121,7 @@ class Codec:
         self._table.update(dict.fromkeys(opaque_types, _refuse))
         self._copyreg_seen = len(copyreg.dispatch_table)
         self._dtypes: dict[Any, str] = {}  # torch's, once it is imported
-        self._tensor_type: tuple[type, ...] = ()  # and this
+        self._tensor: type | None = None  # and this
 
         class ByValuePickler(by_value_pickler):
             def __init__(
@@ -183,7 +183,7 @@ class Codec:
         lone = None
         if kind is np.ndarray and self._has_plain_arrays:
             lone = lone_array(value)
-        elif kind in self._tensor_type and described is None and not staying:
+        elif kind is self._tensor and described is None and not staying:
             lone = lone_tensor(value, self._dtypes)
         if lone is not None:
             return lone
@@ -307,7 +307,7 @@ class Codec:
         if torch is not None and not self._dtypes and hasattr(torch, "storage"):
             found = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
             self._dtypes = {kind: str(kind).removeprefix("torch.") for kind in found}
-            self._tensor_type = (torch.Tensor,)
+            self._tensor = torch.Tensor
             self._spare = []
         if len(copyreg.dispatch_table) != self._copyreg_seen:
             self._copyreg_seen = len(copyreg.dispatch_table)

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from rcg.errors import TensorMismatch
 from rcg.serialization.devices import device_of
 from rcg.serialization.encoded import PROTOCOL, Encoded, written_to
-from rcg.serialization.tensors import Described, DeviceBytes, lacking
+from rcg.serialization.tensors import Described, DeviceBytes, is_dense, lacking
 
 __all__ = [
     "LoneTable",
@@ -152,13 +152,9 @@ def is_plain_tensor(value: object, devices: Container[str]) -> bool:
     tensor: Any = value
     return (
         ("cpu" if tensor.is_cpu else tensor.device.type) in devices
-        and tensor.layout is torch.strided
-        and not tensor.is_quantized
-        and not tensor.is_nested
+        and is_dense(tensor)
         and tensor.is_contiguous()
         and not (1 in tensor.shape or 0 in tensor.shape)
-        and not tensor.is_conj()
-        and not tensor.is_neg()
         and not tensor.__dict__
         and not (tensor.requires_grad and (tensor._backward_hooks or not tensor.is_leaf))
         and not lacking(tensor)

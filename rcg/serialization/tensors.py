@@ -35,6 +35,7 @@ __all__ = [
     "Storages",
     "TensorBytes",
     "bytes_of_whole",
+    "is_dense",
     "is_whole",
     "lacking",
     "rebuild_tensor",
@@ -175,7 +176,7 @@ class Storages:
 
     def _reduce_tensor(self, tensor: Any) -> Any:
         needs_grad, is_cpu = tensor.requires_grad, tensor.is_cpu
-        if not _is_dense(tensor) or (needs_grad and tensor._backward_hooks):
+        if not is_dense(tensor) or (needs_grad and tensor._backward_hooks):
             _check_memory(tensor)
             return tensor.__reduce_ex__(PROTOCOL)
         storage = tensor.untyped_storage()
@@ -236,7 +237,7 @@ class Storages:
 
 def is_whole(tensor: Any) -> bool:
     """Return whether a tensor is dense, contiguous and all of its storage."""
-    return _is_dense(tensor) and _covers(tensor, tensor.untyped_storage(), tensor.shape)
+    return is_dense(tensor) and _covers(tensor, tensor.untyped_storage(), tensor.shape)
 
 
 def bytes_of_whole(tensor: Any, dtype: str, shape: tuple[int, ...]) -> pickle.PickleBuffer:
@@ -247,7 +248,7 @@ def bytes_of_whole(tensor: Any, dtype: str, shape: tuple[int, ...]) -> pickle.Pi
     return pickle.PickleBuffer(tensor.numpy().view(TensorBytes))
 
 
-def _is_dense(tensor: Any) -> bool:
+def is_dense(tensor: Any) -> bool:
     """Return whether a tensor is numbers in memory, as they are."""
     return not (
         tensor.layout is not sys.modules["torch"].strided

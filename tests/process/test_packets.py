@@ -146,6 +146,36 @@ def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
         control.close()
 
 
+def test_of_whom_a_host_served_nothing_is_known_when_it_ends():
+    layout = Layout("n1", "a0", {"a0": 0, "a1": 1}, {}, {}, {}, {}, {})
+    control = GraphControl(
+        "graph",
+        ["a0", "a1"],
+        lambda _: (-1, []),
+        lambda *_: None,
+        lambda *_: None,
+        [FarNode(layout, ("a0", "a1"))],
+    )
+    control.open()
+    try:
+        entry = {"graph": "graph", "secret": control.secret}
+        opening = messages.JoinNode(
+            **entry, node="n1", pid=1, clock="", address=f"tcp://{LOCAL}:80"
+        )
+        joined = join(control.listen_tcp(LOCAL), opening, GUARD_S, lambda *_: None)
+        for process in ("a0", "a1"):
+            hello = codec.encode(messages.Hello(**entry, process=process, clock="")).decode()
+            told = messages.FromMember(process=process, pid=1, text=hello)
+            sockets.send(joined.connection, told)
+        until(lambda: len(control.pids) == 2)
+        joined.close()
+        until(lambda: len(control.gone) == 2)
+        found = {process: ending.how for process, ending in control.gone.items()}
+        assert found == {"a0": How.LEFT, "a1": How.UNREACHABLE}
+    finally:
+        control.close()
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("is_posted", [False, True])
 @pytest.mark.parametrize("count", [3, 5, 20])

@@ -395,7 +395,9 @@ def test_members_hear_of_the_death_of_another_and_the_driver_of_open_groups(serv
     until(lambda: served.control.prepared == {"a1"})
     members[0].finish("it failed")
     assert loops[1].broken.wait(GUARD_S)
-    assert served.control.gone == {"a0"}
+    assert [(*told, ending.how) for *told, ending in served.control.gone.items()] == [
+        ("a0", How.FAILED)
+    ]
     assert not loops[1].stopped.is_set()
     members[1].finish()
 

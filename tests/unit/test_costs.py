@@ -12,7 +12,7 @@ from rcg.compiler import compile_graph
 from rcg.compiler.costs import OpCosts
 from rcg.compiler.simulate import Simulation, simulate
 from rcg.dag.costs import GivenCosts, costs_of_graph
-from rcg.errors import InternalError
+from rcg.errors import InternalError, PlacementError
 from rcg.ir.costs import CALL, MOVE, Cost, Predicted
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import MethodCall
@@ -154,6 +154,14 @@ def test_overlap_auto_without_transfers_changes_nothing():
     script.bind(1, "g", script.bind(0, "f"))
     graph, costs = script.graph(), [Cost(CALL, 1, MS), Cost(CALL, 2, MS)]
     assert compiled(graph, costs, overlap="auto") == compiled(graph, costs)
+
+
+def test_overlap_auto_does_without_lanes_for_which_there_is_no_room():
+    graph = chain(*range(40))
+    costs = [Cost(kind, node, MS) for node in range(1, 40) for kind in (CALL, MOVE)]
+    with pytest.raises(PlacementError, match="compile without overlap"):
+        compiled(graph, costs, overlap=True)
+    assert not compiled(graph, costs, overlap="auto").plan.lanes
 
 
 def test_a_prediction_takes_no_longer_with_a_large_window():

@@ -124,8 +124,7 @@ class GraphControl:
         self.processes = processes
         self.pids: dict[str, int] = {}
         self.prepared: set[str] = set()  # those that have opened their communicator groups
-        self.gone: set[str] = set()  # ended without a request to stop
-        self.dead: set[str] = set()  # of these, whose process has ended as far as can be seen
+        self.gone: dict[str, Ending] = {}  # ended without a request to stop
         self.gone_ns: dict[str, int] = {}  # and when that was detected
         self._descriptors_for = descriptors_for
         self._on_gone = on_gone
@@ -414,9 +413,7 @@ class GraphControl:
         try:
             if not self._was_told():
                 self.gone_ns[process] = now_ns()
-                self.gone.add(process)
-                if ending.how in (How.DIED, How.LEFT):
-                    self.dead.add(process)
+                self.gone[process] = ending
                 self._on_gone(process, ending)
                 self._tell_members(Broken())
         finally:

@@ -317,15 +317,16 @@ class Session:
         stacks = self.control.ask_where(patience_s)
         nodes = self.views(patience_s)
         memory = [node.memory() for node in nodes]
+        gone = self.control.gone.copy()
         return Report(
             graph_id=self.graph_id,
-            state="closed" if self._is_closed else "broken" if self.control.gone else "running",
+            state="closed" if self._is_closed else "broken" if gone else "running",
             processes=tuple(
                 activities(
                     nodes,
                     self.plan,
                     stacks=stacks,
-                    dead=self.control.dead,
+                    dead={each for each in gone if gone[each].how in (How.DIED, How.LEFT)},
                     ended=self.control.over,
                 )
             ),

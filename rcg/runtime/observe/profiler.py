@@ -344,7 +344,7 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
     node = session.node
     specs = session.plan.channels_by_id()
     numbers = {program.process: at for at, program in enumerate(session.plan.programs)}
-    ended = session.control.over - session.control.gone
+    ended = session.control.over - session.control.gone.keys()
     found = {}
     for process in node.layout.members:
         now = node.now(process)
