@@ -31,7 +31,7 @@ typedef struct {
 #define CROWDED_BUDGET 120000u
 #define CROWDED_LOOP_BUDGET 250000u
 #define YIELD_BUDGET 50000u /* of the policy that always yields */
-#define QUICK 200000u /* after a wait as short as this the next may be short, too */
+#define QUICK 200000u       /* after a wait as short as this the next may be short, too */
 #define PAUSE_PHASE 2000u
 #define BUDGET_STEPPED 100000u
 #define TOGETHER_LIMIT 256 /* a step that does not pay costs some 100 us, as much as a tenth of so many turns */
