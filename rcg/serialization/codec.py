@@ -304,7 +304,7 @@ class Codec:
     def _catch_up(self) -> None:
         """Update the pickler for modules and types that appeared since the last value."""
         torch: Any = sys.modules.get("torch")
-        if torch is not None and not self._dtypes and hasattr(torch, "storage"):
+        if torch is not None and not self._dtypes and hasattr(torch, "UntypedStorage"):
             found = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
             self._dtypes = {kind: str(kind).removeprefix("torch.") for kind in found}
             self._tensor = torch.Tensor

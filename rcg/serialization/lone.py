@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import pickle
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from rcg.serialization.arrays import is_plain_array, rebuild_numbers
 from rcg.serialization.encoded import KIND_PICKLE, PROTOCOL, Encoded
-from rcg.serialization.tensors import bytes_of_whole, is_whole, rebuild_tensor
+from rcg.serialization.tensors import bytes_of_whole, is_whole, rebuild_tensor, tensor_type
 
 __all__ = ["loads", "lone_array", "lone_tensor"]
 
@@ -67,7 +66,6 @@ def loads(data: Any, buffers: Sequence[Any] | None = None) -> Any:
 
 def _note(data: bytes, value: Any) -> None:
     """Keep what a pickle calls, if it is that of a lone array or tensor."""
-    torch: Any = sys.modules.get("torch")
     args: tuple[Any, ...]
     if type(value) is np.ndarray and is_plain_array(value):
         args = value.dtype.char, value.shape
@@ -75,7 +73,7 @@ def _note(data: bytes, value: Any) -> None:
             _calls[data] = rebuild_numbers, args
         elif data == _pickled(rebuild_numbers, True, args):
             _calls[data] = _rebuild_read_only, args
-    elif torch is not None and type(value) is torch.Tensor:
+    elif type(value) is tensor_type():
         args = str(value.dtype).removeprefix("torch."), tuple(value.shape), False
         if data == _pickled(rebuild_tensor, False, args):
             _calls[data] = rebuild_tensor, args

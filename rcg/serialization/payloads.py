@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from rcg.errors import TensorMismatch
 from rcg.serialization.devices import device_of
 from rcg.serialization.encoded import PROTOCOL, Encoded, written_to
-from rcg.serialization.tensors import Described, DeviceBytes, is_dense, lacking
+from rcg.serialization.tensors import Described, DeviceBytes, is_dense, lacking, tensor_type
 
 __all__ = [
     "LoneTable",
@@ -146,8 +146,7 @@ def is_plain_tensor(value: object, devices: Container[str]) -> bool:
         value: The value.
         devices: The types of devices on which it may be.
     """
-    torch: Any = sys.modules.get("torch")
-    if torch is None or type(value) is not torch.Tensor:
+    if type(value) is not tensor_type():
         return False
     tensor: Any = value
     return (

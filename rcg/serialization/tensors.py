@@ -39,6 +39,7 @@ __all__ = [
     "is_whole",
     "lacking",
     "rebuild_tensor",
+    "tensor_type",
 ]
 
 Described = tuple[str, tuple[int, ...]]
@@ -233,6 +234,14 @@ class Storages:
 
     def _reduce_typed_storage(self, storage: Any) -> Any:
         return _typed_storage_of, (storage._untyped_storage, self._dtypes[storage.dtype])
+
+
+def tensor_type() -> Any:
+    """Return ``torch.Tensor``; (), which is the type of nothing, until torch is imported.
+
+    Another thread may be importing it: then the module is there, and has no such name yet.
+    """
+    return getattr(sys.modules.get("torch"), "Tensor", ())
 
 
 def is_whole(tensor: Any) -> bool:

@@ -16,6 +16,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from typing import Any
 
 import hypothesis.extra.numpy as arrays_of
@@ -27,7 +28,9 @@ from hypothesis import strategies as st
 from rcg import _native, cluster
 from rcg.channels.shm import BUFFER_TYPES
 from rcg.errors import UnpicklableError
+from rcg.runtime.actor.ownership import is_held_only_by
 from rcg.serialization import Codec, Failure, loads, loads_to, size_of
+from rcg.serialization.payloads import is_plain_tensor
 from tests.board import Board, Ring, claimed, reader_of, writer_of
 from tests.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
 
@@ -555,6 +558,16 @@ def test_one_array_or_tensor_is_encoded_as_the_pickler_does_it(monkeypatch: Any)
                 assert same_array(found, plain) and found.flags.writeable == plain.flags.writeable
             else:
                 assert same_tensor(found, plain) and found.stride() == plain.stride()
+
+
+def test_values_arrive_while_another_thread_imports_torch(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    codec = make_codec()
+    for value in (np.arange(7.0), [np.arange(7.0)], {"a": 1}):
+        _, data, buffers, _ = codec.encode(value)
+        found = loads(data, buffers=list(map(memoryview, buffers or ())))
+        assert str(found) == str(value)
+        assert not is_plain_tensor(value, ("cpu",)) and not is_held_only_by([value], 0)
 
 
 def test_an_array_over_a_tensor_is_an_array(channel: Channel) -> None:

@@ -20,6 +20,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from rcg.serialization.tensors import tensor_type
+
 __rcg_plumbing__ = True  # see rcg.frames
 
 __all__ = ["is_held_only_by", "may_overwrite"]
@@ -32,10 +34,9 @@ def may_overwrite(holder: Sequence[Any], index: int) -> bool:
 
 def is_held_only_by(holder: Sequence[Any], index: int) -> bool:
     """Return whether ``holder[index]`` is a tensor that only `holder` holds, memory included."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or type(holder[index]) is not torch.Tensor:
+    if type(holder[index]) is not tensor_type():
         return False
-    if holder[index].layout is not torch.strided or holder[index].is_inference():
+    if holder[index].layout is not sys.modules["torch"].strided or holder[index].is_inference():
         return False  # it has no storage, or stays read-only outside of inference mode
     counts = _counts(holder, index)
     return counts is not None and counts in _counts_alone()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import operator
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -54,7 +53,7 @@ from rcg.runtime.failure import (
 from rcg.runtime.heap import IDLE_S
 from rcg.runtime.node.node import Node
 from rcg.serialization import Failure
-from rcg.serialization.tensors import lacking
+from rcg.serialization.tensors import lacking, tensor_type
 
 __rcg_plumbing__ = True  # see rcg.frames
 
@@ -326,8 +325,7 @@ class Steps:
 
         def instead_of(value: Any, error: UnpicklableError) -> Any:
             """What cannot be pickled cannot be sent: what would send it says why."""
-            torch: Any = sys.modules.get("torch")
-            if torch is None or not isinstance(value, torch.Tensor) or lacking(value):
+            if not isinstance(value, tensor_type()) or lacking(value):
                 return value
             try:  # a collective takes it
                 return value.detach().clone()
