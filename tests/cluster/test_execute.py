@@ -61,6 +61,19 @@ def test_a_ref_can_be_got_again_and_is_the_same_object_each_time(echo):
     assert rcg.get([ref, ref]) == [first, first]
 
 
+def test_a_subclass_that_overrides_execute_is_asked(echo):
+    class Counting(rcg.CompiledDAG):
+        count = 0
+
+        def execute(self, *args):
+            self.count += 1
+            return super().execute(*args)
+
+    graph = Counting(echo._engine)
+    assert rcg.get(graph.execute("x")) == "x"
+    assert graph.count == 1
+
+
 def test_refs_can_be_got_out_of_order(echo):
     refs = [echo.execute([i]) for i in range(8)]
     for i in (7, 0, 3, 3, 5, 1, 2, 6, 4):
