@@ -368,7 +368,7 @@ def actor_method_transport(handle: Any, name: str) -> str | None:
 def actor_class_secret(handle: Any) -> str:
     """Return the secret of the class of one of rcg's actors; "" for other actors.
 
-    Ray ships it with the class, so whoever has a handle knows it, and nobody else.
+    Ray ships it with the class, so only processes that have a handle know it.
     """
     return _hidden_default(handle, "__init__", SECRET_KEYWORD) or ""
 

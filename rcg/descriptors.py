@@ -142,7 +142,7 @@ def telling_exhaustion(purpose: str, actor: str | None = None) -> Iterator[None]
     try:
         yield
     except Exception as error:
-        told = out_of_descriptors(error, purpose, actor)
-        if told is None or told is error:
+        found = out_of_descriptors(error, purpose, actor)
+        if found is None or found is error:
             raise
-        raise told from error
+        raise found from error

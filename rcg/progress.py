@@ -146,7 +146,7 @@ class _Line:
     def __init__(self, stream: TextIO, total: int | None) -> None:
         self._stream = stream
         self._total = total
-        # A terminal erases a line when told to; a notebook only writes over it.
+        # A terminal can erase a line; a notebook only writes over it.
         self._erase = "\r\x1b[2K" if stream.isatty() else "\r"
         self._width = 0
 

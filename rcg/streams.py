@@ -4,9 +4,9 @@
 A device such as a GPU does its work later, stream by stream. torch gives each thread a current
 stream for each device, and all threads begin with the same one, the default stream. Methods run on
 that one. So two threads that shall not wait for each other's work need streams of their own, and
-whoever hands a tensor from one to the other must say so to the device (an event) and to torch's
-allocator (``record_stream``), which otherwise gives the memory of a dropped tensor to the next
-tensor of the stream on which it was made, although another stream may still use it.
+a thread that hands a tensor to another records that for the device (an event) and for torch's
+allocator (``record_stream``). Otherwise the allocator gives the memory of a dropped tensor to the
+next tensor of the stream on which it was made, although another stream may still use it.
 
 torch has these for every maker under the same names: ``torch.cuda``, ``torch.npu``. A device
 without streams, such as the CPU, has finished what was called. See
@@ -107,7 +107,7 @@ def keep_for_this_thread(tensor: Any) -> None:
 
     It is called for each tensor that a method made and a lane uses; see ``keep_for_methods``.
     """
-    # Nothing to do on the default stream: whoever made a tensor on another has that one wait.
+    # Nothing to do on the default stream: a thread that uses another makes that one wait.
     module = None if tensor.is_cpu else of_type(tensor.device.type)
     if module is not None:
         current = module.current_stream(tensor.device)

@@ -257,11 +257,11 @@ class FakeMemory(SharedMemory):
     def event(self) -> Any:
         return fake_streams.Event()
 
-    def told(self, event: Any) -> bytes:
+    def export_event(self, event: Any) -> bytes:
         return b"event"
 
-    def heard(self, told: bytes) -> Any:
-        assert told == b"event"
+    def import_event(self, exported: bytes) -> Any:
+        assert exported == b"event"
         return fake_streams.Event()
 
     def record(self, event: Any) -> None:

@@ -22,7 +22,7 @@ them. Tensors are sent in pieces of ``PIECE_BYTES``; such a reader takes them in
 memory, again and again, and its value is a failure.
 
 Received tensors lie in private blocks of the process's arena, which are used again: memory that is
-touched for the first time costs as much as the transfer (FACTS).
+touched for the first time costs as much as the transfer.
 
 The communicator carries the tensors on devices that it serves. They go from the memory of a device
 to that of a device of the same type, and are moved after that if the hint says so. The frame
@@ -101,13 +101,13 @@ class _Outgoing(NamedTuple):
 
     Attributes:
         frame: What the ring takes.
-        told: The table that the readers have after that, with its first byte.
+        table: The table that the readers have after that, with its first byte.
         payloads: The bytes of the tensors.
         devices: The type of the device that each of these is on.
     """
 
     frame: tuple[Any, ...]
-    told: bytes | None
+    table: bytes | None
     payloads: Sequence[Any] = ()
     devices: Sequence[str] = ()
 
@@ -266,13 +266,13 @@ class TensorWriter:
         "_expected",
         "_like",
         "_lone",
-        "_lone_told",
+        "_lone_table",
         "_member",
         "_peer",
         "_ring",
         "_route",
+        "_sent_table",
         "_spec",
-        "_told",
     )
 
     def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
@@ -287,12 +287,12 @@ class TensorWriter:
         # The tensors of the first execution, if later ones must be the same; and the table that the
         # readers have from an earlier frame.
         self._expected: list[Described] | None = None
-        self._told: bytes | None = None
+        self._sent_table: bytes | None = None
         # What the newest lone tensor was like, its table and the table as bytes: mostly the next
         # one is like it.
         self._like: object = None
         self._lone = LoneTable("uint8", (), False, 0, "cpu")
-        self._lone_told = b""
+        self._lone_table = b""
 
     @property
     def seq(self) -> int:
@@ -320,7 +320,7 @@ class TensorWriter:
         before = ring.seq
         try:
             ring.write(*outgoing.frame)
-            self._told = outgoing.told
+            self._sent_table = outgoing.table
             payloads = outgoing.payloads
             size = 0
             if payloads:
@@ -344,30 +344,30 @@ class TensorWriter:
             like = (value.dtype, value.shape, value.requires_grad, value.is_cpu or value.device)
             if like != self._like:
                 self._lone = LoneTable.of(value)
-                self._lone_told = _LONE + self._lone.written()
+                self._lone_table = _LONE + self._lone.written()
                 self._like = like
-            lone, told, raw = self._lone, self._lone_told, bytes_of(value)
+            lone, written, raw = self._lone, self._lone_table, bytes_of(value)
             if spec.is_static_shape:
                 self._check([(lone.dtype, lone.shape)])
-            data = _LONE_AGAIN if told == self._told else told
+            data = _LONE_AGAIN if written == self._sent_table else written
             frame: tuple[Any, ...] = (KIND_BYTES, data)
             if not lone.size:
-                return _Outgoing(frame, told)
-            return _Outgoing(frame, told, (raw,), (lone.device,))
+                return _Outgoing(frame, written)
+            return _Outgoing(frame, written, (raw,), (lone.device,))
         if type(value) is bytes:
             if spec.is_static_shape:
                 self._check([])
-            return _Outgoing((KIND_BYTES, _RAW + value), self._told)
+            return _Outgoing((KIND_BYTES, _RAW + value), self._sent_table)
         described: list[Described] | None = [] if spec.is_static_shape else None
         skeleton, table, payloads = take_out(self._encode(value, described, devices), devices)
         if described is not None:
             self._check(described)
-        told = _WHOLE + table.written()
-        head = _WHOLE_AGAIN if told == self._told else told
+        written = _WHOLE + table.written()
+        head = _WHOLE_AGAIN if written == self._sent_table else written
         # A frame that has no buffers needs no decoding yet.
         kind = KIND_PICKLE if skeleton.buffers else KIND_BYTES
         frame = (kind, head + skeleton.data, skeleton.buffers or None, skeleton.writable)
-        return _Outgoing(frame, told, payloads, table.devices)
+        return _Outgoing(frame, written, payloads, table.devices)
 
     def _check(self, found: list[Described]) -> None:
         """Compare tensors with those of the first execution."""
@@ -411,7 +411,7 @@ class TensorReader:
         "_endpoint",
         "_loads",
         "_lone",
-        "_lone_told",
+        "_lone_table",
         "_member",
         "_ring",
         "_route",
@@ -429,7 +429,7 @@ class TensorReader:
         # The newest tables: a frame has none if nothing changed.
         self._table = Table((), (), ())
         self._lone = LoneTable("uint8", (), False, 0, "cpu")
-        self._lone_told = b""
+        self._lone_table = b""
 
     @property
     def seq(self) -> int:
@@ -477,9 +477,9 @@ class TensorReader:
             return 1 + size, self._table.sizes, self._table.devices
         if kind == _WHOLE_AGAIN:
             return 1, self._table.sizes, self._table.devices
-        if kind == _LONE and data != self._lone_told:
+        if kind == _LONE and data != self._lone_table:
             self._lone = LoneTable.read(memoryview(data)[1:])
-            self._lone_told = data
+            self._lone_table = data
         size = self._lone.size
         return (0, (size,), (self._lone.device,)) if size else (0, (), ())
 

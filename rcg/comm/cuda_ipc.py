@@ -62,12 +62,12 @@ class SharedMemory(Protocol):
         """Let go of an allocation that nothing uses any more."""
 
     def event(self) -> Any:
-        """Return an event that other processes can wait for; see ``told`` and ``heard``."""
+        """Return an event that ``export_event`` can pass to other processes."""
 
-    def told(self, event: Any) -> bytes:
-        """Return what another process needs for ``heard``."""
+    def export_event(self, event: Any) -> bytes:
+        """Return what another process needs for ``import_event``."""
 
-    def heard(self, told: bytes) -> Any:
+    def import_event(self, exported: bytes) -> Any:
         """Return the event of another process."""
 
     def record(self, event: Any) -> None:
@@ -124,14 +124,14 @@ class CudaMemory:
         """See ``SharedMemory``."""
         return self._cuda.Event(interprocess=True)
 
-    def told(self, event: Any) -> bytes:
+    def export_event(self, event: Any) -> bytes:
         """See ``SharedMemory``."""
         event.record(self._cuda.current_stream())  # torch makes the event when it is first used
         return bytes(event.ipc_handle())
 
-    def heard(self, told: bytes) -> Any:
+    def import_event(self, exported: bytes) -> Any:
         """See ``SharedMemory``."""
-        return self._cuda.Event.from_ipc_handle(self._torch.device("cuda", self._device), told)
+        return self._cuda.Event.from_ipc_handle(self._torch.device("cuda", self._device), exported)
 
     def record(self, event: Any) -> None:
         """See ``SharedMemory``."""
@@ -170,7 +170,7 @@ class _Mappings:
         self._kept: OrderedDict[bytes, Any] = OrderedDict()
 
     def view(self, place: bytes) -> Any:
-        """Return the tensor of uint8 [n] at a place that another rank has told."""
+        """Return the tensor of uint8 [n] at a place that another rank has sent."""
         handle, start, size = _PLACE.unpack(place)
         mapping = self._kept.get(handle)
         if mapping is None:
@@ -203,8 +203,8 @@ class CudaIpcCommunicator(Communicator):
         self._memory = memory
         self._mappings = _Mappings(memory)
         self._torch = importlib.import_module("torch")
-        # Recorded before others are told of tensors, and when those of others have been read.
-        self._told, self._read = memory.event(), memory.event()
+        # Recorded before tensors are offered to others, and when those of others have been read.
+        self._offered, self._read = memory.event(), memory.event()
         self._others: list[tuple[Any, ...]] = []  # the former of each rank, and the latter
 
     @classmethod
@@ -252,12 +252,12 @@ class CudaIpcCommunicator(Communicator):
     def _meet(self, membership: Membership, deadline: Deadline) -> None:
         """Give the others this rank's events, and get theirs."""
         memory = self._memory
-        mine = (self._told, self._read)
-        for step, ours in zip(("told", "read"), mine, strict=True):
-            handles = exchange(membership, step, memory.told(ours), deadline)
+        mine = (self._offered, self._read)
+        for step, ours in zip(("offered", "read"), mine, strict=True):
+            handles = exchange(membership, step, memory.export_event(ours), deadline)
             self._others.append(
                 tuple(
-                    ours if rank == self.rank else memory.heard(handle)
+                    ours if rank == self.rank else memory.import_event(handle)
                     for rank, handle in enumerate(handles)
                 )
             )
@@ -281,7 +281,7 @@ class CudaIpcCommunicator(Communicator):
         message = self._places(tensors)
         if message is None:
             return
-        self._memory.record(self._told)
+        self._memory.record(self._offered)
         self._connected.send([message], peer, tag)
         self._connected.recv([self._reply()], peer, _REPLY_TAG + tag)
         self._memory.wait(self._others[1][peer])
@@ -312,7 +312,7 @@ class CudaIpcCommunicator(Communicator):
             return
         message = self._places(kept) if self.rank == root else self._empty(len(kept))
         if self.rank == root:
-            self._memory.record(self._told)
+            self._memory.record(self._offered)
         self._connected.broadcast([message], root)
         if self.rank != root:
             self._memory.wait(self._others[0][root])
@@ -407,15 +407,15 @@ class CudaIpcCommunicator(Communicator):
         return self._torch.zeros(1, dtype=self._torch.uint8, device="cpu")
 
     def _views(self, message: Any) -> Iterator[Any]:
-        told = message.numpy().tobytes()
-        for start in range(0, len(told), _PLACE.size):
-            yield self._mappings.view(told[start : start + _PLACE.size])
+        places = message.numpy().tobytes()
+        for start in range(0, len(places), _PLACE.size):
+            yield self._mappings.view(places[start : start + _PLACE.size])
 
     def _of_all(self, tensor: Any) -> list[Any]:
         """Return the bytes of the tensors of all ranks, where they lie; this rank's are its own."""
         message = self._places([tensor])
         messages = self._empty(self.size)
-        self._memory.record(self._told)
+        self._memory.record(self._offered)
         self._connected.allgather(messages, message)
         rows = messages.reshape(self.size, -1)
         found = []

@@ -2,12 +2,12 @@
 """Gloo: tensors in main memory, over sockets; of ranks on one machine, of the loopback device.
 
 ``gloo_group`` builds the group. A lost process closes its sockets, which ends the operations of its
-peers, and ``abort`` closes ours. But Gloo forgets two who wait when a connection closes (seen with
-PyTorch 2.13): whoever sends a message that it has begun to write, and whoever receives one of which
-a part has come. So what takes long is waited for on a thread that can be left behind
-(``sideline``); it ends with Gloo's time limit. Small messages are not: see ARCHITECTURE. And
-``abort`` closes our connections when nothing moves on them any more: where all processes are alive,
-each message that is under way arrives.
+peers, and ``abort`` closes ours. But when a connection closes, Gloo (seen with PyTorch 2.13) does
+not end two kinds of waits: for sending a message that is partly written, and for receiving one of
+which a part has come. So long waits run on a thread that can be left behind (``sideline``); it ends
+with Gloo's time limit. Waits for small messages do not: see ARCHITECTURE. And ``abort`` closes our
+connections when nothing moves on them any more: where all processes are alive, each message that is
+under way arrives.
 
 The sizes of what is sent and received must agree: Gloo ends a process that receives more bytes than
 it has room for, and no exception can be caught there.
@@ -45,7 +45,7 @@ _LIMIT: Final = timedelta(minutes=10)
 _MOMENT: Final = timedelta(milliseconds=250)  # a collective can be waited for again
 # Messages of together no more bytes arrive whole: the buffers of a socket hold them all.
 _WHOLE_BYTES: Final = 32 << 10
-_STILL_S: Final = 0.3  # what has not moved for so long does not move
+_STILL_S: Final = 0.3  # without progress for this long, a transfer is stuck
 _GRACE_S: Final = 1.0  # for what moves
 # What Gloo says besides: the line of its source, and a guess.
 _ASIDE: Final = re.compile(r"^\[[^\]]*:\d+\] |\. This is typically .*$")

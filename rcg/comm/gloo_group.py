@@ -92,13 +92,13 @@ def build(membership: Membership) -> Group:
     """Meet the other ranks and connect to them; see ``Communicator.open``."""
     dist = distributed()  # importing it takes seconds: before the others are made to wait
     deadline = Deadline(membership.timeout_s)
-    told = exchange(membership, "here", membership.host.encode(), deadline)
-    hosts = frozenset(answer.decode(errors="replace") for answer in told)
+    answers = exchange(membership, "here", membership.host.encode(), deadline)
+    hosts = frozenset(answer.decode(errors="replace") for answer in answers)
     failures: list[str] = []
     for attempt in range(_ATTEMPTS):
         group, failure = _try_build(dist, membership, hosts, f"{attempt}", deadline)
         try:
-            answers = exchange(membership, f"{attempt}/built", _told(group, failure), deadline)
+            answers = exchange(membership, f"{attempt}/built", _outcome(group, failure), deadline)
         except BaseException:
             if group is not None:
                 group.drop()
@@ -115,8 +115,8 @@ def build(membership: Membership) -> Group:
     )
 
 
-def _told(group: Group | None, failure: str) -> bytes:
-    """Return what a rank tells of an attempt: why it failed, or ''; and its connections."""
+def _outcome(group: Group | None, failure: str) -> bytes:
+    """Return a rank's outcome of an attempt: why it failed, or ''; and its connections."""
     found = set() if group is None else {_name_of(each) for each in group.connections}
     return json.dumps([failure[:1000], sorted(found)]).encode()
 
@@ -128,13 +128,13 @@ def _name_of(connection: socket.socket) -> str:
 
 
 def _failures(labels: Sequence[str], answers: Sequence[bytes]) -> list[str]:
-    """Return why an attempt failed, as ``_told`` by all ranks; nothing if it did not."""
-    told = [json.loads(answer) for answer in answers]
-    failures = [f"{label}: {why}" for label, (why, _) in zip(labels, told, strict=True) if why]
-    counts = Counter(name for _, names in told for name in names)
+    """Return why an attempt failed, from the ``_outcome`` of all ranks; nothing if it did not."""
+    outcomes = [json.loads(answer) for answer in answers]
+    failures = [f"{label}: {why}" for label, (why, _) in zip(labels, outcomes, strict=True) if why]
+    counts = Counter(name for _, names in outcomes for name in names)
     return failures or [
         f"{label}: it is connected to something that is no rank of the group"
-        for label, (_, names) in zip(labels, told, strict=True)
+        for label, (_, names) in zip(labels, outcomes, strict=True)
         if any(counts[name] < 2 for name in names)
     ]
 
@@ -162,9 +162,9 @@ def _try_build(
     except (GroupAborted, TimeoutError):
         raise
     except (RuntimeError, ValueError, LookupError, MemoryError, OSError, CommError) as error:
-        told = out_of_descriptors(error, f"to connect the group {membership.group}")
-        if told is not None:
-            return None, told.message
+        exhausted = out_of_descriptors(error, f"to connect the group {membership.group}")
+        if exhausted is not None:
+            return None, exhausted.message
         # An exception of the store comes out of Gloo as its text alone.
         if isinstance(store.problem, (GroupAborted, TimeoutError)):
             raise store.problem from None

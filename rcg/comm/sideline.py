@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread for operations that may never end, so that whoever waits for one can leave it behind.
+"""A thread for operations that may never end, so that their callers can leave it behind.
 
-Gloo has such operations: when a connection closes, whoever waits for a message that has been sent
-or received in part is told nothing, and waits until Gloo's time limit.
+Gloo has such operations: when a connection closes, Gloo does not end the wait for a message that
+has been sent or received in part; it ends only at Gloo's time limit.
 """
 
 from __future__ import annotations
@@ -150,5 +150,5 @@ class Sideline:
             task.run()
             if self._is_left_behind:
                 task.error = None  # whose traceback holds the task, and so all that it used
-            del task  # before anybody is told: whoever is may end what it uses
+            del task  # before the caller is woken: it may close what the task uses
             self._news.put(True)

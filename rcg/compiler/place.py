@@ -216,7 +216,7 @@ class _ActorProgram:
         group = self._routes.group_of[rank.collective]
         ranks = self._ranks[rank.collective]
         others = [ranks[member].id for member in group.members if member != self._actor]
-        told = [rank.id] if others else []
+        readers = [rank.id] if others else []
         slots = tuple([self._slot(node) for node in rank.args])
         outs = self._new_slots(rank.num_returns)
         status = self._routes.status
@@ -226,7 +226,7 @@ class _ActorProgram:
                 rank.reduction,
                 rank.root,
                 group.id,
-                tuple([status[node].id for node in told]),
+                tuple([status[node].id for node in readers]),
                 tuple([status[node].id for node in others]),
                 outs,
                 rank.id,

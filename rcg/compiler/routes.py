@@ -326,8 +326,8 @@ class _Groups:
     def _go_together(self, backend: str, members: set[str]) -> bool:
         """Whether one group may have these members: NCCL wants a GPU for each, CUDA IPC one.
 
-        Of an actor with several GPUs, or with one that Ray did not give to it, nobody knows which
-        it uses, so it is in nobody's way.
+        An actor with several GPUs, or with one that Ray did not assign, is not checked: nothing
+        says which GPU it uses.
         """
         owned = [tuple(self._gpus.get(each, ())) for each in members]
         known = [gpus for gpus in owned if len(gpus) == 1]

@@ -6,7 +6,7 @@ communicator decides the order. So results of both are the same to the last bit 
 for operations whose order does not matter: ``max`` and ``min`` (see ``rcg.comm.reduction``), and
 whole numbers. With more ranks, sums, products and averages of floating-point numbers may differ in
 the last bits. Where such a sum or product is NaN, it is NaN in both, with any bits of a NaN. A
-communicator of the user's combines as it does.
+user's communicator combines in its own way.
 """
 
 from __future__ import annotations

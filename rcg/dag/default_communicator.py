@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default communicator of a graph: what serves where the user chose none (C18 to C20)."""
+"""The default communicator of a graph: what is used where the user chose none."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _ELSEWHERE: Final = ((socket.AF_INET, "8.8.8.8"), (socket.AF_INET6, "2001:4860:4
 def address_here() -> str:
     """Return the address of this machine from which the kernel would reach other ones.
 
-    It is the one that Ray uses unless it is told another (``--node-ip-address``). Nothing is sent.
+    It is the one that Ray uses without ``--node-ip-address``. Nothing is sent.
     """
     for family, far in _ELSEWHERE:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -126,8 +126,8 @@ def try_gloo() -> int | str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PING_TIMEOUT_S)
         if not done.returncode:
             return int(done.stdout)
-        told = done.stderr.strip().splitlines()
-        return told[-1] if told else f"ended with status {done.returncode}"
+        lines = done.stderr.strip().splitlines()
+        return lines[-1] if lines else f"ended with status {done.returncode}"
     except Exception as error:  # noqa: BLE001 - every failure is the result
         return error_line(error)
 

@@ -71,7 +71,7 @@ class Predicted(Record):
 
 
 class Transfer(NamedTuple):
-    """What a transfer is told by.
+    """What identifies a transfer.
 
     Attributes:
         actor: The id in Ray of the actor that made the value.

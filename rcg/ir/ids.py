@@ -26,7 +26,7 @@ __all__ = ["DRIVER", "IDS", "PLAIN_NAME", "is_id"]
 DRIVER: Final = "driver"
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-"""A name of the user's that the text form shows without quotes."""
+"""A user's name that the text form shows without quotes."""
 
 IDS: Final[Mapping[str, re.Pattern[str]]] = {
     name: re.compile(pattern, re.ASCII)

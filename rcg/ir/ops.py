@@ -85,7 +85,7 @@ class Op(Record):
     Attributes:
         cost: The assumed cost of the op without measurements; a call costs 1.
         is_rendezvous: Whether the op may wait for another process.
-        is_call: Whether the op runs a method of the user's.
+        is_call: Whether the op runs a user's method.
         is_holding: Whether the result of the op holds the values that it uses.
         word: The op in one lower-case word: ``read``.
     """

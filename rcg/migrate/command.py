@@ -112,10 +112,10 @@ def _summary(changed: int, files: int, remarks: int, *, is_written: bool) -> str
     if not files:
         return "there are no Python files and no notebooks here"
     verb = "changed" if is_written else "would change"
-    told = f"{verb} {changed} of {files} {_plural('file', files)}"
+    text = f"{verb} {changed} of {files} {_plural('file', files)}"
     if remarks:
-        told += f", {remarks} {_plural('remark', remarks)}"
-    return told + ("; --write changes them" if changed and not is_written else "")
+        text += f", {remarks} {_plural('remark', remarks)}"
+    return text + ("; --write changes them" if changed and not is_written else "")
 
 
 def _plural(word: str, count: int) -> str:

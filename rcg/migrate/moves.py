@@ -118,8 +118,8 @@ def move_star(module: str) -> NameMove:
     exports = exports_of(home)
     if module in _REPLACED and exports is not None and not exports.is_open:
         return NameMove(home)
-    told = f"`from {module} import *` takes Ray's own names; import the ones you use by name"
-    return NameMove(None, told)
+    text = f"`from {module} import *` takes Ray's own names; import the ones you use by name"
+    return NameMove(None, text)
 
 
 def _no_home(module: str) -> str | None:

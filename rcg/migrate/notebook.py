@@ -53,8 +53,8 @@ def rewrite_notebook(source: str, *, judge: Callable[[str], str | None] = unknow
         try:
             done = _rewrite_cell(text, judge, names)
         except SourceError as error:
-            told = f"{error}, so the cell is left as it is"
-            remarks.append(Remark(error.line, told, number))
+            text = f"{error}, so the cell is left as it is"
+            remarks.append(Remark(error.line, text, number))
             continue
         names.update(done.names)
         remarks.extend(replace(each, cell=number) for each in done.remarks)

@@ -82,20 +82,20 @@ class _Uses(cst.CSTVisitor):
             return
         *rooms, name = path.split(".")
         module = ".".join((module, *rooms))
-        told = f"`{dotted(node)}`"
+        text = f"`{dotted(node)}`"
         if module == "rcg" and name == "__version__":
-            told += " is rcg's version now; `from ray import __version__` gives Ray's"
+            text += " is rcg's version now; `from ray import __version__` gives Ray's"
         elif module == "rcg" and name.startswith("_") and not name.startswith("__"):
-            told += f" does not reach Ray; `from ray import {name}` does"
+            text += f" does not reach Ray; `from ray import {name}` does"
         elif module == "rcg.dag":
             exports = exports_of(module)
             if exports is None or exports.has(name) or name.startswith("__"):
                 return
             home = home_of(f"ray.dag.{name}")
-            told += f" is not there; {_holds(name, home)}"
+            text += f" is not there; {_holds(name, home)}"
         else:
             return
-        self._remark(node, told)
+        self._remark(node, text)
 
     def visit_Call(self, node: cst.Call) -> None:
         function = dotted(node.func)

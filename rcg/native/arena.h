@@ -389,7 +389,7 @@ static uint8_t *arena_map(Arena *a, bool writable) {
 
 /* The data once more, for bytes that their reader copies to a device at once. The device may hold pages of this mapping
  * that the file does not have any more, so nothing else is read or written through it: in the other mappings a device
- * finds the pages of the file, whoever copies from there. Writable, because not all devices lock read-only memory. */
+ * always finds the pages of the file. Writable, because not all devices lock read-only memory. */
 static uint8_t *arena_map_movable(Arena *a) {
     if (!a->movable) a->movable = map_file(a->fd, ARENA_DATA, a->reserve, true);
     return a->movable;

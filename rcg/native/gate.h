@@ -5,14 +5,13 @@
  * It is a member with an arena of its own. A thread that needs no lock of the host waits for all its connections, so
  * frames pass while the process of the gate runs a method. Large buffers are received into the blocks in which their
  * readers find them. Of each frame the head comes first, then the sizes of its buffers; whether there is memory for it
- * is known before any is claimed, and what there is none for is received and dropped, and a failure stands in its
- * place.
+ * is known before any is claimed. A value without memory is received and dropped, and a failure takes its place.
  *
  *   HEAD --> SIZES --> BODY (data, small buffers) --> LARGE, one by one --> published --> HEAD
  *              `--no memory--> SKIP --> failure published --> HEAD
  *
  * What arrives is from a process that has proved that it belongs to the graph, but it is checked as if it had not: a
- * wrong head, a frame out of order or of another process's channel ends the connection, and is told. */
+ * wrong head, a frame out of order or of another process's channel ends the connection, and the host reports it. */
 #ifndef RCG_GATE_H
 #define RCG_GATE_H
 

@@ -257,7 +257,7 @@ typedef struct {
     /* How often a block became free. Increased by the last release; read by the owner before it looks for one. */
     _Alignas(LINE) atomic_u64 frees;
     /* How often memory was given back to the system. Increased by any member, before the block that had it is free. So
-     * whoever holds a block sees all that happened to it: a reader that has locked its pages in memory for a device. */
+     * a reader that holds a block sees each change to its pages, which it may have locked in memory for a device. */
     atomic_u64 punches;
     uint64_t pad2[6];
     Block block[]; /* MAX_BLOCKS */
@@ -337,7 +337,7 @@ _Static_assert(sizeof(Recorder) == 2 * LINE, "Recorder");
 typedef struct {
     uint64_t start_ns, end_ns, waited_ns, coded_ns;
     uint64_t execution, bytes;
-    uint32_t op;   /* from SPAN_BASE on a span of the user's */
+    uint32_t op;   /* from SPAN_BASE on a user's span */
     uint32_t peer; /* the member that was waited for, or NO_MEMBER */
 } Record;
 _Static_assert(sizeof(Record) == 56, "Record");

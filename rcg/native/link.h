@@ -52,7 +52,7 @@ typedef struct {
     Parcel *first, **last;
     bool is_busy, is_waiting; /* is_waiting: the thread waits until the socket takes more */
     _Atomic int failed;       /* errno */
-    bool is_told;
+    bool is_reported;
     atomic_u64 sent_bytes;
 } Link;
 
@@ -169,10 +169,10 @@ static void *links_run(void *arg) {
             Link *l = &all->links[i];
             pthread_mutex_lock(&l->lock);
             bool waits = l->is_waiting;
-            int told = l->failed && !l->is_told ? l->failed : 0;
-            l->is_told |= told != 0;
+            int problem = l->failed && !l->is_reported ? l->failed : 0;
+            l->is_reported |= problem != 0;
             pthread_mutex_unlock(&l->lock);
-            if (told) all->failed(all->owner, i, told);
+            if (problem) all->failed(all->owner, i, problem);
             if (waits) {
                 which[n] = i;
                 polled[n++] = (struct pollfd){l->fd, POLLOUT, 0};

@@ -85,7 +85,7 @@ static void note_wait(Learned *l, uint64_t took) {
 }
 
 /* The futex policy never spins, and waking an idle processor takes ten times as long as a switch on this one (on
- * virtual machines; FACTS: 20 to 100 us against 4 to 9). So while waits are short, which is when both sides take turns
+ * virtual machines: 20 to 100 us against 4 to 9). So while waits are short, which is when both sides take turns
  * and cannot run at the same time anyway, the loop goes where its writer is. */
 static void step_closer(const Watch *w, Learned *l) {
     uint32_t there = w->cpu ? atomic_load_explicit(w->cpu, memory_order_relaxed) : 0;

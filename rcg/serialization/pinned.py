@@ -81,8 +81,8 @@ class _Cuda:
             raise RuntimeError(f"status {int(status)} ({status})")
 
     def _clear_error(self) -> None:
-        # CUDA keeps the error for whoever asks for the last one in this thread. torch asks after
-        # each kernel that it launches, so the next operation of a user would raise it.
+        # CUDA returns the error to the next call that asks for the last one in this thread. torch
+        # asks after each kernel launch, so the user's next operation would raise it.
         try:
             self._torch.empty(1, device="cuda").fill_(0)
         except RuntimeError as error:

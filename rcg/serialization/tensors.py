@@ -6,7 +6,7 @@ storage arrive sharing one. ``pickle`` writes a whole storage; here only the byt
 value's tensors span, from the first element to the last. So a row of a large batch travels alone,
 and its ``storage_offset`` counts from the beginning of these bytes.
 
-The bytes of a tensor stay where they are if the encoder is told so (``DeviceBytes``). If not, those
+The bytes of a tensor stay where they are if the encoder gets a ``DeviceBytes``. If not, those
 on another device than the CPU are copied to host memory, once per storage, and back on arrival.
 
 The storage of a tensor may be freed under it, or made smaller, as FSDP does with parameters that it

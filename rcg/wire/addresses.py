@@ -146,10 +146,10 @@ def connect_tcp(address: TcpAddress, timeout_s: float) -> socket.socket:
         return connection
     except BaseException as error:
         connection.close()
-        told = _told(error, address)
-        if told is None:
+        named = _with_ends(error, address)
+        if named is None:
             raise
-        raise told from error
+        raise named from error
 
 
 def ends_of(address: TcpAddress) -> str:
@@ -157,7 +157,7 @@ def ends_of(address: TcpAddress) -> str:
     return f"from {_here(address)} to {_pair(address.host, address.port)}"
 
 
-def _told(error: BaseException, address: TcpAddress) -> OSError | None:
+def _with_ends(error: BaseException, address: TcpAddress) -> OSError | None:
     """Return the error with both ends of the connection."""
     if not isinstance(error, OSError):
         return None

@@ -28,8 +28,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
     host of another node
       JoinNode                 -->
                                <--  Ready
-      FromMember               -->                     whatever a member of that node says
-                               <--  ToMember           and what it is told
+      FromMember               -->                     a message of a member of that node
+                               <--  ToMember           and one to it
       MemberLost, LinkLost     -->
       NodeHere                 -->                     now and then, and when asked
                                <--  AskNode
@@ -73,7 +73,7 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                         connection ends
                                     or: ObjectsHere + the arrays
                                     or: TensorsGone
-      SendTensors + what the transport says -->            a transport of the user's
+      SendTensors + what the transport says -->            a user's transport
                                <--  TensorsComing, and when they are sent: TensorsHere
                                     or: TensorsGone
 

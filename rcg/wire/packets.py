@@ -12,16 +12,16 @@ its message. On the wire::
     kind 2   a message whose body was body ``number``
     kind 3   body ``number`` will not be completed
 
-Receiving never reads beyond the packet, so ``poll`` tells whether there is more, and the socket can
+Receiving never reads beyond the packet, so ``poll`` shows whether there is more, and the socket can
 be handed over between two packets. A part of a packet is kept until the rest comes: a peer that
 stalls in the middle holds up nobody who does not want to wait.
 
 Sending keeps packets whole without a lock, because a signal handler or ``__del__`` may send in the
-middle of a send. Packets stand in a queue. Whoever has the *turn* gives the socket what it takes
-and never waits meanwhile; if another thread (or the code below a signal handler) has the turn, that
-one also sends what was queued in the meantime. What is left when nobody waits is sent by a thread
-that lives until then. It also looks after what the kernel has taken and cannot send, because the
-peer does not read: see ``keepalive``.
+middle of a send. Packets stand in a queue. The thread that has the *turn* gives the socket what it
+takes and never waits meanwhile. If another thread (or the code below a signal handler) has the
+turn, that one also sends what was queued in the meantime. What is left when nobody waits is
+sent by a thread that lives until then. It also looks after what the kernel has taken and cannot
+send, because the peer does not read: see ``keepalive``.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ class PacketStream:
         deadline = Deadline(self._timeout_s if may_wait else 0.0)
         try:
             self._queue.append(packet)
-            # Without the turn there is nothing to do: whoever has it sends this packet as well.
+            # Without the turn there is nothing to do: the thread that has it sends this packet too.
             while self._drain() and packet.left:
                 if may_wait:
                     self._wait_for_room(deadline)

@@ -21,7 +21,7 @@ TorchTensorAllocator = Callable[[tuple[int, ...], Any], Any]
 
 
 class Communicator(ABC):
-    """A communicator of the user's own, for a fixed list of actors.
+    """A user's communicator, for a fixed list of actors.
 
     It is pickled for each actor and initialized there. Messages between two ranks are matched by
     their order.

@@ -105,10 +105,10 @@ class TopologyLabels:
         return None if edge.channel is None else self._channels[edge.channel]
 
     def source_of_size(self, channel: str) -> int:
-        """Return the node at which the size of a channel's frames is told.
+        """Return the node that shows the size of a channel's frames.
 
-        One value is told where it is made. Of several in a frame only their sum is known, which is
-        told at the first of them.
+        For one value it is the node that makes it. Of several values in a frame only the sum is
+        known; the node that makes the first of them shows it.
         """
         return next(edge.source for edge in self._topology.edges if edge.channel == channel)
 

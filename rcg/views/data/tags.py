@@ -35,18 +35,18 @@ def tags_of(topology: Topology, layout: TopologyLayout) -> dict[tuple[int, int],
     taken = list(layout.nodes.values())
     borders = [border for frame in layout.frames.values() for border in _borders(frame)]
     found: dict[tuple[int, int], Rect] = {}
-    told: set[tuple[str | None, str | None]] = set()
+    tagged: set[tuple[str | None, str | None]] = set()
     for edge in topology.edges:
         points = layout.routes.get((edge.source, edge.target))
         crossing = edge.channel, topology.frame_of(topology.nodes[edge.target])
-        if edge.kind != TCP or points is None or crossing in told:
+        if edge.kind != TCP or points is None or crossing in tagged:
             continue
         boxes = [box for box in map(_box_at, _places(points)) if not _covers(box, taken)]
         if boxes:
             box = next((each for each in boxes if not _covers(each, borders)), boxes[0])
             found[edge.source, edge.target] = box
             taken.append(box)
-            told.add(crossing)
+            tagged.add(crossing)
     return found
 
 

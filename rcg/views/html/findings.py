@@ -191,8 +191,8 @@ def comparison_picture(
                 f'<rect{canvas.paint(role)} x="{left:g}" y="{y + 9 * at:g}" '
                 f'width="{length:.1f}" height="8" rx="1.5"/>'
             )
-        told = [_value(change.before, is_rate), _value(change.after, is_rate)]
-        for at, words in enumerate((*told, ratio_text(change.ratio))):
+        texts = [_value(change.before, is_rate), _value(change.after, is_rate)]
+        for at, words in enumerate((*texts, ratio_text(change.ratio))):
             x = width - MARGIN - (2 - at) * _COLUMN
             shapes.append(canvas.text(words, x, y + 14, _COLUMN - 6, anchor="end", bold=at == 2))
     height = _TOP + (_LINE + 4) * len(groups) + 10 + MARGIN

@@ -209,9 +209,9 @@ class _Drawing:
     # Shapes
 
     def _frame(self, frame: NodeFrame, rect: Rect) -> str:
-        told = "\n".join(self._labels.frame_lines(frame))
+        lines = "\n".join(self._labels.frame_lines(frame))
         return (
-            f'<g class="rcg-node-frame"><title>{escape(told)}</title>'
+            f'<g class="rcg-node-frame"><title>{escape(lines)}</title>'
             f'<rect{self._canvas.paint("frame")}{_frame(rect)} rx="14" stroke-width="1.5"/>'
             + self._text(
                 frame_text(frame),
@@ -302,8 +302,8 @@ class _Drawing:
 
     def _edge(self, edge: TopologyEdge, layout: TopologyLayout) -> str:
         kind = style_of(edge.kind)
-        told = "\n".join(self._labels.edge_lines(edge))
-        hover = f"<title>{escape(told)}</title>"
+        lines = "\n".join(self._labels.edge_lines(edge))
+        hover = f"<title>{escape(lines)}</title>"
         if self._labels.is_owned(edge):
             source, target = layout.nodes[edge.source], layout.nodes[edge.target]
             line = f"M{source.right:g} {target.middle:g}H{target.x:g}"
