@@ -88,6 +88,7 @@ def same_array(found: Any, wanted: Any) -> bool:
     return (
         type(found) is type(wanted)
         and found.dtype == wanted.dtype
+        and found.dtype.fields == wanted.dtype.fields  # no part of whether dtypes are equal
         and found.shape == wanted.shape
         and (found.tobytes() == wanted.tobytes() or bool(np.array_equal(found, wanted)))
     )
@@ -245,6 +246,8 @@ DTYPES = [
     ">i2", ">i8", ">f4", ">c16", ">U4", "<U4", "U0", "S7", "S0", "V3",
     "M8[s]", "M8[ns]", "M8[D]", "M8", "m8[ms]", "m8", ">M8[us]",
     RECORD, NESTED, np.dtype([]), np.dtype([("x", ">i4"), ("y", "<i4")]),
+    np.dtype(("u4", [("r", "u1"), ("g", "u1"), ("b", "u1"), ("a", "u1")])),
+    np.dtype(("c16", [("re", "f8"), ("im", "f8")])),
 ]  # fmt: skip
 
 
