@@ -472,6 +472,16 @@ def test_tensors_of_every_layout(view: str, size: int) -> None:
     assert not same_tensor(found, tensor) or not tensor.any()
 
 
+@pytest.mark.parametrize("view", VIEWS)
+def test_tensors_are_on_the_cpu_whatever_the_default(view: str) -> None:
+    tensor = VIEWS[view](torch.arange(36.0).reshape(6, 6))
+    empty = torch.empty(0, 3)
+    with torch.device("meta"):
+        found, nothing = through(tensor), through(empty)
+    assert same_tensor(found, tensor)
+    assert same_tensor(nothing, empty) and nothing.is_cpu
+
+
 @pytest.mark.parametrize("size", [3, LARGE])
 def test_what_requires_grad_still_does(size: int) -> None:
     leaf = torch.ones(size, requires_grad=True)
@@ -1027,6 +1037,32 @@ def test_what_does_not_pickle_is_named(channel: Channel, value: Any, where: str,
     assert caught.value.__cause__ is not None
     assert channel.through("the channel works") == "the channel works"
     assert claimed(channel.sender) == 0
+
+
+def test_a_tensor_that_stands_for_numbers_does_not_pickle_and_is_named() -> None:
+    """They say that they have a storage, and its address is 0."""
+    made = [
+        torch._efficientzerotensor(3),
+        torch._efficientzerotensor(2, 3).t(),
+        torch._efficientzerotensor(4)[1:],
+        torch._to_functional_tensor(torch.ones(3)),
+        torch._to_functional_tensor(torch.ones(3))[1:],
+    ]
+
+    def refused(tensor: Any) -> Any:
+        assert not is_plain_tensor(tensor, ("cpu",))
+        for value in (tensor, [tensor]):
+            for staying in ((), {"cpu"}):
+                with pytest.raises(UnpicklableError):
+                    make_codec().encode(value, None, staying)
+        return tensor
+
+    for each in made:
+        refused(each)
+    torch.vmap(refused)(torch.ones(2, 3))
+    torch.func.grad(lambda tensor: refused(tensor.detach()).sum())(torch.ones(3))
+    torch.func.functionalize(refused)(torch.ones(3))
+    assert torch.equal(through(torch.empty(0, 3)), torch.empty(0, 3))
 
 
 def test_a_tensor_whose_memory_was_freed_is_named_before_it_is_read() -> None:
