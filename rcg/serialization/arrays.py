@@ -25,6 +25,7 @@ def is_plain_array(array: Any) -> bool:
         dtype.kind in _NUMBERS
         and dtype.isbuiltin != 2  # registered by another package
         and dtype.isnative  # `isbuiltin` is 0 for a dtype that was unpickled, too
+        and dtype.fields is None  # an integer may have some: np.dtype(("u4", [("r", "u1"), ...]))
         and dtype.metadata is None
         and array.flags.c_contiguous
         and array.size > 0

@@ -94,13 +94,12 @@ class _StorageSlice:
         buffers: list[pickle.PickleBuffer],
         staying: Container[str],
     ) -> None:
-        torch = sys.modules["torch"]
         self.storage = storage
         self.first = self.last = 0  # in bytes
         if device == "cpu" and device not in staying:
-            self._raw = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().view(TensorBytes)
+            self._raw = _all_of(storage).numpy().view(TensorBytes)
         else:
-            self._raw = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+            self._raw = _all_of(storage)
         self._device = device
         self._staying = staying
         self._base = bytearray(8)
@@ -261,7 +260,7 @@ def is_dense(tensor: Any) -> bool:
     """Return whether a tensor is numbers in memory, as they are."""
     return not (
         tensor.layout is not sys.modules["torch"].strided
-        or not (tensor.is_cpu or _has_bytes(tensor))
+        or not _has_bytes(tensor)
         or tensor.is_quantized
         or tensor.is_nested
         or tensor.is_conj()
@@ -279,7 +278,7 @@ def _covers(tensor: Any, storage: Any, shape: tuple[int, ...]) -> bool:
 
 
 def lacking(tensor: Any) -> str:
-    """Return how the storage of a tensor is smaller than its numbers, or "" if it is not.
+    """Return how the storage of a tensor lacks its numbers, or "" if it does not.
 
     Args:
         tensor: A tensor. One without a storage, or with several (sparse, nested), lacks nothing:
@@ -295,13 +294,19 @@ def lacking(tensor: Any) -> str:
         size = (1 + sum((count - 1) * step for count, step in steps)) * tensor.element_size()
     needed = tensor.storage_offset() * tensor.element_size() + size
     has = tensor.untyped_storage().nbytes()
-    if needed <= has or not tensor.numel():
+    if not tensor.numel():
+        return ""
+    if needed > has:
+        why = (
+            f"needs {needed} bytes of its storage, which has {has}: it was freed, or made smaller "
+            "(untyped_storage().resize_, as FSDP does)"
+        )
+    elif type(tensor) is torch.Tensor and not tensor.is_meta and _stands_for_numbers(tensor):
+        why = "has a storage that is not in memory"  # a subclass may keep its numbers elsewhere
+    else:
         return ""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return (
-        f"a tensor of {dtype} {list(tensor.shape)} needs {needed} bytes of its storage, which has "
-        f"{has}: it was freed, or made smaller (untyped_storage().resize_, as FSDP does)"
-    )
+    return f"a tensor of {dtype} {list(tensor.shape)} {why}"
 
 
 def _check_memory(tensor: Any) -> None:
@@ -311,8 +316,26 @@ def _check_memory(tensor: Any) -> None:
 
 
 def _has_bytes(tensor: Any) -> bool:
-    """Return whether a dense tensor of a device has numbers, in memory that torch knows."""
-    return device_of(tensor) != "meta" and sys.modules["torch"]._C._has_storage(tensor)
+    """Return whether a dense tensor has numbers, in memory that torch knows."""
+    return (
+        device_of(tensor) != "meta"
+        and sys.modules["torch"]._C._has_storage(tensor)
+        and not _stands_for_numbers(tensor)
+    )
+
+
+def _stands_for_numbers(tensor: Any) -> bool:
+    """Return whether a tensor with a storage has no memory, though the storage has a size.
+
+    So it is with the zeros of a tangent, and with what torch traces a function with.
+    """
+    return bool(tensor.data_ptr() == tensor.storage_offset() * tensor.itemsize and tensor.numel())
+
+
+def _all_of(storage: Any) -> Any:
+    """Return a tensor of uint8 over a storage."""
+    torch = sys.modules["torch"]
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _bytes_of(raw: Any, device: str, staying: Container[str]) -> Any:
@@ -367,7 +390,7 @@ def _rebuild_slice(buffer: Any, base: Any, device: str = "cpu") -> tuple[Any, in
     elif memoryview(buffer).nbytes:
         raw = torch.frombuffer(buffer, dtype=torch.uint8)
     else:
-        raw = torch.empty(0, dtype=torch.uint8)
+        raw = torch.empty(0, dtype=torch.uint8, device="cpu")
     return delivered(raw, device).untyped_storage(), int.from_bytes(base, "little")
 
 
@@ -389,7 +412,7 @@ def _rebuild_view(
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def _no_numbers(kind: Any, device: Any = None) -> Any:
+def _no_numbers(kind: Any, device: Any = "cpu") -> Any:
     """Return a tensor without elements, and without the warning that torch has for some dtypes."""
     import torch
 

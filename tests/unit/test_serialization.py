@@ -88,6 +88,7 @@ def same_array(found: Any, wanted: Any) -> bool:
     return (
         type(found) is type(wanted)
         and found.dtype == wanted.dtype
+        and found.dtype.fields == wanted.dtype.fields  # no part of whether dtypes are equal
         and found.shape == wanted.shape
         and (found.tobytes() == wanted.tobytes() or bool(np.array_equal(found, wanted)))
     )
@@ -245,6 +246,8 @@ DTYPES = [
     ">i2", ">i8", ">f4", ">c16", ">U4", "<U4", "U0", "S7", "S0", "V3",
     "M8[s]", "M8[ns]", "M8[D]", "M8", "m8[ms]", "m8", ">M8[us]",
     RECORD, NESTED, np.dtype([]), np.dtype([("x", ">i4"), ("y", "<i4")]),
+    np.dtype(("u4", [("r", "u1"), ("g", "u1"), ("b", "u1"), ("a", "u1")])),
+    np.dtype(("c16", [("re", "f8"), ("im", "f8")])),
 ]  # fmt: skip
 
 
@@ -467,6 +470,16 @@ def test_tensors_of_every_layout(view: str, size: int) -> None:
     part = found[0] if view == "expanded" else found  # of which all rows are one
     part.mul_(2)  # writable, whatever it was here
     assert not same_tensor(found, tensor) or not tensor.any()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_tensors_are_on_the_cpu_whatever_the_default(view: str) -> None:
+    tensor = VIEWS[view](torch.arange(36.0).reshape(6, 6))
+    empty = torch.empty(0, 3)
+    with torch.device("meta"):
+        found, nothing = through(tensor), through(empty)
+    assert same_tensor(found, tensor)
+    assert same_tensor(nothing, empty) and nothing.is_cpu
 
 
 @pytest.mark.parametrize("size", [3, LARGE])
@@ -1024,6 +1037,32 @@ def test_what_does_not_pickle_is_named(channel: Channel, value: Any, where: str,
     assert caught.value.__cause__ is not None
     assert channel.through("the channel works") == "the channel works"
     assert claimed(channel.sender) == 0
+
+
+def test_a_tensor_that_stands_for_numbers_does_not_pickle_and_is_named() -> None:
+    """They say that they have a storage, and its address is 0."""
+    made = [
+        torch._efficientzerotensor(3),
+        torch._efficientzerotensor(2, 3).t(),
+        torch._efficientzerotensor(4)[1:],
+        torch._to_functional_tensor(torch.ones(3)),
+        torch._to_functional_tensor(torch.ones(3))[1:],
+    ]
+
+    def refused(tensor: Any) -> Any:
+        assert not is_plain_tensor(tensor, ("cpu",))
+        for value in (tensor, [tensor]):
+            for staying in ((), {"cpu"}):
+                with pytest.raises(UnpicklableError):
+                    make_codec().encode(value, None, staying)
+        return tensor
+
+    for each in made:
+        refused(each)
+    torch.vmap(refused)(torch.ones(2, 3))
+    torch.func.grad(lambda tensor: refused(tensor.detach()).sum())(torch.ones(3))
+    torch.func.functionalize(refused)(torch.ones(3))
+    assert torch.equal(through(torch.empty(0, 3)), torch.empty(0, 3))
 
 
 def test_a_tensor_whose_memory_was_freed_is_named_before_it_is_read() -> None:
