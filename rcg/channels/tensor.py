@@ -135,7 +135,7 @@ def room_for(endpoint: Endpoint, size_bytes: int, device: str = "cpu") -> Any:
         return made
     loan = None if size_bytes <= _FEW_BYTES else endpoint.member.loan(size_bytes, True)
     if loan is None:
-        return torch.empty(size_bytes, dtype=torch.uint8)
+        return torch.empty(size_bytes, dtype=torch.uint8, device=device)
     return torch.frombuffer(loan, dtype=torch.uint8)
 
 

@@ -610,6 +610,23 @@ def test_a_type_that_cannot_be_handed_over_is_refused(cls, function, why):
 # --- devices
 
 
+@pytest.mark.parametrize("value", [torch.ones(3), [torch.ones(3), torch.ones(0)]], ids=type)
+def test_torchs_default_device_does_not_matter(edge, value):
+    channel = edge()
+
+    def read() -> Any:
+        with torch.device("meta"):
+            return channel.readers[0].read()
+
+    reading = channel.threads.submit(read)
+    with torch.device("meta"):
+        channel.writer.write(value)
+    found = reading.result(GUARD_S)
+    for one, other in zip(found, value, strict=True) if type(value) is list else [(found, value)]:
+        assert one.device.type == "cpu"
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("is_direct", [False, True])
 def test_a_device_that_is_not_there_fails_the_value(edge, is_direct):
     if torch.cuda.is_available():
