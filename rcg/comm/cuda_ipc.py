@@ -24,17 +24,14 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp
+from rcg.comm.base import Communicator, Membership, ReduceOp, exchange
 from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
 from rcg.comm.gloo import GlooCommunicator
-from rcg.comm.meeting import exchange
 from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
 from rcg.error_text import describe_error
 from rcg.errors import CommError, Unavailable
 from rcg.options import Deadline
 from rcg.streams import of_type
-
-__all__ = ["CudaIpcCommunicator", "SharedMemory"]
 
 _REPLY_TAG: Final = 1 << 30  # of replies to messages of a tag below
 _CACHED: Final = 64  # mappings of a rank

@@ -2,7 +2,8 @@
 """Ray's certificates, as both sides of a connection over TLS use them (``tls``).
 
 Both sides show a certificate and check that of the other. Names are not compared: the certificates
-say that a machine belongs to the cluster, and the graph's secret says the rest (``proof``).
+say that a machine belongs to the cluster, and the graph's secret says the rest (``proof``). Apart
+from ``tls``, because the doctor makes contexts, too, and must not load Ray.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 import ssl
 
 from rcg.options import TlsFiles
-
-__all__ = ["client_context", "server_context"]
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:

@@ -19,7 +19,7 @@ from rcg.ir.nodes import MethodCall
 from rcg.ir.ops import Call
 from rcg.ir.plan import Plan
 from rcg.option_kinds import checked_cost_s
-from rcg.trace.analysis.call_costs import call_costs_of
+from rcg.trace.analysis.costs import call_costs_of
 from rcg.trace.analysis.simulated import from_simulation
 from tests.unit.pipelines import Script, one_forward_one_backward
 from tests.unit.test_rendezvous import HERE
@@ -68,13 +68,6 @@ def test_the_plan_says_what_each_process_will_do():
     assert f"predicted a1 busy {busy['a1']} of {period} ns" in str(plan)
     assert "cost call #2 6000000 ns" in str(plan)
     assert Plan.from_text(str(plan)) == plan == Plan.from_json(plan.to_json())
-
-
-def test_a_plan_of_before_costs_is_read():
-    plan = compiled(chain(0, 1)).plan
-    old = plan.to_json().replace(', "costs": [], "predicted": []', "")
-    assert "costs" not in old
-    assert Plan.from_json(old) == plan
 
 
 @pytest.mark.parametrize(

@@ -20,23 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.trace.analysis.parts import TimeKind
+from rcg.views.data import ViewPayload
 from rcg.views.data.edge_styles import style_of
-from rcg.views.data.payload import ViewPayload
-
-__all__ = [
-    "COLUMNS",
-    "NOBODY",
-    "NO_OP",
-    "OPS",
-    "SPAN",
-    "SPANS",
-    "TransferEnds",
-    "GroupHead",
-    "LaneHead",
-    "Slices",
-    "SliceName",
-    "repeats_of",
-]
 
 SPAN: Final = 5
 """The kind of a user's span. The other kinds are those of ``TimeKind``."""

@@ -12,8 +12,7 @@ from rcg.text import plural, shown_text
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.references import reference_lines
 from rcg.trace.model import Recording
-from rcg.views.html.elements import escaped
-from rcg.views.html.image import img
+from rcg.views.html.elements import escaped, img
 from rcg.views.html.report import report_of
 from rcg.views.html.tensors_report import tensors_report_of
 from rcg.views.svg.pictures import (
@@ -23,8 +22,6 @@ from rcg.views.svg.pictures import (
     topology_picture,
 )
 from rcg.views.svg.references import references_picture
-
-__all__ = ["mimebundle", "of_plan", "of_reports", "of_trace", "text_of"]
 
 _MAX_GRAPHS: Final = 3  # with pictures; the page of a trace has more
 _MAX_NODES: Final = 400  # of a plan whose topology is drawn
