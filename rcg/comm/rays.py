@@ -35,6 +35,7 @@ from rcg.errors import (
     Unavailable,
 )
 from rcg.options import Deadline
+from rcg.serialization.tensors import lacking
 from rcg.threads import start_thread
 
 METHODS: Final = (
@@ -352,8 +353,12 @@ class _Form(NamedTuple):
 def _form_of(value: Any) -> _Form:
     if not hasattr(type(value), "untyped_storage"):
         return _Form("", (), type(value).__name__)
-    dtype = str(value.dtype).removeprefix("torch.")
-    return _Form(dtype, tuple(value.shape), str(value.device.type))
+    dtype, where = str(value.dtype).removeprefix("torch."), str(value.device.type)
+    if str(value.layout) != "torch.strided":
+        where += f", of the layout {value.layout},"
+    elif lacking(value):  # torch would read it all the same
+        where += ", without its memory,"
+    return _Form(dtype, tuple(value.shape), where)
 
 
 def _allocator_of(tensor: Any) -> Callable[..., Any]:

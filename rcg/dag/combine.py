@@ -115,7 +115,8 @@ class Combination:
         why = unsupported_reduction(tensors[0].dtype, op)
         if why is not None:
             raise TensorMismatch(f"{self.name}: {why}", found=tensors[0].dtype)
-        return reduced(tensors, op)
+        # As at a rank of a compiled graph: memory with all the numbers in their order.
+        return reduced([each.resolve_conj().resolve_neg().contiguous() for each in tensors], op)
 
 
 def _torch() -> Any:

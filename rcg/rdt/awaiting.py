@@ -13,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from rcg import cluster
 from rcg.errors import OutOfThreads
 from rcg.rdt.envelope import closed
-from rcg.rdt.pullers import holders_of, submit
+from rcg.rdt.pullers import holders_of, submit, why_left
 from rcg.rdt.tracebacks import for_each, without_frames
 from rcg.runtime.sleepers import emptied
 from rcg.threads import start_thread
@@ -55,25 +56,36 @@ def future_of(ref: Any, open_made: Callable[[Any], Any]) -> Future[Any]:
     """
     global _waiting, _is_polling
     awaited = _Awaited(ref, open_made, Future())
-    with _counting:
-        if _waiting < _MOST:
-            _waiting += 1
-            target: Callable[[list[_Awaited]], None] = _wait_for
-            args = [awaited]
-        else:
-            _others.append(awaited)
-            if _is_polling:
-                return awaited.future
-            _is_polling = True
-            target, args = _poll, []
-    # Daemons: the interpreter does not wait for what may never be made. The list is emptied by
-    # the thread, which would hold its arguments for as long as it runs.
-    thread = threading.Thread(target=target, args=(args,), name="rcg-await", daemon=True)
+    takers = count()  # of the count: the thread, or what undoes it because of Ctrl-C
+    target: Callable[[list[_Awaited]], None] | None = None
+
+    def run(args: list[_Awaited]) -> None:
+        if target is not None and not next(takers):
+            target(args)
+
     try:
+        with _counting:
+            if _waiting < _MOST:
+                args = [awaited]
+                _waiting += 1
+                target = _wait_for  # Ctrl-C comes nowhere between the two
+            else:
+                args = []
+                _others.append(awaited)
+                if _is_polling:
+                    return awaited.future
+                _is_polling = True
+                target = _poll
+        # Daemons: the interpreter does not wait for what may never be made. The list is emptied by
+        # the thread, which would hold its arguments for as long as it runs.
+        thread = threading.Thread(target=run, args=(args,), name="rcg-await", daemon=True)
         start_thread(thread, "to wait for tensors")
-    except OutOfThreads as error:
-        for each in _left_without(target, awaited):
-            _fail(each, OutOfThreads(error.message, **error.facts))
+    except BaseException as error:
+        if target is not None and not next(takers):
+            for each in _left_without(target, awaited):
+                _fail(each, why_left(error))
+        if not isinstance(error, OutOfThreads):
+            raise
     return awaited.future
 
 

@@ -79,7 +79,7 @@ class Objects:
 
         Raises:
             TensorMismatch: They are not as many, or of other types, dtypes or shapes, than the
-                objects that were sent.
+                objects that were sent, or have no numbers.
         """
         manager: Any = self.transport.manager
         brought = f"{manager.__qualname__}, the transport {self.transport.name.upper()}, brought"
@@ -95,6 +95,12 @@ class Objects:
             if form != wanted:
                 text = f"{brought} {form} in place {at}, where {wanted} was sent"
                 raise TensorMismatch(text, expected=wanted, found=form)
+            if "meta" == device_of(each) != self.devices[at]:
+                text = f"{brought} {form} without numbers (on meta) in place {at}"
+                raise TensorMismatch(text, expected=self.devices[at], found="meta")
+            lost = lost_in(each, [each])
+            if lost:
+                raise TensorMismatch(f"{brought} in place {at} what is no value: {lost}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Objects, (

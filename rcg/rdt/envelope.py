@@ -42,6 +42,9 @@ class Holder(NamedTuple):
     actor: str
     node: str
 
+    def __repr__(self) -> str:
+        return f"Holder({self.label})"  # the secret belongs in no log and in no error
+
 
 class Envelope:
     """A value whose tensors are elsewhere.

@@ -12,15 +12,16 @@ import contextvars
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
+from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from rcg.errors import OutOfThreads
+from rcg.errors import OutOfThreads, Transfer
 from rcg.rdt.envelope import Envelope
 from rcg.rdt.tracebacks import without_frames
 from rcg.threads import start_thread
 
-__all__ = ["holders_of", "submit"]
+__all__ = ["holders_of", "submit", "why_left"]
 
 _MOST: Final = 8  # threads for one holder
 _IDLE_S: Final = 5.0
@@ -72,19 +73,37 @@ def submit(
             none runs, it gets ``OutOfThreads``.
     """
     found: Future[Any] = Future() if future is None else future
-    with _lock:
-        lane = _lanes.setdefault(key, _Lane())
-        lane.jobs.put(_Job(call, found))
-        if lane.idle >= lane.jobs.qsize() or lane.threads == _MOST:
-            return found
-        lane.threads += 1
-    thread = threading.Thread(target=_run, args=(key, lane), name="rcg-pull", daemon=True)
+    takers = count()  # of the count: the thread, or what undoes it because of Ctrl-C
+    is_counted = False
+
+    def run() -> None:
+        if not next(takers):
+            _run(key, lane)
+
     try:
+        with _lock:
+            lane = _lanes.setdefault(key, _Lane())
+            lane.jobs.put(_Job(call, found))
+            if lane.idle >= lane.jobs.qsize() or lane.threads == _MOST:
+                return found
+            lane.threads += 1
+            is_counted = True  # Ctrl-C comes nowhere between the two
+        thread = threading.Thread(target=run, name="rcg-pull", daemon=True)
         start_thread(thread, "to get tensors")
-    except OutOfThreads as error:
-        for job in _left_after(key, lane):
-            job.fail(OutOfThreads(error.message, **error.facts))
+    except BaseException as error:
+        if is_counted and not next(takers):
+            for job in _left_after(key, lane):
+                job.fail(why_left(error))
+        if not isinstance(error, OutOfThreads):
+            raise
     return found
+
+
+def why_left(error: BaseException) -> Exception:
+    """Return an error for what no thread does, because of what kept the thread from starting."""
+    if isinstance(error, OutOfThreads):
+        return OutOfThreads(error.message, **error.facts)
+    return Transfer("the thread that gets tensors was interrupted before it ran. Get them again")
 
 
 def holders_of(values: Iterable[Any]) -> Hashable:

@@ -184,7 +184,7 @@ class Service:
         except ValueError as error:
             _log.warning("rcg: process %d sent a wrong message: %s", pid, describe_error(error))
         except Exception:  # noqa: BLE001 - the other side learns that the connection ended
-            _log.exception("rcg: the tensors of %s cannot be sent", self.holder)
+            _log.exception("rcg: the tensors of %r cannot be sent", self.holder)
         finally:
             self._store.keeper_ended(connection, f"process {pid}")
             self._groups.end_pairs(connection, "the connection of the process that pulls has ended")

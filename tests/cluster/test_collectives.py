@@ -43,6 +43,19 @@ class Worker:
     def longer(self, n):
         return self.make(n + (self.rank == 1))
 
+    def lying_otherwise(self, how):
+        """A tensor whose memory does not have its numbers one after another, as they are."""
+        numbers = torch.arange(24.0).view(1, 4, 2, 3) + self.rank
+        return {
+            "transposed": lambda: numbers.view(6, 4).t(),
+            "at rank 1": lambda: numbers.view(6, 4).t() if self.rank else torch.zeros(4, 6),
+            "a step": lambda: numbers.view(24)[::2],
+            "expanded": lambda: numbers[0, 0, :, :1].expand(2, 3),
+            "channels last": lambda: numbers.to(memory_format=torch.channels_last).squeeze(0),
+            "conjugated": lambda: (numbers.view(24) * 1j).conj(),
+            "negated": lambda: (numbers.view(24) * 1j).conj().imag,
+        }[how]()
+
     @rcg.method(num_returns=2)
     def two(self, n):
         return torch.full((n,), float(self.rank)), torch.full((2, n), self.rank, dtype=torch.int64)
@@ -126,6 +139,26 @@ def test_every_reduction_is_the_same_bit_for_bit_in_both_modes(workers, op, valu
     with rcg.compile(dag) as graph:
         assert get(graph.execute(3)) == [[value] * 3] * 2
     assert get(dag.execute(3)) == [[value] * 3] * 2
+
+
+LYING = ["transposed", "at rank 1", "a step", "expanded", "channels last", "conjugated", "negated"]
+
+
+@pytest.mark.parametrize("how", LYING)
+@pytest.mark.parametrize("kind", ["allreduce", "reducescatter", "reduce", "allgather"])
+def test_tensors_that_lie_otherwise_in_memory_are_combined_in_both_modes(workers, kind, how):
+    dag = bind(workers[:2], kind, method="lying_otherwise")
+    tensors = [Worker(rank).lying_otherwise(how) for rank in range(2)]
+    wanted: list[Any] = [sum(tensors).tolist()] * 2
+    if kind == "reduce":
+        wanted[1] = None
+    elif kind == "reducescatter":
+        wanted = [each.tolist() for each in sum(tensors).chunk(2)]
+    elif kind == "allgather":
+        wanted = [torch.cat(tensors).tolist()] * 2
+    with rcg.compile(dag) as graph:
+        assert get(graph.execute(how)) == wanted
+    assert get(dag.execute(how)) == wanted
 
 
 def test_several_tensors_of_each_actor(workers):

@@ -16,6 +16,8 @@ import ray
 import rcg
 from rcg.errors import ActorDiedError, TensorMismatch, Transfer
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
+from rcg.rdt.custom import Objects
+from rcg.rdt.transports import Transport
 from tests.circles import core_has, core_where
 from tests.cluster.stage import GUARD_S
 from tests.rdt_managers import Array, FileTransport, SocketMetadata, SocketTransport, folder
@@ -447,6 +449,23 @@ def test_what_a_transport_brings_must_be_what_was_sent(actors, name, cls):
         with pytest.raises(TensorMismatch, match=f"{cls}, .*{name.upper()}, brought {text}"):
             get(b.total_of_several.remote(ref))
         assert get(b.total_of_several.remote(ref)) == 3 * SIZE
+
+
+def test_a_transport_that_brings_a_tensor_without_numbers_is_told():
+    def freed():
+        tensor = torch.ones(4)
+        tensor.untyped_storage().resize_(4)
+        return tensor
+
+    transport = Transport("files", None, needs_group=False, manager=FileTransport)
+    contents = Objects(transport, b"", [], None, (16,), ("cpu",), ("float32 [4]",), None)
+    contents.check([torch.ones(8)[::2]])
+    for wrong, text in [
+        (torch.ones(4, device="meta"), r"FILES, brought float32 \[4\] without numbers .* place 0"),
+        (freed(), "FILES, brought in place 0 .*needs 16 bytes of its storage, which has 4"),
+    ]:
+        with pytest.raises(TensorMismatch, match=text):
+            contents.check([wrong])
 
 
 def test_what_a_transport_does_not_serve_is_named(actors):

@@ -358,3 +358,9 @@ def test_what_listens_at_an_address_without_the_secret_gets_nothing_and_is_not_h
             thread.join(GUARD_S)
             assert not thread.is_alive()
     assert any(got) and not any(SECRET.encode() in each for each in got)
+
+
+def test_the_secret_of_a_holder_is_not_printed():
+    found = Holder("\0address", "key", "the secret", "Actor(Worker, 1)", "1", "node")
+    for text in (str(found), repr(found), f"{found}", repr([found])):
+        assert "Actor(Worker, 1)" in text and "the secret" not in text

@@ -450,6 +450,11 @@ def test_a_writer_waits_for_its_reader_where_poison_reaches_it(edge):
         writing.result(GUARD_S)
 
 
+def freed(tensor: Any) -> Any:
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 @pytest.mark.parametrize("readers", [1, 2])
 @pytest.mark.parametrize(
     ("distort", "what"),
@@ -459,6 +464,11 @@ def test_a_writer_waits_for_its_reader_where_poison_reaches_it(edge):
         (lambda found: found.resize_(24), r"a tensor of uint8 \[24\]"),
         (lambda found: found.float(), r"a tensor of float32 \[12\]"),
         (lambda found: found.to("meta"), r"a tensor of uint8 \[12\] on meta"),
+        (lambda found: found.to_sparse(), r"a tensor of uint8 \[12\] on cpu, of the layout .*,"),
+        (
+            lambda found: freed(found.clone()),
+            r"a tensor of uint8 \[12\] on cpu, without its memory,",
+        ),
         (lambda _: None, "a value of type NoneType"),
     ],
 )

@@ -36,7 +36,7 @@ from rcg.runtime.remote.client import Client
 from rcg.threads import out_of_threads, run_together, run_uninterrupted, start_thread
 from rcg.wire import messages
 from tests.driven import Driven
-from tests.peers import GUARD_S, descriptors, no_threads, told, until
+from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, no_threads, told, until
 from tests.served import Loop, Served
 
 PACKAGE = Path(rcg.__file__).parent
@@ -163,6 +163,16 @@ def test_a_value_that_a_running_thread_can_get_waits_for_it():
     assert first.result(GUARD_S) and [each.result(GUARD_S) for each in others] == [*range(20)]
 
 
+def test_ctrl_c_while_a_thread_is_started_counts_none_that_does_not_run():
+    def submit() -> None:
+        pullers.submit("holder", int).result(GUARD_S)
+
+    for _ in ctrl_c_anywhere(submit, "rcg.rdt.pullers.submit", "rcg.threads.start_thread"):
+        until(lambda: "holder" not in pullers._lanes or not pullers._lanes["holder"].threads)
+    submit()
+    until(lambda: not pullers._lanes)
+
+
 class Made:
     """Ray, as far as values that are awaited see it: some are made, some are not."""
 
@@ -212,6 +222,19 @@ def test_what_is_awaited_beside_many_others_is_looked_after_by_one_thread_or_tol
         assert lacks(late.exception(GUARD_S))
     ray.made.update([102])
     assert later.result(GUARD_S) == 102
+
+
+@pytest.mark.parametrize("most", [0, awaiting._MOST], ids=["all by one thread", "one by one"])
+def test_ctrl_c_while_a_value_is_awaited_counts_no_thread_that_does_not_run(ray, monkeypatch, most):
+    monkeypatch.setattr(awaiting, "_MOST", most)
+    ray.made.add(1)
+    for _ in ctrl_c_anywhere(
+        lambda: future(1).result(GUARD_S),
+        "rcg.rdt.awaiting.future_of",
+        "rcg.threads.start_thread",
+    ):
+        until(lambda: not awaiting._waiting and not awaiting._is_polling)
+    assert future(1).result(GUARD_S) == 1
 
 
 # --- processes that hold tensors
