@@ -11,13 +11,13 @@ from importlib.util import find_spec
 from benchmarks import lifetime, scale, tracing
 from benchmarks.failures import measure_failures, measure_transfer_deaths
 from benchmarks.overlap import measure_overlap
-from benchmarks.parallel import PARALLELS, Parallel, measure_parallel
+from benchmarks.parallel import PARALLELS, measure_parallel
 from benchmarks.references import measure_references
-from benchmarks.transfers import TRANSFERS, Transfer, measure_transfer
+from benchmarks.transfers import TRANSFERS, measure_transfer
 from benchmarks.unequal import measure_unequal_pair
 from rcg.bench.__main__ import main as bench
 from rcg.bench.contestants import RayCall, RayGraph, RcgGraph
-from rcg.bench.record import RCG, RCG_FUTEX, Figure, RowResult
+from rcg.bench.record import RCG, RCG_FUTEX, Figure
 from rcg.bench.runner import Experiment, Setup
 
 
@@ -33,14 +33,6 @@ def _graphs(setup: Setup) -> dict[str, RcgGraph | RayGraph]:
         for contestant in setup.contestants
         if isinstance(contestant, RcgGraph | RayGraph) and contestant.name != RCG_FUTEX
     }
-
-
-def _transfer(row: Transfer, setup: Setup) -> tuple[RowResult]:
-    return (measure_transfer(row, setup.rounds, setup.seed, setup.progress.advance),)
-
-
-def _parallel(row: Parallel, setup: Setup) -> tuple[RowResult]:
-    return (measure_parallel(row, setup.rounds, setup.seed, setup.progress.advance),)
 
 
 def _idle(setup: Setup) -> tuple[Figure, ...]:
@@ -59,11 +51,11 @@ def _failures(setup: Setup) -> tuple[Figure, ...]:
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     *(
-        Experiment(row.name, row.title, partial(_transfer, row), is_in_rounds=True)
+        Experiment(row.name, row.title, partial(measure_transfer, row), is_in_rounds=True)
         for row in TRANSFERS
     ),
     *(
-        Experiment(row.name, row.title, partial(_parallel, row), is_in_rounds=True)
+        Experiment(row.name, row.title, partial(measure_parallel, row), is_in_rounds=True)
         for row in PARALLELS
     ),
     Experiment("idle", "CPU time of a waiting compiled graph", _idle),

@@ -28,6 +28,7 @@ from rcg.bench.contestants import ACTOR_OPTIONS, WrongResult
 from rcg.bench.measure import Pace, Turn, batch_turn, take_rounds
 from rcg.bench.record import BY_HAND, RCG, RowResult, SampleSummary
 from rcg.bench.rows import Target
+from rcg.bench.runner import Setup
 
 __all__ = ["PARALLELS", "Parallel", "measure_parallel"]
 
@@ -61,9 +62,7 @@ PARALLELS: tuple[Parallel, ...] = (
 )
 
 
-def measure_parallel(
-    row: Parallel, rounds: int, seed: int, after_round: Callable[[], None] = lambda: None
-) -> RowResult:
+def measure_parallel(row: Parallel, setup: Setup) -> tuple[RowResult]:
     """Measure one row on actors of its own, in turns.
 
     Raises:
@@ -71,10 +70,10 @@ def measure_parallel(
     """
     target = Target(hand=row.most)
     if find_spec("torch") is None:
-        for _ in range(rounds):
-            after_round()
+        for _ in range(setup.rounds):
+            setup.progress.advance()
         absent = dict.fromkeys((RCG, BY_HAND), "needs torch")
-        return RowResult(row.name, row.title, target, {}, absent)
+        return (RowResult(row.name, row.title, target, {}, absent),)
     cls, compiled, data = _kind_of(row)
     actors = [rcg.remote(cls).options(**ACTOR_OPTIONS).remote(rank) for rank in range(2)]
     try:
@@ -87,13 +86,13 @@ def measure_parallel(
                 BY_HAND: _turn_by_hand(actors, row.calls, data),
             }
             pace = Pace(1, time_ns=0, warm_up=1)
-            rng = random.Random(f"{seed} {row.name} order")
-            samples = take_rounds(turns, pace, rounds, rng, after_round)
+            rng = random.Random(f"{setup.seed} {row.name} order")
+            samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
     finally:
         for actor in actors:
             rcg.kill(actor)
     summaries = {name: SampleSummary.of(found).scaled(NANO) for name, found in samples.items()}
-    return RowResult(row.name, row.title, target, summaries)
+    return (RowResult(row.name, row.title, target, summaries),)
 
 
 def _kind_of(row: Parallel) -> tuple[type, Callable[[Sequence[Any]], Any], Any]:

@@ -37,6 +37,7 @@ from rcg.bench.contestants import ACTOR_OPTIONS
 from rcg.bench.measure import Pace, take_rounds
 from rcg.bench.record import RAW_GLOO, RCG, RowResult, SampleSummary
 from rcg.bench.rows import MEGABYTE, Target
+from rcg.bench.runner import Setup
 from rcg.ir.ops import Collective, Op, Read, Write
 from rcg.trace.model import Events, GraphTrace
 
@@ -172,16 +173,14 @@ class Peer:
         return found[warm_up:]
 
 
-def measure_transfer(
-    transfer: Transfer, rounds: int, seed: int, after_round: Callable[[], None] = lambda: None
-) -> RowResult:
+def measure_transfer(transfer: Transfer, setup: Setup) -> tuple[RowResult]:
     """Measure one row on actors of its own, in turns."""
     target = Target(raw=transfer.most)
     if find_spec("torch") is None:
-        for _ in range(rounds):
-            after_round()
+        for _ in range(setup.rounds):
+            setup.progress.advance()
         absent = dict.fromkeys((RCG, RAW_GLOO), "needs torch")
-        return RowResult(transfer.name, transfer.title, target, {}, absent)
+        return (RowResult(transfer.name, transfer.title, target, {}, absent),)
     actors = [rcg.remote(Peer).options(**ACTOR_OPTIONS).remote() for _ in range(transfer.ranks)]
     try:
         with tempfile.TemporaryDirectory(prefix="rcg-bench-") as folder:
@@ -195,13 +194,13 @@ def measure_transfer(
                     rcg.get(graph.execute(0))
                 turns = {RCG: _turn_of(transfer, graph), RAW_GLOO: _raw_turn(transfer, actors)}
                 pace = Pace(transfer.calls, time_ns=0, warm_up=1 + transfer.calls // 20)
-                rng = random.Random(f"{seed} {transfer.name} order")
-                samples = take_rounds(turns, pace, rounds, rng, after_round)
+                rng = random.Random(f"{setup.seed} {transfer.name} order")
+                samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
     finally:
         for actor in actors:
             rcg.kill(actor)
     summaries = {name: SampleSummary.of(found).scaled(NANO) for name, found in samples.items()}
-    return RowResult(transfer.name, transfer.title, target, summaries)
+    return (RowResult(transfer.name, transfer.title, target, summaries),)
 
 
 def compiled(transfer: Transfer, actors: Sequence[Any]) -> Any:
