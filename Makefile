@@ -100,7 +100,7 @@ lint: setup
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch])
 	$(VENV)/bin/lint-imports --no-logo
 
-## mypy --strict on rcg/
+## mypy --strict on rcg/ and benchmarks/
 types: setup
 	$(PY) -m mypy
 
@@ -113,9 +113,9 @@ notebooks: setup
 browser: setup
 	BROWSER_NOTEBOOKS=all $(PY) -m pytest -m browser tests/browser
 
-## measure rcg beside Ray Core, Ray's compiled graph and the limit (BENCH="--rows echo --json x.json")
+## measure rcg beside Ray Core, Ray's compiled graph and the limit; experiments (BENCH="--rows echo --json x.json")
 bench: setup
-	$(PY) -m rcg.bench $(BENCH)
+	$(PY) -m benchmarks $(BENCH)
 
 # Not `setup`: a machine with a GPU may have no package index, only Python, torch and CuPy.
 ## what needs a GPU, tried and measured; says what was not run, and why (GPU="--only nccl")
@@ -125,4 +125,4 @@ gpu:
 ## remove what was built, not .venv
 clean:
 	rm -rf build dist *.egg-info $(NATIVE) rcg/bench/_limits.abi3.so .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find rcg tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find rcg benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -74,7 +74,7 @@ def of_cluster(names: str) -> str:
 CORE: Final = "not full and not gpu"
 REST: Final = "full and not gpu"
 QUICK: Final = "--hypothesis-profile=quick"  # fewer random examples
-PURE: Final = "tests/unit tests/conformance rcg tests/process"
+PURE: Final = "tests/unit tests/conformance rcg benchmarks tests/process"
 NBVAL: Final = (
     "--nbval --nbval-sanitize-with=notebooks/sanitize.cfg --nbval-current-env "
     "--nbval-cell-timeout=120"

@@ -27,5 +27,8 @@ With `--nodes 2` the rows are graphs over two Ray nodes. Both are on this machin
 processors, and the limit is a message that goes to another process and back through a TCP socket of
 the loopback, by blocking calls of Python's, as large as the argument.
 
+rcg's repository has experiments beside these rows, in its folder `benchmarks`: `python -m
+benchmarks` takes the same options and runs both.
+
 Times are in microseconds unless a name has another unit.
 """

@@ -16,18 +16,29 @@ from rcg.bench.table import render
 from rcg.progress import progress
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0, or 2 for a wrong command line."""
-    parser = _parser()
+def main(
+    arguments: Sequence[str] | None = None,
+    experiments: Sequence[runner.Experiment] = (),
+    program: str = "rcg.bench",
+) -> int:
+    """Run the command; return its exit status: 0, or 2 for a wrong command line.
+
+    Args:
+        arguments: The arguments after the program's name; those of this process if None.
+        experiments: What it measures beside the rows.
+        program: The name of the program, as `python -m` takes it.
+    """
+    parser = _parser(program)
     asked = parser.parse_args(arguments)
+    titles = runner.titles(asked.nodes, experiments)
     if asked.list:
-        for name, title in runner.titles(asked.nodes).items():
+        for name, title in titles.items():
             print(f"{name:<16}{title}")
         return 0
     if asked.rounds < 1:
         parser.error("--rounds must be at least 1")
     try:
-        rows = select([p for p in asked.rows.split(",") if p], tuple(runner.titles(asked.nodes)))
+        rows = select([p for p in asked.rows.split(",") if p], tuple(titles))
     except ValueError as error:
         parser.error(str(error))
     if asked.json is not None and not asked.json.absolute().parent.is_dir():
@@ -42,7 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     settings = runner.Settings(
-        rows=rows, rounds=asked.rounds, seed=asked.seed, beside=asked.beside, nodes=asked.nodes
+        rows=rows,
+        rounds=asked.rounds,
+        seed=asked.seed,
+        beside=asked.beside,
+        nodes=asked.nodes,
+        experiments=tuple(experiments),
     )
     report = runner.run(settings, progress(runner.count_steps(settings)))
     print(render(report), end="")
@@ -51,9 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m rcg.bench",
+        prog=f"python -m {program}",
         description=rcg.bench.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -23,11 +23,10 @@ import ray
 import rcg
 import rcg.dag
 from rcg.bench.across import resource
+from rcg.bench.graphs import Worker, build, lent
 from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn
 from rcg.bench.record import RAY_CALL, RAY_GRAPH, RCG, RCG_FUTEX
 from rcg.bench.rows import Arguments, Row
-from rcg.bench.topologies import build, lent
-from rcg.bench.workers import Worker
 from rcg.options import WaitPolicy
 
 __rcg_user__ = True  # see rcg.frames

@@ -17,8 +17,8 @@ import numpy as np
 
 from rcg.bench import _limits
 from rcg.bench.measure import Pace, Turn
+from rcg.bench.pong import receive
 from rcg.bench.rows import Limit
-from rcg.bench.tcp_pong import receive
 
 ROUND_TRIP_HOPS = 2
 PAGE_BYTES = 4096
@@ -53,7 +53,7 @@ class PingPong(_Ending):
         self._fd = os.memfd_create("rcg-ping-pong", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, PAGE_BYTES)
         self._other = subprocess.Popen(
-            [sys.executable, "-m", "rcg.bench.pong", str(self._fd)],
+            [sys.executable, "-m", "rcg.bench.pong", "futex", str(self._fd)],
             stdin=subprocess.PIPE,
             pass_fds=[self._fd],
             text=True,
@@ -115,7 +115,7 @@ class TcpPingPong(_Ending):
             listening.settimeout(CONNECT_TIMEOUT_S)
             port = listening.getsockname()[1]
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rcg.bench.tcp_pong", str(port), str(size_bytes)]
+                [sys.executable, "-m", "rcg.bench.pong", "tcp", str(port), str(size_bytes)]
             )
             self._peer, _ = listening.accept()
         self._peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -125,6 +125,30 @@ def pipelined_turn(
     return turn
 
 
+def batch_turn(
+    submit: Callable[[], Any],
+    fetch: Callable[[Any], object],
+    batch: int,
+    clock: Clock = time.perf_counter_ns,
+) -> Turn:
+    """Return a turn with one sample: the mean time of `batch` executions submitted at once.
+
+    The executions of the warm-up are submitted at once as well.
+    """
+
+    def run(executions: int) -> None:
+        for ref in [submit() for _ in range(executions)]:
+            fetch(ref)
+
+    def turn(pace: Pace) -> array[int]:
+        run(pace.warm_up)
+        start = clock()
+        run(batch)
+        return array("q", [(clock() - start) // batch])
+
+    return turn
+
+
 @contextmanager
 def without_collector() -> Iterator[None]:
     """Switch the garbage collector off, after a collection."""

@@ -15,13 +15,14 @@ True
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rcg.bench.rows import Target
-from rcg.bench.statistics import SampleSummary
 
 SCHEMA = 1
 
@@ -36,6 +37,59 @@ HERE = "rcg here"  # this version and another one, each in a separate process
 BESIDE = "rcg beside"
 CONTESTANTS = (RCG, RCG_FUTEX, RAY_CALL, RAY_GRAPH, HERE, BESIDE, RAW_GLOO, BY_HAND, LIMIT)
 MAX_TO_BESIDE = 1.05  # the largest ratio of this version's median to the other version's
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the smallest sample that at least `share` of all samples do not exceed.
+
+    This is the nearest-rank definition: the result is one of the samples.
+
+    Args:
+        ordered: The samples, ascending, at least one.
+        share: Between 0 and 1.
+
+    Raises:
+        ValueError: There is no sample, or `share` is outside [0, 1].
+
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5), percentile([1.0, 2.0, 3.0, 4.0], 0.99)
+    (2.0, 4.0)
+    """
+    if not ordered:
+        raise ValueError("a percentile needs at least one sample")
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"share must be between 0 and 1, found {share}")
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSummary:
+    """The samples of one contestant on one row, in the unit of the row."""
+
+    samples: int
+    p10: float
+    median: float
+    p99: float
+
+    @classmethod
+    def of(cls, samples: Iterable[float]) -> SampleSummary:
+        """Return the summary of samples in any order.
+
+        Raises:
+            ValueError: There is no sample.
+        """
+        ordered = sorted(samples)
+        return cls(
+            samples=len(ordered),
+            p10=percentile(ordered, 0.10),
+            median=median(ordered),
+            p99=percentile(ordered, 0.99),
+        )
+
+    def scaled(self, factor: float) -> SampleSummary:
+        """Return the same summary in another unit."""
+        return SampleSummary(
+            self.samples, self.p10 * factor, self.median * factor, self.p99 * factor
+        )
 
 
 @dataclass(frozen=True, slots=True)

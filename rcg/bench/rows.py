@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from rcg.bench.topologies import Shape
+from rcg.bench.graphs import Shape
 
 Arguments = tuple[object, ...]
 """The arguments of one execution."""
@@ -77,7 +77,7 @@ class Row:
             actors take the same input, and the results are gathered in a list. `arguments`: one
             actor, whose `method` takes all arguments of `payload`.
         actors: Number of actors.
-        method: The method of `rcg.bench.workers.Worker` that each node calls.
+        method: The method of `rcg.bench.graphs.Worker` that each node calls.
         last: The method that the last node calls, if it is another one.
         payload: Makes the arguments, which are the same for all calls and contestants.
         limit: The limit of the machine.

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run: starts Ray and the contestants, and measures the rows and then the figures."""
+"""A run: starts Ray and the contestants, and measures the rows and then experiments, if there are.
+
+The experiments of rcg's repository are in its folder ``benchmarks``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import os
 import platform
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -20,32 +23,20 @@ import numpy as np
 import ray
 
 import rcg
-from rcg.bench import figures, limits
+from rcg.bench import limits
 from rcg.bench.across import ACROSS, SEATS, two_nodes
+from rcg.bench.beside import Visitor, start_both
 from rcg.bench.contestants import (
     ANYWHERE,
     ActorPauser,
     Contestant,
-    RayCall,
-    RayGraph,
-    RcgGraph,
     RowSession,
     WrongResult,
     start_all,
 )
-from rcg.bench.failures import measure_failures, measure_transfer_deaths
-from rcg.bench.fresh import measure_fresh
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
-from rcg.bench.overlap import measure_overlap
-from rcg.bench.parallel import PARALLELS, Parallel, measure_parallel
-from rcg.bench.record import LIMIT, RCG, RCG_FUTEX, BenchReport, Figure, Header, RowResult
-from rcg.bench.references import measure_references
+from rcg.bench.record import LIMIT, BenchReport, Figure, Header, RowResult, SampleSummary
 from rcg.bench.rows import ROWS, Arguments, Row
-from rcg.bench.statistics import SampleSummary
-from rcg.bench.tracing import measure_large_trace, measure_tracing, measure_what_if
-from rcg.bench.transfers import TRANSFERS, Transfer, measure_transfer
-from rcg.bench.unequal import measure_unequal_pair
-from rcg.bench.visitors import Visitor, start_both
 from rcg.progress import Progress
 
 # Turns are short, so that the machine is in the same state for all contestants, and long enough
@@ -60,15 +51,56 @@ NANO = 1e-3  # samples are nanoseconds, tables microseconds
 
 
 @dataclass(frozen=True, slots=True)
+class Setup:
+    """What rows and experiments are measured with.
+
+    Attributes:
+        contestants: The contestants.
+        absent: Why other contestants are missing, by name.
+        rounds: Number of turns of each contestant per row.
+        seed: The seed of payloads and of the orders of turns.
+        progress: Shows the progress: one step for each round of what is measured in rounds.
+    """
+
+    contestants: Sequence[Contestant]
+    absent: Mapping[str, str]
+    rounds: int
+    seed: int
+    progress: Progress[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What is measured in another way than a row: it has a function of its own.
+
+    Attributes:
+        name: The name for `--rows`.
+        title: The displayed title.
+        measure: Measures it. If it is in rounds, it advances the progress after each.
+        is_in_rounds: Whether it is measured in rounds, as rows are.
+        is_on_ray: Whether it needs Ray and the contestants.
+        needs: Modules that it needs. Without them it has no results.
+    """
+
+    name: str
+    title: str
+    measure: Callable[[Setup], Sequence[RowResult | Figure]]
+    is_in_rounds: bool = False
+    is_on_ray: bool = True
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a run.
 
     Attributes:
-        rows: Names of rows and figures.
+        rows: Names of rows and experiments.
         rounds: Number of turns of each contestant per row.
         seed: The seed of payloads and of the orders of turns.
         beside: The folder of another version of rcg to compare with.
         nodes: Number of Ray nodes, 1 or 2. With 2 the rows are those of `across`.
+        experiments: The experiments that there are, on one node.
     """
 
     rows: tuple[str, ...]
@@ -76,18 +108,19 @@ class Settings:
     seed: int = 0
     beside: Path | None = None
     nodes: int = 1
+    experiments: tuple[Experiment, ...] = ()
 
 
-def titles(nodes: int = 1) -> dict[str, str]:
-    """Return the titles of the rows, then of the figures, by name."""
+def titles(nodes: int = 1, experiments: Sequence[Experiment] = ()) -> dict[str, str]:
+    """Return the titles of the rows, then of the experiments, by name."""
     if nodes == 2:
         return {row.name: row.title for row in ACROSS}
-    rows: tuple[Row | Transfer | Parallel, ...] = (*ROWS, *TRANSFERS, *PARALLELS)
-    return {row.name: row.title for row in rows} | figures.TITLES
+    offered: tuple[Row | Experiment, ...] = (*ROWS, *experiments)
+    return {each.name: each.title for each in offered}
 
 
 def run(settings: Settings, progress: Progress[int]) -> BenchReport:
-    """Measure rows and figures with a Ray cluster that is started for this run.
+    """Measure rows and experiments with a Ray cluster that is started for this run.
 
     Args:
         settings: The settings of the run.
@@ -97,31 +130,14 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     load = os.getloadavg()[0]
     offered = ACROSS if settings.nodes == 2 else ROWS
     rows = [row for row in offered if row.name in settings.rows]
-    transfers = [transfer for transfer in TRANSFERS if transfer.name in settings.rows]
-    parallels = [parallel for parallel in PARALLELS if parallel.name in settings.rows]
-    wanted = [name for name in figures.TITLES if name in settings.rows]
-    needs_ray = bool(rows or transfers or parallels) or bool(
-        {
-            "idle",
-            "lifecycle",
-            "fresh",
-            "failures",
-            "tracing",
-            "what_if",
-            "overlap",
-            "unequal-pair",
-            "rdt",
-        }
-        & set(wanted)
-    )
-    results: list[RowResult] = []
-    found: list[Figure] = []
+    experiments = _wanted(settings)
+    found: list[RowResult | Figure] = []
     contestants: list[Contestant] = []
     absent: dict[str, str] = {}
     visitors: list[Visitor] = []
     with contextlib.ExitStack() as to_end:
         to_end.callback(progress.close)
-        if needs_ray:
+        if rows or any(each.is_on_ray for each in experiments):
             progress.start("starting Ray and the actors")
             to_end.enter_context(running_ray(settings.nodes))
             contestants, absent = start_all(SEATS if settings.nodes == 2 else ANYWHERE)
@@ -131,24 +147,16 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
                 to_end.callback(visitor.end)
             contestants.extend(visitors)
             absent |= missing
-        with limits.PingPong() as ping_pong:
-            setup = RowSetup(contestants, absent, ping_pong)
-            for row in rows:
-                results.append(run_row(row, settings, setup, progress))
-        for transfer in transfers:
-            progress.start(transfer.title)
-            results.append(
-                measure_transfer(transfer, settings.rounds, settings.seed, progress.advance)
-            )
-        for parallel in parallels:
-            progress.start(parallel.title)
-            results.append(
-                measure_parallel(parallel, settings.rounds, settings.seed, progress.advance)
-            )
-        for name in wanted:
-            progress.start(figures.TITLES[name])
-            found += run_figure(name, contestants)
-            progress.advance()
+        setup = Setup(contestants, absent, settings.rounds, settings.seed, progress)
+        if rows:
+            with limits.PingPong() as ping_pong:
+                found += [run_row(row, setup, ping_pong) for row in rows]
+        for experiment in experiments:
+            progress.start(experiment.title)
+            if all(find_spec(name) for name in experiment.needs):
+                found += experiment.measure(setup)
+            if not experiment.is_in_rounds:
+                progress.advance()
     header = Header(
         rcg=rcg.__version__,
         ray=ray.__version__,
@@ -162,14 +170,24 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
         load=load,
         nodes=settings.nodes,
     )
-    return BenchReport(header, tuple(results), tuple(found))
+    return BenchReport(
+        header,
+        tuple(each for each in found if isinstance(each, RowResult)),
+        tuple(each for each in found if isinstance(each, Figure)),
+    )
 
 
 def count_steps(settings: Settings) -> int:
     """Return the number of steps in `run`."""
-    in_rounds = set(titles(settings.nodes)) - set(figures.TITLES)
-    rows = sum(name in in_rounds for name in settings.rows)
-    return rows * settings.rounds + sum(name in settings.rows for name in figures.TITLES)
+    experiments = _wanted(settings)
+    at_once = sum(not each.is_in_rounds for each in experiments)
+    return (len(settings.rows) - at_once) * settings.rounds + at_once
+
+
+def _wanted(settings: Settings) -> list[Experiment]:
+    if settings.nodes == 2:
+        return []
+    return [each for each in settings.experiments if each.name in settings.rows]
 
 
 @contextlib.contextmanager
@@ -197,33 +215,18 @@ def running_ray(nodes: int) -> Iterator[None]:
         ray.shutdown()
 
 
-@dataclass(frozen=True, slots=True)
-class RowSetup:
-    """What a row is measured with.
-
-    Attributes:
-        contestants: The contestants.
-        absent: Why other contestants are missing, by name.
-        ping_pong: The limit of small rows.
-    """
-
-    contestants: Sequence[Contestant]
-    absent: Mapping[str, str]
-    ping_pong: limits.PingPong
-
-
-def run_row(row: Row, settings: Settings, setup: RowSetup, progress: Progress[int]) -> RowResult:
+def run_row(row: Row, setup: Setup, ping_pong: limits.PingPong) -> RowResult:
     """Measure one row. A contestant that fails is absent from the result, with the reason."""
-    progress.start(row.title)
+    setup.progress.start(row.title)
     missing = [name for name in row.needs if find_spec(name) is None]
     if missing:
         reason = f"needs {', '.join(missing)}"
-        for _ in range(settings.rounds):
-            progress.advance()
+        for _ in range(setup.rounds):
+            setup.progress.advance()
         all_absent = dict.fromkeys((contestant.name for contestant in setup.contestants), reason)
         return RowResult(row.name, row.title, row.target, {}, {**setup.absent, **all_absent})
 
-    payload = row.payload(random.Random(f"{settings.seed} {row.name}"))
+    payload = row.payload(random.Random(f"{setup.seed} {row.name}"))
     pace = BULK if row.is_bulk else SMALL
     absent = dict(setup.absent)
     loop = asyncio.new_event_loop()
@@ -232,7 +235,7 @@ def run_row(row: Row, settings: Settings, setup: RowSetup, progress: Progress[in
     sessions: dict[str, RowSession] = {}
     to_end = contextlib.ExitStack()
     try:
-        turns: dict[str, Turn] = {LIMIT: _limit_turn(row, setup.ping_pong, to_end)}
+        turns: dict[str, Turn] = {LIMIT: _limit_turn(row, ping_pong, to_end)}
         for contestant in setup.contestants:
             try:
                 session = contestant.open(row, payload, loop)
@@ -242,10 +245,10 @@ def run_row(row: Row, settings: Settings, setup: RowSetup, progress: Progress[in
                 turns[contestant.name] = session.turn
             except Exception as error:  # noqa: BLE001 - the other contestants are still measured
                 absent[contestant.name] = f"{type(error).__name__}: {error}".splitlines()[0]
-        rng = random.Random(f"{settings.seed} {row.name} order")
+        rng = random.Random(f"{setup.seed} {row.name} order")
         pauser = ActorPauser(setup.contestants)
         turns = {name: pauser.turn_of(name, turn) for name, turn in turns.items()}
-        samples = take_rounds(turns, pace, settings.rounds, rng, progress.advance)
+        samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
     finally:
         for session in sessions.values():
             session.close()
@@ -256,47 +259,6 @@ def run_row(row: Row, settings: Settings, setup: RowSetup, progress: Progress[in
         name: SampleSummary.of(times).scaled(NANO) for name, times in samples.items() if times
     }
     return RowResult(row.name, row.title, row.target, summaries, absent)
-
-
-def run_figure(name: str, contestants: Sequence[Contestant]) -> tuple[Figure, ...]:
-    """Measure one of the figures."""
-    graphs = {
-        contestant.name: contestant
-        for contestant in contestants
-        if isinstance(contestant, RcgGraph | RayGraph) and contestant.name != RCG_FUTEX
-    }
-    match name:
-        case "idle":
-            bare = next(c for c in contestants if isinstance(c, RayCall))
-            return figures.measure_idle(graphs, bare)
-        case "lifecycle":
-            return figures.measure_lifecycle(graphs)
-        case "fresh":
-            return measure_fresh(graphs)
-        case "failures":
-            found = measure_failures(graphs)
-            graph = graphs.get(RCG)
-            if isinstance(graph, RcgGraph) and find_spec("torch") is not None:
-                found += (measure_transfer_deaths(graph),)
-            return found
-        case "overlap":
-            return measure_overlap() if find_spec("torch") is not None else ()
-        case "unequal-pair":
-            return measure_unequal_pair() if find_spec("torch") is not None else ()
-        case "rdt":
-            return measure_references() if find_spec("torch") is not None else ()
-        case "recorder":
-            return figures.measure_recorder()
-        case "tracing":
-            return measure_tracing()
-        case "what_if":
-            return measure_what_if()
-        case "traces":
-            return measure_large_trace()
-        case "planning":
-            return figures.measure_planning()
-        case _:
-            raise ValueError(f"there is no figure {name!r}")
 
 
 def machine() -> str:

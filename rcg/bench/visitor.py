@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver in a separate process, for a graph of the version of rcg that it imports.
 
-``visitors`` runs it as a script, with the folder of a version of rcg first in PYTHONPATH. It uses
+``beside`` runs it as a script, with the folder of a version of rcg first in PYTHONPATH. It uses
 only public names of that version. Everything else comes from the folder of this file, so that both
 versions are measured by the same code.
 
@@ -53,7 +53,7 @@ class Driver:
     """Handles requests. It has one graph at a time."""
 
     def __init__(self) -> None:
-        self._measure, self._topologies = load("measure"), load("topologies")
+        self._measure, self._graphs = load("measure"), load("graphs")
         self._loop = asyncio.new_event_loop()
         self._actors: list[Any] = []
         self._graph: Any = None
@@ -71,9 +71,8 @@ class Driver:
             logging_level="error",
             runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}},
         )
-        methods = load("methods")
-        ray.cloudpickle.register_pickle_by_value(methods)  # the actors cannot import it
-        kind = type("Worker", (methods.RowMethods,), {"whereabouts": whereabouts})
+        ray.cloudpickle.register_pickle_by_value(self._graphs)  # the actors cannot import it
+        kind = type("Worker", (self._graphs.Worker,), {"whereabouts": whereabouts})
         worker = rcg.remote(kind).options(num_cpus=0, max_restarts=0)
         self._actors = [worker.remote() for _ in range(ACTORS)]
         found = rcg.get([actor.whereabouts.remote() for actor in self._actors])
@@ -89,12 +88,10 @@ class Driver:
             for actor, method in zip(self._actors, task["methods"], strict=False)
         ]
         nodes = rcg.dag.InputNode, rcg.dag.MultiOutputNode
-        dag = self._topologies.build(
-            task["shape"], methods, len(payload), *nodes, task["transport"]
-        )
+        dag = self._graphs.build(task["shape"], methods, len(payload), *nodes, task["transport"])
         graph = self._graph = rcg.compile(dag)
         if task["lends"]:
-            payload = self._topologies.lent(graph, payload)
+            payload = self._graphs.lent(graph, payload)
         execute, execute_async, get = graph.execute, graph.execute_async, rcg.get
 
         async def call_async() -> Any:

@@ -16,8 +16,8 @@ import pytest
 import ray
 
 import rcg
+from benchmarks.failures import measure_failures, measure_transfer_deaths
 from rcg.bench.contestants import RcgGraph
-from rcg.bench.failures import measure_failures, measure_transfer_deaths
 from rcg.bench.record import RCG
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bench's figure of fresh starts: what it measures, on few of them."""
+"""The experiment of fresh starts: what it measures, on few of them."""
 
 from __future__ import annotations
 
 import pytest
 
+from benchmarks.lifetime import measure_fresh
 from rcg.bench.contestants import RcgGraph
-from rcg.bench.fresh import measure_fresh
 from rcg.bench.record import RCG
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rcg.bench.beside import Visitor, VisitorFailed, start_both
+from rcg.bench.graphs import lent
 from rcg.bench.measure import Pace
 from rcg.bench.record import HERE
 from rcg.bench.rows import ROWS
-from rcg.bench.topologies import lent
-from rcg.bench.visitors import Visitor, VisitorFailed, start_both
 from tests.board import ROOT
 
 pytestmark = pytest.mark.usefixtures("ray_session")

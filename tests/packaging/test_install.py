@@ -36,6 +36,7 @@ SOURCES = (
     "setup.py",
     "rcg",
     "widgets",
+    "benchmarks",
     "tests",
     "notebooks",
 )
@@ -170,6 +171,7 @@ def test_the_sdist_holds_what_it_takes_to_build_and_to_test(distributions: Path)
         "rcg/native/module.c",
         "rcg/native/layout.h",
         "rcg/bench/_limits.c",
+        "benchmarks/__main__.py",
         "tests/packaging/test_install.py",
     } <= names
     assert not [name for name in names if name.endswith(".so")]

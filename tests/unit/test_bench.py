@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pure parts of the bench: statistics, turns, targets, JSON, table, command line."""
+"""The pure parts of the bench and of the experiments: turns, targets, JSON, table, command line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import random
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,12 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.bench import _limits, record, rows, usage
+from benchmarks import lifetime, scale
+from benchmarks.__main__ import main as with_experiments
+from benchmarks.parallel import PARALLELS
+from benchmarks.transfers import TRANSFERS, recorded
+from benchmarks.unequal import regret
+from rcg.bench import _limits, record, rows, runner
 from rcg.bench.__main__ import main
 from rcg.bench.across import ACROSS, SEATS
 from rcg.bench.contestants import WithActors
-from rcg.bench.measure import Pace, async_turn, call_turn, pipelined_turn, take_rounds
-from rcg.bench.parallel import PARALLELS
+from rcg.bench.measure import Pace, async_turn, batch_turn, call_turn, pipelined_turn, take_rounds
 from rcg.bench.record import (
     BESIDE,
     BY_HAND,
@@ -36,13 +41,14 @@ from rcg.bench.record import (
     Figure,
     Header,
     RowResult,
+    SampleSummary,
+    percentile,
 )
 from rcg.bench.rows import ROWS, Row, Target
-from rcg.bench.statistics import SampleSummary, median, percentile
+from rcg.bench.runner import Experiment, Settings, run
 from rcg.bench.table import render
-from rcg.bench.transfers import TRANSFERS, recorded
-from rcg.bench.unequal import regret
 from rcg.ir.plan import Plan
+from rcg.progress import progress
 from rcg.trace.model import GraphTrace
 from tests.unit import traces
 
@@ -119,8 +125,8 @@ def test_percentiles_of_a_hundred() -> None:
 
 
 def test_the_median_of_an_even_number_lies_between_the_middle_two() -> None:
-    assert median([1, 2, 4, 100]) == 3
-    assert median([1, 2, 100]) == 2
+    assert SampleSummary.of([100, 2, 4, 1]).median == 3
+    assert SampleSummary.of([100, 2, 1]).median == 2
 
 
 @given(TIMES)
@@ -135,9 +141,7 @@ def test_a_summary_changes_units() -> None:
     assert SampleSummary.of([1000, 2000, 3000]).scaled(1e-3) == SampleSummary(3, 1.0, 2.0, 3.0)
 
 
-@pytest.mark.parametrize(
-    "function", [median, lambda times: percentile(times, 0.5), SampleSummary.of]
-)
+@pytest.mark.parametrize("function", [lambda times: percentile(times, 0.5), SampleSummary.of])
 def test_no_samples_are_an_error(function: Callable[[list[float]], object]) -> None:
     with pytest.raises(ValueError, match="at least one sample"):
         function([])
@@ -199,6 +203,23 @@ def test_a_pipelined_turn_keeps_its_window_full_and_fetches_in_order() -> None:
     assert list(samples) == [5, 5, 5]  # per item, over 4 items each
     assert widest == 4
     assert fetched == submitted  # nothing is left under way
+
+
+def test_a_batch_is_submitted_before_it_is_fetched_and_is_one_sample() -> None:
+    clock = Clock()
+    done: list[str] = []
+
+    def submit() -> int:
+        done.append("submit")
+        return len(done)
+
+    def fetch(_: int) -> None:
+        done.append("fetch")
+        clock.now += 5
+
+    turn = batch_turn(submit, fetch, 3, clock)
+    assert list(turn(Pace(calls=1, time_ns=0, warm_up=2))) == [5]
+    assert done == [*["submit"] * 2, *["fetch"] * 2, *["submit"] * 3, *["fetch"] * 3]
 
 
 @pytest.mark.full
@@ -435,16 +456,16 @@ def test_a_collective_lasts_from_its_last_rank_that_begins_to_its_last_rank_that
 
 def test_two_stages_train_as_one_model_does() -> None:
     torch = pytest.importorskip("torch")
-    from rcg.bench import models, stages
+    from benchmarks import pipeline
 
-    batch = models.tokens(2, 2, models.LENGTH)
-    whole = models.transformer()
-    optimizer = torch.optim.SGD(whole.parameters(), lr=stages.RATE)
-    first, last = stages.Stage(0), stages.Stage(1)
+    batch = pipeline.tokens(2, 2, pipeline.LENGTH)
+    whole = pipeline.transformer()
+    optimizer = torch.optim.SGD(whole.parameters(), lr=pipeline.RATE)
+    first, last = pipeline.Stage(0), pipeline.Stage(1)
     for _ in range(2):
         losses, expected = [], 0.0
         for number in range(2):
-            part = models.loss_of(whole(batch[number]), batch[number]) / 2
+            part = pipeline.loss_of(whole(batch[number]), batch[number]) / 2
             part.backward()
             expected += part.item()
             hidden = first.forward(batch, number)
@@ -459,10 +480,10 @@ def test_two_stages_train_as_one_model_does() -> None:
 
 def test_the_parts_of_two_ranks_add_up_to_the_whole_model() -> None:
     torch = pytest.importorskip("torch")
-    from rcg.bench import models
-    from rcg.bench.shards import Shard
+    from benchmarks import pipeline
+    from benchmarks.shards import Shard
 
-    tokens = models.tokens(2, models.LENGTH)
+    tokens = pipeline.tokens(2, pipeline.LENGTH)
     whole, *pair = Shard(0, size=1), Shard(0), Shard(1)
     x = expected = whole.embed(tokens)
     for part in ("attend", "feed"):
@@ -669,20 +690,20 @@ def test_a_report_of_nothing_says_so() -> None:
 
 def test_ticks_are_read_behind_the_programs_name() -> None:
     fields = " ".join(str(n) for n in range(3, 53))
-    assert usage.parse_ticks(f"1 (ray::Echo (x) y) {fields}") == 14 + 15
+    assert lifetime.parse_ticks(f"1 (ray::Echo (x) y) {fields}") == 14 + 15
 
 
 def test_wakeups_are_read_by_name() -> None:
     status = "Name:\tx\nvoluntary_ctxt_switches:\t17\nnonvoluntary_ctxt_switches:\t4\n"
-    assert usage.parse_wakeups(status) == 17
+    assert lifetime.parse_wakeups(status) == 17
     with pytest.raises(ValueError, match="voluntary_ctxt_switches"):
-        usage.parse_wakeups("Name:\tx\n")
+        lifetime.parse_wakeups("Name:\tx\n")
 
 
 def test_usage_is_of_threads_that_are_named_as_rcgs() -> None:
     import threading
 
-    before = usage.read_usage()
+    before = lifetime.read_usage()
     release = threading.Event()
     threads = [
         threading.Thread(target=release.wait, name=name, daemon=True)
@@ -691,7 +712,7 @@ def test_usage_is_of_threads_that_are_named_as_rcgs() -> None:
     for thread in threads:
         thread.start()
     try:
-        assert usage.read_usage().threads == before.threads + 1
+        assert lifetime.read_usage().threads == before.threads + 1
     finally:
         release.set()
         for thread in threads:
@@ -699,9 +720,9 @@ def test_usage_is_of_threads_that_are_named_as_rcgs() -> None:
 
 
 def test_usage_adds_up_and_is_told_as_a_difference() -> None:
-    one, two = usage.Usage(10, 1, 3, 7), usage.Usage(14, 1, 4, 9)
-    assert two.since(one) == usage.Usage(4, 1, 1, 2)
-    assert usage.total([one, two]) == usage.Usage(24, 2, 7, 16)
+    one, two = lifetime.Usage(10, 1, 3, 7), lifetime.Usage(14, 1, 4, 9)
+    assert two.since(one) == lifetime.Usage(4, 1, 1, 2)
+    assert lifetime.total([one, two]) == lifetime.Usage(24, 2, 7, 16)
 
 
 # --- the limits ---------------------------------------------------------------------------------
@@ -718,27 +739,67 @@ def test_memcpy_copies_what_fits() -> None:
 # --- the command line
 
 
-def test_the_rows_are_listed_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--list"]) == 0
-    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert main(["--list", "--nodes", "2"]) == 0
-    across = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert across == [row.name for row in ACROSS]
-    assert names[0] == "echo"
-    assert names[names.index("idle") :] == [
-        "idle",
-        "lifecycle",
-        "fresh",
-        "failures",
-        "overlap",
-        "unequal-pair",
-        "rdt",
-        "recorder",
-        "tracing",
-        "what_if",
-        "traces",
-        "planning",
-    ]
+EXPERIMENTS = (
+    *(transfer.name for transfer in TRANSFERS),
+    *(parallel.name for parallel in PARALLELS),
+    "idle",
+    "lifecycle",
+    "fresh",
+    "failures",
+    "overlap",
+    "unequal-pair",
+    "rdt",
+    "recorder",
+    "tracing",
+    "what_if",
+    "traces",
+    "planning",
+)
+
+
+@pytest.mark.parametrize(("run", "more"), [(main, ()), (with_experiments, EXPERIMENTS)])
+def test_the_rows_are_listed_without_measuring(
+    run: Callable[[list[str]], int], more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(arguments: list[str], names: list[str]) -> None:
+        assert run(arguments) == 0
+        lines = capsys.readouterr().out.splitlines()
+        for line, name in zip(lines, names, strict=True):
+            assert line.startswith(name)
+
+    check(["--list"], [*(row.name for row in ROWS), *more])
+    check(["--list", "--nodes", "2"], [row.name for row in ACROSS])
+
+
+def test_an_experiment_that_is_pure_is_measured_without_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "running_ray", None)
+    monkeypatch.setattr(scale, "PLANNED_NODES", (100,))
+    saved = tmp_path / "report.json"
+    assert with_experiments(["--rows", "planning", "--rounds", "1", "--json", str(saved)]) == 0
+    report = BenchReport.from_json(saved.read_text())
+    assert [figure.name for figure in report.figures] == ["planning"] and not report.rows
+
+
+def test_what_lacks_a_module_is_left_out_and_results_are_parted_by_their_kind() -> None:
+    figure = Figure("one", "one", "us", {"rcg": 1.0})
+    experiments = (
+        Experiment("lacks", "lacks", lambda _: 1 // 0, needs=("no_such_module",), is_on_ray=False),
+        Experiment("one", "one", lambda _: (figure, echo_result()), is_on_ray=False),
+    )
+    settings = Settings(("lacks", "one"), experiments=experiments)
+    report = run(settings, progress(runner.count_steps(settings)))
+    assert report.figures == (figure,) and report.rows == (echo_result(),)
+
+
+def test_what_is_measured_in_rounds_takes_a_step_for_each() -> None:
+    experiments = (
+        Experiment("rounds", "rounds", lambda _: (), is_in_rounds=True),
+        Experiment("once", "once", lambda _: ()),
+    )
+    settings = Settings(("echo", "rounds", "once"), rounds=5, experiments=experiments)
+    assert runner.count_steps(settings) == 5 + 5 + 1
 
 
 @pytest.mark.parametrize(

@@ -44,5 +44,5 @@ def test_code_of_rcg_is_ours_unless_it_uses_rcg_as_users_do(name, marks, expecte
 
 
 def test_programs_of_ours_are_users():
-    for module in ("rcg.demo", "rcg.bench.workers"):
+    for module in ("rcg.demo", "rcg.bench.graphs"):
         assert importlib.import_module(module).__rcg_user__

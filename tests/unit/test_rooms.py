@@ -16,8 +16,7 @@ import rcg
 PACKAGE = Path(rcg.__file__).parent
 ROOT = PACKAGE.parent
 
-# Channels, the node and the flight recorder; the doctor looks whether it can be loaded, the bench
-# measures it bare.
+# Channels, the node and the flight recorder; the doctor looks whether it can be loaded.
 KNOW_THE_CORE = {
     "rcg.channels.crossing",
     "rcg.channels.shm",
@@ -27,7 +26,6 @@ KNOW_THE_CORE = {
     "rcg.trace.recorder",
     "rcg.trace.spans",
     "rcg.doctor.software",
-    "rcg.bench.figures",
 }
 
 

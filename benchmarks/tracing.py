@@ -1,36 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost and the accuracy of tracing: recorder, profile, what-if, large traces.
+"""The cost and the accuracy of tracing: recorder, profile, what-if.
 
-An echo graph runs with its flight recorder off, on, and in a profile, in turns on one actor. The
-prediction of a what-if is compared with a pipeline whose stage was made twice as fast. A trace of a
-million events is analysed and turned into a page.
+The recorder alone is measured as the actors' loop calls it. An echo graph runs with its flight
+recorder off, on, and in a profile, in turns on one actor. The prediction of a what-if is compared
+with a pipeline whose stage was made twice as fast.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from contextlib import closing
+from statistics import median
 from typing import Any
-
-import numpy as np
 
 import rcg
 import rcg.dag
+from rcg import _native
 from rcg.bench.contestants import ACTOR_OPTIONS
+from rcg.bench.graphs import Worker
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import Figure
-from rcg.bench.statistics import median
-from rcg.bench.workers import Worker
-from rcg.ir.plan import Plan
 from rcg.profiles import Profile
-from rcg.trace.model import EVENT, NO_PEER, GraphTrace, LaneTrace
-from rcg.trace.trace import Trace
-from rcg.views.html.page import page_of
 
-__rcg_user__ = True  # see rcg.frames
-
+MAX_RECORDER_NS = 50.0
 COMPILES = 8
 ROUNDS = 8
 PACE = Pace(calls=1000, time_ns=50_000_000, warm_up=50)
@@ -42,9 +37,52 @@ SLOWEST = 1
 EXECUTIONS = 150
 IN_FLIGHT = 8
 MAX_ERROR = 15.0
-EVENTS = 1_000_000
-MAX_ANALYSIS_S = 5.0
-MAX_PAGE_MB = 5.0
+
+
+def measure_recorder(events: int = 1_000, rounds: int = 1_000) -> tuple[Figure, ...]:
+    """Measure `mark`, as the actors' loop calls it, with the recorder on and off, in turns.
+
+    The two calls differ only in recording, so the difference is its cost. There are many short
+    turns: other processes interrupt a small share of short turns, but most of a few long ones.
+    """
+    times: dict[bool, list[float]] = {True: [], False: []}
+    with closing(_Board()) as board:
+        members = {record: board.member(record=record) for record in times}
+        for _ in range(rounds):
+            for record, member in members.items():
+                mark = member.mark
+                start = time.perf_counter_ns()
+                for execution in range(events):
+                    mark(1, execution)
+                times[record].append((time.perf_counter_ns() - start) / events)
+    on, off = (median(times[record]) for record in (True, False))
+    return (
+        Figure(
+            name="recorder",
+            title="recorder, per event",
+            unit="ns",
+            values={"recording": on - off, "call and recording": on, "call alone": off},
+            most=MAX_RECORDER_NS,
+            bound=("recording",),
+        ),
+    )
+
+
+class _Board:
+    """A board and an arena for one member without peers."""
+
+    def __init__(self) -> None:
+        self._board = os.memfd_create("rcg-bench-board", os.MFD_CLOEXEC)
+        self._arena = os.memfd_create("rcg-bench-arena", os.MFD_CLOEXEC)
+        _native.format_board(self._board, 1, [], 1024, 1 << 20)
+        _native.format_arena(self._arena, 0, 1, 1 << 20)
+
+    def member(self, *, record: bool) -> Any:
+        return _native.Member(self._board, [self._arena], 0, record=record, looping=True)
+
+    def close(self) -> None:
+        os.close(self._board)
+        os.close(self._arena)
 
 
 def measure_tracing(compiles: int = COMPILES, rounds: int = ROUNDS) -> tuple[Figure, ...]:
@@ -66,7 +104,7 @@ def measure_tracing(compiles: int = COMPILES, rounds: int = ROUNDS) -> tuple[Fig
             samples.setdefault(name, []).extend(taken)
         for graph in graphs.values():
             graph.teardown()
-    times = {name: median(sorted(found)) / 1e3 for name, found in samples.items()}
+    times = {name: median(found) / 1e3 for name, found in samples.items()}
     return (
         Figure("tracing-echo", "echo, by what is recorded", "us", times),
         Figure(
@@ -149,89 +187,3 @@ def _pipelined(graph: Any, executions: int) -> None:
         if len(refs) == IN_FLIGHT:
             rcg.get(refs.popleft())
     rcg.get(list(refs))
-
-
-def measure_large_trace(
-    events: int = EVENTS, clock: Callable[[], float] = time.perf_counter
-) -> tuple[Figure, ...]:
-    """Measure the analysis of a large trace, and making a page of it."""
-    trace = large_trace(events)
-    start = clock()
-    summary = Profile(trace).summary
-    text = str(summary)
-    analysed = clock() - start
-    start = clock()
-    page = page_of(trace, "a million events")
-    made = clock() - start
-    return (
-        Figure(
-            "trace-analysis",
-            f"trace of {trace.num_events / 1e6:.1f} million events: analysis",
-            "s",
-            {"summary": analysed},
-            most=MAX_ANALYSIS_S,
-        ),
-        Figure(
-            "trace-page",
-            f"trace of {trace.num_events / 1e6:.1f} million events: page",
-            "MB",
-            {"HTML": len(page.encode()) / 1e6},
-            most=MAX_PAGE_MB,
-        ),
-        Figure(
-            "trace-time",
-            "time to make the page; length of the summary",
-            "s; lines",
-            {"page": made, "summary": float(text.count("\n"))},
-        ),
-    )
-
-
-def large_trace(events: int, actors: int = 8) -> Trace:
-    """Return a synthetic trace of a chain of actors, with random jitter from a fixed seed."""
-    chain = range(actors)
-    lines = ["plan positional=1 keywords=[] returns=one"]
-    lines += [f"actor a{i} 'Stage' ''" for i in chain]
-    names = ["driver", *(f"a{i}" for i in chain), "driver"]
-    lines += [
-        f"channel c{i} {names[i]} -> {names[i + 1]} ring node={i} slots=16"
-        for i in range(actors + 1)
-    ]
-    lines += ["program driver", "  Input * -> s0", "  Write s0 -> c0", "  Free s0"]
-    lines += [f"  Read c{actors} -> s1", "  Output s1"]
-    for i in chain:
-        lines += [f"program a{i}", f"  Read c{i} -> s0", f"  Call a{i}.fwd(s0) -> s1 #{i + 1}"]
-        lines += ["  Free s0", f"  Write s1 -> c{i + 1}", "  Free s1"]
-    plan = Plan.from_text("\n".join(lines))
-    count = events // (3 * actors + 2)
-    rng = np.random.default_rng(0)
-    period = 40_000
-    submitted = np.arange(count) * period + rng.integers(0, 2_000, count)
-    lanes = []
-    arrived = submitted + 3_000
-    driver = np.zeros(2 * count, EVENT)
-    _fill(driver[0::2], 1, submitted, arrived)
-    for i in chain:
-        rows = np.zeros(3 * count, EVENT)
-        called = arrived + 2_000
-        written = called + 20_000 + rng.integers(0, 8_000, count)
-        sent = written + 2_000
-        begun = np.concatenate([[0], sent[:-1]])  # the next read begins where the write ended
-        _fill(rows[0::3], 0, begun, called, waited=np.maximum(arrived - begun, 0), peer=i)
-        _fill(rows[1::3], 1, called, written)
-        _fill(rows[2::3], 3, written, sent)
-        lanes.append(LaneTrace(f"a{i}", plan.label(f"a{i}"), rows))
-        arrived = sent
-    _fill(driver[1::2], 3, arrived, arrived + 1_000)
-    driver.sort(order="start_ns")
-    all_lanes = (LaneTrace("driver", "driver", driver), *lanes)
-    graph = GraphTrace("f" * 32, plan, all_lanes, 16)
-    return Trace((graph,), 0, int(arrived[-1]) + 1_000, {"host": "made up"})
-
-
-def _fill(
-    rows: Any, op: int, start: Any, end: Any, *, waited: Any = 0, peer: int = NO_PEER
-) -> None:
-    rows["op"], rows["execution"] = op, np.arange(len(rows))
-    rows["start_ns"], rows["end_ns"] = start, end
-    rows["waited_ns"], rows["bytes"], rows["peer"] = waited, 4096, peer

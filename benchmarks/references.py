@@ -34,8 +34,6 @@ from rcg.bench.record import Figure
 from rcg.dag import InputNode
 from rcg.rdt.collective_groups import create_collective_group, destroy_collective_group
 
-__rcg_user__ = True  # see rcg.frames
-
 __all__ = ["measure_references"]
 
 _ROUNDS: Final = 6

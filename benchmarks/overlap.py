@@ -14,21 +14,16 @@ what is left is the gain. All of it is told in percent of the time without overl
 from __future__ import annotations
 
 import random
-import time
-from array import array
-from collections.abc import Callable
 from statistics import median
 from typing import Any, Final
 
 import rcg
 import rcg.dag
 from rcg.bench.contestants import ACTOR_OPTIONS
-from rcg.bench.measure import Pace, take_rounds
+from rcg.bench.measure import Pace, Turn, batch_turn, take_rounds
 from rcg.bench.record import Figure
 from rcg.options import Overlap
 from rcg.trace.analysis.shares import LaneShares
-
-__rcg_user__ = True  # see rcg.frames
 
 __all__ = ["measure_overlap"]
 
@@ -85,7 +80,7 @@ def measure_overlap() -> tuple[Figure, ...]:
         _, _, profile = _profiled(graphs[_OFF], receiver)
         graphs[_AUTO] = _compiled(senders, receiver, overlap="auto", costs=profile)
         turns = {name: _turn_of(graph) for name, graph in graphs.items()}
-        pace = Pace(1, time_ns=0, warm_up=1)
+        pace = Pace(1, time_ns=0, warm_up=_EXECUTIONS)
         samples = take_rounds(turns, pace, _ROUNDS, random.Random("overlap"))
         off, on, auto = (median(samples[name]) for name in (_OFF, _ON, _AUTO))
         _, plain, _ = _profiled(graphs[_OFF], receiver)
@@ -148,17 +143,8 @@ def _run(graph: Any) -> None:
         rcg.get(ref)
 
 
-def _turn_of(graph: Any) -> Callable[[Pace], array[int]]:
-    """Return a turn whose samples are mean times of an execution, in ns."""
-
-    def turn(pace: Pace) -> array[int]:
-        for _ in range(pace.warm_up):
-            _run(graph)
-        started_ns = time.perf_counter_ns()
-        _run(graph)
-        return array("q", [(time.perf_counter_ns() - started_ns) // _EXECUTIONS])
-
-    return turn
+def _turn_of(graph: Any) -> Turn:
+    return batch_turn(lambda: graph.execute(0), rcg.get, _EXECUTIONS)
 
 
 def _profiled(graph: Any, receiver: Any) -> tuple[LaneShares, LaneShares, Any]:

@@ -20,18 +20,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from statistics import median
 from typing import Any, Literal
 
 import ray.exceptions
 
 import rcg
 import rcg.dag
+from benchmarks.transfers import Peer
 from rcg.bench.contestants import ACTOR_OPTIONS, READY_TIMEOUT_S, RayGraph, RcgGraph
-from rcg.bench.peers import Peer
 from rcg.bench.record import RCG, Figure
-from rcg.bench.statistics import median
-
-__rcg_user__ = True  # see rcg.frames
 
 KILLS = 10
 MAX_MS = 2_000.0
@@ -77,7 +75,7 @@ def _measure(
             times[name].append(_time_death(graphs[name], victim, pid, way, sleep))
     values = {}
     for name, found in times.items():
-        values[name] = median(sorted(found))
+        values[name] = median(found)
         values[f"{name}, longest"] = max(found)
     return Figure(
         name=way.replace(" ", ""),
@@ -177,7 +175,7 @@ def measure_transfer_deaths(
                 compiled.teardown()
             rcg.get(survivor.pid.remote(), timeout=READY_TIMEOUT_S)  # it answers
     rcg.kill(survivor)
-    values = {RCG: median(sorted(times)), f"{RCG}, longest": max(times)}
+    values = {RCG: median(times), f"{RCG}, longest": max(times)}
     return Figure(
         name="kill-9-transfer",
         title=f"kill -9 in a transfer over Gloo until a waiting get raises, {kills} kills",

@@ -10,17 +10,19 @@ past the part, so the sum is what the next part takes.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from rcg.bench.models import VOCABULARY, Rank
+import rcg
+import rcg.dag
+from benchmarks.pipeline import VOCABULARY, Rank
+from rcg.collective import allreduce
 
-__all__ = ["BATCH", "LAYERS", "Shard"]
-
-__rcg_user__ = True  # see rcg.frames
+__all__ = ["BATCH", "Shard", "compiled"]
 
 LAYERS: Final = 4
 BATCH: Final = 4
@@ -122,3 +124,18 @@ class Shard(Rank):
             x = self.feed(x, layer)
             dist.all_reduce(x)
         return self.predict(x)
+
+
+def compiled(actors: Sequence[Any]) -> Any:
+    """Compile an inference: every layer's attention and perceptron end in an allreduce."""
+    with rcg.dag.InputNode() as tokens:
+        values = [actor.embed.bind(tokens) for actor in actors]
+        for layer in range(LAYERS):
+            for part in ("attend", "feed"):
+                parts = [
+                    getattr(actor, part).bind(value, layer)
+                    for actor, value in zip(actors, values, strict=True)
+                ]
+                values = allreduce.bind(parts)
+        logits = [actor.predict.bind(value) for actor, value in zip(actors, values, strict=True)]
+        return rcg.compile(rcg.dag.MultiOutputNode(logits))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,15 +24,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import rcg
-import rcg.dag
 from rcg.bench.contestants import ACTOR_OPTIONS, WrongResult
-from rcg.bench.measure import Pace, Turn, take_rounds
-from rcg.bench.record import BY_HAND, RCG, RowResult
+from rcg.bench.measure import Pace, Turn, batch_turn, take_rounds
+from rcg.bench.record import BY_HAND, RCG, RowResult, SampleSummary
 from rcg.bench.rows import Target
-from rcg.bench.statistics import SampleSummary
-from rcg.collective import allreduce
-
-__rcg_user__ = True  # see rcg.frames
+from rcg.bench.runner import Setup
 
 __all__ = ["PARALLELS", "Parallel", "measure_parallel"]
 
@@ -67,9 +62,7 @@ PARALLELS: tuple[Parallel, ...] = (
 )
 
 
-def measure_parallel(
-    row: Parallel, rounds: int, seed: int, after_round: Callable[[], None] = lambda: None
-) -> RowResult:
+def measure_parallel(row: Parallel, setup: Setup) -> tuple[RowResult]:
     """Measure one row on actors of its own, in turns.
 
     Raises:
@@ -77,10 +70,10 @@ def measure_parallel(
     """
     target = Target(hand=row.most)
     if find_spec("torch") is None:
-        for _ in range(rounds):
-            after_round()
+        for _ in range(setup.rounds):
+            setup.progress.advance()
         absent = dict.fromkeys((RCG, BY_HAND), "needs torch")
-        return RowResult(row.name, row.title, target, {}, absent)
+        return (RowResult(row.name, row.title, target, {}, absent),)
     cls, compiled, data = _kind_of(row)
     actors = [rcg.remote(cls).options(**ACTOR_OPTIONS).remote(rank) for rank in range(2)]
     try:
@@ -89,75 +82,32 @@ def measure_parallel(
         with compiled(actors) as graph:
             _check(row, graph, actors, data)
             turns = {
-                RCG: _turn_of(graph, row.calls, data),
+                RCG: batch_turn(lambda: graph.execute(data), rcg.get, row.calls),
                 BY_HAND: _turn_by_hand(actors, row.calls, data),
             }
             pace = Pace(1, time_ns=0, warm_up=1)
-            rng = random.Random(f"{seed} {row.name} order")
-            samples = take_rounds(turns, pace, rounds, rng, after_round)
+            rng = random.Random(f"{setup.seed} {row.name} order")
+            samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
     finally:
         for actor in actors:
             rcg.kill(actor)
     summaries = {name: SampleSummary.of(found).scaled(NANO) for name, found in samples.items()}
-    return RowResult(row.name, row.title, target, summaries)
+    return (RowResult(row.name, row.title, target, summaries),)
 
 
 def _kind_of(row: Parallel) -> tuple[type, Callable[[Sequence[Any]], Any], Any]:
     """Return the class of the actors, what compiles the graph, and the argument of an execution."""
-    from rcg.bench import models  # it needs torch
+    from benchmarks import pipeline, shards  # they need torch
 
     match row.name:
         case "pipeline" | "pipeline-gloo":
-            from rcg.bench.stages import Stage
-
             transport = "gloo" if row.name == "pipeline-gloo" else "auto"
-            batch = models.tokens(models.MICROBATCHES, models.BATCH, models.LENGTH)
-            return Stage, partial(_pipeline, transport=transport), batch
+            batch = pipeline.tokens(pipeline.MICROBATCHES, pipeline.BATCH, pipeline.LENGTH)
+            return pipeline.Stage, partial(pipeline.compiled, transport=transport), batch
         case "tensor-parallel":
-            from rcg.bench.shards import BATCH, Shard
-
-            return Shard, _tensor_parallel, models.tokens(BATCH, models.LENGTH)
+            return shards.Shard, shards.compiled, pipeline.tokens(shards.BATCH, pipeline.LENGTH)
         case _:
             raise ValueError(f"there is no row {row.name!r}")
-
-
-def _pipeline(actors: Sequence[Any], transport: str) -> Any:
-    """Compile a training step, bound in the order of 1F1B; see ``rcg.bench.stages``."""
-    from rcg.bench.models import AHEAD, MICROBATCHES
-
-    first, last = actors
-    with rcg.dag.InputNode() as batch:
-        hidden = {}
-        losses, done = [], []
-        for number in range(MICROBATCHES + AHEAD):
-            if number < MICROBATCHES:
-                sent = first.forward.bind(batch, number).with_tensor_transport(transport)
-                hidden[number] = sent
-            if number >= AHEAD:
-                at = number - AHEAD
-                both = last.forward_and_backward.options(num_returns=2)
-                loss, gradient = both.bind(hidden[at], batch, at)
-                losses.append(loss)
-                done.append(first.backward.bind(gradient.with_tensor_transport(transport), at))
-        dag = rcg.dag.MultiOutputNode([first.step.bind(*done), last.step.bind(*losses)])
-        return rcg.compile(dag, overlap=True)
-
-
-def _tensor_parallel(actors: Sequence[Any]) -> Any:
-    """Compile an inference: every layer's attention and perceptron end in an allreduce."""
-    from rcg.bench.shards import LAYERS
-
-    with rcg.dag.InputNode() as tokens:
-        values = [actor.embed.bind(tokens) for actor in actors]
-        for layer in range(LAYERS):
-            for part in ("attend", "feed"):
-                parts = [
-                    getattr(actor, part).bind(value, layer)
-                    for actor, value in zip(actors, values, strict=True)
-                ]
-                values = allreduce.bind(parts)
-        logits = [actor.predict.bind(value) for actor, value in zip(actors, values, strict=True)]
-        return rcg.compile(rcg.dag.MultiOutputNode(logits))
 
 
 def _check(row: Parallel, graph: Any, actors: Sequence[Any], data: Any) -> None:
@@ -181,18 +131,6 @@ def _check(row: Parallel, graph: Any, actors: Sequence[Any], data: Any) -> None:
 
 def _reset(actors: Sequence[Any]) -> None:
     rcg.get([actor.reset.remote() for actor in actors])
-
-
-def _turn_of(graph: Any, calls: int, data: Any) -> Turn:
-    def turn(pace: Pace) -> array[int]:
-        for _ in range(pace.warm_up):
-            rcg.get(graph.execute(data))
-        started_ns = time.monotonic_ns()
-        for ref in [graph.execute(data) for _ in range(calls)]:
-            rcg.get(ref)
-        return array("q", [(time.monotonic_ns() - started_ns) // calls])
-
-    return turn
 
 
 def _turn_by_hand(actors: Sequence[Any], calls: int, data: Any) -> Turn:

@@ -8,17 +8,22 @@ begins until the last rank is done: the waiting of the others for it does not co
 
 A sample of raw Gloo is half a round trip of one tensor, or one allreduce in place from the moment
 when the last rank begins until the last rank is done. Both sides reuse warm memory. A tensor that
-its actor keeps must not be combined in place: there both sides copy it first.
+its actor keeps must not be combined in place: there both sides copy it first. The group of raw Gloo
+is built directly in the processes that the graph uses, so that both move the same bytes between the
+same processes. Times are those of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import random
 import tempfile
+import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,20 +35,19 @@ import rcg.dag
 from rcg import collective
 from rcg.bench.contestants import ACTOR_OPTIONS
 from rcg.bench.measure import Pace, take_rounds
-from rcg.bench.peers import Peer
-from rcg.bench.record import RAW_GLOO, RCG, RowResult
+from rcg.bench.record import RAW_GLOO, RCG, RowResult, SampleSummary
 from rcg.bench.rows import MEGABYTE, Target
-from rcg.bench.statistics import SampleSummary
+from rcg.bench.runner import Setup
 from rcg.ir.ops import Collective, Op, Read, Write
 from rcg.trace.model import Events, GraphTrace
-
-__rcg_user__ = True  # see rcg.frames
 
 NANO = 1e-3  # samples are nanoseconds, tables microseconds
 FIRST_CALLS = 15  # before the first round, so that all buffers have been used
 MAX_BULK = 1.15
 MAX_SMALL = 2.0
 TIMES = ("start_ns", "end_ns")
+GUARD = timedelta(seconds=120)
+HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +96,91 @@ TRANSFERS: tuple[Transfer, ...] = (
 )
 
 
-def measure_transfer(
-    transfer: Transfer, rounds: int, seed: int, after_round: Callable[[], None] = lambda: None
-) -> RowResult:
+class Peer:
+    """One rank of the processes."""
+
+    def __init__(self) -> None:
+        self._tensor: Any = None
+        self._group: Any = None
+        self._rank = 0
+
+    def pid(self) -> int:
+        """Return the process id."""
+        return os.getpid()
+
+    def meet(self, path: str, rank: int, size: int) -> None:
+        """Build a process group of Gloo with the other ranks, which meet in a file."""
+        import torch.distributed as dist
+
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._timeout = GUARD
+        options._devices = [gloo.create_device(hostname=HOST, lazy_init=False)]
+        self._group = gloo(dist.FileStore(path, size), rank, size, options)
+        self._rank = rank
+
+    def hold(self, size_bytes: int) -> None:
+        """Make the tensor that ``held`` returns, float32."""
+        import torch
+
+        self._tensor = torch.ones(size_bytes // 4)
+
+    def held(self, _: object) -> Any:
+        """Return the tensor."""
+        return self._tensor
+
+    def new(self, _: object) -> Any:
+        """Return a tensor like it, which nothing else holds."""
+        return self._tensor.clone()
+
+    def take(self, tensor: Any) -> int:
+        """Return how many numbers a tensor has, and forget it."""
+        return int(tensor.numel())
+
+    def ping_pong(self, calls: int, warm_up: int) -> list[int]:
+        """Send a tensor as large as the held one to and fro; return half of each round trip."""
+        import torch
+
+        group, mine, other = self._group, [torch.ones_like(self._tensor)], 1 - self._rank
+        samples = array("q")
+        for _ in range(warm_up + calls):
+            start = time.monotonic_ns()
+            if self._rank == 0:
+                group.send(mine, other, 0).wait()
+                group.recv(mine, other, 0).wait()
+            else:
+                group.recv(mine, other, 0).wait()
+                group.send(mine, other, 0).wait()
+            samples.append((time.monotonic_ns() - start) // 2)
+        return samples[warm_up:].tolist()
+
+    def allreduce(self, calls: int, warm_up: int, is_kept: bool) -> list[tuple[int, int]]:
+        """Combine tensors as large as the held one in place, or copies of it.
+
+        Returns:
+            When each call began and when it ended.
+        """
+        import torch
+
+        group, mine = self._group, [torch.zeros_like(self._tensor).fill_(0.0)]
+        found = []
+        for _ in range(warm_up + calls):
+            start = time.monotonic_ns()
+            if is_kept:
+                mine[0].copy_(self._tensor)
+            group.allreduce(mine).wait()
+            found.append((start, time.monotonic_ns()))
+        return found[warm_up:]
+
+
+def measure_transfer(transfer: Transfer, setup: Setup) -> tuple[RowResult]:
     """Measure one row on actors of its own, in turns."""
     target = Target(raw=transfer.most)
     if find_spec("torch") is None:
-        for _ in range(rounds):
-            after_round()
+        for _ in range(setup.rounds):
+            setup.progress.advance()
         absent = dict.fromkeys((RCG, RAW_GLOO), "needs torch")
-        return RowResult(transfer.name, transfer.title, target, {}, absent)
+        return (RowResult(transfer.name, transfer.title, target, {}, absent),)
     actors = [rcg.remote(Peer).options(**ACTOR_OPTIONS).remote() for _ in range(transfer.ranks)]
     try:
         with tempfile.TemporaryDirectory(prefix="rcg-bench-") as folder:
@@ -115,13 +194,13 @@ def measure_transfer(
                     rcg.get(graph.execute(0))
                 turns = {RCG: _turn_of(transfer, graph), RAW_GLOO: _raw_turn(transfer, actors)}
                 pace = Pace(transfer.calls, time_ns=0, warm_up=1 + transfer.calls // 20)
-                rng = random.Random(f"{seed} {transfer.name} order")
-                samples = take_rounds(turns, pace, rounds, rng, after_round)
+                rng = random.Random(f"{setup.seed} {transfer.name} order")
+                samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
     finally:
         for actor in actors:
             rcg.kill(actor)
     summaries = {name: SampleSummary.of(found).scaled(NANO) for name, found in samples.items()}
-    return RowResult(transfer.name, transfer.title, target, summaries)
+    return (RowResult(transfer.name, transfer.title, target, summaries),)
 
 
 def compiled(transfer: Transfer, actors: Sequence[Any]) -> Any:

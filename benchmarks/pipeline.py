@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two stages of a pipeline: methods for a compiled graph, and a 1F1B loop written by hand.
+"""A small transformer, trained by two stages of a pipeline: as a compiled graph, and by hand.
 
-Both use the same methods for what is computed, and the same schedule. The first stage is AHEAD
+Sizes are such that a call takes milliseconds on one core, as a large model's does on an
+accelerator. Every process builds the same model, because the seed is the same. This file needs
+torch; it is imported only where a row runs.
+
+Both ways use the same methods for what is computed, and the same schedule. The first stage is AHEAD
 microbatches ahead of the last, one more than the least, so that tensors travel in both directions
 while both stages compute ("eager 1F1B": Zhuang et al., "On Optimizing the Communication of Model
 Parallelism", MLSys 2023). By hand, all receives of a step are posted before its first microbatch,
@@ -10,29 +14,75 @@ sends are waited for at the end of the step, and nothing is copied: what is sent
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from rcg.bench.models import (
-    AHEAD,
-    BATCH,
-    LAYERS,
-    LENGTH,
-    MICROBATCHES,
-    WIDTH,
-    Rank,
-    loss_of,
-    transformer,
-)
+import rcg
+import rcg.dag
 
-__all__ = ["Stage"]
+__all__ = ["BATCH", "LENGTH", "MICROBATCHES", "VOCABULARY", "WIDTH", "Rank", "Stage"]
 
-__rcg_user__ = True  # see rcg.frames
-
+VOCABULARY: Final = 64
+WIDTH: Final = 128
+LENGTH: Final = 64
+LAYERS: Final = 8
+HEADS: Final = 4
+HIDDEN: Final = 256
+MICROBATCHES: Final = 8
+BATCH: Final = 8  # sequences in a microbatch
+AHEAD: Final = 2  # microbatches that the first stage is ahead of the last
+LOOPBACK: Final = "lo"
 RATE: Final = 0.01
+
+
+def layer() -> Any:
+    """Return a layer of the transformer, with new weights."""
+    return nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, dropout=0.0, batch_first=True)
+
+
+def transformer() -> Any:
+    """Return the layers of the model that is trained: an embedding, LAYERS layers and a head."""
+    torch.manual_seed(0)
+    layers = [layer() for _ in range(LAYERS)]
+    return nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *layers, nn.Linear(WIDTH, VOCABULARY))
+
+
+def loss_of(logits: Any, expected: Any) -> Any:
+    """Return how badly each token is predicted from those before it.
+
+    Args:
+        logits: [batch, length, vocabulary].
+        expected: The tokens [batch, length].
+    """
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), expected[:, 1:].flatten())
+
+
+def tokens(*shape: int) -> Any:
+    """Return random tokens, always the same, int64 of this shape."""
+    return torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(1))
+
+
+class Rank:
+    """One of two processes, which also meet in the default group of ``torch.distributed``."""
+
+    def __init__(self, rank: int) -> None:
+        torch.set_num_threads(1)
+        self.rank = rank
+        self.peer = 1 - rank
+
+    def reset(self) -> None:
+        """Return to the state of the beginning."""
+
+    def meet(self, path: str) -> None:
+        """Build the default group with the other rank, over Gloo; they meet in a file."""
+        os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK  # as rcg's groups on one node
+        dist.init_process_group("gloo", init_method=f"file://{path}", rank=self.rank, world_size=2)
 
 
 class Stage(Rank):
@@ -132,3 +182,23 @@ class Stage(Rank):
         return [
             dist.irecv(each, self.peer, tag=number) for number, each in enumerate(self._received)
         ]
+
+
+def compiled(actors: Sequence[Any], transport: str) -> Any:
+    """Compile a training step, bound in the order of 1F1B."""
+    first, last = actors
+    with rcg.dag.InputNode() as batch:
+        hidden = {}
+        losses, done = [], []
+        for number in range(MICROBATCHES + AHEAD):
+            if number < MICROBATCHES:
+                sent = first.forward.bind(batch, number).with_tensor_transport(transport)
+                hidden[number] = sent
+            if number >= AHEAD:
+                at = number - AHEAD
+                both = last.forward_and_backward.options(num_returns=2)
+                loss, gradient = both.bind(hidden[at], batch, at)
+                losses.append(loss)
+                done.append(first.backward.bind(gradient.with_tensor_transport(transport), at))
+        dag = rcg.dag.MultiOutputNode([first.step.bind(*done), last.step.bind(*losses)])
+        return rcg.compile(dag, overlap=True)

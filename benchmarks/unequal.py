@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import time
-from array import array
 from collections.abc import Mapping
 from statistics import median
 from typing import Any, Final
@@ -19,10 +18,8 @@ from typing import Any, Final
 import rcg
 import rcg.dag
 from rcg.bench.contestants import ACTOR_OPTIONS
-from rcg.bench.measure import Pace, Turn, take_rounds
+from rcg.bench.measure import Pace, Turn, batch_turn, take_rounds
 from rcg.bench.record import Figure
-
-__rcg_user__ = True  # see rcg.frames
 
 __all__ = ["measure_unequal_pair", "regret"]
 
@@ -49,14 +46,14 @@ class Device:
     def __init__(self, slowness: int) -> None:
         import torch
 
-        from rcg.bench import models
+        from benchmarks import pipeline
 
         torch.set_num_threads(1)
         torch.manual_seed(0)
         self._torch = torch
-        self._layers = [models.layer().eval() for _ in range(_LAYERS)]
+        self._layers = [pipeline.layer().eval() for _ in range(_LAYERS)]
         self._slowness = slowness
-        self._input = torch.randn(models.BATCH, models.LENGTH, models.WIDTH)
+        self._input = torch.randn(pipeline.BATCH, pipeline.LENGTH, pipeline.WIDTH)
 
     def first(self, _: object) -> Any:
         """Return activations [batch, length, width]."""
@@ -151,13 +148,4 @@ def _run(graph: Any) -> None:
 
 
 def _turn_of(graph: Any) -> Turn:
-    """Return a turn whose samples are mean times of an execution, in ns."""
-
-    def turn(pace: Pace) -> array[int]:
-        for _ in range(pace.warm_up):
-            rcg.get(graph.execute(0))
-        started_ns = time.perf_counter_ns()
-        _run(graph)
-        return array("q", [(time.perf_counter_ns() - started_ns) // _EXECUTIONS])
-
-    return turn
+    return batch_turn(lambda: graph.execute(0), rcg.get, _EXECUTIONS)

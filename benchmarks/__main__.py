@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The experiments, and the command line: that of `rcg.bench`, with its rows and the experiments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+
+from benchmarks import lifetime, scale, tracing
+from benchmarks.failures import measure_failures, measure_transfer_deaths
+from benchmarks.overlap import measure_overlap
+from benchmarks.parallel import PARALLELS, measure_parallel
+from benchmarks.references import measure_references
+from benchmarks.transfers import TRANSFERS, measure_transfer
+from benchmarks.unequal import measure_unequal_pair
+from rcg.bench.__main__ import main as bench
+from rcg.bench.contestants import RayCall, RayGraph, RcgGraph
+from rcg.bench.record import RCG, RCG_FUTEX, Figure
+from rcg.bench.runner import Experiment, Setup
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0, or 2 for a wrong command line."""
+    return bench(arguments, EXPERIMENTS, "benchmarks")
+
+
+def _graphs(setup: Setup) -> dict[str, RcgGraph | RayGraph]:
+    """Return the contestants that compile graphs, each with its default options."""
+    return {
+        contestant.name: contestant
+        for contestant in setup.contestants
+        if isinstance(contestant, RcgGraph | RayGraph) and contestant.name != RCG_FUTEX
+    }
+
+
+def _idle(setup: Setup) -> tuple[Figure, ...]:
+    bare = next(each for each in setup.contestants if isinstance(each, RayCall))
+    return lifetime.measure_idle(_graphs(setup), bare)
+
+
+def _failures(setup: Setup) -> tuple[Figure, ...]:
+    graphs = _graphs(setup)
+    found = measure_failures(graphs)
+    graph = graphs.get(RCG)
+    if isinstance(graph, RcgGraph) and find_spec("torch") is not None:
+        found += (measure_transfer_deaths(graph),)
+    return found
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    *(
+        Experiment(row.name, row.title, partial(measure_transfer, row), is_in_rounds=True)
+        for row in TRANSFERS
+    ),
+    *(
+        Experiment(row.name, row.title, partial(measure_parallel, row), is_in_rounds=True)
+        for row in PARALLELS
+    ),
+    Experiment("idle", "CPU time of a waiting compiled graph", _idle),
+    Experiment(
+        "lifecycle",
+        "time to compile and to tear down",
+        lambda setup: lifetime.measure_lifecycle(_graphs(setup)),
+    ),
+    Experiment(
+        "fresh",
+        "echo on fresh actors, start by start",
+        lambda setup: lifetime.measure_fresh(_graphs(setup)),
+    ),
+    Experiment("failures", "time until the death of an actor is reported", _failures),
+    Experiment(
+        "overlap", "transfers beside computation", lambda _: measure_overlap(), needs=("torch",)
+    ),
+    Experiment(
+        "unequal-pair",
+        "layers on a pair of which one is slower",
+        lambda _: measure_unequal_pair(),
+        needs=("torch",),
+    ),
+    Experiment(
+        "rdt",
+        "tensors by reference in ordinary calls",
+        lambda _: measure_references(),
+        needs=("torch",),
+    ),
+    Experiment(
+        "recorder",
+        "cost of recording an event",
+        lambda _: tracing.measure_recorder(),
+        is_on_ray=False,
+    ),
+    Experiment(
+        "tracing", "cost of recording and of a profile", lambda _: tracing.measure_tracing()
+    ),
+    Experiment(
+        "what_if", "prediction compared with a real run", lambda _: tracing.measure_what_if()
+    ),
+    Experiment(
+        "traces",
+        "analysis of a million events",
+        lambda _: scale.measure_large_trace(),
+        is_on_ray=False,
+    ),
+    Experiment(
+        "planning", "time to plan large graphs", lambda _: scale.measure_planning(), is_on_ray=False
+    ),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
