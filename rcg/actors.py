@@ -35,18 +35,6 @@ from rcg.rdt.methods import CALLED, DECLARED, derived, targets_declared, transpo
 from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
 
-__all__ = [
-    "ActorClass",
-    "ActorHandle",
-    "ActorMethod",
-    "get_actor",
-    "kill",
-    "method",
-    "remote",
-    "unwrap",
-    "wrap_actor",
-]
-
 _OWN_DECLARATIONS = OWN_OPTIONS | {"receive_into"}
 
 Nodes = ClassMethodNode | tuple[ClassMethodNode, ...]

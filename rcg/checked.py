@@ -21,8 +21,6 @@ from typing import Any, Final, NoReturn
 
 from rcg.text import visible
 
-__all__ = ["found", "integer", "items", "parse", "record", "text", "texts", "truth"]
-
 _MAX_VALUES: Final = 2_000_000
 """A value takes up to 72 bytes, so this is the memory that a text of a few megabytes may take."""
 

@@ -16,8 +16,6 @@ from typing import Final
 
 from rcg.version import __version__
 
-__all__ = ["main"]
-
 FINE: Final = 0
 WRONG: Final = 1
 USAGE: Final = 2

@@ -17,14 +17,6 @@ from typing import Any, Final
 
 from rcg.errors import OutOfDescriptors, OutOfThreads
 
-__all__ = [
-    "Descriptor",
-    "close_all",
-    "exhaustion_in",
-    "out_of_descriptors",
-    "telling_exhaustion",
-]
-
 # Of this process, of the machine, and of this user's descriptors that are under way in sockets.
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS)
 _MAX_CHAIN: Final = 16  # of errors that caused each other

@@ -12,8 +12,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-__all__ = ["Displayed", "Mimebundle", "Views", "draw_with", "views"]
-
 Mimebundle = dict[str, str]
 """The forms of an object for a notebook: text and, if there is a picture, HTML without a script."""
 

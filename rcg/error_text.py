@@ -17,17 +17,6 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-__all__ = [
-    "describe_error",
-    "format_error",
-    "is_ctrl_c_possible",
-    "shielded",
-    "shielding",
-    "shortened",
-    "trace_of",
-    "type_name",
-]
-
 _T = TypeVar("_T")
 
 _MAX_CHAIN: Final = 20

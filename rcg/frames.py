@@ -14,8 +14,6 @@ import sys
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-__all__ = ["innermost_of_user", "is_ours", "is_plumbing", "left_out_by_ray"]
-
 _F = TypeVar("_F", bound=Any)
 
 _PACKAGE: Final = __name__.partition(".")[0]

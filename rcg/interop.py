@@ -45,8 +45,6 @@ from rcg.ir.ops import COLLECTIVES
 from rcg.ir.plan import Plan
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 
-__all__ = ["compile", "is_ray_node", "plan", "records_of_ray_dag"]
-
 
 def compile(dag: Any, **options: Unpack[CompileKeywords]) -> CompiledDAG:
     """Compile a DAG and start it on its actors.

@@ -33,8 +33,6 @@ from rcg.runtime.driver.engine import Engine
 from rcg.runtime.refs import CompiledDAGRef
 from rcg.text import visible
 
-__all__ = ["LetGo", "attach"]
-
 _EVENT: Final = "post_run_cell"
 _LATEST: Final = ("_", "__", "___")
 _NUMBERED: Final = re.compile(r"_\d+")

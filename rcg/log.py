@@ -8,8 +8,6 @@ from typing import Final
 
 from rcg.error_text import shielding
 
-__all__ = ["Log"]
-
 _CALLER: Final = 3  # frames from `Logger.log` to the caller
 
 

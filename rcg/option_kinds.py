@@ -17,18 +17,6 @@ from rcg.warn import warn_user
 
 _LONGEST_COST_S: Final = 1e6
 
-__all__ = [
-    "COUNT",
-    "COUNT_OR_NONE",
-    "FLAG",
-    "FLAG_OR_AUTO",
-    "TIMEOUT",
-    "Kind",
-    "checked_cost_s",
-    "choice",
-    "timeout_from_user",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:

@@ -22,38 +22,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from rcg.option_kinds import (
-    COUNT,
-    COUNT_OR_NONE,
-    FLAG,
-    FLAG_OR_AUTO,
-    TIMEOUT,
-    Kind,
-    choice,
-    timeout_from_user,
-)
+from rcg.option_kinds import COUNT, COUNT_OR_NONE, FLAG, FLAG_OR_AUTO, TIMEOUT, Kind, choice
+from rcg.option_kinds import timeout_from_user as timeout_from_user
 from rcg.warn import warn_user
-
-__all__ = [
-    "IGNORED",
-    "OPTIONS",
-    "Deadline",
-    "IgnoredSetting",
-    "Option",
-    "Options",
-    "Overlap",
-    "ThreadChoice",
-    "TlsFiles",
-    "WaitPolicy",
-    "PEER_TIMEOUT",
-    "PORT_RANGE",
-    "is_progress_wanted",
-    "peer_timeout_s",
-    "port_range",
-    "timeout_from_user",
-    "tls_files",
-    "with_attributes",
-]
 
 Overlap = bool | Literal["auto"]
 WaitPolicy = Literal["auto", "futex", "yield", "spin"]

@@ -31,8 +31,6 @@ from rcg.views.html.page import page_of
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Profile"]
-
 
 class Profile:
     """The recorded executions of graphs. Prints as a summary; a notebook shows pictures.

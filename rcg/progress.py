@@ -24,8 +24,6 @@ from typing import Any, Final, Generic, Protocol, Self, TextIO, TypeVar
 
 from rcg.options import is_progress_wanted
 
-__all__ = ["Progress", "progress"]
-
 T = TypeVar("T")
 
 SILENT_S: Final = 1.0

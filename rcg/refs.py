@@ -15,8 +15,6 @@ from rcg.rdt.refs import TensorRef, get_tensors, put_tensors
 from rcg.rdt.transports import OBJECT_STORE
 from rcg.runtime.refs import CompiledDAGRef, get_refs, wait_refs
 
-__all__ = ["cancel", "get", "put", "refuse_compiled_refs", "wait"]
-
 # Nothing wakes a wait for references of both kinds, so it polls, at intervals that grow from the
 # first of these (a result that is about to arrive) to the second (idle CPU below 1 %).
 _MIN_POLL_S: Final = 0.001

@@ -21,18 +21,6 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-__all__ = [
-    "Handover",
-    "Marks",
-    "SideStream",
-    "devices_in_use",
-    "enter_lane",
-    "keep_for_methods",
-    "keep_for_this_thread",
-    "of_type",
-    "take_devices",
-]
-
 _NEEDED: Final = (
     *("Stream", "current_stream", "default_stream", "set_stream"),
     *("current_device", "set_device", "is_available", "is_initialized"),

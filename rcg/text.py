@@ -18,31 +18,6 @@ from collections.abc import Callable, Sequence
 from math import floor, log10
 from typing import Final, TypeVar
 
-__all__ = [
-    # figures
-    "bytes_text",
-    "count_text",
-    "plural",
-    "rate_text",
-    "ratio_text",
-    "share_text",
-    "speed_text",
-    "ticks_of",
-    "time_text",
-    # names
-    "IN_LINE",
-    "brief",
-    "last_number",
-    "short_label",
-    "shown_text",
-    "visible",
-    "whole_numbers",
-    # tables
-    "columns",
-    "cut",
-    "table",
-]
-
 UNKNOWN: Final = "-"
 """Stands for a figure that is not known."""
 

@@ -21,8 +21,6 @@ from typing import Any, TypeVar
 
 from rcg.errors import OutOfThreads
 
-__all__ = ["out_of_threads", "run_together", "start_owner", "start_thread", "to_thread"]
-
 _T = TypeVar("_T")
 
 

@@ -10,8 +10,6 @@ import warnings
 
 from rcg.frames import innermost_of_user
 
-__all__ = ["warn_user"]
-
 
 def warn_user(message: str, category: type[Warning]) -> None:
     """Warn at the innermost frame that is not rcg's."""

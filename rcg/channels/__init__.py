@@ -15,8 +15,6 @@ from rcg.channels.base import Endpoint, FrameReader, FrameWriter, Reader, Writer
 from rcg.errors import InternalError
 from rcg.ir.channels import ChannelSpec
 
-__all__ = ["open_input", "open_output", "open_reader", "open_writer"]
-
 _Opener = TypeVar("_Opener")
 
 _READERS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], Reader]]] = {

@@ -37,27 +37,6 @@ from rcg.serialization import Encoded, Failure
 from rcg.serialization.pinned import Pins
 from rcg.streams import Handover
 
-__all__ = [
-    "Frame",
-    "FrameDamaged",
-    "FrameReader",
-    "FrameWriter",
-    "Frames",
-    "GraphEnded",
-    "Groups",
-    "InputPublisher",
-    "NoMemory",
-    "PartsReader",
-    "PartsWriter",
-    "Reader",
-    "Signal",
-    "TimedOut",
-    "TransferFailed",
-    "Waiter",
-    "Writer",
-    "timeout_ns",
-]
-
 _MAX_S: Final = 1e9  # thirty years, which is still a number of nanoseconds for C
 
 

@@ -25,8 +25,6 @@ from rcg import _native
 from rcg.channels.base import NoMemory
 from rcg.threads import out_of_threads
 
-__all__ = ["Gate", "Links", "Passage", "loss_text"]
-
 
 class Links:
     """A process's connections to the gates of other nodes.

@@ -19,8 +19,6 @@ from rcg.streams import Marks
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["LocalQueue", "LocalReader", "LocalWriter", "open_reader", "open_writer"]
-
 LocalQueue = deque[tuple[int, Any, Marks]]
 """The values that the writer has handed over and the reader has not taken, each with the number of
 its frame, and with what devices must have done before it is used. An interrupt between a frame and

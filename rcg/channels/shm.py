@@ -36,19 +36,6 @@ from rcg.serialization import (
     tuple_of_parts,
 )
 
-__all__ = [
-    "BUFFER_TYPES",
-    "ERRORS",
-    "RingPartsWriter",
-    "RingWriter",
-    "Ticket",
-    "open_input",
-    "open_reader",
-    "open_status_writer",
-    "open_writer",
-    "release",
-]
-
 if (KIND_PICKLE, KIND_BYTES, KIND_FAILURE, KIND_PARTS, KIND_TUPLE) != (
     _native.KIND_PICKLE,
     _native.KIND_BYTES,

@@ -66,20 +66,6 @@ from rcg.streams import keep_for_methods, keep_for_this_thread
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = [
-    "PIECE_BYTES",
-    "TensorReader",
-    "TensorWriter",
-    "calls_of",
-    "copy_of",
-    "failed_transfer",
-    "nowhere",
-    "open_reader",
-    "open_writer",
-    "pieces_of",
-    "room_for",
-]
-
 PIECE_BYTES: Final = 16 << 20
 """So many bytes are sent at once, at most. Larger pieces are not faster; a reader without memory
 needs so much."""

@@ -30,8 +30,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Protocol, Self
 
-__all__ = ["LOOPBACK", "Communicator", "Membership", "ReduceOp", "Store"]
-
 
 class ReduceOp(Enum):
     """How a collective combines the tensors of all ranks, element by element."""

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["check_collected", "check_peer", "check_root", "check_tensors"]
-
 
 def check_tensors(tensors: Iterable[Any]) -> None:
     """Check that the memory of tensors is what they say, from the first element to the last.

@@ -34,8 +34,6 @@ from rcg.errors import CommError, Unavailable
 from rcg.options import Deadline
 from rcg.streams import of_type
 
-__all__ = ["CudaIpcCommunicator", "SharedMemory"]
-
 _REPLY_TAG: Final = 1 << 30  # of replies to messages of a tag below
 _CACHED: Final = 64  # mappings of a rank
 _PLACE: Final = struct.Struct("=64sQQ")  # the handle, where the tensor begins, how long it is

@@ -37,8 +37,6 @@ from rcg.errors import CommError, GroupAborted, OutOfThreads, RcgError
 from rcg.options import Deadline
 from rcg.threads import start_thread
 
-__all__ = ["GlooCommunicator"]
-
 _NO_LIMIT: Final = timedelta(days=3650)
 # Of what Gloo may forget. A process may be suspended, by a debugger, while others wait for it.
 _LIMIT: Final = timedelta(minutes=10)

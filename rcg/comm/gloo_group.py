@@ -41,8 +41,6 @@ from rcg.descriptors import exhaustion_in, out_of_descriptors
 from rcg.errors import CommError, GroupAborted, Unavailable
 from rcg.options import Deadline
 
-__all__ = ["Group", "build", "distributed"]
-
 _CONNECT_TIMEOUT_S: Final = 1.5
 _TIMEOUTS_OF_A_CONNECTION: Final = 5  # Gloo waits for a connection that many times its timeout
 _ATTEMPTS: Final = 5

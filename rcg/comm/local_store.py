@@ -9,8 +9,6 @@ from typing import Any
 
 from rcg.errors import GroupAborted
 
-__all__ = ["LocalStore"]
-
 
 class LocalStore:
     """A ``Store`` for threads; see ``rcg.comm.Store``. ``close`` closes it for all of them.

@@ -6,8 +6,6 @@ from __future__ import annotations
 from rcg.comm.base import Membership
 from rcg.options import Deadline
 
-__all__ = ["exchange"]
-
 
 def exchange(membership: Membership, step: str, value: bytes, deadline: Deadline) -> list[bytes]:
     """Publish a value, and return the values of all ranks; blocks until all have published theirs.

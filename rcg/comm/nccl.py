@@ -36,8 +36,6 @@ from rcg.options import Deadline
 from rcg.streams import SideStream, of_type
 from rcg.threads import start_thread
 
-__all__ = ["NcclCommunicator"]
-
 _MAX_TAG: Final = 1 << 31
 _GLANCE_S: Final = 0.0005
 _LAST_S: Final = 1.0  # for what is queued to be done before a group is destroyed

@@ -38,8 +38,6 @@ from rcg.errors import (
 from rcg.options import Deadline
 from rcg.threads import start_thread
 
-__all__ = ["METHODS", "RaysCommunicator", "RaysOpener", "is_communicator", "missing_methods"]
-
 METHODS: Final = (
     "initialize",
     "get_actor_handles",

@@ -30,8 +30,6 @@ from typing import Any, Final
 
 from rcg.comm.base import ReduceOp
 
-__all__ = ["Reduction", "as_bytes", "reduced", "reduction_of", "unsupported_reduction"]
-
 _FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
 _PARTS: Final = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _WIDER: Final = {"int16": "int32", "uint16": "int32", "uint32": "int64"}

@@ -15,15 +15,6 @@ from typing import Any, Final
 
 from rcg.comm.base import Communicator, Membership
 
-__all__ = [
-    "ACCELERATOR",
-    "Registered",
-    "communicator_names",
-    "device_types",
-    "find_communicator",
-    "register_communicator",
-]
-
 _TORCHS: Final = ("cpu", "cuda")
 # What else a hint may say about a device: no device may have such a name.
 _OTHER_WORDS: Final = frozenset({"default", "gpu"})

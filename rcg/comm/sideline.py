@@ -15,8 +15,6 @@ from typing import Final
 from rcg.options import Deadline
 from rcg.threads import start_thread
 
-__all__ = ["LeftBehind", "Sideline"]
-
 _GLANCE_S: Final = 0.25
 _LAST_S: Final = 0.5  # for what was ended to be over
 

@@ -34,8 +34,6 @@ from rcg.ir.graph import Graph
 from rcg.ir.plan import Plan
 from rcg.options import Overlap
 
-__all__ = ["LEAST_GAIN", "compile_graph"]
-
 LEAST_GAIN: Final = 0.05
 """``overlap="auto"`` overlaps for no less: predictions are not better than that."""
 

@@ -19,8 +19,6 @@ from rcg.ir.costs import CALL, MOVE
 from rcg.ir.ops import Call, Collective, Op, Read, Write
 from rcg.ir.programs import PlanData
 
-__all__ = ["UNIT_NS", "OpCosts"]
-
 UNIT_NS: Final = 1_000_000
 """The length of a call of which nothing is known, where nanoseconds are wanted."""
 

@@ -96,8 +96,6 @@ from rcg.ir.ops import Call, Collective, Op, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
-__all__ = ["LOCAL_SLOTS", "with_lanes"]
-
 LOCAL_SLOTS: Final = 1
 """How many frames a local channel holds. The lane has one more value in its hands, so a transfer
 goes on while a method runs and the next value lies ready: more slots would only take memory."""

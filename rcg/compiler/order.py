@@ -34,8 +34,6 @@ from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ops import Call, Collective, Op, Read, Write
 from rcg.ir.plan import Plan
 
-__all__ = ["Task", "find_order", "has_rendezvous", "tasks_of"]
-
 _TICKS_PER_CALL: Final = 1_000_000
 """Times are whole numbers: sums of fractions would differ in their last digits. Of a plan with
 costs a tick is a nanosecond."""

@@ -42,8 +42,6 @@ from rcg.ir.ops import COLLECTIVES, Build, Call, Input, Op, Output, Pass, Read, 
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
-__all__ = ["place"]
-
 
 def place(
     graph: Graph,

@@ -15,8 +15,6 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE, MAX_LINKS, MAX_PROCESSES
 from rcg.text import plural
 
-__all__ = ["check_room", "has_room"]
-
 
 def check_room(plan: Plan) -> None:
     """Check that the processes of a plan fit on their nodes, and reach the others.

@@ -50,8 +50,6 @@ from rcg.ir.nodes import (
     upstream_of,
 )
 
-__all__ = ["Routes", "find_routes"]
-
 _SHARED_MEMORY: Final = ("auto", "shm")
 """The transports that are shared memory, and between nodes TCP."""
 

@@ -118,8 +118,6 @@ from rcg.ir.ops import Collective, Copy, Free, Input, Op, Output, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
-__all__ = ["schedule", "without_copies"]
-
 
 def schedule(plan: Plan) -> Plan:
     """Return the plan with the ops of every program in running order; idempotent, near linear.

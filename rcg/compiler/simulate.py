@@ -87,14 +87,6 @@ from rcg.ir.ops import Collective, Op, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 
-__all__ = [
-    "Costs",
-    "SimulatedOp",
-    "Simulation",
-    "check_deadlock_free",
-    "simulate",
-]
-
 
 class SimulatedOp(NamedTuple):
     """One op of one execution: from when it could go on until it was done."""

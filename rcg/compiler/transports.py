@@ -25,8 +25,6 @@ from rcg.ir.edges import remote_readers
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import CollectiveCall, Node, TensorHint
 
-__all__ = ["Gpus", "with_transports"]
-
 Gpus = Mapping[str, Sequence[str]]
 """The GPUs that each actor has, by its id; each is named by its node and its number there."""
 

@@ -16,8 +16,6 @@ from rcg.dag.nodes import ClassMethodNode, CollectiveOutputNode, value_record
 from rcg.dag.records import PartRecord, ResultRecord, ValueRecord, next_order
 from rcg.dag.site import find_site
 
-__all__ = ["bind_collective_nodes", "bind_method"]
-
 
 def bind_method(
     handle: Any,

@@ -27,8 +27,6 @@ from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
 from rcg.option_kinds import checked_cost_s
 
-__all__ = ["OWN_OPTIONS", "AsRecord", "bind_call"]
-
 OWN_OPTIONS: Final = frozenset({"cost_s", "tensor_transport"})
 """Options of calls that Ray does not see: it would take the transport for its own."""
 

@@ -31,8 +31,6 @@ from rcg.errors import GraphError
 from rcg.ir.nodes import Site
 from rcg.ir.ops import COLLECTIVES
 
-__all__ = ["AsEntry", "Entry", "Receiver", "bind_collective", "reduction_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Receiver:

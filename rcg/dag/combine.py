@@ -19,8 +19,6 @@ from rcg.comm.base import ReduceOp
 from rcg.comm.reduction import reduced, unsupported_reduction
 from rcg.errors import TensorMismatch
 
-__all__ = ["Combination"]
-
 
 @dataclass(frozen=True, slots=True)
 class Combination:

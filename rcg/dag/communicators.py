@@ -12,8 +12,6 @@ from typing import Any
 
 from rcg import cluster
 
-__all__ = ["actors_by_rank", "positions_by_rank"]
-
 
 def actors_by_rank(communicator: Any) -> Sequence[Any]:
     """Return the handles of a user's communicator in the order of their ranks.

@@ -39,14 +39,6 @@ from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import Located, check_groups, launch, locate
 from rcg.warn import warn_user
 
-__all__ = [
-    "CompileKeywords",
-    "compile_record",
-    "options_from_user",
-    "plan_record",
-    "warn_of_fallbacks",
-]
-
 
 class CompileKeywords(TypedDict, total=False):
     """The keywords of ``compile``, all optional. Timeouts are in seconds, None for no limit.

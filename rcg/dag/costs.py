@@ -23,8 +23,6 @@ from rcg.ir.graph import Graph
 from rcg.ir.nodes import CollectiveCall, MethodCall, Node, Part
 from rcg.option_kinds import checked_cost_s
 
-__all__ = ["GivenCosts", "costs_of_graph"]
-
 _NS_PER_S: Final = 1e9
 
 

@@ -15,8 +15,6 @@ from rcg.errors import GraphError
 from rcg.ir.edges import is_communicator, remote_readers
 from rcg.ir.nodes import GraphData
 
-__all__ = ["CREATE", "DefaultCommunicator"]
-
 _CREATE: Final = "create"
 _INSTEAD: Final = (
     "or specify a communicator or 'create' for _default_communicator when calling "

@@ -17,16 +17,6 @@ from rcg.comm.registry import ACCELERATOR, communicator_names, device_types
 from rcg.errors import GraphError
 from rcg.ir.nodes import Site
 
-__all__ = [
-    "Choice",
-    "Hint",
-    "HintCell",
-    "TorchTensorType",
-    "choice_of",
-    "collective_hint",
-    "tensor_hint",
-]
-
 _DEVICES: Final = {"default": "default", "cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}
 """What a hint may say beside the registered types of devices, and which type that is."""
 _ACCELERATORS: Final = ("nccl", ACCELERATOR)

@@ -33,8 +33,6 @@ from rcg.ir.containers import Template
 from rcg.ir.signature import ExecutionSignature
 from rcg.rdt.calls import held_until, passed, taken_by
 
-__all__ = ["interpret"]
-
 
 def interpret(root: Record, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Submit every call that ``root`` depends on to its actor, in creation order.

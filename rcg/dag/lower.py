@@ -48,8 +48,6 @@ from rcg.ir.nodes import (
 from rcg.ir.plan import Bindings
 from rcg.ir.signature import ExecutionSignature
 
-__all__ = ["lower", "unreached_calls"]
-
 
 def lower(root: Record, default: DefaultCommunicator = CREATE) -> tuple[Graph, Bindings]:
     """Return the graph of everything that ``root`` depends on, and the objects behind its ids.

@@ -36,17 +36,6 @@ if TYPE_CHECKING:
     from rcg.dag.compile import CompileKeywords
     from rcg.runtime.driver.compiled_dag import CompiledDAG
 
-__all__ = [
-    "ClassMethodNode",
-    "CollectiveOutputNode",
-    "DAGNode",
-    "InputAttributeNode",
-    "InputNode",
-    "MultiOutputNode",
-    "ValueNode",
-    "value_record",
-]
-
 _RUN_INSTEAD = "To run the DAG, use .compile().execute(...), or .execute(...) without compiling."
 
 

@@ -23,27 +23,6 @@ from rcg.errors import GraphError
 from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
 
-__all__ = [
-    "AttributeRecord",
-    "CallRecord",
-    "CollectiveRecord",
-    "Constant",
-    "InputRecord",
-    "Member",
-    "Nested",
-    "OutputsRecord",
-    "PartRecord",
-    "Record",
-    "RecordArgument",
-    "ResultRecord",
-    "ValueRecord",
-    "common_source",
-    "label_of",
-    "next_order",
-    "reached_from",
-    "upstream_of",
-]
-
 # Process-wide on purpose: calls on one actor run in the order in which they were bound, whichever
 # copy of its handle they were bound through.
 _orders: Final = itertools.count()

@@ -12,8 +12,6 @@ import sys
 from rcg.frames import innermost_of_user
 from rcg.ir.nodes import Site
 
-__all__ = ["find_site"]
-
 
 def find_site() -> Site:
     """Return the file and line of the innermost frame outside of rcg."""

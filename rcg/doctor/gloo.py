@@ -18,8 +18,6 @@ from rcg.comm.local_store import LocalStore
 from rcg.comm.registry import find_communicator
 from rcg.threads import start_thread
 
-__all__ = ["main"]
-
 ROUNDS: Final = 20
 TIMEOUT_S: Final = 20.0
 

@@ -16,8 +16,6 @@ from rcg.doctor.report import Check, error_line, text_of
 from rcg.doctor.transports import SHM, Ping
 from rcg.text import bytes_text
 
-__all__ = ["check_gpus", "check_machine"]
-
 NVIDIA_TIMEOUT_S: Final = 20
 FEW_DESCRIPTORS: Final = 1024
 

@@ -16,8 +16,6 @@ from rcg.doctor.report import Check, error_line
 from rcg.options import PEER_TIMEOUT, PORT_RANGE, peer_timeout_s, port_range, tls_files
 from rcg.wire.certificates import client_context, server_context
 
-__all__ = ["address_here", "check_nodes"]
-
 _GROUP: Final = "other nodes"
 # Any address that is not of this machine: the kernel only says from where it would connect.
 _ELSEWHERE: Final = ((socket.AF_INET, "8.8.8.8"), (socket.AF_INET6, "2001:4860:4860::8888"))

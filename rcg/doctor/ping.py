@@ -25,8 +25,6 @@ from rcg.runtime.node.node import Node
 from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec
 
-__all__ = ["main"]
-
 ROUNDS: Final = 200
 UNCOUNTED: Final = 20
 BLOCK_BYTES: Final = 1 << 20

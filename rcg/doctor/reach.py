@@ -17,8 +17,6 @@ from rcg.errors import PlacementError
 from rcg.options import PORT_RANGE, port_range
 from rcg.wire.addresses import TcpAddress, connect_tcp, listen_tcp
 
-__all__ = ["listen", "target_of", "try_connect"]
-
 GREETING: Final = b"rcg doctor --listen\n"
 
 _CONNECT_TIMEOUT_S: Final = 3.0

@@ -10,8 +10,6 @@ from typing import Literal
 
 from rcg.version import __version__
 
-__all__ = ["Check", "DoctorReport", "text_of", "error_line"]
-
 State = Literal["ok", "warn", "missing"]
 
 

@@ -18,8 +18,6 @@ from rcg.doctor.report import Check, error_line, text_of
 from rcg.options import Options, is_progress_wanted, peer_timeout_s, port_range, tls_files
 from rcg.version import __version__
 
-__all__ = ["check_ray", "check_versions", "version_of"]
-
 OLDEST_PYTHON: Final = (3, 11)
 OLDEST_RAY: Final = (2, 44)
 

@@ -20,8 +20,6 @@ from rcg.doctor.report import Check, error_line
 from rcg.doctor.software import version_of
 from rcg.text import time_text
 
-__all__ = ["SHM", "Ping", "check_transports", "try_gloo", "try_ping"]
-
 PING_TIMEOUT_S: Final = 60
 SHM: Final = "/dev/shm"
 

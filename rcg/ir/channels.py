@@ -52,23 +52,6 @@ from rcg.ir.fields import (
 )
 from rcg.ir.record import Record
 
-__all__ = [
-    "CHANNEL_KINDS",
-    "LOCAL",
-    "MOST_SLOTS",
-    "RING",
-    "STATUS",
-    "TENSOR",
-    "ActorSpec",
-    "ChannelSpec",
-    "ClusterNode",
-    "Gate",
-    "Group",
-    "Lane",
-    "memory_sources",
-    "slots_for",
-]
-
 RING: Final = "ring"
 """A ring in shared memory on each node where it has an end: one writer, any number of readers."""
 

@@ -27,8 +27,6 @@ from rcg.ir.ops import Call, Collective, Input, Op, Output, Pass
 from rcg.ir.programs import PlanData, Program
 from rcg.text import plural
 
-__all__ = ["check"]
-
 _LIVE, _FREED = 1, 2
 
 _CollectiveKey = tuple[type[Collective], str | None, int | None, str, frozenset[str]]

@@ -24,8 +24,6 @@ from rcg.ir.ops import Op
 from rcg.ir.programs import PlanData, Program
 from rcg.ir.record import Record
 
-__all__ = ["VERSION", "from_json", "to_json"]
-
 VERSION: Final = 2
 
 _KEYS: Final = frozenset(

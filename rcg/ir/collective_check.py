@@ -15,8 +15,6 @@ from rcg.ir.edges import remote_readers
 from rcg.ir.nodes import CollectiveCall, GraphData
 from rcg.ir.ops import COLLECTIVES
 
-__all__ = ["check_collectives"]
-
 
 def check_collectives(graph: GraphData) -> None:
     """Check the collectives of a graph whose nodes are known to refer to each other rightly.

@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 from rcg.errors import GraphError
 from rcg.ir.nodes import Site
 
-__all__ = ["Template"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hole:

@@ -23,8 +23,6 @@ from typing import ClassVar, Final, NamedTuple
 from rcg.ir.fields import CostKind, Nanoseconds, NodeNumber, ProcessId
 from rcg.ir.record import Record
 
-__all__ = ["CALL", "COST_KINDS", "MOVE", "CallCosts", "Cost", "Predicted", "Transfer"]
-
 CALL: Final = "call"
 """The time of a method, or of a rank's part in a collective."""
 

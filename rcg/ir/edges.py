@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from rcg.ir.nodes import CollectiveCall, GraphData, InputValue, MethodCall, TensorHint, upstream_of
 
-__all__ = ["driver_edges", "group_members", "is_communicator", "remote_readers"]
-
 
 def is_communicator(hint: TensorHint | None) -> bool:
     """Return whether a hint asks for a communicator, whatever the actors' nodes."""

@@ -13,16 +13,6 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 import rcg.checked as checked
 from rcg.ir.line import Line
 
-__all__ = [
-    "FieldType",
-    "ListType",
-    "Use",
-    "refuse",
-    "stored_list",
-    "stored_number",
-    "stored_text",
-]
-
 _T = TypeVar("_T")
 
 _LARGEST: Final = 1 << 53

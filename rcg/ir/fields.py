@@ -30,48 +30,6 @@ from rcg.ir.ids import is_id
 from rcg.ir.line import Line, name_text
 from rcg.ir.operands import Const, Operand, Slot, operand
 
-__all__ = [
-    "ActorId",
-    "Backend",
-    "ChannelId",
-    "ChannelKind",
-    "ChannelPassed",
-    "ChannelRead",
-    "ChannelWritten",
-    "ChannelsRead",
-    "ChannelsWritten",
-    "CommunicatorId",
-    "CostKind",
-    "Device",
-    "GateId",
-    "GroupId",
-    "GroupUsed",
-    "InputKey",
-    "IsDirect",
-    "IsStatic",
-    "Keywords",
-    "LaneId",
-    "MethodName",
-    "Nanoseconds",
-    "NodeId",
-    "NodeNumber",
-    "NodeNumbers",
-    "OptionalGroup",
-    "Positional",
-    "ProcessId",
-    "ProcessIds",
-    "Quoted",
-    "Reduction",
-    "Root",
-    "SlotCount",
-    "SlotMade",
-    "SlotUsed",
-    "SlotsIfAny",
-    "SlotsMade",
-    "SlotsUsed",
-    "TemplateId",
-]
-
 
 class _Number(FieldType[int]):
     def text(self, value: int) -> str:

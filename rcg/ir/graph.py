@@ -31,8 +31,6 @@ from dataclasses import dataclass
 from rcg.ir.graph_check import check
 from rcg.ir.nodes import GraphData
 
-__all__ = ["Graph"]
-
 
 @dataclass(frozen=True, slots=True)
 class Graph(GraphData):

@@ -17,8 +17,6 @@ from rcg.ir.nodes import (
     upstream_of,
 )
 
-__all__ = ["check"]
-
 
 def check(graph: GraphData) -> None:
     """Check a graph.

@@ -21,8 +21,6 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["DRIVER", "IDS", "PLAIN_NAME", "is_id"]
-
 DRIVER: Final = "driver"
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

@@ -21,8 +21,6 @@ from typing import Final, NoReturn, cast
 
 from rcg.ir.ids import IDS, PLAIN_NAME
 
-__all__ = ["Line", "name_text"]
-
 _PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
     **IDS,
     "word": re.compile(r"[a-zA-Z]+"),

@@ -16,8 +16,6 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op, Pass
 from rcg.ir.programs import FIRST_NODE, MAX_PROCESSES, PlanData
 
-__all__ = ["check_gates", "check_nodes"]
-
 
 def check_nodes(plan: PlanData) -> None:
     """Check that each process of a plan is on one node, and that no node has too many.

@@ -13,23 +13,6 @@ from dataclasses import dataclass
 from rcg.errors import GraphError
 from rcg.ir.channels import ActorSpec
 
-__all__ = [
-    "Argument",
-    "CollectiveCall",
-    "CommunicatorSpec",
-    "ConstArg",
-    "GraphData",
-    "InputValue",
-    "MethodCall",
-    "NestedArg",
-    "Node",
-    "NodeArg",
-    "Part",
-    "Site",
-    "TensorHint",
-    "upstream_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Site:

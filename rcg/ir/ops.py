@@ -54,27 +54,6 @@ from rcg.ir.fields import (
 )
 from rcg.ir.record import Record
 
-__all__ = [
-    "COLLECTIVES",
-    "AllGather",
-    "AllReduce",
-    "Broadcast",
-    "Build",
-    "Call",
-    "Collective",
-    "Copy",
-    "Free",
-    "Gather",
-    "Input",
-    "Op",
-    "Output",
-    "Pass",
-    "Read",
-    "Reduce",
-    "ReduceScatter",
-    "Write",
-]
-
 _Find = Callable[[Any], tuple[Any, ...]]
 """Finds something in an op, or in the value of one of its fields."""
 

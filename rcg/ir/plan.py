@@ -44,8 +44,6 @@ from rcg.ir.channels import LOCAL, ChannelSpec, memory_sources
 from rcg.ir.check import check
 from rcg.ir.programs import PlanData, Program
 
-__all__ = ["Bindings", "Plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan(PlanData, Displayed):

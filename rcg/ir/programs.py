@@ -14,8 +14,6 @@ from rcg.ir.costs import Cost, Predicted
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Free, Op
 
-__all__ = ["FIRST_NODE", "MAX_LINKS", "MAX_PROCESSES", "PlanData", "Program"]
-
 FIRST_NODE: Final = "n0"
 """The driver's node, which is the only one of a plan that names none."""
 

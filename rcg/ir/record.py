@@ -31,8 +31,6 @@ import rcg.checked as checked
 from rcg.ir.field_type import FieldType, ListType
 from rcg.ir.line import Line
 
-__all__ = ["Record"]
-
 _Fields = tuple[tuple[str, FieldType[Any]], ...]
 _Piece = str | _Fields
 """A part of a form: text, or the fields in one pair of braces."""

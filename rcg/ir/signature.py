@@ -13,8 +13,6 @@ from typing import Any
 
 from rcg.errors import GraphError
 
-__all__ = ["ExecutionSignature", "Key"]
-
 # What an input carries: a position, a name, or None for the whole input.
 Key = int | str | None
 

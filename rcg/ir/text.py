@@ -18,8 +18,6 @@ from rcg.ir.ops import Op
 from rcg.ir.programs import PlanData, Program
 from rcg.ir.record import Record
 
-__all__ = ["parse", "text_of"]
-
 _RECORDS: Final[Mapping[str, type[Record]]] = {
     record.keyword: record
     for record in (ActorSpec, ClusterNode, Lane, Gate, Group, ChannelSpec, Cost, Predicted)

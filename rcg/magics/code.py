@@ -9,8 +9,6 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["Code"]
-
 
 class Code:
     """The compiled code of a cell. Its variables stay in the user's namespace."""

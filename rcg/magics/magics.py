@@ -55,8 +55,6 @@ from rcg.runtime.observe.report import Reports
 from rcg.text import visible
 from rcg.trace.trace import Trace
 
-__all__ = ["RcgMagics", "load"]
-
 _MAX_RUNS: Final = 1_000_000  # of the code that is profiled
 _MIN_INTERVAL_S: Final = 0.05
 _MAX_INTERVAL_S: Final = 86_400

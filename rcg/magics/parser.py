@@ -13,18 +13,6 @@ from IPython.core.error import UsageError
 
 from rcg.text import visible
 
-__all__ = [
-    "HelpPrinted",
-    "MagicParser",
-    "cut",
-    "first_line",
-    "number_text",
-    "parser_of",
-    "quoted",
-    "seconds",
-    "whole_number",
-]
-
 _MAX_ERROR_CHARS: Final = 200
 _MAX_QUOTED_CHARS: Final = 80  # of what the user wrote
 

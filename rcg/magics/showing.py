@@ -17,18 +17,6 @@ from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topology_picture
 
-__all__ = [
-    "MAX_WIDGETS",
-    "display_pictures",
-    "display_widgets",
-    "load_widgets",
-    "print_idle",
-    "print_more",
-    "schedules",
-    "topologies",
-    "with_executions",
-]
-
 MAX_WIDGETS: Final = 3  # at once
 _MAX_GRAPHS: Final = 6  # whose pictures are shown at once
 _MAX_INFLIGHT: Final = 10  # for a plan without a compiled graph

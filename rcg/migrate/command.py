@@ -17,8 +17,6 @@ from rcg.migrate.stars import Neighbours
 if TYPE_CHECKING:
     from rcg.migrate.rewrite import Rewritten
 
-__all__ = ["migrate"]
-
 DONE: Final = 0  # nothing to change, or changes are written
 PENDING: Final = 1  # a diff was printed
 FAILED: Final = 2  # a path failed, or libcst is missing

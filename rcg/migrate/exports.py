@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Exports", "exports_of"]
-
 PACKAGE: Final = Path(__file__).parents[1]
 
 

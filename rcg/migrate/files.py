@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FileError", "Source", "find", "read", "unique", "write"]
-
 _SUFFIXES: Final = (".py", ".ipynb")
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 

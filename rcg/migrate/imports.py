@@ -7,22 +7,6 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-__all__ = [
-    "aliases_of",
-    "bound_name",
-    "dotted",
-    "dotted_node",
-    "has_only_imports",
-    "imports_star",
-    "moved_alias",
-    "name_after_as",
-    "name_bound_to_rcg",
-    "names_bound_by",
-    "with_module",
-    "with_names",
-    "without_comma",
-]
-
 
 def dotted(node: cst.CSTNode | None) -> str:
     """Return `a.b.c` for names and attributes of names, "" for anything else."""

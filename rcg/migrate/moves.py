@@ -22,8 +22,6 @@ from typing import Final
 
 from rcg.migrate.exports import exports_of
 
-__all__ = ["ImportMove", "NameMove", "home_of", "move_import", "move_name", "move_star"]
-
 # The modules of Ray whose names rcg has, and the module of rcg that has them.
 _HOMES: Final = {
     "ray": "rcg",

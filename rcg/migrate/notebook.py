@@ -17,8 +17,6 @@ from rcg.migrate.remarks import Remark
 from rcg.migrate.rewrite import Rewritten, SourceError, rewrite
 from rcg.migrate.stars import unknown
 
-__all__ = ["rewrite_notebook"]
-
 # Cell magics whose cell is Python that runs in the namespace of the notebook.
 _PYTHON_CELLS: Final = frozenset({"capture", "prun", "rcg_profile", "time", "timeit"})
 _MAGIC_LINE: Final = re.compile(r"^(\s*)([%!?].*|[^\s#'\"][^#'\"]*\?|.*?=\s*[%!].*)$")

@@ -15,8 +15,6 @@ from rcg.migrate.exports import exports_of
 from rcg.migrate.imports import dotted
 from rcg.migrate.moves import home_of
 
-__all__ = ["Remark", "remarks_on_uses"]
-
 # The last part of the names of functions whose string argument names a module or an attribute.
 _TAKES_A_PATH: Final = frozenset(
     {

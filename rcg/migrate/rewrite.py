@@ -32,8 +32,6 @@ from rcg.migrate.remarks import Remark, remarks_on_uses
 from rcg.migrate.stars import unknown
 from rcg.migrate.syntax import is_too_deep
 
-__all__ = ["Rewritten", "SourceError", "rewrite"]
-
 
 class SourceError(ValueError):
     """The text is not Python, or it is nested too deeply to be parsed.

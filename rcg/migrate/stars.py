@@ -15,8 +15,6 @@ from pathlib import Path
 
 from rcg.migrate.syntax import parse
 
-__all__ = ["Neighbours", "unknown"]
-
 
 def unknown(module: str) -> str:
     """Return what importing ``*`` from a module may do to ``ray`` if its file is not known."""

@@ -6,8 +6,6 @@ from __future__ import annotations
 import ast
 import warnings
 
-__all__ = ["is_too_deep", "parse"]
-
 
 def parse(source: str | bytes) -> ast.Module:
     """Parse a text.

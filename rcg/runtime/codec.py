@@ -11,8 +11,6 @@ from rcg.channels.shm import BUFFER_TYPES
 from rcg.serialization import Codec
 from rcg.serialization import array_types as registered_types
 
-__all__ = ["make_codec"]
-
 
 def make_codec(array_types: Mapping[type, Any] | None = None) -> Codec:
     """Return a codec that knows Ray's pickler, its opaque types, and the arrays of this process.

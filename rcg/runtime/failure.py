@@ -38,16 +38,6 @@ from rcg.frames import is_plumbing
 from rcg.serialization import Failure
 from rcg.threads import start_thread
 
-__all__ = [
-    "Origin",
-    "capture",
-    "capture_own",
-    "error_of_unpickling",
-    "smaller_failures",
-    "summary_of",
-    "to_exception",
-]
-
 # To so many characters each text of a failure is cut down, one after the other, until it fits.
 _SHORTER: Final = (8_000, 1_000, 100)
 

@@ -19,8 +19,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["IDLE_S", "LARGE_BYTES", "MUCH_BYTES", "give_back_heap"]
-
 LARGE_BYTES: Final = 128 << 10
 """What the C library may take from the system by itself: at first all larger blocks."""
 

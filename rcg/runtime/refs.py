@@ -19,24 +19,6 @@ from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.sleepers import emptied
 from rcg.serialization import Failure
 
-__all__ = [
-    "FAILED",
-    "NEW",
-    "PENDING",
-    "READY",
-    "Arrivals",
-    "CompiledDAGFuture",
-    "CompiledDAGRef",
-    "ResultSource",
-    "TwinRef",
-    "confirm",
-    "get_refs",
-    "refs_of",
-    "take_arrived",
-    "timed_out",
-    "wait_refs",
-]
-
 # A get of several refs waits this long for one before it looks whether another has failed.
 # First this long, then longer and longer.
 _MIN_POLL_S: Final = 0.002

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from rcg.options import Deadline
 
-__all__ = ["Sleepers", "emptied", "set_done"]
-
 _RELEASE: Final[Callable[[Any], None]] = _thread.LockType.release
 
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from rcg.serialization.encoded import PROTOCOL
 
-__all__ = ["is_plain_array", "rebuild_numbers", "reduce_array", "reduce_buffer"]
-
 _NUMBERS: Final = frozenset("biufc")
 
 

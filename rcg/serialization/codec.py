@@ -43,8 +43,6 @@ from rcg.serialization.lone import loads, lone_array, lone_tensor
 from rcg.serialization.pinned import Pins
 from rcg.serialization.tensors import Described, Storages, TensorBytes
 
-__all__ = ["Codec", "loads_to", "loads_with"]
-
 _ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytearray, range})
 _BY_NAME_ELSEWHERE: Final = b"__main__"
 _MAX_SEARCH_DEPTH: Final = 20

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from rcg.streams import keep_for_methods
 
-__all__ = ["EVERY_DEVICE", "delivered", "device_of", "moved_to", "target_device"]
-
 
 class _Every:
     def __contains__(self, device: object) -> bool:

@@ -8,22 +8,6 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = [
-    "KIND_BYTES",
-    "KIND_FAILURE",
-    "KIND_PARTS",
-    "KIND_PICKLE",
-    "KIND_TUPLE",
-    "PROTOCOL",
-    "Encoded",
-    "Failure",
-    "encoded_failure",
-    "join_parts",
-    "size_of",
-    "tuple_of_parts",
-    "written_to",
-]
-
 PROTOCOL: Final = 5
 # Types of immutable values whose unpickling runs no code and cannot fail, so that several of them
 # may share one pickle.

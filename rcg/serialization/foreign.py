@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from rcg.errors import Unavailable
 
-__all__ = ["FromDlpack", "array_types", "import_torch", "reducer_of", "register_array_type"]
-
 FromDlpack = Callable[[Any], Any]
 """Makes an array of a library from an object with ``__dlpack__``; importable by name."""
 

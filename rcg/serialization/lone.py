@@ -19,8 +19,6 @@ from rcg.serialization.arrays import is_plain_array, rebuild_numbers
 from rcg.serialization.encoded import KIND_PICKLE, PROTOCOL, Encoded
 from rcg.serialization.tensors import bytes_of_whole, is_whole, rebuild_tensor, tensor_type
 
-__all__ = ["loads", "lone_array", "lone_tensor"]
-
 _MOST: Final = 256  # pickles that are kept; a program has few shapes, or too many to keep
 
 _calls: Final[dict[bytes, tuple[Callable[..., Any], tuple[Any, ...]]]] = {}  # of a known pickle

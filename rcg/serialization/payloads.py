@@ -30,18 +30,6 @@ from rcg.serialization.devices import device_of
 from rcg.serialization.encoded import PROTOCOL, Encoded, written_to
 from rcg.serialization.tensors import Described, DeviceBytes, is_dense, lacking, tensor_type
 
-__all__ = [
-    "LoneTable",
-    "Skeleton",
-    "Table",
-    "bytes_of",
-    "check_direct",
-    "described_text",
-    "is_plain_tensor",
-    "put_back",
-    "take_out",
-]
-
 _WORD: Final = 8
 
 

@@ -31,8 +31,6 @@ from typing import Any, Final, Protocol
 from rcg.error_text import describe_error
 from rcg.log import Log
 
-__all__ = ["REGISTRARS", "Pins", "Registrar"]
-
 _log = Log()
 
 _PORTABLE: Final = 1  # cudaHostRegisterPortable: for all devices of the process

@@ -29,19 +29,6 @@ import numpy as np
 from rcg.serialization.devices import delivered, device_of
 from rcg.serialization.encoded import PROTOCOL
 
-__all__ = [
-    "Described",
-    "DeviceBytes",
-    "Storages",
-    "TensorBytes",
-    "bytes_of_whole",
-    "is_dense",
-    "is_whole",
-    "lacking",
-    "rebuild_tensor",
-    "tensor_type",
-]
-
 Described = tuple[str, tuple[int, ...]]
 """The dtype and the shape of a tensor: ``("float32", (3, 4))``."""
 

@@ -22,8 +22,6 @@ from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
 from rcg.errors import CommError, GroupAborted, RcgError
 from rcg.options import Deadline
 
-__all__ = ["LocalCommunicator", "OrderedLocalCommunicator"]
-
 _MAX_TAG: Final = (1 << 31) - 1
 
 

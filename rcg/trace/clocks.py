@@ -22,8 +22,6 @@ from typing import NamedTuple
 
 from rcg.trace.model import Clock
 
-__all__ = ["Exchange", "clock_identity", "clock_of", "now_ns"]
-
 
 def now_ns() -> int:
     """Return the clock that the native core records with, in nanoseconds."""

@@ -34,19 +34,6 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.text import plural
 
-__all__ = [
-    "EVENT",
-    "NO_PEER",
-    "SPAN_BASE",
-    "Clock",
-    "Events",
-    "GraphTrace",
-    "LaneTrace",
-    "OpenOp",
-    "Recording",
-    "TensorTransfer",
-]
-
 EVENT: Final = np.dtype(
     [
         ("start_ns", "<i8"),

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from rcg.ir.plan import Plan
 
-__all__ = ["SPAN", "UNKNOWN", "actor_labels"]
-
 SPAN = "span"
 """The word for a user's span. The words for ops are ``Op.word``."""
 

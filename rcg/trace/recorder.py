@@ -15,8 +15,6 @@ import numpy as np
 from rcg import _native
 from rcg.trace.model import EVENT, Events
 
-__all__ = ["Counters", "Now", "Recorder", "State", "counters_of", "events_from", "now_of"]
-
 
 class State(enum.IntEnum):
     """The state of a process, according to its recorder."""

@@ -17,8 +17,6 @@ from typing import Final
 
 from rcg import _native
 
-__all__ = ["SpanWriter", "here", "span"]
-
 
 class SpanWriter:
     """Writes the spans of one process of a graph.

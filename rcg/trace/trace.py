@@ -18,8 +18,6 @@ from rcg.trace.model import Recording
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Trace"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace(Recording):

@@ -22,8 +22,6 @@ from rcg.views.data.topology import topology_of
 from rcg.views.html import findings, mimebundle
 from rcg.views.visualize import visualize
 
-__all__ = ["VIEWS"]
-
 
 @singledispatch
 def _shown(thing: object) -> Mimebundle:

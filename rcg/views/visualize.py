@@ -20,8 +20,6 @@ from rcg.views.text.ascii import ascii_of
 from rcg.views.text.dot import dot_of
 from rcg.warn import warn_user
 
-__all__ = ["FORMATS", "visualize"]
-
 _DRAWN_BY_GRAPHVIZ: Final = (
     "png",
     "pdf",

@@ -20,8 +20,6 @@ from rcg.errors import PlacementError
 from rcg.options import PORT_RANGE
 from rcg.wire.forks import closed_in_children
 
-__all__ = ["TcpAddress", "connect_tcp", "ends_of", "is_tcp", "listen_tcp"]
-
 _SCHEME: Final = "tcp://"
 _BACKLOG: Final = 128
 _KIND: Final = socket.SOCK_STREAM | socket.SOCK_CLOEXEC

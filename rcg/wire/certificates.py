@@ -11,8 +11,6 @@ import ssl
 
 from rcg.options import TlsFiles
 
-__all__ = ["client_context", "server_context"]
-
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
     """Return what a listener needs to know.

@@ -29,8 +29,6 @@ from typing import (
     get_type_hints,
 )
 
-__all__ = ["Message", "decode", "encode", "message"]
-
 
 class Message:
     """The base class of all messages."""

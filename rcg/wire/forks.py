@@ -13,8 +13,6 @@ import socket
 import weakref
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["closed_in_children", "forget_accepted"]
-
 
 class _Closable(Protocol):
     def close(self) -> Any: ...

@@ -21,8 +21,6 @@ import socket
 import struct
 from typing import Final
 
-__all__ = ["has_unsent", "is_cut", "keep_alive", "lift_limit", "restore_limit"]
-
 _INTERVALS: Final = 3  # silence for one of these makes the kernel ask
 _PROBES_PER_INTERVAL: Final = 5
 _INFO: Final = struct.Struct("8B13I")  # the beginning of Linux's ``struct tcp_info``

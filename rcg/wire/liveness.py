@@ -11,15 +11,6 @@ from typing import Final
 
 from rcg.descriptors import Descriptor, exhaustion_in
 
-__all__ = [
-    "EXIT_TIMEOUT_S",
-    "Ending",
-    "How",
-    "ends_within",
-    "how_it_ended",
-    "pidfd_of",
-]
-
 # How long after its connection a process may take to end: the kernel closes sockets first.
 EXIT_TIMEOUT_S: Final = 0.25
 

@@ -45,8 +45,6 @@ from rcg.threads import out_of_threads
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
-__all__ = ["BODY", "MAX_MESSAGE_BYTES", "UNREACHABLE", "LargeBody", "PacketStream", "peer_name"]
-
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """The most bytes of a message, of whatever socket."""
 

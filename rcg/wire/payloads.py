@@ -25,17 +25,6 @@ from rcg.wire.messages import Carrying, Message
 from rcg.wire.packets import LargeBody, PacketStream
 from rcg.wire.sockets import Connection, Received
 
-__all__ = [
-    "Payload",
-    "PreparedPayloads",
-    "Room",
-    "open_buffers",
-    "open_payloads",
-    "room_for",
-    "send_buffers",
-    "send_payloads",
-]
-
 # With the message's JSON this stays below the limit of a message.
 _MAX_INLINE_BYTES: Final = 32 * 1024
 _ALIGNMENT: Final = 64

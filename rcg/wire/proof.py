@@ -23,8 +23,6 @@ from typing import Final
 from rcg.wire.codec import decode, encode
 from rcg.wire.messages import Challenge, Opening, Prove, Proven
 
-__all__ = ["answer", "challenge", "is_answer", "is_proof", "opening_of", "prove"]
-
 _NONCE_BYTES: Final = 32
 _OPENS: Final = "rcg opens"
 _ANSWERS: Final = "rcg answers"

@@ -24,21 +24,6 @@ from rcg.options import Deadline
 from rcg.wire.codec import Message, decode, encode
 from rcg.wire.packets import BODY, MAX_MESSAGE_BYTES, PacketStream
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "Connection",
-    "Received",
-    "Waiter",
-    "connect",
-    "listen",
-    "packed",
-    "peer_name_of",
-    "peer_of",
-    "receive",
-    "send",
-    "wait_for_message",
-]
-
 Connection = socket.socket | PacketStream
 """A local socket, or a connection to another node."""
 

@@ -23,8 +23,6 @@ from rcg.threads import start_owner
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
-__all__ = ["secured", "shake_hands"]
-
 _PIECE_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 5.0  # between looks at a connection that takes nothing
 

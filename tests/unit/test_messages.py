@@ -54,14 +54,6 @@ JSON = st.recursive(
 )
 
 
-def test_these_are_all_messages() -> None:
-    assert {kind.__name__ for kind in KINDS} == set(messages.__all__) - {
-        "Message",
-        "Opening",
-        "Carrying",
-    }
-
-
 @given(messages_with(CLEAN))
 def test_every_message_comes_back_as_it_was(sent: Any) -> None:
     data = encode(sent)

@@ -146,7 +146,7 @@ JOIN = messages.JoinGroup(
     secrets=(),
 )
 ASKED = [JOIN, messages.SendTensors(number=2, key="k"), messages.Execute(number=3)]
-KINDS = [getattr(messages, name) for name in messages.__all__]
+KINDS = [each for each in vars(messages).values() if isinstance(each, type)]
 OPENINGS = [
     kind(**{each.name: 0 if each.name == "pid" else "x" for each in fields(kind)})
     for kind in KINDS

@@ -37,8 +37,6 @@ from rcg.serialization import Failure
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["collective_step"]
-
 
 class _Running(Protocol):
     """The loop, as far as a collective needs it; see ``steps.Running``."""

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["Coroutines"]
-
 _EVENT_LOOP: Final = "asyncio.events"  # the module that runs the steps of a coroutine
 
 

@@ -30,8 +30,6 @@ from rcg.text import plural
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["Described", "Exchange", "NoResult", "Rank", "exchange_of", "status_of"]
-
 
 # A tensor of this size is combined by itself, so that it need not be copied to others. All ranks
 # must come to the same pieces, whoever of them may overwrite its tensor.

@@ -12,8 +12,6 @@ from typing import Literal, NamedTuple
 
 from rcg.ir.ops import Op
 
-__all__ = ["Failpoint", "on_failpoint", "reach"]
-
 
 class Failpoint(NamedTuple):
     """A named point that a loop has reached.

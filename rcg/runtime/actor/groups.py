@@ -21,8 +21,6 @@ from rcg.ir.channels import Group
 from rcg.runtime.actor import failpoints
 from rcg.serialization.foreign import import_torch
 
-__all__ = ["GroupStart", "OpenGroups", "Opener", "graphs_that_queue"]
-
 _OPERATIONS: Final = frozenset(
     ("send", "recv", "broadcast", "allreduce", "allgather", "reducescatter", "reduce", "gather")
 )

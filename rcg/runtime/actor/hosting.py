@@ -23,8 +23,6 @@ from rcg.runtime.control.node_control import NodeControl
 from rcg.runtime.failure import capture_own
 from rcg.runtime.node.host import NodeHost
 
-__all__ = ["open_node", "refusal", "senders_to"]
-
 
 def open_node(instance: Any, spec: HostStart) -> str:
     """Host this node for a graph, until the connection to the driver ends.

@@ -50,8 +50,6 @@ from rcg.trace.clocks import now_ns
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["Loop"]
-
 _log = Log()
 
 # A communicator reports a peer's death before the driver does. After this long it was none.

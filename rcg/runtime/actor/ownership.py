@@ -24,8 +24,6 @@ from rcg.serialization.tensors import tensor_type
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["is_held_only_by", "may_overwrite"]
-
 
 def may_overwrite(holder: Sequence[Any], index: int) -> bool:
     """Return whether nothing can see what is written over the tensor ``holder[index]``."""

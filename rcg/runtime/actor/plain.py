@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["PLAIN", "plain_of"]
-
 PLAIN: Final = "__rcg_plain__"
 """The attribute of a function that has the user's own."""
 

@@ -14,8 +14,6 @@ from rcg.options import Options
 from rcg.runtime.actor.groups import GroupStart
 from rcg.runtime.node.layout import Layout
 
-__all__ = ["HostStart", "Start"]
-
 
 @dataclass(frozen=True, slots=True)
 class HostStart:

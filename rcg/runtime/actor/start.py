@@ -40,8 +40,6 @@ from rcg.version import __version__
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["check_version", "inspect_actor", "start"]
-
 
 # Ray hides the GPUs of an actor that asked for none, unless it is told not to.
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"

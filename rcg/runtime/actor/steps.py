@@ -57,8 +57,6 @@ from rcg.serialization.tensors import lacking, tensor_type
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["Running", "Steps"]
-
 # A loop that found nothing to read for this long gives its free memory back, once.
 _IDLE_TRIM_NS: Final = int(IDLE_S * 1e9)
 

@@ -26,8 +26,6 @@ from rcg.trace.clocks import now_ns
 
 __rcg_plumbing__ = True  # see rcg.frames
 
-__all__ = ["Marks", "TorchEvent", "spans_of", "torch_profiling"]
-
 _MARK: Final = "rcg "
 _MAX_EVENTS: Final = 200_000  # of one loop
 # So many are written at once; in between, the profile's thread copies them from the recorder.

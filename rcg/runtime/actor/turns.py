@@ -12,8 +12,6 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-__all__ = ["Turns", "turns"]
-
 
 class Turns:
     """The lock of an actor, and the graphs whose loops wait for it. Any thread."""

@@ -38,6 +38,7 @@ from rcg.wire.messages import (
     Welcome,
     Where,
 )
+from rcg.wire.packets import MAX_MESSAGE_BYTES
 from rcg.wire.sockets import Received
 
 __all__ = ["ControlClient", "Watched"]
@@ -48,7 +49,7 @@ _MAX_DESCRIPTORS: Final = 128
 _MAX_FRAMES: Final = 40
 _MAX_LINE: Final = 400
 _MAX_TEXT: Final = 16_000
-_MAX_JSON_BYTES: Final = sockets.MAX_MESSAGE_BYTES * 3 // 8  # a host quotes it once more
+_MAX_JSON_BYTES: Final = MAX_MESSAGE_BYTES * 3 // 8  # a host quotes it once more
 
 
 class Watched(Protocol):

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-__all__ = ["Admission", "Ledger"]
-
 # An input of more than this share of the cap has its execution go alone, until one is complete.
 _LARGE_INPUT_SHARE: Final = 16
 # What was learned from the largest execution fades by this share with each look at smaller ones.

@@ -18,8 +18,6 @@ from rcg.options import Deadline
 from rcg.runtime.driver.session import Session
 from rcg.version import __version__
 
-__all__ = ["Methods", "Named", "answer_of", "gather"]
-
 _log = Log()
 
 # After this long, compiling says which actors have not answered.

@@ -22,8 +22,6 @@ from rcg.runtime.driver.session import Session
 from rcg.runtime.sleepers import emptied, set_done
 from rcg.threads import start_thread
 
-__all__ = ["AsyncioBridge", "SubmissionQueue"]
-
 _NEVER: Final = 1 << 62  # an execution that never comes
 
 _Waiter = tuple[OutputBuffer, int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]

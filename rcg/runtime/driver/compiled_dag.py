@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rcg.runtime.observe.profiler import Profiler
     from rcg.trace.trace import Trace
 
-__all__ = ["CompiledDAG"]
-
 _log = Log()
 
 

@@ -50,8 +50,6 @@ from rcg.runtime.remote.server import HandleServer
 from rcg.serialization import Encoded, Failure
 from rcg.threads import to_thread
 
-__all__ = ["Engine"]
-
 # An await lets the event loop turn so often before it brings in the waiting thread, which costs two
 # changes of thread; results are often microseconds away.
 _MAX_LOOP_TURNS: Final = 20

@@ -12,8 +12,6 @@ from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.serialization import Encoded
 
-__all__ = ["ResultFeed"]
-
 
 class ResultFeed:
     """Waits for results of a graph on behalf of handles.

@@ -19,8 +19,6 @@ from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from rcg.runtime.actor.groups import Opener
 
-__all__ = ["Owned", "check_gpus", "check_queues"]
-
 _CUDA: Final = frozenset({"cuda"})
 
 

@@ -47,8 +47,6 @@ from rcg.runtime.node.node import ABI_VERSION
 from rcg.serialization import array_types
 from rcg.version import __version__
 
-__all__ = ["Located", "check_groups", "launch", "locate"]
-
 # Between two checks for loops that have connected.
 _CONNECTED_POLL_S: Final = 0.005
 

@@ -18,8 +18,6 @@ from rcg.runtime.observe.report import Reports
 if TYPE_CHECKING:
     from rcg.runtime.observe.profiler import Profiler
 
-__all__ = ["live_graphs", "main_threads_taken", "profile_all", "report_all", "teardown_all"]
-
 _log = Log()
 
 

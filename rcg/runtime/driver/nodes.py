@@ -25,8 +25,6 @@ from rcg.runtime.driver.session import Session
 from rcg.runtime.node.node import ABI_VERSION
 from rcg.version import __version__
 
-__all__ = ["Hosts", "crossings_of", "open_nodes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Hosts:

@@ -21,8 +21,6 @@ from rcg.runtime.failure import error_of_unpickling
 from rcg.runtime.refs import FAILED, PENDING, READY, take_arrived
 from rcg.serialization import Failure
 
-__all__ = ["OutputBuffer", "Result"]
-
 # Two threads that get the same ref at the same moment: the second looks this often whether the
 # first has decoded it, and so often at most. Then it decodes, too: the first may be in code that
 # waits for the second.

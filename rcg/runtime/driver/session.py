@@ -45,8 +45,6 @@ from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import Opening
 from rcg.wire.sockets import Connection
 
-__all__ = ["Session"]
-
 _log = Log()
 
 # How long to wait for Ray's explanation of a death that the kernel has already reported.

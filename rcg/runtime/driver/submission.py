@@ -27,8 +27,6 @@ from rcg.runtime.driver.window import Window
 from rcg.serialization import KIND_BYTES, Encoded, join_parts, size_of
 from rcg.trace.clocks import now_ns
 
-__all__ = ["RING_POLL_S", "InputChannel", "Inputs", "NoRoom", "Submission"]
-
 RING_POLL_S: Final = 0.01  # between two looks at a ring whose reader is about to take a frame
 
 

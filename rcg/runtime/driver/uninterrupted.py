@@ -11,8 +11,6 @@ from rcg.errors import OutOfThreads
 from rcg.log import Log
 from rcg.threads import start_thread
 
-__all__ = ["run_uninterrupted"]
-
 _log = Log()
 
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from rcg.errors import CapacityExceededError
 
-__all__ = ["Window"]
-
 
 class Window:
     """Counts executions. Any thread may use it, also in the middle of another's use.

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Lender", "empty", "empty_in", "here"]
-
 _QUANTIZED: Final = ("torch.q",)  # dtypes of tensors that are more than their bytes
 
 Lender = Callable[[int], Any]

@@ -19,8 +19,6 @@ from rcg.runtime.node.node import Node
 from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec
 
-__all__ = ["NodeHost"]
-
 
 class NodeHost:
     """The memory of a graph on this process's node, made and owned by this process.

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE
 
-__all__ = ["Layout", "takers_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -8,8 +8,6 @@ import resource
 from pathlib import Path
 from typing import Final
 
-__all__ = ["SHM", "addresses_for", "default_memory_cap", "prefers_memfd"]
-
 SHM: Final = "/dev/shm"
 # Below this, /dev/shm is the 64 MB that container runtimes give; memfd has no such limit.
 SMALLEST_USEFUL_SHM: Final = 1 << 30

@@ -30,8 +30,6 @@ from rcg.trace.model import Events
 from rcg.trace.recorder import Counters, Now, Recorder, counters_of, now_of
 from rcg.trace.spans import SpanWriter
 
-__all__ = ["ABI_VERSION", "MemoryUse", "Node"]
-
 ABI_VERSION: Final = _native.ABI_VERSION
 """The layout of shared memory, which all members must agree on."""
 

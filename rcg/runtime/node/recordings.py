@@ -18,8 +18,6 @@ from rcg.threads import start_thread
 from rcg.trace.model import Events
 from rcg.trace.recorder import events_from
 
-__all__ = ["DRAIN_PERIOD_NS", "Recorded", "Recording", "newest_events"]
-
 # The larger rings of the native core hold the events of the fastest graphs for 80 ms.
 DRAIN_PERIOD_NS: Final = 5_000_000
 

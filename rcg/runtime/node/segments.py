@@ -20,8 +20,6 @@ from rcg.ir.programs import FIRST_NODE
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import SHM, addresses_for, prefers_memfd
 
-__all__ = ["EVENTS_PER_MEMBER", "MAX_MEMBERS", "Segments"]
-
 MAX_MEMBERS: Final[int] = _native.MAX_MEMBERS
 EVENTS_PER_MEMBER: Final = 4096
 # A ring takes 256 KiB: 16 slots of 16 KiB, or more and smaller ones. A value that does not fit

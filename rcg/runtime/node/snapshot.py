@@ -19,8 +19,6 @@ from rcg.runtime.node.node import MemoryUse, Node
 from rcg.trace.clocks import now_ns
 from rcg.trace.recorder import Counters, Now, State
 
-__all__ = ["NodeView", "Snapshot", "describe_node"]
-
 _MOST: Final = 1 << 63
 
 

@@ -36,8 +36,6 @@ from rcg.trace.trace import Trace
 from rcg.version import __version__
 from rcg.warn import warn_user
 
-__all__ = ["MAX_EVENTS", "Profiler", "RecordedGraph", "newest", "profiler_of"]
-
 MAX_EVENTS: Final = 5_000_000
 """How many events of one graph a profile keeps at most: 280 MB. Later ones are counted as lost."""
 

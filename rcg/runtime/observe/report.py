@@ -25,18 +25,6 @@ from rcg.runtime.node.snapshot import NodeView
 from rcg.text import bytes_text, plural, table, visible
 from rcg.trace.recorder import State
 
-__all__ = [
-    "STACKS_TIMEOUT_S",
-    "Activity",
-    "Backlog",
-    "Report",
-    "Reports",
-    "SocketQueue",
-    "activities",
-    "backlogs",
-    "socket_queues",
-]
-
 STACKS_TIMEOUT_S: Final = 0.5  # live processes have no longer to say where they are
 
 _OLD_S: Final = 0.6  # nodes that can be reached have answered before

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from rcg.runtime.observe.report import Activity
 from rcg.text import bytes_text, table
 
-__all__ = ["ProcessStatistics", "Statistics"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatistics:

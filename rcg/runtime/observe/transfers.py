@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:  # its room is large, and every actor of rcg imports this one
     from rcg.trace.model import TensorTransfer
 
-__all__ = ["Source", "record_from", "transfers_between"]
-
 Source = Callable[[int, int], "tuple[TensorTransfer, ...]"]
 """Returns the transfers that began between two points in time, in nanoseconds."""
 

@@ -38,8 +38,6 @@ from rcg.wire.packets import PacketStream
 from rcg.wire.payloads import Payload, PreparedPayloads, open_payloads
 from rcg.wire.sockets import Received
 
-__all__ = ["Client", "RemoteOutput", "Reply"]
-
 # How long the listening thread may take to say why a connection is over.
 _CAUSE_TIMEOUT_S: Final = 1.0
 

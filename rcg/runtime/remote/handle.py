@@ -24,8 +24,6 @@ from rcg.threads import to_thread
 from rcg.wire.messages import Execute
 from rcg.wire.payloads import PreparedPayloads
 
-__all__ = ["CompiledDAGHandle", "handle_from"]
-
 _SUBMIT_RETRY_S: Final = 0.001
 # More than the limit on submitting, which the owner keeps if it can.
 _OWNER_ANSWER_MARGIN_S: Final = 5.0

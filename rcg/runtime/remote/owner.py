@@ -21,17 +21,6 @@ from rcg.wire.addresses import is_tcp
 from rcg.wire.messages import AskReport, Opening, Reported
 from rcg.wire.payloads import open_payloads
 
-__all__ = [
-    "JOIN_TIMEOUT_S",
-    "HandleFacts",
-    "ask_report",
-    "join_owner",
-    "no_answer",
-    "not_understood",
-    "owner_gone",
-    "torn_down",
-]
-
 JOIN_TIMEOUT_S: Final = 30.0
 
 

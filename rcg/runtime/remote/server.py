@@ -53,8 +53,6 @@ from rcg.wire.packets import PacketStream
 from rcg.wire.payloads import PreparedPayloads, open_payloads, send_payloads
 from rcg.wire.sockets import Connection, Received
 
-__all__ = ["Feed", "HandleServer", "ServedGraph"]
-
 # How often, and after which pauses, a message that must not wait is sent to one who may read.
 _TRIES: Final = 20
 _TRY_S: Final = 0.001

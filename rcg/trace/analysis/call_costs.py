@@ -21,8 +21,6 @@ from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.model import GraphTrace
 
-__all__ = ["call_costs_of"]
-
 
 def call_costs_of(graphs: Iterable[GraphTrace]) -> CallCosts:
     """Return the measured costs of all graphs together.

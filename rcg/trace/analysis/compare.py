@@ -21,8 +21,6 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import Recording
 
-__all__ = ["Change", "Comparison", "GraphComparison", "compare"]
-
 _MAX_ROWS: Final = 24  # of a table
 
 

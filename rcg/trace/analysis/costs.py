@@ -26,15 +26,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.ids import DRIVER
-from rcg.trace.analysis.dependencies import NONE, Dependencies
+from rcg.trace.analysis.dependencies import Dependencies
 from rcg.trace.analysis.executions import UNSEEN, Executions
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, shapes_of
+from rcg.trace.analysis.rendezvous import NONE
 from rcg.trace.analysis.sums import by_execution
 from rcg.trace.analysis.transfers import is_coding
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
-
-__all__ = ["Cost", "MeasuredCosts", "costs_of"]
 
 
 @dataclass(frozen=True, slots=True)

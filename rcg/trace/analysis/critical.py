@@ -35,23 +35,13 @@ from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Pass
 from rcg.text import columns, cut, plural, time_text
-from rcg.trace.analysis.dependencies import NONE, Dependencies, Walk
+from rcg.trace.analysis.dependencies import Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.rendezvous import NONE
 from rcg.trace.analysis.wire import wire_text
 from rcg.trace.model import GraphTrace, LaneTrace
 from rcg.trace.names import actor_labels
-
-__all__ = [
-    "CriticalPath",
-    "PathShare",
-    "Paths",
-    "SteadyPath",
-    "Step",
-    "LOST",
-    "critical_path",
-    "text_of",
-]
 
 LOST: Final = "unknown: the events before are lost or older than the trace"
 """The text of the first step of a path that is not complete."""

@@ -44,8 +44,6 @@ from rcg.trace.analysis.transfers import movers
 from rcg.trace.analysis.wire import Crossing, crossings_of
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
-__all__ = ["NONE", "Dependencies", "Walk"]
-
 _Indexes = npt.NDArray[np.int64]
 
 

@@ -40,8 +40,6 @@ from rcg.trace.analysis.transfers import is_coding, is_waiting, movers, taken_ns
 from rcg.trace.analysis.wire import gate_for
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
 
-__all__ = ["UNSEEN", "Execution", "Executions", "executions_of"]
-
 UNSEEN: Final = int(np.iinfo(np.int64).min)
 """Stands for a time that is not in the trace."""
 

@@ -28,8 +28,6 @@ from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
 from rcg.trace.analysis.wire import wires_of
 from rcg.trace.model import GraphTrace, LaneTrace, Recording
 
-__all__ = ["summarize"]
-
 _SLOWEST = 5
 # An op that exceeds its usual time by this share of the execution's latency is mentioned.
 _NOTABLE = 0.01

@@ -19,8 +19,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Cover", "Times", "disjoint", "without"]
-
 Times = npt.NDArray[np.int64]
 
 

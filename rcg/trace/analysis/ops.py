@@ -24,8 +24,6 @@ from rcg.trace.analysis.rendezvous import group_of, with_waits
 from rcg.trace.analysis.sums import by_execution
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
-__all__ = ["OpTimes", "ops_of"]
-
 Ints = npt.NDArray[np.int64]
 
 _MAX_GB_PER_S: Final = 100.0

@@ -36,21 +36,6 @@ from rcg.trace.analysis.intervals import Times, disjoint, without
 from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, LaneTrace, OpenOp
 
-__all__ = [
-    "COLLECTIVE",
-    "KINDS",
-    "OTHER",
-    "READ",
-    "WRITE",
-    "TimeKind",
-    "Parts",
-    "bounds_of",
-    "events_of",
-    "last_end_ns",
-    "parts_of",
-    "shapes_of",
-]
-
 
 class TimeKind(IntEnum):
     """What a process spent a part of its time on.

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from rcg.text import bytes_text, plural, short_label, table, time_text
 from rcg.trace.model import TensorTransfer
 
-__all__ = ["ReferenceSums", "reference_lines", "reference_sums"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReferenceSums:

@@ -36,19 +36,6 @@ from rcg.ir.plan import Plan
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.model import NO_PEER, Events, GraphTrace, LaneTrace
 
-__all__ = [
-    "NONE",
-    "Exchange",
-    "Rendezvous",
-    "exchanges_of",
-    "group_of",
-    "last_of",
-    "rank_of",
-    "rendezvous_of",
-    "rows_of",
-    "with_waits",
-]
-
 Ints = npt.NDArray[np.int64]
 
 NONE = -1

@@ -31,8 +31,6 @@ from rcg.trace.analysis.intervals import Cover, Times
 from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
 from rcg.trace.model import GraphTrace, LaneTrace
 
-__all__ = ["ANOTHER_GRAPH", "LaneShares", "Shares", "shares_of"]
-
 ANOTHER_GRAPH = "another graph"
 """The name of the peer of a Call that waits while its actor runs a method of another graph."""
 

@@ -22,8 +22,6 @@ from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
 from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
 
-__all__ = ["LATEST_NS", "from_simulation"]
-
 LATEST_NS: Final = 1 << 60
 """The latest simulated time. Later times, which follow from absurd costs, are set to it."""
 

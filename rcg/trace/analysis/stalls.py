@@ -32,8 +32,6 @@ from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.executions import UNSEEN, Executions
 from rcg.trace.model import GraphTrace, LaneTrace
 
-__all__ = ["Stall", "stall_of", "waits_for"]
-
 _LONGER: Final = 5
 """A stalled op has lasted this many times longer than the longest run of it that ended."""
 

@@ -18,8 +18,6 @@ from rcg.trace.analysis.shares import Shares
 from rcg.trace.analysis.stalls import Stall
 from rcg.trace.analysis.wire import Wire
 
-__all__ = ["GraphSummary", "SlowExecution", "Summary", "stall_text"]
-
 _MAX_GRAPHS = 6
 _MAX_OPS = 24
 _MAX_STEPS = 8

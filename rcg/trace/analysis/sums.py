@@ -14,8 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["by_execution"]
-
 Ints = npt.NDArray[np.int64]
 
 

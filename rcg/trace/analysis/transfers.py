@@ -23,8 +23,6 @@ from rcg.ir.plan import Plan
 from rcg.trace.analysis.parts import READ
 from rcg.trace.model import Events
 
-__all__ = ["depth", "is_coding", "is_waiting", "movers", "pairs", "read_of", "taken_ns", "write_of"]
-
 Ints = npt.NDArray[np.int64]
 
 

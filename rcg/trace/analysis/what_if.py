@@ -34,8 +34,6 @@ from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.simulated import from_simulation
 from rcg.trace.model import GraphTrace
 
-__all__ = ["OpPrediction", "Prediction", "WhatIf", "predict", "what_if"]
-
 _MAX_CHANGES_CHARS: Final = 100
 
 

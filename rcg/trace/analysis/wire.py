@@ -30,8 +30,6 @@ from rcg.trace.analysis.parts import WRITE
 from rcg.trace.analysis.transfers import movers, pairs, write_of
 from rcg.trace.model import GraphTrace
 
-__all__ = ["Crossing", "Wire", "crossings_of", "gate_for", "wire_text", "wires_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Crossing:

@@ -11,8 +11,6 @@ import numpy as np
 
 from rcg.trace.model import EVENT, Events
 
-__all__ = ["Archive"]
-
 _ALWAYS_ALLOWED_BYTES: Final = 64 << 20
 """This much may be read from any file, however small it is."""
 

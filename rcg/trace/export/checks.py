@@ -13,16 +13,6 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.trace.model import NO_PEER, SPAN_BASE, LaneTrace
 
-__all__ = [
-    "MAX_COUNT",
-    "MAX_NS",
-    "MAX_PROCESSES",
-    "check_events",
-    "check_peers",
-    "check_plan",
-    "check_sums",
-]
-
 MAX_PROCESSES: Final = 1_000
 
 MAX_NS: Final = 1 << 60

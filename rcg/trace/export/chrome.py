@@ -52,8 +52,6 @@ from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, OpenOp, Record
 from rcg.trace.names import SPAN, UNKNOWN, actor_labels
 from rcg.version import __version__
 
-__all__ = ["to_chrome"]
-
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
 

@@ -44,8 +44,6 @@ from rcg.trace.export.checks import (
 )
 from rcg.trace.model import NO_PEER, Clock, GraphTrace, LaneTrace, OpenOp, Recording, TensorTransfer
 
-__all__ = ["read", "write"]
-
 _FORMAT: Final = 1
 _HEAD: Final = "trace.json"
 

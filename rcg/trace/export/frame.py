@@ -18,8 +18,6 @@ from rcg.trace.names import SPAN, UNKNOWN, actor_labels
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "to_pandas"]
-
 COLUMNS: Final = (
     "graph",
     "process",

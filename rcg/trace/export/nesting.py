@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from rcg.trace.model import SPAN_BASE, Events
 
-__all__ = ["nest"]
-
 Ints = npt.NDArray[np.int64]
 
 

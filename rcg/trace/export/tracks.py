@@ -22,8 +22,6 @@ from rcg.trace.analysis.transfers import movers
 from rcg.trace.export.nesting import nest
 from rcg.trace.model import Events, GraphTrace, LaneTrace, TensorTransfer
 
-__all__ = ["TrackNumbers", "LaneTracks", "dumps"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -24,8 +24,6 @@ from rcg.views.data.blocks import Block, Connector, End, Stack, count_crossings,
 from rcg.views.data.layers import layers_of
 from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
-__all__ = ["ACTOR_PAD", "FRAME_PAD", "PORT_GAP", "Arrangement", "Sizes"]
-
 ACTOR_PAD: Final = 12.0
 """The space between the box of an actor and the boxes inside."""
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Block", "End", "Connector", "Stack", "count_crossings", "relax"]
-
 
 @dataclass(slots=True, eq=False)
 class Block:

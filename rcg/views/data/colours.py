@@ -11,8 +11,6 @@ from typing import Final
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.slices import SPAN
 
-__all__ = ["EXECUTIONS", "HATCHED", "KIND_COLOURS", "SPAN_COLOUR", "TITLES"]
-
 EXECUTIONS: Final = (
     "#0072b2",
     "#e69f00",

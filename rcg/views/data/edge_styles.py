@@ -9,18 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "COLLECTIVE",
-    "FALLBACK",
-    "LOCAL",
-    "SHM",
-    "TCP",
-    "EdgeStyle",
-    "is_known",
-    "kind_of_channel",
-    "style_of",
-]
-
 LOCAL: Final = "local"
 """The kind of an edge inside one process: a slot of its program, no channel."""
 

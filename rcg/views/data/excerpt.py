@@ -11,9 +11,6 @@ import numpy.typing as npt
 
 from rcg.trace.model import SPAN_BASE, GraphTrace
 
-__all__ = ["Excerpt", "excerpt_of"]
-
-
 _MAX_WIDTHS: Final = 48
 """An excerpt should last at most as long as this many calls of median length."""
 

@@ -12,8 +12,6 @@ from rcg.text import brief, bytes_text, time_text
 from rcg.views.data.lettering import DOT
 from rcg.views.data.slices import Slices
 
-__all__ = ["exchange_lines_of"]
-
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 _MAX_ENDS: Final = 4
 

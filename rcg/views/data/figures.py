@@ -15,8 +15,6 @@ from rcg.trace.model import GraphTrace
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
 
-__all__ = ["ProfileCard", "TopologyFigures", "CardRow", "card_of", "topology_figures_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class CardRow:

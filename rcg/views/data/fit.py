@@ -14,8 +14,6 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of_simulation
 
-__all__ = ["CALL_NS", "FittedPrediction", "execution_range", "fit"]
-
 CALL_NS: Final = 1e6
 """The length of a call in nanoseconds, where calls are the unit of time."""
 

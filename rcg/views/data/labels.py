@@ -20,17 +20,6 @@ from rcg.views.data.topology import (
     TopologyNode,
 )
 
-__all__ = [
-    "MIN_NODE_WIDTH",
-    "MAX_NAME_WIDTH",
-    "TopologyLabels",
-    "channel_text",
-    "frame_text",
-    "hints_text",
-    "node_text",
-    "slots_text",
-]
-
 MAX_NAME_WIDTH: Final = 190.0
 """The largest width of a name. A longer one is shortened."""
 

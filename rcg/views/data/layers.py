@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from rcg.views.data.topology import Topology
 
-__all__ = ["layers_of"]
-
 
 def layers_of(topology: Topology) -> list[int]:
     """Return the layer of each node: the length of the longest path to it.

@@ -33,8 +33,6 @@ from typing import Final
 from rcg.views.data.arrangement import ACTOR_PAD, FRAME_PAD, PORT_GAP, Arrangement, Sizes
 from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
-__all__ = ["Point", "Rect", "TopologyLayout", "lay_out"]
-
 Point = tuple[float, float]
 
 PART_GAP: Final = 10.0

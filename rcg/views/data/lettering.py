@@ -12,8 +12,6 @@ from typing import Final
 
 from rcg.text import last_number, whole_numbers
 
-__all__ = ["DOT", "SIZE", "SMALL", "TITLE", "shorten", "width_of"]
-
 TITLE, SIZE, SMALL = 15.0, 12.0, 10.5
 """Sizes of fonts."""
 

@@ -14,8 +14,6 @@ from rcg.text import visible
 from rcg.trace.model import GraphTrace
 from rcg.views.data.lettering import DOT
 
-__all__ = ["addresses_of", "node_head", "node_heads", "order_of"]
-
 
 def order_of(plan: Plan) -> list[int]:
     """Return the positions of a plan's programs in the order in which they are drawn."""

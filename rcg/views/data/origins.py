@@ -15,8 +15,6 @@ from rcg.ir.channels import LOCAL
 from rcg.ir.ops import Copy, Op
 from rcg.ir.plan import Plan
 
-__all__ = ["Origin", "Origins"]
-
 
 class Origin(NamedTuple):
     """The place where a value was made.

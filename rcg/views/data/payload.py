@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-__all__ = ["ViewPayload"]
-
 
 class ViewPayload(NamedTuple):
     """The data of one view.

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from rcg.views.data.slices import Slices, TransferEnds
 
-__all__ = ["QueueDepth", "queues_of"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -26,8 +26,6 @@ from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
 from rcg.views.data.payload import ViewPayload
 from rcg.views.data.slicing import name_of_op
 
-__all__ = ["schedule_payload"]
-
 _MAX_MEASURED: Final = 200  # executions, unless the user says how many
 _MAX_PREDICTED: Final = 8
 

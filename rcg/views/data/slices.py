@@ -23,21 +23,6 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.payload import ViewPayload
 
-__all__ = [
-    "COLUMNS",
-    "NOBODY",
-    "NO_OP",
-    "OPS",
-    "SPAN",
-    "SPANS",
-    "TransferEnds",
-    "GroupHead",
-    "LaneHead",
-    "Slices",
-    "SliceName",
-    "repeats_of",
-]
-
 SPAN: Final = 5
 """The kind of a user's span. The other kinds are those of ``TimeKind``."""
 

@@ -40,8 +40,6 @@ from rcg.views.data.slices import (
     TransferEnds,
 )
 
-__all__ = ["name_of_op", "slices_of", "slices_of_simulation"]
-
 _MAX_NAMES: Final = 1 << 16
 
 

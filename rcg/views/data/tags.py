@@ -15,8 +15,6 @@ from rcg.views.data.layout import Point, Rect, TopologyLayout
 from rcg.views.data.lettering import SMALL, width_of
 from rcg.views.data.topology import Topology
 
-__all__ = ["TAG", "TAG_HEIGHT", "TAG_WIDTH", "tags_of"]
-
 TAG: Final = style_of(TCP).title
 """The text of a tag."""
 

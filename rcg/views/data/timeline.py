@@ -18,8 +18,6 @@ from rcg.views.data.payload import ViewPayload
 from rcg.views.data.queues import queues_of
 from rcg.views.data.slices import SPAN, Slices
 
-__all__ = ["timeline_payload"]
-
 Numbers = npt.NDArray[Any]
 
 

@@ -44,19 +44,6 @@ from rcg.trace.analysis.rendezvous import rank_of, rendezvous_of
 from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, SHM, TCP, kind_of_channel
 from rcg.views.data.origins import Origins
 
-__all__ = [
-    "Actor",
-    "Channel",
-    "NodeFrame",
-    "TopologyEdge",
-    "TopologyNode",
-    "NodeKind",
-    "Topology",
-    "TopologyGroup",
-    "nodes_of_calls",
-    "topology_of",
-]
-
 NodeKind = Literal["input", "attribute", "call", "part", "collective", "output"]
 
 _JSON_VERSION: Final = 1

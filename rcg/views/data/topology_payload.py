@@ -38,8 +38,6 @@ from rcg.views.data.topology import (
     topology_of,
 )
 
-__all__ = ["topology_payload"]
-
 _HEAD: Final = 42.0
 _FRAME_HEAD: Final = 28.0
 _PAD: Final = 12.0

@@ -11,8 +11,6 @@ from typing import Final
 from rcg.text import visible
 from rcg.views.svg.canvas import MONOSPACE, SANS
 
-__all__ = ["STYLE", "Cell", "card", "escaped", "table", "themed"]
-
 _LIGHT: Final = (
     "--rcg-ground:#ffffff;--rcg-page:#f6f7f9;--rcg-text:#16191d;--rcg-faint:#59626e;"
     "--rcg-line:#e3e7eb;--rcg-mark:#fbeadf;--rcg-good:#00734f;--rcg-slow:#8a5a00;--rcg-bad:#b84a00;"

@@ -34,16 +34,6 @@ from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint
 from rcg.views.svg.looks import kind_looks
 from rcg.views.svg.schedule import schedule_of
 
-__all__ = [
-    "comparison_picture",
-    "of_comparison",
-    "of_executions",
-    "of_graph_comparison",
-    "of_path",
-    "of_what_if",
-    "path_picture",
-]
-
 _TOP: Final = MARGIN + 58
 _LINE: Final = 24.0
 _BAR: Final = 15.0

@@ -15,8 +15,6 @@ from typing import Final
 from rcg.text import visible
 from rcg.views.svg.canvas import WIDTH
 
-__all__ = ["MAX_SHRINKING", "img"]
-
 MAX_SHRINKING: Final = 1.6
 """A picture up to this many times wider than ``WIDTH`` is shrunk. A wider one is scrolled."""
 

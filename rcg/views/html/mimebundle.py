@@ -24,8 +24,6 @@ from rcg.views.svg.pictures import (
 )
 from rcg.views.svg.references import references_picture
 
-__all__ = ["mimebundle", "of_plan", "of_reports", "of_trace", "text_of"]
-
 _MAX_GRAPHS: Final = 3  # with pictures; the page of a trace has more
 _MAX_NODES: Final = 400  # of a plan whose topology is drawn
 

@@ -8,8 +8,6 @@ from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.views.html.elements import Cell, table
 
-__all__ = ["ops_table"]
-
 _UNKNOWN = "-"
 
 

@@ -32,8 +32,6 @@ from rcg.views.svg.pictures import (
 )
 from rcg.views.svg.references import references_picture
 
-__all__ = ["page_of"]
-
 _MAX_GRAPHS: Final = 6
 _MAX_OPS: Final = 2000
 _MAX_NODES: Final = 600

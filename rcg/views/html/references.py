@@ -8,8 +8,6 @@ from rcg.trace.analysis.references import ReferenceSums, reference_sums
 from rcg.trace.model import Recording
 from rcg.views.html.elements import Cell, card, table
 
-__all__ = ["references_card"]
-
 _MAX_ROWS = 50
 
 

@@ -14,8 +14,6 @@ from typing import Final, Protocol
 from rcg.text import bytes_text, count_text, time_text
 from rcg.views.html.elements import Cell, card, escaped, table, themed
 
-__all__ = ["ActivityData", "BacklogData", "ReportData", "report_of"]
-
 _LONG_S: Final = 1.0
 """A process that others wait for is called stuck after this time."""
 

@@ -12,8 +12,6 @@ from typing import Final, Protocol
 from rcg.text import bytes_text, count_text, short_label, time_text
 from rcg.views.html.elements import Cell, card, table, themed
 
-__all__ = ["LiveData", "OwnerData", "TensorsData", "tensors_report_of"]
-
 _MAX_ROWS: Final = 50
 _ID: Final = 16  # digits of an id that tell references apart
 

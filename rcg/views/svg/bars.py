@@ -26,8 +26,6 @@ from rcg.views.data.lettering import width_of
 from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look
 
-__all__ = ["Bars", "Drawn", "Band", "draw"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

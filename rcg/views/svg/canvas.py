@@ -18,8 +18,6 @@ from zlib import crc32
 from rcg.text import brief, visible
 from rcg.views.data.lettering import SIZE, SMALL, TITLE, shorten, width_of
 
-__all__ = ["MARGIN", "MONOSPACE", "SANS", "WIDTH", "Canvas", "Paint"]
-
 SANS: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
 MONOSPACE: Final = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 

@@ -16,8 +16,6 @@ from rcg.views.data.slices import Slices
 from rcg.views.svg.bars import Band
 from rcg.views.svg.canvas import Canvas, Paint
 
-__all__ = ["COLLECTIVE_LINE", "Joins"]
-
 COLLECTIVE_LINE: Final = (
     '<g{}><path fill="none" d="M7 0V10" stroke-width="1.4"/>'
     '<circle cx="7" cy="1.5" r="1.8"/><circle cx="7" cy="8.5" r="1.8"/></g>'

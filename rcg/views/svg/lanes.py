@@ -15,8 +15,6 @@ from rcg.views.data.lettering import SIZE, SMALL, width_of
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
 
-__all__ = ["LaneChart", "ChartRow", "headings_of", "heights_for"]
-
 _MIN_NAMES_WIDTH: Final = 60.0
 _MAX_NAMES_WIDTH: Final = 170.0
 _TOP: Final = MARGIN + 50

@@ -15,8 +15,6 @@ from rcg.views.data.colours import EXECUTIONS, KIND_COLOURS, SPAN_COLOUR
 from rcg.views.data.slices import SPAN
 from rcg.views.svg.canvas import Canvas, Paint
 
-__all__ = ["Look", "execution_looks", "kind_looks"]
-
 
 @dataclass(frozen=True, slots=True)
 class Look:

@@ -28,16 +28,6 @@ from rcg.views.svg.summary import summary_of
 from rcg.views.svg.timeline import timeline_of
 from rcg.views.svg.topology import svg_of
 
-__all__ = [
-    "predicted_schedule",
-    "prediction_of",
-    "schedule_picture",
-    "summary_picture",
-    "timeline_picture",
-    "topology_picture",
-    "whole_timeline_picture",
-]
-
 _NUM_IN_TIMELINE: Final = 4  # executions in a timeline
 _NUM_PREDICTED: Final = 8  # executions of a prediction without a measurement
 _MAX_SIMULATED: Final = 100_000

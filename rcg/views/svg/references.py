@@ -21,8 +21,6 @@ from rcg.views.svg.canvas import WIDTH, Canvas
 from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
 from rcg.views.svg.looks import idle, kind_looks
 
-__all__ = ["references_picture"]
-
 _MAX_BYTES: Final = 150_000
 _MAX_TRANSFERS: Final = 5_000
 _MAX_BANDS: Final = 6

@@ -35,8 +35,6 @@ from rcg.views.svg.joins import COLLECTIVE_LINE, Joins
 from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for
 from rcg.views.svg.looks import Look, execution_looks, idle
 
-__all__ = ["schedule_of"]
-
 _MAX_BARS_BYTES: Final = 240_000
 _LANES_PER_NUMBER: Final = 6  # the number of an execution is repeated after so many lanes
 _MAX_NUMBERS: Final = 400

@@ -34,8 +34,6 @@ from rcg.views.svg.joins import COLLECTIVE_LINE, Joins
 from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for
 from rcg.views.svg.looks import idle, kind_looks
 
-__all__ = ["timeline_of"]
-
 _MAX_BARS_BYTES: Final = 210_000
 _MAX_TRANSFERS: Final = 180
 _WIRE: Final = style_of(TCP)

@@ -41,8 +41,6 @@ from rcg.views.data.topology import (
 )
 from rcg.views.svg.canvas import MARGIN, Canvas, Paint
 
-__all__ = ["svg_of"]
-
 _ARROW: Final = 7.0
 _NODE_PAD: Final = 12.0
 _PART_PAD: Final = 7.0

@@ -23,8 +23,6 @@ from rcg.views.data.labels import TopologyLabels, frame_text
 from rcg.views.data.layers import layers_of
 from rcg.views.data.topology import NodeFrame, Topology, TopologyEdge, TopologyNode
 
-__all__ = ["ascii_of"]
-
 
 def ascii_of(topology: Topology) -> str:
     """Return a topology as text: its nodes, its edges, a legend and a drawing."""

@@ -13,8 +13,6 @@ from rcg.views.data.edge_styles import LOCAL, TCP, style_of
 from rcg.views.data.labels import TopologyLabels, frame_text, hints_text
 from rcg.views.data.topology import Actor, Channel, Topology, TopologyNode
 
-__all__ = ["dot_of"]
-
 _INPUT, _OUTPUT, _PART, _COLLECTIVE = "lightblue", "yellow", "orange", "palegreen"
 _SHAPES: Final = {"call": "oval", "collective": "hexagon"}
 # Okabe and Ito's colours, except the two that have another meaning here.
