@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a stack frame belongs to the user or to rcg.
+"""Whether a stack frame belongs to the user or to rcg, and warnings at the user's line.
 
 A module states it with a name in its globals, so moving a file changes nothing:
 
@@ -11,6 +11,7 @@ A module states it with a name in its globals, so moving a file changes nothing:
 from __future__ import annotations
 
 import sys
+import warnings
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -54,3 +55,12 @@ def innermost_of_user() -> tuple[FrameType, int]:
     while frame.f_back is not None and is_ours(frame):
         frame, depth = frame.f_back, depth + 1
     return frame, depth
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn at the innermost frame that is not rcg's.
+
+    A DeprecationWarning is shown only where its line is the user's own.
+    """
+    _, depth = innermost_of_user()
+    warnings.warn(message, category, stacklevel=depth)

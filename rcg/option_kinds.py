@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Final
 
-from rcg.warn import warn_user
+from rcg.frames import warn_user
 
 _LONGEST_COST_S: Final = 1e6
 

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeVar, get_args
 
+from rcg.frames import warn_user
 from rcg.option_kinds import COUNT, COUNT_OR_NONE, FLAG, FLAG_OR_AUTO, TIMEOUT, Kind, choice
 from rcg.option_kinds import timeout_from_user as timeout_from_user
-from rcg.warn import warn_user
 
 Overlap = bool | Literal["auto"]
 WaitPolicy = Literal["auto", "futex", "yield", "spin"]

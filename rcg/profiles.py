@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rcg.errors import TraceError
 from rcg.ir.costs import CallCosts
 from rcg.text import plural
-from rcg.trace.analysis.call_costs import call_costs_of
 from rcg.trace.analysis.compare import Comparison, compare
+from rcg.trace.analysis.costs import call_costs_of
 from rcg.trace.analysis.critical import CriticalPath, critical_path
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.figures import summarize

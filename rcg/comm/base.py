@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Protocol, Self
 
+from rcg.options import Deadline
+
 
 class ReduceOp(Enum):
     """How a collective combines the tensors of all ranks, element by element."""
@@ -219,3 +221,30 @@ class Communicator(ABC):
     @abstractmethod
     def destroy(self) -> None:
         """Close all connections and end all threads; idempotent. No operation may be pending."""
+
+
+def exchange(membership: Membership, step: str, value: bytes, deadline: Deadline) -> list[bytes]:
+    """Publish a value, and return the values of all ranks; blocks until all have published theirs.
+
+    Args:
+        membership: The rank that calls.
+        step: A name that every rank uses once.
+        value: What this rank publishes.
+        deadline: How long to wait.
+
+    Raises:
+        TimeoutError: Some ranks did not come in time; the text names them and the group.
+        GroupAborted: The store was closed meanwhile.
+    """
+    store = membership.store
+    store.set(f"{step}/{membership.rank}", value)
+    keys = [f"{step}/{rank}" for rank in range(membership.size)]
+    try:
+        return store.get(keys, deadline.remaining_s())
+    except TimeoutError:
+        labels = zip(keys, membership.labels, strict=True)
+        missing = [label for key, label in labels if not store.has([key])]
+        raise TimeoutError(
+            f"group {membership.group}: {', '.join(missing) or 'some rank'} did not come within "
+            f"{deadline.timeout_s} s"
+        ) from None

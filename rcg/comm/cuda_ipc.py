@@ -24,10 +24,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp
+from rcg.comm.base import Communicator, Membership, ReduceOp, exchange
 from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
 from rcg.comm.gloo import GlooCommunicator
-from rcg.comm.meeting import exchange
 from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
 from rcg.error_text import describe_error
 from rcg.errors import CommError, Unavailable

@@ -35,8 +35,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from rcg.comm.base import Membership
-from rcg.comm.meeting import exchange
+from rcg.comm.base import Membership, exchange
 from rcg.descriptors import exhaustion_in, out_of_descriptors
 from rcg.errors import CommError, GroupAborted, Unavailable
 from rcg.options import Deadline

@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp
+from rcg.comm.base import Communicator, Membership, ReduceOp, exchange
 from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
-from rcg.comm.meeting import exchange
 from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import (
     CommError,

@@ -18,6 +18,7 @@ from rcg.dag.default_communicator import DefaultCommunicator
 from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record
 from rcg.descriptors import telling_exhaustion
+from rcg.frames import warn_user
 from rcg.ir.channels import slots_for
 from rcg.ir.edges import driver_edges, group_members
 from rcg.ir.graph import Graph
@@ -37,7 +38,6 @@ from rcg.options import (
 )
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import Located, check_groups, launch, locate
-from rcg.warn import warn_user
 
 
 class CompileKeywords(TypedDict, total=False):

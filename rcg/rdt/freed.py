@@ -9,10 +9,10 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from rcg.error_text import describe_error
+from rcg.frames import warn_user
 from rcg.options import timeout_from_user
 from rcg.rdt.process import existing
 from rcg.rdt.store import Entry, memory_of
-from rcg.warn import warn_user
 
 __all__ = ["taking", "wait_tensor_freed"]
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from rcg import cluster
+from rcg.frames import warn_user
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.awaiting import future_of
 from rcg.rdt.envelope import Envelope, closed
@@ -17,7 +18,6 @@ from rcg.rdt.opening import opened_all, opened_into, sealed
 from rcg.rdt.process import existing, here
 from rcg.rdt.pullers import holders_of, submit
 from rcg.rdt.transports import OBJECT_STORE, Told, find_transport, told
-from rcg.warn import warn_user
 
 __all__ = ["TensorRef", "Unopened", "get_tensors", "put_tensors"]
 

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp
+from rcg.comm.base import Communicator, Membership, ReduceOp, exchange
 from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
 from rcg.comm.local_store import LocalStore
-from rcg.comm.meeting import exchange
 from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
 from rcg.errors import CommError, GroupAborted, RcgError
 from rcg.options import Deadline

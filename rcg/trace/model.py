@@ -34,6 +34,12 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.text import plural
 
+SPAN = "span"
+"""The word for a user's span. The words for ops are ``Op.word``."""
+
+UNKNOWN = "unknown"
+"""The word and the name of an op that its program does not have."""
+
 EVENT: Final = np.dtype(
     [
         ("start_ns", "<i8"),
@@ -265,3 +271,8 @@ class Recording(Displayed):
         """A sentence about the graphs that ``active`` leaves out; empty if there are none."""
         count = len(self.graphs) - len(self.active.graphs)
         return f"{plural(count, 'more graph')} did nothing during the recording" if count else ""
+
+
+def actor_labels(plan: Plan) -> dict[str, str]:
+    """Return the class names of a plan's actors by their ids."""
+    return {actor.id: actor.label for actor in plan.actors}

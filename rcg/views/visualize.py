@@ -14,11 +14,11 @@ import webbrowser
 from pathlib import Path
 from typing import Final
 
+from rcg.frames import warn_user
 from rcg.views.data.topology import Topology
 from rcg.views.svg.topology import svg_of
 from rcg.views.text.ascii import ascii_of
 from rcg.views.text.dot import dot_of
-from rcg.warn import warn_user
 
 _DRAWN_BY_GRAPHVIZ: Final = (
     "png",

@@ -19,7 +19,7 @@ from rcg.ir.nodes import MethodCall
 from rcg.ir.ops import Call
 from rcg.ir.plan import Plan
 from rcg.option_kinds import checked_cost_s
-from rcg.trace.analysis.call_costs import call_costs_of
+from rcg.trace.analysis.costs import call_costs_of
 from rcg.trace.analysis.simulated import from_simulation
 from tests.unit.pipelines import Script, one_forward_one_backward
 from tests.unit.test_rendezvous import HERE

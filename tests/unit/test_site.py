@@ -8,7 +8,7 @@ import warnings
 
 from rcg.dag import InputNode
 from rcg.dag.site import find_site
-from rcg.warn import warn_user
+from rcg.frames import warn_user
 
 
 def test_the_line_of_the_caller():

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
+from rcg.frames import warn_user
 from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.options import Deadline, Options
@@ -34,7 +35,6 @@ from rcg.trace.model import EVENT, NO_PEER, Clock, Events, GraphTrace, LaneTrace
 from rcg.trace.recorder import State
 from rcg.trace.trace import Trace
 from rcg.version import __version__
-from rcg.warn import warn_user
 
 MAX_EVENTS: Final = 5_000_000
 """How many events of one graph a profile keeps at most: 280 MB. Later ones are counted as lost."""

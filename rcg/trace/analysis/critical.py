@@ -40,8 +40,7 @@ from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.rendezvous import NONE
 from rcg.trace.analysis.wire import wire_text
-from rcg.trace.model import GraphTrace, LaneTrace
-from rcg.trace.names import actor_labels
+from rcg.trace.model import GraphTrace, LaneTrace, actor_labels
 
 LOST: Final = "unknown: the events before are lost or older than the trace"
 """The text of the first step of a path that is not complete."""

@@ -48,8 +48,17 @@ from rcg.trace.analysis.rendezvous import (
 )
 from rcg.trace.analysis.transfers import depth, pairs, read_of, write_of
 from rcg.trace.export.tracks import LaneTracks, TrackNumbers, dumps
-from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, OpenOp, Recording
-from rcg.trace.names import SPAN, UNKNOWN, actor_labels
+from rcg.trace.model import (
+    EVENT,
+    SPAN,
+    SPAN_BASE,
+    UNKNOWN,
+    Events,
+    GraphTrace,
+    OpenOp,
+    Recording,
+    actor_labels,
+)
 from rcg.version import __version__
 
 Ints = npt.NDArray[np.int64]

@@ -12,8 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.trace.analysis.rendezvous import group_of
-from rcg.trace.model import EVENT, SPAN_BASE, GraphTrace, LaneTrace, Recording
-from rcg.trace.names import SPAN, UNKNOWN, actor_labels
+from rcg.trace.model import (
+    EVENT,
+    SPAN,
+    SPAN_BASE,
+    UNKNOWN,
+    GraphTrace,
+    LaneTrace,
+    Recording,
+    actor_labels,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
