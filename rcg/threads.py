@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting threads, and the error when a process can start no more of them.
+"""Starting threads, the error when a process can start no more, and ending work despite Ctrl-C.
 
 Python raises a bare RuntimeError then. ``start_thread`` raises ``OutOfThreads``, whose text names
 the limits. Nothing may depend on a thread that has not started: a caller counts it, and queues work
@@ -17,11 +17,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from rcg.errors import OutOfThreads
+from rcg.log import Log
 
 _T = TypeVar("_T")
+_log = Log()
 
 
 def start_thread(
@@ -145,3 +148,39 @@ async def to_thread(call: Callable[[], _T]) -> _T:
         if takers[0] == "thread":
             raise  # of the call
     return call()  # asyncio starts the thread later, which then finds nothing to do
+
+
+def run_uninterrupted(
+    call: Callable[[Callable[[str], object]], list[str]],
+) -> tuple[list[str], bool]:
+    """Run an idempotent ``call`` to its end; returns its result, and whether Ctrl-C was pressed.
+
+    Its warnings are logged on the calling thread: if that is in a log handler, no other thread
+    could log.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call(_log.warning), False
+    interrupted = False
+    results: list[list[str]] = []
+
+    def run(said: SimpleQueue[str | None]) -> None:
+        try:
+            results.append(call(said.put))
+        finally:
+            said.put(None)
+
+    while True:
+        try:
+            # Ctrl-C may come before, in or after the start, so the next turn calls once more.
+            said: SimpleQueue[str | None] = SimpleQueue()
+            thread = threading.Thread(target=run, args=(said,), name="rcg-teardown", daemon=True)
+            try:
+                start_thread(thread, "to tear a compiled graph down")
+            except OutOfThreads:
+                return call(_log.warning), interrupted
+            while (text := said.get()) is not None:
+                _log.warning(text)
+            thread.join()
+            return (results[-1] if results else []), interrupted
+        except KeyboardInterrupt:
+            interrupted = True

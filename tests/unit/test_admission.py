@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rcg.runtime.driver.admission import Admission
+from rcg.runtime.driver.window import Admission
 
 CAP = 1600
 NO_LIMIT = 1 << 62

@@ -31,10 +31,9 @@ from rcg.rdt.pulling import Connections, Wanted, at_each_holder
 from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.control import graph_control
-from rcg.runtime.driver.uninterrupted import run_uninterrupted
 from rcg.runtime.failure import Origin, capture, to_exception
 from rcg.runtime.remote.client import Client
-from rcg.threads import out_of_threads, run_together, start_thread
+from rcg.threads import out_of_threads, run_together, run_uninterrupted, start_thread
 from rcg.wire import messages
 from tests.driven import Driven
 from tests.peers import GUARD_S, descriptors, no_threads, told, until

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from rcg.compiler import compile_graph
 from rcg.ir.plan import Plan
-from rcg.views.data.arrangement import Sizes
+from rcg.views.data.arrangement import Sizes, layers_of
 from rcg.views.data.blocks import Block, Connector, End, count_crossings
-from rcg.views.data.layers import layers_of
 from rcg.views.data.layout import Rect, TopologyLayout, lay_out
 from rcg.views.data.tags import tags_of
 from rcg.views.data.topology import Topology, topology_of

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from rcg.trace.trace import Trace
-from rcg.views.html.image import img
+from rcg.views.html.elements import img
 from rcg.views.html.page import page_of
 from rcg.views.svg.pictures import prediction_of
 from rcg.views.svg.schedule import schedule_of

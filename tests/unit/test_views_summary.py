@@ -12,7 +12,7 @@ from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
 from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
 from rcg.views.data.topology import topology_of
-from rcg.views.html.ops import ops_table
+from rcg.views.html.page import ops_table
 from rcg.views.svg.summary import summary_of
 from tests.unit.traces import graph_trace, trace
 from tests.unit.views_traces import WICKED, check_picture, pipeline, simulated

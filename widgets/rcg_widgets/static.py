@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
-from rcg.views.html.image import img
+from rcg.views.html.elements import img
 from rcg.views.svg.pictures import (
     predicted_schedule,
     schedule_picture,

@@ -40,7 +40,6 @@ from rcg.runtime.driver.submission import (
     NoRoom,
     Submission,
 )
-from rcg.runtime.driver.uninterrupted import run_uninterrupted
 from rcg.runtime.failure import summary_of
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, activities
 from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
@@ -48,7 +47,7 @@ from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.owner import HandleFacts
 from rcg.runtime.remote.server import HandleServer
 from rcg.serialization import Encoded, Failure
-from rcg.threads import to_thread
+from rcg.threads import run_uninterrupted, to_thread
 
 # An await lets the event loop turn so often before it brings in the waiting thread, which costs two
 # changes of thread; results are often microseconds away.

@@ -20,10 +20,9 @@ from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOu
 from rcg.errors import MessageTooLarge
 from rcg.ir.signature import ExecutionSignature, Key
 from rcg.options import Deadline
-from rcg.runtime.driver.admission import Admission
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
-from rcg.runtime.driver.window import Window
+from rcg.runtime.driver.window import Admission, Window
 from rcg.serialization import KIND_BYTES, Encoded, join_parts, size_of
 from rcg.trace.clocks import now_ns
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The window: which executions are in flight, and which results are not fetched. Pure bookkeeping.
+"""The window: which executions are in flight, and how many more the memory allows. Bookkeeping.
 
 An execution is *submitted*, then *complete* when every output has arrived at the driver, and
 *released* when every output was fetched or its ref dropped, which may be before it is complete.
@@ -12,11 +12,28 @@ limit, ``execute`` raises at once, and unfetched executions count as in flight, 
 There is no lock, because users' code may run at any point and may execute again. The counts only
 grow, so a result from stale counts allows too few executions, never too many, and only causes
 another check. The native core compares the limit with the current number when it submits.
+
+*Admission* is the limit that the memory cap sets. The native core keeps a ledger: how many bytes of
+shared memory are claimed, and how many each execution has at its peak. Completed executions show
+what the next one will need, and as many are admitted as fit beside the values that are held
+(results, and arrays that actors keep). Of the first execution only the input is known; it runs
+alone if that is large. An estimate that is too low only costs speed: a value without memory goes
+through the writer's stash.
+
+This room must not know how executions are submitted, nor how callers wait.
 """
 
 from __future__ import annotations
 
+from typing import Final, Protocol
+
 from rcg.errors import CapacityExceededError
+
+# An input of more than this share of the cap has its execution go alone, until one is complete.
+_LARGE_INPUT_SHARE: Final = 16
+# What was learned from the largest execution fades by this share with each look at smaller ones.
+_FADING: Final = 8
+_NO_LIMIT: Final = 1 << 62
 
 
 class Window:
@@ -103,3 +120,57 @@ class Window:
         most = self._capacity if self._is_strict else self.limit + self._buffered_limit
         self.admitted = self.limit if room is None else min(self.limit, room)
         self.free_until = min(complete + self.admitted, submitted - unfetched + most)
+
+
+class Ledger(Protocol):
+    """The counts of the native core; a ``Node`` has them."""
+
+    def survey(self, seen: int, complete: int, submitted: int, /) -> tuple[int, int, int, int]:
+        """Return bytes claimed, peak of those that are complete, live and peak of the others."""
+
+    def expect(self, need_bytes: int, /) -> None:
+        """Have readers leave room for an execution that needs this much."""
+
+
+class Admission:
+    """Learns what executions need. Any thread may use it: a stale answer is only a guess.
+
+    Args:
+        ledger: What the native core counts.
+        cap_bytes: Most shared memory that the graph may hold.
+
+    Attributes:
+        need_bytes: What an execution is expected to have at its peak; 0 while nothing is known.
+    """
+
+    __slots__ = ("_cap_bytes", "_ledger", "_seen", "need_bytes")
+
+    def __init__(self, ledger: Ledger, cap_bytes: int) -> None:
+        self._ledger = ledger
+        self._cap_bytes = cap_bytes
+        self._seen = 0
+        self.need_bytes = 0
+
+    def room(self, submitted: int, complete: int) -> int:
+        """Return how many executions fit beside each other now; at least one.
+
+        Args:
+            submitted: How many executions were submitted so far.
+            complete: How many of them are complete.
+        """
+        claimed, peak, live, most = self._ledger.survey(self._seen, complete, submitted)
+        if complete > self._seen:
+            self._seen = complete
+            self._learn(max(peak, self.need_bytes - self.need_bytes // _FADING))
+        if not complete and most * _LARGE_INPUT_SHARE > self._cap_bytes:
+            return 1
+        need = max(self.need_bytes, most)
+        if not need:
+            return _NO_LIMIT
+        held = max(0, claimed - live)
+        return max(1, (self._cap_bytes - held) // need)
+
+    def _learn(self, need_bytes: int) -> None:
+        if need_bytes != self.need_bytes:
+            self.need_bytes = need_bytes
+            self._ledger.expect(need_bytes)

@@ -36,11 +36,10 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Copy, Op, Read
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.dependencies import Dependencies
-from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
+from rcg.trace.analysis.executions import UNSEEN, Executions, by_execution, executions_of
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, shapes_of
 from rcg.trace.analysis.rendezvous import NONE
-from rcg.trace.analysis.sums import by_execution
 from rcg.trace.analysis.transfers import is_coding
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
 

@@ -23,7 +23,7 @@ This room must know neither shares nor paths.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, overload
@@ -42,6 +42,8 @@ from rcg.trace.model import SPAN_BASE, Events, GraphTrace
 
 UNSEEN: Final = int(np.iinfo(np.int64).min)
 """Stands for a time that is not in the trace."""
+
+_Ints = npt.NDArray[np.int64]
 
 EXECUTION_HEAD: Final = ("execution", "submitted at", "latency", "fetched after")
 """The columns of a table of executions."""
@@ -362,3 +364,24 @@ def _text(executions: Executions) -> str:
     ]
     note = "  submitted at: from the beginning of the trace on"
     return "\n".join([head, *columns([EXECUTION_HEAD, *rows], left=0), note])
+
+
+def by_execution(
+    op: _Ints, execution: _Ints, figures: Sequence[_Ints]
+) -> tuple[_Ints, list[_Ints]]:
+    """Return sums of figures over all events of one op in one execution.
+
+    An op of a driver may have several events in an execution: inputs are encoded before there is
+    room for them, and results are decoded when the user gets them, perhaps after timeouts.
+
+    Returns:
+        The op of each sum, ascending, and the sums of each figure.
+    """
+    order = np.lexsort((execution, op))
+    op, execution = op[order], execution[order]
+    is_first = np.ones(len(op), bool)
+    is_first[1:] = (np.diff(op) != 0) | (np.diff(execution) != 0)
+    first = np.flatnonzero(is_first)
+    if len(first) == len(op):
+        return op, [each[order] for each in figures]
+    return op[first], [np.add.reduceat(each[order], first) for each in figures]

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.trace.analysis.critical import text_of
+from rcg.trace.analysis.executions import by_execution
 from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, bounds_of
 from rcg.trace.analysis.rendezvous import group_of, with_waits
-from rcg.trace.analysis.sums import by_execution
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
 Ints = npt.NDArray[np.int64]

@@ -21,7 +21,6 @@ from math import ceil
 from typing import Final
 
 from rcg.views.data.blocks import Block, Connector, End, Stack, count_crossings, relax
-from rcg.views.data.layers import layers_of
 from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
 ACTOR_PAD: Final = 12.0
@@ -306,3 +305,27 @@ class Arrangement:
 
     def _orders(self) -> list[tuple[Stack, list[Block]]]:
         return [(stack, list(stack.blocks)) for stack in self._stack.stacks()]
+
+
+def layers_of(topology: Topology) -> list[int]:
+    """Return the layer of each node: the length of the longest path to it.
+
+    An owned node has the layer of its owner.
+    """
+    unit = [node.id if node.owner is None else node.owner for node in topology.nodes]
+    waits_for = [0] * len(unit)
+    takers: list[list[int]] = [[] for _ in unit]
+    for edge in topology.edges:
+        source, target = unit[edge.source], unit[edge.target]
+        if source != target:
+            takers[source].append(target)
+            waits_for[target] += 1
+    layers = [0] * len(unit)
+    ready = [node for node in dict.fromkeys(unit) if not waits_for[node]]
+    for node in ready:
+        for taker in takers[node]:
+            layers[taker] = max(layers[taker], layers[node] + 1)
+            waits_for[taker] -= 1
+            if not waits_for[taker]:
+                ready.append(taker)
+    return [layers[node] for node in unit]

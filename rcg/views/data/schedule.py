@@ -19,11 +19,11 @@ from rcg.text import plural, visible
 from rcg.trace.analysis.rendezvous import rendezvous_of, with_waits
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace
+from rcg.views.data import ViewPayload
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
-from rcg.views.data.payload import ViewPayload
 from rcg.views.data.slicing import name_of_op
 
 _MAX_MEASURED: Final = 200  # executions, unless the user says how many

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.trace.analysis.parts import TimeKind
+from rcg.views.data import ViewPayload
 from rcg.views.data.edge_styles import style_of
-from rcg.views.data.payload import ViewPayload
 
 SPAN: Final = 5
 """The kind of a user's span. The other kinds are those of ``TimeKind``."""

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from rcg.text import plural, time_text
 from rcg.trace.model import GraphTrace
+from rcg.views.data import ViewPayload
 from rcg.views.data.colours import HATCHED, KIND_COLOURS, SPAN_COLOUR, TITLES
 from rcg.views.data.edge_styles import COLLECTIVE, TCP, style_of
 from rcg.views.data.lettering import DOT
-from rcg.views.data.payload import ViewPayload
 from rcg.views.data.queues import queues_of
 from rcg.views.data.slices import SPAN, Slices
 

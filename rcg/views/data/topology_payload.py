@@ -14,6 +14,7 @@ from rcg.ir.plan import Plan
 from rcg.text import bytes_text, plural, speed_text, time_text, visible
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.model import GraphTrace
+from rcg.views.data import ViewPayload
 from rcg.views.data.arrangement import Sizes
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
 from rcg.views.data.labels import (
@@ -27,7 +28,6 @@ from rcg.views.data.labels import (
 from rcg.views.data.layout import Rect, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, shorten, width_of
 from rcg.views.data.node_lanes import addresses_of
-from rcg.views.data.payload import ViewPayload
 from rcg.views.data.tags import TAG, tags_of
 from rcg.views.data.topology import (
     Actor,

@@ -12,8 +12,7 @@ from rcg.text import plural, shown_text
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.references import reference_lines
 from rcg.trace.model import Recording
-from rcg.views.html.elements import escaped
-from rcg.views.html.image import img
+from rcg.views.html.elements import escaped, img
 from rcg.views.html.report import report_of
 from rcg.views.html.tensors_report import tensors_report_of
 from rcg.views.svg.pictures import (

@@ -12,16 +12,15 @@ import re
 import time
 from typing import Final
 
-from rcg.text import count_text, time_text, visible
+from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text, visible
 from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.ops import OpTimes
+from rcg.trace.analysis.references import ReferenceSums, reference_sums
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import topology_of
-from rcg.views.html.elements import STYLE, card, escaped
-from rcg.views.html.image import MAX_SHRINKING
-from rcg.views.html.ops import ops_table
-from rcg.views.html.references import references_card
+from rcg.views.html.elements import MAX_SHRINKING, STYLE, Cell, card, escaped, table
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
     schedule_picture,
@@ -35,6 +34,7 @@ from rcg.views.svg.references import references_picture
 _MAX_GRAPHS: Final = 6
 _MAX_OPS: Final = 2000
 _MAX_NODES: Final = 600
+_MAX_TRANSFERS: Final = 50  # in the table of tensors by reference
 
 _STYLE: Final = (
     "<style>"
@@ -144,3 +144,61 @@ def _times(trace: Recording, graph: GraphTrace) -> list[str]:
 
 def _fitting(picture: str) -> str:
     return f'<div class="rcg-picture rcg-fits">{picture}</div>'
+
+
+def ops_table(summary: GraphSummary) -> str:
+    """Return a table of the times of each op as HTML, in the order of the programs."""
+    head = ("process", "op", "count", "median", "p99", "total", "waited", "moved", "speed")
+    labels = {lane.process: lane.label for lane in summary.shares.lanes}
+    rows = [_op_row(labels.get(each.process, each.process), each) for each in summary.ops]
+    most = summary.critical.bottleneck if summary.critical is not None else None
+    marked = [
+        most is not None and (each.process, each.op) == (most.process, most.op)
+        for each in summary.ops
+    ]
+    return table(head, rows, marked)
+
+
+def _op_row(label: str, each: OpTimes) -> list[Cell]:
+    number = "rcg-number"
+    return [
+        Cell(label, "rcg-strong"),
+        Cell(each.text, "rcg-code"),
+        Cell(count_text(each.count), number),
+        Cell(time_text(each.median_ns), number),
+        Cell(time_text(each.p99_ns), number),
+        Cell(time_text(each.total_ns), number),
+        Cell(time_text(each.waited_ns), number),
+        Cell(bytes_text(each.bytes) if each.bytes else "-", number),
+        Cell(speed_text(each.gb_per_s), number),
+    ]
+
+
+def references_card(trace: Recording) -> str:
+    """Return the sums of a trace's transfers as HTML without a script; "" without transfers."""
+    sums = reference_sums(trace.transfers)
+    if not sums:
+        return ""
+    about = (
+        f"{plural(len(trace.transfers), 'transfer')} of "
+        f"{bytes_text(sum(each.bytes for each in sums))}, those that took longest first"
+    )
+    head = ("from", "to", "transport", "values", "size", "waited", "moved", "rate", "failed")
+    rows = [_references_row(each) for each in sums[:_MAX_TRANSFERS]]
+    marked = [bool(each.failed) for each in sums[:_MAX_TRANSFERS]]
+    return card("Tensors by reference", about, table(head, rows, marked))
+
+
+def _references_row(each: ReferenceSums) -> list[Cell]:
+    rate = f"{bytes_text(each.bytes / each.moved_ns * 1e9)}/s" if each.moved_ns else "-"
+    return [
+        Cell(short_label(each.source), "rcg-strong", each.source),
+        Cell(short_label(each.target), "rcg-strong", each.target),
+        Cell(each.transport),
+        Cell(count_text(each.transfers), "rcg-number"),
+        Cell(bytes_text(each.bytes), "rcg-number"),
+        Cell(time_text(each.waited_ns), "rcg-number"),
+        Cell(time_text(each.moved_ns), "rcg-number"),
+        Cell(rate, "rcg-number"),
+        Cell(count_text(each.failed), "rcg-number rcg-bad" if each.failed else "rcg-number"),
+    ]

@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Final
 
 from rcg.text import visible
+from rcg.views.data.arrangement import layers_of
 from rcg.views.data.edge_styles import is_known, style_of
 from rcg.views.data.labels import TopologyLabels, frame_text
-from rcg.views.data.layers import layers_of
 from rcg.views.data.topology import NodeFrame, Topology, TopologyEdge, TopologyNode
 
 
