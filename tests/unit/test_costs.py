@@ -70,13 +70,6 @@ def test_the_plan_says_what_each_process_will_do():
     assert Plan.from_text(str(plan)) == plan == Plan.from_json(plan.to_json())
 
 
-def test_a_plan_of_before_costs_is_read():
-    plan = compiled(chain(0, 1)).plan
-    old = plan.to_json().replace(', "costs": [], "predicted": []', "")
-    assert "costs" not in old
-    assert Plan.from_json(old) == plan
-
-
 @pytest.mark.parametrize(
     "change",
     [
