@@ -14,7 +14,7 @@ from typing import Final
 
 from rcg.doctor.report import Check, error_line
 from rcg.options import PEER_TIMEOUT, PORT_RANGE, peer_timeout_s, port_range, tls_files
-from rcg.wire.tls import client_context, server_context
+from rcg.wire.certificates import client_context, server_context
 
 _GROUP: Final = "other nodes"
 # Any address that is not of this machine: the kernel only says from where it would connect.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS by Ray's certificates, for connections between nodes: ``RAY_USE_TLS=1``.
 
-Both sides show a certificate and check that of the other. Names are not compared: the certificates
-say that a machine belongs to the cluster, and the graph's secret says the rest (``proof``).
+``certificates`` makes the contexts of both sides.
 
 What uses the connection gets one end of a pair of local sockets; a thread moves bytes between the
 other end and the TLS connection. So packets, ``poll``, and native code that takes a bare socket
@@ -20,37 +19,12 @@ import ssl
 from typing import Final
 
 from rcg.errors import OutOfThreads
-from rcg.options import TlsFiles
 from rcg.threads import start_owner
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
 _PIECE_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 5.0  # between looks at a connection that takes nothing
-
-
-def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return what a listener needs to know.
-
-    Raises:
-        OSError: A file cannot be read, or contains something else.
-    """
-    return _checking(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
-
-
-def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return what the connecting side needs to know; raises as ``server_context``."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.check_hostname = False
-    return _checking(made, files)
-
-
-def _checking(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(files.certificate, files.key)
-    context.load_verify_locations(files.authority)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def shake_hands(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:

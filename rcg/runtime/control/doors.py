@@ -16,11 +16,11 @@ from typing import Protocol
 
 from rcg.options import peer_timeout_s, port_range, tls_files
 from rcg.wire import addresses, proof, sockets, tls
+from rcg.wire.certificates import server_context
 from rcg.wire.forks import forget_accepted
 from rcg.wire.messages import Challenge
 from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection
-from rcg.wire.tls import server_context
 
 __all__ = ["Door", "LocalDoor", "Stranger", "TcpDoor"]
 

@@ -23,6 +23,7 @@ from rcg.options import Deadline, peer_timeout_s, tls_files
 from rcg.runtime.control.reception import refused
 from rcg.wire import liveness, proof, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp, ends_of, is_tcp
+from rcg.wire.certificates import client_context
 from rcg.wire.messages import (
     Again,
     Challenge,
@@ -34,7 +35,6 @@ from rcg.wire.messages import (
 )
 from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection, Received
-from rcg.wire.tls import client_context
 
 __all__ = ["Joined", "check_user", "join"]
 
