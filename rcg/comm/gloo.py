@@ -5,9 +5,9 @@
 peers, and ``abort`` closes ours. But when a connection closes, Gloo (seen with PyTorch 2.13) does
 not end two kinds of waits: for sending a message that is partly written, and for receiving one of
 which a part has come. So long waits run on a thread that can be left behind (``sideline``); it ends
-with Gloo's time limit. Waits for small messages do not: see ARCHITECTURE. And ``abort`` closes our
-connections when nothing moves on them any more: where all processes are alive, each message that is
-under way arrives.
+with Gloo's time limit. Waits for small messages do not: see ``docs/design/data-plane.md``. And
+``abort`` closes our connections when nothing moves on them any more: where all processes are alive,
+each message that is under way arrives.
 
 The sizes of what is sent and received must agree: Gloo ends a process that receives more bytes than
 it has room for, and no exception can be caught there.

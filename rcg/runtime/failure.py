@@ -145,7 +145,7 @@ def to_exception(failure: Failure) -> BaseException:
     raised: Any = shielded(_as_users, report, otherwise=None)
     if raised is None:
         raised = _as_rays(report, _Unpicklable(report.cause_text))
-    # Each by itself: a class of the user's may forbid any of them.
+    # Each by itself: a user's class may forbid any of them.
     with shielding():
         # IPython asks for this. It shows only the traceback of the actor, because the frames that
         # passed the exception on do not help.

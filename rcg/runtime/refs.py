@@ -254,7 +254,7 @@ def _late(ref: CompiledDAGRef, asked_s: float | None) -> ChannelTimeout:
 def _error_of(value: Any) -> BaseException:
     """Return what to raise for the value of a failed ref."""
     error: BaseException = to_exception(value) if type(value) is Failure else value
-    return BaseException.with_traceback(error, None)  # a class of the user's may have its own
+    return BaseException.with_traceback(error, None)  # a user's class may have its own
 
 
 def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -> list[Any]:

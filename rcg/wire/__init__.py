@@ -1,2 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes send each other: control messages and payloads; whether a peer is alive."""
+"""What processes send each other: control messages and payloads; whether a peer is alive.
+
+``messages`` (one frozen dataclass each), ``codec`` (their fields as JSON, with all checks),
+``sockets`` (messages over connections, with descriptors), ``packets`` (the connections to other
+nodes: whole packets over TCP), ``keepalive`` (whether a node can be reached), ``forks`` (children
+close their copies), ``addresses`` (where a process listens for other nodes), ``proof`` (proving to
+know a secret), ``certificates`` and ``tls`` (Ray's certificates), ``payloads`` (encoded values in
+messages), ``liveness`` (whether a peer is alive).
+"""

@@ -93,7 +93,7 @@ def test_a_cable_that_stays_out_is_noticed(
     # What is cut is not called dead, as far as anybody can know.
     assert re.search(r"a[01] \(Tenant\) cannot be reached any more", str(caught.value))
     seen = re.search(r"([\d.]+) s before that", str(caught.value))
-    assert float(seen[1]) < GUARD_S if seen else "had told nothing yet" in str(caught.value)
+    assert float(seen[1]) < GUARD_S if seen else "had reported nothing yet" in str(caught.value)
     begun = time.monotonic()
     graph.teardown()
     print(f"torn down in {time.monotonic() - begun:.2f} s")

@@ -37,6 +37,7 @@ SOURCES = (
     "rcg",
     "widgets",
     "benchmarks",
+    "docs",
     "tests",
     "notebooks",
 )

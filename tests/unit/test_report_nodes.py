@@ -136,7 +136,7 @@ def test_the_age_of_what_a_lost_node_told_is_reported(segments: dict[str, Segmen
     lost = report(here, old, unknown)
     old_line, unknown_line = lost.ages
     assert re.fullmatch(r"n1 as it was 3\.\d+ s ago", old_line)
-    assert unknown_line == "n2 has not told yet what its processes do"
+    assert unknown_line == "n2 has not reported yet what its processes do"
     assert all(line in str(lost) and line in report_of(lost) for line in lost.ages)
     assert report(here, seen).ages == ()  # it has just answered
 

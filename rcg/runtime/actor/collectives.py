@@ -80,28 +80,28 @@ def collective_step(
         return capture(error, loop.origin, word, loop.execution)
 
     def prepared() -> tuple[bytes | Failure, list[Any], Any]:
-        """Return what to tell, this rank's tensors, and the room for the result."""
+        """Return this rank's status, its tensors, and the room for the result."""
         for source in sources:
             if type(slots[source]) is Failure:
                 return slots[source], [], None
         try:
             ours = [can_be and may_overwrite(slots, source) for source, can_be in candidates]
             tensors = [rank.checked(slots[source]) for source in sources]
-            told = rank.told_of(tensors)
+            status = rank.status_bytes(tensors)
             room = exchange.room(rank, tensors, ours)
         except BaseException as error:  # noqa: BLE001 - a user's tensor runs any code; no memory
             return failure_of(error), [], None
-        return told, tensors, room
+        return status, tensors, room
 
     def step() -> None:
         member.mark(index, loop.execution)
-        told, tensors, room = prepared()
+        status, tensors, room = prepared()
         for writer in tells:
-            _tell(writer, told)
+            _write_status(writer, status)
         if is_announced:
             failpoints.reach(failpoints.Failpoint("status", node.process, loop.execution, op))
         heard = [reader.read() for reader in hears]
-        heard.insert(rank.rank, told)
+        heard.insert(rank.rank, status)
         result, statuses = next((each for each in heard if type(each) is Failure), None), []
         if result is None:
             statuses = [status_of(each) for each in heard]
@@ -128,7 +128,7 @@ def collective_step(
     return step
 
 
-def _tell(writer: Writer, status: bytes | Failure) -> None:
+def _write_status(writer: Writer, status: bytes | Failure) -> None:
     try:
         writer.write(status)
     except NoMemory:

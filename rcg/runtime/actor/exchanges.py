@@ -32,12 +32,12 @@ __rcg_plumbing__ = True  # see rcg.frames
 
 
 # A tensor of this size is combined by itself, so that it need not be copied to others. All ranks
-# must come to the same pieces, whoever of them may overwrite its tensor.
+# must come to the same pieces, whichever of them may overwrite their tensors.
 _LARGE_BYTES: Final = 1 << 18
 
 
 class Described(NamedTuple):
-    """What a rank tells the others about a tensor.
+    """What the other ranks have to know of a tensor.
 
     Attributes:
         dtype: Its name in torch.
@@ -53,7 +53,7 @@ class Described(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Any) -> Described:
-        """Return what is told about a tensor."""
+        """Return the description of a tensor."""
         dtype = str(tensor.dtype).removeprefix("torch.")
         return cls(dtype, tuple(tensor.shape), device_of(tensor), tensor.nbytes)
 
@@ -68,13 +68,13 @@ class Described(NamedTuple):
 
 
 Status = tuple[Described, ...]
-"""What a rank tells about all its tensors."""
+"""The descriptions of all tensors of a rank."""
 
 
 @functools.lru_cache(maxsize=64)
-def status_of(told: bytes) -> Status:
-    """Return the status that a rank told; see ``Rank.told_of``."""
-    return tuple([Described(*each) for each in pickle.loads(told)])
+def status_of(sent: bytes) -> Status:
+    """Return the status that a rank sent; see ``Rank.status_bytes``."""
+    return tuple([Described(*each) for each in pickle.loads(sent)])
 
 
 class Rank:
@@ -99,7 +99,7 @@ class Rank:
         self.is_root = self.rank == self.root
         # What the newest status was of, and that status as bytes: mostly the next one is like it.
         self._like: list[Any] | None = None
-        self._told = b""
+        self._status = b""
         self._supported: Any = None  # a dtype
 
     @property
@@ -110,7 +110,7 @@ class Rank:
     def checked(self, value: object) -> Any:
         """Return a value as the tensor that it must be: contiguous, no gradient, no user's class.
 
-        What is done with it later runs no code of the user's, and so cannot fail at this rank only.
+        What is done with it later runs no user's code, and so cannot fail at this rank only.
 
         Raises:
             TensorMismatch: It is no tensor, or not one that the communicator takes.
@@ -154,14 +154,14 @@ class Rank:
             plain = plain.resolve_conj().resolve_neg()
         return plain.contiguous()
 
-    def told_of(self, tensors: Sequence[Any]) -> bytes:
-        """Return what is told about tensors that are ``checked``; see ``status_of``."""
+    def status_bytes(self, tensors: Sequence[Any]) -> bytes:
+        """Return the status of tensors that are ``checked``, as it is sent; see ``status_of``."""
         like = [(each.dtype, each.shape, each.is_cpu or each.device) for each in tensors]
         if like != self._like:
             status = [tuple(Described.of(tensor)) for tensor in tensors]
-            self._told = pickle.dumps(status, pickle.HIGHEST_PROTOCOL)
+            self._status = pickle.dumps(status, pickle.HIGHEST_PROTOCOL)
             self._like = like
-        return self._told
+        return self._status
 
     def mismatch(self, statuses: Sequence[Status]) -> TensorMismatch:
         """Return the error for ranks whose tensors differ; the same at every rank."""
@@ -213,7 +213,7 @@ class Exchange(Protocol):
 
         `ours` says which of the tensors may be overwritten, and so be results themselves.
 
-        What it raises is told to the other ranks, and nobody enters the communicator. It also has
+        What it raises is sent to the other ranks, and none enters the communicator. It also has
         the communicator reserve what it needs: after this a rank must not fail alone.
 
         Raises:
@@ -266,8 +266,8 @@ class _Combining(_Alike):
     def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
         """See ``Exchange``. Returns the pieces, and the views of them for the results.
 
-        This rank's tensors are copied there at once: a copy that fails is told to the others, and a
-        rank that has to wait for the others has its copy behind it.
+        This rank's tensors are copied there at once: a copy that fails is reported to the others,
+        and a rank that has to wait for the others has its copy behind it.
         """
         if len(tensors) == 1 and ours[0]:
             rank.communicator.reserve(rank.op.word, tensors, rank.reduction)
@@ -421,7 +421,7 @@ def _each(operation: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> N
     """Call an operation of a communicator with each of these arguments, as all ranks do.
 
     Raises:
-        NoResult: A communicator of the user's gave another result than it was asked for.
+        NoResult: A user's communicator gave another result than it was asked for.
         CommError: The communicator failed.
     """
     wrong: list[TensorMismatch] = []  # the first

@@ -43,7 +43,7 @@ class Opener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupStart:
-    """What a process is told about a group that it is in.
+    """What a process needs to open a group that it is in.
 
     Attributes:
         group: The group, of the plan.

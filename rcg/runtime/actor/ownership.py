@@ -6,7 +6,7 @@ own: a collective combines it where it lies. Whatever else may see the memory sh
 count: a variable of the actor, a view, a NumPy array, what autograd keeps for the backward pass.
 Memory that torch did not allocate itself, or shares with other processes, has no such count.
 
-Work that is queued on a device has no such count either. A stream of the user's may still have to
+Work that is queued on a device has no such count either. A user's stream may still have to
 read a tensor that nothing holds any more: torch keeps its memory for that (``record_stream``), but
 does not keep it from being overwritten. So only tensors on the CPU are; others are copied, on their
 device.

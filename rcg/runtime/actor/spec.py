@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an actor is told when it starts its part of a graph. Plain data that travels to it."""
+"""What an actor needs to start its part of a graph. Plain data that travels to it."""
 
 from __future__ import annotations
 

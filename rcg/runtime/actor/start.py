@@ -41,7 +41,7 @@ from rcg.version import __version__
 __rcg_plumbing__ = True  # see rcg.frames
 
 
-# Ray hides the GPUs of an actor that asked for none, unless it is told not to.
+# Ray hides the GPUs of an actor that asked for none; an environment variable turns that off.
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _DRIVERS: Final = ("/dev/nvidiactl", "/dev/dxg")  # of NVIDIA's on Linux, and on WSL
 # With it NCCL, from 2.30, takes several ranks on one GPU.

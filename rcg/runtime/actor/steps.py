@@ -159,7 +159,7 @@ class Steps:
             return True
 
         def failure_of(error: BaseException) -> Failure:
-            if type(error) is TensorMismatch:  # of a communicator of the user's
+            if type(error) is TensorMismatch:  # of a user's communicator
                 return capture_own(error)
             return capture(error, loop.origin, "(reading its input)", loop.execution)
 
@@ -327,7 +327,7 @@ class Steps:
                 return value
             try:  # a collective takes it
                 return value.detach().clone()
-            except BaseException:  # noqa: BLE001 - of a class of the user's
+            except BaseException:  # noqa: BLE001 - of a user's class
                 return capture_own(loop.blame(error))
 
         return step

@@ -67,7 +67,7 @@ class _TorchProfiling:
                 return ""
             try:
                 self._running = _started()
-            except Exception as error:  # noqa: BLE001 - another profiler of the user's runs here
+            except Exception as error:  # noqa: BLE001 - the user's own profiler runs here
                 return f"torch's profiler does not start: {error}"
         return ""
 

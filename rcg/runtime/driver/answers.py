@@ -74,7 +74,7 @@ def gather(
     pending = dict(calls)
     answers: dict[str, Any] = {}
     begun = Deadline(_SILENT_WAIT_S)
-    has_told = False
+    has_warned = False
     while pending:
         left = deadline.remaining_s()
         refs = list(pending.values())
@@ -94,8 +94,8 @@ def gather(
                 "look at them with `ray stack`.",
                 timeout_s=deadline.timeout_s,
             )
-        if pending and begun.expired and not has_told:
-            has_told = True
+        if pending and begun.expired and not has_warned:
+            has_warned = True
             _log.warning(
                 "rcg: compile() waits for %s to %s (still starting, or busy with a method?)",
                 names,

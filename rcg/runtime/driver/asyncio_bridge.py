@@ -50,7 +50,7 @@ class SubmissionQueue:
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        # No await in here: whoever leaves executes before the next one looks.
+        # No await in here: a task that leaves executes before the next one looks.
         self._turn.release()
         self._leave()
 
@@ -147,10 +147,10 @@ class AsyncioBridge:
                 for buffer in buffers:
                     buffer.drain()
         except (Signal, RuntimeError, MemoryError, OSError):
-            pass  # whoever waits meets it when the result is fetched
+            pass  # raised again when the result is fetched
         finally:
-            # The graph ended: whoever waits learns why from the result itself. Ray may have to be
-            # asked for that, which is done here and not on an event loop.
+            # The graph ended: the result itself raises the cause. Ray may have to be asked for it,
+            # which is done here and not on an event loop.
             try:
                 if not self._session.has_cause:
                     self._session.end_error()

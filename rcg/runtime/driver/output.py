@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One output of a graph at the driver: frames in order, results in any order, from any thread.
 
-Whoever needs a result takes frames off the ring until its own has been taken, by itself or by
-another thread that waits there; frames for others wait in a dict, undecoded, until they are asked
-for. There is no lock to hold and so none to be interrupted with: taking a frame puts it into the
-dict in one step of the native core, decoding may be repeated, and a result is filled from the dict.
-Ctrl-C between any two lines loses nothing.
+A thread that needs a result takes frames off the ring until that result has been taken, by itself
+or by another thread that waits there; frames for others wait in a dict, undecoded, until they are
+asked for. There is no lock that Ctrl-C could leave locked: taking a frame puts it into the dict in
+one step of the native core, decoding may be repeated, and a result is filled from the dict. Ctrl-C
+between any two lines loses nothing.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class OutputBuffer:
         execution, frames = result.execution, self.frames
         before = self.reader.seq if self._siblings else 0
         self._collect(self._into, execution, None if timeout_s is None else timeout_ns(timeout_s))
-        # What came for siblings is told by the one that took it.
+        # The buffer that took frames for its siblings wakes those that wait for them.
         if self.dropped or self.awaited or (self._siblings and self.reader.seq != before):
             self._tell()
         looks = 0

@@ -269,9 +269,9 @@ class Session:
                 why = "Ray has not reported the cause yet."
             except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
                 why = shielded(str, error, otherwise="").strip() or describe_error(error)
-        told = ending.why if ending.how is How.UNREACHABLE else ending
+        how = ending.why if ending.how is How.UNREACHABLE else ending
         return ActorDiedError(
-            f"The actor {label} died unexpectedly: {told}. It was last seen in: {last}. The "
+            f"The actor {label} died unexpectedly: {how}. It was last seen in: {last}. The "
             f"other actors are usable: tear this graph down and compile a new one.\n{why}",
             actor=label,
             actor_id=cluster.actor_id(self.handles[process]),
@@ -295,7 +295,7 @@ class Session:
             if process not in view.layout.members:
                 continue
             if view.age_s is None:
-                return "unknown, as its node had told nothing yet"
+                return "unknown, as its node had reported nothing yet"
             activity = next(
                 each for each in activities([view], self.plan) if each.process == process
             )

@@ -263,7 +263,7 @@ class Node:
         """Give this process's free blocks back to the system, and unlock all blocks.
 
         If it has moved large values, methods have freed some, too, and the C library keeps these.
-        As long as memory is locked, the system does not get it back from whoever owns it.
+        While memory is locked here, its owner cannot give it back to the system either.
         """
         for pins in self._pins.values():
             pins.release()

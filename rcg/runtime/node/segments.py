@@ -85,8 +85,8 @@ class Segments:
                 _native.format_arena(self._arenas[-1].fd, member, count, reserve)
         except OSError as error:
             self.close()
-            told = out_of_descriptors(error, "for the shared memory of a compiled graph")
-            raise told or OutOfSharedMemory(
+            exhausted = out_of_descriptors(error, "for the shared memory of a compiled graph")
+            raise exhausted or OutOfSharedMemory(
                 f"there is no room in shared memory for the channels of this graph "
                 f"({error.strerror}): free some, or use fewer or smaller channels",
                 cap_bytes=cap_bytes,

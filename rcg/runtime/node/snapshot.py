@@ -132,7 +132,7 @@ class Snapshot:
 
     @classmethod
     def unknown(cls, layout: Layout) -> Snapshot:
-        """Return the snapshot of a node that has told nothing yet."""
+        """Return the snapshot of a node that has sent none yet."""
         nothing = Now(0, 0, 0, 0, State.IDLE, 0, 0), Counters(0, 0, 0)
         return cls(
             layout,

@@ -159,7 +159,7 @@ class Report(Displayed):
         return tuple(
             f"{node} as it was {age_s:.3g} s ago"
             if age_s is not None
-            else f"{node} has not told yet what its processes do"
+            else f"{node} has not reported yet what its processes do"
             for node, age_s in found.items()
             if age_s is None or age_s >= _OLD_S
         )
@@ -181,8 +181,8 @@ class Report(Displayed):
             for each in self.sockets
         ]
         if self.refused:
-            told = "; ".join(f"node {node}: {text}" for node, text in self.refused.items())
-            lines.append(f"connections that were refused: {told}")
+            refused = "; ".join(f"node {node}: {text}" for node, text in self.refused.items())
+            lines.append(f"connections that were refused: {refused}")
         return tuple(lines)
 
     def _lines(self) -> list[str]:

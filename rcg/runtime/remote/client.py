@@ -181,9 +181,9 @@ class Client:
             raise
         except OSError as error:
             self._replies.pop(number, None)
-            told = out_of_descriptors(error, "to send an input to the process that compiled it")
-            if told is not None:
-                raise told from error
+            exhausted = out_of_descriptors(error, "to send an input to the compiling process")
+            if exhausted is not None:
+                raise exhausted from error
             # The listening thread is about to say why.
             if self.error is None and not may_wait:
                 raise BlockingIOError from None
@@ -330,7 +330,7 @@ def _opened(received: Received, execution: int | None = None) -> _Arrived:
         (payload,) = open_payloads(received)
         return _Arrived(payload, None)
     except (OSError, MemoryError) as problem:  # this one value is lost, nothing else
-        told = out_of_descriptors(problem, "to receive a value of a compiled graph")
+        exhausted = out_of_descriptors(problem, "to receive a value of a compiled graph")
         text = str(problem) or "there is no memory for it"
-        lost = told or ExecutionError(f"a value did not arrive: {text}")
+        lost = exhausted or ExecutionError(f"a value did not arrive: {text}")
         return _Arrived(None, type(lost)(lost.message, **lost.facts, execution=execution))

@@ -128,8 +128,8 @@ def ask_report(facts: HandleFacts, timeout_s: float = JOIN_TIMEOUT_S) -> str:
             raise ValueError("a report is text")
         return str(payload.decode(), "utf-8", "replace")
     except (OSError, ValueError) as error:
-        told = out_of_descriptors(error, "to receive a report")
-        raise told or no_answer(facts, str(error), timeout_s) from error
+        exhausted = out_of_descriptors(error, "to receive a report")
+        raise exhausted or no_answer(facts, str(error), timeout_s) from error
     finally:
         joined.close()
 

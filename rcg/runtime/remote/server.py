@@ -146,9 +146,9 @@ def _send_report(connection: Connection, dag: ServedGraph) -> None:
         try:
             send_payloads(connection, Reported(), [(KIND_BYTES, text, None, 0)])
         except OSError as error:
-            told = out_of_descriptors(error, "to pass a report on")
-            if told is not None:
-                sockets.send(connection, refusal_of(told))
+            exhausted = out_of_descriptors(error, "to pass a report on")
+            if exhausted is not None:
+                sockets.send(connection, refusal_of(exhausted))
 
 
 class _Connection:
@@ -318,9 +318,9 @@ def _send_soon(connection: Connection, message: Message) -> None:
 
 def _not_passed(error: OSError | MemoryError, what: str, execution: int | None = None) -> RcgError:
     """Return the error that says why a value could not be passed on between processes."""
-    told = out_of_descriptors(error, f"to pass {what} on")
-    if told is not None:
-        return type(told)(told.message, **told.facts, execution=execution)
+    exhausted = out_of_descriptors(error, f"to pass {what} on")
+    if exhausted is not None:
+        return type(exhausted)(exhausted.message, **exhausted.facts, execution=execution)
     text = str(error) or "there is no memory for it"
     return ExecutionError(
         f"the process that compiled the graph could not pass {what} on: {text}",
