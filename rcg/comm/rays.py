@@ -35,7 +35,6 @@ from rcg.errors import (
     Unavailable,
 )
 from rcg.options import Deadline
-from rcg.serialization.tensors import lacking
 from rcg.threads import start_thread
 
 METHODS: Final = (
@@ -353,6 +352,9 @@ class _Form(NamedTuple):
 def _form_of(value: Any) -> _Form:
     if not hasattr(type(value), "untyped_storage"):
         return _Form("", (), type(value).__name__)
+    # Imported here, where torch is loaded: a process that only binds a DAG needs no NumPy.
+    from rcg.serialization.tensors import lacking
+
     dtype, where = str(value.dtype).removeprefix("torch."), str(value.device.type)
     if str(value.layout) != "torch.strided":
         where += f", of the layout {value.layout},"

@@ -278,8 +278,10 @@ class Received:
         self.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # never completely made
+        try:  # noqa: SIM105 - at the end of the interpreter the name `contextlib` is None
             self.close()
+        except AttributeError:  # never completely made
+            pass
 
 
 def receive(connection: Connection, descriptors: int = 0, *, may_wait: bool = True) -> Received:
