@@ -10,7 +10,6 @@ it is decoded.
 from __future__ import annotations
 
 import array
-import contextlib
 import select
 import socket
 import struct
@@ -278,7 +277,7 @@ class Received:
         self.close()
 
     def __del__(self) -> None:
-        try:  # noqa: SIM105 - at the end of the interpreter the name `contextlib` is None
+        try:
             self.close()
         except AttributeError:  # never completely made
             pass
