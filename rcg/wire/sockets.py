@@ -279,7 +279,7 @@ class Received:
     def __del__(self) -> None:
         try:
             self.close()
-        except AttributeError:  # never completely made
+        except AttributeError:  # never completely made, or the interpreter ends
             pass
 
 

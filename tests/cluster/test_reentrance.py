@@ -180,7 +180,8 @@ class AtLine:
 
     def __call__(self, frame, event, _):
         code = frame.f_code
-        if not any(part in code.co_filename for part in ("/rcg/runtime/", "/rcg/dag/context")):
+        rooms = "/rcg/runtime/", "/rcg/threads", "/rcg/dag/context"
+        if not any(part in code.co_filename for part in rooms):
             return None
         if event == "line" and not self.has_come:
             if self.left == 0:

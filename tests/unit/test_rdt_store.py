@@ -6,6 +6,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from rcg.errors import Transfer
 from rcg.rdt import process
 from rcg.rdt import store as stores
 from rcg.rdt.contents import Parts
+from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups, _joined, _padded, _runs
 from rcg.rdt.keeper import Keeper
 from rcg.rdt.pulling import Connections
@@ -44,6 +47,47 @@ def test_ctrl_c_while_the_keeper_is_started_leaves_one_thread(store: Store) -> N
     for _ in ctrl_c_anywhere(keeper.look, "rcg.rdt.keeper.Keeper.look"):
         pass
     until(lambda: len(keepers()) == before + 1)
+
+
+class StoppedHolder:
+    """A process that does not read what it is sent at first; it also brings the news."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def to(self, holder: Holder) -> StoppedHolder:
+        return self
+
+    def take_ended(self) -> set[str]:
+        return set()
+
+    def keep(self, keys: Sequence[str]) -> None:
+        self._note("keep", keys)
+
+    def free(self, keys: Sequence[str]) -> None:
+        self._note("free", keys)
+
+    def _note(self, word: str, keys: Sequence[str]) -> None:
+        call = f"{word} {' '.join(keys)}"
+        self.calls.append(call)
+        if self.calls.count(call) == 1:
+            raise BlockingIOError
+
+
+def test_a_holder_that_does_not_read_is_sent_its_news_again(store: Store, monkeypatch) -> None:
+    ray = SimpleNamespace(
+        is_connected=lambda: True,
+        ready_of=lambda refs: [each for each in refs if holder.calls.count("keep x") == 2],
+        which_exist=lambda ids: [False] * len(ids),
+    )
+    monkeypatch.setattr("rcg.rdt.keeper.cluster", ray)
+    holder = StoppedHolder()
+    keeper = Keeper(store, store.key, holder)
+    ref = SimpleNamespace(binary=lambda: b"ref")
+    keeper.keep(ref, "x", Holder("address", "tensors-2", "", "A", "", ""))
+    until(lambda: holder.calls.count("free x") == 2)
+    assert not keeper.kept()
+    assert sorted(holder.calls) == ["free x", "free x", "keep x", "keep x"]
 
 
 def test_ctrl_c_in_the_first_use_of_tensors_leaves_no_service_that_nobody_has(monkeypatch) -> None:
