@@ -40,7 +40,8 @@ def main(
     try:
         rows = select([p for p in asked.rows.split(",") if p], tuple(titles))
     except ValueError as error:
-        parser.error(str(error))
+        elsewhere = "; experiments, as overlap, are in rcg's repository: python -m benchmarks"
+        parser.error(f"{error}{'' if experiments else elsewhere}")
     if asked.json is not None and not asked.json.absolute().parent.is_dir():
         parser.error(f"--json: there is no folder {asked.json.absolute().parent}")
 
