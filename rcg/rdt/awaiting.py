@@ -56,11 +56,11 @@ def future_of(ref: Any, open_made: Callable[[Any], Any]) -> Future[Any]:
     """
     global _waiting, _is_polling
     awaited = _Awaited(ref, open_made, Future())
-    takers = count()  # of the count: the thread, or what undoes it because of Ctrl-C
+    claims = count()  # on what is counted, as in `start_owner`: the thread, or who undoes it
     target: Callable[[list[_Awaited]], None] | None = None
 
     def run(args: list[_Awaited]) -> None:
-        if target is not None and not next(takers):
+        if target is not None and not next(claims):
             target(args)
 
     try:
@@ -81,7 +81,7 @@ def future_of(ref: Any, open_made: Callable[[Any], Any]) -> Future[Any]:
         thread = threading.Thread(target=run, args=(args,), name="rcg-await", daemon=True)
         start_thread(thread, "to wait for tensors")
     except BaseException as error:
-        if target is not None and not next(takers):
+        if target is not None and not next(claims):
             for each in _left_without(target, awaited):
                 _fail(each, why_left(error))
         if not isinstance(error, OutOfThreads):

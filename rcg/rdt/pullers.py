@@ -73,11 +73,11 @@ def submit(
             none runs, it gets ``OutOfThreads``.
     """
     found: Future[Any] = Future() if future is None else future
-    takers = count()  # of the count: the thread, or what undoes it because of Ctrl-C
+    claims = count()  # on what is counted, as in `start_owner`: the thread, or who undoes it
     is_counted = False
 
     def run() -> None:
-        if not next(takers):
+        if not next(claims):
             _run(key, lane)
 
     try:
@@ -91,7 +91,7 @@ def submit(
         thread = threading.Thread(target=run, name="rcg-pull", daemon=True)
         start_thread(thread, "to get tensors")
     except BaseException as error:
-        if is_counted and not next(takers):
+        if is_counted and not next(claims):
             for job in _left_after(key, lane):
                 job.fail(why_left(error))
         if not isinstance(error, OutOfThreads):
