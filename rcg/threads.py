@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting threads, the error when a process can start no more, and ending work despite Ctrl-C.
 
-Python raises a bare RuntimeError then. ``start_thread`` raises ``OutOfThreads``, whose text names
-the limits. Nothing may depend on a thread that has not started: a caller counts it, and queues work
-for it, when it runs, or undoes that if it cannot start. The lack may be over in a moment, so every
-later attempt tries again.
+Where no thread can be started, Python raises a bare RuntimeError, and ``start_thread`` raises
+``OutOfThreads``, whose text names the limits. Nothing may depend on a thread that has not started:
+a caller counts it, and queues work for it, when it runs, or undoes that if it cannot start. The
+lack may be over in a moment, so every later attempt tries again.
 """
 
 from __future__ import annotations
