@@ -95,7 +95,7 @@ class Profile:
             raise TraceError(
                 "no graph was recorded: compile one, and run it while the profile is on"
             )
-        known = ", ".join(f"{at}: {_brief(each)}" for at, each in enumerate(graphs))
+        known = ", ".join(f"{at}: {_name_of(each)}" for at, each in enumerate(graphs))
         at = next(at for at, each in enumerate(graphs) if each is active[0])
         wanted = "there are several graphs" if graph is None else f"there is no graph {graph!r}"
         raise TraceError(
@@ -184,6 +184,6 @@ class Profile:
         return of_trace(self._trace)
 
 
-def _brief(graph: GraphTrace) -> str:
+def _name_of(graph: GraphTrace) -> str:
     count = len(executions_of(graph))
     return f"{graph.graph_id[:8]} ({plural(count, 'execution')})"
