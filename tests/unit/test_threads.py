@@ -385,6 +385,16 @@ def test_a_process_that_goes_while_it_takes_ends_no_pair_but_its_own(trio):
     assert len(group.pairs) == 1  # the other one has gone at this end, too
 
 
+def test_a_group_that_the_holder_has_left_is_used_for_it_no_more(trio):
+    trio.groups.leave("g")
+    (error,) = trio.pull("b")
+    assert type(error) is Transfer
+    assert "Actor(a) cannot send tensors: group g was closed" in str(error)
+    groups = trio.pulling["b"]._groups
+    assert groups.with_member("a", "gloo") == [] and groups.with_member("c", "gloo") != []
+    assert groups.why_ended("a", "gloo") == str(error)
+
+
 def pair_of(trio: Trio, key: str) -> Any:
     """The holder's end of its pair with a process."""
     (group,) = trio.groups.all()
