@@ -153,7 +153,7 @@ def report() -> Reports:
     execute = importlib.import_module("rcg.runtime.driver.live")
     found: Reports = execute.report_all()
     if "rcg.rdt.process" in sys.modules:
-        found.tensors = importlib.import_module("rcg.rdt.observing").report_tensors()
+        found.tensors = importlib.import_module("rcg.rdt.observe").report_tensors()
     return found
 
 

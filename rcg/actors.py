@@ -22,16 +22,16 @@ from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
 from rcg.option_kinds import checked_cost_s
+from rcg.rdt.actors import CALLED, DECLARED, declare_targets, declare_transport, derive
 from rcg.rdt.calls import (
-    held_until,
-    passed,
+    hold_until_done,
+    lower_arguments,
+    lower_constructor_arguments,
+    references_in,
     refuse_in_tasks,
-    returned,
-    taken_by,
     transport_for,
-    unopened,
+    wrap_results,
 )
-from rcg.rdt.methods import CALLED, DECLARED, derived, targets_declared, transport_declared
 from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
 
@@ -203,9 +203,9 @@ def _call(
 ) -> Any:
     """Call a method of an actor."""
     refuse_compiled_refs((*args, *kwargs.values()))
-    taken = taken_by(args, kwargs)
+    taken = references_in(args, kwargs)
     if taken:
-        args, kwargs = passed(args, kwargs, handle, name)
+        args, kwargs = lower_arguments(args, kwargs, handle, name)
     asked, transport = options.get("tensor_transport"), None
     count = options.get("num_returns")
     declared = cluster.actor_method_transport(handle, name)
@@ -222,20 +222,20 @@ def _call(
     else:
         made = ray_method.remote(*args, **kwargs, **{cluster.HIDDEN_KEYWORD: transport})
     if taken:
-        held_until(taken, made, lambda: f"{cluster.actor_label(handle)}.{name}")
+        hold_until_done(taken, made, lambda: f"{cluster.actor_label(handle)}.{name}")
         if count == 0:
             return None
-    return made if transport is None else returned(made, transport, handle)
+    return made if transport is None else wrap_results(made, transport, handle)
 
 
 def _created(ray_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorHandle:
     """Create an actor."""
-    taken = taken_by(args, kwargs)
+    taken = references_in(args, kwargs)
     if not taken:
         return wrap_actor(ray_class.remote(*args, **kwargs))
-    args, kwargs = unopened(args, kwargs)
+    args, kwargs = lower_constructor_arguments(args, kwargs)
     made = ray_class.remote(*args, **kwargs)
-    held_until(taken, cluster.probe(made), lambda: "the constructor of an actor")
+    hold_until_done(taken, cluster.probe(made), lambda: "the constructor of an actor")
     return wrap_actor(made)
 
 
@@ -400,7 +400,7 @@ def remote(*args: Any, **options: Any) -> Any:
     if args or (not options and is_enabled is None):
         # What Ray says of wrong arguments is said by Ray.
         first, *rest = args or (None,)
-        plain = derived(first) if isinstance(first, type) else first
+        plain = derive(first) if isinstance(first, type) else first
         return _dress(cluster.remote(plain, *rest, **options) if args else cluster.remote())
     make = cluster.remote(**options) if options else cluster.remote
 
@@ -408,7 +408,7 @@ def remote(*args: Any, **options: Any) -> Any:
         if isinstance(target, type):
             if is_enabled is False:
                 _refuse_declared(target)
-            target = derived(target, keeps_tensors=is_enabled is not False)
+            target = derive(target, keeps_tensors=is_enabled is not False)
         elif is_enabled:
             refuse_in_tasks({"enable_tensor_transport": True})
         return _dress(make(target))
@@ -448,8 +448,8 @@ def method(*args: Any, **options: Any) -> Any:
         if has_cost:
             declared.__rcg_cost_s__ = cost_s
         if targets is not None:
-            targets_declared(declared, targets)
-        return declared if transport is None else transport_declared(declared, transport)
+            declare_targets(declared, targets)
+        return declared if transport is None else declare_transport(declared, transport)
 
     return declare
 
@@ -480,14 +480,14 @@ def _with_values(
 
     @functools.wraps(remote)
     def with_values(*args: Any, **kwargs: Any) -> Any:
-        from rcg.rdt.calls import held_until, passed, taken_by  # it is pickled by value
+        from rcg.rdt.calls import hold_until_done, lower_arguments, references_in
 
-        taken = taken_by(args, kwargs)
+        taken = references_in(args, kwargs)
         if not taken:
             return remote(*args, **kwargs)
-        args, kwargs = passed(args, kwargs)
+        args, kwargs = lower_arguments(args, kwargs)
         made = (silent or remote)(*args, **kwargs)
-        held_until(taken, made, lambda: f"the task {name}")
+        hold_until_done(taken, made, lambda: f"the task {name}")
         return None if silent else made
 
     return with_values
@@ -498,7 +498,7 @@ def _with_values_of(options: Callable[..., Any], name: str) -> Callable[..., Any
 
     @functools.wraps(options)
     def with_options(**changes: Any) -> Any:
-        from rcg.rdt.calls import refuse_in_tasks  # it is pickled by value
+        from rcg.rdt.calls import refuse_in_tasks
 
         refuse_in_tasks(changes)
         changed = options(**changes)

@@ -39,12 +39,12 @@ _TRACE_PARAMETER = "_ray_trace_ctx"
 HIDDEN_KEYWORD: Final = "_rcg_tensor_transport_"
 """A keyword of the methods of rcg's actors: the name of a tensor transport, or "".
 
-``rcg.rdt.methods`` adds it; users do not pass it."""
+``rcg.rdt.actors`` adds it; users do not pass it."""
 
 SECRET_KEYWORD: Final = "_rcg_secret_"
 """A keyword of the constructors of rcg's actors, whose default is the secret of their class.
 
-``rcg.rdt.methods`` adds it; nobody passes it."""
+``rcg.rdt.actors`` adds it; nobody passes it."""
 
 # `Actor(Stage, 05224b2e...)`: how Ray has printed a handle in every release so far.
 _HANDLE_TEXT = re.compile(r"Actor\((?P<label>.*), (?P<id>[0-9a-f]+)\)")

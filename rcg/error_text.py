@@ -154,3 +154,23 @@ def shortened(text: str, most: int) -> str:
     half = most // 2
     left = len(text) - 2 * half
     return f"{text[:half]} ... {left} characters left out ...{text[-half:] if half else ''}"
+
+
+_E = TypeVar("_E", bound=BaseException)
+_MOST_CAUSES: Final = 20
+
+
+def without_frames(error: _E) -> _E:
+    """Return an error without its traceback, and without those of its causes.
+
+    A traceback holds the frames of all callers, and their local names. If one of these is a list
+    with the error in it, all of them live until Python collects cycles, and so do the references
+    of the user's method.
+    """
+    found: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if found is None:
+            break
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+    return error

@@ -31,7 +31,7 @@ from rcg.dag.records import (
 )
 from rcg.ir.containers import Template
 from rcg.ir.signature import ExecutionSignature
-from rcg.rdt.calls import held_until, passed, taken_by
+from rcg.rdt.calls import hold_until_done, lower_arguments, references_in
 
 
 def interpret(root: Record, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -118,12 +118,12 @@ def _sent(
         what: The call, for people.
         handle: The actor; None for a task.
     """
-    taken = taken_by(args, kwargs)
+    taken = references_in(args, kwargs)
     if not taken:
         return remote(*args, **kwargs)
-    args, kwargs = passed(tuple(args), kwargs, handle)
+    args, kwargs = lower_arguments(tuple(args), kwargs, handle)
     made = remote(*args, **kwargs)
-    held_until(taken, made, lambda: what)
+    hold_until_done(taken, made, lambda: what)
     return made
 
 

@@ -14,22 +14,22 @@ from rcg import cluster
 
 if TYPE_CHECKING:
     from rcg.experimental import channel, collective, util
-    from rcg.rdt.freed import wait_tensor_freed
-    from rcg.rdt.manager import (
+    from rcg.rdt.methods import wait_tensor_freed
+    from rcg.rdt.transports import (
         CommunicatorMetadata,
         FetchRequest,
         TensorTransportManager,
         TensorTransportMetadata,
+        register_tensor_transport,
     )
-    from rcg.rdt.transports import register_tensor_transport
 
 _PLACES: Final = {
-    "CommunicatorMetadata": "rcg.rdt.manager",
-    "FetchRequest": "rcg.rdt.manager",
-    "TensorTransportManager": "rcg.rdt.manager",
-    "TensorTransportMetadata": "rcg.rdt.manager",
+    "CommunicatorMetadata": "rcg.rdt.transports",
+    "FetchRequest": "rcg.rdt.transports",
+    "TensorTransportManager": "rcg.rdt.transports",
+    "TensorTransportMetadata": "rcg.rdt.transports",
     "register_tensor_transport": "rcg.rdt.transports",
-    "wait_tensor_freed": "rcg.rdt.freed",
+    "wait_tensor_freed": "rcg.rdt.methods",
 }
 
 __all__ = [

@@ -11,29 +11,19 @@ from typing import Any, Final
 
 from rcg import cluster
 from rcg.rdt import collective_groups
+from rcg.rdt.actors import KEEPS_NONE
+from rcg.rdt.collective_groups import groups_of, usable_groups
 from rcg.rdt.custom import check_reaches
-from rcg.rdt.memberships import groups_of, usable_groups
-from rcg.rdt.methods import KEEPS_NONE
+from rcg.rdt.methods import WithValues
 from rcg.rdt.process import here, key_of
-from rcg.rdt.refs import TensorRef, Unopened
-from rcg.rdt.running import WithValues
-from rcg.rdt.transports import Told, Transport, find_transport, told
-
-__all__ = [
-    "held_until",
-    "passed",
-    "refuse_in_tasks",
-    "returned",
-    "taken_by",
-    "transport_for",
-    "unopened",
-]
+from rcg.rdt.refs import Deferred, TensorRef
+from rcg.rdt.transports import Transport, WithTransport, find_transport, with_transport
 
 _OF_RAY: Final = "__ray_call__"
 """A method that Ray adds to every class of actors: it calls its first argument with the others."""
 
 
-def passed(
+def lower_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], handle: Any = None, method: str = ""
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call as Ray takes them: references to tensors become Ray's own.
@@ -66,28 +56,28 @@ def passed(
     return tuple([lowered(each) for each in args]), named
 
 
-def unopened(
+def lower_constructor_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a constructor as Ray takes them.
 
     Ray unpickles them before anything of rcg runs in the actor. So references go as they are, and
-    the actor gets their values when it is one (``rcg.rdt.running.constructed``).
+    the actor gets their values when it is one (``rcg.rdt.methods.construct``).
     """
-    named = {name: _unopened(each) for name, each in kwargs.items()}
-    return tuple(map(_unopened, args)), named
+    named = {name: _defer(each) for name, each in kwargs.items()}
+    return tuple(map(_defer, args)), named
 
 
-def _unopened(value: Any) -> Any:
+def _defer(value: Any) -> Any:
     if type(value) is not TensorRef:
         return value
     here().keeper.start()
-    return Unopened(value)
+    return Deferred(value)
 
 
 def transport_for(
     handle: Any, name: str, declared: str | None, asked: str | None, num_returns: object
-) -> str | Told | None:
+) -> str | WithTransport | None:
     """Return what the hidden keyword of a call says; None if it is to be left out.
 
     Args:
@@ -128,10 +118,10 @@ def transport_for(
         check_reaches(found, handle)
     count = f"*{num_returns}" if num_returns > 1 else ""
     here().keeper.start()
-    return told(f"{plain}{count}:{here().new_key()}")
+    return with_transport(f"{plain}{count}:{here().new_key()}")
 
 
-def returned(made: Any, said: object, handle: Any) -> Any:
+def wrap_results(made: Any, said: object, handle: Any) -> Any:
     """Return references to tensors in place of those that Ray's call returned.
 
     Args:
@@ -158,7 +148,7 @@ def returned(made: Any, said: object, handle: Any) -> Any:
     return made  # a generator, or nothing
 
 
-def held_until(taken: Sequence[TensorRef], made: Any, what: Callable[[], str]) -> None:
+def hold_until_done(taken: Sequence[TensorRef], made: Any, what: Callable[[], str]) -> None:
     """Hold references that a call takes until its results are there.
 
     Args:
@@ -187,7 +177,7 @@ def refuse_in_tasks(options: Mapping[str, Any]) -> None:
             )
 
 
-def taken_by(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[TensorRef]:
+def references_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[TensorRef]:
     """Return the references among the arguments of a call."""
     return [each for each in (*args, *kwargs.values()) if type(each) is TensorRef]
 

@@ -16,32 +16,115 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from rcg import cluster
 from rcg.comm.registry import find_communicator
 from rcg.descriptors import out_of_descriptors
-from rcg.error_text import describe_error
+from rcg.error_text import describe_error, without_frames
 from rcg.errors import ActorDiedError, CommError, PlacementError, RcgError, Unavailable
 from rcg.options import Deadline
-from rcg.rdt.connection import Connection
+from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Holder
-from rcg.rdt.memberships import groups_of
-from rcg.rdt.process import actor_of, check_reachable, holder_of
-from rcg.rdt.tracebacks import without_frames
+from rcg.rdt.process import actor_of, check_reachable, holder_of, holder_with
 from rcg.threads import run_together
-from rcg.wire.messages import GroupChanged, JoinGroup, LeaveGroup
+from rcg.wire.messages import AskGroups, GroupChanged, GroupsHere, JoinGroup, LeaveGroup
 
-__all__ = [
-    "CommunicatorHandle",
-    "create_collective_group",
-    "destroy_all_collective_groups",
-    "destroy_collective_group",
-    "get_collective_groups",
-    "groups_with",
-]
+_ANSWER_S: Final = 1.0  # an actor that takes longer is stopped
 
-_MOST_AT_ONCE: Final = 32  # actors that are told to leave
+
+class Known(NamedTuple):
+    """A group, as one of its members knows it.
+
+    Attributes:
+        name: Its name.
+        backend: Its transport.
+        keys: The ids of the stores of its members, by their ranks.
+        secrets: The secrets of these.
+    """
+
+    name: str
+    backend: str
+    keys: tuple[str, ...]
+    secrets: tuple[str, ...]
+
+
+class _Members(Protocol):
+    """A group, as ``Known`` or ``rcg.rdt.groups.Group`` has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def secrets(self) -> tuple[str, ...]: ...
+
+
+_G = TypeVar("_G", bound=_Members)
+
+
+def groups_of(handle: Any) -> list[Known] | None:
+    """Return the groups of an actor; None if it is not reached.
+
+    Args:
+        handle: Ray's handle of the actor.
+
+    Raises:
+        Transfer, TimeoutError: It does not answer: it is stopped.
+    """
+    try:
+        return _asked(holder_of(handle), JOIN_TIMEOUT_S)
+    except (ActorDiedError, PlacementError):
+        return None
+
+
+def usable_groups(groups: Sequence[_G]) -> Sequence[_G]:
+    """Return those of several groups of the same actors that a transfer could use.
+
+    One of which a member is gone, or runs again, has been replaced. If all have lost one, the
+    newest is best.
+    """
+    if len(groups) < 2:
+        return groups
+    members = {pair for each in groups for pair in zip(each.keys, each.secrets, strict=True)}
+    names = {key: _names_at(holder_with(key, secret)) for key, secret in members}
+
+    def is_member(key: str, group: str) -> bool:
+        found = names[key]
+        return found is None or group in found
+
+    return [each for each in groups if all(is_member(key, each.name) for key in each.keys)] or (
+        groups[-1:]
+    )
+
+
+def _names_at(holder: Holder) -> frozenset[str] | None:
+    """Return the names of an actor's groups; None if it does not answer, and may go on."""
+    try:
+        return frozenset(each.name for each in _asked(holder, _ANSWER_S))
+    except (ActorDiedError, PlacementError):
+        return frozenset()
+    except (RcgError, OSError):
+        return None
+
+
+def _asked(holder: Holder, timeout_s: float) -> list[Known]:
+    connection = Connection(holder, "", timeout_s)
+    try:
+        found = connection.asked(
+            lambda number: AskGroups(number=number), GroupsHere, timeout_s=timeout_s
+        )
+    finally:
+        connection.close()
+    return [
+        Known(name, backend, tuple(keys.split()), tuple(secrets.split()))
+        for name, backend, keys, secrets in zip(
+            found.names, found.backends, found.keys, found.secrets, strict=True
+        )
+    ]
+
+
+_MOST_AT_ONCE: Final = 32  # actors that leave a group
 _LEAVE_TIMEOUT_S: Final = 10.0  # until an actor that may be stopped answers
 _READY_TIMEOUT_S: Final = 60.0  # for actors that are being created
 _RETRY_S: Final = 0.02
@@ -121,8 +204,8 @@ def create_collective_group(
         keys = tuple(each.holder.key for each in connections)
         known = tuple(each.holder.secret for each in connections)
         registered = find_communicator(chosen)
-        told = (chosen, registered.devices, registered.cls)
-        body = cluster.dumps(told) if registered.is_users else b""
+        user_class = (chosen, registered.devices, registered.cls)
+        body = cluster.dumps(user_class) if registered.is_users else b""
         for rank, connection in enumerate(connections):
 
             def question(number: int, rank: int = rank) -> JoinGroup:
@@ -260,7 +343,7 @@ def _is_member(handle: Any, group: str) -> bool:
     patience = Deadline(_STOPPED_S)
     if not _answers_for(handle, group):
         return False
-    # A process that was killed may answer for a moment, also after Ray has told of its end.
+    # A process that was killed may answer for a moment, also after Ray has reported its end.
     probe = cluster.probe(handle)
     ready, _ = cluster.wait([probe], timeout_s=_DEATH_S)
     if not ready:  # it is busy or stopped, or Ray does not know yet

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection to a process that holds tensors: questions, answers, and what it is told."""
+"""The connection to a process that holds tensors: questions and answers, and whether it is gone."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from rcg import cluster
@@ -14,8 +17,8 @@ from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, PlacementError, RcgError, Transfer
 from rcg.options import Deadline
 from rcg.rdt.envelope import Holder
-from rcg.rdt.watching import Lost, Watch
 from rcg.runtime.control.joining import Joined, check_user, join
+from rcg.threads import run_together
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
     FreeTensors,
@@ -31,10 +34,56 @@ from rcg.wire.messages import (
 from rcg.wire.payloads import open_payloads
 from rcg.wire.sockets import Received
 
-__all__ = ["JOIN_TIMEOUT_S", "Connection"]
+
+class Watch:
+    """Says whether the process at the other end of a connection is gone.
+
+    Args:
+        connection: The connection.
+        pidfd: Of that process, -1 for none.
+        may_speak: Whether a message is nothing unusual.
+        is_closed: Whether another thread has closed the connection, whose descriptors may be those
+            of something else by then.
+    """
+
+    def __init__(
+        self,
+        connection: sockets.Connection,
+        pidfd: int,
+        *,
+        may_speak: bool = True,
+        is_closed: Callable[[], bool] = bool,
+    ) -> None:
+        self._is_closed = is_closed
+        self._fd = connection.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._fd, 0 if may_speak else select.POLLIN)
+        if pidfd >= 0:
+            self._poll.register(pidfd, select.POLLIN)
+
+    def look(self) -> None:
+        """Raise if it is gone, or has said something."""
+        if self._is_closed():
+            raise Lost(has_spoken=False)
+        ready = self._poll.poll(0)
+        if ready:
+            is_over = select.POLLHUP | select.POLLERR | select.POLLNVAL
+            raise Lost(all(fd == self._fd and not events & is_over for fd, events in ready))
+
+
+class Lost(Exception):
+    """The process at the other end is gone, or has something to say."""
+
+    def __init__(self, has_spoken: bool) -> None:
+        super().__init__("the process at the other end is gone")
+        self.has_spoken = has_spoken
+
 
 JOIN_TIMEOUT_S: Final = 30.0
 """How long connecting may take."""
+
+ASK_TIMEOUT_S: Final = 0.5
+"""How long a process may take to say what it holds."""
 
 _numbers: Final = itertools.count()  # of the questions of this process
 _KEYS: Final = 500  # in one message
@@ -105,19 +154,19 @@ class Connection:
         self._send(PullTensors(number=number, key=key, group=group))
         return number
 
-    def ask_to_send(self, key: str, told: bytes) -> int:
+    def ask_to_send(self, key: str, metadata: bytes) -> int:
         """Ask for an object by a transport of the user's; as ``ask_for``.
 
         Args:
             key: The object.
-            told: What the transport says of the transfer.
+            metadata: What the transport says of the transfer.
         """
         number = next(_numbers)
-        self._send(SendTensors(number=number, key=key), told)
+        self._send(SendTensors(number=number, key=key), metadata)
         return number
 
     def observe(self, make: Callable[[int], Message], timeout_s: float) -> bytes:
-        """Return what the process says of itself, as JSON; see ``rcg.rdt.observing``.
+        """Return what the process says of itself, as JSON; see ``rcg.rdt.observe``.
 
         Args:
             make: Returns the question, with this number.
@@ -241,7 +290,7 @@ class Connection:
 
         Raises:
             ActorDiedError: The process is gone.
-            BlockingIOError: It does not read; some may have been told.
+            BlockingIOError: It does not read; some keys may have been sent.
         """
         for some in _batches(keys):
             self._send(KeepTensors(keys=some), may_wait=False)
@@ -266,6 +315,39 @@ class Connection:
         """Close it."""
         self.is_closed = True
         self._joined.close()
+
+
+def ask_all(
+    holders: Sequence[Holder],
+    make: Callable[[int], Message],
+    death_of: Callable[[Holder], str | None],
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Ask processes at the same time, each for half a second at most.
+
+    Args:
+        holders: The processes.
+        make: Returns the question, with a number.
+        death_of: Returns why a process is dead that is not there; None if it lives.
+
+    Returns:
+        The answers, and why others are dead, by the ids of their stores.
+    """
+    answers: dict[str, bytes] = {}
+    deaths: dict[str, str] = {}
+
+    def ask(holder: Holder) -> None:
+        try:
+            with contextlib.closing(Connection(holder, "", ASK_TIMEOUT_S)) as connection:
+                answers[holder.key] = connection.observe(make, ASK_TIMEOUT_S)
+        except ActorDiedError:
+            why = death_of(holder)
+            if why is not None:
+                deaths[holder.key] = why
+        except (OSError, RcgError):
+            pass
+
+    run_together([partial(ask, each) for each in holders], "rcg-tensors-ask")
+    return answers, deaths
 
 
 def _ended(holder: Holder) -> Exception:

@@ -14,20 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rcg import cluster
-from rcg.error_text import describe_error, format_error
+from rcg.error_text import describe_error, format_error, without_frames
 from rcg.errors import RcgError, TensorMismatch, Transfer, UnpicklableError
 from rcg.log import Log
-from rcg.rdt.connection import Connection
-from rcg.rdt.envelope import Envelope
-from rcg.rdt.objects import size_of, taken_out, with_objects
-from rcg.rdt.parts import device_of, lost_in
-from rcg.rdt.pulling import Connections, at_each_holder
-from rcg.rdt.tracebacks import without_frames
+from rcg.rdt.connection import Connection, Lost, Watch
+from rcg.rdt.envelope import Envelope, device_of, lost_in, put_objects, size_of, take_objects
+from rcg.rdt.pull import Connections, Wanted, at_each_holder
 from rcg.rdt.transports import Transport
-from rcg.rdt.watching import Lost, Running, Watch
+from rcg.threads import start_thread
 from rcg.wire.messages import TensorsComing, TensorsGone, TensorsHere
-
-__all__ = ["Objects", "check_reaches", "objects_of", "pull", "send"]
 
 _log = Log()
 
@@ -72,7 +67,7 @@ class Objects:
 
     def put_back(self, payloads: Sequence[Any]) -> Any:
         """Return the value with these tensors or arrays in it."""
-        return with_objects(self.data, payloads, self.references)
+        return put_objects(self.data, payloads, self.references)
 
     def check(self, found: Sequence[Any]) -> None:
         """Check what a manager has brought.
@@ -153,7 +148,7 @@ def check_reaches(transport: Transport, actor: Any) -> None:
 # --- the process that has them
 
 
-def objects_of(
+def take_apart_objects(
     value: Any, transport: Transport, key: str, where: str
 ) -> tuple[Objects, list[Any], Callable[[], None]] | None:
     """Take the tensors or arrays out of a value; None if it has none.
@@ -172,7 +167,7 @@ def objects_of(
         UnpicklableError: One has not all of its memory.
     """
     kind = transport.data_type or _tensor_type()
-    data, objects, references = taken_out(value, kind)
+    data, objects, references = take_objects(value, kind)
     if not objects:
         return None
     lost = lost_in(value, objects)
@@ -189,23 +184,25 @@ def objects_of(
     return contents, objects, lambda: manager.garbage_collect(key, metadata, objects)
 
 
-def send(contents: Objects, key: str, objects: Sequence[Any], told: Any, watch: Watch) -> str:
+def send(
+    contents: Objects, key: str, objects: Sequence[Any], communicator: Any, watch: Watch
+) -> str:
     """Send objects by a two-sided transport; returns why that failed, or ''.
 
     Args:
         contents: Of the envelope.
         key: The object.
         objects: Its tensors or arrays.
-        told: What the manager at the other end says of the transfer.
+        communicator: The ``CommunicatorMetadata`` of the manager at the other end.
         watch: Watches the process at the other end.
     """
     manager = _manager_of(contents.transport)
     try:
         Running(
-            lambda: manager.send_multiple_tensors(list(objects), contents.metadata, told)
+            lambda: manager.send_multiple_tensors(list(objects), contents.metadata, communicator)
         ).result(watch)
     except BaseException as error:  # noqa: BLE001 - the other end tells the user
-        _abort(manager, key, told)
+        _abort(manager, key, communicator)
         return describe_error(error)
     return ""
 
@@ -213,14 +210,15 @@ def send(contents: Objects, key: str, objects: Sequence[Any], told: Any, watch: 
 # --- the process that wants them
 
 
-def pull(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:
-    """Return the values of envelopes with ``Objects``, or for each its error."""
+def pull_by_manager(connections: Connections, wanted: Sequence[Wanted]) -> list[Any]:
+    """Return the tensors or arrays of envelopes with ``Objects``, or for each its error."""
+    envelopes = [each.envelope for each in wanted]
     return at_each_holder(
-        envelopes, lambda some: _pulled(connections, [envelopes[at] for at in some])
+        envelopes, lambda some: _pull_of_one(connections, [envelopes[at] for at in some])
     )
 
 
-def _pulled(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:
+def _pull_of_one(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any]:
     """Pull objects of one process; those of one-sided transports are all started first."""
     attempts = [_Attempt(connections, envelope) for envelope in envelopes]
     for each in attempts:
@@ -230,7 +228,7 @@ def _pulled(connections: Connections, envelopes: Sequence[Envelope]) -> list[Any
         problem = ""
         try:
             found.append(each.end())
-        except Exception as error:  # noqa: BLE001 - told with the object
+        except Exception as error:  # noqa: BLE001 - the result of this object
             problem = str(error)
             found.append(without_frames(error))  # or it would hold this very list
         finally:
@@ -249,7 +247,7 @@ class _Attempt:
         self._key = envelope.key
         self._contents: Objects = contents
         self._manager = _manager_of(contents.transport)
-        self._told: Any = None
+        self._communicator: Any = None
         self._request: Any = None
         self._number = -1  # of the question
         self._errors: list[Exception] = []
@@ -260,7 +258,7 @@ class _Attempt:
         """Start to fetch, if the transport is one-sided."""
         self.times.append(time.monotonic_ns())
         try:
-            self._told = self._manager.get_communicator_metadata(
+            self._communicator = self._manager.get_communicator_metadata(
                 self._contents.actor,
                 cluster.current_actor(),
                 self._contents.transport.name.upper(),
@@ -270,13 +268,13 @@ class _Attempt:
                 fetch = getattr(self._manager, "fetch_multiple_tensors", None)
                 fetch = fetch or self._manager.recv_multiple_tensors
                 self._request = self._run(
-                    lambda: fetch(self._key, self._contents.metadata, self._told)
+                    lambda: fetch(self._key, self._contents.metadata, self._communicator)
                 )
         except Exception as error:  # noqa: BLE001 - raised by `end`
             self._errors.append(error)
 
     def end(self) -> Any:
-        """Return the value.
+        """Return the tensors or arrays.
 
         Raises:
             ActorDiedError: The process that has the tensors is gone.
@@ -288,7 +286,7 @@ class _Attempt:
                 raise self._errors.pop()
             objects = list(self._fetched() if self.is_one_sided else self._received())
             self._contents.check(objects)
-            return self._contents.put_back(objects)
+            return objects
         except RcgError:
             raise
         except Exception as error:  # noqa: BLE001 - of the user's class
@@ -320,19 +318,19 @@ class _Attempt:
             self._connections.drop(connection)
 
     def _received_by(self, connection: Connection) -> Any:
-        self._number = connection.ask_to_send(self._key, cluster.dumps(self._told))
+        self._number = connection.ask_to_send(self._key, cluster.dumps(self._communicator))
         with connection.next() as received:
             self.times.append(time.monotonic_ns())
             self._check_answer(received.message, TensorsComing)
         receive = Running(
             lambda: self._manager.recv_multiple_tensors(
-                self._key, self._contents.metadata, self._told
+                self._key, self._contents.metadata, self._communicator
             )
         )
         try:
             return self._end_of(receive)
         except BaseException:
-            _abort(self._manager, self._key, self._told)
+            _abort(self._manager, self._key, self._communicator)
             raise
 
     def _end_of(self, receive: Running) -> Any:
@@ -374,18 +372,18 @@ class _Attempt:
                         raise self._connection.gone() from None
                 self._connection = self._connections.to(self._holder)  # the old one is not of use
         except BaseException:
-            _abort(self._manager, self._key, self._told)
+            _abort(self._manager, self._key, self._communicator)
             raise
 
 
 # --- both
 
 
-def _abort(manager: Any, key: str, told: Any) -> None:
+def _abort(manager: Any, key: str, communicator: Any) -> None:
     try:
         if manager.can_abort_transport():
-            manager.abort_transport(key, told)
-    except Exception:  # noqa: BLE001 - the transfer's own error is told
+            manager.abort_transport(key, communicator)
+    except Exception:  # noqa: BLE001 - the transfer's own error is raised
         _log.exception("rcg: abort_transport of %s failed", type(manager).__qualname__)
 
 
@@ -402,3 +400,44 @@ def _tensor_type() -> type:
 
     found: type = torch.Tensor
     return found
+
+
+_LOOK_S: Final = 0.05
+
+
+class Running:
+    """A call that runs on a thread of its own, which is left behind if nobody waits for it.
+
+    Args:
+        call: The call.
+
+    Raises:
+        OutOfThreads: No more threads can be started.
+    """
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._values: list[Any] = []
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, name="rcg-transfer", daemon=True)
+        start_thread(self._thread, "to move tensors by a transport of the user's")
+
+    def _run(self) -> None:
+        try:
+            self._values.append(self._call())
+        except BaseException as error:  # noqa: BLE001 - raised by the one who waits
+            self._errors.append(error)
+
+    def result(self, watch: Watch) -> Any:
+        """Return what the call returns, or raise what it raises.
+
+        Raises:
+            Lost: The process at the other end is gone, or has said something; the call goes on.
+        """
+        while True:
+            self._thread.join(_LOOK_S)
+            if self._errors:
+                raise self._errors.pop()  # which holds this object
+            if self._values:
+                return self._values[0]
+            watch.look()

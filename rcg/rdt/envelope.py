@@ -1,26 +1,300 @@
 # SPDX-License-Identifier: Apache-2.0
 """Envelopes: what travels in a task's reply in place of a value with tensors.
 
-An envelope has the value without its tensors (``rcg.rdt.contents``), and the process that holds
-these. Its own ObjectRef is the *anchor*: Ray counts who holds it. When nobody
-does, the tensors are freed (``rcg.rdt.keeper``).
+An envelope has the process that holds the tensors, and the value without their bytes. A value that
+is one plain tensor needs no pickle, which is most of what small values cost. Any other is a
+skeleton and a table (``rcg.serialization.payloads``). The envelope's own ObjectRef is the *anchor*:
+Ray counts who holds it. When nobody does, the tensors are freed (``rcg.rdt.keeper``).
 
 A user's method never sees an envelope. It is opened where it is unpickled, by the *opener* of the
-process; in a context where somebody else will open it (``closed``), it stays one.
+process; in a context where something else will open it (``closed``), it stays one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from rcg.rdt.contents import Contents, Whole
-from rcg.rdt.objects import taken_out
-from rcg.serialization.payloads import LoneTable
+from rcg import cluster
+from rcg.error_text import shortened
+from rcg.serialization import Codec, loads_with
+from rcg.serialization.devices import EVERY_DEVICE
+from rcg.serialization.payloads import (
+    LoneTable,
+    Skeleton,
+    Table,
+    bytes_of,
+    is_plain_tensor,
+    put_back,
+    take_out,
+)
+from rcg.serialization.tensors import lacking
 from rcg.text import bytes_text, plural, short_label
 
-__all__ = ["Envelope", "Holder", "closed", "open_with", "opened_by_methods"]
+_MOST_PARTS: Final = 2000
+_MOST_KEY: Final = 40  # characters
+
+_Way = tuple[Any, ...]  # to a part: the way to what has it, how it is written, and its key
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """Return torch's tensors in a value."""
+    return [part for part, _ in _parts_of(value) if hasattr(type(part), "untyped_storage")]
+
+
+def place_of(value: Any, is_wanted: Callable[[Any], bool]) -> str:
+    """Return where the first part of a kind is: ``value['weights'][0]``; "" if there is none.
+
+    Args:
+        value: The value.
+        is_wanted: Whether a part is of that kind.
+    """
+    for part, way in _parts_of(value):
+        if is_wanted(part):
+            return "value" + _written(way)
+    return ""
+
+
+def lost_in(value: Any, things: Iterable[Any]) -> str:
+    """Return which tensor of a value has not all of its memory, and why; "" if all have.
+
+    Args:
+        value: The value.
+        things: Its tensors, or their bytes. Objects that are no tensors of torch's are left out.
+    """
+    found = [why for why in map(_lacking, things) if why]
+    if not found:
+        return ""
+
+    def is_wanted(part: Any) -> bool:
+        why = _lacking(part)
+        if why:
+            found.insert(0, why)
+        return bool(why)
+
+    place = place_of(value, is_wanted)
+    return f"{place or 'one of its tensors'} has lost its memory: {found[0]}"
+
+
+def device_of(thing: Any) -> str:
+    """Return the type of the device of a tensor or an array: ``cpu``."""
+    device = getattr(thing, "device", "cpu")
+    if callable(device):
+        device = device()
+    for name in ("type", "platform"):
+        found = getattr(device, name, None)
+        if isinstance(found, str):
+            return found
+    return str(device).partition(":")[0].lower()
+
+
+def _lacking(part: Any) -> str:
+    return lacking(part) if hasattr(type(part), "untyped_storage") else ""
+
+
+def _parts_of(value: Any) -> Iterator[tuple[Any, _Way]]:
+    seen: set[int] = set()
+    ahead: deque[tuple[Any, _Way]] = deque([(value, ())])
+    for _ in range(_MOST_PARTS):
+        if not ahead:
+            return
+        part, way = ahead.popleft()
+        yield part, way
+        is_plain = isinstance(part, str | bytes | int | float | type)
+        if is_plain or hasattr(type(part), "untyped_storage") or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, dict):
+            ahead.extend((each, (way, "[{!r}]", key)) for key, each in part.items())
+        elif isinstance(part, list | tuple):
+            ahead.extend((each, (way, "[{}]", at)) for at, each in enumerate(part))
+        else:
+            attributes = _attributes(part)
+            ahead.extend((each, (way, ".{}", name)) for name, each in attributes.items())
+
+
+def _written(way: _Way) -> str:
+    steps: list[str] = []
+    while way:
+        way, form, key = way
+        try:
+            steps.append(shortened(form.format(key), _MOST_KEY))
+        except Exception:  # noqa: BLE001 - the repr of a key of the user's
+            steps.append("[...]")
+    return "".join(reversed(steps))
+
+
+def _attributes(part: Any) -> dict[str, Any]:
+    """Return the attributes that an object has in a dict; its own ``__getattr__`` is not asked."""
+    try:
+        found = object.__getattribute__(part, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def take_objects(value: Any, kind: type | tuple[()]) -> tuple[bytes, list[Any], list[Any]]:
+    """Take the objects of a type out of a value.
+
+    Returns:
+        The pickle of the value without them; the objects, each once; and Ray's references and
+        handles in the value. Only Ray's own serializer may pickle those: any other keeps them for
+        as long as the process lives.
+    """
+    objects: list[Any] = []
+    references: list[Any] = []
+    file = io.BytesIO()
+    _Pickler(file, kind, objects, references).dump(value)
+    return file.getvalue(), objects, references
+
+
+def put_objects(data: bytes, objects: Sequence[Any], references: Sequence[Any]) -> Any:
+    """Return the value with these in the places of what was taken out."""
+    return _Unpickler(io.BytesIO(data), (objects, references)).load()
+
+
+def size_of(thing: Any) -> int:
+    """Return the bytes of an array or a tensor; 0 if it does not say."""
+    found = getattr(thing, "nbytes", 0)
+    return found if isinstance(found, int) else 0
+
+
+class _Pickler(cluster.by_value_pickler()):  # type: ignore[misc]
+    def __init__(
+        self, file: Any, kind: type | tuple[()], objects: list[Any], references: list[Any]
+    ) -> None:
+        super().__init__(file, 5)
+        self._kind = kind
+        self._opaque = cluster.opaque_types()
+        self._lists = objects, references
+        self._places: dict[int, int] = {}
+
+    def persistent_id(self, obj: Any) -> tuple[int, int] | None:
+        if isinstance(obj, self._kind):
+            which = 0
+        elif type(obj) in self._opaque:
+            which = 1
+        else:
+            return None
+        chosen = self._lists[which]
+        place = self._places.setdefault(id(obj), len(chosen))
+        if place == len(chosen):
+            chosen.append(obj)
+        return which, place
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: Any, lists: tuple[Sequence[Any], Sequence[Any]]) -> None:
+        super().__init__(file)
+        self._lists = lists
+
+    def persistent_load(self, found: Any) -> Any:
+        which, place = found
+        return self._lists[which][place]
+
+
+_HOST: Final = frozenset({"cpu"})
+
+
+class Whole:
+    """A value that is exactly one tensor in host memory.
+
+    Args:
+        table: Its type and shape.
+    """
+
+    __slots__ = ("sizes", "table")
+
+    def __init__(self, table: LoneTable) -> None:
+        self.table = table
+        self.sizes: tuple[int, ...] = (table.size,)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The type of the device of each payload."""
+        return (self.table.device,)
+
+    def put_back(self, payloads: Sequence[Any]) -> Any:
+        """Return the value over the bytes of its tensors."""
+        return self.table.put_back(payloads[0])
+
+
+class Parts:
+    """A value without the bytes of its tensors, and where these belong.
+
+    Args:
+        skeleton: The value without them.
+        table: Where they belong.
+        references: Ray's references and handles in it. Only Ray's own serializer may pickle those:
+            any other keeps them for as long as the process lives.
+    """
+
+    __slots__ = ("references", "skeleton", "table")
+
+    def __init__(self, skeleton: Skeleton, table: Table, references: Sequence[Any]) -> None:
+        self.skeleton = skeleton
+        self.table = table
+        self.references = references
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each payload."""
+        return self.table.sizes
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The type of the device of each payload."""
+        return self.table.devices
+
+    def put_back(self, payloads: Sequence[Any]) -> Any:
+        """Return the value over the bytes of its tensors."""
+        return put_back(self.skeleton, self.table, payloads, loads_with(self.references))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data, buffers, writable = self.skeleton
+        plain = bytes(data), [_copied(each) for each in buffers], writable
+        return _parts, (plain, tuple(self.table), self.references)
+
+
+class Contents(Protocol):
+    """A value without its tensors; it pickles."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each tensor."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The type of the device of each."""
+
+    def put_back(self, payloads: Sequence[Any]) -> Any:
+        """Return the value with these tensors."""
+
+
+def take_apart(value: Any, codec: Codec) -> tuple[Contents, list[Any]]:
+    """Return what is left of a value without its tensors, and the bytes of these.
+
+    Returns:
+        The contents; the payloads: tensors of uint8 [n] over the memory of the value's own.
+    """
+    if is_plain_tensor(value, _HOST):
+        return Whole(LoneTable.of(value)), [bytes_of(value)]
+    references: list[Any] = []
+    encoded = codec.encode(value, None, EVERY_DEVICE, references)
+    skeleton, table, payloads = take_out(encoded, EVERY_DEVICE)
+    return Parts(skeleton, table, references), payloads
+
+
+def _parts(skeleton: tuple[Any, ...], table: tuple[Any, ...], references: Sequence[Any]) -> Parts:
+    return Parts(Skeleton(*skeleton), Table(*table), references)
+
+
+def _copied(buffer: Any) -> bytes:
+    return bytes(buffer.raw()) if hasattr(buffer, "raw") else bytes(memoryview(buffer))
 
 
 class Holder(NamedTuple):
@@ -75,7 +349,7 @@ class Envelope:
         return (
             f"Envelope of {plural(len(sizes), 'tensor')} with {bytes_text(sum(sizes))}, held by "
             f"{short_label(self.holder.label)}, for {self.transport}; "
-            f"{bytes_text(len(taken_out(self, ())[0]))} travel"
+            f"{bytes_text(len(take_objects(self, ())[0]))} travel"
         )
 
 
@@ -87,12 +361,12 @@ _by_methods: Final[list[bool]] = []
 
 
 def open_with(opener: Callable[[Envelope], Any]) -> None:
-    """Set what opens envelopes in this process."""
+    """Set what opens envelopes in this process: ``rcg.rdt.values`` does, which stands above."""
     _opener[:] = [opener]
 
 
-def opened_by_methods() -> None:
-    """Have envelopes stay closed in this process, outside of methods: these open them."""
+def let_methods_open() -> None:
+    """Have envelopes stay closed in this process, outside of methods, which open them."""
     _by_methods[:] = [True]
 
 
@@ -121,9 +395,4 @@ def _arrived(key: str, holder: tuple[str, ...], transport: str, packed: Any) -> 
     is_closed = _is_closed.get()
     if is_closed or (is_closed is None and _by_methods):
         return envelope
-    if not _opener:
-        # Imported when it is needed: it is above this file, and a process may never need it.
-        from rcg.rdt import opening
-
-        open_with(opening.opened)
     return _opener[0](envelope)

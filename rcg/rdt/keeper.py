@@ -37,8 +37,6 @@ from rcg.runtime.heap import IDLE_S, LARGE_BYTES, MUCH_BYTES, give_back_heap
 from rcg.runtime.sleepers import emptied
 from rcg.threads import start_thread
 
-__all__ = ["Kept", "Keeper", "News", "Telling"]
-
 _log = Log()
 
 _FIRST_S: Final = 0.02  # between two looks, while values come and go
@@ -84,7 +82,7 @@ class Kept:
         holder: The process that holds its tensors.
         id: The id of Ray's reference.
         ref: Ray's reference, until the value is there.
-        is_told: Whether the holder knows; it may be an actor that is being created.
+        is_known: Whether the holder knows it; that may be an actor that is being created.
         is_cancelled: Whether the call that makes it was cancelled, perhaps too late.
     """
 
@@ -92,7 +90,7 @@ class Kept:
     holder: Holder
     id: bytes
     ref: Any
-    is_told: bool = False
+    is_known: bool = False
     is_cancelled: bool = False
 
 
@@ -129,7 +127,7 @@ class Keeper:
         self._new: deque[tuple[bytes, Kept]] = deque()
         self._new_calls: deque[_Call] = deque()
         self._cancelled: deque[bytes] = deque()
-        self._to_free: list[Kept] = []  # of which a holder could not be told; the thread's
+        self._to_free: list[Kept] = []  # that a holder did not read; the thread's
         # A queue, because the end of a reference may come in the middle of anything.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_idle = True
@@ -297,7 +295,7 @@ class Keeper:
         """
         self._kept.update(emptied(self._new))
         self._stale += [*self._kept.values(), *self._calls, *emptied(self._new_calls)]
-        self._tell_all(self._kept.values(), is_kept=False)
+        self._send_news(self._kept.values(), is_kept=False)
         self._kept.clear()
         self._calls.clear()
 
@@ -306,14 +304,14 @@ class Keeper:
         ended = self._news.take_ended()
         if ended:  # an actor may run again, and make the values of calls that are tried again
             for kept in self._kept.values():
-                kept.is_told = kept.is_told and kept.holder.address not in ended
+                kept.is_known = kept.is_known and kept.holder.address not in ended
         new = list(emptied(self._new))
         self._kept.update(new)
         self._calls += emptied(self._new_calls)
         for key in emptied(self._cancelled):
             if key in self._kept:
                 self._kept[key].is_cancelled = True
-        self._tell_all([each for each in self._kept.values() if not each.is_told], is_kept=True)
+        self._send_news([each for each in self._kept.values() if not each.is_known], is_kept=True)
         finished = self._let_go_of_calls()
         waited = [kept.ref for kept in self._kept.values() if kept.ref is not None]
         for ref in cluster.ready_of(waited):
@@ -331,7 +329,7 @@ class Keeper:
             self._kept.pop(key) for key, is_there in zip(known, exist, strict=True) if not is_there
         ]
         again, self._to_free = self._to_free, []
-        self._tell_all([*again, *failed, *gone], is_kept=False)
+        self._send_news([*again, *failed, *gone], is_kept=False)
         return bool(new or finished or gone or failed)
 
     def _let_go_of_calls(self) -> bool:
@@ -346,7 +344,7 @@ class Keeper:
         self._calls = left
         return has_ended
 
-    def _tell_all(self, values: Iterable[Kept], *, is_kept: bool) -> None:
+    def _send_news(self, values: Iterable[Kept], *, is_kept: bool) -> None:
         by_holder: dict[str, list[Kept]] = {}
         for kept in values:
             by_holder.setdefault(kept.holder.address, []).append(kept)
@@ -367,7 +365,7 @@ class Keeper:
             except Exception:  # noqa: BLE001 - it is gone, or not there yet
                 continue
             for kept in several:
-                kept.is_told = True
+                kept.is_known = True
 
 
 def _has_failed(key: bytes) -> bool:

@@ -1,272 +1,309 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actors of rcg: a class derived from the user's, whose methods open and seal.
+"""What a method of an actor does before and after the user's own, and may call itself.
 
-Each method gets a hidden keyword, whose default names the method's transport. Ray ships signatures
-with handles, so every handle tells it (``cluster.actor_method_transport``), and a call can name
-another one. The method of the user's runs inside: it never sees an envelope.
-
-The constructor gets one, too: its default is a secret of the class, from which the secret of each
-actor follows (``rcg.rdt.process``). So whoever has a handle, and the actor, however often it runs
-again, know the same secret, and it is nowhere else than where Ray keeps the class.
-
-The functions here go to the actors by value, as the class does. So they name only what can be
-imported there.
+The class that Ray makes actors of (``rcg.rdt.actors``) calls these functions.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-import secrets
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Any, Final
 
-from rcg.cluster import HIDDEN_KEYWORD, SECRET_KEYWORD
-from rcg.frames import left_out_by_ray
-from rcg.rdt.transports import told
-from rcg.runtime.actor.plain import PLAIN
+from rcg.error_text import describe_error
+from rcg.frames import left_out_by_ray, warn_user
+from rcg.options import timeout_from_user
+from rcg.rdt.awaiting import holders_of, submit
+from rcg.rdt.envelope import Envelope, closed, let_methods_open
+from rcg.rdt.process import existing, is_reachable, start_actor
+from rcg.rdt.refs import Deferred
+from rcg.rdt.store import Entry, memory_of
+from rcg.rdt.values import open_all, open_into, seal
 
-__all__ = [
-    "CALLED",
-    "DECLARED",
-    "KEEPS_NONE",
-    "derived",
-    "targets_declared",
-    "transport_declared",
-]
-
-DECLARED: Final = "__rcg_tensor_transport__"
-"""The attribute of a function that has what ``@method(tensor_transport=...)`` says."""
-
-KEEPS_NONE: Final = "-"
-"""In place of a transport: the class says that its actors keep no tensors."""
-
-_TARGETS: Final = "__rcg_receive_into__"
-CALLED: Final = frozenset({"__call__", "__contains__", "__getitem__", "__len__", "__setitem__"})
-"""Special methods of actors that may be called from elsewhere."""
-
-_DERIVED: Final = "__rcg_derived_from__"
+# The objects of this process that the running call has taken as arguments.
+_taken: Final[ContextVar[frozenset[str]]] = ContextVar("rcg_rdt_taken", default=frozenset())
 
 
-def transport_declared(function: Any, transport: str) -> Any:
-    """Note on a function what ``@method(tensor_transport=...)`` says."""
-    setattr(function, DECLARED, transport)
-    return function
-
-
-def targets_declared(function: Any, targets: Any) -> Any:
-    """Note on a function what ``@method(receive_into=...)`` says: attributes, by parameters.
-
-    Raises:
-        TypeError: It is no dict of such names.
-        ValueError: The function has no parameter of a name.
-    """
-    if not isinstance(targets, dict) or not all(
-        isinstance(each, str) for pair in targets.items() for each in pair
-    ):
-        raise TypeError(
-            "receive_into must be a dict from names of parameters to names of attributes of the "
-            f"actor, as in {{'weights': '_weights'}}, found {targets!r}"
-        )
-    parameters = [*inspect.signature(function).parameters]
-    for name in targets:
-        if name not in parameters[1:]:
-            raise ValueError(
-                f"receive_into={targets!r}: {function.__qualname__} has no parameter {name!r}"
-            )
-    setattr(function, _TARGETS, dict(targets))
-    return function
-
-
-def derived(cls: type, *, keeps_tensors: bool = True) -> type:
-    """Return the class that Ray makes actors of.
+@contextlib.contextmanager
+def taking(keys: frozenset[str]) -> Iterator[None]:
+    """Have a call run that has taken objects of this process as arguments.
 
     Args:
-        cls: The user's.
-        keeps_tensors: Whether calls may ask for references to the tensors of their values.
+        keys: The ids of the objects.
     """
-    if _DERIVED in vars(cls):
-        return cls
-    members: dict[str, Any] = {
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        _DERIVED: cls,
-        "__init__": _constructor(cls),
-    }
-    for name, function in inspect.getmembers(cls, inspect.isfunction):
-        is_users = not name.startswith("__") or name in CALLED
-        if hasattr(function, DECLARED) and _is_generator(function):
-            raise ValueError(
-                f"{cls.__name__}.{name} has a tensor_transport, but it is a generator, whose "
-                "tensors cannot be passed by reference: have it return a list, or leave that out"
-            )
-        # A partialmethod, or another descriptor of the user's, gives a function, too.
-        if is_users and not isinstance(inspect.getattr_static(cls, name), staticmethod):
-            members[name] = _wrapped(function, keeps_tensors)
-    for name in dir(cls):
-        found = inspect.getattr_static(cls, name, None)
-        is_such = isinstance(found, staticmethod | classmethod)
-        if is_such and not name.startswith("__") and inspect.isfunction(found.__func__):
-            if hasattr(found.__func__, DECLARED):
-                raise ValueError(
-                    f"{cls.__name__}.{name} has a tensor_transport, but a {type(found).__name__} "
-                    "has no actor that could keep its tensors: make it a method, or leave that out"
+    token = _taken.set(keys)
+    try:
+        yield
+    finally:
+        _taken.reset(token)
+
+
+def wait_tensor_freed(tensor: Any, timeout: float | None = None) -> None:
+    """Wait until no reference and no pending call needs a tensor that this actor has returned.
+
+    After it the tensor may be written to: nobody sees that. It is about the tensor's memory, so any
+    view of the tensor will do.
+
+    Args:
+        tensor: The tensor.
+        timeout: Seconds; None sets no limit.
+
+    Raises:
+        TypeError: ``tensor`` is no torch tensor, or a sparse or nested one.
+        TimeoutError: It is still needed; the text says which objects need it.
+    """
+    if not hasattr(tensor, "untyped_storage"):
+        raise TypeError(f"wait_tensor_freed takes a torch tensor, found {type(tensor).__name__}")
+    try:
+        shape = list(tensor.shape)
+        memory = memory_of(tensor)
+    except (RuntimeError, NotImplementedError) as error:
+        raise TypeError(
+            "wait_tensor_freed tells tensors by their memory, and this one has none of its own: "
+            f"{describe_error(error)}. Wait for the tensors that it consists of"
+        ) from None
+    timeout_s = timeout_from_user(timeout, "timeout")
+    ours = existing()
+    if ours is None:
+        return  # this process has never kept one
+    has_warned: list[bool] = []
+    taken_here = _taken.get()
+
+    def meanwhile(entries: list[Entry]) -> None:
+        if not has_warned:
+            has_warned.append(True)
+            own = [each.key for each in entries if ours.holds_ref_to(each)]
+            if own:
+                warn_user(
+                    f"wait_tensor_freed waits for {', '.join(own)}, and this process itself holds "
+                    "a reference to it: drop that (`del ref`)",
+                    UserWarning,
                 )
-            members[name] = type(found)(_without_actor(found.__func__))
-    return type(cls)(cls.__name__, (cls,), members)
+            taken = [each.key for each in entries if each.key in taken_here]
+            if taken:
+                warn_user(
+                    f"wait_tensor_freed waits for {', '.join(taken)}, which the call that waits "
+                    "has itself taken as an argument: it is freed when the call ends, not before",
+                    UserWarning,
+                )
+
+    ours.keeper.look()
+    left = ours.store.wait_freed(memory, timeout_s, meanwhile)
+    if left:
+        objects = ", ".join(f"object {each.key} ({each.transport})" for each in left)
+        raise TimeoutError(
+            f"Tensor of shape {shape} not freed from RDT object store after "
+            f"{timeout_s} s: {objects} still has references, or calls that depend on it"
+        )
 
 
-def _is_generator(function: Any) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+Named = dict[str, Any]
+Arguments = tuple[tuple[Any, ...], Named]
+
+# By the places and names of arguments: a parameter and the attribute that it is received into.
+Targets = Mapping[int | str, tuple[str, str]]
+
+_NONE: Final[Targets] = {}
+_NO_CONTEXT: Final = nullcontext()
 
 
-def _constructor(cls: type) -> Any:
-    plain: Any = cls.__init__  # type: ignore[misc]
-    name, secret = cls.__name__, secrets.token_hex(16)
+@left_out_by_ray
+def construct(
+    name: str,
+    secret: str,
+    function: Callable[..., Any],
+    actor: Any,
+    args: tuple[Any, ...],
+    kwargs: Named,
+) -> None:
+    """Make this process an actor of rcg, and run the constructor of the user's.
+
+    Args:
+        name: The name of the class.
+        secret: The secret of the class.
+        function: The constructor.
+        actor: The actor.
+        args: The arguments.
+        kwargs: The keyword arguments.
+    """
+    let_methods_open()
+    start_actor(name, secret)
+    named = {key: _open_deferred(each) for key, each in kwargs.items()}
+    called(function, actor, tuple(map(_open_deferred, args)), named)
+
+
+def _open_deferred(value: Any) -> Any:
+    return value.opened() if type(value) is Deferred else value
+
+
+@left_out_by_ray
+def called(
+    function: Callable[..., Any],
+    actor: Any,
+    args: tuple[Any, ...],
+    kwargs: Named,
+    targets: Targets = _NONE,
+    request: object = "",
+) -> Any:
+    """Run a method of the user's.
+
+    Args:
+        function: The method.
+        actor: The actor.
+        args: The arguments, of which some may be envelopes.
+        kwargs: The keyword arguments.
+        targets: Which arguments are received into attributes of the actor.
+        request: What the hidden keyword says: see ``rcg.rdt.calls``.
+
+    Returns:
+        What the method returns, or what travels in its place.
+    """
+    running = _running(args, kwargs)
+    args, kwargs = open_arguments(args, kwargs, actor, targets)
+    with running, closed(False):  # what it unpickles itself is opened at once
+        value = function(actor, *args, **kwargs)
+    return _finish(value, function, request)
+
+
+@left_out_by_ray
+async def awaited(
+    function: Callable[..., Any],
+    actor: Any,
+    args: tuple[Any, ...],
+    kwargs: Named,
+    targets: Targets,
+    request: object,
+) -> Any:
+    """As ``called``, of a coroutine."""
+    running = _running(args, kwargs)
+    args, kwargs = await open_arguments_later(args, kwargs, actor, targets)
+    with running, closed(False):
+        value = await function(actor, *args, **kwargs)
+    return _finish(value, function, request)
+
+
+class WithValues:
+    """A function that a user sends to an actor, which opens its arguments.
+
+    Args:
+        function: The function; its first argument is the actor.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
 
     @left_out_by_ray
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        from rcg.rdt.running import constructed
+    def __call__(self, actor: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call it with the values of its arguments."""
+        running = _running(args, kwargs)
+        args, kwargs = open_arguments(args, kwargs, actor)
+        with running, closed(False):
+            return self._function(actor, *args, **kwargs)
 
-        constructed(name, secret, plain, self, args, kwargs)
-
-    if plain is not object.__init__:
-        functools.update_wrapper(__init__, plain)
-        del __init__.__wrapped__  # type: ignore[attr-defined]  # Ray would look behind it
-        signature = inspect.signature(plain)
-    else:
-        signature = inspect.Signature(
-            [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-        )
-    hidden = _with_hidden(signature, SECRET_KEYWORD, secret)
-    __init__.__signature__ = hidden  # type: ignore[attr-defined]
-    return __init__
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WithValues, (self._function,)
 
 
-def _wrapped(function: Any, keeps_tensors: bool) -> Any:
-    """Return a method that opens its arguments, and seals what it returns if it is told to.
+def open_arguments(
+    args: tuple[Any, ...], kwargs: Named, actor: Any = None, targets: Targets = _NONE
+) -> Arguments:
+    """Return the arguments of a method with those that are envelopes opened.
 
-    It is told by the hidden keyword, which every handle of rcg passes to a method with a transport.
-    A call from within the actor does not, and gets the value itself.
+    Args:
+        args: The arguments.
+        kwargs: The keyword arguments.
+        actor: The actor.
+        targets: Which arguments are received into attributes of the actor.
+
+    Raises:
+        ValueError: What such an attribute has does not fit.
+        TypeError: It is no tensor.
+        Exception: As ``rcg.rdt.open_all``.
     """
-    transport = getattr(function, DECLARED, "") if keeps_tensors else KEEPS_NONE
-    num_returns = getattr(function, "__ray_num_returns__", 1)
-    targets = _targets_of(function)
-    if keeps_tensors and transport and isinstance(num_returns, int) and num_returns > 1:
-        transport = f"{transport}*{num_returns}"
-    made: Any
-    if inspect.isasyncgenfunction(function):
-
-        async def asynchronous_generator(
-            self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any
-        ) -> Any:
-            from rcg.rdt.running import opened_later
-
-            args, kwargs = await opened_later(args, kwargs, self, targets)
-            async for item in function(self, *args, **kwargs):
-                yield item
-
-        made = asynchronous_generator
-    elif inspect.isgeneratorfunction(function):
-
-        def generator(
-            self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any
-        ) -> Any:
-            from rcg.rdt.running import opened_arguments
-
-            args, kwargs = opened_arguments(args, kwargs, self, targets)
-            yield from function(self, *args, **kwargs)
-
-        made = generator
-    elif inspect.iscoroutinefunction(function):
-
-        async def coroutine(
-            self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any
-        ) -> Any:
-            from rcg.rdt.running import awaited
-
-            return await awaited(function, self, args, kwargs, targets, _rcg_tensor_transport_)
-
-        made = coroutine
-    else:
-
-        def method(self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any) -> Any:
-            from rcg.rdt.running import called
-
-            return called(function, self, args, kwargs, targets, _rcg_tensor_transport_)
-
-        made = method
-    functools.update_wrapper(left_out_by_ray(made), function)
-    del made.__wrapped__  # Ray would look behind it
-    made.__signature__ = _with_hidden(inspect.signature(function), HIDDEN_KEYWORD, told(transport))
-    setattr(made, PLAIN, function)
-    return made
+    if not _has_envelope(args, kwargs):
+        return args, kwargs
+    return _opened(args, kwargs, actor, targets)
 
 
-def _without_actor(function: Any) -> Any:
-    """Return the function of a static method or a class method, which opens its arguments."""
-    made: Any
-    if inspect.isasyncgenfunction(function):
-
-        async def asynchronous_generator(*args: Any, **kwargs: Any) -> Any:
-            from rcg.rdt.running import opened_later
-
-            args, kwargs = await opened_later(args, kwargs)
-            async for item in function(*args, **kwargs):
-                yield item
-
-        made = asynchronous_generator
-    elif inspect.isgeneratorfunction(function):
-
-        def generator(*args: Any, **kwargs: Any) -> Any:
-            from rcg.rdt.running import opened_arguments
-
-            args, kwargs = opened_arguments(args, kwargs)
-            yield from function(*args, **kwargs)
-
-        made = generator
-    elif inspect.iscoroutinefunction(function):
-
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            from rcg.rdt.running import opened_later
-
-            args, kwargs = await opened_later(args, kwargs)
-            return await function(*args, **kwargs)
-
-        made = coroutine
-    else:
-
-        def plain(*args: Any, **kwargs: Any) -> Any:
-            from rcg.rdt.running import opened_arguments
-
-            args, kwargs = opened_arguments(args, kwargs)
-            return function(*args, **kwargs)
-
-        made = plain
-    functools.update_wrapper(left_out_by_ray(made), function)
-    del made.__wrapped__  # Ray would look behind it
-    made.__signature__ = inspect.signature(function)
-    return made
+async def open_arguments_later(
+    args: tuple[Any, ...], kwargs: Named, actor: Any = None, targets: Targets = _NONE
+) -> Arguments:
+    """As ``open_arguments``; the event loop goes on while tensors are pulled."""
+    if not _has_envelope(args, kwargs):
+        return args, kwargs
+    key = holders_of([*args, *kwargs.values()])
+    future = submit(key, lambda: _opened(args, kwargs, actor, targets))
+    return await asyncio.wrap_future(future)
 
 
-def _targets_of(function: Any) -> dict[int | str, tuple[str, str]]:
-    """Return which arguments are received into what: (parameter, attribute).
+def _finish(value: Any, function: Callable[..., Any], request: object) -> Any:
+    ours = existing()
+    if ours is not None and ours.store.is_holding:
+        ours.store.look_for_writes(function)
+    return seal_return(value, request, function.__qualname__) if request else value
 
-    The keys are the places of arguments, without ``self``, and their names.
+
+def seal_return(value: Any, request: object, name: str) -> Any:
+    """Return what a method returns in place of a value with tensors.
+
+    Args:
+        value: What the user's method returned.
+        request: What the hidden keyword says: the transport and the object's id, ``gloo:KEY``;
+            ``gloo*2:KEY`` for a method that returns two values.
+        name: The name of the method.
     """
-    found: dict[int | str, tuple[str, str]] = {}
-    targets = getattr(function, _TARGETS, {})
-    for at, each in enumerate(inspect.signature(function).parameters.values() if targets else ()):
-        if each.name in targets:
-            found[each.name] = each.name, targets[each.name]
-            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
-                found[at - 1] = found[each.name]
-    return found
+    if not is_reachable():
+        return value
+    transport, _, key = str(request).partition(":")
+    plain, _, count = transport.partition("*")
+    if not count:
+        return seal(value, plain, key, f"The value of {name}")
+    if not isinstance(value, (tuple, list)):
+        return value  # Ray says what is wrong with it
+    return [
+        seal(each, plain, f"{key}.{at}", f"Value {at} of {name}") for at, each in enumerate(value)
+    ]
 
 
-def _with_hidden(signature: inspect.Signature, name: str, default: object) -> inspect.Signature:
-    hidden = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-    parameters = list(signature.parameters.values())
-    has_rest = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-    at = len(parameters) - 1 if has_rest else len(parameters)
-    return signature.replace(parameters=[*parameters[:at], hidden, *parameters[at:]])
+def _has_envelope(args: tuple[Any, ...], kwargs: Named) -> bool:
+    return Envelope in map(type, args) or Envelope in map(type, kwargs.values())
+
+
+def _running(args: tuple[Any, ...], kwargs: Named) -> AbstractContextManager[None]:
+    """Return the context of a call that has these arguments, before they are opened."""
+    ours = existing()
+    if ours is None or not _has_envelope(args, kwargs):
+        return _NO_CONTEXT
+    key = ours.holder.key
+    own = [
+        each.key
+        for each in (*args, *kwargs.values())
+        if type(each) is Envelope and each.holder.key == key
+    ]
+    return taking(frozenset(own)) if own else _NO_CONTEXT
+
+
+def _opened(args: tuple[Any, ...], kwargs: Named, actor: Any, targets: Targets) -> Arguments:
+    if targets:
+        args = tuple(_receive(at, each, actor, targets) for at, each in enumerate(args))
+        kwargs = {name: _receive(name, each, actor, targets) for name, each in kwargs.items()}
+    values = open_all([*args, *kwargs.values()])
+    count = len(args)
+    return tuple(values[:count]), dict(zip(kwargs, values[count:], strict=True))
+
+
+def _receive(key: int | str, value: Any, actor: Any, targets: Targets) -> Any:
+    """Return the value of an envelope that is received into an attribute of the actor.
+
+    Without something there it stays an envelope, to be opened with the others.
+    """
+    name, attribute = targets.get(key, ("", ""))
+    out = getattr(actor, attribute, None) if name and type(value) is Envelope else None
+    if out is None:
+        return value
+    return open_into(value, None, out, f"the argument {name}, received into {attribute}")

@@ -15,6 +15,7 @@ import errno
 import functools
 import hmac
 import itertools
+import json
 import os
 import secrets
 import threading
@@ -24,41 +25,30 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from rcg import cluster
+from rcg.error_text import without_frames
 from rcg.errors import RcgError
 from rcg.log import Log
+from rcg.rdt.connection import ask_all
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
-from rcg.rdt.pulling import Connections, Got
+from rcg.rdt.pull import Connections, Got
 from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
-from rcg.rdt.tracebacks import without_frames
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.store_client import ControlStore
 from rcg.runtime.observe.transfers import record_from
 from rcg.serialization import Codec
+from rcg.wire.messages import AskTransfers, Message
 
 if TYPE_CHECKING:  # its room is large, and every actor of rcg imports this one
     from rcg.trace.model import TensorTransfer
 
-__all__ = [
-    "Here",
-    "actor_of",
-    "check_reachable",
-    "existing",
-    "here",
-    "holder_of",
-    "holder_with",
-    "is_reachable",
-    "key_of",
-    "leave_session",
-    "start_actor",
-]
 
 _log = Log()
 
 _PREFIX: Final = "tensors-"  # of the ids of stores
-_NEWS_TIMEOUT_S: Final = 0.5  # news are told again
+_NEWS_TIMEOUT_S: Final = 0.5  # news are sent again
 _MOST_GOT: Final = 10_000
 _MOST_PEERS: Final = 10_000
 _RETRY_S: Final = 0.05
@@ -106,7 +96,7 @@ class Here:
     def open(self) -> None:
         """Be reached, until this process ends; raises as ``Service.open``."""
         self.service.open()
-        record_from(_transfers)
+        record_from(transfers_between)
         atexit.register(self.keeper.stop)
         atexit.register(self.connections.close)
         atexit.register(self.news.close)
@@ -152,13 +142,6 @@ class Here:
     def holds_ref_to(self, entry: Entry) -> bool:
         """Whether a reference to an object of this process is held here."""
         return any(each.key == entry.key for each in list(self._refs.values()))
-
-
-def _transfers(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
-    # Imported when a profile ends: it is above this file.
-    from rcg.rdt import observing
-
-    return observing.transfers_between(start_ns, end_ns)
 
 
 _here: list[Here] = []
@@ -322,3 +305,32 @@ class _Closing:
 
     def __exit__(self, *_: object) -> None:
         self._store.close()
+
+
+def transfers_between(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
+    """Return what this process, and the actors that it called with tensors, got in a time.
+
+    Those that have ended took their record with them.
+    """
+    from rcg.trace.model import (
+        TensorTransfer,  # its room is large, and every actor imports this one
+    )
+
+    ours = existing()
+    if ours is None:
+        return ()
+    holders = list(ours.peers.values())
+
+    def question(number: int) -> Message:
+        return AskTransfers(number=number, start_ns=start_ns, end_ns=end_ns)
+
+    others = [each for each in holders if each.key != ours.holder.key]
+    answers = ask_all(others, question, lambda _: None)[0]
+    own = [each for each in list(ours.got) if start_ns <= each.start_ns < end_ns]
+    got_by: list[tuple[Holder, list[Any]]] = [(ours.holder, [*own])]
+    got_by += [(each, json.loads(answers.get(each.key) or "[]")) for each in holders]
+    return tuple(
+        TensorTransfer(name, source, holder.label, *rest)
+        for holder, got in got_by
+        for name, source, *rest in got
+    )

@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 from rcg import cluster
 from rcg.frames import warn_user
 from rcg.options import Deadline, timeout_from_user
-from rcg.rdt.awaiting import future_of
+from rcg.rdt.awaiting import future_of, holders_of, submit
 from rcg.rdt.envelope import Envelope, closed
-from rcg.rdt.opening import opened_all, opened_into, sealed
 from rcg.rdt.process import existing, here
-from rcg.rdt.pullers import holders_of, submit
-from rcg.rdt.transports import OBJECT_STORE, Told, find_transport, told
-
-__all__ = ["TensorRef", "Unopened", "get_tensors", "put_tensors"]
+from rcg.rdt.transports import OBJECT_STORE, WithTransport, find_transport, with_transport
+from rcg.rdt.values import open_all, open_into, seal
 
 
 class TensorRef:
@@ -51,7 +48,7 @@ class TensorRef:
     )
 
     def __init__(
-        self, inner: Any, transport: str | Told, maker: str, maker_label: str, key: str
+        self, inner: Any, transport: str | WithTransport, maker: str, maker_label: str, key: str
     ) -> None:
         self._inner = inner
         self._key = key
@@ -105,7 +102,7 @@ class TensorRef:
     def future(self) -> Future[Any]:
         """Return a ``concurrent.futures.Future`` of the value."""
         transport = self._transport
-        return future_of(self._inner, lambda made: _opened_here(made, transport))
+        return future_of(self._inner, lambda made: _open_here(made, transport))
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self.future()).__await__()
@@ -154,7 +151,7 @@ class TensorRef:
         return f"TensorRef({self.hex()}, {self._transport})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        transport = told(self._transport)
+        transport = with_transport(self._transport)
         return TensorRef, (self._inner, transport, self._maker, self._label, self._key)
 
 
@@ -171,7 +168,7 @@ class _Arriving(NamedTuple):
     values: Future[list[Any]]
 
 
-class Unopened(NamedTuple):
+class Deferred(NamedTuple):
     """A reference among the arguments of a constructor."""
 
     ref: TensorRef
@@ -180,7 +177,7 @@ class Unopened(NamedTuple):
         """Return the value, by a transport that works here."""
         with closed(True):
             made = cluster.get(self.ref.inner)
-        return _opened_here(made, self.ref.transport)
+        return _open_here(made, self.ref.transport)
 
 
 def get_tensors(
@@ -212,10 +209,10 @@ def get_tensors(
                 "in ray.get(): this process is in no collective group, so write get(ref, "
                 f'_tensor_transport="{OBJECT_STORE}")'
             )
-    return _values_of(refs, timeout_s, chosen, out)
+    return _get_values(refs, timeout_s, chosen, out)
 
 
-def _opened_here(made: Any, transport: str) -> Any:
+def _open_here(made: Any, transport: str) -> Any:
     """Return the value of what a method has made, by a transport that works here.
 
     Args:
@@ -225,10 +222,10 @@ def _opened_here(made: Any, transport: str) -> Any:
     ours = existing()
     is_reachable = bool(ours and ours.groups.all())
     needs_group = find_transport(transport).needs_group
-    return opened_all([made], OBJECT_STORE if needs_group and not is_reachable else None)[0]
+    return open_all([made], OBJECT_STORE if needs_group and not is_reachable else None)[0]
 
 
-def _values_of(
+def _get_values(
     refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None, out: Any
 ) -> list[Any]:
     deadline = Deadline(timeout_s)
@@ -237,8 +234,8 @@ def _values_of(
 
     def opened() -> list[Any]:
         if out is None:
-            return opened_all(found, transport)
-        return [opened_into(found[0], transport, out)]
+            return open_all(found, transport)
+        return [open_into(found[0], transport, out)]
 
     remaining_s = deadline.remaining_s()
     if remaining_s is None or _are_all_here(found):
@@ -294,7 +291,7 @@ def put_tensors(value: Any, transport: str) -> TensorRef:
             f'_tensor_transport="{OBJECT_STORE}"'
         )
     key = ours.new_key()
-    envelope = sealed(value, chosen.name, key, "The value")
+    envelope = seal(value, chosen.name, key, "The value")
     inner = cluster.put(envelope)
     ref = TensorRef(inner, chosen.name, ours.holder.actor, ours.holder.label, key)
     if type(envelope) is Envelope:

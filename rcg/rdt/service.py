@@ -22,12 +22,12 @@ from rcg.comm.registry import register_communicator
 from rcg.error_text import describe_error, shortened
 from rcg.errors import OutOfThreads, RcgError, Transfer
 from rcg.log import Log
+from rcg.rdt.connection import Watch
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
-from rcg.rdt.pulling import Got
+from rcg.rdt.pull import Got
 from rcg.rdt.store import Entry, Store
-from rcg.rdt.watching import Watch
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.services import Handler, Peer
@@ -65,8 +65,6 @@ from rcg.wire.messages import (
 )
 from rcg.wire.payloads import send_buffers, send_payloads
 from rcg.wire.sockets import Received
-
-__all__ = ["Service"]
 
 _log = Log()
 
@@ -117,10 +115,10 @@ class Service:
         """Listen no more; for a service that no process knows yet."""
         endpoint.abandon(self)
 
-    def told(self) -> bytes:
+    def describe(self) -> bytes:
         """Return what this process holds as JSON, for reports. Any thread."""
         refused = "none" if self._endpoint is None else str(self._endpoint.refusals())
-        return self._store.told(refused)
+        return self._store.describe(refused)
 
     # --- on the endpoint's thread
 
@@ -139,7 +137,7 @@ class Service:
         self._meetings.lost(peer)
 
     def fail(self, why: str) -> None:
-        """Nothing can be done about it: who pulls is told that the connection ended."""
+        """Nothing can be done about it: the processes that pull see that the connection ended."""
 
     def released(self) -> None:
         """Do nothing."""
@@ -202,16 +200,16 @@ class Service:
             case FreeTensors():
                 self._store.free(message.keys)
             case AskHeld():
-                self._tell(connection, message, self.told())
+                self._send_answer(connection, message, self.describe())
             case AskTransfers():
                 chosen = [
                     each
                     for each in list(self._got)
                     if message.start_ns <= each.start_ns < message.end_ns
                 ]
-                self._tell(connection, message, json.dumps(chosen).encode())
+                self._send_answer(connection, message, json.dumps(chosen).encode())
             case JoinGroup():
-                trouble = _registered(bytes(received.body)) or self._groups.join(message)
+                trouble = _register(bytes(received.body)) or self._groups.join(message)
                 trouble = shortened(trouble, _MOST_TEXT)
                 sockets.send(connection, GroupChanged(number=message.number, trouble=trouble))
             case LeaveGroup():
@@ -261,7 +259,7 @@ class Service:
             _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
 
     def _send_objects(
-        self, connection: Any, pidfd: int, puller: str, message: SendTensors, told: bytes
+        self, connection: Any, pidfd: int, puller: str, message: SendTensors, metadata: bytes
     ) -> None:
         """Send an object by a transport of the user's."""
         entry = self._find(connection, message)
@@ -271,7 +269,7 @@ class Service:
             _refuse(connection, message, f"it was made for {entry.transport}")
             return
         try:
-            metadata = cluster.loads(told)
+            communicator = cluster.loads(metadata)
         except Exception as error:  # noqa: BLE001 - of the user's class
             text = f"what the transport says cannot be read: {describe_error(error)}"
             _refuse(connection, message, text)
@@ -282,7 +280,7 @@ class Service:
         entry.pullers.append(puller)
         check = entry.checking()
         try:
-            trouble = send(entry.contents, entry.key, entry.payloads, metadata, watch)
+            trouble = send(entry.contents, entry.key, entry.payloads, communicator, watch)
         finally:
             entry.pullers.remove(puller)
         if trouble:
@@ -301,8 +299,8 @@ class Service:
         else:
             sockets.send(connection, TensorsHere(number=message.number))
 
-    def _tell(self, connection: Any, message: AskHeld | AskTransfers, told: bytes) -> None:
-        payload = KIND_BYTES, told, None, 0
+    def _send_answer(self, connection: Any, message: AskHeld | AskTransfers, answer: bytes) -> None:
+        payload = KIND_BYTES, answer, None, 0
         send_payloads(connection, Observed(number=message.number), [payload])
 
     def _find(self, connection: Any, message: PullTensors | SendTensors) -> Entry | None:
@@ -354,11 +352,11 @@ Service.handlers = {
 }
 
 
-def _registered(told: bytes) -> str:
+def _register(body: bytes) -> str:
     """Register the user's communicator of a group; returns why that is not possible, or ""."""
     try:
-        if told:
-            register_communicator(*cluster.loads(told))
+        if body:
+            register_communicator(*cluster.loads(body))
     except Exception as error:  # noqa: BLE001 - the user's class, which this process may not have
         return f"its communicator cannot be had here: {describe_error(error)}"
     return ""

@@ -2,9 +2,13 @@
 """The store of a process: the tensors that others may ask for, until nobody can any more.
 
 An entry keeps the value's tensors, not copies: what is written to them later is seen by whoever
-gets them later, as in Ray. The process that asked for the value says that it keeps it, and when
-nobody needs it any more (``rcg.rdt.keeper``). If it ends, all that it kept is freed. What nobody
-has said to keep within two minutes is freed, too, and counted: whoever asked for it is gone.
+gets them later, as in Ray. Torch counts the writes to a tensor (``_version``; views share it). The
+count is compared when a method of the actor ends, so that a warning can name it, and when the
+tensor is sent.
+
+The process that asked for the value says that it keeps it, and when nobody needs it any more
+(``rcg.rdt.keeper``). If it ends, all that it kept is freed. What no process has said to keep within
+two minutes is freed, too, and counted: the process that asked for it is gone.
 
 Any thread. Freed entries are dropped outside of the lock, because dropping a tensor may run any
 code.
@@ -18,6 +22,7 @@ import json
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,11 +30,62 @@ from typing import Any, Final
 from rcg.errors import Transfer
 from rcg.log import Log
 from rcg.options import Deadline
-from rcg.rdt.contents import Contents
-from rcg.rdt.parts import lost_in
-from rcg.rdt.writes import Versions, warn_of_write
+from rcg.rdt.envelope import Contents, lost_in, tensors_in
 
-__all__ = ["Entry", "Store", "StoreFacts", "memory_of"]
+
+class Versions:
+    """The tensors of a value, and how often each had been written to.
+
+    Args:
+        value: The value.
+    """
+
+    __slots__ = ("_tensors", "has_warned")
+
+    def __init__(self, value: Any) -> None:
+        found = tensors_in(value)
+        self._tensors = [(each, count) for each in found if (count := _count(each)) is not None]
+        self.has_warned = False
+
+    def written(self) -> Any:
+        """Return a tensor that was written to since; None if there is none, or it was warned of."""
+        if self.has_warned:
+            return None
+        for tensor, count in self._tensors:
+            if tensor._version != count:
+                self.has_warned = True
+                return tensor
+        return None
+
+
+def warn_of_write(tensor: Any, maker: str, writer: Callable[..., Any] | None) -> None:
+    """Warn that a tensor was written to, at the method that did.
+
+    Args:
+        tensor: The tensor.
+        maker: What its value is called: ``The value of Worker.make``.
+        writer: The method in which it was written to; None if that is not known.
+    """
+    code = getattr(writer, "__code__", None)
+    by = "" if writer is None else f" by {writer.__qualname__}"
+    text = (
+        f"{maker} has a tensor of shape {list(tensor.shape)} that was written to{by} while a "
+        "reference to it was alive: whoever gets it from now on sees what was written. Call "
+        "rcg.experimental.wait_tensor_freed(tensor) before writing, or return tensor.clone()"
+    )
+    if code is None:
+        warnings.warn(text, UserWarning, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, UserWarning, code.co_filename, code.co_firstlineno)
+
+
+def _count(tensor: Any) -> int | None:
+    try:
+        found = tensor._version
+    except (AttributeError, RuntimeError):  # no tensor of torch's, or one of inference mode
+        return None
+    return found if isinstance(found, int) else None
+
 
 _log = Log()
 
@@ -54,8 +110,8 @@ class Entry:
         payloads: Their bytes: tensors of uint8 [n] over the same storages.
         transport: How they travel.
         name: What messages call the value: ``The value of Worker.make``.
-        versions: How often its tensors had been written to when it was made.
         release: Cleans up after the object, when it is freed or replaced.
+        versions: How often its tensors had been written to when it was made.
         made_s: When it was made, in seconds of the monotonic clock.
         pulls: How often they were pulled.
         pullers: The stores of the processes that are getting them now.
@@ -67,11 +123,14 @@ class Entry:
     payloads: Sequence[Any]
     transport: str
     name: str
-    versions: Versions
     release: Callable[[], None] | None = None
+    versions: Versions = field(init=False)
     made_s: float = field(default_factory=time.monotonic)
     pulls: int = 0
     pullers: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.versions = Versions(self.value)
 
     @property
     def size_bytes(self) -> int:
@@ -135,7 +194,7 @@ class StoreFacts:
 def memory_of(thing: Any) -> int:
     """Return what tells the memory of a tensor, or another array, from that of others.
 
-    A storage without memory, because it was freed, is told by the place of torch's object for it.
+    A storage without memory, because it was freed, is known by the place of torch's object for it.
     """
     storage = getattr(thing, "untyped_storage", None)
     return id(thing) if storage is None else int(storage().data_ptr() or storage()._cdata)
@@ -333,7 +392,7 @@ class Store:
                 turn_s = 5.0
             del found
 
-    def told(self, refused: str) -> bytes:
+    def describe(self, refused: str) -> bytes:
         """Return what this process holds as JSON, for reports.
 
         Args:

@@ -1,12 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor transports by name: rcg's communicators, the object store, and those that users register.
+"""Tensor transports by name, and the interface of those that users write.
 
-A transport that a user registers takes its own class with it, in calls, envelopes and handles. So
-actors that were made before, actors that run again and other drivers know it, too.
+There are rcg's communicators, the object store, and what users register. A registered transport
+takes its own class with it, in calls, envelopes and handles. So actors that were made before,
+actors that run again and other drivers know it, too.
+
+``TensorTransportManager`` has the names that Ray gave it: a class that was written for
+``ray.experimental.register_tensor_transport`` works unchanged. When its methods are called, for an
+object that ``src`` makes and ``dst`` takes::
+
+    src                                     dst
+    extract_tensor_transport_metadata
+                                            get_communicator_metadata
+    send_multiple_tensors                   recv_multiple_tensors       two-sided
+                                            fetch_multiple_tensors
+                                            wait_fetch_complete         one-sided
+    garbage_collect
+
+Each process has one instance of the class. Its methods are called on threads of rcg, several at
+the same time for different objects.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,16 +31,149 @@ from typing import Any, Final
 from rcg.comm.base import Communicator
 from rcg.comm.registry import communicator_names, find_communicator, register_communicator
 from rcg.errors import TensorMismatch
-from rcg.rdt.parts import device_of, place_of
+from rcg.rdt.envelope import device_of, place_of
 
-__all__ = [
-    "OBJECT_STORE",
-    "Told",
-    "Transport",
-    "find_transport",
-    "register_tensor_transport",
-    "told",
-]
+
+@dataclass
+class CommunicatorMetadata:
+    """What both ends of a transfer must know of each other; a base class."""
+
+
+@dataclass
+class TensorTransportMetadata:
+    """What ``dst`` must know of the tensors of an object.
+
+    Attributes:
+        tensor_meta: The shape and dtype of each.
+        tensor_device: The type of the device that all are on.
+    """
+
+    tensor_meta: list[tuple[Any, Any]]
+    tensor_device: str | None = None
+
+
+@dataclass
+class FetchRequest:
+    """A fetch that was started; a subclass may keep more, and clean it up in ``__del__``.
+
+    Attributes:
+        obj_id: The object.
+        tensors: What has been fetched.
+    """
+
+    obj_id: str
+    tensors: list[Any]
+
+
+class TensorTransportManager(ABC):
+    """Moves tensors, or arrays of another type, from one process to another."""
+
+    @abstractmethod
+    def tensor_transport_backend(self) -> str:
+        """Return the name of the transport, in upper case."""
+
+    @staticmethod
+    @abstractmethod
+    def is_one_sided() -> bool:
+        """Return whether ``dst`` moves the tensors alone; ``send_multiple_tensors`` is not called.
+
+        A one-sided transport also serves drivers and tasks.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def can_abort_transport() -> bool:
+        """Return whether ``abort_transport`` ends a transfer.
+
+        Where it does not, a thread that is left in a transfer stays there; the actor is not killed.
+        """
+
+    @abstractmethod
+    def actor_has_tensor_transport(self, actor: Any) -> bool:
+        """Return whether an actor can use the transport.
+
+        It is asked where a call is made, once for each actor, of the actor that makes the tensors
+        and of the one that takes them.
+
+        Args:
+            actor: Ray's handle of the actor.
+        """
+
+    @abstractmethod
+    def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Any:
+        """Return the ``TensorTransportMetadata`` of an object that has been made.
+
+        Args:
+            obj_id: The object.
+            rdt_object: Its tensors.
+        """
+
+    @abstractmethod
+    def get_communicator_metadata(
+        self, src_actor: Any, dst_actor: Any, backend: str | None = None
+    ) -> Any:
+        """Return the ``CommunicatorMetadata`` of a transfer.
+
+        Args:
+            src_actor: Ray's handle of the actor that has the tensors; None for another process.
+            dst_actor: Ray's handle of the actor that takes them; None for another process.
+            backend: The name of the transport, in upper case.
+        """
+
+    @abstractmethod
+    def recv_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: Any,
+        communicator_metadata: Any,
+        target_buffers: list[Any] | None = None,
+    ) -> list[Any]:
+        """Return the tensors of an object, in the order of the metadata.
+
+        Args:
+            obj_id: The object.
+            tensor_transport_metadata: Of the object.
+            communicator_metadata: Of the transfer.
+            target_buffers: Where to put them; rcg gives none.
+        """
+
+    def fetch_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: Any,
+        communicator_metadata: Any,
+        target_buffers: list[Any] | None = None,
+    ) -> Any:
+        """Start to fetch an object; returns a ``FetchRequest``. One-sided transports only."""
+        tensors = self.recv_multiple_tensors(
+            obj_id, tensor_transport_metadata, communicator_metadata, target_buffers
+        )
+        return FetchRequest(obj_id, tensors)
+
+    def wait_fetch_complete(self, fetch_request: Any, timeout: float = -1) -> list[Any]:
+        """Return the tensors of a fetch that was started.
+
+        Args:
+            fetch_request: What ``fetch_multiple_tensors`` returned.
+            timeout: Seconds; -1 sets no limit.
+        """
+        found: list[Any] = fetch_request.tensors
+        return found
+
+    @abstractmethod
+    def send_multiple_tensors(
+        self, tensors: list[Any], tensor_transport_metadata: Any, communicator_metadata: Any
+    ) -> None:
+        """Send the tensors of an object; ``dst`` receives at the same time."""
+
+    @abstractmethod
+    def garbage_collect(self, obj_id: str, tensor_transport_meta: Any, tensors: list[Any]) -> None:
+        """Clean up after an object that nobody needs any more."""
+
+    @abstractmethod
+    def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:
+        """End a transfer of which one end has failed or is gone; any thread."""
+
 
 OBJECT_STORE: Final = "object_store"
 """Tensors are copied through memory that both processes have; any process of the node can."""
@@ -187,12 +337,12 @@ def register_tensor_transport(
     _arrived(plain, frozenset(devices), cls, data_type)
 
 
-class Told:
-    """What the hidden keyword of a call says of a transport of the user's; prints as others.
+class WithTransport:
+    """A text that begins with the name of a user's transport; it prints as the text.
 
     Args:
-        text: What it says.
-        transport: The transport, which whoever unpickles this knows from then on.
+        text: The text.
+        transport: The transport, which a process that unpickles this knows from then on.
     """
 
     __slots__ = ("text", "transport")
@@ -205,18 +355,18 @@ class Told:
         return self.text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Told, (self.text, self.transport)
+        return WithTransport, (self.text, self.transport)
 
 
-def told(text: str) -> str | Told:
-    """Return what the hidden keyword says, with the user's class if there is one.
+def with_transport(text: str) -> str | WithTransport:
+    """Return a text that begins with a transport's name; the user's class, if any, goes with it.
 
     Args:
-        text: The transport, and what follows it: ``gloo*2:KEY``.
+        text: ``gloo`` alone, or what follows it in the hidden keyword: ``gloo*2:KEY``.
     """
     name = text.partition(":")[0].partition("*")[0]
     found = _found.get(name)
-    return text if found is None or found.manager is None else Told(text, found)
+    return text if found is None or found.manager is None else WithTransport(text, found)
 
 
 def _arrived(

@@ -748,7 +748,7 @@ class AskTransfers(Message):
 
 @message
 class Observed(Carrying):
-    """What a process holds, or has got: carries a text, in JSON (``rcg.rdt.observing``).
+    """What a process holds, or has got: carries a text, in JSON (``rcg.rdt.observe``).
 
     Attributes:
         number: Of the question.

@@ -27,7 +27,7 @@ from rcg.experimental.collective import (
     destroy_collective_group,
     get_collective_groups,
 )
-from rcg.rdt import memberships
+from rcg.rdt import collective_groups
 from rcg.rdt.process import holder_of
 from rcg.runtime.control.joining import check_user, join
 from rcg.wire.messages import UseTensors
@@ -576,7 +576,7 @@ def test_ctrl_c_while_a_group_is_made_leaves_no_member_and_no_descriptor(pair):
 
 
 def groups_of(actor: Any) -> list[str]:
-    return [each.name for each in memberships.groups_of(actor._ray_handle) or ()]
+    return [each.name for each in collective_groups.groups_of(actor._ray_handle) or ()]
 
 
 def test_a_class_that_wants_no_transport_may_not_declare_one():
@@ -862,7 +862,7 @@ refs = [worker.make_anywhere.remote(n) for n in range(3)]
 ray.wait(refs, num_returns=3)
 assert ray.get(refs[2]).sum() == 2.0 * {size}
 ray.get(worker.hold.remote(refs))
-while not all(kept.is_told for kept in here().keeper.kept()):
+while not all(kept.is_known for kept in here().keeper.kept()):
     time.sleep(0.01)
 say("has them")
 signal.pause()
@@ -1335,7 +1335,7 @@ class Constructed:
 
 
 @pytest.fixture
-def constructed() -> Iterator[Callable[..., Any]]:
+def construct() -> Iterator[Callable[..., Any]]:
     made: list[Any] = []
 
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -1347,9 +1347,9 @@ def constructed() -> Iterator[Callable[..., Any]]:
         rcg.kill(each)
 
 
-def test_an_actor_whose_constructor_takes_references_is_one_like_others(pair, constructed):
+def test_an_actor_whose_constructor_takes_references_is_one_like_others(pair, construct):
     a, b = pair
-    c = constructed(a.make.remote(1), other=a.make_anywhere.remote(2))
+    c = construct(a.make.remote(1), other=a.make_anywhere.remote(2))
     assert get(c.found.remote()) == [1.0 * BIG, 2.0 * BIG]
     create_collective_group([b, c], backend="gloo")
     ref = c.make.remote()
@@ -1361,15 +1361,15 @@ def test_an_actor_whose_constructor_takes_references_is_one_like_others(pair, co
     eventually(lambda: held_by(a) == 0)
 
 
-def test_a_constructor_whose_argument_cannot_be_made_says_why(pair, constructed):
-    c = constructed(pair[0].fail.remote())
+def test_a_constructor_whose_argument_cannot_be_made_says_why(pair, construct):
+    c = construct(pair[0].fail.remote())
     with pytest.raises(rcg.exceptions.RayActorError, match="no tensor today"):
         get(c.found.remote())
 
 
 @pytest.mark.full
-def test_static_methods_and_class_methods_get_values(pair, constructed):
-    c = constructed()
+def test_static_methods_and_class_methods_get_values(pair, construct):
+    c = construct()
     ref = pair[0].make_anywhere.remote(1)
     assert get(c.type_of.remote(ref)) == "Tensor"
     assert get(c.kind_of.remote(value=ref)) == ("Constructed", "Tensor")
@@ -1563,8 +1563,8 @@ def test_a_static_method_cannot_keep_tensors():
         rcg.remote(Wrong)
 
 
-def test_a_call_without_a_result_holds_what_it_takes(pair, constructed):
-    c = constructed()
+def test_a_call_without_a_result_holds_what_it_takes(pair, construct):
+    c = construct()
     busy = pair[0].sleep.remote(1)
     ref = pair[0].make_anywhere.remote(3)
     c.note.options(num_returns=0).remote(ref)
@@ -1589,8 +1589,8 @@ def test_a_task_without_a_result_holds_what_it_takes(pair, tmp_path):
 
 
 @pytest.mark.full
-def test_groups_that_come_and_go_leave_nothing(constructed):
-    a, b = constructed(), constructed()
+def test_groups_that_come_and_go_leave_nothing(construct):
+    a, b = construct(), construct()
 
     def come_and_go(times):
         for _ in range(times):
@@ -1614,7 +1614,6 @@ def test_groups_that_come_and_go_leave_nothing(constructed):
 
 @pytest.mark.full
 def test_a_member_that_is_stopped_keeps_no_other_in_the_group(actors, monkeypatch):
-    from rcg.rdt import collective_groups
 
     monkeypatch.setattr(collective_groups, "_LEAVE_TIMEOUT_S", 0.5)
     a, b, c = actors(3)

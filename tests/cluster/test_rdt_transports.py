@@ -137,7 +137,7 @@ class Worker:
     def stop_at(self, step, path, *, is_failing=False):
         """Have the next transfer stop at a step for ever, or fail there."""
         self.is_spoiled = True
-        from rcg.rdt import groups, pulling, service, store
+        from rcg.rdt import connection, groups, pull, service, store
         from tests import rdt_managers
 
         places = {
@@ -148,13 +148,13 @@ class Worker:
                 (rdt_managers.SocketTransport, "send_multiple_tensors"),
             ],
             "ask": [
-                (pulling.Connection, "ask_for"),
-                (pulling.Connection, "ask_to_send"),
+                (connection.Connection, "ask_for"),
+                (connection.Connection, "ask_to_send"),
                 (rdt_managers.FileTransport, "get_communicator_metadata"),
             ],
             "receive": [
                 (groups.Pair, "recv"),
-                (pulling, "open_buffers"),
+                (pull, "open_buffers"),
                 (rdt_managers.FileTransport, "recv_multiple_tensors"),
                 (rdt_managers.SocketTransport, "recv_multiple_tensors"),
             ],

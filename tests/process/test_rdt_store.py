@@ -15,7 +15,7 @@ import time
 import torch
 
 from rcg.rdt import keeper as keepers
-from rcg.rdt.contents import taken_apart
+from rcg.rdt.envelope import take_apart
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
 
@@ -34,8 +34,8 @@ def resident_mb():
 def make_and_free():
     for number in range(20):
         tensor = torch.ones(5 << 20)
-        contents, payloads, versions = taken_apart(tensor, make_codec())
-        store.add(Entry(str(number), tensor, contents, payloads, "gloo", "it", versions))
+        contents, payloads = take_apart(tensor, make_codec())
+        store.add(Entry(str(number), tensor, contents, payloads, "gloo", "it"))
     kept.append(bytearray(4 << 20))  # behind the tensors in the heap, so it cannot shrink
     store.free([str(number) for number in range(20)])
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from rcg.errors import UnpicklableError
-from rcg.rdt.contents import Parts, Whole, taken_apart
-from rcg.rdt.custom import objects_of
-from rcg.rdt.parts import lost_in
-from rcg.rdt.targets import checked_targets
+from rcg.rdt.custom import take_apart_objects
+from rcg.rdt.envelope import Parts, Whole, lost_in, take_apart
+from rcg.rdt.store import Versions
 from rcg.rdt.transports import Transport
+from rcg.rdt.values import check_targets
 from rcg.runtime.codec import make_codec
 from rcg.wire import sockets
 from rcg.wire.messages import TensorsHere
@@ -42,7 +42,8 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     ],
 )
 def test_a_plain_tensor_needs_no_pickle(tensor):
-    contents, payloads, versions = taken_apart(tensor, make_codec())
+    contents, payloads = take_apart(tensor, make_codec())
+    versions = Versions(tensor)
     assert type(contents) is Whole
     assert payloads[0].data_ptr() == tensor.data_ptr()
     assert versions.written() is None
@@ -58,7 +59,8 @@ def test_a_plain_tensor_needs_no_pickle(tensor):
 def test_other_values_keep_their_structure():
     base = torch.arange(10.0)
     value = {"views": [base[:5], base[5:].flip(0)], "t": base.view(2, 5).t(), "text": "x"}
-    contents, payloads, versions = taken_apart(value, make_codec())
+    contents, payloads = take_apart(value, make_codec())
+    versions = Versions(value)
     assert type(contents) is Parts
     assert versions.written() is None
     base[3] = 3
@@ -74,7 +76,7 @@ def test_other_values_keep_their_structure():
 def test_the_bytes_of_a_tensor_follow_its_storage_which_stays_resizable():
     whole, part = torch.arange(100.0), torch.arange(100.0)
     value = {"whole": whole, "part": part[10:20], "transposed": torch.ones(20, 30).t()}
-    _, payloads, _ = taken_apart(value, make_codec())
+    _, payloads = take_apart(value, make_codec())
     for tensor in (whole, part):
         tensor.share_memory_()  # elsewhere
     assert payloads[0].view(torch.float32).tolist() == whole.tolist()
@@ -100,7 +102,7 @@ def test_a_transport_of_the_users_gets_no_tensor_without_memory():
     transport = Transport("files", frozenset({"cpu"}), needs_group=False, manager=FileTransport)
     value = {"there": torch.ones(4), "gone": freed(torch.ones(4))}
     with pytest.raises(UnpicklableError, match=r"The value of make .*: value\['gone'\] has lost"):
-        objects_of(value, transport, "key", "The value of make")
+        take_apart_objects(value, transport, "key", "The value of make")
 
 
 @pytest.mark.parametrize(
@@ -118,20 +120,20 @@ def test_a_transport_of_the_users_gets_no_tensor_without_memory():
 )
 def test_what_would_be_lost_in_a_target_is_refused(targets, text):
     values = [torch.arange(4.0).to(targets[0].dtype) for _ in targets]
-    contents, _, _ = taken_apart(values if len(values) > 1 else values[0], make_codec())
+    contents, _ = take_apart(values if len(values) > 1 else values[0], make_codec())
     if text:
         with pytest.raises(ValueError, match=text):
-            checked_targets(contents, targets, "out")
+            check_targets(contents, targets, "out")
     else:
-        found = checked_targets(contents, targets, "out")
+        found = check_targets(contents, targets, "out")
         assert [each.data_ptr() for each in found] == [each.data_ptr() for each in targets]
 
 
 def test_views_of_one_tensor_that_overlap_are_no_targets():
     base = torch.arange(6.0)
-    contents, _, _ = taken_apart([torch.ones(4), torch.ones(4)], make_codec())
+    contents, _ = take_apart([torch.ones(4), torch.ones(4)], make_codec())
     with pytest.raises(ValueError, match=r"out\[1\] and out\[0\] share memory"):
-        checked_targets(contents, [base[2:], base[:4]], "out")
+        check_targets(contents, [base[2:], base[:4]], "out")
 
 
 @pytest.mark.parametrize("size", [8, 1 << 20])
@@ -173,7 +175,8 @@ class Attributes(dict):
 
 def test_a_value_whose_attributes_are_its_own_affair():
     value = Attributes(a=torch.ones(4), inner=[Attributes(b=torch.ones(2))])
-    _, payloads, versions = taken_apart(value, make_codec())
+    _, payloads = take_apart(value, make_codec())
+    versions = Versions(value)
     assert len(payloads) == 2 and versions.written() is None
     value["inner"][0]["b"][0] = 3
     assert versions.written() is value["inner"][0]["b"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rcg.rdt.fresh import fresh_memory
+from rcg.rdt.groups import fresh_memory
 
 torch = pytest.importorskip("torch")
 

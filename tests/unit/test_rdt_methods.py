@@ -13,8 +13,8 @@ import pytest
 
 import rcg
 from rcg import cluster
-from rcg.rdt import running
-from rcg.rdt.methods import derived
+from rcg.rdt import methods
+from rcg.rdt.actors import derive
 from rcg.rdt.transports import find_transport
 from rcg.runtime.actor.plain import plain_of
 
@@ -57,7 +57,7 @@ class Worker(Base):
 
 
 def test_methods_get_a_hidden_keyword_that_names_their_transport() -> None:
-    cls: Any = derived(Worker)
+    cls: Any = derive(Worker)
     names = {"make": "gloo", "two": "object_store*2", "inherited": "", "stream": ""}
     for name, transport in names.items():
         hidden = inspect.signature(getattr(cls, name)).parameters[HIDDEN]
@@ -84,8 +84,8 @@ def test_the_constructor_gets_a_secret_that_handles_tell_and_the_actor_knows(
             self.x = x, others
 
     known: list[str] = []
-    monkeypatch.setattr(running, "start_actor", lambda _, secret: known.append(secret))
-    classes: list[Any] = [derived(each) for each in (Made, Made, Worker)]
+    monkeypatch.setattr(methods, "start_actor", lambda _, secret: known.append(secret))
+    classes: list[Any] = [derive(each) for each in (Made, Made, Worker)]
     told = [cluster.actor_class_secret(_Handle(each)) for each in classes]
     assert len(set(told)) == 3 and all(len(each) == 32 for each in told)
     assert classes[1](1, y=2).x == (1, {"y": 2})
@@ -95,7 +95,7 @@ def test_the_constructor_gets_a_secret_that_handles_tell_and_the_actor_knows(
 
 
 def test_the_rest_of_the_class_stays_as_it_is() -> None:
-    cls: Any = derived(Worker)
+    cls: Any = derive(Worker)
     assert (cls.__name__, cls.__qualname__, cls.__module__) == ("Worker", "Worker", __name__)
     assert cls.__doc__ == "Its class."
     assert cls.inherited.__doc__ == "Its text."
@@ -103,13 +103,13 @@ def test_the_rest_of_the_class_stays_as_it_is() -> None:
     assert cls.without_actor(4) == 4
     assert cls.of_class() == "Worker"
     assert issubclass(cls, Worker)
-    assert derived(cls) is cls
+    assert derive(cls) is cls
     assert "inherited" not in vars(Worker) and not hasattr(Worker.make, "__rcg_plain__")
     assert inspect.isgeneratorfunction(cls.stream)
 
 
 def test_the_user_s_own_method_is_found_behind_it() -> None:
-    worker = object.__new__(derived(Worker))
+    worker = object.__new__(derive(Worker))
     assert plain_of(worker.make).__func__ is Worker.make
     assert plain_of(worker.make)(5, key=6) == (5, (), 6, {})
     assert plain_of(len) is len
@@ -127,7 +127,7 @@ def test_methods_that_call_each_other_get_values_themselves() -> None:
         def marked(self) -> Any:
             return 2, 3
 
-    cls: Any = derived(Mixed)
+    cls: Any = derive(Mixed)
     assert inspect.iscoroutinefunction(cls.waits)
     assert not inspect.iscoroutinefunction(cls.plain)
     assert asyncio.run(object.__new__(cls).waits()) == 3
@@ -151,9 +151,9 @@ def test_a_method_that_another_descriptor_gives_opens_its_arguments(
         doubled = functools.partialmethod(scaled, factor=2)
 
     monkeypatch.setattr(
-        running, "opened_arguments", lambda args, named, *_: (tuple(map(str.upper, args)), named)
+        methods, "open_arguments", lambda args, named, *_: (tuple(map(str.upper, args)), named)
     )
-    made: Any = derived(Scaled)()
+    made: Any = derive(Scaled)()
     assert HIDDEN in inspect.signature(type(made).doubled).parameters
     assert made.doubled("value") == ("VALUE", 2)
 
@@ -202,14 +202,14 @@ async def last_of(items: Any) -> None:
         (lambda cls: asyncio.run(cls().fail_async()), ["fail_async", "fail"]),
         (lambda cls: asyncio.run(last_of(cls().fail_async_later())), ["fail_async_later", "fail"]),
         (lambda cls: cls().fail_without(), ["fail_without"]),
-        (lambda cls: running.WithValues(Failing.fail)(cls()), ["fail"]),
+        (lambda cls: methods.WithValues(Failing.fail)(cls()), ["fail"]),
     ],
 )
 def test_a_traceback_of_ray_s_has_frames_of_the_users_and_none_of_what_calls_them(
     call: Any, names: list[str]
 ) -> None:
     with pytest.raises(LookupError) as raised:
-        call(derived(Failing))
+        call(derive(Failing))
     text = "".join(traceback.format_exception(raised.value))
     told = cluster.task_error("fail", text, raised.value, pid=1, ip="192.0.2.1")
     file = Failing.fail.__code__.co_filename

@@ -16,13 +16,11 @@ from rcg import cluster
 from rcg.errors import Transfer
 from rcg.rdt import process
 from rcg.rdt import store as stores
-from rcg.rdt.contents import Parts
-from rcg.rdt.envelope import Holder
+from rcg.rdt.envelope import Holder, Parts
 from rcg.rdt.groups import MemberGroups, _joined, _padded, _runs
 from rcg.rdt.keeper import Keeper
-from rcg.rdt.pulling import Connections
+from rcg.rdt.pull import Connections
 from rcg.rdt.store import Entry, Store, memory_of
-from rcg.rdt.writes import Versions
 from rcg.serialization.payloads import Skeleton, Table
 from tests.peers import ctrl_c_anywhere, descriptors, until
 
@@ -33,7 +31,7 @@ def entry(key: str, tensor: Any = None) -> Entry:
     payload = torch.zeros(8, dtype=torch.uint8) if tensor is None else tensor.view(torch.uint8)
     table = Table((0,), (payload.numel(),), ("cpu",))
     contents = Parts(Skeleton(b"", []), table, [])
-    return Entry(key, tensor, contents, [payload], "gloo", "The value of make", Versions([tensor]))
+    return Entry(key, tensor, contents, [payload], "gloo", "The value of make")
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ import pytest
 import rcg
 from rcg import cluster, threads
 from rcg.errors import CommError, OutOfThreads, Transfer
-from rcg.rdt import awaiting, pullers
+from rcg.rdt import awaiting
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
-from rcg.rdt.pulling import Connections, Wanted, at_each_holder
+from rcg.rdt.pull import Connections, Wanted, at_each_holder
 from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.control import graph_control
@@ -142,22 +142,22 @@ def test_a_coroutine_makes_the_call_itself_where_no_thread_can_start():
 @pytest.fixture(autouse=True)
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that get tensors end soon."""
-    monkeypatch.setattr(pullers, "_IDLE_S", 0.01)
+    monkeypatch.setattr(awaiting, "_IDLE_S", 0.01)
 
 
 def test_values_that_no_thread_can_get_are_got_once_threads_are_there_again():
     with no_threads():
-        failed = [pullers.submit("holder", lambda: 1) for _ in range(20)]
+        failed = [awaiting.submit("holder", lambda: 1) for _ in range(20)]
         errors = [each.exception(GUARD_S) for each in failed]
     assert all(map(lacks, errors)) and len(set(map(id, errors))) == 20
-    assert pullers.submit("holder", lambda: 2).result(GUARD_S) == 2
+    assert awaiting.submit("holder", lambda: 2).result(GUARD_S) == 2
 
 
 def test_a_value_that_a_running_thread_can_get_waits_for_it():
     busy = threading.Event()
-    first = pullers.submit("holder", busy.wait)
+    first = awaiting.submit("holder", busy.wait)
     with no_threads() as names:
-        others = [pullers.submit("holder", lambda n=n: n) for n in range(20)]
+        others = [awaiting.submit("holder", lambda n=n: n) for n in range(20)]
         assert names == ["rcg-pull"] * 20 and not any(each.done() for each in others)
     busy.set()
     assert first.result(GUARD_S) and [each.result(GUARD_S) for each in others] == [*range(20)]
@@ -165,12 +165,12 @@ def test_a_value_that_a_running_thread_can_get_waits_for_it():
 
 def test_ctrl_c_while_a_thread_is_started_counts_none_that_does_not_run():
     def submit() -> None:
-        pullers.submit("holder", int).result(GUARD_S)
+        awaiting.submit("holder", int).result(GUARD_S)
 
-    for _ in ctrl_c_anywhere(submit, "rcg.rdt.pullers.submit", "rcg.threads.start_thread"):
-        until(lambda: "holder" not in pullers._lanes or not pullers._lanes["holder"].threads)
+    for _ in ctrl_c_anywhere(submit, "rcg.rdt.awaiting.submit", "rcg.threads.start_thread"):
+        until(lambda: "holder" not in awaiting._lanes or not awaiting._lanes["holder"].threads)
     submit()
-    until(lambda: not pullers._lanes)
+    until(lambda: not awaiting._lanes)
 
 
 class Made:
@@ -274,14 +274,15 @@ torch = pytest.importorskip("torch")
 
 def held(store: Store, key: str, size: int = 100_000) -> Wanted:
     """Have a store hold a tensor; returns what another process wants then."""
-    from rcg.rdt.contents import taken_apart
-    from rcg.rdt.envelope import Envelope
+    from rcg.rdt.envelope import Envelope, take_apart
+    from rcg.rdt.transports import find_transport
     from rcg.runtime.codec import make_codec
 
     tensor = torch.full((size,), float(len(key)))
-    contents, payloads, versions = taken_apart(tensor, make_codec())
-    store.add(Entry(key, tensor, contents, payloads, "gloo", "The value", versions))
-    return Wanted(Envelope(key, holders[store.key], "gloo", contents), "g")
+    contents, payloads = take_apart(tensor, make_codec())
+    store.add(Entry(key, tensor, contents, payloads, "gloo", "The value"))
+    envelope = Envelope(key, holders[store.key], "gloo", contents)
+    return Wanted(envelope, find_transport("gloo"), "g")
 
 
 holders: dict[str, Holder] = {}

@@ -27,7 +27,7 @@ _STATES: Final = {
 
 
 class LiveData(Protocol):
-    """One reference (``rcg.rdt.observing.LiveTensors``)."""
+    """One reference (``rcg.rdt.observe.LiveTensors``)."""
 
     @property
     def ref(self) -> str: ...  # noqa: D102
@@ -48,7 +48,7 @@ class LiveData(Protocol):
 
 
 class OwnerData(Protocol):
-    """One process that holds tensors (``rcg.rdt.observing.Owner``)."""
+    """One process that holds tensors (``rcg.rdt.observe.Owner``)."""
 
     @property
     def label(self) -> str: ...  # noqa: D102
@@ -69,7 +69,7 @@ class OwnerData(Protocol):
 
 
 class TensorsData(Protocol):
-    """The report (``rcg.rdt.observing.TensorsReport``)."""
+    """The report (``rcg.rdt.observe.TensorsReport``)."""
 
     @property
     def refs(self) -> Sequence[LiveData]: ...  # noqa: D102

@@ -7,6 +7,7 @@ some may be ahead, and what comes through a group comes in that order, too.
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections import deque
@@ -14,20 +15,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from rcg.error_text import describe_error
+from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
-from rcg.rdt.contents import Whole
-from rcg.rdt.envelope import Envelope, Holder
-from rcg.rdt.groups import MemberGroups, filled
-from rcg.rdt.tracebacks import for_each, without_frames
-from rcg.rdt.transports import OBJECT_STORE
+from rcg.rdt.envelope import Envelope, Holder, Whole
+from rcg.rdt.groups import MemberGroups, fill
+from rcg.rdt.transports import OBJECT_STORE, Transport
 from rcg.threads import run_together
 from rcg.wire.messages import Message, ObjectsHere, TensorsComing, TensorsGone, TensorsHere
 from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
 from rcg.wire.sockets import Received
-
-__all__ = ["Connections", "Got", "Wanted", "at_each_holder"]
 
 _AHEAD: Final = 16  # questions, while the first is answered
 _SMALL_BYTES: Final = 24 << 10  # for which memory is taken before they are there
@@ -51,12 +48,14 @@ class Wanted(NamedTuple):
 
     Attributes:
         envelope: The object.
+        transport: How it comes.
         group: Through which group it comes; "" for none.
         into: Where its tensors go: tensors of uint8 [n]; None for fresh memory.
     """
 
     envelope: Envelope
-    group: str
+    transport: Transport
+    group: str = ""
     into: Sequence[Any] | None = None
 
 
@@ -151,7 +150,7 @@ class Connections:
             rest = wanted[len(found) :]
             try:
                 connection = self.to(rest[0].envelope.holder)
-            except Exception as error:  # noqa: BLE001 - told with each object
+            except Exception as error:  # noqa: BLE001 - the result of each object
                 self._lose_member(rest, error)
                 return [*found, *for_each(error, len(rest))]
             with connection.lock:
@@ -159,7 +158,7 @@ class Connections:
                     self._fetch_by(connection, rest, found)
                     continue
             self.drop(connection)  # an actor that runs again is reached by another one
-        return [each.told() if type(each) is _Refused else each for each in found]
+        return [each.for_users() if type(each) is _Refused else each for each in found]
 
     def _fetch_by(
         self,
@@ -179,7 +178,7 @@ class Connections:
                     numbers.append(connection.ask_for(question.envelope.key, question.group))
                     asked += 1
                 found.append(self._take(connection, each, numbers.popleft(), times))
-            except Exception as error:  # noqa: BLE001 - told with the object
+            except Exception as error:  # noqa: BLE001 - the result of the object
                 problem = str(error)
                 found.append(without_frames(error))  # or it would hold this very list
                 self._lose_member([each], error)
@@ -191,7 +190,7 @@ class Connections:
                 self.drop(connection)
                 raise
             finally:
-                transport = each.envelope.transport if each.group else OBJECT_STORE
+                transport = each.transport.name if each.group else OBJECT_STORE
                 self.note(each.envelope, transport, times, problem)
 
     def note(self, envelope: Envelope, transport: str, times: Sequence[int], problem: str) -> None:
@@ -237,7 +236,7 @@ class Connections:
             _Refused: They cannot be sent; others may be.
             ActorDiedError, Transfer: The connection is of no use any more.
         """
-        envelope, group, into = wanted
+        envelope, into = wanted.envelope, wanted.into
         holder, sizes = envelope.holder, envelope.contents.sizes
         # A small tensor comes in the message; its room is made while the other process answers.
         is_small = type(envelope.contents) is Whole and sizes[0] <= _SMALL_BYTES
@@ -247,7 +246,7 @@ class Connections:
             match _answer(received, number, holder):
                 case TensorsHere():
                     payloads = (room or _Arriving(sizes)).take(received)
-                    return payloads if into is None else filled(into, payloads)
+                    return payloads if into is None else fill(into, payloads)
                 case ObjectsHere():
                     return list(open_payloads(received)[0].decode())
                 case TensorsComing():
@@ -256,7 +255,7 @@ class Connections:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
         try:
             pair = self._groups.pair_for(
-                group, holder, holder.key, connection, number, is_holder=False
+                wanted.group, holder, holder.key, connection, number, is_holder=False
             )
             payloads = pair.recv(sizes, envelope.contents.devices[0], into)
         except (CommError, TimeoutError, RuntimeError) as error:
@@ -279,7 +278,7 @@ class _Refused(Exception):
         super().__init__(text)
         self.is_system_error = is_system_error
 
-    def told(self) -> Transfer:
+    def for_users(self) -> Transfer:
         """Return the error for users."""
         return Transfer(str(self))
 
@@ -317,7 +316,7 @@ def at_each_holder(
     def take(some: list[int]) -> None:
         try:
             fetched = fetch(some)
-        except Exception as error:  # noqa: BLE001 - told with each object
+        except Exception as error:  # noqa: BLE001 - the result of each object
             fetched = for_each(error, len(some))
         found.update(zip(some, fetched, strict=True))
 
@@ -364,3 +363,25 @@ class _Arriving:
 
 def _not_arrived(sizes: Iterable[int], error: Exception) -> Transfer:
     return Transfer(f"tensors of {sum(sizes)} bytes did not arrive: {error}")
+
+
+def for_each(error: Exception, count: int) -> list[Exception]:
+    """Return an error for each of several results: who raises one changes it.
+
+    The first is the error itself. The others are copies, or ``Transfer`` with the text of an error
+    that cannot be copied.
+
+    Args:
+        error: The error of all of them.
+        count: How many results there are.
+    """
+    without_frames(error)
+    return [error if not number else _copied(error) for number in range(count)]
+
+
+def _copied(error: Exception) -> Exception:
+    found: Exception | None = shielded(copy.copy, error, otherwise=None)
+    if found is None or type(found) is not type(error) or found is error:
+        found = Transfer(describe_error(error))
+    found.__cause__ = error.__cause__
+    return found

@@ -7,28 +7,20 @@ is stopped does not answer, and is said to.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from rcg import cluster
 from rcg.display import Displayed, Mimebundle, Views
 from rcg.error_text import shortened
-from rcg.errors import ActorDiedError, RcgError
-from rcg.rdt.connection import Connection
+from rcg.rdt.connection import ASK_TIMEOUT_S, ask_all
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.process import Here, existing
 from rcg.text import bytes_text, plural, short_label, table, visible
-from rcg.threads import run_together
-from rcg.trace.model import TensorTransfer
-from rcg.wire.messages import AskHeld, AskTransfers, Message
+from rcg.wire.messages import AskHeld
 
-__all__ = ["LiveTensors", "Owner", "TensorsReport", "report_tensors", "transfers_between"]
-
-_ASK_TIMEOUT_S: Final = 0.5
 _MOST_TEXT: Final = 160  # characters of Ray's reason
 _ENDED: Final = "its process has ended"
 
@@ -162,11 +154,11 @@ def report_tensors() -> TensorsReport | None:
         return None
     kept = ours.keeper.kept()
     holders = {each.holder.key: each.holder for each in kept}
-    told, deaths = _ask(ours, holders.values())
+    answers, deaths = _ask(ours, holders.values())
     waiters = ours.keeper.waiters()
     refs = []
     for each in kept:
-        found = told[each.holder.key]
+        found = answers[each.holder.key]
         entry = None if found is None else found["entries"].get(each.key)
         transport, size, age_s, pulls, pullers = entry or ("", 0, 0.0, 0, [])
         state = "held" if entry else _state_of(each.id)
@@ -191,36 +183,8 @@ def report_tensors() -> TensorsReport | None:
             )
         )
     refs.sort(key=lambda each: -each.bytes)
-    owners = [_owner(holder, told[key], deaths.get(key, "")) for key, holder in holders.items()]
+    owners = [_owner(holder, answers[key], deaths.get(key, "")) for key, holder in holders.items()]
     return TensorsReport(tuple(refs), tuple(owners))
-
-
-def transfers_between(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
-    """Return what this process, and the actors that it called with tensors, got in a time.
-
-    Those that have ended took their record with them.
-    """
-    ours = existing()
-    if ours is None:
-        return ()
-    holders = list(ours.peers.values())
-
-    def question(number: int) -> Message:
-        return AskTransfers(number=number, start_ns=start_ns, end_ns=end_ns)
-
-    others = [each for each in holders if each.key != ours.holder.key]
-    answers = _answers_of(others, question, lambda _: None)[0]
-    found = [TensorTransfer(*_with_target(each, ours.holder.label)) for each in list(ours.got)]
-    found = [each for each in found if start_ns <= each.start_ns < end_ns]
-    for holder in holders:
-        got = json.loads(answers.get(holder.key) or "[]")
-        found += [TensorTransfer(*_with_target(each, holder.label)) for each in got]
-    return tuple(found)
-
-
-def _with_target(got: Sequence[Any], target: str) -> tuple[Any, ...]:
-    name, source, *rest = got
-    return name, source, target, *rest
 
 
 def _state_of(ref: bytes) -> str:
@@ -249,10 +213,10 @@ def _death_of(ours: Here, holder: Holder) -> str | None:
     handle = ours.handles.get(holder.actor)
     if handle is None or not cluster.is_connected():
         return ""
-    told = cluster.death_of(handle, _ASK_TIMEOUT_S)
-    if told is None:  # on another node
+    reason = cluster.death_of(handle, ASK_TIMEOUT_S)
+    if reason is None:  # on another node
         return None
-    _, _, why = told.rpartition("The actor is dead because ")
+    _, _, why = reason.rpartition("The actor is dead because ")
     return shortened(why.strip().rpartition("\n")[2], _MOST_TEXT)
 
 
@@ -266,46 +230,13 @@ def _ask(
     """
     several = {each.key: each for each in holders}
     others = [each for each in several.values() if each.key != ours.holder.key]
-    told, deaths = _answers_of(
+    texts, deaths = ask_all(
         others, lambda number: AskHeld(number=number), lambda holder: _death_of(ours, holder)
     )
     if ours.holder.key in several:
-        told[ours.holder.key] = ours.service.told()
+        texts[ours.holder.key] = ours.service.describe()
     answers: dict[str, dict[str, Any] | None] = dict.fromkeys(several)
-    for key, text in told.items():
+    for key, text in texts.items():
         read = answers[key] = json.loads(text)
         read["entries"] = {name: rest for name, *rest in read["entries"]}
-    return answers, deaths
-
-
-def _answers_of(
-    holders: Sequence[Holder],
-    make: Callable[[int], Message],
-    death_of: Callable[[Holder], str | None],
-) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Ask processes at the same time.
-
-    Args:
-        holders: The processes.
-        make: Returns the question, with a number.
-        death_of: Returns why a process is dead that is not there; None if it lives.
-
-    Returns:
-        The answers, and why others are dead, by the ids of their stores.
-    """
-    answers: dict[str, bytes] = {}
-    deaths: dict[str, str] = {}
-
-    def ask(holder: Holder) -> None:
-        try:
-            with contextlib.closing(Connection(holder, "", _ASK_TIMEOUT_S)) as connection:
-                answers[holder.key] = connection.observe(make, _ASK_TIMEOUT_S)
-        except ActorDiedError:
-            why = death_of(holder)
-            if why is not None:
-                deaths[holder.key] = why
-        except (OSError, RcgError):
-            pass
-
-    run_together([partial(ask, each) for each in holders], "rcg-tensors-ask")
     return answers, deaths

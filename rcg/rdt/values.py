@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sealing what a method returns, and opening what another gets.
+
+``seal`` keeps the tensors of a value here and returns an envelope. ``open_all`` returns the value
+of an envelope with its tensors: from another process they are pulled, here they are the very same.
+
+The bytes of a tensor arrive as they lay where it was made. So they may be received where a tensor
+of the user of the same type and shape lies the same way. A single tensor that lies otherwise, such
+as a transposed one, is received and then copied.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from rcg.errors import Transfer
+from rcg.rdt.collective_groups import usable_groups
+from rcg.rdt.custom import Objects, pull_by_manager, take_apart_objects
+from rcg.rdt.envelope import (
+    Contents,
+    Envelope,
+    Whole,
+    open_with,
+    put_objects,
+    take_apart,
+    take_objects,
+    tensors_in,
+)
+from rcg.rdt.groups import fill
+from rcg.rdt.process import Here, here
+from rcg.rdt.pull import Wanted
+from rcg.rdt.store import Entry
+from rcg.rdt.transports import OBJECT_STORE, Transport, find_transport
+from rcg.serialization.payloads import bytes_of
+from rcg.serialization.tensors import lacking
+from rcg.text import plural
+
+
+def seal(value: Any, transport: str, key: str, where: str) -> Any:
+    """Keep the tensors of a value here; returns its envelope, or the value if it has none.
+
+    Args:
+        value: What a method returned, or what is put.
+        transport: How its tensors travel.
+        key: The object's id, which the process that asked for it chose.
+        where: What errors call it: ``the value of Worker.make``.
+
+    Raises:
+        TensorMismatch: A tensor is on a device that the transport does not serve.
+        UnpicklableError: Some part of the value cannot be sent.
+    """
+    chosen = find_transport(transport)
+    if chosen.manager is not None:
+        return _seal_objects(value, chosen, key, where)
+    if "torch" not in sys.modules:
+        return value
+    ours = here()
+    contents, payloads = take_apart(value, ours.codec)
+    if not payloads:
+        return value
+    chosen.check_devices(contents.devices, where, value)
+    return _keep(ours, Entry(key, value, contents, payloads, chosen.name, where))
+
+
+def _seal_objects(value: Any, transport: Transport, key: str, where: str) -> Any:
+    found = take_apart_objects(value, transport, key, where)
+    if found is None:
+        return value
+    contents, objects, release = found
+    entry = Entry(key, value, contents, objects, transport.name, where, release)
+    return _keep(here(), entry)
+
+
+def _keep(ours: Here, entry: Entry) -> Envelope:
+    ours.store.add(entry)
+    ours.keeper.watch_store()
+    return Envelope(entry.key, ours.holder, entry.transport, entry.contents)
+
+
+def open_envelope(envelope: Envelope, transport: str | None = None) -> Any:
+    """Return the value of an envelope, with its tensors; see ``open_all``."""
+    return open_all([envelope], transport)[0]
+
+
+open_with(open_envelope)
+
+
+def open_all(values: Sequence[Any], transport: str | None = None) -> list[Any]:
+    """Return values with those that are envelopes opened; what appears twice is opened once.
+
+    Args:
+        values: The values.
+        transport: How the tensors travel, if not as each envelope says.
+
+    Raises:
+        ActorDiedError: The process that held them is gone.
+        Transfer: They are not there any more, or the transfer failed.
+        ValueError: There is no group of both processes, or more than one.
+    """
+    ours = here()
+    found: dict[str, Any] = {}
+    wanted: dict[str, Wanted] = {}
+    for each in values:
+        if type(each) is not Envelope or each.key in found or each.key in wanted:
+            continue
+        if each.holder.key == ours.holder.key:
+            found[each.key] = _share_tensors(_entry_of(ours, each))
+        else:
+            wanted[each.key] = _wanted(ours, each, transport)
+    pulled = _pull(ours, list(wanted.values())) if wanted else []
+    problems = [each for each in pulled if isinstance(each, Exception)]
+    if problems:
+        # No local name may hold what is raised: it would hold this frame, and with it those of the
+        # user's method and the references in them, until Python collects cycles.
+        found.clear()
+        pulled.clear()
+        del problems[1:]
+        each = None
+        raise problems.pop()
+    for key, question in wanted.items():
+        found[key] = question.envelope.contents.put_back(pulled.pop(0))
+    return [found[each.key] if type(each) is Envelope else each for each in values]
+
+
+def open_into(envelope: Any, transport: str | None, out: Any, name: str = "out") -> Any:
+    """Return the value of an envelope, with its tensors in memory of the user's.
+
+    Args:
+        envelope: The envelope.
+        transport: How the tensors travel, if not as the envelope says.
+        out: A tensor for a value that is one, or a list of tensors in the order of the value's.
+        name: What errors call it.
+
+    Raises:
+        ValueError: The tensors do not fit; nothing has been written to them.
+        TypeError: ``out`` has something else in it, or the value has no tensors.
+        Exception: As ``open_all``.
+    """
+    if type(envelope) is not Envelope or isinstance(envelope.contents, Objects):
+        raise TypeError(f"{name}: the value has no tensors of torch's that could be received there")
+    targets = [out] if not isinstance(out, list | tuple) else list(out)
+    into = check_targets(envelope.contents, targets, name)
+    if into is None:
+        targets[0].copy_(open_envelope(envelope, transport).detach())
+        return out
+    ours = here()
+    if envelope.holder.key == ours.holder.key:
+        payloads = fill(into, _entry_of(ours, envelope).payloads)
+    else:
+        (payloads,) = pulled = _pull(ours, [_wanted(ours, envelope, transport, into)])
+        if isinstance(payloads, Exception):
+            problems = [payloads]
+            pulled.clear()
+            del payloads
+            raise problems.pop()  # no local name may hold it, see `open_all`
+    if isinstance(envelope.contents, Whole):
+        return out
+    value = envelope.contents.put_back(payloads)
+    is_one = not isinstance(out, list | tuple) and isinstance(value, type(out))
+    return out if is_one else value
+
+
+def _pull(ours: Here, wanted: Sequence[Wanted]) -> list[Any]:
+    """Return the payloads of objects of other processes, or for each its error."""
+    found: list[Any] = [None] * len(wanted)
+    for pull, has_manager in (
+        (ours.connections.pull, False),
+        (partial(pull_by_manager, ours.connections), True),
+    ):
+        some = [
+            at
+            for at, each in enumerate(wanted)
+            if (each.transport.manager is not None) is has_manager
+        ]
+        pulled = pull([wanted[at] for at in some]) if some else []
+        for at in some:
+            found[at] = pulled.pop(0)
+    return found
+
+
+def _wanted(
+    ours: Here, envelope: Envelope, asked: str | None, into: Sequence[Any] | None = None
+) -> Wanted:
+    """Return the question for the tensors of an envelope; raises as ``open_all``."""
+    transport = _transport_for(envelope, asked)
+    group = _group_for(ours, envelope, transport, is_asked_for=asked is not None)
+    return Wanted(envelope, transport, group, into)
+
+
+def _entry_of(ours: Here, envelope: Envelope) -> Entry:
+    entry = ours.store.find(envelope.key)
+    if entry is None:
+        raise Transfer(f"{ours.holder.label} made a value, but {ours.store.why_gone(envelope.key)}")
+    lost = entry.lacks()
+    if lost:
+        raise Transfer(lost)
+    return entry
+
+
+def _transport_for(envelope: Envelope, asked: str | None) -> Transport:
+    """Return how the tensors of an envelope travel.
+
+    Raises:
+        ValueError: The transport that is asked for cannot bring what was made for another.
+    """
+    made_for = envelope.transport
+    transport = find_transport(asked or made_for)
+    is_for_objects = isinstance(envelope.contents, Objects)
+    if transport.name in (made_for, OBJECT_STORE) or not (
+        is_for_objects or transport.manager is not None
+    ):
+        return transport
+    raise ValueError(
+        f"what {envelope.holder.label} made for the tensor transport {made_for.upper()} cannot be "
+        f'got by {transport.name.upper()}: leave _tensor_transport out, or say "{OBJECT_STORE}"'
+    )
+
+
+def _group_for(ours: Here, envelope: Envelope, transport: Transport, *, is_asked_for: bool) -> str:
+    """Return the group through which an envelope's tensors come; "" for none.
+
+    Raises:
+        ValueError: There is no group of both processes, or more than one.
+        Transfer: It was closed.
+        ActorDiedError: It was closed, and the process that holds the tensors is gone.
+    """
+    if not transport.needs_group:
+        return ""
+    holder, backend = envelope.holder, transport.name
+    groups = ours.groups.with_member(holder.key, backend)
+    names = [each.name for each in usable_groups(groups)]
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise ValueError(
+            f"There are {len(names)} possible communicators for {holder.label} and "
+            f"{ours.holder.label}: {', '.join(names)}. Destroy all but one"
+        )
+    if not is_asked_for and not ours.holder.actor:
+        return ""  # a task, or a driver, which no group can have
+    why = ours.groups.why_ended(holder.key, backend)
+    if why:
+        ours.connections.check_lives(holder)  # or no group would help
+        raise Transfer(
+            f"tensors of {holder.label} cannot come: {why}. The actors are usable: "
+            "create_collective_group makes them a new group"
+        )
+    raise ValueError(
+        f"No communicators found for actors {holder.label} and {ours.holder.label} with the tensor "
+        f'transport {backend.upper()}: create_collective_group([...], backend="{backend}") makes '
+        "one"
+    )
+
+
+def _share_tensors(entry: Entry) -> Any:
+    """Return a copy of a value with the very same tensors in it."""
+    value, contents = entry.value, entry.contents
+    if isinstance(contents, Objects):
+        return contents.put_back(entry.payloads)
+    kind = sys.modules["torch"].Tensor
+    return value if isinstance(value, kind) else put_objects(*take_objects(value, kind))
+
+
+def check_targets(contents: Contents, targets: Sequence[Any], name: str) -> list[Any] | None:
+    """Return the bytes of tensors of the user's, into which a value's tensors are received.
+
+    Args:
+        contents: The value.
+        targets: The tensors.
+        name: What errors call them.
+
+    Returns:
+        Tensors of uint8 [n] over their memory; None if the value is one tensor that lies otherwise
+        in memory than the target, into which it can be copied.
+
+    Raises:
+        TypeError: One is no tensor.
+        ValueError: They do not fit, or what is received there would be lost.
+    """
+    sizes = contents.sizes
+    if len(targets) != len(sizes):
+        raise ValueError(
+            f"{name}: the value has {plural(len(sizes), 'tensor')} with memory of its own, and "
+            f"there are {len(targets)} to receive into"
+        )
+    names = [f"{name}[{at}]" if len(targets) > 1 else name for at in range(len(targets))]
+    for each, target in zip(names, targets, strict=True):
+        if not hasattr(target, "untyped_storage"):
+            raise TypeError(f"{each} is no tensor, found {type(target).__name__}")
+        why = _unfit(target)
+        if why:
+            raise ValueError(f"{each} {why}")
+    _check_apart(names, targets)
+    if isinstance(contents, Whole):
+        (target,) = targets
+        _check_type(name, target, contents.table.dtype, contents.table.shape)
+        return [bytes_of(target)]
+    value, tensors = _likeness(contents)
+    for each, target, size, found in zip(names, targets, sizes, tensors, strict=True):
+        if found is None:
+            raise ValueError(f"{each}: what the value has there is no dense tensor")
+        _check_type(each, target, _type_name(found), tuple(found.shape))
+        if not _lies_like(found, target, size):
+            if value is found:
+                return None
+            raise ValueError(
+                f"{each}: the value's tensor lies otherwise in memory (strides {found.stride()}): "
+                "leave it out, or have the method return it contiguous"
+            )
+    return [bytes_of(each) for each in targets]
+
+
+def _unfit(target: Any) -> str:
+    """Return why what is received into a tensor would be lost there; "" if it would not."""
+    import torch
+
+    if target.layout is not torch.strided or target.is_nested or target.is_quantized:
+        return f"must be a dense tensor, found {target.layout}"
+    if not target.is_contiguous():
+        return "must be contiguous"
+    if target.is_conj() or target.is_neg():
+        return (
+            "must be resolved first (resolve_conj, resolve_neg): it shows other numbers than it has"
+        )
+    has_storage = torch._C._has_storage(target)
+    if not has_storage or target.untyped_storage().device.type == "meta":
+        return f"has no memory that anything could be received into: it is on {target.device}"
+    why = lacking(target)
+    return f"has lost its memory: {why}" if why else ""
+
+
+def _check_apart(names: Sequence[str], targets: Sequence[Any]) -> None:
+    """Check that no two targets share memory, so that one would get what belongs to the other.
+
+    Raises:
+        ValueError: Two do.
+    """
+    places = sorted(
+        (str(each.device), each.data_ptr(), each.nbytes, name)
+        for name, each in zip(names, targets, strict=True)
+        if each.numel()
+    )
+    for (device, start, size, name), (other_device, other_start, _, other) in pairwise(places):
+        if device == other_device and other_start < start + size:
+            raise ValueError(f"{name} and {other} share memory: only one could be received there")
+
+
+def _check_type(name: str, target: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    found = _type_name(target), tuple(target.shape)
+    if found != (dtype, shape):
+        raise ValueError(
+            f"{name} is of {found[0]} and shape {list(found[1])}, the value of {dtype} and shape "
+            f"{list(shape)}"
+        )
+
+
+def _type_name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _likeness(contents: Contents) -> tuple[Any, list[Any]]:
+    """Return a value like the one that is to come, and its first tensor over each payload."""
+    import torch
+
+    payloads = [
+        torch.empty(size, dtype=torch.uint8, device=device)
+        for size, device in zip(contents.sizes, contents.devices, strict=True)
+    ]
+    value = contents.put_back(payloads)
+    at_of = {each.untyped_storage().data_ptr(): at for at, each in enumerate(payloads)}
+    found: list[Any] = [None] * len(payloads)
+    for tensor in tensors_in(value):
+        try:
+            at = at_of.get(tensor.untyped_storage().data_ptr())
+        except (RuntimeError, NotImplementedError):  # a sparse one has no storage
+            continue
+        if at is not None and (found[at] is None or tensor.nbytes > found[at].nbytes):
+            found[at] = tensor
+    return value, found
+
+
+def _lies_like(tensor: Any, target: Any, size: int) -> bool:
+    """Whether the bytes of a payload are those of a contiguous target."""
+    is_plain = not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+    return is_plain and tensor.is_contiguous() and tensor.nbytes == target.nbytes == size
