@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from rcg.runtime.control.joining import check_user, join
 from rcg.wire.messages import UseTensors
 from tests.circles import core_has
 from tests.cluster.stage import GUARD_S
-from tests.peers import ctrl_c_anywhere, descriptors, no_threads, suspend
+from tests.peers import ctrl_c_anywhere, descriptors, no_threads, suspend, until
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -96,6 +97,10 @@ class Worker:
 
     def plain_make(self, n):
         return torch.full((10,), float(n))
+
+    def plain_make_after(self, mark):
+        until(Path(mark).exists)
+        return torch.full((10,), 4.0)
 
     def total(self, *tensors, **named):
         return sum(float(each.sum()) for each in (*tensors, *named.values()))
@@ -1482,8 +1487,14 @@ def test_an_actor_that_could_start_no_thread_listens_once_it_can(actors):
     rcg.kill(poor)
 
 
-def use_threads(a, b):
-    """Have the driver and the actors start every kind of thread."""
+def use_threads(a, b, mark):
+    """Have the driver and the actors start every kind of thread.
+
+    Args:
+        a: An actor.
+        b: Another.
+        mark: The path of a file that is not there.
+    """
     group = create_collective_group([a, b], backend="gloo")
     try:
         ref = a.make.remote(1)
@@ -1491,10 +1502,11 @@ def use_threads(a, b):
         assert get([ref, b.make.remote(2)], _tensor_transport="object_store")[1][0] == 2
         assert asyncio.run(of_awaited(a.make_anywhere.remote(3))) == 3
         with InputNode() as inp:
-            dag = b.total.bind(a.plain_make.bind(inp))
+            dag = b.total.bind(a.plain_make_after.bind(inp))
         with dag.experimental_compile() as graph:
-            assert asyncio.run(of_graph(graph)) == 40
+            assert asyncio.run(of_graph(graph, mark)) == 40
     finally:
+        mark.unlink(missing_ok=True)
         destroy_collective_group(group)
 
 
@@ -1502,8 +1514,12 @@ async def of_awaited(ref):
     return float((await ref)[0])
 
 
-async def of_graph(graph):
-    return await (await graph.execute_async(4))
+async def of_graph(graph, mark):
+    """Await a result that is made once somebody awaits it."""
+    result = asyncio.ensure_future(await graph.execute_async(str(mark)))
+    await asyncio.sleep(0)
+    mark.touch()
+    return await result
 
 
 THREADS = {
@@ -1514,8 +1530,9 @@ THREADS = {
 
 @pytest.mark.parametrize("times", core_has(1, [1, 1000]), ids=["once", "for a while"])
 @pytest.mark.parametrize("where", THREADS)
-def test_a_thread_that_cannot_start_is_told_and_leaves_nothing_behind(actors, where, times):
+def test_a_thread_that_cannot_start_leaves_nothing_behind(actors, tmp_path, where, times):
     a, b = actors(2)
+    mark = tmp_path / "mark"
     for kind in THREADS[where]:
         with contextlib.ExitStack() as poor:
             if where == "driver":
@@ -1523,7 +1540,7 @@ def test_a_thread_that_cannot_start_is_told_and_leaves_nothing_behind(actors, wh
             else:
                 get(a.lack_threads.remote(0, times, kind))
             try:
-                use_threads(a, b)
+                use_threads(a, b, mark)
             except Exception as error:  # noqa: BLE001 - of whatever class, its text counts
                 text = str(error)
                 assert "no more threads can be started" in text and "ulimit -u" in text, text
@@ -1532,7 +1549,7 @@ def test_a_thread_that_cannot_start_is_told_and_leaves_nothing_behind(actors, wh
             names = get(a.have_threads.remote())
         assert names and (times > 1 or len(names) == 1), kind
         destroy_all_collective_groups()
-    use_threads(a, b)
+    use_threads(a, b, mark)
 
 
 def test_a_call_whose_value_nobody_could_look_after_is_not_made(actors):
