@@ -28,7 +28,7 @@ from rcg.comm.local_store import LocalStore
 from rcg.comm.rays import RaysOpener
 from rcg.comm.reduction import reduced, unsupported_reduction
 from rcg.errors import RcgError
-from rcg.runtime.control.store_client import ControlStore
+from rcg.runtime.control.stores import ControlStore
 from rcg.testing import LocalCommunicator, OrderedLocalCommunicator
 from tests.peers import GUARD_S, no_threads, until
 from tests.rays_style import RaysStyle

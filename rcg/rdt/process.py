@@ -36,7 +36,7 @@ from rcg.rdt.pull import Connections, Got
 from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
-from rcg.runtime.control.store_client import ControlStore
+from rcg.runtime.control.stores import ControlStore
 from rcg.runtime.observe.transfers import record_from
 from rcg.serialization import Codec
 from rcg.wire.messages import AskTransfers, Message

@@ -30,9 +30,9 @@ from rcg.rdt.pull import Got
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import endpoint
+from rcg.runtime.control.members import refuse
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
-from rcg.runtime.control.welcome import refuse
 from rcg.serialization import KIND_BYTES
 from rcg.threads import start_thread
 from rcg.wire import liveness, sockets

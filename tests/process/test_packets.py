@@ -15,8 +15,7 @@ import pytest
 
 from rcg.runtime.control.far_nodes import FarNode
 from rcg.runtime.control.graph_control import GraphControl
-from rcg.runtime.control.joining import join
-from rcg.runtime.control.linking import connect_gates
+from rcg.runtime.control.joining import connect_gates, join
 from rcg.runtime.node.layout import Layout
 from rcg.wire import codec, keepalive, messages, sockets
 from rcg.wire.liveness import Ending, How

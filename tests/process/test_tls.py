@@ -23,8 +23,8 @@ from rcg import options
 from rcg.channels.base import Signal
 from rcg.errors import ChannelClosed
 from rcg.runtime.control.joining import Joined, join
-from rcg.runtime.control.refusals import Refusals
-from rcg.runtime.control.store_client import ControlStore
+from rcg.runtime.control.listeners import Refusals
+from rcg.runtime.control.stores import ControlStore
 from rcg.runtime.remote import handle as handles
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.wire import messages, sockets, tls

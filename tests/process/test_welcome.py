@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rcg.channels.crossing import Gate, Passage
+from rcg.runtime.control.members import accept_link
 from rcg.runtime.control.services import Peer
-from rcg.runtime.control.welcome import accept_link
 from rcg.wire import sockets
 from rcg.wire.messages import OpenLink, Ready
 from tests.board import Board, Ring

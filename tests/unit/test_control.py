@@ -21,8 +21,8 @@ import pytest
 from rcg.descriptors import Descriptor
 from rcg.errors import OutOfDescriptors, PlacementError
 from rcg.options import Deadline
+from rcg.runtime.control import acceptor, graph_control
 from rcg.runtime.control import client as control_client
-from rcg.runtime.control import graph_control, reception
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.graph_control import GraphControl
@@ -226,10 +226,10 @@ def test_ctrl_c_between_any_two_steps_of_receiving_loses_no_descriptor():
 
 def test_strangers_are_limited_in_number_and_members_get_in(served):
     before = descriptors()
-    strangers = [served.stranger() for _ in range(3 * reception.MAX_STRANGERS)]
-    until(lambda: is_ended_count(strangers) >= 2 * reception.MAX_STRANGERS)
+    strangers = [served.stranger() for _ in range(3 * acceptor.MAX_PENDING)]
+    until(lambda: is_ended_count(strangers) >= 2 * acceptor.MAX_PENDING)
     # Our ends, and theirs of those that are kept.
-    assert descriptors() - before <= len(strangers) + reception.MAX_STRANGERS
+    assert descriptors() - before <= len(strangers) + acceptor.MAX_PENDING
     first, second = served.client("a0"), served.client("a1")
     until(lambda: set(served.control.pids) == {"a0", "a1"})
     for connection in strangers:
@@ -247,7 +247,7 @@ def is_ended_count(connections: list[socket.socket]) -> int:
 
 
 def test_the_oldest_silent_stranger_is_ended_first(served):
-    strangers = [served.stranger() for _ in range(reception.MAX_STRANGERS + 1)]
+    strangers = [served.stranger() for _ in range(acceptor.MAX_PENDING + 1)]
     until(lambda: is_ended_count(strangers) == 1)
     assert is_ended_count(strangers[:1]) == 1
     for connection in strangers:
@@ -256,7 +256,7 @@ def test_the_oldest_silent_stranger_is_ended_first(served):
 
 def test_a_stranger_that_says_nothing_is_ended_in_time(monkeypatch):
     monkeypatch.setattr(
-        reception.Reception.__init__, "__kwdefaults__", {"max_strangers": 64, "timeout_s": 0.05}
+        acceptor.Acceptor.__init__, "__kwdefaults__", {"max_pending": 64, "timeout_s": 0.05}
     )
     served = Served()
     with served.stranger() as stranger:
@@ -269,7 +269,7 @@ def test_a_stranger_that_says_nothing_is_ended_in_time(monkeypatch):
 
 def test_a_driver_without_descriptors_keeps_no_processor_busy(served):
     held = [served.stranger() for _ in range(2)]
-    until(lambda: len(served.control._endpoint._connections.reception) == 2)
+    until(lambda: len(served.control._endpoint._connections.acceptor) == 2)
     thread_cpu_s = time.clock_gettime(
         time.pthread_getcpuclockid(served.control._endpoint._thread.ident)
     )

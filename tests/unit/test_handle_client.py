@@ -19,7 +19,7 @@ import pytest
 from rcg import _native
 from rcg.errors import ChannelClosed, OutOfDescriptors, OutOfThreads, RcgError
 from rcg.ir.signature import ExecutionSignature
-from rcg.runtime.control.reception import refusal_of
+from rcg.runtime.control.acceptor import refusal_of
 from rcg.runtime.remote.client import Client
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.runtime.remote.owner import HandleFacts, ask_report

@@ -31,9 +31,9 @@ from rcg.rdt.store import Store
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.endpoint import Endpoint
-from rcg.runtime.control.refusals import Refusals
+from rcg.runtime.control.listeners import Refusals
 from rcg.runtime.control.services import Handler, Peer
-from rcg.runtime.control.store_client import ControlStore
+from rcg.runtime.control.stores import ControlStore
 from rcg.runtime.remote.client import Client
 from rcg.runtime.remote.owner import HandleFacts, ask_report
 from rcg.wire import messages, proof, sockets

@@ -15,7 +15,7 @@ import pytest
 from rcg.comm import Store
 from rcg.comm.local_store import LocalStore
 from rcg.errors import CommError, GroupAborted
-from rcg.runtime.control.store_client import MAX_VALUE_BYTES, ControlStore
+from rcg.runtime.control.stores import MAX_VALUE_BYTES, ControlStore
 from rcg.wire import messages, sockets
 from tests.crews import ThreadMember, is_asleep
 from tests.peers import (

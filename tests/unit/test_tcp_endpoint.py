@@ -18,13 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rcg.errors import PlacementError
-from rcg.runtime.control import endpoint, reception
-from rcg.runtime.control.doors import TcpDoor
+from rcg.runtime.control import acceptor, endpoint
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.joining import Joined, join
-from rcg.runtime.control.refusals import Refusals, Tally
+from rcg.runtime.control.listeners import Refusals, Tally, TcpListener
 from rcg.runtime.control.services import Handler, Peer
-from rcg.runtime.control.store_client import ControlStore
+from rcg.runtime.control.stores import ControlStore
 from rcg.wire import messages, packets, proof, sockets
 from rcg.wire.addresses import TcpAddress, connect_tcp
 from rcg.wire.codec import Message, encode, message
@@ -221,8 +220,8 @@ def test_ctrl_c_while_an_address_is_opened_leaves_one_that_can_be_opened(service
     names = (
         "rcg.runtime.control.endpoint.Endpoint.listen_tcp",
         "rcg.runtime.control.connections.Connections.open",
-        "rcg.runtime.control.doors.TcpDoor",
-        "rcg.runtime.control.reception.Reception.__init__",
+        "rcg.runtime.control.listeners.TcpListener",
+        "rcg.runtime.control.acceptor.Acceptor.__init__",
     )
     before = descriptors()
     for _ in ctrl_c_anywhere(lambda: service.endpoint.listen_tcp(hosts[-1]), *names):
@@ -447,8 +446,8 @@ def test_a_port_scan(service):
 
 def quick(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
     """Have strangers be ended after this time."""
-    known = {"max_strangers": 64, "timeout_s": timeout_s}
-    monkeypatch.setattr(reception.Reception.__init__, "__kwdefaults__", known)
+    known = {"max_pending": 64, "timeout_s": timeout_s}
+    monkeypatch.setattr(acceptor.Acceptor.__init__, "__kwdefaults__", known)
 
 
 @pytest.mark.parametrize("part", [b"", b"\0\0", struct.pack("!IBI", 100, 0, 0) + b"half"])
@@ -466,12 +465,12 @@ def test_a_connection_that_does_not_say_all(monkeypatch, part):
 
 def test_a_connection_that_says_it_too_slowly():
     """A byte comes now and then, so there is always something new."""
-    poller, tally, door = select.poll(), Tally(), TcpDoor(LOCAL)
-    made = reception.Reception(door, poller, tally, timeout_s=0.0)
+    poller, tally, door = select.poll(), Tally(), TcpListener(LOCAL)
+    made = acceptor.Acceptor(door, poller, tally, timeout_s=0.0)
     with connect_tcp(door.address, GUARD_S) as connection:
         until(lambda: made.accept() or len(made))
         connection.sendall(struct.pack("!IBI", 60_000, 0, 0))
-        (fd,) = made._strangers
+        (fd,) = made._pending
         until(lambda: dict(poller.poll(0)).get(fd))
         made.look()
         assert not len(made) and tally.so_far == Refusals(silent=1)
@@ -515,11 +514,11 @@ def test_a_peer_that_does_not_read_holds_up_nobody(service):
 
 
 def test_a_flood_of_silent_connections(service):
-    local = reception.MAX_STRANGERS
+    local = acceptor.MAX_PENDING
     waiting = [
         sockets.connect(service.endpoint.address, GUARD_S) for _ in range(local)
     ]  # of this node: a flood from others ends none of them
-    until(lambda: len(service.endpoint._connections.reception) == local)
+    until(lambda: len(service.endpoint._connections.acceptor) == local)
     flood: list[socket.socket] = []
 
     def come() -> None:
@@ -530,9 +529,9 @@ def test_a_flood_of_silent_connections(service):
 
     together(come, join_in, join_in)
     # Those that are kept, and those that made room for others.
-    until(lambda: service.refusals().flood >= 300 - reception.MAX_STRANGERS)
+    until(lambda: service.refusals().flood >= 300 - acceptor.MAX_PENDING)
     assert service.refusals() == Refusals(flood=service.refusals().flood)
-    assert len(service.endpoint._connections.reception) == local
+    assert len(service.endpoint._connections.acceptor) == local
     for each in flood:
         each.close()
     until(lambda: service.refusals().total >= 300)

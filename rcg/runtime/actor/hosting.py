@@ -18,7 +18,7 @@ from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.spec import HostStart
 from rcg.runtime.actor.start import check_version
 from rcg.runtime.codec import make_codec
-from rcg.runtime.control.linking import patience_s
+from rcg.runtime.control.joining import patience_s
 from rcg.runtime.control.node_control import NodeControl
 from rcg.runtime.failure import capture_own
 from rcg.runtime.node.host import NodeHost

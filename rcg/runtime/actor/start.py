@@ -29,9 +29,9 @@ from rcg.runtime.actor.loop import Loop
 from rcg.runtime.actor.spec import HostStart, Start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.client import ControlClient
-from rcg.runtime.control.linking import connect_gates, patience_s
+from rcg.runtime.control.joining import connect_gates, patience_s
 from rcg.runtime.control.node_control import note_sender
-from rcg.runtime.control.store_client import ControlStore
+from rcg.runtime.control.stores import ControlStore
 from rcg.runtime.node.node import ABI_VERSION, Node
 from rcg.serialization.foreign import import_torch
 from rcg.streams import Handover

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections of an endpoint: strangers, peers of services, and the deaths of their processes.
+"""The connections of an endpoint: pending ones, peers of services, and the deaths of processes.
 
-The first message of a connection names a service and proves that it may use it (``entry``). From
+The first message of a connection names a service and proves that it may use it (``acceptor``). From
 then on the connection is a peer of that service, and each message goes to the handler that the
 table of the service has for it. A wrong message ends its own connection and nothing else; a handler
 that fails ends its own service.
@@ -23,10 +23,8 @@ from typing import Any
 from rcg.descriptors import Descriptor
 from rcg.error_text import describe_error, shielding
 from rcg.log import Log
-from rcg.runtime.control.doors import Door, LocalDoor
-from rcg.runtime.control.entry import Entered, entered
-from rcg.runtime.control.reception import Reception
-from rcg.runtime.control.refusals import Refusals, Tally
+from rcg.runtime.control.acceptor import Acceptor, Admitted, admit
+from rcg.runtime.control.listeners import Listener, LocalListener, Refusals, Tally
 from rcg.runtime.control.services import Handler, Peer, Service
 from rcg.wire import sockets
 from rcg.wire.liveness import EXIT_TIMEOUT_S, Ending, How
@@ -63,14 +61,16 @@ class Connections:
         self._poller.register(self._doorbell.fd, select.POLLIN)
         self._tally = Tally()
         self._is_closed = False
-        door = LocalDoor(address)
+        listener = LocalListener(address)
         try:
-            self.reception = Reception(door, self._poller, self._tally)
+            self.acceptor = Acceptor(listener, self._poller, self._tally)
         except BaseException:
             self._doorbell.close()
-            door.close()
+            listener.close()
             raise
-        self._receptions: dict[Door, Reception] = {door: self.reception}  # others: for other nodes
+        self._acceptors: dict[Listener, Acceptor] = {
+            listener: self.acceptor
+        }  # others: for other nodes
 
     def ring(self) -> None:
         """End the wait of ``serve_round``. Any thread."""
@@ -79,17 +79,17 @@ class Connections:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_write(doorbell.fd, 1)
 
-    def open(self, door: Door) -> None:
-        """Also listen at a door for other nodes. Any thread; idempotent.
+    def open(self, listener: Listener) -> None:
+        """Also accept connections of other nodes. Any thread; idempotent.
 
         Raises:
             OSError: There is no descriptor left.
         """
-        if door not in self._receptions:
-            self._receptions.setdefault(door, Reception(door, self._poller, self._tally))
+        if listener not in self._acceptors:
+            self._acceptors.setdefault(listener, Acceptor(listener, self._poller, self._tally))
         # ``close`` sets this first and looks at the dict then: one of the two sees the other.
         if self._is_closed:
-            self._receptions[door].close()
+            self._acceptors[listener].close()
         self.ring()  # so that the poller looks there
 
     def refusals(self) -> Refusals:
@@ -98,12 +98,12 @@ class Connections:
 
     def serve_round(self) -> None:
         """Wait for news and handle them, at most one message of each connection."""
-        receptions = list(self._receptions.copy().values())
-        for reception in receptions:
-            reception.look()
+        acceptors = list(self._acceptors.copy().values())
+        for acceptor in acceptors:
+            acceptor.look()
         wake = -1 if self._doorbell is None else self._doorbell.fd
-        spoken: list[tuple[Reception, int]] = []
-        visited: list[Reception] = []
+        spoken: list[tuple[Acceptor, int]] = []
+        visited: list[Acceptor] = []
         # Closed after the loop: otherwise a new descriptor could get the number of one of which
         # there is still news to come.
         finished: list[Peer] = []
@@ -119,8 +119,8 @@ class Connections:
                 if not self._hear(self._peers[fd]):
                     finished.append(self._forget(self._peers[fd]))
             else:
-                visited += [each for each in receptions if each.is_listener(fd)]
-                spoken += [(each, fd) for each in receptions if fd in each]
+                visited += [each for each in acceptors if each.is_listener(fd)]
+                spoken += [(each, fd) for each in acceptors if fd in each]
         now = time.monotonic()
         for peer, until in list(self._hung_up.items()):
             if now < until:
@@ -128,11 +128,11 @@ class Connections:
             finished.append(self._lose(peer, Ending(How.LEFT)))
         for peer in finished:
             peer.close()
-        for reception, fd in spoken:
-            self._open(reception, fd)
+        for acceptor, fd in spoken:
+            self._open(acceptor, fd)
         # After all that have spoken were served: a silent one is ended to make room.
-        for reception in visited:
-            reception.accept()
+        for acceptor in visited:
+            acceptor.accept()
 
     def release(self, service: Service) -> None:
         """Close the connections of a service."""
@@ -157,16 +157,16 @@ class Connections:
         """Close all addresses and connections."""
         self._doorbell = None
         self._is_closed = True
-        for reception in self._receptions.copy().values():
-            reception.close()
+        for acceptor in self._acceptors.copy().values():
+            acceptor.close()
         self._close_peers()
 
     def abandon(self) -> None:
         """Close this process's copies of the descriptors: in a forked child."""
         self._doorbell = None
         self._is_closed = True
-        for reception in self._receptions.copy().values():
-            reception.abandon()
+        for acceptor in self._acceptors.copy().values():
+            acceptor.abandon()
         self._close_peers()
 
     def _close_peers(self) -> None:
@@ -174,22 +174,22 @@ class Connections:
             peer.close()
         self._peers.clear()
 
-    # --- strangers and peers
+    # --- pending connections and peers
 
     def _timeout_ms(self) -> float | None:
-        known = [each.timeout_ms() for each in self._receptions.copy().values()]
+        known = [each.timeout_ms() for each in self._acceptors.copy().values()]
         for until in self._hung_up.values():
             known.append(max(0.0, until - time.monotonic()) * 1000 + 1)
             break
         return min((each for each in known if each is not None), default=None)
 
-    def _open(self, reception: Reception, fd: int) -> None:
+    def _open(self, acceptor: Acceptor, fd: int) -> None:
         """Handle the first message of a connection."""
-        connection = reception.stranger(fd).connection
+        connection = acceptor.pending(fd).connection
         peer: Peer | None = None
         is_kept = False
         try:
-            found = self._entered(reception, fd)
+            found = self._admitted(acceptor, fd)
         except BlockingIOError:
             return  # a part of a message: the rest may come in time
         if found is not None:
@@ -201,36 +201,36 @@ class Connections:
                     is_kept = self._handle(peer, handler, opening)
         if peer is not None and is_kept:
             self._peers[fd] = peer
-            reception.forget(fd)  # at each moment one of the two has it, for a forked child
+            acceptor.forget(fd)  # at each moment one of the two has it, for a forked child
             if peer.pidfd.fd >= 0:
                 self._watched[peer.pidfd.fd] = peer
                 self._poller.register(peer.pidfd.fd, select.POLLIN)
             self._news.append(peer.service)
             return
         self._poller.unregister(fd)
-        reception.forget(fd)
+        acceptor.forget(fd)
         if peer is not None:
             peer.close()
         else:
             connection.close()
 
-    def _entered(self, reception: Reception, fd: int) -> Entered | None:
+    def _admitted(self, acceptor: Acceptor, fd: int) -> Admitted | None:
         """Return what a connection that has spoken may use and wants; None if it is refused.
 
         Raises:
             BlockingIOError: Not all of its message is there.
         """
-        stranger = reception.stranger(fd)
+        pending = acceptor.pending(fd)
         try:
-            received = sockets.receive(stranger.connection, may_wait=False)
+            received = sockets.receive(pending.connection, may_wait=False)
         except BlockingIOError:
             raise
         except (OSError, ValueError):
-            reception.tally.count("garbage", sockets.peer_name_of(stranger.connection))
+            acceptor.tally.count("garbage", sockets.peer_name_of(pending.connection))
             return None
         with received:
             try:
-                return entered(stranger, received, self._services, reception.tally)
+                return admit(pending, received, self._services, acceptor.tally)
             except (OSError, ValueError):
                 return None
 
@@ -255,22 +255,22 @@ class Connections:
         except OSError:
             pass  # as if it had hung up
         except ValueError as problem:
-            self._tell_lost(peer, Ending(How.FAILED, f"it sent a wrong message: {problem}"))
+            self._report_lost(peer, Ending(How.FAILED, f"it sent a wrong message: {problem}"))
             return False
         if peer.pidfd.fd >= 0:
             # The kernel closes the connections of a process first. Its end may be about to come.
             self._poller.unregister(peer.fd)
             self._hung_up[peer] = time.monotonic() + EXIT_TIMEOUT_S
             return True
-        self._tell_lost(peer, Ending(How.LEFT, why))
+        self._report_lost(peer, Ending(How.LEFT, why))
         return False
 
-    def _tell_lost(self, peer: Peer, ending: Ending) -> None:
+    def _report_lost(self, peer: Peer, ending: Ending) -> None:
         self.call(peer.service, peer.service.lost, peer, ending)
         self._news.append(peer.service)
 
     def _lose(self, peer: Peer, ending: Ending) -> Peer:
-        self._tell_lost(peer, ending)
+        self._report_lost(peer, ending)
         return self._forget(peer)
 
     def _forget(self, peer: Peer) -> Peer:

@@ -21,8 +21,7 @@ from typing import Final
 from rcg.descriptors import telling_exhaustion
 from rcg.error_text import shielding
 from rcg.runtime.control.connections import Connections
-from rcg.runtime.control.doors import TcpDoor
-from rcg.runtime.control.refusals import Refusals
+from rcg.runtime.control.listeners import Refusals, TcpListener
 from rcg.runtime.control.services import Service
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.threads import start_owner
@@ -101,7 +100,7 @@ class Endpoint:
         self._pid = os.getpid()
         self.address = address or f"\0rcg-{self._pid}-{secrets.token_hex(8)}"
         self._services: dict[str, Service] = {}
-        self._doors: dict[str, TcpDoor] = {}  # for other nodes, by host
+        self._listeners: dict[str, TcpListener] = {}  # for other nodes, by host
         self._news: deque[Service] = deque()  # those that have something to do on the thread
         self._sleepers = Sleepers()
         self._is_ending = False  # it takes no service any more
@@ -160,19 +159,19 @@ class Endpoint:
         if self._is_over or self._pid != os.getpid():
             raise ConnectionAbortedError("the endpoint has ended")
         with telling_exhaustion("to be reached from other nodes"):
-            door = self._doors.get(host)
-            if door is None:
-                made = TcpDoor(host)
-                door = self._doors.setdefault(host, made)
-                if door is not made:  # another thread was faster
+            listener = self._listeners.get(host)
+            if listener is None:
+                made = TcpListener(host)
+                listener = self._listeners.setdefault(host, made)
+                if listener is not made:  # another thread was faster
                     made.close()
             try:
-                self._connections.open(door)  # also if Ctrl-C came before it was
+                self._connections.open(listener)  # also if Ctrl-C came before it was
             except OSError:
-                self._doors.pop(host, None)
-                door.close()
+                self._listeners.pop(host, None)
+                listener.close()
                 raise
-        return door.address
+        return listener.address
 
     def refusals(self) -> Refusals:
         """Return how many connections were refused so far, by reason."""

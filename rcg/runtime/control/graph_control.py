@@ -33,11 +33,11 @@ from rcg.options import Deadline
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.far_nodes import FarMember, FarNode, FarNodes
+from rcg.runtime.control.listeners import Refusals
+from rcg.runtime.control.members import accept_link, refuse, welcome
 from rcg.runtime.control.questions import Questions
-from rcg.runtime.control.refusals import Refusals
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
-from rcg.runtime.control.welcome import accept_link, refuse, welcome
 from rcg.runtime.node.recordings import Recorded
 from rcg.runtime.node.snapshot import Snapshot
 from rcg.runtime.sleepers import Sleepers, emptied

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -20,24 +22,25 @@ from typing import Final
 from rcg.descriptors import Descriptor, telling_exhaustion
 from rcg.errors import PlacementError
 from rcg.options import Deadline, peer_timeout_s, tls_files
-from rcg.runtime.control.reception import refused
+from rcg.runtime.control.acceptor import error_of
 from rcg.wire import liveness, proof, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp, ends_of, is_tcp
 from rcg.wire.certificates import client_context
+from rcg.wire.forks import closed_in_children
+from rcg.wire.keepalive import lift_limit
 from rcg.wire.messages import (
     Again,
     Challenge,
     Message,
     Opening,
+    OpenLink,
     Proven,
+    Ready,
     Refused,
     UnknownGraph,
 )
 from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection, Received
-
-__all__ = ["Joined", "check_user", "join"]
-
 
 _RETRY_S: Final = 0.01  # to a process that ended the connection
 _CERTIFICATES: Final = (
@@ -139,7 +142,7 @@ def join(
             match joined.message:
                 case Refused() as message:
                     joined.close()
-                    raise refused(message)
+                    raise error_of(message)
                 case UnknownGraph():
                     joined.close()
                     raise ConnectionAbortedError("the graph has ended")
@@ -240,10 +243,10 @@ def _connected(address: TcpAddress, deadline: Deadline) -> PacketStream:
         connection = tls.shake_hands(connection, context)
     except OSError as error:
         connection.close()
-        told = f"{ends_of(address)}: no connection over TLS ({error}): {_CERTIFICATES}"
+        text = f"{ends_of(address)}: no connection over TLS ({error}): {_CERTIFICATES}"
         if isinstance(error, TimeoutError):
-            raise TimeoutError(errno.ETIMEDOUT, told) from error
-        raise PermissionError(errno.EACCES, told) from error
+            raise TimeoutError(errno.ETIMEDOUT, text) from error
+        raise PermissionError(errno.EACCES, text) from error
     return PacketStream(tls.secured(connection, context, peer_timeout), name)
 
 
@@ -252,7 +255,7 @@ def _answer_of(
 ) -> Received:
     """Prove that the secret is known, and return the first answer of a peer that does the same.
 
-    Whoever has not proven that may only refuse.
+    Before proof, the peer may send only a refusal.
 
     Args:
         connection: The connection.
@@ -300,3 +303,58 @@ def _refusal(received: Received) -> Received:
     if not isinstance(received.message, _REFUSALS):
         raise ValueError("what answers there is no process of rcg")
     return received
+
+
+_JOIN_TIMEOUT_S: Final = 30.0
+
+
+def patience_s(compile_timeout_s: float | None) -> float:
+    """Return how long a process tries to reach another node while a graph is compiled.
+
+    That is half of what compiling may take at most: who waits for this process shall still hear
+    what was in the way.
+    """
+    return min(_JOIN_TIMEOUT_S, (compile_timeout_s or math.inf) / 2)
+
+
+def connect_gates(
+    gates: Mapping[str, str], graph_id: str, secret: str, process: str, timeout_s: float
+) -> dict[str, socket.socket]:
+    """Return a connection to the gate of each node.
+
+    Args:
+        gates: The address of the endpoint of each node's host, by the node's name.
+        graph_id: The graph.
+        secret: The graph's secret.
+        process: The process that sends, as the plan names it.
+        timeout_s: For all of it.
+
+    Raises:
+        PlacementError: A node cannot be reached.
+        OutOfDescriptors: There is no descriptor left, in this process or in the host.
+    """
+    found: dict[str, socket.socket] = {}
+    deadline = Deadline(timeout_s)
+    try:
+        for node, address in gates.items():
+            opening = OpenLink(graph=graph_id, secret=secret, process=process, node=node)
+            try:
+                joined = join(address, opening, deadline.remaining_s() or 0.001, check_user)
+            except ConnectionAbortedError as error:
+                raise PlacementError(f"the graph has ended on node {node}") from error
+            except (OSError, ValueError) as error:
+                raise PlacementError(
+                    f"{process} cannot reach the gate of node {node}: {error}", location=address
+                ) from error
+            if not isinstance(joined.message, Ready):
+                joined.close()
+                raise PlacementError(f"the process that answered at {address} is no host")
+            connection = joined.connection
+            bare = connection.detach() if isinstance(connection, PacketStream) else connection
+            lift_limit(bare)  # its other end may be suspended; the link of the node tells a cut
+            found[node] = closed_in_children(bare)
+    except BaseException:
+        for connection in found.values():
+            connection.close()
+        raise
+    return found

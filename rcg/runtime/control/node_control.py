@@ -30,8 +30,8 @@ from rcg.log import Log
 from rcg.runtime.control import endpoint
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.joining import join
+from rcg.runtime.control.members import accept_link, welcome
 from rcg.runtime.control.services import Handler, Peer
-from rcg.runtime.control.welcome import accept_link, welcome
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.recordings import Recorded, Recording, newest_events

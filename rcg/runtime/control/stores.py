@@ -1,23 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stores of groups of communicators: in the process that compiled a graph, or holds tensors.
+"""The stores where the ranks of groups of communicators meet (``rcg.comm.Store``): both ends.
 
-The ranks of a group meet here (``rcg.comm.Store``). A rank has a connection of its own for it, and
-a rank that waits for a value is answered when another one sets it. Those of a graph end together,
-when it stops or breaks: then every connection is shut down, which ends the waits of all ranks. That
-of a pair of processes that pass tensors ends when both have left it.
-
-``store_client`` is the other side. Used by the endpoint's thread alone; nothing blocks.
+``Stores`` are in the process that compiled a graph, or holds tensors; the endpoint's thread alone
+uses them, and nothing blocks. A rank has a connection of its own for its store (``ControlStore``),
+and a rank that waits for a value is answered when another one sets it. The stores of a graph end
+together, when it stops or breaks: then every connection is shut down, which ends the waits of all
+ranks. The store of a pair of processes that pass tensors ends when both have left it.
+``rcg.wire.messages`` draws the protocol.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import socket
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
+from typing import Any, Final, TypeVar
 
+from rcg.errors import CommError, GroupAborted
+from rcg.options import Deadline
+from rcg.runtime.control.joining import check_user, join
 from rcg.runtime.control.services import Peer
+from rcg.runtime.sleepers import Sleepers
+from rcg.wire import sockets
 from rcg.wire.messages import (
     AddValue,
     GetValue,
@@ -30,8 +40,6 @@ from rcg.wire.messages import (
     UseStore,
     Value,
 )
-
-__all__ = ["Stores"]
 
 
 @dataclass(slots=True)
@@ -131,3 +139,175 @@ def _ending(peer: Peer) -> Iterator[None]:
     except OSError:
         with contextlib.suppress(OSError):
             peer.connection.shutdown(socket.SHUT_RDWR)
+
+
+_JOIN_TIMEOUT_S: Final = 30.0
+MAX_VALUE_BYTES: Final = 32 * 1024
+
+_A = TypeVar("_A", Value, Presence, Total)
+_ANSWERS: Final = (Value, Presence, Total)
+
+
+class ControlStore:
+    """The store of a group of communicators; see ``rcg.comm.Store``. Any thread may use it.
+
+    Args:
+        address: The address of the driver's endpoint.
+        graph_id: The graph.
+        secret: The graph's secret.
+        group: The name of the group.
+
+    Raises:
+        GroupAborted: The graph has ended.
+        CommError: The driver cannot be reached.
+        OutOfDescriptors: There is none left, in this process or in the driver's.
+    """
+
+    def __init__(self, address: str, graph_id: str, secret: str, group: str) -> None:
+        self._group = group
+        opening = UseStore(graph=graph_id, secret=secret, group=group)
+        try:
+            self._joined = join(address, opening, _JOIN_TIMEOUT_S, check_user)
+        except ConnectionAbortedError as error:
+            raise self._ended() from error
+        except (OSError, ValueError) as error:
+            raise CommError(f"the store of a group cannot be reached: {error}", group=group) from (
+                error
+            )
+        if not isinstance(self._joined.message, Ready):
+            self._joined.close()
+            raise CommError("the process that answered is not the driver", group=group)
+        self._socket = self._joined.connection
+        self._numbers = itertools.count()
+        self._expected: set[int] = set()  # the questions that wait for an answer
+        self._answers: dict[int, Message] = {}
+        self._sleepers = Sleepers()
+        self._turn = deque([True])  # empty while a thread reads, for all, or closes
+        self._sending = threading.Lock()  # not while it is closed
+        self._is_closed = False
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value; see ``Store``.
+
+        Raises:
+            ValueError: It is larger than ``MAX_VALUE_BYTES``.
+        """
+        if len(value) > MAX_VALUE_BYTES:
+            raise ValueError(f"a value has at most {MAX_VALUE_BYTES} bytes, found {len(value)}")
+        self._send(SetValue(key=key, value=base64.b64encode(value).decode()))
+
+    def get(self, keys: Sequence[str], timeout_s: float | None = None) -> list[bytes]:
+        """Return the values of keys; see ``Store``."""
+        deadline = Deadline(timeout_s)
+        found = []
+        for key in keys:
+            question = GetValue(number=next(self._numbers), key=key)
+            found.append(base64.b64decode(self._ask(question, Value, deadline).value))
+        return found
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys are there; see ``Store``."""
+        question = HasValues(number=next(self._numbers), keys=tuple(keys))
+        return self._ask(question, Presence, Deadline(None)).is_there
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter; see ``Store``."""
+        question = AddValue(number=next(self._numbers), key=key, amount=amount)
+        return self._ask(question, Total, Deadline(None)).total
+
+    def close(self) -> None:
+        """End every wait of this rank, and the connection; idempotent."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._sleepers.wake()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the connection, unless a thread reads: it does then."""
+        held: list[bool] = []
+        try:
+            held.extend(starmap(self._turn.pop, ((),)))
+            with self._sending:
+                self._joined.close()
+        except IndexError:
+            pass
+        finally:
+            self._turn.extend(held)
+
+    def _ended(self) -> GroupAborted:
+        return GroupAborted(
+            f"the store of group {self._group} is closed: its graph has ended", group=self._group
+        )
+
+    def _send(self, message: Message) -> None:
+        try:
+            with self._sending:
+                if self._is_closed:
+                    raise self._ended()
+                sockets.send(self._socket, message)
+        except OSError as error:
+            raise self._ended() from error
+
+    def _ask(self, question: Any, kind: type[_A], deadline: Deadline) -> _A:
+        """Return the answer to a question.
+
+        Raises:
+            TimeoutError: It did not come in time.
+            GroupAborted: The store is closed.
+        """
+        number = question.number
+
+        def is_news() -> bool:
+            return number in self._answers or self._is_closed or bool(self._turn)
+
+        try:
+            self._expected.add(number)
+            self._send(question)
+            while number not in self._answers:
+                if self._is_closed:
+                    raise self._ended()
+                if not self._sleepers.wait(is_news, deadline.remaining_s()):
+                    raise TimeoutError
+                self._read(number, deadline)
+            answer = self._answers.pop(number)
+        finally:
+            self._expected.discard(number)
+            self._answers.pop(number, None)
+        if not isinstance(answer, kind):
+            raise CommError("the store gave a wrong answer", group=self._group)
+        return answer
+
+    def _read(self, number: int, deadline: Deadline) -> None:
+        """Receive one message, for whichever thread expects it; unless another thread reads.
+
+        Raises:
+            TimeoutError: None came in time.
+        """
+        held: list[bool] = []
+        is_over = True  # also after Ctrl-C: what was received may be lost
+        try:
+            # Taken and stored within one call into C, so that it is given back in any case.
+            held.extend(starmap(self._turn.pop, ((),)))
+            if number in self._answers or self._is_closed:  # by now
+                is_over = self._is_closed
+            elif sockets.wait_for_message(
+                self._socket, self._joined.pidfd.fd, deadline.remaining_s()
+            ):
+                with sockets.receive(self._socket) as received:
+                    message = received.message
+                    if isinstance(message, _ANSWERS) and message.number in self._expected:
+                        self._answers[message.number] = message
+                is_over = message is None
+        except (IndexError, TimeoutError) as error:
+            is_over = False
+            if isinstance(error, TimeoutError):
+                raise
+        except (OSError, ValueError):
+            pass
+        finally:
+            self._turn.extend(held)
+            self._is_closed = self._is_closed or is_over
+            self._sleepers.wake()
+            if self._is_closed:
+                self._let_go()

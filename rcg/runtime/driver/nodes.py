@@ -19,7 +19,7 @@ from rcg.ir.programs import FIRST_NODE
 from rcg.options import Deadline
 from rcg.runtime.actor.hosting import open_node, refusal, senders_to
 from rcg.runtime.actor.spec import HostStart
-from rcg.runtime.control.linking import connect_gates, patience_s
+from rcg.runtime.control.joining import connect_gates, patience_s
 from rcg.runtime.driver.answers import Named, gather
 from rcg.runtime.driver.session import Session
 from rcg.runtime.node.node import ABI_VERSION

@@ -28,7 +28,7 @@ from rcg.errors import (
     RcgError,
 )
 from rcg.ir.signature import ExecutionSignature
-from rcg.runtime.control.reception import refusal_of
+from rcg.runtime.control.acceptor import refusal_of
 from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.refs import FAILED, CompiledDAGRef

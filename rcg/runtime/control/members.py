@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from rcg.channels.crossing import Gate
 from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error
-from rcg.runtime.control.reception import refusal_of
+from rcg.runtime.control.acceptor import refusal_of
 from rcg.runtime.control.services import Peer
 from rcg.wire import liveness
 from rcg.wire.keepalive import lift_limit
