@@ -300,7 +300,7 @@ def test_a_loop_that_is_told_to_stop_has_not_failed(others):
         graph = compile_one(others[0])
         assert get(graph.execute(1)) == 1
         graph.teardown()
-        assert not graph._engine.session.control.gone
+        assert not graph._engine.session.control.members.gone
         assert not graph._engine.session.is_broken
 
 

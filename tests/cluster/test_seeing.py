@@ -272,8 +272,9 @@ def test_a_report_without_time_asks_no_actor(stages, monkeypatch):
         graph = a.echo.bind(inp).compile()
     try:
         asked = []
-        questions = graph._engine.session.control._questions
-        monkeypatch.setattr(questions, "ask", lambda *a: asked.append(a) or {})
+        questions = graph._engine.session.control.questions
+        notify = questions._notify
+        monkeypatch.setattr(questions, "_notify", lambda: (asked.append(1), notify()))
         assert "driver" in str(graph.report(timeout=0))
         assert not asked
         graph.report()

@@ -54,7 +54,7 @@ def test_a_member_gets_in_while_strangers_flood(served):
         flood.stdout.readline()
         for process in ("a0", "a1"):
             served.client(process).close()
-        until(lambda: set(served.control.pids) == {"a0", "a1"})
+        until(lambda: set(served.control.members.pids) == {"a0", "a1"})
     finally:
         flood.kill()
         flood.wait()
@@ -105,7 +105,7 @@ def test_a_driver_that_cannot_watch_a_member_does_not_take_it_in(served):
     with none_left(spare=1):
         output, _ = joiner.communicate(timeout=GUARD_S)
     assert "has no file descriptor left" in output
-    assert not served.control.pids
+    assert not served.control.members.pids
 
 
 @pytest.mark.parametrize("spare", range(6))

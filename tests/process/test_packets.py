@@ -134,7 +134,7 @@ def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
         joined = join(control.listen_tcp(LOCAL), opening, GUARD_S, lambda *_: None)
         hello = codec.encode(messages.Hello(**entry, process="a0", clock="")).decode()
         sockets.send(joined.connection, messages.FromMember(process="a0", pid=1, text=hello))
-        until(lambda: control.pids)
+        until(lambda: control.members.pids)
         Cut(control.nodes.links["n1"].connection, joined.connection)
         until(lambda: gone)
         ((process, ending),) = gone
@@ -166,10 +166,10 @@ def test_of_whom_a_host_served_nothing_is_known_when_it_ends():
             hello = codec.encode(messages.Hello(**entry, process=process, clock="")).decode()
             told = messages.FromMember(process=process, pid=1, text=hello)
             sockets.send(joined.connection, told)
-        until(lambda: len(control.pids) == 2)
+        until(lambda: len(control.members.pids) == 2)
         joined.close()
-        until(lambda: len(control.gone) == 2)
-        found = {process: ending.how for process, ending in control.gone.items()}
+        until(lambda: len(control.members.gone) == 2)
+        found = {process: ending.how for process, ending in control.members.gone.items()}
         assert found == {"a0": How.LEFT, "a1": How.UNREACHABLE}
     finally:
         control.close()

@@ -71,11 +71,11 @@ def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kin
     for fd in given:
         os.close(fd)
     until(lambda: descriptors() <= before)
-    assert "last" not in served.control.over
+    assert "last" not in served.control.members.over
     assert served.control._endpoint._thread.is_alive()
     served.client("first").close()
     member.finish()
-    until(lambda: "last" in served.control.over)
+    until(lambda: "last" in served.control.members.over)
     member.close()
 
 
@@ -103,13 +103,13 @@ def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good
             member.shutdown(socket.SHUT_WR)
             assert is_over(member)
         # Whatever it was, nobody waits for that member any more.
-        until(lambda at=name: at in served.control.over)
+        until(lambda at=name: at in served.control.members.over)
     for _, ending in served.gone:
         str(ending).encode()
     for fd in given:
         os.close(fd)
     until(lambda: descriptors() <= before)
-    assert served.control._endpoint._thread.is_alive() and "last" not in served.control.over
+    assert served.control._endpoint._thread.is_alive() and "last" not in served.control.members.over
     other.close()
 
 
@@ -231,7 +231,7 @@ def test_strangers_are_limited_in_number_and_members_get_in(served):
     # Our ends, and theirs of those that are kept.
     assert descriptors() - before <= len(strangers) + acceptor.MAX_PENDING
     first, second = served.client("a0"), served.client("a1")
-    until(lambda: set(served.control.pids) == {"a0", "a1"})
+    until(lambda: set(served.control.members.pids) == {"a0", "a1"})
     for connection in strangers:
         connection.close()
     first.close()
@@ -345,11 +345,11 @@ def test_a_signal_handler_may_use_the_control_wherever_the_main_thread_is(served
     )
     member = served.client("a0")
     calls: list[Callable[[], object]] = [
-        lambda: served.control.ask_where(0.001),
-        lambda: served.control.over,
+        lambda: served.control.questions.ask_where(0.001),
+        lambda: served.control.members.over,
         lambda: served.control.forget([]),
         lambda: served.control.wait_stopped(Deadline(0.001)),
-        lambda: served.control.clocks(0.001),
+        lambda: served.control.questions.clocks(0.001),
     ]
     handled = 0
 
@@ -392,10 +392,10 @@ def test_members_hear_of_the_death_of_another_and_the_driver_of_open_groups(serv
         client.close_descriptors()
         client.watch(loop, "rcg-watch-test")
     members[1].prepared()
-    until(lambda: served.control.prepared == {"a1"})
+    until(lambda: served.control.members.prepared == {"a1"})
     members[0].finish("it failed")
     assert loops[1].broken.wait(GUARD_S)
-    assert [(*told, ending.how) for *told, ending in served.control.gone.items()] == [
+    assert [(*told, ending.how) for *told, ending in served.control.members.gone.items()] == [
         ("a0", How.FAILED)
     ]
     assert not loops[1].stopped.is_set()
@@ -416,14 +416,14 @@ class InGroups:
             client.close_descriptors()
             client.watch(Loop(), "rcg-watch-test")
             client.prepared()
-        until(lambda: served.control.prepared == set(names))
+        until(lambda: served.control.members.prepared == set(names))
 
     def are_done(self, *names: str, timeout_s: float = GUARD_S) -> None:
         """Returns when whoever is told to close its groups has had the time to do so."""
         for name in names:
             threading.Thread(target=self._close, args=(name, timeout_s), daemon=True).start()
-        until(lambda: set(names) <= self.control._done.keys())
-        assert self.control.ask_where(GUARD_S)  # which is asked and answered after that
+        until(lambda: set(names) <= self.control.members._done.keys())
+        assert self.control.questions.ask_where(GUARD_S)  # which is asked and answered after that
 
     def _close(self, name: str, timeout_s: float) -> None:
         self.clients[name].done(timeout_s)

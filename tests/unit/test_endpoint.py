@@ -60,7 +60,7 @@ def test_a_graph_that_closes_leaves_the_others(graphs):
     assert descriptors() < before  # when it returns, its connections are closed
     assert loops[1].ended.wait(GUARD_S)
     for graph, loop in ((first, loops[0]), (third, loops[2])):
-        assert graph.control.ask_where(GUARD_S) == {"a0": ["a.py:1 in f"]}
+        assert graph.control.questions.ask_where(GUARD_S) == {"a0": ["a.py:1 in f"]}
         assert not loop.ended.is_set() and not graph.gone
         assert is_served(graph, "a1")
     for member in members:
@@ -234,8 +234,8 @@ def test_the_secret_of_one_graph_opens_no_other(graphs, opening):
     one, other = graphs(), graphs()
     for secret in (other.control.secret, "", "é", one.control.secret[:-1]):
         assert answer_to(one, opening(graph=one.graph_id, secret=secret)) is None
-    assert not one.control.pids and not one.openings
-    assert not other.control.pids and not other.openings
+    assert not one.control.members.pids and not one.openings
+    assert not other.control.members.pids and not other.openings
     assert is_served(one, "a0")  # with its own
 
 
@@ -254,7 +254,7 @@ def test_a_stranger_only_opens_and_a_member_never_does(graphs):
         assert is_over(member)
     ((process, ending),) = graph.gone
     assert process == "a0" and "wrong message" in str(ending)
-    assert set(graph.control.pids) == {"a0"}
+    assert set(graph.control.members.pids) == {"a0"}
 
 
 # --- one graph's member is no other graph's trouble
@@ -278,7 +278,7 @@ def test_a_member_that_floods_and_never_reads_holds_up_no_other_graph(graphs):
         thread.start()
         try:
             for _ in range(300):  # more than the member's buffer holds, unread
-                flooded.control.ask_where(1e-9)
+                flooded.control.questions.ask_where(1e-9)
             assert all(is_served(other, f"a{n}") for n in range(5))
             assert not flooded.gone
         finally:

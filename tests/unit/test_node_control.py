@@ -21,16 +21,16 @@ from tests.peers import ctrl_c_anywhere
 def test_ctrl_c_while_other_nodes_begin_to_record_leaves_no_recording():
     """Whoever ends one knows its number before it begins."""
     layout = Layout("n1", "a0", {"a0": 0}, {}, {}, {}, {}, {})
-    nodes = FarNodes([FarNode(layout, ("a0",))], Sleepers())
+    nodes = FarNodes([FarNode(layout, ("a0",))], Sleepers(), list, lambda: False)
     nodes.links["n1"] = None
     numbers = iter(nodes.new_recording, None)
 
     def begin() -> None:
-        nodes.record(number, list, 100, 0.0, lambda: False)
+        nodes.record(number, 100, 0.0)
 
     number = next(numbers)
     for _ in ctrl_c_anywhere(begin, "rcg.runtime.control.far_nodes.FarNodes.record"):
-        nodes.drop(number, list)
+        nodes.drop(number)
         sent = [type(each) for each in emptied(nodes._wanted)]
         assert sent in ([], [AskEvents], [RecordEvents, AskEvents])
         assert not nodes._events

@@ -242,7 +242,7 @@ def test_a_closed_graph_is_reported_as_closed_also_if_it_broke_first(
 ) -> None:
     session = driven().session
     assert session.report(0).state == "running"
-    monkeypatch.setattr(session.control, "gone", {ACTOR: Ending(How.DIED)})
+    monkeypatch.setattr(session.control.members, "gone", {ACTOR: Ending(How.DIED)})
     die(session)
     assert session.report(0).state == "broken"
     session.close_nowait()
@@ -254,8 +254,8 @@ def test_only_a_process_that_has_ended_is_reported_as_dead(
     driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
     session = driven().session
-    monkeypatch.setattr(session.control, "gone", {ACTOR: Ending(how)})
-    session.control._mark_over(ACTOR)
+    monkeypatch.setattr(session.control.members, "gone", {ACTOR: Ending(how)})
+    session.control.members.note_over(ACTOR)
     (state,) = [each.state for each in session.report(0).processes if each.process == ACTOR]
     assert state == ("dead" if how in (How.DIED, How.LEFT) else "ended")
 

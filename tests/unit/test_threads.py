@@ -442,11 +442,11 @@ def test_a_member_that_cannot_run_the_profiler_says_so_and_stays(served: Served)
     client, loop = served.client(), Loop()
     client.close_descriptors()
     client.watch(loop, "rcg-watch-test")
-    until(lambda: served.control.pids)
+    until(lambda: served.control.members.pids)
     with no_threads() as names:
-        found = served.control.profile_torch(True, GUARD_S)
+        found = served.control.questions.profile_torch(True, GUARD_S)
     assert names == ["rcg-torch"] and "no more threads can be started" in found["a0"]
-    assert served.control.ask_where(GUARD_S) == {"a0": ["a.py:1 in f"]}
+    assert served.control.questions.ask_where(GUARD_S) == {"a0": ["a.py:1 in f"]}
     assert not loop.ended.is_set()
     client.finish()
     client.close()
@@ -454,7 +454,7 @@ def test_a_member_that_cannot_run_the_profiler_says_so_and_stays(served: Served)
 
 def test_a_link_that_is_lost_is_told_at_once_where_nobody_can_wait(served: Served):
     client = served.client()
-    until(lambda: served.control.pids)
+    until(lambda: served.control.members.pids)
     with no_threads() as names:
         client.link_lost("n1", "Broken pipe")
         until(lambda: served.gone)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control endpoint: attaching, stopping, and hearing of deaths.
+"""The control endpoint: attaching, stopping, and learning of deaths.
 
-``endpoint`` (one address, socket and thread for all graphs of the process, and a port for other
-nodes), ``doors`` (where it listens), ``reception`` (accepting connections, limiting strangers),
-``entry`` (what a first message has to prove), ``refusals`` (counted and logged), ``connections``
-(those that came in), ``services`` (the interface of what can be reached there), ``graph_control``
-(one graph: its members join, stop and die), ``questions`` (asking members for their stacks and
-clocks), ``joining`` and ``client`` (the member's side), ``stores`` and ``store_client`` (the stores
-where the ranks of groups meet), ``registry`` (the live graphs of the process).
+At the endpoint, one for all graphs of the process; a file imports only from those above it:
+
+* ``services``: the interface of what can be reached there; ``listeners``: its addresses, and what
+  was refused; ``acceptor``: connections before they have proven the secret.
+* ``connections``: those that came in; ``endpoint``: the thread that serves them.
+* ``far_nodes``: the other nodes of a graph; ``members``: its members; ``questions``: asking them.
+* ``graph_control``: one graph at its driver; ``node_control``: one graph at the host of a node.
+
+On the other side: ``joining`` (connecting to an endpoint), ``client`` (a member of a graph) and the
+ranks' end of ``stores``, where the ranks of groups meet. ``registry``: the live graphs of the
+process.
 """

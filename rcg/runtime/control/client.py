@@ -41,8 +41,6 @@ from rcg.wire.messages import (
 from rcg.wire.packets import MAX_MESSAGE_BYTES
 from rcg.wire.sockets import Received
 
-__all__ = ["ControlClient", "Watched"]
-
 _JOIN_TIMEOUT_S: Final = 30.0
 _MAX_DESCRIPTORS: Final = 128
 # These keep a message within its size.

@@ -30,8 +30,6 @@ from rcg.wire import sockets
 from rcg.wire.liveness import EXIT_TIMEOUT_S, Ending, How
 from rcg.wire.messages import Message, Opening
 
-__all__ = ["Connections"]
-
 _log = Log()
 
 
@@ -87,7 +85,6 @@ class Connections:
         """
         if listener not in self._acceptors:
             self._acceptors.setdefault(listener, Acceptor(listener, self._poller, self._tally))
-        # ``close`` sets this first and looks at the dict then: one of the two sees the other.
         if self._is_closed:
             self._acceptors[listener].close()
         self.ring()  # so that the poller looks there

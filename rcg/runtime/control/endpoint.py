@@ -6,8 +6,23 @@ service asks for it, at a TCP address for other nodes. Connections reach service
 control of a graph. The endpoint starts with the first service and ends with the last. A forked
 child has none: it closes its copies of the descriptors.
 
-There is no lock: state changes in single steps, and a thread checks the state of another one after
-a change of its own. So a signal handler or ``__del__`` may use the endpoint at any point.
+There is no lock, so a signal handler or ``__del__`` may use the endpoint at any point. State
+changes in single steps, and each side writes its own word before it reads that of the other::
+
+    any thread, `add`                       the endpoint's thread, `_has_ended`
+      services[id] = service                  is_ending = not services
+      is_ending?  yes: take it out again      services?  yes: is_ending = False, go on
+
+    any thread, `notify`                    the endpoint's thread, `_end`
+      news.append(service)                    is_over = True
+      is_over?    yes: news.clear()           news.clear()
+
+    any thread, `Connections.open`          the endpoint's thread, `Connections.close`
+      acceptors[listener] = acceptor          is_closed = True
+      is_closed?  yes: acceptor.close()       close all of acceptors
+
+Whatever the order of the four steps, at least one side sees what the other wrote: no service is
+served by an endpoint that has ended, no news and no address stay behind.
 """
 
 from __future__ import annotations
@@ -26,8 +41,6 @@ from rcg.runtime.control.services import Service
 from rcg.runtime.sleepers import Sleepers, emptied
 from rcg.threads import start_owner
 from rcg.wire.addresses import TcpAddress
-
-__all__ = ["Endpoint", "abandon", "serve"]
 
 _CLOSE_TIMEOUT_S: Final = 5.0  # the endpoint's thread may be in a ``__del__`` that does not return
 
@@ -134,7 +147,6 @@ class Endpoint:
         if self._pid != os.getpid():
             return False
         self._services[service.service_id] = service
-        # The thread sets this first and looks at `_services` then: one of the two sees the other.
         if self._is_ending:
             self.abandon_service(service)
             return False
@@ -185,8 +197,7 @@ class Endpoint:
     def notify(self, service: Service) -> None:
         """Have the thread look at a service."""
         self._news.append(service)
-        # The thread sets this first and empties the queue then: one of the two sees the other. What
-        # stayed there would keep the service, with its memory, until garbage is collected.
+        # What stayed there would keep the service, with its memory, until garbage is collected.
         if self._is_over:
             self._news.clear()
         self._connections.ring()

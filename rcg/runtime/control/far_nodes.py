@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rcg.options import Deadline
 from rcg.runtime.control.services import Peer
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.recordings import Recorded
@@ -34,8 +35,6 @@ from rcg.wire.messages import (
     RecordEvents,
     ToMember,
 )
-
-__all__ = ["FarMember", "FarNode", "FarNodes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,21 @@ class FarNodes:
     Args:
         nodes: These nodes.
         sleepers: Woken when something has arrived.
+        notify: Has the endpoint's thread call ``look``.
+        is_over: Whether nobody will answer, or this thread must not wait for it.
     """
 
-    def __init__(self, nodes: Sequence[FarNode], sleepers: Sleepers) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[FarNode],
+        sleepers: Sleepers,
+        notify: Callable[[], None],
+        is_over: Callable[[], bool],
+    ) -> None:
         self._nodes = {node.name: node for node in nodes}
         self._sleepers = sleepers
+        self._notify = notify
+        self._is_over = is_over
         self._home = {member: node.name for node in nodes for member in node.members}
         self.links: dict[str, Peer] = {}
         self.addresses: dict[str, str] = {}  # of the hosts' endpoints, over TCP
@@ -118,71 +127,65 @@ class FarNodes:
         """Return the process that hosts a node."""
         return self._nodes[name].members[0]
 
-    def missing(self) -> list[str]:
-        """Return the nodes whose hosts have not joined."""
-        return [name for name in self._nodes if name not in self._joined]
+    def wait_joined(self, deadline: Deadline) -> list[str]:
+        """Wait until the hosts of all nodes have joined; returns those that have not."""
 
-    def snapshots(
-        self, notify: Callable[[], None], timeout_s: float, is_over: Callable[[], bool]
-    ) -> list[Snapshot]:
+        def missing() -> list[str]:
+            return [name for name in self._nodes if name not in self._joined]
+
+        self._sleepers.wait(lambda: not missing() or self._is_over(), deadline.remaining_s())
+        return missing()
+
+    def snapshots(self, timeout_s: float) -> list[Snapshot]:
         """Return what each node does; those that do not answer in time as they were last seen.
 
         Args:
-            notify: Has the endpoint's thread send the question.
             timeout_s: How long to wait for answers; 0 asks nobody.
-            is_over: Whether nobody will answer.
         """
-        if timeout_s and self.links and not is_over():
+        if timeout_s and self.links and not self._is_over():
             number = next(self._numbers)
             self._asked.append(number)
-            notify()
-            self._sleepers.wait(lambda: is_over() or self._have_answered(number), timeout_s)
+            self._notify()
+            self._wait_answered(number, timeout_s)
         return list(self._snapshots.values())
 
-    def end(self, notify: Callable[[], None], *, is_closed: bool, culprit: str = "") -> None:
+    def end(self, *, is_closed: bool, culprit: str = "") -> None:
         """End every wait on these nodes; returns at once."""
         if self._nodes:
             self._wanted.append(EndNode(is_closed=is_closed, culprit=culprit))
-            notify()
+            self._notify()
 
     def new_recording(self) -> int:
         """Return the number of a recording that is about to begin."""
         return next(self._numbers)
 
-    def record(
-        self,
-        recording: int,
-        notify: Callable[[], None],
-        most: int,
-        timeout_s: float,
-        is_over: Callable[[], bool],
-    ) -> None:
+    def record(self, recording: int, most: int, timeout_s: float) -> None:
         """Keep all events of these nodes from now on, until ``events`` or ``drop``.
 
-        It waits until the hosts have begun, for ``timeout_s`` at most.
+        Args:
+            recording: Its number, from ``new_recording``.
+            most: How many are kept of each node.
+            timeout_s: How long to wait until the hosts have begun.
         """
         self._events[recording] = []
-        if self.links and not is_over():
+        if self.links and not self._is_over():
             self._wanted.append(RecordEvents(number=recording, most=most))
-            notify()
-            self._sleepers.wait(lambda: is_over() or self._have_answered(recording), timeout_s)
+            self._notify()
+            self._wait_answered(recording, timeout_s)
 
-    def drop(self, recording: int, notify: Callable[[], None]) -> None:
+    def drop(self, recording: int) -> None:
         """End a recording, if it goes on; nobody wants its events."""
         if self._events.pop(recording, None) is not None:
             self._wanted.append(AskEvents(number=next(self._numbers), recording=recording))
-            notify()
+            self._notify()
 
-    def _have_answered(self, number: int) -> bool:
-        return all(self._answered[name] >= number for name in self.links.copy())
+    def _wait_answered(self, number: int, timeout_s: float) -> None:
+        def have_answered() -> bool:
+            return all(self._answered[name] >= number for name in self.links.copy())
 
-    def events(
-        self,
-        notify: Callable[[], None],
-        recording: int,
-        timeout_s: float,
-        is_over: Callable[[], bool],
-    ) -> list[Recorded]:
+        self._sleepers.wait(lambda: self._is_over() or have_answered(), timeout_s)
+
+    def events(self, recording: int, timeout_s: float) -> list[Recorded]:
         """Return the events of a recording, which ends; or with 0 the newest of each process.
 
         Those of a node that is gone, or does not send anything for ``timeout_s``, are missing.
@@ -191,14 +194,17 @@ class FarNodes:
         self._events[number] = []
         self._pending[number] = set(self.links.copy())
         try:
-            if self._pending[number] and not is_over():
+            if self._pending[number] and not self._is_over():
                 self._wanted.append(AskEvents(number=number, recording=recording))
-                notify()
+                self._notify()
             seen = -1
-            while self._pending[number] and seen < len(self._events[number]) and not is_over():
+            while (
+                self._pending[number] and seen < len(self._events[number]) and not self._is_over()
+            ):
                 seen = len(self._events[number])
                 self._sleepers.wait(
-                    lambda: not self._pending[number] & self.links.keys() or is_over(), timeout_s
+                    lambda: not self._pending[number] & self.links.keys() or self._is_over(),
+                    timeout_s,
                 )
                 self._pending[number] &= self.links.keys()
             return _joined([*self._events.get(recording, ()), *self._events[number]])

@@ -13,15 +13,13 @@ So a signal handler or ``__del__`` may use the graph at any point.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import itertools
 import os
 import secrets
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 
 from rcg.channels.crossing import Gate
 from rcg.error_text import shielding
@@ -34,16 +32,12 @@ from rcg.runtime.control import endpoint
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.far_nodes import FarMember, FarNode, FarNodes
 from rcg.runtime.control.listeners import Refusals
-from rcg.runtime.control.members import accept_link, refuse, welcome
+from rcg.runtime.control.members import Member, Members, accept_link, refuse, send_all, welcome
 from rcg.runtime.control.questions import Questions
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
-from rcg.runtime.node.recordings import Recorded
-from rcg.runtime.node.snapshot import Snapshot
-from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.runtime.sleepers import Sleepers
 from rcg.threads import start_thread
-from rcg.trace.clocks import now_ns
-from rcg.trace.model import Clock
 from rcg.wire import codec
 from rcg.wire.addresses import TcpAddress
 from rcg.wire.liveness import Ending, How
@@ -51,7 +45,6 @@ from rcg.wire.messages import (
     AddValue,
     AskReport,
     Broken,
-    CloseGroups,
     Done,
     EventsHere,
     Failed,
@@ -68,7 +61,6 @@ from rcg.wire.messages import (
     Opening,
     OpenLink,
     Prepared,
-    ProfileTorch,
     SetValue,
     Stop,
     Stopped,
@@ -79,18 +71,15 @@ from rcg.wire.messages import (
 from rcg.wire.packets import UNREACHABLE
 from rcg.wire.sockets import Connection
 
-__all__ = ["GraphControl"]
-
+_T = TypeVar("_T")
 _log = Log()
-
-Member = Peer | FarMember
 
 # How the connection to a host ends that cannot be reached any more. If its process ends, the kernel
 # of its node closes or resets the connection.
 _CUTS: Final = frozenset(
     [UNREACHABLE, *map(os.strerror, (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN))]
 )
-# After this long without the news of a death, a lost connection between nodes is the cause itself.
+# If no death is reported by then, a lost connection between nodes is the cause itself.
 _DOUBT_S: Final = 2.0
 # The ending of a loop that ended without a request to stop and without an error.
 _UNASKED: Final = Ending(How.FAILED, "it ended without a request to stop")
@@ -121,28 +110,18 @@ class GraphControl:
     ) -> None:
         self.service_id = graph_id
         self.secret = secrets.token_hex(16)
-        self.processes = processes
-        self.pids: dict[str, int] = {}
-        self.prepared: set[str] = set()  # those that have opened their communicator groups
-        self.gone: dict[str, Ending] = {}  # ended without a request to stop
-        self.gone_ns: dict[str, int] = {}  # and when that was detected
         self._descriptors_for = descriptors_for
         self._on_gone = on_gone
         self._on_client = on_client
         self._sleepers = Sleepers()
-        self.nodes = FarNodes(far_nodes, self._sleepers)
+        self.members = Members(processes, self._sleepers)
+        notify = _weak(self._notify, None)
+        self.nodes = FarNodes(far_nodes, self._sleepers, notify, _weak(self._must_not_wait, True))
+        self.questions = Questions(self._sleepers, notify, _weak(self._expected, set()))
         self._gate: tuple[Gate, Sequence[str]] | None = None
         self._doubts: dict[str, str] = {}  # connections between nodes that ended, by their sender
-        self._questions = Questions(self._sleepers)
-        self._torch_numbers = itertools.count(1)
-        self._torch_asked: deque[ProfileTorch] = deque()  # requests that are to be sent
-        self._torch_told: dict[str, tuple[int, str]] = {}  # the last answer of each member
-        self._members: dict[str, Member] = {}  # whose loops run; of the endpoint's thread
         self._stores = Stores()
-        self._done: dict[str, Member] = {}  # those that wait for others to close their groups
-        self._may_all_be_done = False  # since somebody looked
-        self._over: set[str] = set()
-        self._has_told_stop = False
+        self._has_sent_stop = False
         self._is_stopping = False
         self._is_closed = False
         self.tcp_address: TcpAddress | None = None  # where other nodes reach the endpoint
@@ -177,67 +156,23 @@ class GraphControl:
         """Accept connections for frames from these processes of other nodes."""
         self._gate = gate, senders
 
-    def wait_nodes(self, deadline: Deadline) -> list[str]:
-        """Wait until the hosts of all other nodes have joined; returns those that have not."""
-        self._sleepers.wait(
-            lambda: not self.nodes.missing() or self._is_closed, deadline.remaining_s()
-        )
-        return self.nodes.missing()
-
-    def snapshots(self, timeout_s: float) -> list[Snapshot]:
-        """Return what the processes of other nodes do, or did when they were last seen."""
-        if self.serves_here:
-            timeout_s = 0.0
-        return self.nodes.snapshots(self._notify, timeout_s, lambda: self._is_closed)
-
-    def end_nodes(self, *, is_closed: bool, culprit: str = "") -> None:
-        """End every wait on the other nodes; returns at once."""
-        self.nodes.end(self._notify, is_closed=is_closed, culprit=culprit)
-
-    def record_nodes(self, recording: int, most: int, timeout_s: float) -> None:
-        """Keep all events of other nodes from now on.
-
-        Args:
-            recording: The number of the recording, from ``nodes.new_recording``.
-            most: How many are kept of each node.
-            timeout_s: How long to wait until they have begun.
-        """
-        if self.serves_here:
-            timeout_s = 0.0
-        self.nodes.record(recording, self._notify, most, timeout_s, lambda: self._is_closed)
-
-    def drop_recording(self, recording: int) -> None:
-        """End a recording of other nodes, if it goes on."""
-        self.nodes.drop(recording, self._notify)
-
-    def events_of_nodes(self, recording: int, timeout_s: float) -> list[Recorded]:
-        """Return the events that other nodes have recorded, or with 0 their newest.
-
-        Args:
-            recording: Its number; it ends.
-            timeout_s: How long to wait for a node that sends nothing.
-        """
-        if self.serves_here:
-            return []
-        return self.nodes.events(self._notify, recording, timeout_s, lambda: self._is_closed)
-
     def link_lost(self, process: str, node: str, text: str) -> None:
         """Note that a connection over which frames of a process go to a node has ended.
 
-        Mostly a process of the graph has died, which is told at the same time in other ways. If
-        nothing of the kind is heard for a while, the connection itself is the cause.
+        Mostly a process of the graph has died, which is reported at the same time in other ways. If
+        no death is reported for a while, the connection itself is the cause.
         """
-        if self._was_told() or self.gone:
+        if self._is_ending or self.members.gone:
             return
-        told = f"{text}: {process} -> {node}"
+        text = f"{text}: {process} -> {node}"
         if process == DRIVER:  # the driver has not left its graph, so it is the other end
             process = self.nodes.host_of(node)
-        timer = threading.Timer(_DOUBT_S, self._doubt, (process, told))
+        timer = threading.Timer(_DOUBT_S, self._doubt, (process, text))
         timer.daemon = True
         try:
             start_thread(timer, "to wait for the news of a death")
         except OutOfThreads:
-            self._doubt(process, told)
+            self._doubt(process, text)
 
     def _doubt(self, process: str, text: str) -> None:
         self._doubts[process] = text
@@ -262,7 +197,7 @@ class GraphControl:
         return self._endpoint.refusals()
 
     def stop(self) -> None:
-        """Tell every member to stop; returns at once."""
+        """Ask every member to stop; returns at once."""
         self._is_stopping = True
         self._notify()
 
@@ -274,79 +209,19 @@ class GraphControl:
         """
         return self._served_by is not None and self._served_by.serves_here
 
-    @property
-    def over(self) -> frozenset[str]:
-        """The members whose loops have ended, however."""
-        return frozenset(self._over)
-
     def wait_stopped(self, deadline: Deadline) -> list[str]:
         """Wait until every member's loop has ended; returns those that have not by then.
 
-        Those that only wait for others to close their groups are not named. Once the control is
-        closed it hears of no end, and waits for none.
+        Once the control is closed it hears of no end, and waits for none.
         """
-        expected = set(self.processes)
         self._sleepers.wait(
-            lambda: self._over >= expected or self._is_closed, deadline.remaining_s()
+            lambda: self.members.are_all_over or self._is_closed, deadline.remaining_s()
         )
-        late = expected - self._over
-        return [] if self._is_closed else sorted(late - set(self._done)) or sorted(late)
-
-    def ask_where(self, timeout_s: float) -> dict[str, list[str]]:
-        """Return the stack of the user's method that each live member is in, [] for none.
-
-        Members that do not answer within ``timeout_s`` are missing: they are stopped, or code that
-        they run does not let Python go on.
-        """
-        if self._is_closed or not timeout_s or self.serves_here:
-            return {}
-
-        def is_missing(answers: dict[str, list[str]]) -> bool:
-            return not self._is_closed and not set(self.pids) - self._over <= answers.keys()
-
-        return self._questions.ask(self._notify, is_missing, timeout_s)
-
-    def profile_torch(self, is_on: bool, timeout_s: float) -> dict[str, str]:
-        """Have each live member run torch's profiler, or stop it and record its events.
-
-        Args:
-            is_on: Whether it is to run.
-            timeout_s: How long to wait for the members.
-
-        Returns:
-            What is in the way, by member; those that have not answered are among them.
-        """
-        if self._is_closed or self.serves_here:
-            return {}
-        number = next(self._torch_numbers)
-        self._torch_asked.append(ProfileTorch(number=number, is_on=is_on))
-        self._notify()
-
-        def late() -> set[str]:
-            done = {each for each, (told, _) in self._torch_told.copy().items() if told >= number}
-            return set() if self._is_closed else set(self.pids) - self._over - done
-
-        self._sleepers.wait(lambda: not late(), timeout_s)
-        found = dict.fromkeys(late(), f"it has not answered after {timeout_s:g} s")
-        for process, (told, trouble) in self._torch_told.copy().items():
-            if told >= number and trouble:
-                found[process] = trouble
-        return found
-
-    def clocks(self, timeout_s: float) -> dict[str, Clock]:
-        """Return how each member's clock relates to ours; those that do not tell are missing.
-
-        Members that read the same clock as we do are not asked.
-
-        Args:
-            timeout_s: How long the others may take to answer.
-        """
-        return self._questions.clocks(self.ask_where, timeout_s)
+        return [] if self._is_closed else self.members.late()
 
     def forget(self, processes: Sequence[str]) -> None:
         """Do not wait for these: they never connected, or were killed."""
-        self._over.update(processes)
-        self._sleepers.wake()
+        self.members.forget(processes)
         self._notify()
 
     def close(self) -> None:
@@ -360,32 +235,40 @@ class GraphControl:
         if self._served_by is not None:
             self._served_by.notify(self)
 
+    def _must_not_wait(self) -> bool:
+        """Whether no peer will answer, or this thread is the one that hears the answers."""
+        return self._is_closed or self.serves_here
+
+    def _expected(self) -> set[str]:
+        """Return the members that may answer a question of this thread."""
+        return set() if self._must_not_wait() else self.members.pids.keys() - self.members.over
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether members have been asked to stop."""
+        return self._is_stopping or self._is_closed
+
     # --- called by the endpoint's thread
 
     @property
     def is_over(self) -> bool:
         """Whether there is nothing left to hear. Any thread."""
-        return self._is_closed or (self._is_stopping and self._over >= set(self.processes))
+        return self._is_closed or (self._is_stopping and self.members.are_all_over)
 
     def look(self) -> None:
         """Send the requests of other threads."""
         self.nodes.look()
-        while self._doubts and not self._was_told() and not self.gone:
+        while self._doubts and not self._is_ending and not self.members.gone:
             process, text = self._doubts.popitem()
             self._leave(process, Ending(How.UNREACHABLE, text))
-        question = self._questions.take_question()
-        if question is not None:
-            self._tell_members(question)
-        for request in emptied(self._torch_asked):
-            self._tell_members(request)
+        for question in self.questions.take_questions():
+            self.members.send(question)
         if self._is_stopping:
             self._stores.end()
-        if self._is_stopping and not self._has_told_stop:
-            self._has_told_stop = True
-            self._tell_members(Stop())
-        if self._may_all_be_done and self.prepared <= self._over | self._done.keys():
-            self._may_all_be_done = False
-            self._tell(self._done.values(), CloseGroups())
+        if self._is_stopping and not self._has_sent_stop:
+            self._has_sent_stop = True
+            self.members.send(Stop())
+        self.members.close_groups()
 
     def lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended, or its loop; or the link of a node."""
@@ -400,105 +283,99 @@ class GraphControl:
         where = f"node {node.name} at {self.nodes.addresses[node.name]}"
         why = f"{ending.why}, {where}" if ending.why else where
         for process in node.members:
-            if process in self._members:
+            if process in self.members.running:
                 self._leave(process, Ending(how, why))
-            self._mark_over(process)
+            self.members.note_over(process)
             how = How.UNREACHABLE  # nothing is known of those whom the host served
 
     def _leave(self, process: str, ending: Ending) -> None:
         """A member is gone, or its loop has failed."""
-        if self._members.pop(process, None) is None:
+        if self.members.running.pop(process, None) is None:
             return
         self._stores.end()
         try:
-            if not self._was_told():
-                self.gone_ns[process] = now_ns()
-                self.gone[process] = ending
+            if not self._is_ending:
+                self.members.note_gone(process, ending)
                 self._on_gone(process, ending)
-                self._tell_members(Broken())
+                self.members.send(Broken())
         finally:
-            self._mark_over(process)
+            self.members.note_over(process)
 
     def fail(self, why: str) -> None:
         """Count all members as gone."""
-        for peer in list(self._members.values()):
+        for process in list(self.members.running):
             with shielding():
-                self._leave(peer.name, Ending(How.FAILED, why))
+                self._leave(process, Ending(How.FAILED, why))
         self.released()
 
     def released(self) -> None:
         """Nothing will be heard any more."""
         self._is_closed = True
         self._stores.end()
-        self._members.clear()
-        self._done.clear()
+        self.members.clear()
         self._sleepers.wake()
 
     # --- the endpoint's thread: handlers of messages
 
     def _welcome(self, peer: Peer, hello: Hello) -> bool:
         process = hello.process
-        if process not in self.processes or process in self.pids:
+        if not self.members.may_join(process):
             return False
         if peer.is_remote:  # its node has shared memory of its own
             return False
         if not welcome(peer, self._descriptors_for(process)):
             return False
-        if self._has_told_stop:
-            with contextlib.suppress(OSError):
-                peer.send(Stop())
         peer.name = process
         self._take_in(peer, hello)
         return True
 
     def _take_in(self, member: Member, hello: Hello) -> None:
-        self._members[member.name] = member
-        self._questions.know_clock(member.name, hello.clock)
-        self.pids[member.name] = member.pid
+        if self._has_sent_stop:
+            send_all([member], Stop())
+        self.questions.know_clock(member.name, hello.clock)
+        self.members.join(member)
 
     def _join_node(self, peer: Peer, opening: JoinNode) -> bool:
         return not self._is_stopping and self.nodes.join(peer, opening)
 
-    def _from_member(self, peer: Peer, told: FromMember) -> bool:
+    def _from_member(self, peer: Peer, quoted: FromMember) -> bool:
         """Handle what a member of another node says."""
-        if not self.nodes.is_home(peer, told.process):
-            raise ValueError(f"{told.process} is not on its node")
-        message = codec.decode(told.text.encode())
+        if not self.nodes.is_home(peer, quoted.process):
+            raise ValueError(f"{quoted.process} is not on its node")
+        message = codec.decode(quoted.text.encode())
         if isinstance(message, Hello):
-            if told.process in self.pids or told.process not in self.processes:
-                raise ValueError(f"{told.process} has joined already")
-            member = FarMember(told.process, told.pid, peer)
-            self._take_in(member, message)
-            if self._has_told_stop:
-                self._tell([member], Stop())
+            if not self.members.may_join(quoted.process):
+                raise ValueError(f"{quoted.process} has joined already")
+            self._take_in(FarMember(quoted.process, quoted.pid, peer), message)
             return True
         handler = self._FROM_FAR.get(type(message))
         if handler is None:
             raise ValueError("it is not expected of a member")
-        member = FarMember(told.process, told.pid, peer)
+        member = FarMember(quoted.process, quoted.pid, peer)
         handler(self, member, message)
         return True
 
-    def _member_lost(self, peer: Peer, told: MemberLost) -> bool:
-        if not self.nodes.is_home(peer, told.process) or told.how not in How.__members__:
-            raise ValueError(f"{told.process} is not on its node")
-        self._leave(told.process, Ending(How[told.how], told.why))
-        self._mark_over(told.process)
+    def _member_lost(self, peer: Peer, message: MemberLost) -> bool:
+        if not self.nodes.is_home(peer, message.process) or message.how not in How.__members__:
+            raise ValueError(f"{message.process} is not on its node")
+        self._leave(message.process, Ending(How[message.how], message.why))
+        self.members.note_over(message.process)
         return True
 
-    def _link_lost(self, peer: Peer, told: LinkLost) -> bool:
-        is_own = self._members.get(told.process) is peer  # of a member on this node
-        if not is_own and told.node != peer.name and not self.nodes.is_home(peer, told.process):
-            raise ValueError(f"{told.process} is not on its node")
-        self.link_lost(told.process, told.node, told.text)
+    def _link_lost(self, peer: Peer, message: LinkLost) -> bool:
+        process = message.process
+        is_own = self.members.running.get(process) is peer  # of a member on this node
+        if not is_own and message.node != peer.name and not self.nodes.is_home(peer, process):
+            raise ValueError(f"{process} is not on its node")
+        self.link_lost(process, message.node, message.text)
         return True
 
-    def _node_here(self, peer: Peer, told: NodeHere) -> bool:
-        self.nodes.hear(peer, told)
+    def _node_here(self, peer: Peer, message: NodeHere) -> bool:
+        self.nodes.hear(peer, message)
         return True
 
-    def _events_here(self, peer: Peer, told: EventsHere) -> bool:
-        self.nodes.take_events(peer, told, bytes(peer.body))
+    def _events_here(self, peer: Peer, message: EventsHere) -> bool:
+        self.nodes.take_events(peer, message, bytes(peer.body))
         return True
 
     def _open_link(self, peer: Peer, opening: OpenLink) -> bool:
@@ -525,29 +402,27 @@ class GraphControl:
         return False
 
     def _hear(self, peer: Member, answer: Here) -> bool:
-        self._questions.hear(peer.name, answer)
+        self.questions.hear(peer.name, answer)
         return True
 
     def _torch_profiled(self, peer: Member, answer: TorchProfiled) -> bool:
-        self._torch_told[peer.name] = answer.number, answer.trouble
-        self._sleepers.wake()
+        self.questions.hear_torch(peer.name, answer)
         return True
 
     def _prepared(self, peer: Member, _: Prepared) -> bool:
-        self.prepared.add(peer.name)
+        self.members.prepared.add(peer.name)
         return True
 
     def _on_done(self, peer: Member, _: Done) -> bool:
-        self._done[peer.name] = peer
-        self._may_all_be_done = True
+        self.members.note_done(peer)
         return True
 
     def _stopped(self, peer: Member, _: Stopped) -> bool:
         # Unasked only the poison that follows the first failure may end a loop.
-        if not self._was_told() and not self.gone:
+        if not self._is_ending and not self.members.gone:
             self._leave(peer.name, _UNASKED)
-        self._members.pop(peer.name, None)
-        self._mark_over(peer.name)
+        self.members.running.pop(peer.name, None)
+        self.members.note_over(peer.name)
         return False
 
     def _failed(self, peer: Member, message: Failed) -> bool:
@@ -590,22 +465,16 @@ class GraphControl:
         **dict.fromkeys((SetValue, GetValue, HasValues, AddValue), _use_store),
     }
 
-    # --- the endpoint's thread: the rest
 
-    def _tell_members(self, message: Message) -> None:
-        self._tell(self._members.values(), message)
+def _weak(method: Callable[[], _T], otherwise: _T) -> Callable[[], _T]:
+    """Return a call of a method that does not keep its object alive.
 
-    def _tell(self, peers: Iterable[Member], message: Message) -> None:
-        for peer in peers:
-            with contextlib.suppress(OSError):  # also one that is stopped and does not read
-                peer.send(message)
+    A cycle would keep a graph, with its memory, until garbage is collected.
+    """
+    reference = weakref.WeakMethod(method)
 
-    def _was_told(self) -> bool:
-        """Return whether members have been asked to stop."""
-        return self._is_stopping or self._is_closed
+    def call() -> _T:
+        found = reference()
+        return otherwise if found is None else found()
 
-    def _mark_over(self, process: str) -> None:
-        self._over.add(process)
-        self._done.pop(process, None)
-        self._may_all_be_done = True
-        self._sleepers.wake()
+    return call

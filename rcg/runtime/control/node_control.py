@@ -66,8 +66,6 @@ from rcg.wire.messages import (
 )
 from rcg.wire.packets import PacketStream
 
-__all__ = ["NodeControl", "note_sender"]
-
 _log = Log()
 
 _controls: Final[weakref.WeakValueDictionary[str, NodeControl]] = weakref.WeakValueDictionary()

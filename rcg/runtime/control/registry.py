@@ -10,8 +10,6 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["Follower", "Registered", "add", "ended", "find", "follow", "live"]
-
 
 class Registered(Protocol):
     """A compiled graph, as the registry sees it."""

@@ -19,8 +19,6 @@ from rcg.wire.messages import Message
 from rcg.wire.packets import PacketStream
 from rcg.wire.sockets import Connection
 
-__all__ = ["Handler", "Peer", "Service"]
-
 
 class Peer:
     """A connection whose first message named a service, and proved that it may use it.

@@ -83,7 +83,7 @@ def gather(
         for actor in [a for a, ref in pending.items() if ref in ready]:
             answers[actor] = answer_of(actor, pending.pop(actor), named)
         if pending and session is not None:
-            gone = set(map(session.plan.host_of, session.control.gone.copy()))
+            gone = set(map(session.plan.host_of, session.control.members.gone.copy()))
             if gone - set(pending):  # one that has not answered says itself what is wrong
                 session.check_running()
         names = ", ".join(map(named.name, pending))

@@ -240,7 +240,9 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
         registry.add(engine)
         return graph
     except BaseException:
-        session.control.forget(sorted(set(session.control.processes) - set(session.control.pids)))
+        session.control.forget(
+            sorted(set(session.control.members.processes) - set(session.control.members.pids))
+        )
         session.close(timeout_s=5.0)
         session.close_nowait()  # also if a loop has not ended
         raise
@@ -289,7 +291,7 @@ def _wait_prepared(session: Session, named: Named, deadline: Deadline) -> None:
         ChannelTimeout: Some have not; the text names them.
     """
     expected = {member for group in session.plan.groups for member in group.members}
-    while missing := sorted(expected - session.control.prepared):
+    while missing := sorted(expected - session.control.members.prepared):
         session.check_running()
         if deadline.expired:
             actors = dict.fromkeys(map(session.plan.host_of, missing))
@@ -319,7 +321,7 @@ def _wait_connected(
 
 def _not_connected(session: Session, calls: Mapping[str, Any]) -> list[str]:
     """Return the actors of these calls that have a program which is not connected yet."""
-    left = set(session.control.processes) - set(session.control.pids)
+    left = set(session.control.members.processes) - set(session.control.members.pids)
     return sorted(calls.keys() & set(map(session.plan.host_of, left)))
 
 

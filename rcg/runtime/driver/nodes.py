@@ -87,7 +87,7 @@ def open_nodes(session: Session, bindings: Bindings, deadline: Deadline) -> Host
         )
         calls[actor] = cluster.submit(handle, open_node, spec)
     answers = gather(calls, Named(bindings), deadline, "host their nodes")
-    late = control.wait_nodes(deadline)
+    late = control.nodes.wait_joined(deadline)
     if late:
         raise ChannelTimeout(
             f"compile() waited {deadline.timeout_s:g} s for the hosts of {', '.join(late)}",

@@ -128,7 +128,7 @@ class Session:
             patience_s: How long to wait for other nodes; those that do not answer are returned as
                 they were last seen. With 0 nobody is asked.
         """
-        return [self.node, *self.control.snapshots(patience_s)]
+        return [self.node, *self.control.nodes.snapshots(patience_s)]
 
     def _calls_of_control(
         self,
@@ -216,7 +216,7 @@ class Session:
         self.node.end_broken(process)  # the first death counts
         if ending.how is not How.FAILED and process in self.node.layout.members:
             self.node.forget(process)  # a process that lives releases its claims itself
-        self.control.end_nodes(is_closed=False, culprit=process)
+        self.control.nodes.end(is_closed=False, culprit=process)
         _call_each(self._on_end)
 
     # --- errors
@@ -300,7 +300,7 @@ class Session:
                 each for each in activities([view], self.plan) if each.process == process
             )
             text = f"{activity.op}, execution {activity.execution}"
-            gone_ns = self.control.gone_ns.get(process)
+            gone_ns = self.control.members.gone_ns.get(process)
             if gone_ns is not None and isinstance(view, Snapshot):
                 text += f", {time_text(max(0, gone_ns - view.taken_ns))} before that"
             return text
@@ -312,10 +312,10 @@ class Session:
         Args:
             patience_s: How long to wait for the stacks of live processes; 0 asks for none.
         """
-        stacks = self.control.ask_where(patience_s)
+        stacks = self.control.questions.ask_where(patience_s)
         nodes = self.views(patience_s)
         memory = [node.memory() for node in nodes]
-        gone = self.control.gone.copy()
+        gone = self.control.members.gone.copy()
         return Report(
             graph_id=self.graph_id,
             state="closed" if self._is_closed else "broken" if gone else "running",
@@ -325,7 +325,7 @@ class Session:
                     self.plan,
                     stacks=stacks,
                     dead={each for each in gone if gone[each].how in (How.DIED, How.LEFT)},
-                    ended=self.control.over,
+                    ended=self.control.members.over,
                 )
             ),
             backlogs=tuple(backlogs(nodes, self.plan)),
@@ -423,7 +423,7 @@ class Session:
             return False
         self.control.stop()  # first, or a loop that the poison ends would seem to end unasked
         self.node.end_closed()
-        self.control.end_nodes(is_closed=True)
+        self.control.nodes.end(is_closed=True)
         _call_each(self._on_end)
         _call_each(self._on_close)
         return True
@@ -440,8 +440,8 @@ class Session:
             return  # they ended with the cluster
         pids = {
             pid
-            for process, pid in self.control.pids.items()
-            if process in self.node.layout.members and process not in self.control.gone
+            for process, pid in self.control.members.pids.items()
+            if process in self.node.layout.members and process not in self.control.members.gone
         }
         pidfds: list[Descriptor] = []
         with contextlib.suppress(OSError):  # of the others the end is not waited for

@@ -270,15 +270,15 @@ class _Recording:
         control = session.control
         self._far = control.nodes.new_recording()
         # Ctrl-C may come before anybody has this, or nobody stops it.
-        weakref.finalize(self, control.drop_recording, self._far).atexit = False
-        control.record_nodes(self._far, most, _LOOK_TIMEOUT_S)
+        weakref.finalize(self, control.nodes.drop, self._far).atexit = False
+        control.nodes.record(self._far, most, _LOOK_TIMEOUT_S)
         self._found: list[Recorded] | None = None
 
     def profile_torch(self, is_on: bool) -> None:
         """Start torch's profiler in the actors, or stop it; warns where it does not run."""
         if is_on != self._has_torch:
             self._has_torch = is_on
-            trouble = self._session.control.profile_torch(is_on, _TORCH_TIMEOUT_S)
+            trouble = self._session.control.questions.profile_torch(is_on, _TORCH_TIMEOUT_S)
             for process, why in sorted(trouble.items()):
                 warn_user(
                     f"the profile has no events of torch's in {self._session.plan.label(process)}: "
@@ -296,7 +296,7 @@ class _Recording:
             self._opened = opened if self._opened is None else self._opened
         self._recording.stop()
         if self._found is None:
-            self._found = self._session.control.events_of_nodes(self._far, _EVENTS_TIMEOUT_S)
+            self._found = self._session.control.nodes.events(self._far, _EVENTS_TIMEOUT_S)
 
     def graph(self, end_ns: int) -> GraphTrace:
         """Return the events recorded until a point in time."""
@@ -326,7 +326,7 @@ def newest(session: RecordedGraph) -> Trace:
     """Return the content of the flight recorder of a graph: the newest 4096 events per process."""
     end_ns, began = now_ns(), time.time()
     opened = _open_ops(session)
-    far = session.control.events_of_nodes(0, _EVENTS_TIMEOUT_S)
+    far = session.control.nodes.events(0, _EVENTS_TIMEOUT_S)
     found = [*newest_events(session.node), *far]
     graph = _graph_trace(session, found, opened, end_ns)
     # Begin where the events of all processes begin: the busiest one has no earlier events.
@@ -342,7 +342,7 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
     node = session.node
     specs = session.plan.channels_by_id()
     numbers = {program.process: at for at, program in enumerate(session.plan.programs)}
-    ended = session.control.over - session.control.gone.keys()
+    ended = session.control.members.over - session.control.members.gone.keys()
     found = {}
     for process in node.layout.members:
         now = node.now(process)
@@ -376,7 +376,7 @@ def _open_ops_elsewhere(session: RecordedGraph, ended: Collection[str]) -> dict[
     numbers = {program.process: at for at, program in enumerate(session.plan.programs)}
     specs = session.plan.channels_by_id()
     gates = {gate.id for gate in session.plan.gates}
-    for snapshot in session.control.snapshots(_LOOK_TIMEOUT_S):
+    for snapshot in session.control.nodes.snapshots(_LOOK_TIMEOUT_S):
         for process in snapshot.layout.members:
             now = snapshot.now(process)
             if not now.since_ns or process in ended or process in gates:
@@ -399,8 +399,8 @@ def _graph_trace(
     end_ns: int,
 ) -> GraphTrace:
     """Return the record of each process until a point in time, on the driver's clock."""
-    clocks = {DRIVER: Clock(), **session.control.clocks(_CLOCKS_TIMEOUT_S)}
-    pids = {DRIVER: session.pid, **session.control.pids}
+    clocks = {DRIVER: Clock(), **session.control.questions.clocks(_CLOCKS_TIMEOUT_S)}
+    pids = {DRIVER: session.pid, **session.control.members.pids}
     recorded = {each.process: each for each in found}
     lanes = []
     for process in [program.process for program in session.plan.programs]:
@@ -417,7 +417,7 @@ def _graph_trace(
             op = None if op is None else op.moved(clock.offset_ns)
         events = events[events["start_ns"] < end_ns]
         op = None if op is None or op.since_ns >= end_ns else op
-        died_ns = session.control.gone_ns.get(process)
+        died_ns = session.control.members.gone_ns.get(process)
         if op is not None and died_ns is not None:
             events, op = _with_last(events, op, died_ns), None
         lanes.append(
