@@ -479,7 +479,7 @@ def test_times_of_another_clock_are_told_on_ours(stages, gate, monkeypatch):
         until(lambda: waits_in(graph, "a1", 1))  # what it did before is written down
         ours = graph.trace().graphs[0]
         monkeypatch.setattr(
-            graph._engine.session.control, "clocks", lambda _: {"a0": Clock(-behind, 50)}
+            graph._engine.session.control.questions, "clocks", lambda _: {"a0": Clock(-behind, 50)}
         )
         moved = graph.trace().graphs[0]
         monkeypatch.undo()
