@@ -35,6 +35,7 @@ import os
 import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import starmap
@@ -62,6 +63,7 @@ _MAX_BODIES: Final = 64  # that have begun to arrive
 _MAX_QUEUED_BYTES: Final = 4 << 20  # posted to a peer that does not read
 _LOOK_S: Final = 5.0  # between looks at a socket that takes nothing
 _UNSENT_LOOK_S: Final = 0.5  # between looks at one that has taken all, after some shorter ones
+_TURN_S: Final = 0.001  # between looks whether another thread has sent
 _DONTWAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 _CLOSED: Final = socket.socket()  # what a stream has once its socket is another's
@@ -108,6 +110,7 @@ class PacketStream:
         "__weakref__",
         "_bodies",
         "_data",
+        "_ending",
         "_failure",
         "_has_ended",
         "_is_flushing",
@@ -135,6 +138,7 @@ class PacketStream:
         self._ready: list[_Received] = []  # at most one: nothing is read beyond it
         self._has_ended = False
         self._why = ""  # it was ended here, by whatever thread
+        self._ending: Deadline | None = None  # when no call waits any more
         self._failure: Exception | None = None
         self._queue: deque[_Packet] = deque()
         self._turn: deque[bool] = deque([True])  # empty while somebody sends
@@ -184,6 +188,29 @@ class PacketStream:
         """
         self._peer_timeout_s = peer_timeout_s
         keepalive.keep_alive(self._socket, peer_timeout_s)
+
+    def end_within(self, timeout_s: float) -> None:
+        """Let no call wait for longer from now on. Any thread; returns at once."""
+        self._ending = Deadline(timeout_s)
+
+    def linger(self) -> None:
+        """Wait until the peer has read what was sent and has closed its end: before ``close``.
+
+        Another thread may still be sending a packet. And the kernel drops what the peer has not
+        read if a socket is closed that holds bytes from the peer. Waits as ``end_within`` says.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            while self._queue:
+                if self._drain():
+                    self._wait_for_room(Deadline(None))
+                else:
+                    time.sleep(_TURN_S)
+                    self._check_ending()
+            self._socket.shutdown(socket.SHUT_WR)
+            while True:
+                self._wait(select.POLLIN, Deadline(None))
+                if not self._socket.recv(MAX_MESSAGE_BYTES, _DONTWAIT):
+                    break
 
     def detach(self) -> socket.socket:
         """Return the bare socket, between two packets; this object is closed.
@@ -508,7 +535,7 @@ class PacketStream:
                 except InterruptedError:
                     self._check_cut(limit_s)
         finally:
-            keepalive.restore_limit(self._socket, limit_s)
+            self._restore_limit(limit_s)
 
     def _wait_until_sent(self) -> None:
         """Wait until the kernel has sent all that it took, or there is more for it.
@@ -530,7 +557,21 @@ class PacketStream:
                     raise ConnectionAbortedError(errno.ECONNABORTED, "the connection has ended")
                 look_s = min(2 * look_s, _UNSENT_LOOK_S)
         finally:
+            self._restore_limit(limit_s)
+
+    def _restore_limit(self, limit_s: float) -> None:
+        """Restore the limit of the kernel, unless it has bytes that it cannot send yet.
+
+        With the limit the kernel would end the connection at its next probe. What remains unsent is
+        looked after by ``_leave_rest``.
+        """
+        if not keepalive.has_unsent(self._socket):
             keepalive.restore_limit(self._socket, limit_s)
+
+    def _check_ending(self) -> None:
+        """Raise ConnectionError if no call may wait any more."""
+        if self._ending is not None and self._ending.expired:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the connection was ended here")
 
     def _check_cut(self, limit_s: float) -> None:
         """Raise ConnectionError if the peer is unreachable; who receives learns of it, too."""
@@ -555,8 +596,10 @@ class PacketStream:
         poller = select.poll()
         poller.register(fd, event)
         left = deadline.remaining_s()
-        within = min((each for each in (left, look_s) if each is not None), default=None)
+        ending_s = None if self._ending is None else self._ending.remaining_s()
+        within = min((each for each in (left, look_s, ending_s) if each is not None), default=None)
         if not poller.poll(None if within is None else within * 1000):
+            self._check_ending()
             if left is not None and deadline.expired:
                 raise TimeoutError("timed out")
             if look_s is not None:

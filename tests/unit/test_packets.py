@@ -510,6 +510,25 @@ def test_the_kernel_looks_after_a_connection():
         assert not keepalive.is_cut(ours._socket, 15.0)
 
 
+def test_the_kernel_gets_no_limit_while_it_holds_what_it_cannot_send(monkeypatch):
+    restored = []
+    monkeypatch.setattr(
+        keepalive, "restore_limit", lambda sock, _: restored.append(keepalive.has_unsent(sock))
+    )
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        ours.keep_alive(15.0)
+        ours.is_proven = True
+        ours.settimeout(0.1)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                ours.send(bytes(60_000))
+        assert keepalive.has_unsent(ours._socket)
+        while ours._queue or keepalive.has_unsent(ours._socket):
+            received(theirs)
+        until(lambda: not ours._is_flushing)
+    assert len(restored) >= 2 and not any(restored)
+
+
 @pytest.mark.parametrize("timeout_s", [1, 1.5, 3, 600, 3600])
 def test_the_kernel_takes_every_timeout(timeout_s):
     with stream_pair() as (ours, theirs):

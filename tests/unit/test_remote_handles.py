@@ -21,6 +21,7 @@ from rcg.channels.base import Signal
 from rcg.errors import ChannelBroken, ChannelClosed, ChannelTimeout
 from rcg.runtime.control.joining import join
 from rcg.runtime.remote import handle as handles
+from rcg.runtime.remote.client import Client
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.runtime.remote.owner import ask_report
 from rcg.wire import messages, sockets
@@ -123,15 +124,18 @@ def test_a_teardown_is_told(echoing):
         echoing.handle.execute(1).get(GUARD_S)
 
 
-def test_a_teardown_is_told_while_something_is_being_sent(echoing, monkeypatch):
+@pytest.mark.parametrize("held_up", ["before it is sent", "after it was sent"])
+def test_a_teardown_is_told_while_something_is_being_sent(echoing, monkeypatch, held_up):
+    """The thread that sends has the turn, and other work on the machine holds it up."""
     assert echoing.handle.execute(1).get(GUARD_S) == 1
     known, is_sending = PacketStream._push, threading.Event()
 
     def push(stream: PacketStream) -> bool:
+        found = known(stream) if held_up.startswith("after") else None
         if threading.current_thread().name.startswith(("rcg-results", "rcg-serve")):
             is_sending.set()
-            time.sleep(0.012)
-        return known(stream)
+            time.sleep(0.05)
+        return known(stream) if found is None else found
 
     monkeypatch.setattr(PacketStream, "_push", push)
     echoing.handle.execute(2)
@@ -140,6 +144,25 @@ def test_a_teardown_is_told_while_something_is_being_sent(echoing, monkeypatch):
     until(lambda: echoing.handle._client.error)
     with pytest.raises(ChannelClosed, match="torn down by its owner"):
         echoing.handle.execute(1)
+
+
+def test_a_teardown_is_told_to_a_client_that_is_slow_to_read_a_large_result(echoing, monkeypatch):
+    known = Client._take
+
+    def take(client: Client, received: Any) -> None:
+        if isinstance(received.message, messages.Completed):
+            time.sleep(0.5)
+        known(client, received)
+
+    monkeypatch.setattr(Client, "_take", take)
+    first = echoing.handle.execute(bytes(3 * LARGE_BYTES))
+    second = echoing.handle.execute(bytes(3 * LARGE_BYTES))
+    until(lambda: second.execution)
+    echoing.graph.session.close_nowait()
+    with pytest.raises(ChannelClosed, match="torn down by its owner"):
+        echoing.handle.execute(1).get(GUARD_S)
+    with contextlib.suppress(ChannelClosed):
+        assert len(first.get(GUARD_S)) == 3 * LARGE_BYTES
 
 
 def test_a_connection_that_just_ends_is_no_teardown(echoing):

@@ -12,14 +12,13 @@ import contextlib
 import os
 import socket
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from rcg.descriptors import out_of_descriptors
+from rcg.descriptors import Descriptor, out_of_descriptors
 from rcg.errors import (
     ChannelClosed,
     ExecutionError,
@@ -40,7 +39,6 @@ from rcg.wire.messages import (
     AskReport,
     Completed,
     Execute,
-    Message,
     Opening,
     Ready,
     Rejected,
@@ -53,9 +51,7 @@ from rcg.wire.packets import PacketStream
 from rcg.wire.payloads import PreparedPayloads, open_payloads, send_payloads
 from rcg.wire.sockets import Connection, Received
 
-# How often, and after which pauses, a message that must not wait is sent to one who may read.
-_TRIES: Final = 20
-_TRY_S: Final = 0.001
+_LINGER_S: Final = 5.0  # for a client of another node to read that its graph has ended
 
 
 class Feed(Protocol):
@@ -166,20 +162,26 @@ class _Connection:
         self._is_over = False
         self._seen = 0
         self._num_inputs = len(dag.signature.keys)
-        self._pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
+        # What ends the wait for messages: the end of the client, or on another node this process.
+        # It is closed with the last reference: a thread that hangs up holds one in the meantime.
+        self._ending = (
+            Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            if isinstance(connection, PacketStream)
+            else liveness.pidfd_of(sockets.peer_of(connection)[0])
+        )
 
     def run(self) -> None:
         """Submit the client's executions, until it disconnects or the graph is closed."""
         self._feed.on_close(self._hang_up)
+        thread = threading.Thread(target=self._send_results, name=self._name, daemon=True)
         try:
-            thread = threading.Thread(target=self._send_results, name=self._name, daemon=True)
             try:
                 start_thread(thread, "to send the results of its graph")
             except OutOfThreads as error:
                 sockets.send(self._connection, refusal_of(error))
                 return
             sockets.send(self._connection, Ready())
-            while sockets.wait_for_message(self._connection, self._pidfd.fd):
+            while sockets.wait_for_message(self._connection, self._ending.fd):
                 with sockets.receive(self._connection, 1) as received:
                     if received.message is None:
                         return
@@ -191,8 +193,11 @@ class _Connection:
         finally:
             self._hang_up()
             self._feed.forget_close(self._hang_up)
+            if isinstance(self._connection, PacketStream):  # or the client would not learn why
+                if thread.is_alive():
+                    thread.join(_LINGER_S)
+                self._connection.linger()
             self._connection.close()
-            self._pidfd.close()
 
     def _submit(self, number: int, received: Received) -> None:
         """Execute what a message asks for, and answer.
@@ -235,10 +240,13 @@ class _Connection:
         for _ in emptied(self._open):
             with contextlib.suppress(OSError):
                 if isinstance(self._connection, PacketStream):
-                    # Nothing else tells a process of another node that this one goes on.
-                    _send_soon(self._connection, UnknownGraph())
-            with contextlib.suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)
+                    # Nothing else says to a process of another node that this one goes on.
+                    self._connection.end_within(_LINGER_S)
+                    self._connection.post(sockets.packed(UnknownGraph()))
+                else:
+                    self._connection.shutdown(socket.SHUT_RDWR)
+            if isinstance(self._connection, PacketStream):
+                os.eventfd_write(self._ending.fd, 1)
         with contextlib.suppress(RuntimeError):
             self._feed.interrupt()
 
@@ -300,20 +308,6 @@ class _Connection:
         except BaseException as error:  # noqa: BLE001 - pickling runs users' code
             here = Origin(f"process {os.getpid()}", "", "the graph's owner", os.getpid(), "")
             return encoded_failure(capture(error, here, "(passing its result on)", ref.execution))
-
-
-def _send_soon(connection: Connection, message: Message) -> None:
-    """Send a message unless the other side does not read; another thread may be sending now.
-
-    Raises:
-        OSError: The connection is over, or the other side does not read.
-    """
-    for _ in range(_TRIES):
-        with contextlib.suppress(BlockingIOError):
-            sockets.send(connection, message, may_wait=False)
-            return
-        time.sleep(_TRY_S)
-    sockets.send(connection, message, may_wait=False)
 
 
 def _not_passed(error: OSError | MemoryError, what: str, execution: int | None = None) -> RcgError:
