@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Final
 
+from rcg.error_text import shielded, shortened
 from rcg.frames import warn_user
 
+_MOST_SHOWN: Final = 200  # characters of a wrong value
 _LONGEST_COST_S: Final = 1e6
 
 
@@ -51,7 +53,7 @@ def timeout_from_user(value: object, name: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(
-            f"`{name}` must be a number of seconds, or None for no limit, found {value!r}"
+            f"`{name}` must be a number of seconds, or None for no limit, found {_shown(value)}"
         )
     seconds = float(value)
     if seconds == -1:
@@ -59,7 +61,7 @@ def timeout_from_user(value: object, name: str) -> float | None:
         return None
     if not seconds >= 0:
         raise ValueError(
-            f"`{name}` must be at least 0 seconds, or None for no limit, found {value!r}"
+            f"`{name}` must be at least 0 seconds, or None for no limit, found {_shown(value)}"
         )
     return None if seconds == math.inf else seconds
 
@@ -68,9 +70,9 @@ def choice(*choices: str) -> Kind:
     """Return the kind of an option whose value is one of several words."""
 
     def check(value: object, name: str) -> object:
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             raise ValueError(
-                f"`{name}` must be one of {', '.join(map(repr, choices))}, found {value!r}"
+                f"`{name}` must be one of {', '.join(map(repr, choices))}, found {_shown(value)}"
             )
         return value
 
@@ -85,7 +87,7 @@ def _parse_timeout(text: str, variable: str) -> object:
 
 def _check_count(value: object, name: str, or_none: str = "") -> object:
     if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
-        raise ValueError(f"`{name}` must be a positive integer{or_none}, found {value!r}")
+        raise ValueError(f"`{name}` must be a positive integer{or_none}, found {_shown(value)}")
     return int(value)
 
 
@@ -105,7 +107,7 @@ def _parse_count_or_none(text: str, variable: str) -> object:
 
 def _check_flag(value: object, name: str) -> object:
     if not isinstance(value, bool):
-        raise TypeError(f"`{name}` must be True or False, found {value!r}")
+        raise TypeError(f"`{name}` must be True or False, found {_shown(value)}")
     return value
 
 
@@ -116,13 +118,17 @@ def _parse_flag(text: str, variable: str) -> object:
 
 
 def _check_flag_or_auto(value: object, name: str) -> object:
-    if value != "auto" and not isinstance(value, bool):
-        raise TypeError(f"`{name}` must be True, False or 'auto', found {value!r}")
+    if not isinstance(value, bool) and not (isinstance(value, str) and value == "auto"):
+        raise TypeError(f"`{name}` must be True, False or 'auto', found {_shown(value)}")
     return value
 
 
 def _parse_flag_or_auto(text: str, variable: str) -> object:
     return "auto" if text.lower() == "auto" else _parse_flag(text, variable)
+
+
+def _shown(value: object) -> str:
+    return shortened(shielded(repr, value, otherwise=type(value).__name__), _MOST_SHOWN)
 
 
 def _whole(text: str, variable: str) -> float:

@@ -397,7 +397,7 @@ _PROGRESS: Final = "RCG_PROGRESS"
 _OTHERS: Final = (PORT_RANGE, PEER_TIMEOUT, _PROGRESS, "RCG_WERROR")
 
 _USE_TLS: Final = "RAY_USE_TLS"
-_TLS_FILES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+TLS_FILES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 _DEFAULT_PEER_TIMEOUT_S: Final = 15.0
 _MAX_PEER_TIMEOUT_S: Final = 3600.0
 _MAX_PORT: Final = 65535
@@ -480,8 +480,8 @@ def tls_files(environ: Mapping[str, str] = os.environ) -> TlsFiles | None:
     """
     if environ.get(_USE_TLS, "").strip().lower() not in ("1", "true"):
         return None
-    found = [environ.get(name, "").strip() for name in _TLS_FILES]
-    for name, path in zip(_TLS_FILES, found, strict=True):
+    found = [environ.get(name, "").strip() for name in TLS_FILES]
+    for name, path in zip(TLS_FILES, found, strict=True):
         if not path:
             raise ValueError(f"`{_USE_TLS}` is on, so `{name}` must name a file")
     return TlsFiles(*found)

@@ -36,7 +36,7 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         **options: Ray's options, for Ray's references; ``_tensor_transport="object_store"``: how
             the tensors of a ``TensorRef`` come here, and ``_use_object_store=True`` for the same;
             ``out=tensor``, or a list of tensors: where they are received, instead of in fresh
-            memory.
+            memory. After a timeout they go on arriving there.
 
     Returns:
         The value, or the list of values in the order of the references.

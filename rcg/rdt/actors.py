@@ -58,12 +58,18 @@ def declare_targets(function: Any, targets: Any) -> Any:
             "receive_into must be a dict from names of parameters to names of attributes of the "
             f"actor, as in {{'weights': '_weights'}}, found {targets!r}"
         )
-    parameters = [*inspect.signature(function).parameters]
+    _, *parameters = inspect.signature(function).parameters.values()
+    several = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    named = {each.name for each in parameters if each.kind not in several}
     for name in targets:
-        if name not in parameters[1:]:
+        if name not in named:
             raise ValueError(
                 f"receive_into={targets!r}: {function.__qualname__} has no parameter {name!r}"
             )
+    if len(set(targets.values())) < len(targets):
+        raise ValueError(
+            f"receive_into={targets!r}: two parameters would be received into one attribute"
+        )
     setattr(function, _TARGETS, dict(targets))
     return function
 

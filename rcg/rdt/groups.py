@@ -375,10 +375,18 @@ def _padded(size: int) -> int:
 
 
 def fill(into: Sequence[Any], payloads: Sequence[Any]) -> list[Any]:
-    """Copy the bytes of tensors into others, which may be the same; returns those."""
+    """Copy the bytes of tensors into others, which may be the same; returns those.
+
+    Torch counts that those were written to, also where a communicator did it, so that autograd
+    refuses what it saved of them.
+    """
+    import torch
+
     for target, payload in zip(into, payloads, strict=True):
         if target.data_ptr() != payload.data_ptr():
             target.copy_(payload)
+        else:
+            torch.autograd.graph.increment_version(target)
     return list(into)
 
 

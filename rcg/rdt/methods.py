@@ -21,7 +21,7 @@ from rcg.rdt.envelope import Envelope, closed, let_methods_open
 from rcg.rdt.process import existing, is_reachable, start_actor
 from rcg.rdt.refs import Deferred
 from rcg.rdt.store import Entry, memory_of
-from rcg.rdt.values import open_all, open_into, seal
+from rcg.rdt.values import check_all_apart, open_all, open_into, seal
 
 # The objects of this process that the running call has taken as arguments.
 _taken: Final[ContextVar[frozenset[str]]] = ContextVar("rcg_rdt_taken", default=frozenset())
@@ -290,20 +290,40 @@ def _running(args: tuple[Any, ...], kwargs: Named) -> AbstractContextManager[Non
 
 def _opened(args: tuple[Any, ...], kwargs: Named, actor: Any, targets: Targets) -> Arguments:
     if targets:
-        args = tuple(_receive(at, each, actor, targets) for at, each in enumerate(args))
-        kwargs = {name: _receive(name, each, actor, targets) for name, each in kwargs.items()}
+        named: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        received = {
+            key: (*targets[key], _target_of(actor, targets[key][1]))
+            for key, value in named
+            if key in targets and type(value) is Envelope
+        }
+        check_all_apart([(attribute, out) for _, attribute, out in received.values()])
+        args = tuple(_receive(each, *received.get(at, ())) for at, each in enumerate(args))
+        kwargs = {name: _receive(each, *received.get(name, ())) for name, each in kwargs.items()}
     values = open_all([*args, *kwargs.values()])
     count = len(args)
     return tuple(values[:count]), dict(zip(kwargs, values[count:], strict=True))
 
 
-def _receive(key: int | str, value: Any, actor: Any, targets: Targets) -> Any:
+def _target_of(actor: Any, attribute: str) -> Any:
+    """Return what an attribute of an actor has; None where the method is still to set it.
+
+    Raises:
+        AttributeError: The actor has no such attribute.
+    """
+    try:
+        return getattr(actor, attribute)
+    except AttributeError:
+        raise AttributeError(
+            f"receive_into names the attribute {attribute!r}, which {type(actor).__name__} does "
+            "not have: set it in the constructor, to None as long as there is no memory"
+        ) from None
+
+
+def _receive(value: Any, name: str = "", attribute: str = "", out: Any = None) -> Any:
     """Return the value of an envelope that is received into an attribute of the actor.
 
     Without something there it stays an envelope, to be opened with the others.
     """
-    name, attribute = targets.get(key, ("", ""))
-    out = getattr(actor, attribute, None) if name and type(value) is Envelope else None
     if out is None:
         return value
     return open_into(value, None, out, f"the argument {name}, received into {attribute}")

@@ -159,13 +159,26 @@ class _Arriving(NamedTuple):
     """Values whose tensors did not arrive in time.
 
     Attributes:
-        request: The other references that they were asked for with, the transport, and where they
-            go.
+        asked_with: The other references that they were asked for with, and the transport.
+        targets: Where they are received; None for fresh memory.
         values: The values.
     """
 
-    request: tuple[Any, ...]
+    asked_with: tuple[Any, ...]
+    targets: Any
     values: Future[list[Any]]
+
+    def is_for(self, asked_with: tuple[Any, ...], targets: Any) -> bool:
+        """Whether it is what is asked for now, into the very same tensors."""
+        return (
+            self.asked_with == asked_with
+            and type(self.targets) is type(targets)
+            and list(map(id, _listed(self.targets))) == list(map(id, _listed(targets)))
+        )
+
+
+def _listed(targets: Any) -> Sequence[Any]:
+    return targets if isinstance(targets, list | tuple) else [targets]
 
 
 class Deferred(NamedTuple):
@@ -229,30 +242,32 @@ def _get_values(
     refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None, out: Any
 ) -> list[Any]:
     deadline = Deadline(timeout_s)
+    # The user may change the list while the tensors are still arriving.
+    targets = list(out) if isinstance(out, list) else out
     with closed(True):
         found = cluster.get([each.inner for each in refs], timeout_s=deadline.remaining_s())
 
     def opened() -> list[Any]:
         if out is None:
             return open_all(found, transport)
-        return [open_into(found[0], transport, out)]
+        return [open_into(found[0], transport, targets)]
 
     remaining_s = deadline.remaining_s()
     if remaining_s is None or _are_all_here(found):
         return opened()
     first = refs[0]
-    request = tuple(each.inner for each in refs[1:]), transport, id(out)
+    asked_with = tuple(each.inner for each in refs[1:]), transport
     arriving, first._arriving = first._arriving, None
-    if arriving is None or arriving.request != request:
-        arriving = _Arriving(request, submit(holders_of(found), opened))
+    if arriving is None or not arriving.is_for(asked_with, targets):
+        arriving = _Arriving(asked_with, targets, submit(holders_of(found), opened))
     futures.wait([arriving.values], remaining_s)
     if not arriving.values.done():
         first._arriving = arriving
         labels = dict.fromkeys(each.holder.label for each in found if type(each) is Envelope)
         raise cluster.get_timeout(
             f"the value was made, but its tensors did not arrive within {timeout_s:g} s from "
-            f"{', '.join(labels)}, which may be stopped, or busy sending. They go on arriving: "
-            "get it again"
+            f"{', '.join(labels)}, which may be stopped, or busy sending. They go on arriving"
+            f"{'' if out is None else ', and are written to `out`'}: get it again"
         )
     try:
         return arriving.values.result()

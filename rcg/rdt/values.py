@@ -140,16 +140,25 @@ def open_into(envelope: Any, transport: str | None, out: Any, name: str = "out")
         TypeError: ``out`` has something else in it, or the value has no tensors.
         Exception: As ``open_all``.
     """
-    if type(envelope) is not Envelope or isinstance(envelope.contents, Objects):
-        raise TypeError(f"{name}: the value has no tensors of torch's that could be received there")
     targets = [out] if not isinstance(out, list | tuple) else list(out)
+    if type(envelope) is not Envelope or isinstance(envelope.contents, Objects):
+        if _is_empty_like(envelope, out):
+            return out
+        raise TypeError(
+            f"{name}: the value has no tensors of torch's with memory of their own that could be "
+            "received there"
+        )
     into = check_targets(envelope.contents, targets, name)
-    if into is None:
-        targets[0].copy_(open_envelope(envelope, transport).detach())
-        return out
     ours = here()
-    if envelope.holder.key == ours.holder.key:
-        payloads = fill(into, _entry_of(ours, envelope).payloads)
+    own = _entry_of(ours, envelope).payloads if envelope.holder.key == ours.holder.key else None
+    if own is not None:
+        _check_not_of_value(targets, own, name, may_be_same=into is not None)
+    if into is None:
+        targets[0].detach().copy_(open_envelope(envelope, transport).detach())
+        return out
+    payloads: Sequence[Any]
+    if own is not None:
+        payloads = fill(into, own)
     else:
         (payloads,) = pulled = _pull(ours, [_wanted(ours, envelope, transport, into)])
         if isinstance(payloads, Exception):
@@ -265,6 +274,45 @@ def _share_tensors(entry: Entry) -> Any:
     return value if isinstance(value, kind) else put_objects(*take_objects(value, kind))
 
 
+def _is_empty_like(value: Any, out: Any) -> bool:
+    """Return whether a value is one tensor without elements, as ``out`` is."""
+    return (
+        hasattr(value, "untyped_storage")
+        and hasattr(out, "untyped_storage")
+        and not value.numel()
+        and (value.dtype, value.shape) == (out.dtype, out.shape)
+    )
+
+
+def _check_not_of_value(
+    targets: Sequence[Any], payloads: Sequence[Any], name: str, *, may_be_same: bool
+) -> None:
+    """Check that receiving into targets writes to nothing that is still to be read.
+
+    Args:
+        targets: The user's tensors.
+        payloads: The bytes of the value's tensors, which are in this process.
+        name: What errors call the targets.
+        may_be_same: Whether a target may be the tensor itself that it receives.
+
+    Raises:
+        ValueError: One shares memory with a tensor of the value.
+    """
+    for at, target in enumerate(targets):
+        for place, payload in enumerate(payloads):
+            start, end = payload.data_ptr(), payload.data_ptr() + payload.nbytes
+            if may_be_same and at == place and target.data_ptr() == start:
+                continue
+            if target.device == payload.device and (
+                target.data_ptr() < end and start < target.data_ptr() + target.nbytes
+            ):
+                each = f"{name}[{at}]" if len(targets) > 1 else name
+                raise ValueError(
+                    f"{each} shares memory with the value, which is held in this process: what is "
+                    "received there would overwrite it"
+                )
+
+
 def check_targets(contents: Contents, targets: Sequence[Any], name: str) -> list[Any] | None:
     """Return the bytes of tensors of the user's, into which a value's tensors are received.
 
@@ -331,6 +379,22 @@ def _unfit(target: Any) -> str:
         return f"has no memory that anything could be received into: it is on {target.device}"
     why = lacking(target)
     return f"has lost its memory: {why}" if why else ""
+
+
+def check_all_apart(named: Sequence[tuple[str, Any]]) -> None:
+    """Check that no two of several things that are received into share memory.
+
+    Args:
+        named: What errors call each, and a tensor or a list of tensors. What is unfit is left out:
+            ``check_targets`` says why.
+
+    Raises:
+        ValueError: Two do.
+    """
+    if len(named) > 1:
+        found = [(name, each) for name, out in named for each in tensors_in(out)]
+        fit = [(name, each) for name, each in found if not _unfit(each)]
+        _check_apart([name for name, _ in fit], [each for _, each in fit])
 
 
 def _check_apart(names: Sequence[str], targets: Sequence[Any]) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import ssl
 
-from rcg.options import TlsFiles
+from rcg.options import TLS_FILES, TlsFiles
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
     """Return what a listener needs to know.
 
     Raises:
-        OSError: A file cannot be read, or contains something else.
+        ValueError: A file cannot be read, or contains something else.
     """
     return _checking(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
 
@@ -30,8 +30,24 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _checking(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
+    paths = files.certificate, files.key, files.authority
+    for name, path in zip(TLS_FILES, paths, strict=True):
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            raise ValueError(f"`{name}` names {path!r}: {error.strerror}") from error
+    certificate, key, authority = map("`{}` ({!r})".format, TLS_FILES, paths)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(files.certificate, files.key)
-    context.load_verify_locations(files.authority)
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+    except OSError as error:
+        raise ValueError(
+            f"{certificate} and {key} are no certificate in PEM and its key: {error}"
+        ) from error
+    try:
+        context.load_verify_locations(files.authority)
+    except OSError as error:
+        raise ValueError(f"{authority} is no certificate in PEM: {error}") from error
     context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -16,15 +16,33 @@ import errno
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Final
 
-from rcg.errors import OutOfThreads
+from rcg.errors import OutOfThreads, PlacementError
+from rcg.options import TlsFiles, tls_files
 from rcg.threads import start_owner
 from rcg.wire import keepalive
 from rcg.wire.forks import closed_in_children
 
 _PIECE_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 5.0  # between looks at a connection that takes nothing
+
+
+def context_of(make: Callable[[TlsFiles], ssl.SSLContext]) -> ssl.SSLContext | None:
+    """Return the context of this side by Ray's files, None if Ray does not use TLS.
+
+    Args:
+        make: A function of ``certificates``.
+
+    Raises:
+        PlacementError: A file of this machine is missing, or contains something else.
+    """
+    try:
+        files = tls_files()
+        return None if files is None else make(files)
+    except ValueError as error:
+        raise PlacementError(f"TLS cannot be used on this machine: {error}") from error
 
 
 def shake_hands(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:

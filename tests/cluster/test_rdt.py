@@ -1160,6 +1160,9 @@ def test_tensors_are_received_into_memory_of_the_users(pair):
     ("make", "target", "text"),
     [
         (lambda: torch.arange(12.0).view(3, 4).t(), torch.zeros(4, 3), ""),
+        (lambda: torch.ones(4, 3).t(), torch.zeros(3, 4, requires_grad=True), ""),
+        (lambda: torch.ones(3, 4), torch.zeros(3, 4, requires_grad=True), ""),
+        (lambda: torch.empty(0, 3), torch.empty(0, 3), ""),
         (lambda: torch.ones(1, 4), torch.zeros(1, 4), ""),
         (lambda: torch.arange(8.0)[::2], torch.zeros(4), ""),
         (lambda: (torch.ones(4, dtype=torch.complex64) * 1j).conj(), torch.zeros(4) * 1j, ""),
@@ -1178,8 +1181,27 @@ def test_what_is_received_into_a_tensor_is_the_value_or_refused(pair, make, targ
         each = target if isinstance(target, list) else [target]
         assert not any(bool(tensor.any()) for tensor in each)
         return
+    before = target._version
     assert get(ref, out=target) is target
     assert torch.equal(target, make())
+    assert target._version > before or not target.numel()  # autograd sees that it was written to
+
+
+def test_what_would_be_received_into_the_value_itself_is_refused(ray_session):
+    x, y = torch.zeros(BIG), torch.ones(BIG)
+    ref = rcg.put([x, y], _tensor_transport="object_store")
+    for wrong in ([y, x], [torch.zeros(BIG), x], [x, x]):
+        with pytest.raises(ValueError, match=r"out\[.\] .*share"):
+            get(ref, out=wrong)
+    found = get(ref, out=[x, y])
+    assert (float(found[0][-1]), float(found[1][-1])) == (0, 1)
+    base = torch.arange(12.0)
+    for value, wrong in ((base[:6], base[3:9]), (base.view(3, 4).t(), base.view(4, 3))):
+        ref = rcg.put(value, _tensor_transport="object_store")
+        before = value.clone()
+        with pytest.raises(ValueError, match="out shares memory with the value"):
+            get(ref, out=wrong)
+        assert torch.equal(get(ref), before)
 
 
 def test_ctrl_c_while_tensors_come_leaves_later_ones_right(pair, monkeypatch):
@@ -1240,9 +1262,14 @@ def test_the_timeout_of_get_also_limits_what_does_not_arrive(actors):
             rcg.get(refs, timeout=0)
         with pytest.raises(ray.exceptions.GetTimeoutError):
             rcg.get(refs[0], timeout=0.1, out=out)
+        listed = [torch.zeros(BIG)]
+        with pytest.raises(ray.exceptions.GetTimeoutError, match="are written to `out`"):
+            rcg.get(refs[0], timeout=0.1, out=listed)
         assert get(refs[1])[0] == 2
     finally:
         os.kill(pid, signal.SIGCONT)
+    listed[0] = torch.zeros(BIG)  # another tensor in the same list
+    assert get(refs[0], out=listed)[0] is not None and listed[0][0] == 1
     assert get(refs[0], out=out) is out and out[0] == 1
     assert [float(each[0]) for each in get(refs)] == [1, 2]
     get(a.lose.remote(0))

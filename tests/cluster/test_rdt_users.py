@@ -309,6 +309,7 @@ class Learner:
     def __init__(self, is_empty=False):
         self._weights = None if is_empty else torch.zeros(LARGE)
         self._parts = [torch.zeros(10), torch.zeros(LARGE)]
+        self._views = None if is_empty else self._weights[:]
 
     @ray.method(tensor_transport="gloo")
     def make(self, number, size=LARGE):
@@ -322,6 +323,10 @@ class Learner:
     def load(self, step, weights, scale=1.0):
         is_mine = weights is self._weights
         return is_mine, step, scale, float(weights[-1]), (self._weights is None) or is_mine
+
+    @ray.method(receive_into={"weights": "_weights", "others": "_views", "none": "_missing"})
+    def load_views(self, weights, others=None, none=None):
+        return self._weights._version, float(self._weights[0])
 
     @ray.method(receive_into={"parts": "_parts"})
     async def load_parts(self, *, parts):
@@ -344,6 +349,13 @@ def test_ray_61094_and_64815_arguments_are_received_into_memory_of_the_users(kep
     with pytest.raises(ValueError, match=r"the argument weights, received into _weights .*\[7\]"):
         get(b.load.remote(4, a.make.remote(5.0, 7)))
     assert get(b.load.remote(5, a.make.remote(6.0)))[3] == 6.0
+    before, _ = get(b.load_views.remote(a.make.remote(7.0)))
+    assert get(b.load_views.remote(a.make.remote(8.0))) == (before + 1, 8.0)  # so does `copy_`
+    with pytest.raises(ValueError, match="_views and _weights share memory"):
+        get(b.load_views.remote(a.make.remote(9.0), a.make.remote(10.0)))
+    with pytest.raises(AttributeError, match="attribute '_missing', which Learner does not have"):
+        get(b.load_views.remote(a.make.remote(9.0), none=a.make.remote(10.0)))
+    assert get(b.load_views.remote(a.make.remote(11.0)))[1] == 11.0
 
 
 def test_an_attribute_that_is_none_has_arguments_received_into_fresh_memory(kept):
@@ -359,6 +371,9 @@ def test_an_attribute_that_is_none_has_arguments_received_into_fresh_memory(kept
         ({"weihgts": "_weights"}, ValueError),
         ({"self": "_weights"}, ValueError),
         ({"weights": 3}, TypeError),
+        ({"weights": "_weights", "others": "_weights"}, ValueError),
+        ({"rest": "_weights"}, ValueError),
+        ({"named": "_weights"}, ValueError),
         (["weights"], TypeError),
     ],
 )
@@ -367,5 +382,5 @@ def test_wrong_targets_of_arguments_are_said_where_the_class_is_written(targets,
 
         class Wrong:
             @ray.method(receive_into=targets)
-            def load(self, weights):
+            def load(self, weights, others, *rest, **named):
                 return weights

@@ -21,7 +21,7 @@ import pytest
 
 from rcg import options
 from rcg.channels.base import Signal
-from rcg.errors import ChannelClosed
+from rcg.errors import ChannelClosed, PlacementError
 from rcg.runtime.control.joining import Joined, join
 from rcg.runtime.control.listeners import Refusals
 from rcg.runtime.control.stores import ControlStore
@@ -280,9 +280,22 @@ def test_files_that_are_missing(clusters, monkeypatch, served):
             patched.setenv(name, "")
             with pytest.raises(ValueError, match=name):
                 options.tls_files()
-    monkeypatch.setenv(NAMES[0], "/nowhere")
-    with pytest.raises(FileNotFoundError):
-        served.control.listen_tcp(LOCAL)
+
+    for at, path, text in (
+        (0, "/nowhere", "`RAY_TLS_SERVER_CERT` names '/nowhere': No such file"),
+        (0, __file__, "`RAY_TLS_SERVER_CERT` .*are no certificate in PEM and its key"),
+        (1, clusters[1][1], "`RAY_TLS_SERVER_KEY` .*are no certificate in PEM and its key"),
+        (2, "/nowhere", "`RAY_TLS_CA_CERT` names '/nowhere': No such file"),
+        (2, __file__, "`RAY_TLS_CA_CERT` .*is no certificate in PEM"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setenv(NAMES[at], path)
+            with pytest.raises(PlacementError, match=f"TLS cannot be used on this .*{text}"):
+                served.control.listen_tcp(LOCAL)
+    served.control.listen_tcp(LOCAL)
+    monkeypatch.setenv(NAMES[2], "/nowhere")
+    with pytest.raises(PlacementError, match="`RAY_TLS_CA_CERT` names '/nowhere'"):
+        joined(served)
 
 
 @pytest.mark.full

@@ -175,6 +175,25 @@ def test_the_environment_sets_options_and_rcg_wins():
     )
 
 
+class Nameless:
+    """What users may pass by mistake: every method of it raises."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not to be compared")
+
+    __repr__ = __str__ = __bool__ = __hash__ = __eq__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", ["overlap", "wait", "thread"])
+@pytest.mark.parametrize(
+    "wrong", [np.array([1, 2]), np.array(["auto"]), Nameless(), 0.5, b"auto", "a" * 100_000]
+)
+def test_a_wrong_option_is_named_whatever_it_is(name, wrong):
+    with pytest.raises((TypeError, ValueError), match=f"`{name}` must be") as raised:
+        options_from_user({name: wrong})
+    assert len(str(raised.value)) < 400
+
+
 @pytest.mark.parametrize(
     ("variable", "text"),
     [

@@ -21,7 +21,7 @@ from typing import Final
 
 from rcg.descriptors import Descriptor, telling_exhaustion
 from rcg.errors import PlacementError
-from rcg.options import Deadline, peer_timeout_s, tls_files
+from rcg.options import Deadline, peer_timeout_s
 from rcg.runtime.control.acceptor import error_of
 from rcg.wire import liveness, proof, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp, ends_of, is_tcp
@@ -226,12 +226,12 @@ def _connected(address: TcpAddress, deadline: Deadline) -> PacketStream:
 
     Raises:
         PermissionError: The certificates of both sides do not fit.
-        OSError: As ``connect_tcp``, or a file of Ray's TLS cannot be read.
+        PlacementError: The files of Ray's TLS on this machine cannot be used.
+        OSError: As ``connect_tcp``.
         ValueError: A variable holds nothing that rcg understands.
     """
     peer_timeout = peer_timeout_s()
-    files = tls_files()
-    context = None if files is None else client_context(files)
+    context = tls.context_of(client_context)
     connection = connect_tcp(address, deadline.remaining_s() or 0.001)
     if context is None:
         stream = PacketStream(connection)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, Protocol
 
 from rcg.log import Log
-from rcg.options import peer_timeout_s, port_range, tls_files
+from rcg.options import peer_timeout_s, port_range
 from rcg.wire import addresses, proof, sockets, tls
 from rcg.wire.certificates import server_context
 from rcg.wire.forks import forget_accepted
@@ -174,7 +174,8 @@ class TcpListener:
         address: With the port.
 
     Raises:
-        PlacementError: No port of ``RCG_PORT_RANGE`` is free there.
+        PlacementError: No port of ``RCG_PORT_RANGE`` is free there, or the files of Ray's TLS here
+            cannot be used.
         ValueError: A variable holds nothing that rcg understands, or ``host`` is no address.
         OSError: There is no descriptor left.
     """
@@ -182,8 +183,7 @@ class TcpListener:
     def __init__(self, host: str) -> None:
         self._pid = os.getpid()
         self._peer_timeout_s = peer_timeout_s()
-        files = tls_files()
-        self._tls = None if files is None else server_context(files)
+        self._tls = tls.context_of(server_context)
         self.sock, self.address = addresses.listen_tcp(host, port_range())
 
     def challenge(self, accepted: socket.socket) -> Pending:
