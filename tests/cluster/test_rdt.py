@@ -328,7 +328,7 @@ def pair(actors: Callable[..., list[Any]]) -> list[Any]:
     return found
 
 
-def eventually(check: Callable[[], bool], within_s: float = 20.0) -> None:
+def eventually(check: Callable[[], bool], within_s: float = GUARD_S) -> None:
     until = time.monotonic() + within_s
     while not check():
         assert time.monotonic() < until, "it did not come to that"

@@ -196,6 +196,18 @@ def test_a_transfer_whose_tensor_is_freed_is_ended_with_the_reason(store: Store)
     assert len(ended) == 1
 
 
+def test_the_keeper_looks_at_transfers(store: Store, monkeypatch: Any) -> None:
+    monkeypatch.setattr("rcg.rdt.keeper.cluster", SimpleNamespace(is_connected=lambda: False))
+    tensor, ended = torch.zeros(8), []
+    held = entry("a", tensor)
+    store.add(held)
+    with store.watching(held.checking(), ended.append):
+        Keeper(store, store.key, StoppedHolder()).look()
+        tensor.untyped_storage().resize_(0)
+        until(lambda: ended)
+    store.free(["a"])
+
+
 def test_small_tensors_travel_in_one_piece_at_aligned_places() -> None:
     small, large = 100, 1 << 20
     assert _runs([]) == []
