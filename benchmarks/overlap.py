@@ -8,7 +8,7 @@ have the same actors and take turns; a third one has ``overlap="auto"`` and the 
 The profiles of both say why executions became shorter. Without overlap the receiver's calls stand
 still while it communicates; with overlap, only while they wait for the lane. The difference was
 hidden. Where transfers and methods compete for cores and memory, methods take longer meanwhile, and
-what is left is the gain. All of it is told in percent of the time without overlap.
+what is left is the gain. All of it is given in percent of the time without overlap.
 """
 
 from __future__ import annotations

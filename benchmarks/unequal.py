@@ -36,8 +36,8 @@ class Device:
     """Runs layers of a network.
 
     A slow one waits after each layer, so that it takes no time from the core of the other one: both
-    stand for devices of their own. How long is told by the time for which the layer had a core, so
-    that what else runs is not taken three times.
+    stand for devices of their own. It waits in proportion to the time for which the layer had a
+    core, so that what else runs is not taken three times.
 
     Args:
         slowness: How many times as long a layer takes.

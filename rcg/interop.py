@@ -276,7 +276,7 @@ class _Conversion:
             inputs if len(inputs) > 1 else inputs[0],
             op=getattr(operation._op, "reduceOp", None),
             root=None,
-            # Without a communicator of the user's, Ray writes its default here.
+            # Without a user's communicator, Ray writes its default here.
             transport=operation.type_hint.get_custom_communicator(),
             as_entry=lambda value: self._records[value] if is_ray_node(value) else None,
             site=self._site,

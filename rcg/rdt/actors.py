@@ -3,11 +3,11 @@
 
 Each method gets a hidden keyword, whose default names the method's transport. Ray ships signatures
 with handles, so every handle tells it (``cluster.actor_method_transport``), and a call can name
-another one. The method of the user's runs inside: it never sees an envelope.
+another one. The user's method runs inside: it never sees an envelope.
 
 The constructor gets one, too: its default is a secret of the class, from which the secret of each
-actor follows (``rcg.rdt.process``). So whoever has a handle, and the actor, however often it runs
-again, know the same secret, and it is nowhere else than where Ray keeps the class.
+actor follows (``rcg.rdt.process``). So the processes that have a handle, and the actor, however
+often it runs again, know the same secret. It is only where Ray keeps the class.
 
 The functions here go to the actors by value, as the class does. So they name only what can be
 imported there.
@@ -97,7 +97,7 @@ def derive(cls: type, *, keeps_tensors: bool = True) -> type:
                 f"{cls.__name__}.{name} has a tensor_transport, but it is a generator, whose "
                 "tensors cannot be passed by reference: have it return a list, or leave that out"
             )
-        # A partialmethod, or another descriptor of the user's, gives a function, too.
+        # A partialmethod, or another descriptor, gives a function, too.
         if is_users and not isinstance(inspect.getattr_static(cls, name), staticmethod):
             members[name] = _wrapped(function, keeps_tensors)
     for name in dir(cls):

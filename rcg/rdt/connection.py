@@ -155,7 +155,7 @@ class Connection:
         return number
 
     def ask_to_send(self, key: str, metadata: bytes) -> int:
-        """Ask for an object by a transport of the user's; as ``ask_for``.
+        """Ask for an object by a user's transport; as ``ask_for``.
 
         Args:
             key: The object.

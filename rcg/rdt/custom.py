@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transports of the user's: what their managers are asked, and what happens when they fail.
+"""Users' transports: what their managers are asked, and what happens when they fail.
 
 A manager's code may wait for ever, because the other end is gone. So each transfer runs on a thread
 that can be left behind, while the process that asked for it watches the other one; whatever ends
@@ -28,7 +28,7 @@ _log = Log()
 
 
 class Objects:
-    """A value whose tensors or arrays a manager of the user's moves.
+    """A value whose tensors or arrays a user's manager moves.
 
     Args:
         transport: The transport.
@@ -123,7 +123,7 @@ def _manager_of(transport: Transport) -> Any:
 
 
 def check_reaches(transport: Transport, actor: Any) -> None:
-    """Check that an actor can use a transport of the user's.
+    """Check that an actor can use a user's transport.
 
     Args:
         transport: The transport.
@@ -155,7 +155,7 @@ def take_apart_objects(
 
     Args:
         value: The value.
-        transport: A transport of the user's.
+        transport: A user's transport.
         key: The object.
         where: What errors call the value.
 
@@ -420,7 +420,7 @@ class Running:
         self._values: list[Any] = []
         self._errors: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, name="rcg-transfer", daemon=True)
-        start_thread(self._thread, "to move tensors by a transport of the user's")
+        start_thread(self._thread, "to move tensors by a user's transport")
 
     def _run(self) -> None:
         try:

@@ -123,7 +123,7 @@ def _written(way: _Way) -> str:
         way, form, key = way
         try:
             steps.append(shortened(form.format(key), _MOST_KEY))
-        except Exception:  # noqa: BLE001 - the repr of a key of the user's
+        except Exception:  # noqa: BLE001 - the repr of a user's key
             steps.append("[...]")
     return "".join(reversed(steps))
 

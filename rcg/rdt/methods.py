@@ -119,7 +119,7 @@ def construct(
     args: tuple[Any, ...],
     kwargs: Named,
 ) -> None:
-    """Make this process an actor of rcg, and run the constructor of the user's.
+    """Make this process an actor of rcg, and run the user's constructor.
 
     Args:
         name: The name of the class.
@@ -148,7 +148,7 @@ def called(
     targets: Targets = _NONE,
     request: object = "",
 ) -> Any:
-    """Run a method of the user's.
+    """Run a user's method.
 
     Args:
         function: The method.

@@ -61,7 +61,7 @@ class Owner:
     Attributes:
         label: Its name.
         pid: Its process id; 0 if it does not answer.
-        objects: How many objects it holds, whoever has references to them.
+        objects: How many objects it holds, also for other processes.
         bytes: The bytes of their tensors.
         freed: How many it has freed.
         unkept: How many of these because nobody had said to keep them.

@@ -2,9 +2,9 @@
 """What this process has for passing tensors by reference: made when it is first needed.
 
 An actor of rcg listens at an address that follows from its id, and its secret follows from its id
-and the secret of its class, which Ray ships with handles. So whoever has its handle can reach it,
-also while it is busy and before it has run any method. Other processes listen at an address that
-their envelopes tell, with their secret.
+and the secret of its class, which Ray ships with handles. So a process that has its handle can
+reach it, also while it is busy and before it has run any method. The address and the secret of
+other processes stand in their envelopes.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _listening_again() -> Here | None:
 
 
 def is_reachable() -> bool:
-    """Return whether whoever calls this process, an actor of rcg, can look after what it makes."""
+    """Return whether callers of this process, an actor of rcg, can look after what it makes."""
     if os.getpid() in _unreachable and existing() is None:
         with _making:
             _listening_again()

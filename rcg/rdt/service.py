@@ -2,7 +2,7 @@
 """The service of a process: it answers those who want its tensors, also while a method runs.
 
 It listens at the endpoint of the process (``runtime.control``). Each connection gets a thread of
-its own, so whoever sends a large tensor holds up nobody else, and what one process pulls from
+its own, so a large tensor holds up no other process, and what one process pulls from
 another comes in the order in which it asked. So A -> B beside B -> A cannot deadlock: they are two
 connections.
 """
@@ -261,7 +261,7 @@ class Service:
     def _send_objects(
         self, connection: Any, pidfd: int, puller: str, message: SendTensors, metadata: bytes
     ) -> None:
-        """Send an object by a transport of the user's."""
+        """Send an object by a user's transport."""
         entry = self._find(connection, message)
         if entry is None:
             return

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store of a process: the tensors that others may ask for, until nobody can any more.
 
-An entry keeps the value's tensors, not copies: what is written to them later is seen by whoever
-gets them later, as in Ray. Torch counts the writes to a tensor (``_version``; views share it). The
-count is compared when a method of the actor ends, so that a warning can name it, and when the
-tensor is sent.
+An entry keeps the value's tensors, not copies: a process that gets them later sees what was
+written to them meanwhile, as in Ray. Torch counts the writes to a tensor (``_version``; views share
+it). The count is compared when a method of the actor ends, so that a warning can name it, and when
+the tensor is sent.
 
 The process that asked for the value says that it keeps it, and when nobody needs it any more
 (``rcg.rdt.keeper``). If it ends, all that it kept is freed. What no process has said to keep within
@@ -70,7 +70,7 @@ def warn_of_write(tensor: Any, maker: str, writer: Callable[..., Any] | None) ->
     by = "" if writer is None else f" by {writer.__qualname__}"
     text = (
         f"{maker} has a tensor of shape {list(tensor.shape)} that was written to{by} while a "
-        "reference to it was alive: whoever gets it from now on sees what was written. Call "
+        "reference to it was alive: processes that get it from now on see what was written. Call "
         "rcg.experimental.wait_tensor_freed(tensor) before writing, or return tensor.clone()"
     )
     if code is None:
@@ -168,7 +168,7 @@ class Entry:
         if self.release is not None:
             try:
                 self.release()
-            except Exception:  # noqa: BLE001 - a class of the user's
+            except Exception:  # noqa: BLE001 - a user's class
                 _log.exception("rcg: cleaning up after object %s failed", self.key)
 
 

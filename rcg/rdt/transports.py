@@ -201,7 +201,7 @@ class Transport:
         name: Its name, in lower case.
         devices: The types of devices whose tensors it takes; None for all.
         needs_group: Whether both processes must be members of a group.
-        manager: The class that moves the tensors, of a transport of the user's; see
+        manager: The class that moves the tensors, of a user's transport; see
             ``TensorTransportManager``.
         data_type: What that class moves; None for ``torch.Tensor``.
     """

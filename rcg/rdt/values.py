@@ -127,7 +127,7 @@ def open_all(values: Sequence[Any], transport: str | None = None) -> list[Any]:
 
 
 def open_into(envelope: Any, transport: str | None, out: Any, name: str = "out") -> Any:
-    """Return the value of an envelope, with its tensors in memory of the user's.
+    """Return the value of an envelope, with its tensors in memory of the user.
 
     Args:
         envelope: The envelope.
@@ -314,7 +314,7 @@ def _check_not_of_value(
 
 
 def check_targets(contents: Contents, targets: Sequence[Any], name: str) -> list[Any] | None:
-    """Return the bytes of tensors of the user's, into which a value's tensors are received.
+    """Return the bytes of the user's tensors, into which a value's tensors are received.
 
     Args:
         contents: The value.

@@ -244,7 +244,7 @@ def test_a_write_is_told_when_the_tensor_is_pulled(store: Store) -> None:
     tensor = torch.zeros(5)
     store.add(held := entry("t", tensor))
     tensor[0] = 1
-    with pytest.warns(UserWarning, match="whoever gets it from now on sees what was written"):
+    with pytest.warns(UserWarning, match="processes that get it from now on see what was written"):
         store.pulled(held)
 
 

@@ -173,9 +173,9 @@ class ControlClient:
         self._tell_profiled(message, trouble)
 
     def _tell_profiled(self, message: ProfileTorch, trouble: str) -> None:
-        told = TorchProfiled(number=message.number, trouble=shortened(trouble, _MAX_LINE))
+        answer = TorchProfiled(number=message.number, trouble=shortened(trouble, _MAX_LINE))
         with contextlib.suppress(OSError):
-            sockets.send(self._socket, told)
+            sockets.send(self._socket, answer)
 
     def prepared(self) -> None:
         """Report that the communicator groups are open, and the loop runs."""
@@ -196,8 +196,8 @@ class ControlClient:
     def link_lost(self, node: str, text: str) -> None:
         """Report that the connection to the gate of a node has ended. Any thread."""
         with contextlib.suppress(OSError):
-            told = LinkLost(process=self._process, node=node, text=text[:_MAX_LINE])
-            sockets.send(self._socket, told, may_wait=False)
+            message = LinkLost(process=self._process, node=node, text=text[:_MAX_LINE])
+            sockets.send(self._socket, message, may_wait=False)
 
     def finish(self, failure: str | None = None) -> None:
         """Report that the loop has ended, with the reason if no stop was requested.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One graph at the endpoint of another node's host: its members join here, and the driver is told.
+"""One graph at the endpoint of another node's host, where the members of that node join.
 
 The members of a node connect to its host, which has their shared memory, and watch its process.
 The host has one connection to the driver, its *link*. What a member says goes on to the driver, and
 what the driver says comes back, so the driver's ``GraphControl`` has the members of all nodes
-alike. A death is seen here, by pidfd, and told. When the link ends, for whatever reason, the graph
-is over on this node: all waits end, and the members' connections are closed.
+alike. A death is seen here, by pidfd, and reported. When the link ends, for whatever reason, the
+graph is over on this node: all waits end, and the members' connections are closed.
 
 The endpoint's thread hears the members, and a thread of its own hears the driver.
 """
@@ -218,7 +218,7 @@ class NodeControl:
                         return
                     self._hear_driver(received.message)
         except (OSError, ValueError):
-            return  # the end of the link, whoever ended it
+            return  # the end of the link
         except BaseException:  # noqa: BLE001 - members must not go on without a driver
             _log.exception("rcg: the link of graph %s failed", self.service_id)
         finally:
@@ -259,10 +259,10 @@ class NodeControl:
         for number, recording in self._recordings.copy().items():
             for each in recording.news():
                 for part, data in _parts_of(each):
-                    told = _events_of(number, part, left=1)
+                    message = _events_of(number, part, left=1)
                     link = self._link
                     if link is not None:
-                        sockets.send(link, told, body=data)
+                        sockets.send(link, message, body=data)
 
     def _start_telling(self, asked: AskEvents) -> None:
         """Send the events on a thread of its own: they may be many."""
@@ -288,10 +288,10 @@ class NodeControl:
             parts = [(Recorded(self._node.process, 0, np.empty(0, EVENT), ()), b"")]
         link = self._link
         for left, (each, data) in zip(reversed(range(len(parts))), parts, strict=True):
-            told = _events_of(number, each, left=left)
+            message = _events_of(number, each, left=left)
             try:
                 if link is not None:
-                    sockets.send(link, told, body=data)
+                    sockets.send(link, message, body=data)
             except (OSError, ValueError):
                 return  # the end of the link
 
