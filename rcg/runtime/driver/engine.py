@@ -31,7 +31,7 @@ from rcg.options import timeout_from_user
 from rcg.runtime.control import registry
 from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.feed import ResultFeed
-from rcg.runtime.driver.output import OutputBuffer
+from rcg.runtime.driver.output import OutputBuffer, Outputs
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.submission import (
     RING_POLL_S,
@@ -40,13 +40,12 @@ from rcg.runtime.driver.submission import (
     NoRoom,
     Submission,
 )
-from rcg.runtime.failure import summary_of
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, activities
 from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
 from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.owner import HandleFacts
 from rcg.runtime.remote.server import HandleServer
-from rcg.serialization import Encoded, Failure
+from rcg.serialization import Encoded
 from rcg.threads import run_uninterrupted, to_thread
 
 # An await lets the event loop turn so often before it brings in the waiting thread, which costs two
@@ -107,7 +106,7 @@ class Engine:
 
     def _open_channels(
         self,
-    ) -> tuple[list[OutputBuffer], list[InputChannel], list[OutputBuffer]]:
+    ) -> tuple[Outputs, list[InputChannel], list[OutputBuffer]]:
         """Return the buffers, the input channels, and the buffer of each output."""
         node, channels = self.session.node, self.plan.channels_by_id()
         keys: dict[int, Key] = {}
@@ -131,14 +130,14 @@ class Engine:
                         OutputBuffer.share([buffers[out] for out in op.outs])
                 case Output():
                     outputs = [buffers[slot] for slot in op.slots]
-        return list(buffers.values()), inputs, outputs
+        return Outputs(buffers.values()), inputs, outputs
 
     def _first_write(self) -> int:
         """Return the index of the first Write in the driver's program."""
         ops = self.plan.program(DRIVER).ops
         return next(index for index, op in enumerate(ops) if isinstance(op, Write))
 
-    # --- running
+    # --- executing
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """See ``CompiledDAG.execute``."""
@@ -175,6 +174,52 @@ class Engine:
         if self._buffer is not None:
             return CompiledDAGRef(self, self._buffer)
         return refs_of(self, self._outputs)
+
+    def _no_room(self) -> ChannelTimeout:
+        limit_s = self.session.options.submit_timeout_s
+        return timed_out(self, "there was no room for another execution", limit_s)
+
+    # --- fetching, for refs
+
+    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
+        """Wait for the result of a ref; False when the time is up."""
+        session = self.session
+        if session.is_over and session.is_closed:  # a broken graph keeps its results
+            raise session.end_error()
+        buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
+        try:
+            is_first = buffer.fetch(ref, timeout_s)
+        except TimedOut:
+            return False
+        except Signal as signal:
+            raise session.public(signal) from None
+        if is_first:
+            release(self.left, ref.execution, buffer.number)
+        return True
+
+    def has(self, ref: CompiledDAGRef) -> bool:
+        """Return whether ``get`` of a ref would not wait."""
+        session = self.session
+        return (
+            session.is_closed
+            or self._buffers[ref.buffer.number].has(ref.execution)
+            or session.is_broken
+        )
+
+    def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
+        """Wait until something happened to one of these refs, which are of this graph."""
+        buffers = [self._buffers[number] for number in {ref.buffer.number for ref in refs}]
+        try:
+            readers = [buffer.reader for buffer in buffers]
+            self.session.node.wait_any(readers, timeout_ns(timeout_s))
+            for buffer in buffers:
+                buffer.take_pending()
+        except (TimedOut, GraphEnded):
+            pass
+        except Signal as signal:
+            raise self.session.public(signal) from None
+
+    # --- both, from an event loop
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """See ``CompiledDAG.execute_async``."""
@@ -217,52 +262,6 @@ class Engine:
         if not self.session.has_cause:
             await self._bridge.wait_for_end(self._buffers[0])
         self.session.check_running()
-
-    # --- fetching
-
-    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
-        """Wait for the result of a ref; False when the time is up."""
-        session = self.session
-        if session.is_over and session.is_closed:  # a broken graph keeps its results
-            raise session.end_error()
-        buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
-        try:
-            is_first = buffer.fetch(ref, timeout_s)
-        except TimedOut:
-            return False
-        except Signal as signal:
-            raise session.public(signal) from None
-        if is_first:
-            release(self.left, ref.execution, buffer.number)
-        return True
-
-    def _no_room(self) -> ChannelTimeout:
-        limit_s = self.session.options.submit_timeout_s
-        return timed_out(self, "there was no room for another execution", limit_s)
-
-    # --- what refs ask
-
-    def has(self, ref: CompiledDAGRef) -> bool:
-        """Return whether ``get`` of a ref would not wait."""
-        session = self.session
-        return (
-            session.is_closed
-            or self._buffers[ref.buffer.number].has(ref.execution)
-            or session.is_broken
-        )
-
-    def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
-        """Wait until something happened to one of these refs, which are of this graph."""
-        buffers = [self._buffers[number] for number in {ref.buffer.number for ref in refs}]
-        try:
-            readers = [buffer.reader for buffer in buffers]
-            self.session.node.wait_any(readers, timeout_ns(timeout_s))
-            for buffer in buffers:
-                buffer.take_pending()
-        except (TimedOut, GraphEnded):
-            pass
-        except Signal as signal:
-            raise self.session.public(signal) from None
 
     async def wait_async(self, ref: CompiledDAGRef) -> None:
         """Wait until ``get`` of a ref returns or raises without waiting."""
@@ -320,51 +319,30 @@ class Engine:
     def report(self, patience_s: float) -> Report:
         """Return the report, waiting at most this long for the stacks of live actors."""
         found = self.session.report(patience_s)
-        self._take_dropped()
-        completed = self._completed()
+        self._buffers.take_dropped()
+        completed = self._buffers.completed()
         in_flight = self._submission.submitted - completed  # in this order: others submit meanwhile
         return dataclasses.replace(
             found,
             in_flight=in_flight,
             limit=self._submission.window.limit,
-            failures_dropped=self._failures_dropped(),
-            last_dropped=self._last_dropped(),
+            failures_dropped=self._buffers.failures_dropped(),
+            last_dropped=self._buffers.last_dropped(),
         )
-
-    def _take_dropped(self) -> None:
-        """Count what came for refs that are gone, also what still lies on the rings."""
-        for buffer in self._buffers:
-            if buffer.dropped:
-                with contextlib.suppress(Signal):  # the graph ended, or a later frame is damaged
-                    buffer.take_pending()
-                buffer.discard_dropped()
-
-    def _completed(self) -> int:
-        return min(buffer.here for buffer in self._buffers)
-
-    def _failures_dropped(self) -> int:
-        return sum(buffer.failures_dropped for buffer in self._buffers)
-
-    def _last_dropped(self) -> str:
-        for buffer in self._buffers:
-            if buffer.last_dropped is not None:
-                failure = buffer.last_dropped.decode()
-                return summary_of(failure) if type(failure) is Failure else ""
-        return ""
 
     def statistics(self) -> Statistics:
         """See ``CompiledDAG.statistics``."""
-        self._take_dropped()
+        self._buffers.take_dropped()
         window, nodes = self._submission.window, self.session.views(_NODES_PATIENCE_S)
         memory = [node.memory() for node in nodes]
-        completed = self._completed()
+        completed = self._buffers.completed()
         executions = self._submission.submitted
         return Statistics(
             executions=executions,
             completed=completed,
             in_flight=executions - completed,
             buffered=window.buffered(completed),
-            failures_dropped=self._failures_dropped(),
+            failures_dropped=self._buffers.failures_dropped(),
             limit=window.limit,
             used_bytes=sum(each.used_bytes for each in memory),
             cap_bytes=sum(each.cap_bytes for each in memory),

@@ -10,14 +10,15 @@ between any two lines loses nothing.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from rcg.channels.base import Frame, FrameReader, Frames, timeout_ns
+from rcg.channels.base import Frame, FrameReader, Frames, Signal, timeout_ns
 from rcg.options import Deadline
-from rcg.runtime.failure import error_of_unpickling
+from rcg.runtime.failure import error_of_unpickling, summary_of
 from rcg.runtime.refs import FAILED, PENDING, READY, take_arrived
 from rcg.serialization import Failure
 
@@ -186,3 +187,31 @@ class OutputBuffer:
             if frame is not None and frame.is_failure:
                 self.failures_dropped += 1
                 self.last_dropped = frame
+
+
+class Outputs(tuple[OutputBuffer, ...]):
+    """The buffers of a graph, and what they have seen together."""
+
+    def completed(self) -> int:
+        """Return how many executions have all of their results here."""
+        return min(buffer.here for buffer in self)
+
+    def take_dropped(self) -> None:
+        """Count what came for refs that are gone, also what still lies on the rings."""
+        for buffer in self:
+            if buffer.dropped:
+                with contextlib.suppress(Signal):  # the graph ended, or a later frame is damaged
+                    buffer.take_pending()
+                buffer.discard_dropped()
+
+    def failures_dropped(self) -> int:
+        """Return how many failures came for refs that are gone."""
+        return sum(buffer.failures_dropped for buffer in self)
+
+    def last_dropped(self) -> str:
+        """Return the summary of such a failure, "" if there was none."""
+        for buffer in self:
+            if buffer.last_dropped is not None:
+                failure = buffer.last_dropped.decode()
+                return summary_of(failure) if type(failure) is Failure else ""
+        return ""
