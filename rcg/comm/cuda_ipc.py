@@ -24,8 +24,16 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp, exchange
-from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
+from rcg.comm.base import (
+    Communicator,
+    Membership,
+    ReduceOp,
+    check_collected,
+    check_peer,
+    check_root,
+    check_tensors,
+    exchange,
+)
 from rcg.comm.gloo import GlooCommunicator
 from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
 from rcg.error_text import describe_error

@@ -28,8 +28,15 @@ from datetime import timedelta
 from typing import Any, ClassVar, Final, Self
 
 from rcg.comm import gloo_group
-from rcg.comm.base import Communicator, Membership, ReduceOp
-from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
+from rcg.comm.base import (
+    Communicator,
+    Membership,
+    ReduceOp,
+    check_collected,
+    check_peer,
+    check_root,
+    check_tensors,
+)
 from rcg.comm.gloo_group import Group
 from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
 from rcg.comm.sideline import LeftBehind, Sideline

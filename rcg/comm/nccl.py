@@ -24,8 +24,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp, exchange
-from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
+from rcg.comm.base import (
+    Communicator,
+    Membership,
+    ReduceOp,
+    check_collected,
+    check_peer,
+    check_root,
+    check_tensors,
+    exchange,
+)
 from rcg.comm.gloo import GlooCommunicator
 from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
 from rcg.comm.sideline import LeftBehind, Sideline

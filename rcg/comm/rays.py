@@ -23,8 +23,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp, exchange
-from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
+from rcg.comm.base import (
+    Communicator,
+    Membership,
+    ReduceOp,
+    check_collected,
+    check_peer,
+    check_root,
+    check_tensors,
+    exchange,
+)
 from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import (
     CommError,

@@ -26,7 +26,7 @@ from rcg.compiler.transports import Gpus
 from rcg.errors import PlacementError
 from rcg.ir.channels import ClusterNode, Gate
 from rcg.ir.graph import Graph
-from rcg.ir.ids import DRIVER
+from rcg.ir.ids import DRIVER, Const, Slot
 from rcg.ir.nodes import (
     Argument,
     CollectiveCall,
@@ -37,7 +37,6 @@ from rcg.ir.nodes import (
     NodeArg,
     Part,
 )
-from rcg.ir.operands import Const, Slot
 from rcg.ir.ops import COLLECTIVES, Build, Call, Input, Op, Output, Pass, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program

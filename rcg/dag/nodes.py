@@ -75,7 +75,7 @@ class DAGNode:
         """Run the DAG once without compiling it, every call as an ordinary Ray task.
 
         A collective is a task as well, which combines the tensors of all ranks in their order;
-        ``rcg.dag.combine`` says when the result is the same to the last bit as that of the compiled
+        ``rcg.dag.interpret`` says when the result is the same to the last bit as in the compiled
         DAG. Does not wait for the result.
 
         Returns:

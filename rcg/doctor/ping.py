@@ -20,9 +20,8 @@ from rcg.channels.base import Reader, Writer
 from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.options import Options
-from rcg.runtime.node.memory import default_memory_cap
+from rcg.runtime.node.memory import Segments, default_memory_cap
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec
 
 ROUNDS: Final = 200

@@ -26,9 +26,8 @@ from rcg.ir.field_type import (
     stored_number,
     stored_text,
 )
-from rcg.ir.ids import is_id
+from rcg.ir.ids import Const, Operand, Slot, is_id, operand
 from rcg.ir.line import Line, name_text
-from rcg.ir.operands import Const, Operand, Slot, operand
 
 
 class _Number(FieldType[int]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that a plan uses: of processes, channels, groups and constants.
+"""The names that a plan uses (processes, channels, groups, constants), and the operands of a call.
 
 | id | what it names |
 |---|---|
@@ -13,13 +13,56 @@
 
 >>> is_id("process", "a0.comm"), is_id("process", "c3"), is_id("channel", "c3")
 (True, False, True)
+
+An operand of a call is a value from a slot, or a constant:
+
+>>> str(operand("s3")), operand("k1")
+('s3', Const(id='k1'))
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The value in a slot."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"s{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A constant of the bindings."""
+
+    id: str
+
+    def __str__(self) -> str:
+        return self.id
+
+
+Operand = Slot | Const
+
+
+def operand(text: str) -> Operand:
+    """Return the operand with this text.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if re.fullmatch(r"s\d{1,16}", text, re.ASCII):
+        return Slot(int(text[1:]))
+    if re.fullmatch(r"k\d{1,16}", text, re.ASCII):
+        return Const(text)
+    raise ValueError(f"{text!r} is neither a slot nor a constant")
+
 
 DRIVER: Final = "driver"
 

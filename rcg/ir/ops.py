@@ -5,7 +5,7 @@ The class of an op is the only place where it is defined. Its fields declare whi
 channels it uses (``rcg.ir.fields``), and ``form`` how it prints; from these follow the text, its
 parser, the JSON, its checks and the traits that passes, traces and views ask for.
 
->>> from rcg.ir.operands import Const, Slot
+>>> from rcg.ir.ids import Const, Slot
 >>> op = Call("a0", "fwd", (Slot(0), Const("k0")), (("scale", Const("k1")),), (1,), 7)
 >>> print(op)
 Call a0.fwd(s0, k0, scale=k1) -> s1 #7

@@ -29,8 +29,7 @@ from rcg.migrate.imports import (
 )
 from rcg.migrate.moves import home_of, move_import, move_name, move_star
 from rcg.migrate.remarks import Remark, remarks_on_uses
-from rcg.migrate.stars import unknown
-from rcg.migrate.syntax import is_too_deep
+from rcg.migrate.stars import is_too_deep, unknown
 
 
 class SourceError(ValueError):

@@ -27,7 +27,6 @@ import numpy as np
 
 from rcg.error_text import describe_error, is_ctrl_c_possible, shielded, shortened, type_name
 from rcg.errors import UnpicklableError
-from rcg.serialization.arrays import reduce_array, reduce_buffer
 from rcg.serialization.devices import target_device
 from rcg.serialization.encoded import (
     KIND_BYTES,
@@ -39,7 +38,7 @@ from rcg.serialization.encoded import (
     written_to,
 )
 from rcg.serialization.foreign import FromDlpack, import_torch, reducer_of
-from rcg.serialization.lone import loads, lone_array, lone_tensor
+from rcg.serialization.lone import loads, lone_array, lone_tensor, reduce_array, reduce_buffer
 from rcg.serialization.pinned import Pins
 from rcg.serialization.tensors import Described, Storages, TensorBytes
 

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that are exactly one array or one tensor, encoded without a pickler.
+"""NumPy arrays in pickles, and values that are exactly one array or one tensor.
 
-Their bytes are out of band, so the pickle depends on dtype and shape alone: the writer keeps those
-that it has made, and the reader keeps what such a pickle calls. What travels is what the pickler
-would write. For 16 numbers, where the work is not the copying, this saves most of the time.
+The bytes of an array are out of band, its dtype and shape in the pickle. Arrays of every size
+arrive read-only, so that they may share memory.
+
+A value that is one array or tensor is encoded without a pickler. Its bytes are out of band, so the
+pickle depends on dtype and shape alone: the writer keeps those that it has made, and the reader
+keeps what such a pickle calls. What travels is what the pickler would write. For 16 numbers, where
+the work is not the copying, this saves most of the time.
 """
 
 from __future__ import annotations
@@ -15,9 +19,71 @@ from typing import Any, Final
 
 import numpy as np
 
-from rcg.serialization.arrays import is_plain_array, rebuild_numbers
 from rcg.serialization.encoded import KIND_PICKLE, PROTOCOL, Encoded
 from rcg.serialization.tensors import bytes_of_whole, is_whole, rebuild_tensor, tensor_type
+
+_NUMBERS: Final = frozenset("biufc")
+
+
+def is_plain_array(array: Any) -> bool:
+    """Return whether its bytes, the letter of its dtype and its shape are all of an array."""
+    dtype = array.dtype
+    return (
+        dtype.kind in _NUMBERS
+        and dtype.isbuiltin != 2  # registered by another package
+        and dtype.isnative  # `isbuiltin` is 0 for a dtype that was unpickled, too
+        and dtype.fields is None  # an integer may have some: np.dtype(("u4", [("r", "u1"), ...]))
+        and dtype.metadata is None
+        and array.flags.c_contiguous
+        and array.size > 0
+    )
+
+
+def reduce_array(array: Any) -> Any:
+    """Bytes out of band, dtype and shape in the pickle.
+
+    As NumPy does it, but also for layouts and dtypes that NumPy would copy into the pickle, and in
+    half the time for the plain numbers that nearly all large arrays are made of.
+    """
+    dtype = array.dtype
+    if is_plain_array(array):
+        return rebuild_numbers, (pickle.PickleBuffer(array), dtype.char, array.shape)
+    if dtype.hasobject:
+        return array.__reduce_ex__(PROTOCOL)
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        array = array.copy(order="C")
+    # The buffer protocol has no words for dates; strings, records and byte orders need care.
+    if dtype.isbuiltin != 1:
+        order: Any = "C" if array.flags.c_contiguous else "F"
+        raw: Any = np.empty(0, np.uint8)
+        if array.nbytes:
+            raw = array.reshape((-1,), order=order).view(np.uint8)
+        return _rebuild_array, (pickle.PickleBuffer(raw), dtype, array.shape, order)
+    return array.__reduce_ex__(PROTOCOL)
+
+
+def rebuild_numbers(buffer: Any, char: str, shape: tuple[int, ...]) -> Any:
+    """Return the array over its bytes; called by pickles."""
+    array = np.frombuffer(buffer, char)
+    return array if len(shape) == 1 else array.reshape(shape)
+
+
+def _rebuild_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> Any:
+    if 0 in shape or dtype.itemsize == 0:
+        array = np.empty(shape, dtype, order)
+        array.flags.writeable = False
+        return array
+    return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape, order=order)
+
+
+def reduce_buffer(buffer: Any) -> Any:
+    """Return it as a ``pickle.PickleBuffer``, the type that the sender used."""
+    return _same, (pickle.PickleBuffer(buffer),)
+
+
+def _same(buffer: Any) -> Any:
+    return buffer
+
 
 _MOST: Final = 256  # pickles that are kept; a program has few shapes, or too many to keep
 

@@ -14,8 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp, exchange
-from rcg.comm.checks import check_collected, check_peer, check_root, check_tensors
+from rcg.comm.base import (
+    Communicator,
+    Membership,
+    ReduceOp,
+    check_collected,
+    check_peer,
+    check_root,
+    check_tensors,
+    exchange,
+)
 from rcg.comm.local_store import LocalStore
 from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
 from rcg.errors import CommError, GroupAborted, RcgError

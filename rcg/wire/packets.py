@@ -78,13 +78,16 @@ class _Packet:
     Attributes:
         data: With its header.
         taken: What the socket took of it, in parts.
+        claim: Whose it is: the thread that begins to send it takes this out, or its sender, who
+            has it sent no more.
     """
 
-    __slots__ = ("data", "taken")
+    __slots__ = ("claim", "data", "taken")
 
     def __init__(self, kind: int, number: int, content: bytes | bytearray) -> None:
         self.data = _HEADER.pack(len(content), kind, number) + content
         self.taken: list[int] = []
+        self.claim: deque[bool] = deque([True])
 
     @property
     def left(self) -> int:
@@ -409,8 +412,12 @@ class PacketStream:
                     break
                 else:
                     raise BlockingIOError(errno.EAGAIN, "the peer does not read")
+        except (TimeoutError, BlockingIOError):
+            if _withdraw(packet):
+                raise
+            # Another thread is sending it now, or a part of it was sent: so will be the rest.
         except BaseException:
-            self._withdraw(packet)
+            _withdraw(packet)
             raise
         finally:
             self._leave_rest()
@@ -448,24 +455,20 @@ class PacketStream:
                 self._queue.popleft()
                 continue
             rest = memoryview(packet.data)[sum(packet.taken) :]
+            claim: list[bool] = []
             try:
+                if not packet.taken:
+                    claim.extend(starmap(packet.claim.pop, ((),)))
                 # Sent and counted within one call into C, where no signal handler runs.
                 packet.taken.extend(starmap(self._socket.send, ((rest, _DONTWAIT),)))
             except BlockingIOError:
                 return False
+            except IndexError:  # its sender has withdrawn it
+                self._queue.popleft()
+            finally:
+                if not packet.taken:
+                    packet.claim.extend(claim)
         return True
-
-    def _withdraw(self, packet: _Packet) -> None:
-        """Take a packet back of which nothing was sent yet."""
-        held: list[bool] = []
-        try:
-            held.extend(starmap(self._turn.pop, ((),)))
-            if not packet.taken:
-                self._queue.remove(packet)
-        except (IndexError, ValueError):
-            pass  # another thread is about to send it
-        finally:
-            self._turn.extend(held)
 
     def _break(self) -> None:
         """End a connection that is of no use any more: who receives from it learns so."""
@@ -604,6 +607,15 @@ class PacketStream:
                 raise TimeoutError("timed out")
             if look_s is not None:
                 raise InterruptedError
+
+
+def _withdraw(packet: _Packet) -> bool:
+    """Have a packet sent no more; returns False if a thread has begun to send it."""
+    try:
+        packet.claim.pop()
+    except IndexError:
+        return False
+    return True
 
 
 class LargeBody:

@@ -35,8 +35,8 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.options import Options
+from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec, Failure
 from tests.board import until_waiting
 

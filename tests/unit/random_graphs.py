@@ -24,7 +24,7 @@ from rcg.errors import InternalError
 from rcg.ir.channels import RING, TENSOR, ActorSpec
 from rcg.ir.containers import Template
 from rcg.ir.graph import Graph
-from rcg.ir.ids import DRIVER
+from rcg.ir.ids import DRIVER, Const, Slot
 from rcg.ir.nodes import (
     Argument,
     CollectiveCall,
@@ -40,7 +40,6 @@ from rcg.ir.nodes import (
     TensorHint,
     upstream_of,
 )
-from rcg.ir.operands import Const, Slot
 from rcg.ir.ops import (
     COLLECTIVES,
     Build,

@@ -24,8 +24,8 @@ from rcg.options import Options
 from rcg.runtime.actor import exchanges
 from rcg.runtime.actor.collectives import collective_step
 from rcg.runtime.failure import Origin, capture, to_exception
+from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec, Failure
 from rcg.testing import LocalCommunicator, LocalStore
 from tests.board import until

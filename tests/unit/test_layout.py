@@ -18,8 +18,8 @@ from rcg.ir.programs import MAX_PROCESSES
 from rcg.options import Options
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.memory import MAX_MEMBERS, Segments
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.segments import MAX_MEMBERS, Segments
 from rcg.serialization import Codec
 from tests.board import PICKLE, Failed, buffers_of, reader
 from tests.unit.random_graphs import Case, cases, placements

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rcg import cli
-from rcg.migrate import files
+from rcg.migrate import command
 from rcg.migrate.notebook import rewrite_notebook
 from rcg.migrate.rewrite import SourceError
 from tests.files import make
@@ -75,7 +75,7 @@ def test_a_failed_write_leaves_the_file_and_nothing_else(folder, monkeypatch, ca
             raise PermissionError(13, "Permission denied")
         os.rename(source, target)
 
-    monkeypatch.setattr(files.os, "replace", refuse)
+    monkeypatch.setattr(command.os, "replace", refuse)
     assert cli.main(["migrate", "--write", "."]) == 2
     assert "rcg: error: a.py: Permission denied\n" in capsys.readouterr().err
     assert (folder / "a.py").read_text() == "import ray\n"
@@ -88,7 +88,7 @@ def test_ctrl_c_while_a_file_is_written_leaves_it_old_or_new_and_nothing_else(fo
     path = folder / "program.py"
     path.write_text(old)
     before = descriptors()
-    for _ in ctrl_c_anywhere(lambda: files.write(files.read(path), new), files.__name__):
+    for _ in ctrl_c_anywhere(lambda: command.write(command.read(path), new), command.__name__):
         assert path.read_text() in (old, new)
         assert list(folder.iterdir()) == [path]
         assert descriptors() == before
@@ -99,9 +99,9 @@ def test_folders_are_searched_without_what_is_not_the_users(folder):
     names = ["b.py", "a/x.py", "a/y.ipynb", "a/z.txt", ".git/x.py", "a/.venv/x.py", "env/x.py"]
     names += ["env/pyvenv.cfg", "node_modules/pack/x.py", "a/__pycache__/x.py", ".hidden.py"]
     make(folder, dict.fromkeys(names, ""))
-    found = [str(path) for path in files.find(Path("."))]
+    found = [str(path) for path in command.find(Path("."))]
     assert found == [".hidden.py", "a/x.py", "a/y.ipynb", "b.py"]
-    assert [str(path) for path in files.find(Path("env"))] == ["env/x.py"]  # asked for by name
+    assert [str(path) for path in command.find(Path("env"))] == ["env/x.py"]  # asked for by name
 
 
 def test_a_file_that_is_named_twice_is_done_once(folder, capsys):

@@ -14,8 +14,8 @@ from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import simulate
 from rcg.errors import InternalError
 from rcg.ir.fields import ChannelRead, ChannelWritten, SlotMade, SlotsUsed, TemplateId
+from rcg.ir.ids import Const, Slot
 from rcg.ir.line import Line
-from rcg.ir.operands import Const, Slot
 from rcg.ir.ops import (
     COLLECTIVES,
     AllReduce,

@@ -13,12 +13,15 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rcg.options import Deadline
 from rcg.wire import keepalive, messages, packets, sockets
 from rcg.wire.packets import BODY, MAX_MESSAGE_BYTES, LargeBody, PacketStream
 from tests.peers import GUARD_S, descriptors, until
@@ -224,12 +227,19 @@ def test_a_socket_is_handed_over_between_two_packets_alone():
 
 
 def fill_up(stream: PacketStream, content: bytes) -> int:
-    """Send without waiting until the socket takes no more; returns how many packets were sent."""
-    count = 0
-    with contextlib.suppress(BlockingIOError):
-        while True:
+    """Send without waiting until the socket takes no more; returns how many packets were sent.
+
+    The kernel may make room once more: the other end acknowledges with a delay.
+    """
+    count = refused = 0
+    while refused < 20:
+        try:
             stream.send(content, socket.MSG_DONTWAIT)
             count += 1
+            refused = 0
+        except BlockingIOError:
+            refused += 1
+            time.sleep(0.015)
     return count
 
 
@@ -296,6 +306,44 @@ def test_a_send_waits_for_its_peer_and_no_longer_than_its_timeout():
         assert received(theirs) == b"y" * 50_000
         sender.join(GUARD_S)
         assert nothing_yet(theirs)
+
+
+def test_a_send_whose_packet_another_thread_has_begun_to_send_is_no_failure(monkeypatch):
+    waits, has_begun, sent = threading.Event(), threading.Event(), []
+    known_wait = PacketStream._wait_for_room
+
+    def wait(self: PacketStream, deadline: Deadline) -> None:
+        if threading.current_thread() is not sender:
+            return known_wait(self, deadline)
+        waits.set()
+        assert has_begun.wait(GUARD_S)
+        raise TimeoutError
+
+    class Slow:
+        """A socket that takes the packet while its sender gives up."""
+
+        def send(self, rest: memoryview, flags: int) -> int:
+            if rest[-1:] == b"x":
+                has_begun.set()
+                time.sleep(0.2)
+            return bare.send(rest, flags)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(bare, name)
+
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        content = bytes(50_000)
+        count = fill_up(ours, content)
+        monkeypatch.setattr(PacketStream, "_wait_for_room", wait)
+        bare, ours._socket = ours._socket, Slow()
+        sender = threading.Thread(target=lambda: sent.append(ours.send(b"x" * 20)))
+        sender.start()
+        assert waits.wait(GUARD_S)
+        assert [received(theirs) for _ in range(count)] == [content] * count
+        assert received(theirs) == b"x" * 20
+        sender.join(GUARD_S)
+        ours._socket = bare
+    assert sent == [20]
 
 
 def test_packets_of_many_threads_stay_whole():
@@ -519,11 +567,13 @@ def test_the_kernel_gets_no_limit_while_it_holds_what_it_cannot_send(monkeypatch
         ours.keep_alive(15.0)
         ours.is_proven = True
         ours.settimeout(0.1)
+        count = 0
         with contextlib.suppress(TimeoutError):
             while True:
                 ours.send(bytes(60_000))
+                count += 1
         assert keepalive.has_unsent(ours._socket)
-        while ours._queue or keepalive.has_unsent(ours._socket):
+        for _ in range(count):
             received(theirs)
         until(lambda: not ours._is_flushing)
     assert len(restored) >= 2 and not any(restored)

@@ -23,7 +23,7 @@ from rcg.ir.channels import (
     memory_sources,
     slots_for,
 )
-from rcg.ir.operands import Const, Slot
+from rcg.ir.ids import Const, Slot
 from rcg.ir.ops import Build, Call, Free, Input, Output, Pass, Read, Write
 from rcg.ir.plan import Bindings, Plan
 from rcg.ir.programs import Program

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from rcg.compiler.simulate import check_deadlock_free, simulate
 from rcg.errors import InternalError
 from rcg.ir.channels import ActorSpec, ChannelSpec, ClusterNode, Gate, Group, Lane
-from rcg.ir.ids import DRIVER
-from rcg.ir.operands import Slot
+from rcg.ir.ids import DRIVER, Slot
 from rcg.ir.ops import Call, Input, Op, Output, Pass, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import MAX_PROCESSES, Program

@@ -20,8 +20,8 @@ from rcg.ir.plan import Plan
 from rcg.options import Options
 from rcg.runtime.actor.collectives import collective_step
 from rcg.runtime.failure import Origin
+from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.segments import Segments
 from rcg.runtime.observe.report import Activity, Report, activities, backlogs
 from rcg.serialization import Codec
 from rcg.trace.recorder import State

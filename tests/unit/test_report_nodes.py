@@ -18,8 +18,8 @@ from rcg.options import Options
 from rcg.runtime.control.node_control import NodeControl, note_sender
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import takers_of
+from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.segments import Segments
 from rcg.runtime.node.snapshot import NodeView, Snapshot, describe_node
 from rcg.runtime.observe.report import (
     Backlog,

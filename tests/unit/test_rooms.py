@@ -22,7 +22,7 @@ KNOW_THE_CORE = {
     "rcg.channels.shm",
     "rcg.runtime.node.host",
     "rcg.runtime.node.node",
-    "rcg.runtime.node.segments",
+    "rcg.runtime.node.memory",
     "rcg.trace.recorder",
     "rcg.trace.spans",
     "rcg.doctor.software",

@@ -18,8 +18,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.runtime.node.layout import Layout
-from rcg.runtime.node.memory import SMALLEST_USEFUL_SHM, addresses_for, default_memory_cap
-from rcg.runtime.node.segments import Segments
+from rcg.runtime.node.memory import SMALLEST_USEFUL_SHM, Segments, addresses_for, default_memory_cap
 from tests.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
 
 LINE = (

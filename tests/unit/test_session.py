@@ -268,7 +268,7 @@ def test_ctrl_c_while_a_graph_is_started_leaves_nothing_of_it() -> None:
         "rcg.runtime.driver.lifecycle",
         "rcg.runtime.driver.session",
         "rcg.runtime.node.host",
-        "rcg.runtime.node.segments.Segments",
+        "rcg.runtime.node.memory.Segments",
         "rcg.runtime.control.graph_control",
     )
     graphs: list[CompiledDAG] = []

@@ -26,8 +26,8 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.options import Options
 from rcg.runtime.node import node as places
+from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec, Failure
 from rcg.testing import LocalCommunicator, LocalStore
 from tests.board import until

@@ -21,7 +21,7 @@ from rcg.trace.analysis.rendezvous import exchanges_of, rendezvous_of
 from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.stalls import stall_of
 from rcg.trace.analysis.what_if import what_if
-from rcg.trace.export.checks import check_plan
+from rcg.trace.export.files import check_plan
 from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
 from tests.unit.simulated_traces import simulated

@@ -35,7 +35,7 @@ from rcg.errors import (
     UnpicklableError,
 )
 from rcg.ir.channels import TENSOR
-from rcg.ir.operands import Const, Slot
+from rcg.ir.ids import Const, Slot
 from rcg.ir.ops import Build, Call, Collective, Copy, Free, Op, Read, Write
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.collectives import collective_step

@@ -30,8 +30,7 @@ from rcg.ir.signature import ExecutionSignature, Key
 from rcg.options import timeout_from_user
 from rcg.runtime.control import registry
 from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
-from rcg.runtime.driver.feed import ResultFeed
-from rcg.runtime.driver.output import OutputBuffer, Outputs
+from rcg.runtime.driver.output import OutputBuffer, Outputs, ResultFeed
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.submission import (
     RING_POLL_S,

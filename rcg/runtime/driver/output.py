@@ -6,6 +6,8 @@ or by another thread that waits there; frames for others wait in a dict, undecod
 asked for. There is no lock that Ctrl-C could leave locked: taking a frame puts it into the dict in
 one step of the native core, decoding may be repeated, and a result is filled from the dict. Ctrl-C
 between any two lines loses nothing.
+
+A ``ResultFeed`` is what a thread needs that passes results on; it does not keep the graph.
 """
 
 from __future__ import annotations
@@ -16,11 +18,63 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from rcg.channels.base import Frame, FrameReader, Frames, Signal, timeout_ns
+from rcg.channels.base import Frame, FrameReader, Frames, GraphEnded, Signal, timeout_ns
 from rcg.options import Deadline
+from rcg.runtime.driver.session import Session
 from rcg.runtime.failure import error_of_unpickling, summary_of
 from rcg.runtime.refs import FAILED, PENDING, READY, take_arrived
-from rcg.serialization import Failure
+from rcg.serialization import Encoded, Failure
+
+
+class ResultFeed:
+    """Waits for results of a graph on behalf of handles.
+
+    Args:
+        session: The running graph.
+        buffers: Where results arrive.
+    """
+
+    def __init__(self, session: Session, buffers: Sequence[OutputBuffer]) -> None:
+        self._session = session
+        self._buffers = buffers
+        self.encode: Callable[[Any], Encoded] = session.node.encode
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once when the graph is torn down; it must not block."""
+        self._session.on_close(call)
+
+    def forget_close(self, call: Callable[[], None]) -> None:
+        """Undo ``on_close``."""
+        self._session.forget_close(call)
+
+    def places(self) -> list[Any]:
+        """Return the position of each output; a wait from there ends with the next result."""
+        return [(buffer.reader, buffer.arrived) for buffer in self._buffers]
+
+    def wait(self, places: list[Any], seen: int) -> int:
+        """Wait until an output has a new result, and take the results that arrived.
+
+        Args:
+            places: What ``places`` returned before the caller looked for results.
+            seen: What the last call returned; 0 at first. ``interrupt`` ends a wait.
+
+        Raises:
+            RuntimeError: This process is a fork of the one that compiled the graph.
+        """
+        with contextlib.suppress(GraphEnded):
+            seen = self._session.node.wait_any(places, None, seen)
+        for buffer in self._buffers:
+            buffer.take_pending()
+        return seen
+
+    def interrupt(self) -> None:
+        """End the waits of this process, which look again; any thread.
+
+        Raises:
+            RuntimeError: This process is a fork of the one that compiled the graph.
+        """
+        self._session.node.interrupt()
+
 
 # Two threads that get the same ref at the same moment: the second looks this often whether the
 # first has decoded it, and so often at most. Then it decodes, too: the first may be in code that

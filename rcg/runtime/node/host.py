@@ -14,9 +14,8 @@ from rcg.ir.ops import Pass
 from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE
 from rcg.options import Options
-from rcg.runtime.node.memory import default_memory_cap
+from rcg.runtime.node.memory import Segments, default_memory_cap
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.segments import Segments
 from rcg.serialization import Codec
 
 

@@ -22,7 +22,7 @@ from rcg.options import Options
 from rcg.runtime.heap import MUCH_BYTES, give_back_heap
 from rcg.runtime.node.arrays import Lender, empty_in
 from rcg.runtime.node.layout import Layout
-from rcg.runtime.node.segments import EVENTS_PER_MEMBER
+from rcg.runtime.node.memory import EVENTS_PER_MEMBER
 from rcg.serialization import Codec, Encoded
 from rcg.serialization.pinned import Pins
 from rcg.streams import Handover

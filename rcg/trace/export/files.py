@@ -7,8 +7,8 @@ trace.json        format, times, info, and for each graph its plan and the heads
 0/a0.npy          ...
 ```
 
-A file may come from an untrusted source. `archive` compares claimed sizes with the size of the file
-before memory is allocated. Everything is checked before a trace is made: types and ranges, that
+A file may come from an untrusted source. The sizes that it claims are compared with its own before
+memory is allocated. Everything is checked before a trace is made: types and ranges, that
 events refer to existing ops, spans and lanes, and that the plan could run. So a loaded trace can be
 analysed and displayed like a recorded one. Any other file raises a ``TraceError``.
 """
@@ -22,27 +22,215 @@ import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
 import rcg.checked as checked
+from rcg.compiler.simulate import check_deadlock_free
 from rcg.errors import DeadlockError, InternalError, TraceError
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.text import visible
-from rcg.trace.export.archive import Archive
-from rcg.trace.export.checks import (
-    MAX_COUNT,
-    MAX_NS,
-    MAX_PROCESSES,
-    check_events,
-    check_peers,
-    check_plan,
-    check_sums,
+from rcg.trace.model import (
+    EVENT,
+    NO_PEER,
+    SPAN_BASE,
+    Clock,
+    Events,
+    GraphTrace,
+    LaneTrace,
+    OpenOp,
+    Recording,
+    TensorTransfer,
 )
-from rcg.trace.model import NO_PEER, Clock, GraphTrace, LaneTrace, OpenOp, Recording, TensorTransfer
+
+_ALWAYS_ALLOWED_BYTES: Final = 64 << 20
+"""This much may be read from any file, however small it is."""
+
+_MAX_RATIO: Final = 50
+"""The content may be this many times larger than the file. Events compress less than this, because
+their times differ."""
+
+_MAX_MEMBERS: Final = 100_000
+_PIECE_BYTES: Final = 1 << 20
+
+_ARRAY: Final = re.compile(
+    rb"\{'descr': (\[.{1,2000}\]), 'fortran_order': False, 'shape': \((\d{1,15}),\), \} *\n"
+)
+_LAYOUT: Final = repr(np.lib.format.dtype_to_descr(EVENT)).encode()
+_MAGIC: Final = b"\x93NUMPY\x01\x00"
+
+
+class Archive:
+    """The members of a zip file. Together they return no more than the size of the file justifies.
+
+    Args:
+        archive: The zip file.
+        size: Its size in bytes.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
+        infos = archive.infolist()
+        if len(infos) > _MAX_MEMBERS:
+            raise ValueError(f"the file has {len(infos):,} members")
+        self._archive = archive
+        self._infos = {info.filename: info for info in infos}
+        if len(self._infos) != len(infos):
+            raise ValueError("two of its members have the same name")
+        # Limited by the size of the file, not by what the members claim: members may overlap.
+        self._left = max(_ALWAYS_ALLOWED_BYTES, _MAX_RATIO * size)
+
+    def open(self, name: str, most: int | None = None) -> tuple[Any, int]:
+        """Return a member as a file, and the size in bytes that it claims.
+
+        Raises:
+            ValueError: It is missing, encrypted, compressed in another way, or too large.
+        """
+        info = self._infos.get(name)
+        if info is None:
+            raise ValueError(f"{name} is missing")
+        if info.flag_bits & 1 or info.compress_type not in (
+            zipfile.ZIP_STORED,
+            zipfile.ZIP_DEFLATED,
+        ):
+            raise ValueError(f"{name} is encrypted, or compressed in another way")
+        left = self._left if most is None else min(self._left, most)
+        if info.file_size > left:
+            raise ValueError(
+                f"{name} claims {info.file_size:,} bytes, more than a file of this size holds"
+            )
+        self._left -= info.file_size
+        return self._archive.open(info), info.file_size
+
+    def text(self, name: str, most: int) -> bytes:
+        """Return the bytes of a member."""
+        file, size = self.open(name, most)
+        with file:
+            stored = bytearray(size)
+            _fill(file, memoryview(stored), name)
+        return bytes(stored)
+
+    def events(self, name: str, process: str) -> Events:
+        """Return the events in a member."""
+        file, size = self.open(name)
+        with file:
+            start = file.read(len(_MAGIC) + 2)
+            length = int.from_bytes(start[len(_MAGIC) :], "little")
+            if not start.startswith(_MAGIC) or length > 4096:
+                raise ValueError(f"{name} is not an array in NumPy's format 1.0")
+            head = _ARRAY.fullmatch(file.read(length))
+            if head is None or head[1] != _LAYOUT:
+                raise ValueError(f"the events of {process} have another layout")
+            count = int(head[2])
+            holds = size - len(start) - length
+            if count * EVENT.itemsize != holds:
+                raise ValueError(f"{name} claims {count:,} events and holds {holds:,} bytes")
+            events = np.empty(count, EVENT)
+            _fill(file, memoryview(events.view(np.uint8).data) if count else memoryview(b""), name)
+        return events
+
+
+def _fill(file: BinaryIO, room: memoryview, name: str) -> None:
+    """Fill memory from a member. Reading to the end also makes zipfile check the checksum."""
+    at = 0
+    while at < len(room):
+        piece = file.read(min(_PIECE_BYTES, len(room) - at))
+        if not piece:
+            raise ValueError(f"{name} is shorter than it says")
+        room[at : at + len(piece)] = piece
+        at += len(piece)
+    if file.read(1):
+        raise ValueError(f"{name} is longer than it says")
+
+
+MAX_PROCESSES: Final = 1_000
+
+MAX_NS: Final = 1 << 60
+"""The largest time before or after zero: 36 years. The difference of two times fits 64 bits."""
+
+MAX_COUNT: Final = 1 << 53
+"""The most executions and lost events: integers up to here are exact as doubles."""
+
+_MAX_SUM: Final = 1 << 62
+"""The most that the figures of a graph's events may add up to."""
+
+_MAX_OPS: Final = 60_000  # of a process
+
+
+def check_plan(plan: Plan) -> None:
+    """Check that the compiler could have made a plan.
+
+    Raises:
+        ValueError, InternalError, DeadlockError: The plan is refused.
+    """
+    if len(plan.programs) > MAX_PROCESSES:
+        raise ValueError(f"the plan has {len(plan.programs):,} processes")
+    for program in plan.programs:
+        if len(program.ops) > _MAX_OPS:
+            raise ValueError(f"{program.process} has {len(program.ops):,} ops")
+    plan.check()
+    for program in plan.programs:
+        made = {
+            slot
+            for op in program.ops
+            if not op.values_in and not op.is_holding
+            for slot in op.made()
+        }
+        for op in program.ops:
+            if op.values_out and not made.issuperset(op.used()):
+                raise ValueError(f"{program.process} writes a value that it does not have: {op}")
+    check_deadlock_free(plan)
+
+
+def check_events(lane: LaneTrace, program: Program) -> None:
+    """Check each event of a lane on its own."""
+    events = lane.events
+    if not len(events):
+        return
+    op = events["op"]
+    is_known = np.where(op < SPAN_BASE, op < len(program.ops), op - SPAN_BASE < len(lane.spans))
+    start, end = events["start_ns"], events["end_ns"]
+    rules = {
+        "is of an op or a span that is not there": is_known,
+        "has times that no clock shows": (start >= -MAX_NS) & (end <= MAX_NS),
+        "ends before it begins": start <= end,
+        "waited, encoded or moved less than nothing": (events["waited_ns"] >= 0)
+        & (events["coded_ns"] >= 0)
+        & (events["bytes"] >= 0),
+        "is of an execution that cannot be": (events["execution"] >= 0)
+        & (events["execution"] <= MAX_COUNT),
+    }
+    for what, holds in rules.items():
+        if not holds.all():
+            raise ValueError(f"event {int(np.argmin(holds)):,} of {lane.process} {what}")
+
+
+def check_peers(lane: LaneTrace, count: int) -> None:
+    """Check that events waited for existing processes."""
+    peers = [lane.events["peer"]]
+    peers += [] if lane.open is None else [np.array([lane.open.peer])]
+    for each in peers:
+        if not ((each < count) | (each == NO_PEER)).all():
+            raise ValueError(f"an event of {lane.process} waited for a process that is not there")
+
+
+def check_sums(lanes: tuple[LaneTrace, ...]) -> None:
+    """Check that the figures of all events can be added in 64 bits."""
+    sums: Mapping[str, float] = {
+        name: sum(float(lane.events[name].astype(np.float64).sum()) for lane in lanes)
+        for name in ("waited_ns", "coded_ns", "bytes")
+    }
+    lasted = sum(
+        float((lane.events["end_ns"] - lane.events["start_ns"]).astype(np.float64).sum())
+        for lane in lanes
+    )
+    for name, total in (*sums.items(), ("durations", lasted)):
+        if total > _MAX_SUM:
+            raise ValueError(f"the {name} of all events add up to more than 64 bits hold")
+
 
 _FORMAT: Final = 1
 _HEAD: Final = "trace.json"

@@ -35,8 +35,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from rcg.ir.channels import STATUS, TENSOR
-from rcg.ir.ids import DRIVER
-from rcg.ir.operands import Const, Slot
+from rcg.ir.ids import DRIVER, Const, Slot
 from rcg.ir.ops import Call, Collective, Input, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
