@@ -6,8 +6,8 @@ Calls without a reference of a compiled DAG go to Ray unchanged, with Ray's rule
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NoReturn
 
 from rcg import cluster
 from rcg.options import Deadline, timeout_from_user
@@ -51,15 +51,22 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         Exception: The exception of the user's method, in its own type. For a list it is raised as
             soon as any member has failed.
     """
-    if isinstance(object_refs, CompiledDAGRef):
+    if isinstance(object_refs, CompiledDAGRef) and not options:
         return object_refs.get() if timeout is None else object_refs.get(timeout)
     transport = _transport_in(options)
     out = options.pop("out", None)
+    if options and isinstance(object_refs, CompiledDAGRef | TensorRef):
+        _refuse(options)
     if isinstance(object_refs, TensorRef):
         timeout_s = timeout_from_user(timeout, "timeout")
         return get_tensors([object_refs], timeout_s, transport, out)[0]
     if out is not None:
-        raise TypeError("out= takes the tensors of one TensorRef: get them one by one")
+        raise TypeError(
+            "out= takes the tensors of one TensorRef"
+            + (": get them one by one" if isinstance(object_refs, list) else "")
+        )
+    if isinstance(object_refs, CompiledDAGRef):
+        return object_refs.get() if timeout is None else object_refs.get(timeout)
     if isinstance(object_refs, list) and TensorRef in map(type, object_refs):
         return _get_with_tensors(object_refs, timeout_from_user(timeout, "timeout"), transport)
     if isinstance(object_refs, list):
@@ -67,6 +74,8 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         if len(compiled) < len(object_refs) and _has_nested(object_refs):
             values = iter(get(_flat(object_refs), timeout=timeout, **options))
             return _shaped_like(object_refs, values)
+        if compiled and options:
+            _refuse(options)
         if compiled:
             timeout_s = timeout_from_user(timeout, "timeout")
             if len(compiled) < len(object_refs):
@@ -74,6 +83,14 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
                 return _get_mixed(object_refs, Deadline(timeout_s))
             return get_refs(object_refs) if timeout is None else get_refs(object_refs, timeout_s)
     return cluster.get(object_refs, timeout_s=timeout, **options)
+
+
+def _refuse(options: Mapping[str, Any]) -> NoReturn:
+    """Refuse options that ``get`` does not know."""
+    raise TypeError(
+        f"get() got an unexpected keyword argument {next(iter(options))!r}: it takes timeout, out, "
+        "_tensor_transport and _use_object_store"
+    )
 
 
 def put(value: Any, **options: Any) -> Any:

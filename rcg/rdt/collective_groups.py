@@ -116,12 +116,7 @@ def _asked(holder: Holder, timeout_s: float) -> list[Known]:
         )
     finally:
         connection.close()
-    return [
-        Known(name, backend, tuple(keys.split()), tuple(secrets.split()))
-        for name, backend, keys, secrets in zip(
-            found.names, found.backends, found.keys, found.secrets, strict=True
-        )
-    ]
+    return list(map(Known, found.names, found.backends, found.keys, found.secrets))
 
 
 _MOST_AT_ONCE: Final = 32  # actors that leave a group

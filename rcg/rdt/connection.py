@@ -114,8 +114,9 @@ class Connection:
         opening = UseTensors(graph=holder.key, secret=holder.secret, key=key, pid=os.getpid())
         try:
             self._joined: Joined = join(holder.address, opening, timeout_s, check_user)
-        except (ConnectionRefusedError, ConnectionAbortedError, ProcessLookupError) as error:
-            raise _ended(holder) from error
+        except (ConnectionRefusedError, ConnectionAbortedError, ProcessLookupError):
+            # That the kernel refused a connection is no cause that helps a user.
+            raise _ended(holder) from None
         except (OSError, ValueError) as error:
             if isinstance(error, RcgError):
                 raise

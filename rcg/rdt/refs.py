@@ -217,10 +217,10 @@ def get_tensors(
         ours = existing()
         if find_transport(named).needs_group and not (ours and ours.groups.all()):
             raise ValueError(
-                "Currently ray.get() only supports OBJECT_STORE and NIXL tensor transport, got "
-                f"TensorTransportEnum.{named.upper()}, please specify the correct tensor transport "
-                "in ray.get(): this process is in no collective group, so write get(ref, "
-                f'_tensor_transport="{OBJECT_STORE}")'
+                f'write get(ref, _tensor_transport="{OBJECT_STORE}"), because this process is in '
+                "no collective group. Currently ray.get() only supports OBJECT_STORE and NIXL "
+                f"tensor transport, got TensorTransportEnum.{named.upper()}, please specify the "
+                "correct tensor transport in ray.get()"
             )
     return _get_values(refs, timeout_s, chosen, out)
 

@@ -221,8 +221,8 @@ class Service:
                     number=message.number,
                     names=tuple(each.name for each in found),
                     backends=tuple(each.backend for each in found),
-                    keys=tuple(" ".join(each.keys) for each in found),
-                    secrets=tuple(" ".join(each.secrets) for each in found),
+                    keys=tuple(each.keys for each in found),
+                    secrets=tuple(each.secrets for each in found),
                 )
                 sockets.send(connection, answer)
             case _:

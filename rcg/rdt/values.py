@@ -338,7 +338,10 @@ def check_targets(contents: Contents, targets: Sequence[Any], name: str) -> list
     names = [f"{name}[{at}]" if len(targets) > 1 else name for at in range(len(targets))]
     for each, target in zip(names, targets, strict=True):
         if not hasattr(target, "untyped_storage"):
-            raise TypeError(f"{each} is no tensor, found {type(target).__name__}")
+            raise TypeError(
+                f"{each} is no tensor, found {type(target).__name__}: give a tensor, or a list of "
+                "tensors in the order of the value's"
+            )
         why = _unfit(target)
         if why:
             raise ValueError(f"{each} {why}")

@@ -7,11 +7,13 @@ type, so code that receives a message can rely on it. A message may come from an
 same user: a wrong message raises a ValueError.
 
 A field is a text (``str``), a truth (``bool``), a whole number within a range
-(``Annotated[int, range(...)]``), or a tuple of one of these (``tuple[str, ...]``).
+(``Annotated[int, range(...)]``), some bytes (``bytes``, in base64), or a tuple of one of these
+(``tuple[str, ...]``).
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable
@@ -86,7 +88,9 @@ def encode(message: Message) -> bytes:
 
 
 def _text_of(value: Any) -> str:
-    return str(value) if type(value) is int else _written(value)
+    if type(value) is int:
+        return str(value)
+    return _written(base64.b64encode(value).decode() if type(value) is bytes else value)
 
 
 def decode(data: bytes) -> Message:
@@ -131,6 +135,8 @@ def _check_of(hint: Any) -> _Check:
         return _text
     if hint is bool:
         return _truth
+    if hint is bytes:
+        return _bytes
     if get_origin(hint) is Annotated and arguments[0] is int and isinstance(arguments[1], range):
         return _number_within(arguments[1])
     if get_origin(hint) is tuple and arguments[1:] == (...,):
@@ -151,6 +157,18 @@ def _truth(found: object) -> bool:
     if not isinstance(found, bool):
         raise ValueError("must be true or false")
     return found
+
+
+def _bytes(found: object) -> bytes:
+    """Return bytes, or those of a text in base64."""
+    if isinstance(found, bytes):
+        return found
+    if not isinstance(found, str):
+        raise ValueError("must be bytes in base64")
+    try:
+        return base64.b64decode(found, validate=True)
+    except ValueError:
+        raise ValueError("must be bytes in base64") from None
 
 
 def _number_within(allowed: range) -> _Check:

@@ -615,11 +615,11 @@ class SetValue(Message):
 
     Attributes:
         key: Its key.
-        value: Its bytes in base64.
+        value: Its bytes.
     """
 
     key: str
-    value: str
+    value: bytes
 
 
 @message
@@ -641,11 +641,11 @@ class Value(Message):
 
     Attributes:
         number: Of the ``GetValue``.
-        value: Its bytes in base64.
+        value: Its bytes.
     """
 
     number: Number
-    value: str
+    value: bytes
 
 
 @message
@@ -912,12 +912,12 @@ class GroupsHere(Message):
         number: Of the ``AskGroups``.
         names: The name of each group.
         backends: Its transport.
-        keys: The ids of its members' stores, with spaces between them.
-        secrets: The secrets of these, with spaces between them.
+        keys: The ids of its members' stores.
+        secrets: The secrets of these.
     """
 
     number: Number
     names: tuple[str, ...]
     backends: tuple[str, ...]
-    keys: tuple[str, ...]
-    secrets: tuple[str, ...]
+    keys: tuple[tuple[str, ...], ...]
+    secrets: tuple[tuple[str, ...], ...]

@@ -1687,15 +1687,21 @@ def test_a_group_may_have_the_name_of_an_earlier_one(actors):
 
 
 @pytest.mark.full
+def is_dead(actor):
+    try:
+        get(actor.pid.remote())
+    except ray.exceptions.RayActorError:
+        return True
+    return False
+
+
 def test_the_name_of_a_group_whose_actors_have_gone_is_free(actors):
     (a,) = actors(1, Actor, max_restarts=0)
     create_collective_group([a], backend="gloo", name="gone")
     with pytest.raises(ValueError, match="there is a group of the name 'gone' already"):
         create_collective_group(actors(2), backend="gloo", name="gone")
     rcg.kill(a)
-    with pytest.raises(ray.exceptions.RayActorError):
-        while True:  # Ray kills it later
-            get(a.pid.remote())
+    until(lambda: is_dead(a))  # Ray kills it later
     create_collective_group(actors(2), backend="gloo", name="gone")
 
 

@@ -29,6 +29,8 @@ def values_of(hint: Any, text: st.SearchStrategy[str]) -> st.SearchStrategy[Any]
         return text
     if hint is bool:
         return st.booleans()
+    if hint is bytes:
+        return st.binary(max_size=100)
     if get_origin(hint) is tuple:
         return st.lists(values_of(get_args(hint)[0], text), max_size=5).map(tuple)
     assert get_origin(hint) is Annotated
@@ -135,9 +137,8 @@ def good_of(kind: type[Message]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         hint = hints[field.name]
-        found[field.name] = (
-            "x" if hint is str else True if hint is bool else () if get_origin(hint) is tuple else 1
-        )
+        plain = {str: "x", bool: True, bytes: b"x"}
+        found[field.name] = plain.get(hint, () if get_origin(hint) is tuple else 1)
     return found
 
 
@@ -149,6 +150,9 @@ def is_signed(kind: type[Message], name: str) -> bool:
 WRONG = (None, -1, 1 << 63, 1 << 5000, 1.0, float("nan"), True, "7", {}, [None], [[]], [1.5])
 
 
+NESTED = {messages.GroupsHere: ("keys", "secrets")}
+
+
 def is_right(kind: type[Message], name: str, wrong: Any) -> bool:
     """Whether a value of ``WRONG`` is one that this field takes."""
     good = good_of(kind)[name]
@@ -156,6 +160,7 @@ def is_right(kind: type[Message], name: str, wrong: Any) -> bool:
         (wrong == "7" and good == "x")
         or (wrong is True and good is True)
         or (wrong == -1 and is_signed(kind, name))
+        or (wrong == [[]] and name in NESTED.get(kind, ()))
     )
 
 

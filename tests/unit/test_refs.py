@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rcg.refs import get
 from rcg.runtime.refs import FAILED, NEW, PENDING, READY, CompiledDAGRef, TwinRef
 
 
@@ -160,3 +161,15 @@ def test_a_ref_without_its_execution_leaves_things_as_they_are() -> None:
     del ref.execution
     del ref
     assert not output.dropped and source.left == {5: 1}
+
+
+@pytest.mark.parametrize("word", ["time_out", "fetch_local"])
+def test_get_refuses_options_that_it_does_not_know(word: str) -> None:
+    ref = submitted(Source(), Output(), 5)
+    for refs in (ref, [ref], [ref, ref]):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{word}': it takes time"):
+            get(refs, **{word: 3})
+    with pytest.raises(TypeError, match=r"out= takes the tensors of one TensorRef$"):
+        get(ref, out="memory")
+    with pytest.raises(TypeError, match="get them one by one"):
+        get([ref], out="memory")

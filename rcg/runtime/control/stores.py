@@ -11,7 +11,6 @@ ranks. The store of a pair of processes that pass tensors ends when both have le
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import socket
@@ -44,9 +43,9 @@ from rcg.wire.messages import (
 
 @dataclass(slots=True)
 class _Store:
-    """The store of one group: its values in base64, and the ranks that wait for one."""
+    """The store of one group: its values, and the ranks that wait for one."""
 
-    values: dict[str, str] = field(default_factory=dict)
+    values: dict[str, bytes] = field(default_factory=dict)
     waiting: dict[str, list[tuple[Peer, int]]] = field(default_factory=dict)
 
 
@@ -96,11 +95,10 @@ class Stores:
                 is_there = all(key in store.values for key in message.keys)
                 peer.send(Presence(number=message.number, is_there=is_there))
             case AddValue():
-                found = base64.b64decode(store.values.get(message.key, "MA=="))
-                total = int(found) + message.amount
+                total = int(store.values.get(message.key, b"0")) + message.amount
                 # First the answer: a total out of range is an error there.
                 peer.send(Total(number=message.number, total=total))
-                self._set(store, message.key, base64.b64encode(b"%d" % total).decode())
+                self._set(store, message.key, b"%d" % total)
             case _:
                 raise ValueError("it is not expected here")
         return True
@@ -124,7 +122,7 @@ class Stores:
                 peer.connection.shutdown(socket.SHUT_RDWR)
         self._stores.clear()
 
-    def _set(self, store: _Store, key: str, value: str) -> None:
+    def _set(self, store: _Store, key: str, value: bytes) -> None:
         store.values[key] = value
         for peer, number in store.waiting.pop(key, ()):
             with _ending(peer):
@@ -194,7 +192,7 @@ class ControlStore:
         """
         if len(value) > MAX_VALUE_BYTES:
             raise ValueError(f"a value has at most {MAX_VALUE_BYTES} bytes, found {len(value)}")
-        self._send(SetValue(key=key, value=base64.b64encode(value).decode()))
+        self._send(SetValue(key=key, value=bytes(value)))
 
     def get(self, keys: Sequence[str], timeout_s: float | None = None) -> list[bytes]:
         """Return the values of keys; see ``Store``."""
@@ -202,7 +200,7 @@ class ControlStore:
         found = []
         for key in keys:
             question = GetValue(number=next(self._numbers), key=key)
-            found.append(base64.b64decode(self._ask(question, Value, deadline).value))
+            found.append(self._ask(question, Value, deadline).value)
         return found
 
     def has(self, keys: Sequence[str]) -> bool:
