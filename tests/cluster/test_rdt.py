@@ -1029,6 +1029,7 @@ def test_the_report_names_an_owner_that_does_not_answer_and_says_which_is_dead_a
     assert f"is dead: {owner.death}" in str(report)
     assert "is dead" in report._repr_mimebundle_()["text/html"]
     rcg.kill(b)
+    until(lambda: is_dead(b))
     of_b = b.make.remote(1)
     rcg.wait([of_b], timeout=GUARD_S)
     assert state_of(of_b) == "failed"
