@@ -55,7 +55,8 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         return object_refs.get() if timeout is None else object_refs.get(timeout)
     transport = _transport_in(options)
     out = options.pop("out", None)
-    if options and isinstance(object_refs, CompiledDAGRef | TensorRef):
+    has_tensors = isinstance(object_refs, list) and TensorRef in map(type, object_refs)
+    if options and (has_tensors or isinstance(object_refs, CompiledDAGRef | TensorRef)):
         _refuse(options)
     if isinstance(object_refs, TensorRef):
         timeout_s = timeout_from_user(timeout, "timeout")
@@ -67,7 +68,7 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         )
     if isinstance(object_refs, CompiledDAGRef):
         return object_refs.get() if timeout is None else object_refs.get(timeout)
-    if isinstance(object_refs, list) and TensorRef in map(type, object_refs):
+    if has_tensors:
         return _get_with_tensors(object_refs, timeout_from_user(timeout, "timeout"), transport)
     if isinstance(object_refs, list):
         compiled = [ref for ref in object_refs if isinstance(ref, CompiledDAGRef)]

@@ -122,15 +122,19 @@ class Pair:
             into: Where they are received, of these sizes; None for fresh memory. Small ones share
                 that: it is free when none of them is needed any more.
         """
+        import torch
+
         payloads: list[Any] = []
         for run in _runs(sizes):
             ends = list(itertools.accumulate(_padded(sizes[at]) for at in run))
             size = sizes[run[0]] if len(run) == 1 else ends[-1]
-            whole = into[run[0]] if into is not None and len(run) == 1 else None
-            if whole is None or whole.device.type != device:
-                whole = fresh_memory(size, device)
+            target = into[run[0]] if into is not None and len(run) == 1 else None
+            is_users = target is not None and target.device.type == device
+            whole: Any = target if is_users else fresh_memory(size, device)
             with self._turn() as communicator:
                 communicator.recv([whole], _HOLDER)
+            if is_users:  # so autograd refuses what it saved of that memory
+                torch.autograd.graph.increment_version(whole)
             starts = [0, *ends]
             payloads += [
                 whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)
@@ -375,18 +379,10 @@ def _padded(size: int) -> int:
 
 
 def fill(into: Sequence[Any], payloads: Sequence[Any]) -> list[Any]:
-    """Copy the bytes of tensors into others, which may be the same; returns those.
-
-    Torch counts that those were written to, also where a communicator did it, so that autograd
-    refuses what it saved of them.
-    """
-    import torch
-
+    """Copy the bytes of tensors into others, which may be the same; returns those."""
     for target, payload in zip(into, payloads, strict=True):
         if target.data_ptr() != payload.data_ptr():
             target.copy_(payload)
-        else:
-            torch.autograd.graph.increment_version(target)
     return list(into)
 
 

@@ -253,9 +253,9 @@ def _get_values(
         return [open_into(found[0], transport, targets)]
 
     remaining_s = deadline.remaining_s()
-    if remaining_s is None or _are_all_here(found):
-        return opened()
     first = refs[0]
+    if (remaining_s is None and first._arriving is None) or _are_all_here(found):
+        return opened()
     asked_with = tuple(each.inner for each in refs[1:]), transport
     arriving, first._arriving = first._arriving, None
     if arriving is None or not arriving.is_for(asked_with, targets):

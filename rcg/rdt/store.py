@@ -130,7 +130,8 @@ class Entry:
     pullers: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.versions = Versions(self.value)
+        # What a user's transport moves may be where `tensors_in` does not look.
+        self.versions = Versions(self.value if self.release is None else list(self.payloads))
 
     @property
     def size_bytes(self) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -111,18 +110,17 @@ def open_all(values: Sequence[Any], transport: str | None = None) -> list[Any]:
             found[each.key] = _share_tensors(_entry_of(ours, each))
         else:
             wanted[each.key] = _wanted(ours, each, transport)
-    pulled = _pull(ours, list(wanted.values())) if wanted else []
-    problems = [each for each in pulled if isinstance(each, Exception)]
+    pulled = _pull(ours, [*wanted.values()]) if wanted else {}
+    problems = [each for each in pulled.values() if isinstance(each, Exception)]
     if problems:
         # No local name may hold what is raised: it would hold this frame, and with it those of the
         # user's method and the references in them, until Python collects cycles.
         found.clear()
         pulled.clear()
         del problems[1:]
-        each = None
         raise problems.pop()
     for key, question in wanted.items():
-        found[key] = question.envelope.contents.put_back(pulled.pop(0))
+        found[key] = question.envelope.contents.put_back(pulled.pop(key))
     return [found[each.key] if type(each) is Envelope else each for each in values]
 
 
@@ -160,12 +158,12 @@ def open_into(envelope: Any, transport: str | None, out: Any, name: str = "out")
     if own is not None:
         payloads = fill(into, own)
     else:
-        (payloads,) = pulled = _pull(ours, [_wanted(ours, envelope, transport, into)])
-        if isinstance(payloads, Exception):
-            problems = [payloads]
+        pulled = _pull(ours, [_wanted(ours, envelope, transport, into)])
+        problems = [each for each in pulled.values() if isinstance(each, Exception)]
+        if problems:
             pulled.clear()
-            del payloads
             raise problems.pop()  # no local name may hold it, see `open_all`
+        payloads = pulled[envelope.key]
     if isinstance(envelope.contents, Whole):
         return out
     value = envelope.contents.put_back(payloads)
@@ -173,21 +171,17 @@ def open_into(envelope: Any, transport: str | None, out: Any, name: str = "out")
     return out if is_one else value
 
 
-def _pull(ours: Here, wanted: Sequence[Wanted]) -> list[Any]:
-    """Return the payloads of objects of other processes, or for each its error."""
-    found: list[Any] = [None] * len(wanted)
-    for pull, has_manager in (
-        (ours.connections.pull, False),
-        (partial(pull_by_manager, ours.connections), True),
-    ):
-        some = [
-            at
-            for at, each in enumerate(wanted)
-            if (each.transport.manager is not None) is has_manager
-        ]
-        pulled = pull([wanted[at] for at in some]) if some else []
-        for at in some:
-            found[at] = pulled.pop(0)
+def _pull(ours: Here, wanted: Sequence[Wanted]) -> dict[str, Any]:
+    """Return the payloads of objects of other processes, or their errors, by the objects' ids."""
+    plain = {each.envelope.key: each for each in wanted if each.transport.manager is None}
+    by_manager = {each.envelope.key: each for each in wanted if each.envelope.key not in plain}
+    found: dict[str, Any] = {}
+    if plain:
+        pulled = ours.connections.pull([*plain.values()])
+        found = dict(zip(plain, pulled, strict=True))
+    if by_manager and not any(isinstance(each, Exception) for each in found.values()):
+        objects = pull_by_manager(ours.connections, [*by_manager.values()])
+        found.update(zip(by_manager, objects, strict=True))
     return found
 
 

@@ -7,8 +7,8 @@ type, so code that receives a message can rely on it. A message may come from an
 same user: a wrong message raises a ValueError.
 
 A field is a text (``str``), a truth (``bool``), a whole number within a range
-(``Annotated[int, range(...)]``), some bytes (``bytes``, in base64), or a tuple of one of these
-(``tuple[str, ...]``).
+(``Annotated[int, range(...)]``), some bytes (``bytes``, in base64), or a tuple of texts, truths,
+numbers (``tuple[str, ...]``) or of such tuples.
 """
 
 from __future__ import annotations

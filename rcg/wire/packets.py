@@ -94,6 +94,19 @@ class _Packet:
         """The bytes that the socket has not taken yet."""
         return len(self.data) - sum(self.taken)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it was not withdrawn."""
+        return bool(self.claim or self.taken)
+
+    def withdraw(self) -> bool:
+        """Have it sent no more; returns False if a thread has begun to send it."""
+        try:
+            self.claim.pop()
+        except IndexError:
+            return False
+        return True
+
 
 class PacketStream:
     """A connection of whole packets. One thread receives; any thread may send, at any point.
@@ -117,6 +130,7 @@ class PacketStream:
         "_failure",
         "_has_ended",
         "_is_flushing",
+        "_is_lifted",
         "_numbers",
         "_peer_timeout_s",
         "_queue",
@@ -146,6 +160,7 @@ class PacketStream:
         self._queue: deque[_Packet] = deque()
         self._turn: deque[bool] = deque([True])  # empty while somebody sends
         self._is_flushing = False
+        self._is_lifted = False  # the limit of the kernel
         self._numbers = itertools.count(1)
         connection.setblocking(False)  # waiting is done here
         with contextlib.suppress(OSError):  # no TCP
@@ -212,6 +227,7 @@ class PacketStream:
             self._socket.shutdown(socket.SHUT_WR)
             while True:
                 self._wait(select.POLLIN, Deadline(None))
+                self._check_ending()
                 if not self._socket.recv(MAX_MESSAGE_BYTES, _DONTWAIT):
                     break
 
@@ -386,7 +402,8 @@ class PacketStream:
                 MiB wait: then it counts as lost.
         """
         packet = _Packet(_MESSAGE, 0, _checked(data))
-        if self._queue and sum(each.left for each in self._queue.copy()) > _MAX_QUEUED_BYTES:
+        queued = [each.left for each in self._queue.copy() if each.is_wanted]
+        if sum(queued) > _MAX_QUEUED_BYTES:
             self._break()
             raise ConnectionAbortedError(errno.ECONNABORTED, "the peer does not read")
         try:
@@ -407,17 +424,19 @@ class PacketStream:
             # Without the turn there is nothing to do: the thread that has it sends this packet too.
             while self._drain() and packet.left:
                 if may_wait:
-                    self._wait_for_room(deadline)
-                elif packet.taken:
-                    break
-                else:
-                    raise BlockingIOError(errno.EAGAIN, "the peer does not read")
-        except (TimeoutError, BlockingIOError):
-            if _withdraw(packet):
-                raise
-            # Another thread is sending it now, or a part of it was sent: so will be the rest.
+                    try:
+                        self._wait_for_room(deadline)
+                        continue
+                    except TimeoutError:
+                        if not deadline.expired:  # it is that of a signal handler
+                            raise
+                if not packet.withdraw():
+                    break  # a part of it was sent, or another thread is about to: so is the rest
+                if may_wait:
+                    raise TimeoutError("timed out")
+                raise BlockingIOError(errno.EAGAIN, "the peer does not read")
         except BaseException:
-            _withdraw(packet)
+            packet.withdraw()
             raise
         finally:
             self._leave_rest()
@@ -457,14 +476,15 @@ class PacketStream:
             rest = memoryview(packet.data)[sum(packet.taken) :]
             claim: list[bool] = []
             try:
-                if not packet.taken:
+                with contextlib.suppress(IndexError):
                     claim.extend(starmap(packet.claim.pop, ((),)))
+                if not claim and not packet.taken:
+                    self._queue.popleft()  # its sender has withdrawn it
+                    continue
                 # Sent and counted within one call into C, where no signal handler runs.
                 packet.taken.extend(starmap(self._socket.send, ((rest, _DONTWAIT),)))
             except BlockingIOError:
                 return False
-            except IndexError:  # its sender has withdrawn it
-                self._queue.popleft()
             finally:
                 if not packet.taken:
                     packet.claim.extend(claim)
@@ -481,23 +501,29 @@ class PacketStream:
     def _leave_rest(self) -> None:
         """Have a thread send what is still in the queue, and wait until the kernel has sent it."""
         is_held_up = self._is_held_up()
-        if not self._is_flushing and (self._queue or is_held_up):
+        has_packets = any(each.is_wanted for each in self._queue.copy())
+        if not self._is_flushing and (has_packets or is_held_up):
             self._is_flushing = True
             try:
                 _thread.start_new_thread(self._flush, ())
             except (RuntimeError, MemoryError) as error:
                 self._is_flushing = False
-                if self._queue:  # a packet may be cut, and nobody would ever send its rest
+                if has_packets:  # one may be cut, and nobody would ever send its rest
                     self._why = out_of_threads(error, "to send what the peer has not read").message
                     self._break()
 
     def _is_held_up(self) -> bool:
         """Whether the kernel has bytes that it cannot send yet; then its limit is lifted."""
-        if self._peer_timeout_s is None or not self.is_proven:
+        limit_s = self._peer_timeout_s
+        if limit_s is None:
             return False
         if not keepalive.has_unsent(self._socket):
+            if self._is_lifted:
+                self._restore_limit(limit_s)
             return False
-        keepalive.lift_limit(self._socket)
+        if not self.is_proven:
+            return False
+        self._lift_limit()
         return True
 
     def _flush(self) -> None:
@@ -527,11 +553,15 @@ class PacketStream:
         """
         limit_s = self._peer_timeout_s
         if limit_s is None:
-            self._wait(select.POLLOUT, deadline)
-            return
+            while True:
+                try:
+                    self._wait(select.POLLOUT, deadline, look_s=_LOOK_S)
+                    return
+                except InterruptedError:
+                    pass  # ``end_within`` may have been called
         try:
             while True:
-                keepalive.lift_limit(self._socket)
+                self._lift_limit()
                 try:
                     self._wait(select.POLLOUT, deadline, look_s=min(_LOOK_S, limit_s / 3))
                     return
@@ -570,6 +600,11 @@ class PacketStream:
         """
         if not keepalive.has_unsent(self._socket):
             keepalive.restore_limit(self._socket, limit_s)
+            self._is_lifted = False
+
+    def _lift_limit(self) -> None:
+        self._is_lifted = True
+        keepalive.lift_limit(self._socket)
 
     def _check_ending(self) -> None:
         """Raise ConnectionError if no call may wait any more."""
@@ -607,15 +642,6 @@ class PacketStream:
                 raise TimeoutError("timed out")
             if look_s is not None:
                 raise InterruptedError
-
-
-def _withdraw(packet: _Packet) -> bool:
-    """Have a packet sent no more; returns False if a thread has begun to send it."""
-    try:
-        packet.claim.pop()
-    except IndexError:
-        return False
-    return True
 
 
 class LargeBody:

@@ -1194,7 +1194,9 @@ def test_what_would_be_received_into_the_value_itself_is_refused(ray_session):
     for wrong in ([y, x], [torch.zeros(BIG), x], [x, x]):
         with pytest.raises(ValueError, match=r"out\[.\] .*share"):
             get(ref, out=wrong)
+    versions = x._version, y._version
     found = get(ref, out=[x, y])
+    assert (x._version, y._version) == versions  # nothing was written
     assert (float(found[0][-1]), float(found[1][-1])) == (0, 1)
     base = torch.arange(12.0)
     for value, wrong in ((base[:6], base[3:9]), (base.view(3, 4).t(), base.view(4, 3))):

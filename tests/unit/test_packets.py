@@ -317,6 +317,7 @@ def test_a_send_whose_packet_another_thread_has_begun_to_send_is_no_failure(monk
             return known_wait(self, deadline)
         waits.set()
         assert has_begun.wait(GUARD_S)
+        until(lambda: deadline.expired)
         raise TimeoutError
 
     class Slow:
@@ -335,6 +336,7 @@ def test_a_send_whose_packet_another_thread_has_begun_to_send_is_no_failure(monk
         content = bytes(50_000)
         count = fill_up(ours, content)
         monkeypatch.setattr(PacketStream, "_wait_for_room", wait)
+        ours.settimeout(0.05)
         bare, ours._socket = ours._socket, Slow()
         sender = threading.Thread(target=lambda: sent.append(ours.send(b"x" * 20)))
         sender.start()
@@ -344,6 +346,41 @@ def test_a_send_whose_packet_another_thread_has_begun_to_send_is_no_failure(monk
         sender.join(GUARD_S)
         ours._socket = bare
     assert sent == [20]
+
+
+def fill_up_waiting(stream: PacketStream) -> None:
+    for _ in range(100):
+        stream.send(bytes(60_000))
+
+
+def test_the_timeout_of_a_signal_handler_ends_a_send_that_has_begun():
+    def ring(*_: object) -> None:
+        raise TimeoutError("of the user")
+
+    with stream_pair(buffer_bytes=1 << 14) as (ours, _):
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            with pytest.raises(TimeoutError, match="of the user"):
+                fill_up_waiting(ours)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+
+def test_a_send_that_gives_up_needs_no_thread(monkeypatch):
+    started = []
+    with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
+        count = fill_up(ours, b"x" * 10)
+        assert not any(each.is_wanted for each in ours._queue)
+        with monkeypatch.context() as patched:
+            patched.setattr(_thread, "start_new_thread", lambda *args: started.append(args))
+            for _ in range(5):
+                with pytest.raises(BlockingIOError):
+                    ours.send(b"y" * 10, socket.MSG_DONTWAIT)
+        assert not started
+        assert [received(theirs) for _ in range(count)] == [b"x" * 10] * count
+        ours.send(b"z")
+        assert received(theirs) == b"z"
 
 
 def test_packets_of_many_threads_stay_whole():

@@ -181,7 +181,7 @@ class _Connection:
                 sockets.send(self._connection, refusal_of(error))
                 return
             sockets.send(self._connection, Ready())
-            while sockets.wait_for_message(self._connection, self._ending.fd):
+            while not self._is_over and sockets.wait_for_message(self._connection, self._ending.fd):
                 with sockets.receive(self._connection, 1) as received:
                     if received.message is None:
                         return
@@ -194,9 +194,12 @@ class _Connection:
             self._hang_up()
             self._feed.forget_close(self._hang_up)
             if isinstance(self._connection, PacketStream):  # or the client would not learn why
+                self._connection.end_within(_LINGER_S)
                 if thread.is_alive():
                     thread.join(_LINGER_S)
                 self._connection.linger()
+                with contextlib.suppress(OSError):
+                    self._connection.shutdown(socket.SHUT_RDWR)  # ends what else waits there
             self._connection.close()
 
     def _submit(self, number: int, received: Received) -> None:
@@ -238,14 +241,16 @@ class _Connection:
         self._news.wake()
         # One thread alone, so that no other ends the connection before this one has said why.
         for _ in emptied(self._open):
-            with contextlib.suppress(OSError):
-                if isinstance(self._connection, PacketStream):
-                    # Nothing else says to a process of another node that this one goes on.
-                    self._connection.end_within(_LINGER_S)
-                    self._connection.post(sockets.packed(UnknownGraph()))
-                else:
+            if not isinstance(self._connection, PacketStream):
+                with contextlib.suppress(OSError):
                     self._connection.shutdown(socket.SHUT_RDWR)
-            if isinstance(self._connection, PacketStream):
+                continue
+            try:
+                # Nothing else says to a process of another node that this one goes on.
+                self._connection.end_within(_LINGER_S)
+                with contextlib.suppress(OSError):
+                    self._connection.post(sockets.packed(UnknownGraph()))
+            finally:
                 os.eventfd_write(self._ending.fd, 1)
         with contextlib.suppress(RuntimeError):
             self._feed.interrupt()
