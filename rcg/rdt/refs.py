@@ -217,10 +217,10 @@ def get_tensors(
         ours = existing()
         if find_transport(named).needs_group and not (ours and ours.groups.all()):
             raise ValueError(
-                f'write get(ref, _tensor_transport="{OBJECT_STORE}"), because this process is in '
-                "no collective group. Currently ray.get() only supports OBJECT_STORE and NIXL "
-                f"tensor transport, got TensorTransportEnum.{named.upper()}, please specify the "
-                "correct tensor transport in ray.get()"
+                "Currently ray.get() only supports OBJECT_STORE and NIXL tensor transport, got "
+                f"TensorTransportEnum.{named.upper()}, please specify the correct tensor transport "
+                f'in ray.get(): write get(ref, _tensor_transport="{OBJECT_STORE}"), because this '
+                "process is in no collective group"
             )
     return _get_values(refs, timeout_s, chosen, out)
 
