@@ -19,7 +19,9 @@ from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
 
+_E = TypeVar("_E", bound=BaseException)
 _MAX_CHAIN: Final = 20
+_MOST_CAUSES: Final = 20
 # The attributes that the interpreter itself uses, which no class can replace.
 _CAUSE: Final[Any] = BaseException.__dict__["__cause__"]
 _CONTEXT: Final[Any] = BaseException.__dict__["__context__"]
@@ -154,10 +156,6 @@ def shortened(text: str, most: int) -> str:
     half = most // 2
     left = len(text) - 2 * half
     return f"{text[:half]} ... {left} characters left out ...{text[-half:] if half else ''}"
-
-
-_E = TypeVar("_E", bound=BaseException)
-_MOST_CAUSES: Final = 20
 
 
 def without_frames(error: _E) -> _E:

@@ -3,7 +3,7 @@
 
 A file imports only from those above it in this list:
 
-* ``envelope``: what travels in place of a value, and how a value is taken apart.
+* ``parts``: the way to each part of a value; ``envelope``: what travels in place of a value.
 * ``transports``: their names, and the interface of those that users write.
 * ``store``: the tensors that a process holds; ``groups``: the communicators between members.
 * ``connection``: questions to a process that holds tensors; ``pull``: getting tensors by it;

@@ -18,12 +18,14 @@ from rcg.error_text import describe_error, format_error, without_frames
 from rcg.errors import RcgError, TensorMismatch, Transfer, UnpicklableError
 from rcg.log import Log
 from rcg.rdt.connection import Connection, Lost, Watch
-from rcg.rdt.envelope import Envelope, device_of, lost_in, put_objects, size_of, take_objects
+from rcg.rdt.envelope import Envelope, put_objects, size_of, take_objects
+from rcg.rdt.parts import device_of, lost_in
 from rcg.rdt.pull import Connections, Wanted, at_each_holder
 from rcg.rdt.transports import Transport
 from rcg.threads import start_thread
 from rcg.wire.messages import TensorsComing, TensorsGone, TensorsHere
 
+_LOOK_S: Final = 0.05
 _log = Log()
 
 
@@ -400,9 +402,6 @@ def _tensor_type() -> type:
 
     found: type = torch.Tensor
     return found
-
-
-_LOOK_S: Final = 0.05
 
 
 class Running:

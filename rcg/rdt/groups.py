@@ -50,6 +50,10 @@ _MOST_ENDED: Final = 1000
 _ALIGNMENT: Final = 64
 
 
+_LARGE_BYTES: Final = 4 << 20  # two huge pages and more: one of them is whole
+_MADV_HUGEPAGE: Final = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
 @dataclass(slots=True)
 class Group:
     """A group, as one of its members knows it.
@@ -397,10 +401,6 @@ def _joined(payloads: Sequence[Any]) -> Any:
         if payload.numel() % _ALIGNMENT:
             parts.append(padding[: -payload.numel() % _ALIGNMENT])
     return torch.cat(parts)
-
-
-_LARGE_BYTES: Final = 4 << 20  # two huge pages and more: one of them is whole
-_MADV_HUGEPAGE: Final = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 def fresh_memory(size: int, device: str) -> Any:

@@ -30,7 +30,13 @@ from typing import Any, Final
 from rcg.errors import Transfer
 from rcg.log import Log
 from rcg.options import Deadline
-from rcg.rdt.envelope import Contents, lost_in, tensors_in
+from rcg.rdt.envelope import Contents
+from rcg.rdt.parts import lost_in, tensors_in
+
+_UNKEPT_S: Final = 120.0
+_MOST_LOOKED_AT: Final = 64
+_MOST_FREED_EARLY: Final = 10_000
+_MOST_ABANDONED: Final = 10_000
 
 
 class Versions:
@@ -93,10 +99,6 @@ _BEFORE: Final = (
     "Call rcg.experimental.wait_tensor_freed(tensor) before its memory is freed or moved, or have "
     "the method return tensor.clone()"
 )
-_UNKEPT_S: Final = 120.0
-_MOST_LOOKED_AT: Final = 64
-_MOST_FREED_EARLY: Final = 10_000
-_MOST_ABANDONED: Final = 10_000
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from typing import Any, Final
 from rcg.comm.base import Communicator
 from rcg.comm.registry import communicator_names, find_communicator, register_communicator
 from rcg.errors import TensorMismatch
-from rcg.rdt.envelope import device_of, place_of
+from rcg.rdt.parts import device_of, place_of
 
 
 @dataclass

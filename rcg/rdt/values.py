@@ -27,9 +27,9 @@ from rcg.rdt.envelope import (
     put_objects,
     take_apart,
     take_objects,
-    tensors_in,
 )
 from rcg.rdt.groups import fill
+from rcg.rdt.parts import tensors_in
 from rcg.rdt.process import Here, here
 from rcg.rdt.pull import Wanted
 from rcg.rdt.store import Entry

@@ -11,7 +11,8 @@ import pytest
 
 from rcg.errors import UnpicklableError
 from rcg.rdt.custom import take_apart_objects
-from rcg.rdt.envelope import Parts, Whole, lost_in, take_apart
+from rcg.rdt.envelope import Parts, Whole, take_apart
+from rcg.rdt.parts import lost_in
 from rcg.rdt.store import Versions
 from rcg.rdt.transports import Transport
 from rcg.rdt.values import check_targets

@@ -40,6 +40,11 @@ from rcg.wire.messages import (
     Value,
 )
 
+_JOIN_TIMEOUT_S: Final = 30.0
+MAX_VALUE_BYTES: Final = 32 * 1024
+_A = TypeVar("_A", Value, Presence, Total)
+_ANSWERS: Final = (Value, Presence, Total)
+
 
 @dataclass(slots=True)
 class _Store:
@@ -137,13 +142,6 @@ def _ending(peer: Peer) -> Iterator[None]:
     except OSError:
         with contextlib.suppress(OSError):
             peer.connection.shutdown(socket.SHUT_RDWR)
-
-
-_JOIN_TIMEOUT_S: Final = 30.0
-MAX_VALUE_BYTES: Final = 32 * 1024
-
-_A = TypeVar("_A", Value, Presence, Total)
-_ANSWERS: Final = (Value, Presence, Total)
 
 
 class ControlStore:
