@@ -16,7 +16,6 @@ it has room for, and no exception can be caught there.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import select
 import socket
@@ -58,11 +57,9 @@ _ASIDE: Final = re.compile(r"^\[[^\]]*:\d+\] |\. This is typically .*$")
 _BYTES_MOVED: Final = struct.Struct("=120xQQ")
 _LOST: Final = "the connection to a rank is lost"
 _MAX_TAG: Final = (1 << 31) - 1
-_GATHER_TAG: Final = _MAX_TAG  # of the messages of ``gather``
-# What Gloo's broadcast takes. It moves other dtypes as bytes.
-_BROADCAST: Final = frozenset(
-    ("float32", "float64", "float16", "bfloat16", "uint8", "int8", "int32", "int64")
-)
+# Of the messages of ``gather`` and ``broadcast``; those of ``send`` and ``recv`` are smaller.
+_GATHER_TAG: Final = _MAX_TAG
+_BROADCAST_TAG: Final = _MAX_TAG - 1
 
 
 class GlooCommunicator(Communicator):
@@ -95,8 +92,6 @@ class GlooCommunicator(Communicator):
         self._broadcast = dist.BroadcastOptions
         self._barrier = dist.BarrierOptions()
         self._allgather = dist.distributed_c10d.AllgatherOptions()
-        torch = importlib.import_module("torch")
-        self._plain = frozenset(getattr(torch, name) for name in _BROADCAST)
 
     @classmethod
     def open(cls, membership: Membership) -> Self:
@@ -132,15 +127,15 @@ class GlooCommunicator(Communicator):
 
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Send tensors to a rank; see ``Communicator``."""
-        if peer == self.rank or not 0 <= tag < _GATHER_TAG:
-            check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
+        if peer == self.rank or not 0 <= tag < _BROADCAST_TAG:
+            check_peer(peer, tag, self.rank, self.size, _BROADCAST_TAG)
         check_tensors(tensors)
         self._move("send", tensors, [peer] * len(tensors), tag)
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Receive tensors from a rank; see ``Communicator``."""
-        if peer == self.rank or not 0 <= tag < _GATHER_TAG:
-            check_peer(peer, tag, self.rank, self.size, _GATHER_TAG)
+        if peer == self.rank or not 0 <= tag < _BROADCAST_TAG:
+            check_peer(peer, tag, self.rank, self.size, _BROADCAST_TAG)
         check_tensors(tensors)
         self._move("recv", tensors, [peer] * len(tensors), tag)
 
@@ -150,12 +145,17 @@ class GlooCommunicator(Communicator):
         """Give the tensors of a rank to all others; see ``Communicator``."""
         check_root(root, self.size)
         check_tensors(tensors)
-        options = _filled(self._broadcast(), rootRank=root, rootTensor=0)
-        plain = self._plain
-        self._collective(
-            "broadcast",
-            *(([each if each.dtype in plain else as_bytes(each)], options) for each in tensors),
-        )
+        if sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES:
+            options = _filled(self._broadcast(), rootRank=root, rootTensor=0)
+            self._collective("broadcast", *(([as_bytes(each)], options) for each in tensors))
+            return
+        # Not with Gloo's: if a rank is lost, it cuts off the messages to all others.
+        parent, children = _tree(self.rank, root, self.size)
+        if parent is not None:
+            self._move("recv", tensors, [parent] * len(tensors), _BROADCAST_TAG, "broadcast")
+        if children:
+            peers = [child for child in children for _ in tensors]
+            self._move("send", [*tensors] * len(children), peers, _BROADCAST_TAG, "broadcast")
 
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
@@ -204,13 +204,13 @@ class GlooCommunicator(Communicator):
         check_root(root, self.size)
         check_tensors((tensor,))
         if self.rank != root:
-            self._move("send", [as_bytes(tensor)], [root], _GATHER_TAG)
+            self._move("send", [as_bytes(tensor)], [root], _GATHER_TAG, "gather")
             return
         check_collected(output, tensor, self.size)
         check_tensors((output,))
         parts = as_bytes(output).reshape(self.size, -1)
         others = [rank for rank in range(self.size) if rank != root]
-        self._move("recv", [parts[rank] for rank in others], others, _GATHER_TAG)
+        self._move("recv", [parts[rank] for rank in others], others, _GATHER_TAG, "gather")
         parts[root].copy_(as_bytes(tensor))
 
     def _carried(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
@@ -224,23 +224,43 @@ class GlooCommunicator(Communicator):
         """Return when every rank has called it."""
         self._collective("barrier", (self._barrier,))
 
-    def _move(self, method: str, tensors: Sequence[Any], peers: Sequence[int], tag: int) -> None:
-        """Send or receive each of these tensors, to or from the peer at its position."""
-        self._check(method)
+    def _move(
+        self,
+        method: str,
+        tensors: Sequence[Any],
+        peers: Sequence[int],
+        tag: int,
+        operation: str = "",
+    ) -> None:
+        """Send or receive each of these tensors, to or from the peer at its position.
+
+        It returns when all have ended, also if one has failed: a message whose memory is given up
+        is cut off, and a receiver of which a part has come would wait until Gloo's limit.
+        """
+        operation = operation or method
+        self._check(operation)
         call = getattr(self._group, method)
         is_whole = sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES
         try:
             if not is_whole:
                 self._sideline.start()
-            works = [call([each], peer, tag) for each, peer in zip(tensors, peers, strict=True)]
+            works: list[Any] = []
+            failures = []
+            for tensor, peer in zip(tensors, peers, strict=True):
+                try:
+                    works.append(call([tensor], peer, tag))
+                except RuntimeError as error:  # the connection to this peer is lost
+                    failures.append(error)
             if is_whole:
-                _wait_for(works, _NO_LIMIT if method == "recv" else _LIMIT)
+                _wait_for_all(works, _NO_LIMIT if method == "recv" else _LIMIT)
             else:
-                self._sideline.run(lambda: _wait_for(works, _LIMIT))
+                self._sideline.run(lambda: _wait_for_all(works, _LIMIT))
+            if failures:
+                raise failures[0]
         except LeftBehind:
-            raise self._failure(method, _LOST) from None
+            raise self._failure(operation, _LOST) from None
         except RuntimeError as error:
-            raise self._failure(method, str(error)) from error
+            raise self._failure(operation, str(error)) from error
 
     def _collective(self, method: str, *calls: tuple[Any, ...]) -> None:
         """Call a collective with each of these arguments, the last of which are its options."""
@@ -253,13 +273,14 @@ class GlooCommunicator(Communicator):
             works = [call(*arguments) for arguments in calls]
             interrupt = None
             try:
-                _wait_for(works, _MOMENT)
+                for work in works:
+                    work.wait(_MOMENT)
                 return
             except RuntimeError:
                 pass  # it takes longer, or has failed
             except BaseException as error:  # noqa: BLE001 - raised when the collective has ended
                 interrupt = error
-            self._sideline.run(lambda: _wait_for_all(works, group))
+            self._sideline.run(lambda: _wait_for_all(works, _LIMIT, group))
             if interrupt is not None:
                 raise interrupt
         except LeftBehind:
@@ -369,20 +390,29 @@ class GlooCommunicator(Communicator):
         return type(ended)(ended.message, **ended.facts)
 
 
-def _wait_for(works: Sequence[Any], limit: timedelta) -> None:
-    for work in works:
-        work.wait(limit)
+def _tree(rank: int, root: int, size: int) -> tuple[int | None, list[int]]:
+    """Return from which rank a rank gets what it broadcasts, and to which ranks it sends that.
+
+    They are a binomial tree: counted from the root, a rank has the number of its parent and one
+    more bit, which is lower than all others. Who has the most to pass on comes first.
+    """
+    number = (rank - root) % size
+    lowest = number & -number or 1 << (size - 1).bit_length()
+    parent = (number - lowest + root) % size if number else None
+    steps = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]
+    return parent, [(number + step + root) % size for step in steps if number + step < size]
 
 
-def _wait_for_all(works: Sequence[Any], _group: object) -> None:
-    """Wait for every part of a collective, also when one has failed.
+def _wait_for_all(works: Sequence[Any], limit: timedelta, _group: object = None) -> None:
+    """Wait for every part of an operation, also when one has failed.
 
-    The group must exist as long: when it ends, it waits for the threads that still run a part.
+    The group of a collective must exist as long: when it ends, it waits for the threads that still
+    run a part.
     """
     failures = []
     for work in works:
         try:
-            work.wait(_LIMIT)
+            work.wait(limit)
         except RuntimeError as error:
             failures.append(error)
     if failures:

@@ -459,6 +459,25 @@ def test_an_abort_lets_a_message_finish_that_is_under_way(crew, op):
         flat_again(member, counts)
 
 
+def test_a_death_cuts_off_no_message_between_those_who_live(crew):
+    """The memory of what is on its way to one rank is kept when another, which waits, dies."""
+    members = crew.members(GLOO, 3)
+    for member in members:
+        member.call(does.warm)
+    crew.group(GLOO, members).open().destroy()
+    receiver, victim, sender = members
+    before = receiver.call(does.counts), sender.call(does.counts)
+    group = crew.group(GLOO, members).open()
+    hit = receiver.submit(does.signal_part_way, group.name, victim.pid, signal.SIGKILL)
+    pending = [m.submit(does.long_operation, group.name, "broadcast") for m in (receiver, sender)]
+    finish([hit])
+    for future in pending:
+        assert type(future.exception(GUARD_S)) in (CommError, type(None))
+    finish([member.submit(does.destroy, group.name) for member in (receiver, sender)])
+    flat_again(receiver, before[0])
+    flat_again(sender, before[1])
+
+
 def test_connections_of_others_are_neither_found_nor_shut_down(crew):
     """Also if the same processes make them while a group is built."""
     members = crew.members(GLOO, 2)
