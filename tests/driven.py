@@ -36,16 +36,22 @@ ACTOR = "a0"
 
 
 def plan_of(outputs: int, slots: int, program: Sequence[str] = ()) -> Plan:
-    """One actor that makes so many outputs of each input, or runs these ops."""
+    """One actor that makes so many outputs of each input, or runs these ops.
+
+    If they read c9, that brings the input twice.
+    """
+    again = any("Read c9" in op for op in program)
     returns = "one" if outputs == 1 else "list"
     lines = [
         f"plan positional=1 keywords=[] returns={returns}",
         f"actor {ACTOR} 'Stage' ''",
         f"channel c0 driver -> {ACTOR} ring node=0 slots={slots}",
         *(f"channel c{i} {ACTOR} -> driver ring node={i} slots={slots}" for i in outs(outputs)),
+        *([f"channel c9 driver -> {ACTOR} ring node=8, 9 slots={slots}"] * again),
         "program driver",
         "  Input * -> s0",
         "  Write s0 -> c0",
+        *(["  Write s0, s0 -> c9"] * again),
         *(f"  Read c{i} -> s{i}" for i in outs(outputs)),
         f"  Output {', '.join(f's{i}' for i in outs(outputs))}",
         f"program {ACTOR}",
@@ -78,7 +84,7 @@ class Driven:
         limit: How many executions may be in flight.
         is_strict: Whether the user set that limit.
         slots: How many frames a channel holds, if not one for each execution.
-        program: The ops of the actor; it reads c0 and writes c1, c2, ...
+        program: The ops of the actor; it reads c0, may read c9, and writes c1, c2, ...
         options: Of the graph.
     """
 

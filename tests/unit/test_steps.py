@@ -111,6 +111,26 @@ def test_the_end_of_a_graph_ends_the_loop(driven: Callable[..., Driven]) -> None
         loop._steps[2]()
 
 
+def test_no_method_is_called_with_what_an_earlier_execution_left(
+    driven: Callable[..., Driven],
+) -> None:
+    program = (
+        "Read c0 -> s0",
+        "Read c9 -> s1, s2",
+        "Call a0.pair(s1, s2) -> s3 #1",
+        "Write s3 -> c1",
+    )
+    graph = driven(program=program)
+    stage = Stage()
+    loop = graph.loop(stage)
+    graph.engine.execute(1)
+    run_once(loop)
+    graph.session.close_nowait()
+    with pytest.raises(GraphEnded):
+        loop._steps[1]()
+    assert stage.calls == [(1, 1)]
+
+
 def test_a_loop_that_is_idle_gives_its_free_memory_back_once_and_goes_on(
     driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
 ) -> None:
