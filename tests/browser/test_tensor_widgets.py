@@ -18,7 +18,7 @@ from playwright.sync_api import Page
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
-from rcg.views.data.topology_payload import topology_payload
+from rcg.views.svg.topology_payload import topology_payload
 from rcg_widgets.base import script, style
 from rcg_widgets.payload import pack
 from tests.browser.lab import SCREENSHOTS

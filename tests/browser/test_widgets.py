@@ -150,7 +150,7 @@ def test_every_view_is_drawn_and_says_nothing_on_the_console(shown: Notebook) ->
     topology = card(shown, "topology", "Topology")
     assert data(topology)["nodes"] == "8"
     assert topology.locator(".rcg-node").count() == 8
-    assert topology.locator(".rcg-moved").count() == 6
+    assert topology.locator(".rcg-amount").count() == 6
     assert shown.errors == []
 
 

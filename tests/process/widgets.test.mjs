@@ -20,7 +20,7 @@ const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColo
 const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
 const { joinsOf, queueSteps, tracksOf } = await load("timeline");
 const { byLane, extentsOf } = await load("schedule");
-const { curveOf, labelPoint, nearestTo, scaleToFit, withoutOverlaps } = await load("topology");
+const { nearestTo, scaleToFit } = await load("topology");
 const { historyOf, sparkOf } = await load("monitor");
 
 test("numbers have units, as in Python", () => {
@@ -143,16 +143,6 @@ test("executions have an extent", () => {
   assert.deepEqual([...extentsOf(bars, () => true)], [[7, [0, 9]], [8, [20, 21]]]);
   assert.deepEqual([...extentsOf(bars, (at) => at > 0)][0], [7, [5, 9]]);
   assert.deepEqual(byLane([1, 0, 1], 3).map((each) => [...each]), [[1], [0, 2], []]);
-});
-
-test("labels stand beside their lines and overlap nothing", () => {
-  assert.deepEqual(labelPoint([[0, 10], [100, 10]], 20), [36.5, -7]);
-  const [falling] = labelPoint([[0, 0], [80, 60]], 20);
-  const [rising] = labelPoint([[0, 60], [80, 0]], 20);
-  assert.ok(falling + 20 < 40);
-  assert.ok(rising > 36);
-  assert.deepEqual(withoutOverlaps([[0, 0, 10, 10], [5, 5, 10, 10], [20, 0, 5, 5]], [[19, 4, 2, 2]]), [true, false, false]);
-  assert.equal(curveOf([[0, 0], [20, 0]]), "M0 0H13");
 });
 
 test("arrows go to the nearest call", () => {

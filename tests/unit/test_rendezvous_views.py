@@ -21,7 +21,6 @@ from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
 from rcg.views.data.topology import nodes_of_calls, topology_of
-from rcg.views.data.topology_payload import topology_payload
 from rcg.views.svg.pictures import (
     predicted_schedule,
     schedule_picture,
@@ -29,6 +28,7 @@ from rcg.views.svg.pictures import (
     topology_picture,
     whole_timeline_picture,
 )
+from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text.ascii import ascii_of
 from rcg.views.text.dot import dot_of
 from tests.unit.random_graphs import Case, cases

@@ -25,10 +25,10 @@ from rcg.views.data.slices import COLUMNS, Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
 from rcg.views.data.topology import Topology, topology_of
-from rcg.views.data.topology_payload import topology_payload
 from rcg.views.svg.schedule import schedule_of
 from rcg.views.svg.timeline import timeline_of
 from rcg.views.svg.topology import svg_of
+from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text.ascii import ascii_of
 from rcg.views.text.dot import dot_of
 from tests.unit.random_graphs import Case, cases
@@ -310,7 +310,8 @@ def test_the_payload_of_a_topology_has_ranks_groups_and_the_longest_time() -> No
     head, _ = topology_payload(graph.plan, graph)
     (node,) = [node for node in head["nodes"] if node["kind"] == "collective"]
     assert node["ranks"] == (("a2", 4), ("a1", 2))
-    assert (node["process"], node["op"], node["time"]) == ("a2", 4, "28 ns")
+    assert (node["process"], node["op"]) == ("a2", 4)
+    assert head["shapes"].count("28 ns") == 1
     assert node["tell"][:3] == ["allreduce @g1", "rank 0: a2 (Stage)", "rank 1: a1 (Stage)"]
     assert node["tell"][-1].startswith("1.27 KiB from a rank")
     assert head["groups"][1] == "group g1 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a2 (Stage), a1 (Stage)"

@@ -1,54 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The topology: actors as boxes, calls in them, lines for values. Python computes the layout.
+// The topology: Python draws it, and this makes it answer to the pointer, the keys and the selection.
 
 import { button, drawn, element, renderer } from "./common.js";
 
 const MARGIN = 10;
-const ARROW = 7;
 const LEAST_SCALE = 0.5; // smaller cannot be read at all; more is found by panning
 const USUAL_SCALE = 0.8;
-
-/** A path through the points that ends at the base of its arrow. */
-export function curveOf(points) {
-  let path = `M${points[0][0]} ${points[0][1]}`;
-  for (let at = 1; at < points.length; at += 1) {
-    const [x, y] = points[at - 1];
-    let [toX, toY] = points[at];
-    if (at === points.length - 1) toX -= ARROW;
-    const middle = (x + toX) / 2;
-    path += y === toY ? `H${toX}` : `C${middle} ${y} ${middle} ${toY} ${toX} ${toY}`;
-  }
-  return path;
-}
-
-/**
- * The upper left corner of an edge's label: above its longest horizontal part, else under the middle
- * of its curve, on the free side.
- */
-export function labelPoint(points, width) {
-  let best = null;
-  for (let at = 1; at < points.length; at += 1) {
-    const [x, y] = points[at - 1];
-    const [toX, toY] = points[at];
-    const length = y === toY ? toX - x : 0;
-    if (length > 0 && (!best || length > best.length)) best = { x: (x + toX) / 2, y, length };
-  }
-  if (best) return [best.x - ARROW / 2 - width / 2, best.y - 17];
-  const [x, y] = points.at(-2);
-  const [toX, toY] = points.at(-1);
-  const [middle, height] = [(x + toX - ARROW) / 2, (y + toY) / 2];
-  return [toY > y ? middle - width - 5 : middle + 5, height + 1];
-}
-
-/** The labels that do not overlap one before them: boxes as [x, y, width, height]. */
-export function withoutOverlaps(boxes, taken) {
-  const kept = [...taken];
-  return boxes.map((box) => {
-    const isFree = kept.every(([x, y, width, height]) => box[0] >= x + width || box[0] + box[2] <= x || box[1] >= y + height || box[1] + box[3] <= y);
-    if (isFree) kept.push(box);
-    return isFree;
-  });
-}
 
 /** The node nearest to another in a direction; null if there is none. */
 export function nearestTo(boxes, from, [dx, dy]) {
@@ -75,93 +32,46 @@ export function scaleToFit([, , width, height], room, high) {
   return Math.min(1, room / width, high / height);
 }
 
+/** The picture, with its groups for nodes, edges and sizes of values. */
+function pictureOf(head) {
+  const picture = drawn("svg", { class: "rcg-picture", role: "group", "aria-label": head.subtitle });
+  const text = `<svg xmlns="http://www.w3.org/2000/svg"><style>${head.dark}</style>${head.shapes}</svg>`;
+  picture.append(...new DOMParser().parseFromString(text, "image/svg+xml").documentElement.childNodes);
+  const [nodes, edges, amounts] = [".rcg-node", ".rcg-edge", ".rcg-amount"].map((each) => [...picture.querySelectorAll(each)]);
+  nodes.forEach((group, at) => {
+    const answers = { tabindex: at ? -1 : 0, role: "button", "aria-pressed": "false", "aria-label": head.nodes[at].tell.join(", ") };
+    for (const [name, value] of Object.entries(answers)) group.setAttribute(name, value);
+  });
+  for (const group of edges) {
+    // A thin line is hard to point at.
+    group.append(drawn("path", { d: group.querySelector("path").getAttribute("d"), fill: "none", stroke: "transparent", "stroke-width": 12 }));
+  }
+  return { picture, nodes, edges, amounts };
+}
+
 export function fillTopology(card, { head }) {
   const { model } = card;
-  const picture = drawn("svg", { class: "rcg-picture", role: "group", "aria-label": head.subtitle });
+  const { picture, nodes, edges, amounts } = pictureOf(head);
   card.body.append(picture);
   card.subtitle.textContent = head.subtitle;
-
-  // Nodes of the cluster, actors, lines, calls: from back to front.
-  for (const frame of head.frames) {
-    const [x, y, width, height] = frame.box;
-    picture.append(
-      drawn("g", { class: "rcg-node-frame", "data-node": frame.node },
-        drawn("title", {}, frame.tell.join("\n")),
-        drawn("rect", { class: "rcg-node-frame-rect", x, y, width, height, rx: 14 }),
-        drawn("text", { class: "rcg-node-frame-name", x: x + 14, y: y + 19 }, frame.label)),
-    );
-  }
-  for (const actor of head.actors) {
-    const [x, y, width, height] = actor.box;
-    picture.append(
-      drawn("g", { class: "rcg-actor", "data-process": actor.process },
-        drawn("title", {}, `${actor.name} (${actor.detail})`),
-        drawn("rect", { class: "rcg-actor-rect", x, y, width, height, rx: 10 }),
-        drawn("text", { class: "rcg-name", x: x + 12, y: y + 18 }, actor.label),
-        drawn("text", { class: "rcg-small", x: x + 12, y: y + 33 }, actor.detail)),
-    );
-  }
-  const edges = head.edges.map((edge) => {
-    const group = drawn("g", { class: "rcg-edge" });
-    if (edge.points) {
-      const kind = head.kinds[edge.kind];
-      group.style.setProperty("--rcg-light", kind.light);
-      group.style.setProperty("--rcg-dark", kind.dark);
-      const [x, y] = edge.points.at(-1);
-      const path = curveOf(edge.points);
-      group.append(
-        drawn("path", { d: path, fill: "none", stroke: "transparent", "stroke-width": 12 }),
-        drawn("path", { class: "rcg-edge-line", d: path, fill: "none", "stroke-width": kind.width, "stroke-dasharray": kind.dashes || null }),
-        drawn("path", { class: "rcg-edge-tip", d: `M${x} ${y}l${-ARROW - 1} ${-ARROW / 2}v${ARROW}z` }),
-      );
-      if (edge.tag) {
-        const [left, top, width, high] = edge.tag;
-        group.append(
-          drawn("rect", { class: "rcg-tag", x: left, y: top, width, height: high, rx: 4 }),
-          drawn("text", { class: "rcg-tag-text", x: left + width / 2, y: top + 11, "text-anchor": "middle" }, head.tag),
-        );
-      }
-    } else {
-      const [sx, , width] = head.nodes[edge.source].box;
-      const [tx, ty, , height] = head.nodes[edge.target].box;
-      group.append(drawn("path", { class: "rcg-joint", d: `M${sx + width} ${ty + height / 2}H${tx}` }));
-    }
-    picture.append(group);
+  const explains = (group, lines) => {
     card.listen(group, "pointermove", (event) => {
-      if (!held) card.tell(edge.tell, event.clientX, event.clientY);
+      if (!held) card.tell(lines, event.clientX, event.clientY);
     });
     card.listen(group, "pointerleave", () => card.hush());
+  };
+  edges.forEach((group, at) => {
+    const { ops, tell } = head.edges[at];
+    explains(group, tell);
     card.listen(group, "click", (event) => {
-      if (wasMoved || !edge.ops.length) return;
+      if (wasMoved || !ops.length) return;
       event.stopPropagation();
-      const [process, op] = edge.ops[0];
-      choose(process, op);
+      choose(...ops[0]);
     });
-    return group;
   });
-  const nodes = head.nodes.map((node, at) => {
-    const [x, y, width, height] = node.box;
-    const isPart = node.kind === "part" || node.kind === "attribute";
-    const isMeeting = node.kind === "collective";
-    const radius = node.kind === "call" ? 6 : Math.min(height, 40) / 2;
-    const middle = y + height / 2 + 4;
-    const isTimed = Boolean(node.time);
-    const name = drawn("text", {
-      class: node.kind === "call" || isPart ? "rcg-mono" : "rcg-name",
-      x: isTimed ? x + 12 : x + width / 2, y: middle, "text-anchor": isTimed ? "start" : "middle",
-    }, node.name);
-    const group = drawn("g", { class: `rcg-node rcg-${node.kind}`, tabindex: at ? -1 : 0, role: "button", "aria-pressed": "false", "aria-label": node.tell.join(", ") },
-      drawn("rect", { class: "rcg-node-rect", x, y, width, height, rx: radius }), name);
-    if (isMeeting) {
-      group.style.setProperty("--rcg-light", head.meeting.light);
-      group.style.setProperty("--rcg-dark", head.meeting.dark);
-    }
-    if (isTimed) group.append(drawn("text", { class: "rcg-small", x: x + width - 10, y: middle, "text-anchor": "end" }, node.time));
-    picture.append(group);
-    card.listen(group, "pointermove", (event) => {
-      if (!held) card.tell(node.tell, event.clientX, event.clientY);
-    });
-    card.listen(group, "pointerleave", () => card.hush());
+  nodes.forEach((group, at) => {
+    const { tell } = head.nodes[at];
+    explains(group, tell);
     card.listen(group, "click", (event) => {
       if (wasMoved) return;
       event.stopPropagation();
@@ -169,25 +79,9 @@ export function fillTopology(card, { head }) {
     });
     card.listen(group, "focus", () => {
       const frame = group.getBoundingClientRect();
-      if (group.matches(":focus-visible")) card.tell(node.tell, frame.left + frame.width / 2, frame.bottom - 6);
+      if (group.matches(":focus-visible")) card.tell(tell, frame.left + frame.width / 2, frame.bottom - 6);
     });
     card.listen(group, "blur", () => card.hush());
-    return group;
-  });
-  // Sizes of values, if there is room.
-  const labelled = head.edges.filter((edge) => edge.moved && edge.points);
-  const boxes = labelled.map((edge) => {
-    const width = edge.moved.length * 6.2 + 4;
-    return [...labelPoint(edge.points, width), width, 14];
-  });
-  const isFree = withoutOverlaps(boxes, [...head.nodes.map((node) => node.box), ...head.edges.map((edge) => edge.tag).filter(Boolean)]);
-  const amounts = new Map();
-  labelled.forEach((edge, at) => {
-    if (!isFree[at]) return;
-    const [x, y, width] = boxes[at];
-    const text = drawn("text", { class: "rcg-moved", x: x + width / 2, y: y + 11, "text-anchor": "middle" }, edge.moved);
-    amounts.set(edge, text);
-    picture.append(text); // above all lines
   });
 
   // Selection
@@ -232,8 +126,9 @@ export function fillTopology(card, { head }) {
     edges.forEach((group, at) => {
       group.classList.toggle("rcg-off", isAny && !onEdges.has(at));
       group.classList.toggle("rcg-on", isAny && onEdges.has(at));
-      amounts.get(head.edges[at])?.classList.toggle("rcg-off", isAny && !onEdges.has(at));
     });
+    const sources = new Set([...onEdges].map((at) => String(head.edges[at].source)));
+    for (const text of amounts) text.classList.toggle("rcg-off", isAny && !sources.has(text.dataset.node));
     lit = isAny ? `${onNodes.size} ${onEdges.size}` : "";
     card.root.dataset.lit = lit;
   }
@@ -360,11 +255,10 @@ export function fillTopology(card, { head }) {
   card.explain([]);
   for (const kind of Object.values(head.kinds)) {
     const sample = drawn("svg", { width: 30, height: 8, "aria-hidden": "true" },
-      drawn("path", { class: "rcg-edge-line", d: "M0 4H30", "stroke-width": kind.width, "stroke-dasharray": kind.dashes || null }));
-    const key = element("span", { class: "rcg-key rcg-edge" }, sample, kind.title);
+      drawn("path", { class: "rcg-line", d: "M0 4H30", "stroke-width": kind.width, "stroke-dasharray": kind.dashes || null }));
+    const key = element("span", { class: "rcg-key rcg-style" }, sample, kind.title);
     key.style.setProperty("--rcg-light", kind.light);
     key.style.setProperty("--rcg-dark", kind.dark);
-    key.style.cursor = "default";
     card.legend.append(key);
   }
   for (const group of head.groups) card.legend.append(element("span", { class: "rcg-key rcg-group" }, group));

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topology: ``topology.js`` draws the layout of ``rcg.views.data.topology_payload``."""
+"""The topology: ``rcg.views.svg.topology`` draws it, ``topology.js`` adds events to it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rcg.views.data.topology_payload import topology_payload
+from rcg.views.svg.topology_payload import topology_payload
 from rcg_widgets.base import View, script
 from rcg_widgets.payload import pack
 from rcg_widgets.static import topologies

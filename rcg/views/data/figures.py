@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rcg.ir.ops import Call, Collective
+from rcg.ir.plan import Plan
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
+from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
@@ -132,20 +134,26 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
     )
 
 
-def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
-    """Return the figures for a graph's topology: median times of calls, mean sizes of values."""
-    numbers = nodes_of_calls(graph.plan)
+def topology_figures(plan: Plan, ops: Iterable[OpTimes]) -> TopologyFigures:
+    """Return the figures for a topology: median times of calls, mean sizes of values."""
+    numbers = nodes_of_calls(plan)
     calls: dict[int, float] = {}
     values: dict[str, float] = {}
-    for each in summary.ops:
-        op = graph.plan.program(each.process).ops[each.op]
+    for each in ops:
+        op = plan.program(each.process).ops[each.op]
         if isinstance(op, Call | Collective):
             node = numbers[op.node]
             calls[node] = max(each.median_ns, calls.get(node, 0.0))
         for channel in op.values_out if each.bytes else ():
             values[channel] = each.bytes / each.count
+    return TopologyFigures(calls, values, "median time of a call, mean size of a value")
+
+
+def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
+    """Return the figures for a graph's topology, also of calls that did not end."""
+    numbers = nodes_of_calls(graph.plan)
     open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
-    return TopologyFigures(calls, values, "median time of a call, mean size of a value", open_ns)
+    return replace(topology_figures(graph.plan, summary.ops), open_ns=open_ns)
 
 
 def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:

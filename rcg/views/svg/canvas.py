@@ -215,9 +215,12 @@ class Canvas:
         # Ids are global in the page that contains a picture, so each picture has its own.
         return text.replace(_KEY, f"{crc32(text.encode('utf-8', 'replace')):08x}")
 
-    def _style(self) -> list[str]:
-        if self._dark is not None:
-            return []
+    def dark_rules(self, within: str) -> str:
+        """Return the dark colours of the shapes so far as rules of a style sheet.
+
+        Args:
+            within: The selector of what contains the shapes where these colours apply.
+        """
         rules = []
         for role in self._used:
             colours = ";".join(
@@ -226,8 +229,14 @@ class Canvas:
                 if each.dark != each.light
             )
             if colours:
-                rules.append(f".rcg-auto .rcg-{role}{{{colours}}}")
-        return [f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"]
+                rules.append(f"{within} .rcg-{role}{{{colours}}}")
+        return "".join(rules)
+
+    def _style(self) -> list[str]:
+        if self._dark is not None:
+            return []
+        rules = self.dark_rules(".rcg-auto")
+        return [f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,17 +78,42 @@ def svg_of(
     return _Drawing(topology, title, channel_details, legend, dark, measured).text()
 
 
+def shapes_of(
+    topology: Topology, layout: TopologyLayout, measured: TopologyFigures | None
+) -> tuple[str, str]:
+    """Return the shapes alone, for a widget, and the style sheet of their dark colours.
+
+    Nodes and lines are groups of the classes ``rcg-node`` and ``rcg-edge``, in the order of the
+    topology and without hover texts: the widget has its own. The dark colours apply within an
+    element with ``data-theme="dark"``.
+
+    Args:
+        topology: The topology.
+        layout: Where everything is (``layout_of``).
+        measured: The measured figures to show.
+    """
+    drawing = _Drawing(topology, measured=measured, has_hover=False)
+    shapes = drawing.shapes(layout)
+    return "".join(shapes), drawing.dark_rules('[data-theme="dark"]')
+
+
+def layout_of(topology: Topology, measured: TopologyFigures | None = None) -> TopologyLayout:
+    """Return where everything is in a picture with these figures, without details of channels."""
+    return _Drawing(topology, measured=measured).layout()
+
+
 class _Drawing:
     """The parts of one picture, from back to front."""
 
     def __init__(
         self,
         topology: Topology,
-        title: str,
-        channel_details: bool,
-        legend: bool,
-        dark: bool | None,
-        measured: TopologyFigures | None,
+        title: str = "",
+        channel_details: bool = False,
+        legend: bool = False,
+        dark: bool | None = None,
+        measured: TopologyFigures | None = None,
+        has_hover: bool = True,
     ) -> None:
         self._topology = topology
         self._labels = TopologyLabels(topology)
@@ -103,6 +128,7 @@ class _Drawing:
             if edge.channel is not None:
                 self._carried.setdefault(edge.source, {})[edge.channel] = None
         self._details = channel_details
+        self._has_hover = has_hover
         self._kinds = [
             style_of(name)
             for name in dict.fromkeys(
@@ -123,8 +149,7 @@ class _Drawing:
             self._canvas.define(f"tip-{_class(kind)}", Paint("fill", *colours))
 
     def text(self) -> str:
-        topology = self._topology
-        layout = lay_out(topology, self._sizes())
+        layout = self.layout()
         subtitle = self._subtitle()
         top = MARGIN + 46
         heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
@@ -137,16 +162,7 @@ class _Drawing:
         body = [
             *self._canvas.heading(self._title, subtitle, width - 2 * MARGIN),
             f'<g transform="translate({MARGIN:g} {top:g})">',
-            *[self._frame(frame, layout.frames[frame.id]) for frame in topology.frames],
-            *[
-                self._actor(actor, layout.actors[actor.id])
-                for actor in topology.actors
-                if actor.id in layout.actors  # one that only takes part in collectives has no box
-            ],
-            *[self._edge(edge, layout) for edge in topology.edges],
-            *self._tags(layout),
-            *[self._node(node, layout.nodes[node.id]) for node in topology.nodes],
-            *self._amounts(layout),
+            *self.shapes(layout),
             "</g>",
         ]
         if legend[0]:
@@ -159,6 +175,30 @@ class _Drawing:
                 for at, text in enumerate(groups, start=1)
             ]
         return self._canvas.document(body, width, height, self._title)
+
+    def layout(self) -> TopologyLayout:
+        """Return where everything is."""
+        return lay_out(self._topology, self._sizes())
+
+    def shapes(self, layout: TopologyLayout) -> list[str]:
+        """Return all but the heading and the legend."""
+        topology = self._topology
+        return [
+            *[self._frame(frame, layout.frames[frame.id]) for frame in topology.frames],
+            *[
+                self._actor(actor, layout.actors[actor.id])
+                for actor in topology.actors
+                if actor.id in layout.actors  # one that only takes part in collectives has no box
+            ],
+            *[self._edge(edge, layout) for edge in topology.edges],
+            *self._tags(layout),
+            *[self._node(node, layout.nodes[node.id]) for node in topology.nodes],
+            *self._amounts(layout),
+        ]
+
+    def dark_rules(self, within: str) -> str:
+        """See ``Canvas.dark_rules``."""
+        return self._canvas.dark_rules(within)
 
     # Sizes
 
@@ -272,7 +312,7 @@ class _Drawing:
         middle = rect.x + rect.width / 2
         y = rect.middle + 4 - _LINE * len(lines) / 2
         shapes = [
-            f'<g class="rcg-node rcg-{node.kind}"><title>{escape(self._hover(node))}</title>'
+            f'<g class="rcg-node rcg-{node.kind}">{self._hover(self._node_words(node))}'
             f'<rect{frame}{_frame(rect)} rx="{radius:g}"/>',
             self._text(
                 node_text(node),
@@ -301,7 +341,7 @@ class _Drawing:
     def _edge(self, edge: TopologyEdge, layout: TopologyLayout) -> str:
         kind = style_of(edge.kind)
         lines = "\n".join(self._labels.edge_lines(edge))
-        hover = f"<title>{escape(lines)}</title>"
+        hover = self._hover(lines)
         if self._labels.is_owned(edge):
             source, target = layout.nodes[edge.source], layout.nodes[edge.target]
             line = f"M{source.right:g} {target.middle:g}H{target.x:g}"
@@ -333,6 +373,7 @@ class _Drawing:
         # Below a rising line, if there is room. A rim in the colour of the background keeps the
         # number legible where lines cross it.
         return [
+            f'<g class="rcg-amount" data-node="{source}" pointer-events="none">'
             f'<g{self._canvas.paint(self._rim(source))} stroke-width="3" paint-order="stroke">'
             + self._text(
                 size_text(self._channels[channel], self._measured.channel_bytes[channel]),
@@ -342,7 +383,7 @@ class _Drawing:
                 role="faint",
                 size=SMALL,
             )
-            + "</g>"
+            + "</g></g>"
             for source, (x, y, channel) in starts.items()
         ]
 
@@ -376,7 +417,10 @@ class _Drawing:
         words = self._labels.counts()
         return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
 
-    def _hover(self, node: TopologyNode) -> str:
+    def _hover(self, text: str) -> str:
+        return f"<title>{escape(text)}</title>" if self._has_hover else ""
+
+    def _node_words(self, node: TopologyNode) -> str:
         carried = "".join(
             f"\nits value travels by {channel_text(channel)}" for channel in self._channels_of(node)
         )

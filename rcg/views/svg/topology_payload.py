@@ -1,46 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topology for the widget: boxes, lines and texts, with measured figures."""
+"""The topology for the widget: its picture, and which op and what words belong to each shape."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from math import ceil
 from typing import Any, Final
 
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Input, Output
 from rcg.ir.plan import Plan
-from rcg.text import bytes_text, plural, speed_text, time_text, visible
+from rcg.text import bytes_text, plural, speed_text, time_text
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.model import GraphTrace
 from rcg.views.data import ViewPayload
-from rcg.views.data.arrangement import Sizes
-from rcg.views.data.edge_styles import COLLECTIVE, style_of
-from rcg.views.data.labels import (
-    MAX_NAME_WIDTH,
-    MIN_NODE_WIDTH,
-    TopologyLabels,
-    frame_text,
-    node_text,
-    size_text,
-)
-from rcg.views.data.layout import Rect, lay_out
-from rcg.views.data.lettering import DOT, SIZE, SMALL, shorten, width_of
+from rcg.views.data.edge_styles import style_of
+from rcg.views.data.figures import topology_figures
+from rcg.views.data.labels import TopologyLabels, size_text
+from rcg.views.data.layout import Rect
+from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
-from rcg.views.data.tags import TAG, tags_of
 from rcg.views.data.topology import (
-    Actor,
     Topology,
     TopologyEdge,
     TopologyNode,
     nodes_of_calls,
     topology_of,
 )
+from rcg.views.svg.topology import layout_of, shapes_of
 
-_HEAD: Final = 42.0
-_FRAME_HEAD: Final = 28.0
-_PAD: Final = 12.0
 _MAX_GB_PER_S: Final = 100  # a higher rate means forwarding instead of copying
 
 _TIMED: Final = ("call", "collective")
@@ -63,7 +51,6 @@ class _TopologyHead:
     """Makes the head of the payload of one topology."""
 
     def __init__(self, plan: Plan, record: GraphTrace | None) -> None:
-        lanes = () if record is None else record.lanes
         addresses = {} if record is None else addresses_of(record)
         self._topology: Topology = topology_of(plan, addresses=addresses)
         self._labels = TopologyLabels(self._topology)
@@ -84,48 +71,25 @@ class _TopologyHead:
             for at, op in enumerate(program.ops)
             for channel in op.values_in
         }
-        self._lanes = {each.process: each for each in lanes}
+        self._figures = None if record is None else topology_figures(plan, self._times.values())
 
     def head(self) -> dict[str, Any]:
         topology, labels = self._topology, self._labels
-        layout = lay_out(topology, self._sizes())
-        tags = tags_of(topology, layout)
+        layout = layout_of(topology, self._figures)
+        shapes, dark_rules = shapes_of(topology, layout, self._figures)
         kinds = dict.fromkeys(edge.kind for edge in topology.edges if not labels.is_owned(edge))
         return {
             "width": layout.width,
             "height": layout.height,
+            "shapes": shapes,
+            "dark": dark_rules,
             "subtitle": self._subtitle(),
             "kinds": {name: asdict(style_of(name)) for name in kinds},
-            "frames": [
-                {
-                    "node": frame.id,
-                    "label": shorten(frame_text(frame), MAX_NAME_WIDTH, SIZE, bold=True),
-                    "tell": labels.frame_lines(frame),
-                    "box": _box(layout.frames[frame.id]),
-                }
-                for frame in topology.frames
-            ],
-            "tag": TAG,
-            "actors": [
-                {
-                    "process": actor.id,
-                    "label": shorten(visible(actor.label), MAX_NAME_WIDTH, SIZE, bold=True),
-                    "detail": self._identity(actor),
-                    "name": visible(actor.label),
-                    "box": _box(layout.actors[actor.id]),
-                }
-                for actor in topology.actors
-                if actor.id in layout.actors
-            ],
             "nodes": [
                 {
                     "kind": node.kind,
                     **self._place(node),
                     "ranks": node.ranks,
-                    "name": shorten(
-                        node_text(node), MAX_NAME_WIDTH, SIZE, monospace=node.kind == "call"
-                    ),
-                    "time": self._time(node),
                     "tell": self._tell_node(node),
                     "box": _box(layout.nodes[node.id]),
                 }
@@ -135,19 +99,11 @@ class _TopologyHead:
                 {
                     "source": edge.source,
                     "target": edge.target,
-                    "kind": edge.kind,
-                    "channel": edge.channel,
                     "ops": self._edge_ops(edge),
-                    "moved": self._moved(edge),
                     "tell": self._tell_edge(edge),
-                    "points": layout.routes.get((edge.source, edge.target)),
-                    "tag": _box(tags[ends])
-                    if (ends := (edge.source, edge.target)) in tags
-                    else None,
                 }
                 for edge in topology.edges
             ],
-            "meeting": asdict(style_of(COLLECTIVE)),
             "groups": [f"group {labels.group_text(group)}" for group in topology.groups],
         }
 
@@ -193,40 +149,7 @@ class _TopologyHead:
                 ops.append(read)
         return ops
 
-    # Sizes
-
-    def _sizes(self) -> Sizes:
-        return Sizes(
-            nodes={node.id: self._size(node) for node in self._topology.nodes},
-            actors={
-                actor.id: self._labels.head_width(actor, self._identity(actor))
-                for actor in self._topology.actors
-            },
-            head=_HEAD,
-            frames={
-                frame.id: min(MAX_NAME_WIDTH, width_of(frame_text(frame), SIZE, bold=True))
-                for frame in self._topology.frames
-            },
-            frame_head=_FRAME_HEAD,
-        )
-
-    def _size(self, node: TopologyNode) -> tuple[float, float]:
-        is_part = node.owner is not None
-        is_code = node.kind not in ("input", "output", "collective")
-        text = width_of(node_text(node), SIZE, bold=not is_code, monospace=node.kind == "call")
-        name = min(MAX_NAME_WIDTH, text)
-        time = self._time(node)
-        width = name + (width_of(time, SMALL) + 14 if time else 0)
-        if is_part:
-            return ceil(width + 14), 22
-        return max(MIN_NODE_WIDTH, ceil(width + 2 * _PAD)), 34
-
     # Words
-
-    def _identity(self, actor: Actor) -> str:
-        lane = self._lanes.get(actor.id)
-        is_told = lane is not None and lane.node and not self._topology.frames
-        return f"{actor.id} {DOT} {visible(lane.node)}" if lane and is_told else actor.id
 
     def _subtitle(self) -> str:
         words = self._labels.counts()
@@ -242,19 +165,6 @@ class _TopologyHead:
             return max(found, key=lambda each: each.median_ns, default=None)
         op = self._ops.get(node.id)
         return None if op is None else self._times.get((node.process, op))
-
-    def _time(self, node: TopologyNode) -> str:
-        took = self._took(node)
-        return time_text(took.median_ns) if took is not None and node.kind in _TIMED else ""
-
-    def _moved(self, edge: TopologyEdge) -> str:
-        """Return the mean size of an edge's value, only for the first edge of its channel."""
-        times = self._write_times(edge)
-        first = next(each for each in self._topology.edges if each.channel == edge.channel)
-        channel = self._labels.channel(edge)
-        if channel is None or times is None or not times.bytes or first is not edge:
-            return ""
-        return size_text(channel, times.bytes / times.count)
 
     def _write_times(self, edge: TopologyEdge) -> OpTimes | None:
         return None if edge.channel is None else self._times.get(self._writes[edge.channel])
