@@ -259,8 +259,16 @@ def test_nothing_is_recorded_of_an_execution_that_another_thread_was_quicker_wit
     assert all(execution < 2 for _, execution in events(graph))
 
 
-def test_statistics_count_a_dropped_failure_that_nobody_took_off_the_ring(
-    driven: Callable[..., Driven],
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda engine: engine.statistics().failures_dropped,
+        lambda engine: engine.report(0.0).failures_dropped,
+    ],
+    ids=["statistics", "report"],
+)
+def test_a_dropped_failure_is_counted_while_it_lies_on_the_ring(
+    driven: Callable[..., Driven], count: Callable[[Any], int]
 ) -> None:
     graph = driven(outputs=2)
     refs = graph.engine.execute(1)
@@ -269,4 +277,4 @@ def test_statistics_count_a_dropped_failure_that_nobody_took_off_the_ring(
         graph.answer(capture_own(RcgError("no")), output)
     del refs
     assert [buffer.arrived for buffer in graph.buffers] == [0, 0]
-    assert graph.engine.statistics().failures_dropped == 2
+    assert count(graph.engine) == 2
