@@ -18,7 +18,7 @@ PART ?=
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab unit test test-all test-netns native-check soak lint types notebooks browser bench gpu clean
+.PHONY: help setup quickstart lab unit test test-all test-netns native-check soak lint format types notebooks browser bench gpu clean
 
 ## show this list
 help:
@@ -99,6 +99,12 @@ lint: setup
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch])
 	$(VENV)/bin/lint-imports --no-logo
+
+## put Python and C files into the form that `make lint` wants
+format: setup
+	$(PY) -m ruff check --quiet --fix .
+	$(PY) -m ruff format --quiet .
+	$(VENV)/bin/clang-format -i $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch])
 
 ## mypy --strict on rcg/ and benchmarks/
 types: setup

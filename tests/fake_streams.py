@@ -4,9 +4,9 @@
 The fake device computes at once, so a stream that does not wait for another gives right numbers all
 the same. What finds the mistake is a clock for each stream, which counts what was queued there, and
 for each stream how much of every other is known to come before: waiting for an event passes that
-on. Whoever reads memory must know its last write, and whoever writes also the reads since then.
-Memory that torch would give out again, when its tensor dies, must not be in use by a stream that
-torch was not told of.
+on. A stream that reads memory must know its last write; one that writes, also the reads since then.
+When a tensor dies, torch gives its memory out again: a stream that ``record_stream`` has not named
+must not use it then.
 
 It is the algorithm of vector clocks that race detectors use (FastTrack, PLDI 2009, without its
 short forms), for streams instead of threads.
@@ -110,7 +110,7 @@ class Memory:
     size: int
     written: tuple[int, int] | None = None
     read: dict[int, int] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)  # streams that torch knows of
+    recorded: set[int] = field(default_factory=set)  # streams that torch knows of
 
 
 # By the address of a storage of torch's, which several tensors share.
@@ -127,7 +127,7 @@ def _memory_of(tensor: torch.Tensor) -> Memory:
 
 
 def _die(key: int, shape: Sequence[int]) -> None:
-    """Torch gives the memory to whoever asks next on the stream on which it was made."""
+    """Torch gives the memory to the next allocation on the stream on which it was made."""
     with _lock:
         memory = _memories.pop(key, None)
         if memory is None:
@@ -137,7 +137,7 @@ def _die(key: int, shape: Sequence[int]) -> None:
         if memory.written is not None:
             uses.setdefault(*memory.written)
         for stream, count in uses.items():
-            if stream not in memory.told and owner.clock.get(stream, 0) < count:
+            if stream not in memory.recorded and owner.clock.get(stream, 0) < count:
                 RACES.append(
                     f"a tensor of {list(shape)} dies while stream {stream} uses it, "
                     f"and its memory goes to stream {memory.made_on}"
@@ -183,7 +183,7 @@ def record_stream(tensor: torch.Tensor, stream: Any) -> None:
     if not fake_device.is_on_device(tensor):
         return _torchs(tensor, stream)
     with _lock:
-        _memory_of(tensor).told.add(stream.cuda_stream)
+        _memory_of(tensor).recorded.add(stream.cuda_stream)
     return None
 
 

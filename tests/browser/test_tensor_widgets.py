@@ -110,7 +110,7 @@ def test_the_timeline_joins_transfers_and_the_ranks_of_a_collective(show: Open) 
         ),
     ],
 )
-def test_a_bar_of_an_exchange_tells_bytes_time_group_and_rank(
+def test_a_bar_of_an_exchange_shows_bytes_time_group_and_rank(
     show: Open, name: str, ends: int, said: list[str]
 ) -> None:
     page = show("timeline")
@@ -119,10 +119,10 @@ def test_a_bar_of_an_exchange_tells_bytes_time_group_and_rank(
     search.fill(name)
     for _ in range(8):  # the parts of an op are bars as well
         search.press("Enter")
-        told = page.locator(".rcg-tooltip").inner_text()
-        if "communication" in told:
+        tooltip = page.locator(".rcg-tooltip").inner_text()
+        if "communication" in tooltip:
             break
-    assert all(words in told for words in said)
+    assert all(words in tooltip for words in said)
     wait_for(page, f"d.ends === '{ends}'")
 
 

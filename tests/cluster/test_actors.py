@@ -111,11 +111,11 @@ def test_a_function_is_no_node():
     def triple(x):
         return 3 * x
 
-    with InputNode() as inp, pytest.raises(NotImplementedError, match="actor method nodes") as told:
+    with InputNode() as inp, pytest.raises(NotImplementedError, match="actor method nodes") as caught:
         triple.bind(inp)
-    assert isinstance(told.value, UnsupportedNodeError)
-    assert told.value.node == "triple"
-    assert "test_actors.py" in str(told.value)
+    assert isinstance(caught.value, UnsupportedNodeError)
+    assert caught.value.node == "triple"
+    assert "test_actors.py" in str(caught.value)
 
 
 # --- actor classes
@@ -149,10 +149,10 @@ def test_a_class_travels():
 
 def test_a_class_is_no_node():
     for bind in (Counter.bind, Counter.options(num_cpus=0).bind):
-        with pytest.raises(ValueError, match=r"already created with Actor\.remote\(\)") as told:
+        with pytest.raises(ValueError, match=r"already created with Actor\.remote\(\)") as caught:
             bind(1)
-        assert isinstance(told.value, UnsupportedNodeError)
-        assert "test_actors.py" in str(told.value)
+        assert isinstance(caught.value, UnsupportedNodeError)
+        assert "test_actors.py" in str(caught.value)
 
 
 def test_names_and_namespaces():
@@ -352,10 +352,10 @@ def test_rays_node_in_a_bind(counter):
     ray_dag = pytest.importorskip("ray.dag")
     with (
         ray_dag.InputNode() as inp,
-        pytest.raises(UnsupportedNodeError, match=r"import InputNode from rcg\.dag") as told,
+        pytest.raises(UnsupportedNodeError, match=r"import InputNode from rcg\.dag") as caught,
     ):
         counter.add.bind(inp)
-    assert told.value.site.file == __file__
+    assert caught.value.site.file == __file__
 
 
 def test_rays_other_nodes_in_a_bind(counter):

@@ -189,23 +189,23 @@ def test_long_chains_need_no_deep_stack(a):
 
 def test_an_input_takes_no_values():
     for make in (lambda: InputNode(1), lambda: InputNode(a=1)):
-        with pytest.raises(ValueError, match="InputNode should not take any args") as told:
+        with pytest.raises(ValueError, match="InputNode should not take any args") as caught:
             make()
-        refused(told.value, GraphError)
+        refused(caught.value, GraphError)
     InputNode(input_type=int)
 
 
 @pytest.mark.parametrize("key", [b"x", 1.0, None, True, slice(2), (0, 1)])
 def test_keys_of_the_input(key):
-    with InputNode() as inp, pytest.raises(ValueError, match="only use int index or str") as told:
+    with InputNode() as inp, pytest.raises(ValueError, match="only use int index or str") as caught:
         _ = inp[key]
-    refused(told.value, GraphError, repr(key))
+    refused(caught.value, GraphError, repr(key))
 
 
 def test_negative_positions():
-    with InputNode() as inp, pytest.raises(ValueError, match="counted from 0") as told:
+    with InputNode() as inp, pytest.raises(ValueError, match="counted from 0") as caught:
         _ = inp[-1]
-    refused(told.value, GraphError, "inp[-1]")
+    refused(caught.value, GraphError, "inp[-1]")
 
 
 def test_an_input_is_no_sequence():
@@ -228,26 +228,26 @@ def test_looking_at_an_input_touches_nothing(a):
 
 def test_no_input_at_all(a):
     dag = a.fwd.bind(1)
-    with pytest.raises(ValueError, match="No InputNode found in the DAG") as told:
+    with pytest.raises(ValueError, match="No InputNode found in the DAG") as caught:
         dag.compile()
-    refused(told.value, GraphError, "Stage.fwd")
+    refused(caught.value, GraphError, "Stage.fwd")
 
 
 def test_a_task_without_input(a, b):
     with InputNode() as inp:
         dag = MultiOutputNode([a.fwd.bind(inp), b.fwd.bind(1)])
-    with pytest.raises(ValueError, match="require each task to take") as told:
+    with pytest.raises(ValueError, match="require each task to take") as caught:
         dag.compile()
-    refused(told.value, GraphError, "Stage.fwd")
+    refused(caught.value, GraphError, "Stage.fwd")
 
 
 def test_a_part_of_the_input_that_nothing_uses(a):
     with InputNode() as inp:
         dag = a.take.bind(inp[0], inp[2])
         _ = inp[1]
-    with pytest.raises(ValueError, match=r"using all of attributes .*, but 1 is unused") as told:
+    with pytest.raises(ValueError, match=r"using all of attributes .*, but 1 is unused") as caught:
         dag.compile()
-    refused(told.value, GraphError)
+    refused(caught.value, GraphError)
 
 
 def test_a_gap_in_the_positions_is_an_argument_nobody_reads(a):
@@ -259,33 +259,33 @@ def test_a_gap_in_the_positions_is_an_argument_nobody_reads(a):
 def test_the_input_as_a_whole_and_in_parts(a, b):
     with InputNode() as inp:
         dag = MultiOutputNode([a.fwd.bind(inp), b.fwd.bind(inp[0])])
-    with pytest.raises(ValueError, match=r"either use InputNode\(\) directly") as told:
+    with pytest.raises(ValueError, match=r"either use InputNode\(\) directly") as caught:
         dag.compile()
-    refused(told.value, GraphError, "InputNode[0]")
+    refused(caught.value, GraphError, "InputNode[0]")
 
 
 def test_nodes_of_two_inputs(a, b):
     with InputNode() as one:
         first = a.fwd.bind(one)
     with InputNode() as other:
-        with pytest.raises(GraphError, match="different InputNodes") as told:
+        with pytest.raises(GraphError, match="different InputNodes") as caught:
             b.fwd.bind(first, other)
-        refused(told.value, GraphError, "Stage.fwd", "InputNode")
+        refused(caught.value, GraphError, "Stage.fwd", "InputNode")
         with pytest.raises(GraphError, match="different InputNodes"):
             b.take.bind([{"x": first}, other["k"]])
         second = b.fwd.bind(other)
-        with pytest.raises(GraphError, match="different InputNodes") as told:
+        with pytest.raises(GraphError, match="different InputNodes") as caught:
             MultiOutputNode([first, second])
-        refused(told.value, GraphError, "MultiOutputNode")
+        refused(caught.value, GraphError, "MultiOutputNode")
 
 
 def test_the_input_as_an_output(a):
     with InputNode() as inp:
         dag = MultiOutputNode([a.fwd.bind(inp), inp])
     for root in (dag, inp):
-        with pytest.raises(ValueError, match="is an output of the DAG") as told:
+        with pytest.raises(ValueError, match="is an output of the DAG") as caught:
             root.compile()
-        refused(told.value, GraphError, "InputNode")
+        refused(caught.value, GraphError, "InputNode")
     with InputNode() as inp:
         dag = MultiOutputNode([a.fwd.bind(inp[0]), inp[0]])
     with pytest.raises(ValueError, match="is an output of the DAG"):
@@ -305,9 +305,9 @@ def test_the_input_as_an_output(a):
     ],
 )
 def test_a_wrong_signature(a, args, kwargs, why):
-    with InputNode() as inp, pytest.raises(TypeError, match="has a signature") as told:
+    with InputNode() as inp, pytest.raises(TypeError, match="has a signature") as caught:
         a.fwd.bind(*args, **kwargs)
-    refused(told.value, SignatureError, why, "The function `fwd`", "`(x, y=0)`", "Stage.fwd")
+    refused(caught.value, SignatureError, why, "The function `fwd`", "`(x, y=0)`", "Stage.fwd")
     # Nothing of the failed attempt stays.
     graph_of(a.fwd.bind(inp))
 
@@ -315,15 +315,15 @@ def test_a_wrong_signature(a, args, kwargs, why):
 def test_a_node_in_a_set(a):
     with InputNode() as inp:
         for wrong in ({inp}, frozenset([inp]), [{"deep": {inp}}]):
-            with pytest.raises(GraphError, match="set") as told:
+            with pytest.raises(GraphError, match="set") as caught:
                 a.fwd.bind(wrong)
-            refused(told.value, GraphError, "Stage.fwd")
+            refused(caught.value, GraphError, "Stage.fwd")
 
 
 def test_a_node_as_a_key(a):
-    with InputNode() as inp, pytest.raises(GraphError, match="key of a dict") as told:
+    with InputNode() as inp, pytest.raises(GraphError, match="key of a dict") as caught:
         a.fwd.bind({inp: 1})
-    refused(told.value, GraphError, "Stage.fwd")
+    refused(caught.value, GraphError, "Stage.fwd")
 
 
 def test_a_node_in_an_object(a):
@@ -336,12 +336,12 @@ def test_a_node_in_an_object(a):
         content: object
 
     with InputNode() as inp:
-        with pytest.raises(GraphError, match="attribute `content`") as told:
+        with pytest.raises(GraphError, match="attribute `content`") as caught:
             a.fwd.bind(Box(inp))
-        refused(told.value, GraphError, "Stage.fwd", "Box")
-        with pytest.raises(GraphError, match="Record") as told:
+        refused(caught.value, GraphError, "Stage.fwd", "Box")
+        with pytest.raises(GraphError, match="Record") as caught:
             a.fwd.bind(Record(inp))
-        refused(told.value, GraphError, "Stage.fwd")
+        refused(caught.value, GraphError, "Stage.fwd")
         # Deeper, it is noticed when the argument is sent.
         dag = a.fwd.bind(inp, Box([[Box(inp)]]))
     with pytest.raises(ValueError, match="cannot be"):
@@ -352,9 +352,9 @@ def test_a_multi_output_node_is_no_argument(a):
     with InputNode() as inp:
         end = MultiOutputNode([a.fwd.bind(inp)])
         for wrong in (end, [end]):
-            with pytest.raises(GraphError, match="end of a DAG") as told:
+            with pytest.raises(GraphError, match="end of a DAG") as caught:
                 a.fwd.bind(wrong)
-            refused(told.value, GraphError, "Stage.fwd")
+            refused(caught.value, GraphError, "Stage.fwd")
         with pytest.raises(GraphError, match="end of a DAG"):
             MultiOutputNode([end])
 
@@ -362,15 +362,15 @@ def test_a_multi_output_node_is_no_argument(a):
 def test_num_returns(a):
     with InputNode() as inp:
         for wrong in (0, -1, True):
-            with pytest.raises(ValueError, match="num_returns") as told:
+            with pytest.raises(ValueError, match="num_returns") as caught:
                 a.fwd.options(num_returns=wrong).bind(inp)
-            assert told.value is not None
+            assert caught.value is not None
 
 
 def test_a_generator(a):
-    with InputNode() as inp, pytest.raises(NotImplementedError, match="generator") as told:
+    with InputNode() as inp, pytest.raises(NotImplementedError, match="generator") as caught:
         a.stream.bind(inp)
-    refused(told.value, UnsupportedNodeError, "Stage.stream")
+    refused(caught.value, UnsupportedNodeError, "Stage.stream")
 
 
 def test_a_tuple_of_nodes_as_a_node(a):
@@ -390,15 +390,15 @@ def test_what_a_multi_output_node_takes(a):
     with InputNode() as inp:
         node = a.fwd.bind(inp)
         for wrong in (node, {"x": node}, "node", None):
-            with pytest.raises(ValueError, match="Invalid input type for `args`") as told:
+            with pytest.raises(ValueError, match="Invalid input type for `args`") as caught:
                 MultiOutputNode(wrong)
-            refused(told.value, GraphError)
-        with pytest.raises(ValueError, match="at least one node") as told:
+            refused(caught.value, GraphError)
+        with pytest.raises(ValueError, match="at least one node") as caught:
             MultiOutputNode([])
-        refused(told.value, GraphError)
-        with pytest.raises(ValueError, match=r"found 3 at position 1") as told:
+        refused(caught.value, GraphError)
+        with pytest.raises(ValueError, match=r"found 3 at position 1") as caught:
             MultiOutputNode([node, 3])
-        refused(told.value, GraphError)
+        refused(caught.value, GraphError)
         assert graph_of(MultiOutputNode((node,)))[0].is_multi
 
 
@@ -423,9 +423,9 @@ def test_a_node_is_not_copied(a):
     with InputNode() as inp:
         node = a.fwd.bind(inp)
     for copied in (copy.copy, copy.deepcopy):
-        with pytest.raises(GraphError, match="cannot be pickled") as told:
+        with pytest.raises(GraphError, match="cannot be pickled") as caught:
             copied(node)
-        refused(told.value, GraphError, "Stage.fwd")
+        refused(caught.value, GraphError, "Stage.fwd")
 
 
 def test_nodes_name_themselves(a):
@@ -516,9 +516,9 @@ def test_a_dead_actor(b):
         alive = b.fwd.bind(inp)
     rcg.get(dead.__ray_ready__.remote())
     rcg.kill(dead)
-    with pytest.raises(ActorDiedError, match="Stage") as told:
+    with pytest.raises(ActorDiedError, match="Stage") as caught:
         compile_for_ever(dag)
-    assert repr(dead) in str(told.value)
+    assert repr(dead) in str(caught.value)
     with alive.compile() as graph:
         assert rcg.get(graph.execute("alive")) == "alive"
 

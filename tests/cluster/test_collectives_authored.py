@@ -168,10 +168,10 @@ def test_values_that_do_not_fit(workers, collective, given, words):
     op = {"op": ReduceOp.MAX} if collective is reduce else {}
     with InputNode() as inp:
         dag = collective.bind([worker.value.bind(inp) for worker in workers], **op)[0]
-    with pytest.raises(TensorMismatch, match=words) as told:
+    with pytest.raises(TensorMismatch, match=words) as caught:
         run(dag, given)
-    assert isinstance(told.value, ValueError)
-    assert "test_collectives_authored.py:" in str(told.value)
+    assert isinstance(caught.value, ValueError)
+    assert "test_collectives_authored.py:" in str(caught.value)
 
 
 def test_tensors_without_a_dimension(workers):
@@ -239,21 +239,21 @@ def bare(ray_session):
 def test_an_actor_without_torch_in_a_collective(workers, bare):
     with InputNode() as inp:
         dag = allreduce.bind([workers[0].scaled.bind(inp), bare.value.bind(inp)])[0]
-    with pytest.raises(CompileError, match="`pip install torch`") as told:
+    with pytest.raises(CompileError, match="`pip install torch`") as caught:
         dag.compile()
-    assert told.value.node == "allreduce of Bare"
-    assert told.value.actor == repr(bare)
-    assert f"test_collectives_authored.py:{dag._record.site.line}" in str(told.value)
+    assert caught.value.node == "allreduce of Bare"
+    assert caught.value.actor == repr(bare)
+    assert f"test_collectives_authored.py:{dag._record.site.line}" in str(caught.value)
 
 
 def test_an_actor_without_torch_at_an_edge(workers, bare):
     with InputNode() as inp:
         made = workers[0].value.bind(inp).with_tensor_transport("gloo")
         dag = bare.take.bind(made)
-    with pytest.raises(CompileError, match="`pip install torch`") as told:
+    with pytest.raises(CompileError, match="`pip install torch`") as caught:
         dag.compile()
-    assert (told.value.node, told.value.actor) == ("Worker.value", repr(bare))
-    assert f"test_collectives_authored.py:{made._record.site.line}" in str(told.value)
+    assert (caught.value.node, caught.value.actor) == ("Worker.value", repr(bare))
+    assert f"test_collectives_authored.py:{made._record.site.line}" in str(caught.value)
 
 
 @pytest.mark.parametrize("transport", [None, "auto", "shm"])
@@ -279,10 +279,10 @@ def test_hints_of_inputs_as_the_documents_write_them(workers):
 def test_an_edge_of_the_driver_warns_and_works(workers):
     with InputNode() as inp:
         dag = workers[0].value.bind(inp).with_tensor_transport("gloo")
-    with pytest.warns(UserWarning, match=r"Worker\.value .*the driver is no member") as told:
+    with pytest.warns(UserWarning, match=r"Worker\.value .*the driver is no member") as caught:
         graph = dag.compile()
-    assert len(told) == 1
-    assert told[0].filename == __file__
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
     with graph:
         assert torch.equal(rcg.get(graph.execute(X)), X)
 

@@ -24,7 +24,7 @@ MS = 1_000_000
 
 @rcg.remote(num_cpus=0)
 class Worker:
-    """Takes as long as it is told."""
+    """Its methods take ``takes_s``."""
 
     def __init__(self, takes_s: float = 0.0) -> None:
         self.takes_s = takes_s

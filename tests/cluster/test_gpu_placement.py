@@ -94,9 +94,9 @@ def test_what_actors_with_gpus_get(tmp_path: Path) -> None:
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    loaded, *told = map(json.loads, done.stdout.splitlines())
+    loaded, *found = map(json.loads, done.stdout.splitlines())
     assert loaded == [[False, False]] * 3  # where no tensor is used
-    both, share, without, blind, one, shared, none, no_torch, no_default, needless = told
+    both, share, without, blind, one, shared, none, no_torch, no_default, needless = found
     # The transport is chosen, and only the GPU is missing then.
     assert "the transport nccl needs" in both[0][1]
     assert "the transport cuda_ipc needs" in share[0][1]
@@ -140,9 +140,9 @@ def edge(writer: Any, reader: Any, transport: str = "queued") -> Any:
 def test_two_graphs_that_queue_among_the_same_actors(workers):
     a, b, c = workers
     first = rcg.compile(edge(a, b))
-    with pytest.raises(CompileError, match="concurrent=True") as told:
+    with pytest.raises(CompileError, match="concurrent=True") as caught:
         rcg.compile(edge(b, a))
-    assert f"CompiledDAG({first.get_id()})" in str(told.value)
+    assert f"CompiledDAG({first.get_id()})" in str(caught.value)
     # One actor in common, a transport that queues nothing, or the user's word.
     with (
         rcg.compile(edge(a, c)) as other,

@@ -130,9 +130,9 @@ def test_an_unused_part_of_the_input(a):
 
 def test_nodes_that_rcg_does_not_run(a):
     with InputNode() as inp:
-        with pytest.raises(NotImplementedError, match="only support actor method nodes") as told:
+        with pytest.raises(NotImplementedError, match="only support actor method nodes") as caught:
             rcg.compile(function.bind(inp))
-        assert isinstance(told.value, UnsupportedNodeError)
+        assert isinstance(caught.value, UnsupportedNodeError)
         with pytest.raises(ValueError, match="already created"):
             rcg.compile(Stage.bind())
         with pytest.raises(ValueError, match="already created"):
@@ -217,14 +217,14 @@ def test_type_hints_of_both_on_a_node_of_rcgs(a, kind):
 def test_accelerators_need_gpus(a, b):
     with InputNode() as inp:
         dag = b.add.bind(a.add.bind(inp).with_tensor_transport("nccl"))
-    with pytest.raises(PlacementError, match=r"it has no GPU.*test_interop\.py:") as told:
+    with pytest.raises(PlacementError, match=r"it has no GPU.*test_interop\.py:") as caught:
         rcg.compile(dag)
-    assert told.value.node == "Stage.add"
+    assert caught.value.node == "Stage.add"
     with InputNode() as inp:
         dag = a.add.bind(inp.with_tensor_transport("accelerator"))
-    with pytest.raises(ValueError, match=r"DAG inputs cannot be tr.*test_interop\.py:") as told:
+    with pytest.raises(ValueError, match=r"DAG inputs cannot be tr.*test_interop\.py:") as caught:
         rcg.compile(dag)
-    assert told.value.node == "InputNode"
+    assert caught.value.node == "InputNode"
 
 
 def test_communicators_are_taken_over(a, b):

@@ -173,9 +173,9 @@ def test_options_of_a_call_reach_ray(a):
 def test_an_exception_is_the_users(a, b):
     with InputNode() as inp:
         dag = b.add.bind(a.fail.bind(inp))
-    with pytest.raises(KeyError, match="nothing") as told:
+    with pytest.raises(KeyError, match="nothing") as caught:
         rcg.get(dag.execute("nothing"))
-    assert isinstance(told.value, ray.exceptions.RayTaskError)
+    assert isinstance(caught.value, ray.exceptions.RayTaskError)
 
 
 def test_an_output_that_is_the_input_is_its_value(a):

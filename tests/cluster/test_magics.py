@@ -146,9 +146,9 @@ def test_a_file_that_cannot_be_written_is_told_at_the_end(
             f"%rcg_profile -o p --html {tmp_path}/{'x' * 300}.html --perfetto {tmp_path}/x.json "
             "cdag.execute(1).get()"
         )
-    told = capsys.readouterr().err
-    assert told.startswith("UsageError: %rcg_profile: --html: ") and "cannot be written" in told
-    assert len(told.strip().splitlines()) == 1
+    text = capsys.readouterr().err
+    assert text.startswith("UsageError: %rcg_profile: --html: ") and "cannot be written" in text
+    assert len(text.strip().splitlines()) == 1
     assert len(shown) == 1 and (tmp_path / "x.json").stat().st_size
     assert shell.user_ns["p"].trace.num_events
 
@@ -237,9 +237,9 @@ def test_graphs_that_have_not_run_are_left_out_and_the_newest_comes_first(
         assert unused.get_id() not in text
         assert "1 more graph has not run yet" in capsys.readouterr().out
         cell("%rcg_top --text")
-        told = capsys.readouterr().out
-        assert told.index(newest.get_id()) < told.index(graph.get_id())
-        assert unused.get_id() not in told and "1 more graph has not run yet" in told
+        printed = capsys.readouterr().out
+        assert printed.index(newest.get_id()) < printed.index(graph.get_id())
+        assert unused.get_id() not in printed and "1 more graph has not run yet" in printed
         shell.user_ns["unused"] = unused
         cell("%rcg_top --text unused")
         assert "0 executions" in capsys.readouterr().out

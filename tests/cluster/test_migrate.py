@@ -92,9 +92,9 @@ def folder(ray_session: None, tmp_path: Path) -> Path:
 
 def test_a_migrated_program_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["migrate", "--write", str(folder)]) == 0
-    told = capsys.readouterr().err
-    assert "`from helpers import *` binds `ray` again" in told
-    assert "changed 2 of 2 files, 1 remark" in told
+    printed = capsys.readouterr().err
+    assert "`from helpers import *` binds `ray` again" in printed
+    assert "changed 2 of 2 files, 1 remark" in printed
     done = run(folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

@@ -233,10 +233,10 @@ def test_a_mismatch_across_nodes_fails_its_execution_at_every_rank(workers):
         assert get(graph.execute(4, "float32", 4)) == [12.0] * 3
         for wrong in ((5, "float32"), (4, "float64")):
             for ref in graph.execute(*wrong, 4):
-                with pytest.raises(TensorMismatch) as told:
+                with pytest.raises(TensorMismatch) as caught:
                     get(ref)
                 for rank in ("a0", "a1", "a2"):
-                    assert rank in str(told.value)
+                    assert rank in str(caught.value)
         assert get(graph.execute(4, "float32", 4)) == [12.0] * 3
 
 
@@ -270,11 +270,11 @@ def test_a_value_that_is_too_large_for_the_node_that_receives_it(workers):
         small = np.arange(MB)
         refs = [graph.execute(x) for x in (small[:10], np.zeros(2 * MB), small[: MB // 2])]
         assert get(refs[0]).sum() == 45
-        with pytest.raises(OutOfSharedMemory) as told:
+        with pytest.raises(OutOfSharedMemory) as caught:
             get(refs[1])
         np.testing.assert_array_equal(get(refs[2]), small[: MB // 2])
         del refs
-    rcg.get(there.limit_memory.remote(cap_that_is_named(told.value)))
+    rcg.get(there.limit_memory.remote(cap_that_is_named(caught.value)))
     with rcg.compile(dag) as graph:
         assert get(graph.execute(np.ones(2 * MB))).sum() == 2 * MB
     rcg.kill(there)
@@ -287,11 +287,11 @@ def test_a_result_that_is_too_large_for_the_drivers_node(workers, monkeypatch):
         dag = there.numbered.bind(inp[0], inp[1])
     with rcg.compile(dag) as graph:
         refs = [graph.execute(i, size) for i, size in enumerate((MB, 16 * MB, MB))]
-        with pytest.raises(OutOfSharedMemory) as told:
+        with pytest.raises(OutOfSharedMemory) as caught:
             get(refs[1])
         assert [get(refs[i])[0] for i in (0, 2)] == [0, 2]
         del refs
-    cap = cap_that_is_named(told.value)
+    cap = cap_that_is_named(caught.value)
     monkeypatch.setattr("rcg.runtime.node.host.default_memory_cap", lambda: cap)
     with rcg.compile(dag) as graph:
         assert get(graph.execute(3, 16 * MB))[0] == 3

@@ -297,7 +297,7 @@ def test_many_threads_fetch_the_values_of_one_call(three):
     def get(ref: Any, wanted: Any) -> None:
         try:
             assert ref.get(timeout=GUARD_S) == wanted
-        except BaseException as error:  # noqa: BLE001 - told to the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised on the test's thread
             wrong.append(error)
 
     for i in range(30):

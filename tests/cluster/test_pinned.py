@@ -83,8 +83,8 @@ class Reader:
     def make(self, n):
         return torch.full((LARGE,), float(n))
 
-    def told(self):
-        """What was copied since the last call, and what is locked now, was ever, and is torch's."""
+    def counts(self):
+        """The copies since the last call, by how, and how many locks there are and have been."""
         copies, self.copies = self.copies, []
         direct = fake_device.copies_since()
         return copies, len(self.locked), self.registered, direct
@@ -120,10 +120,10 @@ def test_each_reader_copies_once_from_memory_that_stays_locked(readers):
     with rcg.compile(dag) as graph:
         for n in range(12):
             assert get(graph.execute(torch.full((LARGE,), float(n)))) == [float(n * LARGE)] * 3
-            for copies, locked, registered, direct in get([each.told.remote() for each in readers]):
+            for copies, locked, registered, direct in get([each.counts.remote() for each in readers]):
                 assert copies == [True] and direct == {"to device": 1}
                 assert 1 <= locked == registered <= 4
-    for _, locked, *_ in get([each.told.remote() for each in readers]):
+    for _, locked, *_ in get([each.counts.remote() for each in readers]):
         assert locked == 0
 
 
@@ -133,11 +133,11 @@ def test_memory_that_was_given_back_meanwhile_is_locked_anew(readers):
         dag = fan_out(readers, inp)
     with rcg.compile(dag) as graph:
         get(graph.execute(torch.ones(LARGE)))
-        before = [registered for _, _, registered, _ in get([r.told.remote() for r in readers])]
+        before = [registered for _, _, registered, _ in get([r.counts.remote() for r in readers])]
         for n in range(3):
             graph._engine.session.node.trim()
             assert get(graph.execute(torch.full((LARGE,), float(n)))) == [float(n * LARGE)] * 3
-            after = get([each.told.remote() for each in readers])
+            after = get([each.counts.remote() for each in readers])
             # Those on another node have theirs from the gate there, which gives nothing back.
             near = [is_together(graph, "driver", f"a{i}") for i in range(len(readers))]
             assert [each[2] for each in after] == [c + n for c, n in zip(before, near, strict=True)]
@@ -159,7 +159,7 @@ def test_from_an_actor_and_with_methods_that_fail(readers):
         for n in range(3):
             with pytest.raises(LookupError, match="not today"):
                 get(graph.execute(n))
-    assert [each[1] for each in get([r.told.remote() for r in readers])] == [0, 0, 0]
+    assert [each[1] for each in get([r.counts.remote() for r in readers])] == [0, 0, 0]
 
 
 @pytest.mark.full
@@ -199,7 +199,7 @@ def test_where_locking_fails_tensors_arrive_all_the_same(readers):
             size = LARGE << (n % 3)  # blocks of other sizes, which cannot be locked
             assert get(graph.execute(torch.full((size,), float(n)))) == [float(n * size)] * 3
             graph._engine.session.node.trim()
-            copied = get([each.told.remote() for each in readers])
+            copied = get([each.counts.remote() for each in readers])
             assert all(copies == [n == 0] for copies, *_ in copied)
             assert [locked for _, locked, *_ in copied] == [n == 0] * 3
     with rcg.compile(dag) as graph:  # whose loops try it once more, and fail
@@ -217,7 +217,7 @@ def test_what_a_method_moves_itself_does_not_come_from_locked_memory(readers):
         for n in range(5):
             given = torch.full((LARGE,), float(n)), torch.full((LARGE,), float(n + 1))
             assert get(graph.execute(*given)) == [float(n * LARGE), float((n + 1) * LARGE)]
-            copies, locked, *_ = get(a.told.remote())
+            copies, locked, *_ = get(a.counts.remote())
             assert sorted(copies) == [False, True] and locked
             graph._engine.session.node.trim()
 
@@ -235,7 +235,7 @@ def test_a_graph_at_its_cap(readers):
             size = LARGE * (1, 4, 6, 2)[n % 4]
             results = get(graph.execute(torch.full((size,), float(n))))
             assert results == [float(n * size), float(3 * (LARGE + size // 2))] * 2
-    assert [each[1] for each in get([r.told.remote() for r in readers])] == [0, 0, 0]
+    assert [each[1] for each in get([r.counts.remote() for r in readers])] == [0, 0, 0]
 
 
 @pytest.mark.full
@@ -245,11 +245,11 @@ def test_an_idle_reader_unlocks_its_memory_and_locks_it_again(readers):
     with rcg.compile(dag) as graph:
         assert get(graph.execute(torch.ones(LARGE))) == [float(LARGE)] * 3
         for each in readers:
-            while get(each.told.remote())[1]:
+            while get(each.counts.remote())[1]:
                 time.sleep(0.05)
         assert get(graph.execute(torch.ones(LARGE))) == [float(LARGE)] * 3
-        told = get([each.told.remote() for each in readers])
-        assert [(copies, locked) for copies, locked, *_ in told] == [([True], 1)] * 3
+        found = get([each.counts.remote() for each in readers])
+        assert [(copies, locked) for copies, locked, *_ in found] == [([True], 1)] * 3
 
 
 @pytest.mark.full
@@ -262,5 +262,5 @@ def test_arrays_beside_tensors_do_not_keep_them_from_locked_memory(readers):
         for n in range(3):
             given = {"array": np.ones(LARGE), "tensor": torch.full((LARGE,), float(n))}
             assert get(graph.execute(given)) == [float((n + 1) * LARGE)] * 3
-            told = get([each.told.remote() for each in readers])
-            assert [(copies, locked) for copies, locked, *_ in told] == [([True], 1)] * 3
+            found = get([each.counts.remote() for each in readers])
+            assert [(copies, locked) for copies, locked, *_ in found] == [([True], 1)] * 3

@@ -76,9 +76,9 @@ def run(dag: Any, workers: list[Any], overlap: bool) -> list[Any]:
     with rcg.compile(dag, overlap=overlap) as graph:
         refs = [graph.execute(n) for n in range(EXECUTIONS)]
         found = [rcg.get(ref, timeout=GUARD_S) for ref in refs]
-    told = rcg.get([each.races.remote() for each in workers], timeout=GUARD_S)
-    assert [races for races, _ in told] == [[]] * len(workers)
-    assert all(streams > 1 for _, streams in told)
+    found_in = rcg.get([each.races.remote() for each in workers], timeout=GUARD_S)
+    assert [races for races, _ in found_in] == [[]] * len(workers)
+    assert all(streams > 1 for _, streams in found_in)
     return found
 
 

@@ -186,8 +186,8 @@ def test_ray_50423_48143_the_driver_at_the_end_of_a_hinted_edge(actors):
         warnings.simplefilter("always")
         graph = dag.experimental_compile()
     with graph:
-        (told,) = [str(each.message) for each in caught]
-        assert re.search(r"Model\.shaped.*shared memory.*test_users_tensors\.py:\d+", told)
+        (text,) = [str(each.message) for each in caught]
+        assert re.search(r"Model\.shaped.*shared memory.*test_users_tensors\.py:\d+", text)
         tensor, total = rcg.get(graph.execute((2, 3)))
         assert (tuple(tensor.shape), total) == ((2, 3), 6.0)
 

@@ -268,7 +268,7 @@ def test_readers_and_a_writer_at_once(channel: Open) -> None:
                 kept.append((reader.read(), value))
                 if len(kept) > 5:
                     assert_same(*kept.pop(0))
-        except BaseException as error:  # noqa: BLE001 - told to the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised on the test's thread
             wrong.append(error)
             opened.nodes[0].end_broken(DRIVER)
 

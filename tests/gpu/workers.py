@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actors of the checks; they make tensors on a device that they are told."""
+"""Actors of the checks; they make tensors on the device that they are created with."""
 
 from __future__ import annotations
 

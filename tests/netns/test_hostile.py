@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever reaches the ports of a running graph: it goes on undisturbed, and counts what it refused.
+"""Strangers at the ports of a running graph: it goes on undisturbed, and counts what it refuses.
 
 What a stranger may send to the gate with a valid secret needs the secret: the gate's own tests do
 that (``tests/process/test_native_gate.py``).
@@ -43,9 +43,9 @@ class Target:
         ]
 
     def refused(self, at: int) -> Refusals:
-        """What a node's host has refused, as the report tells it."""
-        told = self.graph.report().refused[f"n{at}"]
-        counts = [each.split(" ", 1) for each in told.split(", ") if each != "none"]
+        """What a node's host has refused, read from the report."""
+        text = self.graph.report().refused[f"n{at}"]
+        counts = [each.split(" ", 1) for each in text.split(", ") if each != "none"]
         return Refusals(**{reason.replace(" ", "_"): int(count) for count, reason in counts})
 
     def connect(self, at: int = 0) -> socket.socket:

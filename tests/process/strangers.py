@@ -263,8 +263,8 @@ def of_members(members: Members, chance: random.Random, count: int) -> Iterator[
     """Bytes of the members changed, with a sum that is right again."""
     for number in range(count):
         name = chance.choice(list(members))
-        [(told, stored)] = of_bytes(members[name], chance, 1)
-        yield f"{name}: {told} ({number})", zipped(members | {name: stored})
+        [(change, stored)] = of_bytes(members[name], chance, 1)
+        yield f"{name}: {change} ({number})", zipped(members | {name: stored})
 
 
 def of_events(made: Trace, members: Members) -> Iterator[tuple[str, bytes]]:
@@ -276,9 +276,9 @@ def of_events(made: Trace, members: Members) -> Iterator[tuple[str, bytes]]:
                     for rows in (slice(0, 1), slice(-1, None), slice(None)):
                         other = lane.events.copy()
                         other[column][rows] = np.array(value).astype(EVENT[column])
-                        told = f"graph {number} {lane.process} {column} {value} {rows}"
+                        change = f"graph {number} {lane.process} {column} {value} {rows}"
                         name = f"{number}/{lane.process}.npy"
-                        yield told, zipped(members | {name: array(other)})
+                        yield change, zipped(members | {name: array(other)})
 
 
 def of_random_events(
@@ -386,7 +386,7 @@ def try_all(
     """Load and use each file; returns how many were refused, how many worked, and the faults."""
     refused = worked = 0
     faults = []
-    for told, stored in files:
+    for change, stored in files:
         (folder / "mutant.trace").write_bytes(stored)
         step = "load"
         try:
@@ -398,12 +398,12 @@ def try_all(
             worked += 1
         except TraceError as error:
             if step == "use" or not is_a_sentence(str(error)):
-                faults.append(f"{told}: {step}: {error!r}"[:400])
+                faults.append(f"{change}: {step}: {error!r}"[:400])
             refused += 1
         except Exception as error:  # noqa: BLE001 - any is a fault
             if IS_LOUD:
                 traceback.print_exc()
-            faults.append(f"{told}: {step}: {error!r}"[:400])
+            faults.append(f"{change}: {step}: {error!r}"[:400])
     return refused, worked, faults
 
 

@@ -36,7 +36,7 @@ def test_this_machine_is_fine_and_the_ping_is_real():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("import os; os.kill(os.getpid(), 11)", "SIGSEGV"),
         ("raise OSError('no room')", "OSError: no room"),
@@ -44,13 +44,13 @@ def test_this_machine_is_fine_and_the_ping_is_real():
         ("import time; time.sleep(60)", "no answer within"),
     ],
 )
-def test_a_ping_that_fails_says_how(text, told, tmp_path, monkeypatch):
+def test_a_ping_that_fails_says_how(text, expected, tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{text}"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(transports, "PING_TIMEOUT_S", 2)
-    assert told in try_ping().failure
+    assert expected in try_ping().failure
 
 
 def test_gpus(quick, tmp_path):

@@ -467,7 +467,7 @@ def serve() -> None:
         try:
             PLAYS[play](**arguments)
             outcome = "well"
-        except BaseException:  # noqa: BLE001 - told to the process that asked
+        except BaseException:  # noqa: BLE001 - sent to the process that asked
             outcome = traceback.format_exc()
         print(json.dumps(outcome), flush=True)
 

@@ -75,11 +75,11 @@ try:
 except AttributeError as error:
     print(error)
 """
-    told = (
+    expected = (
         r"\[\]\nthis Ray \(.*\) has no ray\.experimental\.dynamic_resources"
         r"\nthis Ray \(.*\) has no ray\.experimental\.collective\.operations"
     )
-    assert re.fullmatch(told, printed(program))
+    assert re.fullmatch(expected, printed(program))
 
 
 def test_communicators_and_their_fakes_work_without_ray():

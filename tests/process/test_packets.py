@@ -33,9 +33,9 @@ class Cut:
         self._sockets = [each._socket for each in streams]
         # One instruction of a socket filter: take 0 bytes of each packet.
         program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
-        told = struct.pack("HL", 1, ctypes.addressof(program))
+        filtering = struct.pack("HL", 1, ctypes.addressof(program))
         for each in self._sockets:
-            each.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, told)
+            each.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, filtering)
 
     def mend(self) -> None:
         for each in self._sockets:
@@ -121,7 +121,7 @@ def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
         "graph",
         ["a0"],
         lambda _: (-1, []),
-        lambda *told: gone.append(told),
+        lambda *ending: gone.append(ending),
         lambda *_: None,
         [FarNode(Layout("n1", "a0", {"a0": 0}, {}, {}, {}, {}, {}), ("a0",))],
     )
@@ -164,8 +164,8 @@ def test_of_whom_a_host_served_nothing_is_known_when_it_ends():
         joined = join(control.listen_tcp(LOCAL), opening, GUARD_S, lambda *_: None)
         for process in ("a0", "a1"):
             hello = codec.encode(messages.Hello(**entry, process=process, clock="")).decode()
-            told = messages.FromMember(process=process, pid=1, text=hello)
-            sockets.send(joined.connection, told)
+            message = messages.FromMember(process=process, pid=1, text=hello)
+            sockets.send(joined.connection, message)
         until(lambda: len(control.members.pids) == 2)
         joined.close()
         until(lambda: len(control.members.gone) == 2)

@@ -125,11 +125,11 @@ def test_wrong_arguments_write_nothing(folder: Path) -> None:
 def test_without_graphviz_there_is_an_svg_and_a_warning(
     folder: Path, programs: Path, name: str
 ) -> None:
-    with pytest.warns(UserWarning, match="wrote 'compiled_graph.svg' instead of 'compiled") as told:
+    with pytest.warns(UserWarning, match="wrote 'compiled_graph.svg' instead of 'compiled") as caught:
         source = visualize(TOPOLOGY, filename=name)
     assert source == dot_of(TOPOLOGY)
     assert written(folder) == ["compiled_graph.svg"]
-    (warning,) = told
+    (warning,) = caught
     assert warning.filename == __file__
     assert "apt install graphviz" in str(warning.message)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection that a process of another node opens to a gate: taken over, or its end is told."""
+"""A connection that a process of another node opens to a gate: taken over, or reported as lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Lost = list[tuple[str, str]]
 
 @pytest.fixture
 def lost() -> Lost:
-    """What was told of connections that ended."""
+    """The process and the reason of each lost connection."""
     return []
 
 
@@ -31,7 +31,7 @@ def lost() -> Lost:
 def gate(lost: Lost, boards: Callable[..., Board]) -> Iterator[Gate]:
     member = boards(2, [Ring(0, (1,))]).member(0)
     passages = [Passage("c0", number=0, ring=0, op=0, writer="a0")]
-    made = Gate(member, passages, lambda *told: lost.append(told), lambda *_: b"")
+    made = Gate(member, passages, lambda *loss: lost.append(loss), lambda *_: b"")
     yield made
     made.close()
 
@@ -58,7 +58,7 @@ def heard_ready(theirs: socket.socket) -> bool:
 def test_a_gate_takes_a_connection_over_without_another_descriptor(gate, ends, lost):
     peer, theirs = ends
     with none_left():
-        accept_link(peer, link_of("a0"), "n1", gate, ["a0"], lambda *told: lost.append(told))
+        accept_link(peer, link_of("a0"), "n1", gate, ["a0"], lambda *loss: lost.append(loss))
     peer.close()
     assert heard_ready(theirs) and not lost
     theirs.setblocking(False)
@@ -66,8 +66,8 @@ def test_a_gate_takes_a_connection_over_without_another_descriptor(gate, ends, l
         theirs.recv(1)  # it is open
 
 
-def test_a_connection_that_the_gate_does_not_take_is_told(gate, ends, lost, monkeypatch):
-    """The process at its other end was answered: it counts on the connection."""
+def test_a_connection_that_the_gate_cannot_take_over_is_lost(gate, ends, lost, monkeypatch):
+    """The gate has answered the process at its other end, which may send already."""
 
     class Full:
         def add(self, *_: object) -> None:
@@ -80,7 +80,7 @@ def test_a_connection_that_the_gate_does_not_take_is_told(gate, ends, lost, monk
     with monkeypatch.context() as patch:
         patch.setattr(gate, "_gate", Full())
         with pytest.raises(OSError, match="no memory"):
-            accept_link(peer, link_of("a0"), "n1", gate, ["a0"], lambda *told: lost.append(told))
+            accept_link(peer, link_of("a0"), "n1", gate, ["a0"], lambda *loss: lost.append(loss))
     peer.close()
     assert heard_ready(theirs) and is_over(theirs)
     ((process, text),) = lost
@@ -92,6 +92,6 @@ def test_a_connection_that_the_gate_does_not_take_is_told(gate, ends, lost, monk
 )
 def test_a_process_that_sends_nothing_here_is_not_answered(gate, ends, lost, opening):
     peer, theirs = ends
-    assert not accept_link(peer, opening, "n1", gate, ["a0"], lambda *told: lost.append(told))
+    assert not accept_link(peer, opening, "n1", gate, ["a0"], lambda *loss: lost.append(loss))
     peer.close()
     assert is_over(theirs) and not lost

@@ -56,7 +56,7 @@ TIMES = st.lists(st.integers(0, 10**9), min_size=1)
 
 
 class Clock:
-    """A clock that each call under test moves by as much as it is told to take."""
+    """A clock that each call under test moves by the next duration in its list."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -719,7 +719,7 @@ def test_usage_is_of_threads_that_are_named_as_rcgs() -> None:
             thread.join()
 
 
-def test_usage_adds_up_and_is_told_as_a_difference() -> None:
+def test_usages_add_up_and_subtract() -> None:
     one, two = lifetime.Usage(10, 1, 3, 7), lifetime.Usage(14, 1, 4, 9)
     assert two.since(one) == lifetime.Usage(4, 1, 1, 2)
     assert lifetime.total([one, two]) == lifetime.Usage(24, 2, 7, 16)
@@ -803,7 +803,7 @@ def test_what_is_measured_in_rounds_takes_a_step_for_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("--rows", "ecoh"), "no row is called 'ecoh'; there are: echo, "),
         (("--rows", "overlap"), "are in rcg's repository: python -m benchmarks"),
@@ -816,9 +816,9 @@ def test_what_is_measured_in_rounds_takes_a_step_for_each() -> None:
     ],
 )
 def test_rows_and_files_that_cannot_be_are_refused(
-    arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err

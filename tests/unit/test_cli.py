@@ -47,21 +47,21 @@ def test_trace_writes_a_page(saved, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "expected"),
     [
         (lambda path: None, "No such file or directory"),
         (lambda path: path.write_text("no trace"), "is not a trace that rcg wrote"),
         (lambda path: path.mkdir(), "Is a directory"),
     ],
 )
-def test_what_cannot_be_read_is_one_sentence(make, told, tmp_path, capsys):
+def test_what_cannot_be_read_is_one_sentence(make, expected, tmp_path, capsys):
     path = tmp_path / "run.rcg"
     make(path)
     assert cli.main(["trace", str(path)]) == 1
     found = capsys.readouterr()
     assert found.out == ""
     assert found.err.startswith("rcg: error: ")
-    assert str(path) in found.err and told in found.err
+    assert str(path) in found.err and expected in found.err
     assert len(found.err.splitlines()) == 1
 
 

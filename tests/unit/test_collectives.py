@@ -112,12 +112,12 @@ def test_results_may_be_dropped() -> None:
     assert len(ranks_of(graph_of(first))) == 2
 
 
-def test_one_that_is_not_reached_is_told() -> None:
+def test_an_unreached_collective_is_reported() -> None:
     inp = InputNode()
     mine = grads(A, B, inp=inp)
     allreduce.bind(mine)
-    (told,) = unreached_calls(mine[0]._record)[1:]
-    assert told.startswith("allreduce (test_collectives.py:")
+    (text,) = unreached_calls(mine[0]._record)[1:]
+    assert text.startswith("allreduce (test_collectives.py:")
 
 
 def test_chains_and_overlapping_groups() -> None:
@@ -245,17 +245,17 @@ def test_the_default_communicator_serves_where_none_is_chosen() -> None:
 def test_the_default_communicator_must_have_the_actors() -> None:
     default = DefaultCommunicator.of(FakeCommunicator([A, B, C]))
     results = allreduce.bind(grads(A, B))
-    with pytest.raises(ValueError, match="same set of actors as the collective") as told:
+    with pytest.raises(ValueError, match="same set of actors as the collective") as caught:
         graph_of(results[0], default)
-    refused(told.value, GraphError, "allreduce", repr(C))
+    refused(caught.value, GraphError, "allreduce", repr(C))
 
 
 @pytest.mark.parametrize("transport", [None, "auto", "gloo"])
 def test_without_a_default_communicator_one_must_be_chosen(transport: str | None) -> None:
     results = allreduce.bind(grads(A, B), transport=transport)
-    with pytest.raises(ValueError, match="has no custom communicator specified") as told:
+    with pytest.raises(ValueError, match="has no custom communicator specified") as caught:
         graph_of(results[0], DefaultCommunicator.of(None))
-    refused(told.value, GraphError, "allreduce", "_default_communicator when calling")
+    refused(caught.value, GraphError, "allreduce", "_default_communicator when calling")
     chosen = allreduce.bind(grads(A, B), transport=FakeCommunicator([A, B]))
     graph_of(chosen[0], DefaultCommunicator.of(None))
 
@@ -264,9 +264,9 @@ def test_what_a_default_communicator_can_be() -> None:
     assert DefaultCommunicator.of("create") is CREATE
     with pytest.raises(ValueError, match="The only allowed string for default_communicator is"):
         DefaultCommunicator.of("gloo")
-    with pytest.raises(ValueError, match="must be None, a string, or a Communicator") as told:
+    with pytest.raises(ValueError, match="must be None, a string, or a Communicator") as caught:
         DefaultCommunicator.of(Half())
-    assert "lacks allreduce, reducescatter, destroy" in str(told.value)
+    assert "lacks allreduce, reducescatter, destroy" in str(caught.value)
     with pytest.raises(ValueError, match="ranks from 0 to 1"):
         DefaultCommunicator.of(FakeCommunicator([A, B], ranks=[1, 2]))
 
@@ -355,10 +355,10 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
 def test_wrong_lists(collective: Any, case: str) -> None:
     make, words = WRONG[case]
     inputs = make()
-    with pytest.raises(ValueError, match=r".") as told:
+    with pytest.raises(ValueError, match=r".") as caught:
         collective.bind(inputs)
     node = "MultiOutputNode" if case == "the end of a DAG" else collective._kind
-    refused(told.value, GraphError, node, *words)
+    refused(caught.value, GraphError, node, *words)
 
 
 def nested(*lists: tuple[FakeActor, ...]) -> list[list[Any]]:
@@ -408,17 +408,17 @@ WRONG_NESTS: dict[str, tuple[Callable[[], Any], list[str]]] = {
 def test_wrong_lists_of_lists(case: str) -> None:
     make, words = WRONG_NESTS[case]
     inputs = make()
-    with pytest.raises(ValueError, match=r".") as told:
+    with pytest.raises(ValueError, match=r".") as caught:
         allreduce.bind(inputs)
-    refused(told.value, GraphError, "allreduce", *words)
+    refused(caught.value, GraphError, "allreduce", *words)
 
 
 @pytest.mark.parametrize("collective", [each for each in ALL if each is not allreduce], ids=repr)
 def test_only_allreduce_takes_lists_of_lists(collective: Any) -> None:
-    with pytest.raises(ValueError, match="only supported for allreduce") as told:
+    with pytest.raises(ValueError, match="only supported for allreduce") as caught:
         collective.bind(nested((A, B), (A, B)))
     refused(
-        told.value,
+        caught.value,
         GraphError,
         collective._kind,
         "Currently binding a nested list of dag nodes is only supported for allreduce",
@@ -428,32 +428,32 @@ def test_only_allreduce_takes_lists_of_lists(collective: Any) -> None:
 @pytest.mark.parametrize("collective", [allreduce, reducescatter, reduce], ids=repr)
 @pytest.mark.parametrize("op", ["sum", 0, None, enum.Enum("ReduceOp", "BAND").BAND], ids=repr)
 def test_unexpected_operations(collective: Any, op: Any) -> None:
-    with pytest.raises(ValueError, match="Unexpected operation: ") as told:
+    with pytest.raises(ValueError, match="Unexpected operation: ") as caught:
         collective.bind(grads(A, B), op=op)
-    refused(told.value, GraphError, collective._kind, repr(op), "ReduceOp.AVG")
+    refused(caught.value, GraphError, collective._kind, repr(op), "ReduceOp.AVG")
 
 
 @pytest.mark.parametrize("collective", [broadcast, reduce, gather], ids=repr)
 @pytest.mark.parametrize("root", [-1, 2, True, None, "0", 0.0], ids=repr)
 def test_roots_that_are_no_position(collective: Any, root: Any) -> None:
-    with pytest.raises(ValueError, match="must be a position in its list, from 0 to 1") as told:
+    with pytest.raises(ValueError, match="must be a position in its list, from 0 to 1") as caught:
         collective.bind(grads(A, B), root=root)
-    refused(told.value, GraphError, collective._kind, repr(root))
+    refused(caught.value, GraphError, collective._kind, repr(root))
 
 
 def test_handles_where_they_mean_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rcg.cluster.is_actor_handle", lambda thing: isinstance(thing, FakeActor))
-    with pytest.raises(ValueError, match="give a node of that actor") as told:
+    with pytest.raises(ValueError, match="give a node of that actor") as caught:
         broadcast.bind([A, *grads(B)])
-    refused(told.value, GraphError, "broadcast", repr(A))
-    with pytest.raises(ValueError, match="Expected unique actor handles") as told:
+    refused(caught.value, GraphError, "broadcast", repr(A))
+    with pytest.raises(ValueError, match="Expected unique actor handles") as caught:
         broadcast.bind([*grads(A), A])
-    refused(told.value, GraphError, "broadcast", repr(A), "Left.grad")
+    refused(caught.value, GraphError, "broadcast", repr(A), "Left.grad")
     for collective in ALL:
         if collective is not broadcast:
-            with pytest.raises(ValueError, match="only in a broadcast") as told:
+            with pytest.raises(ValueError, match="only in a broadcast") as caught:
                 collective.bind([*grads(A), B])
-            refused(told.value, GraphError, collective._kind, "to be DAGNode, but got", repr(B))
+            refused(caught.value, GraphError, collective._kind, "to be DAGNode, but got", repr(B))
 
 
 @pytest.mark.parametrize("collective", ALL, ids=repr)
@@ -462,40 +462,40 @@ def test_transports_that_cannot_be(collective: Any) -> None:
         collective.bind(grads(A, B), transport=transport)
 
     kind = collective._kind
-    with pytest.raises(ValueError, match="'shm' is none: leave transport out, or give") as told:
+    with pytest.raises(ValueError, match="'shm' is none: leave transport out, or give") as caught:
         bind("shm")
-    refused(told.value, GraphError, kind, "'gloo'")
-    with pytest.raises(ValueError, match="Invalid transport type: mpi") as told:
+    refused(caught.value, GraphError, kind, "'gloo'")
+    with pytest.raises(ValueError, match="Invalid transport type: mpi") as caught:
         bind("mpi")
     names = "'auto', 'cuda_ipc', 'gloo', 'nccl' or an instance"
-    refused(told.value, GraphError, kind, f"Transport must be one of {names}")
-    with pytest.raises(ValueError, match="Invalid transport type") as told:
+    refused(caught.value, GraphError, kind, f"Transport must be one of {names}")
+    with pytest.raises(ValueError, match="Invalid transport type") as caught:
         bind(Half())
-    refused(told.value, GraphError, kind, "Half lacks allreduce, reducescatter, destroy")
+    refused(caught.value, GraphError, kind, "Half lacks allreduce, reducescatter, destroy")
 
 
 @pytest.mark.parametrize("others", [(A,), (A, B, C), (A, C)], ids=repr)
 def test_a_communicator_with_other_actors(others: tuple[FakeActor, ...]) -> None:
-    with pytest.raises(ValueError, match="to match the custom communicator group") as told:
+    with pytest.raises(ValueError, match="to match the custom communicator group") as caught:
         allreduce.bind(grads(A, B), transport=FakeCommunicator(others))
-    refused(told.value, GraphError, "allreduce", repr(A), repr(B), "FakeCommunicator")
+    refused(caught.value, GraphError, "allreduce", repr(A), repr(B), "FakeCommunicator")
 
 
 def test_a_communicator_with_ranks_that_are_none() -> None:
-    with pytest.raises(ValueError, match="the ranks from 0 to 1") as told:
+    with pytest.raises(ValueError, match="the ranks from 0 to 1") as caught:
         allreduce.bind(grads(A, B), transport=FakeCommunicator([A, B], ranks=[0, 0]))
-    refused(told.value, GraphError, "allreduce", "[0, 0]")
-    with pytest.raises(ValueError, match="lists an actor twice") as told:
+    refused(caught.value, GraphError, "allreduce", "[0, 0]")
+    with pytest.raises(ValueError, match="lists an actor twice") as caught:
         allreduce.bind(grads(A, B), transport=FakeCommunicator([A, FakeActor("Left", 0)], [0, 1]))
-    refused(told.value, GraphError, "allreduce")
+    refused(caught.value, GraphError, "allreduce")
 
 
 @pytest.mark.parametrize("collective", ALL, ids=repr)
 def test_the_eager_form_names_rays_function(collective: Any) -> None:
-    with pytest.raises(NotImplementedError) as told:
+    with pytest.raises(NotImplementedError) as caught:
         collective(object(), "group")
     refused(
-        told.value,
+        caught.value,
         UnsupportedNodeError,
         collective._kind,
         f"ray.util.collective.{collective._kind}(",

@@ -60,10 +60,10 @@ def test_enable_asyncio_is_told_once_to_be_needless():
 def test_an_unknown_keyword_lists_the_known():
     with pytest.raises(
         TypeError, match=r"unexpected keyword argument 'max_inflight'.*wait"
-    ) as told:
+    ) as caught:
         options_from_user({"max_inflight": 3})
     for keyword in CompileKeywords.__annotations__:
-        assert keyword in str(told.value)
+        assert keyword in str(caught.value)
 
 
 def test_one_option_under_two_names():

@@ -80,7 +80,7 @@ def test_the_last_graph_takes_thread_and_socket_with_it(graphs):
 
 
 class Lingering(Sleepers):
-    """Wakes whoever waits, and keeps the thread that did for a moment."""
+    """Wakes the sleepers, then delays the thread that did it."""
 
     def wake(self) -> None:
         super().wake()
@@ -289,18 +289,18 @@ def test_a_member_that_floods_and_never_reads_holds_up_no_other_graph(graphs):
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), MemoryError(), KeyboardInterrupt()])
 def test_a_graph_whose_control_fails_ends_alone(graphs, error):
     failing, other = graphs("a0", "a1", "a2", "has not joined yet"), graphs()
-    told: list[tuple[str, Ending]] = []
+    reported: list[tuple[str, Ending]] = []
 
     def fail(process, ending):
-        told.append((process, ending))
+        reported.append((process, ending))
         raise error
 
     failing.member_gone = fail
     clients = [failing.client(process) for process in ("a0", "a1", "a2")]
     clients[0].finish("its loop failed")
     assert failing.control.wait_stopped(Deadline(GUARD_S)) == []
-    assert {process for process, _ in told} == {"a0", "a1", "a2"}
-    assert "the thread that watches it failed" in str(told[-1][1])
+    assert {process for process, _ in reported} == {"a0", "a1", "a2"}
+    assert "the thread that watches it failed" in str(reported[-1][1])
     assert not other.gone and is_served(other, "a0")
     for client in clients:
         client.close()

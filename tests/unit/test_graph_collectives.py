@@ -154,10 +154,10 @@ MINE = TensorHint("Mine", site(4), communicator="k0")
     ],
 )
 def test_wrong_collectives(make: Callable[[], Graph], why: str) -> None:
-    with pytest.raises(GraphError, match=why) as told:
+    with pytest.raises(GraphError, match=why) as caught:
         make()
-    if told.value.node is not None:
-        assert re.search(r"pipeline\.py:\d", str(told.value))
+    if caught.value.node is not None:
+        assert re.search(r"pipeline\.py:\d", str(caught.value))
 
 
 def with_communicator(*members: str, const: str = "k0") -> Graph:

@@ -179,9 +179,9 @@ def test_registered_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert graph.nodes[graph.outputs[0]].communicates.transport == "mine"
     with pytest.raises(
         ValueError, match="'auto', 'shm', 'cuda_ipc', 'gloo', 'mine', 'nccl' or an instance"
-    ) as told:
+    ) as caught:
         call().with_tensor_transport("yours")
-    refused(told.value, GraphError, "Left.f")
+    refused(caught.value, GraphError, "Left.f")
     with pytest.raises(ValueError, match="has no custom communicator specified"):
         graph_of(results[0], DefaultCommunicator.of(None))
 
@@ -252,18 +252,18 @@ def test_invalid_transports(
     node: Any, name: str, transport: object, words: str, is_type: bool
 ) -> None:
     give = node.with_type_hint if is_type else node.with_tensor_transport
-    with pytest.raises(ValueError, match="Invalid transport type: ") as told:
+    with pytest.raises(ValueError, match="Invalid transport type: ") as caught:
         give(TorchTensorType(transport) if is_type else transport)
-    refused(told.value, GraphError, name, words)
+    refused(caught.value, GraphError, name, words)
 
 
 @pytest.mark.parametrize(("node", "name"), nodes(), ids=str)
 @pytest.mark.parametrize("device", ["tpu", "", "CPU", None, 0, "cuda:0", b"cpu"], ids=repr)
 def test_invalid_devices(node: Any, name: str, device: object) -> None:
-    with pytest.raises(ValueError, match="Invalid device ") as told:
+    with pytest.raises(ValueError, match="Invalid device ") as caught:
         node.with_tensor_transport(device=device)
     refused(
-        told.value,
+        caught.value,
         GraphError,
         name,
         f"Invalid device '{device}'. Valid options are: 'default', 'cpu', 'gpu', 'cuda'.",
@@ -273,18 +273,18 @@ def test_invalid_devices(node: Any, name: str, device: object) -> None:
 @pytest.mark.parametrize("transport", ["nccl", "accelerator"])
 def test_an_accelerator_does_not_reach_a_cpu(transport: str) -> None:
     for node, name in nodes():
-        with pytest.raises(ValueError, match="not supported with CPU target device") as told:
+        with pytest.raises(ValueError, match="not supported with CPU target device") as caught:
             node.with_tensor_transport(transport, "cpu")
-        refused(told.value, GraphError, name, "accelerator transport is not supported with CPU")
+        refused(caught.value, GraphError, name, "accelerator transport is not supported with CPU")
 
 
 @pytest.mark.parametrize("transport", ["nccl", "accelerator"])
 def test_inputs_cannot_use_an_accelerator(transport: str) -> None:
     for node, name in nodes()[2:]:
-        with pytest.raises(ValueError, match="DAG inputs cannot be transferred via acc") as told:
+        with pytest.raises(ValueError, match="DAG inputs cannot be transferred via acc") as caught:
             node.with_tensor_transport(transport)
         words = "because the driver cannot participate in the communicator group"
-        refused(told.value, GraphError, name, words)
+        refused(caught.value, GraphError, name, words)
 
 
 @pytest.mark.parametrize("transport", ["nccl", "accelerator", "cuda_ipc"])
@@ -302,9 +302,9 @@ def test_a_refused_hint_leaves_the_earlier_one() -> None:
 
 def test_type_hints_that_are_none() -> None:
     for node, name in nodes():
-        with pytest.raises(ValueError, match="takes a TorchTensorType") as told:
+        with pytest.raises(ValueError, match="takes a TorchTensorType") as caught:
             node.with_type_hint("gloo")
-        refused(told.value, GraphError, name, "'gloo'")
+        refused(caught.value, GraphError, name, "'gloo'")
 
 
 @pytest.mark.parametrize("method", ["with_tensor_transport", "with_type_hint"])
@@ -320,12 +320,12 @@ def test_a_communicator_must_have_both_ends() -> None:
     inp = InputNode()
     node = A.bind("f", inp).with_tensor_transport(FakeCommunicator([A, C]))
     dag = MultiOutputNode([B.bind("take", node), C.bind("take", inp)])
-    with pytest.raises(ValueError, match="must include all of the actors used in the P2P") as told:
+    with pytest.raises(ValueError, match="must include all of the actors used in the P2P") as caught:
         graph_of(dag)
-    assert isinstance(told.value, GraphError)
-    assert told.value.node == "Left.f"
-    assert "a0 (Left), a1 (Right)" in str(told.value)
-    assert "fake_actors.py:" in str(told.value)
+    assert isinstance(caught.value, GraphError)
+    assert caught.value.node == "Left.f"
+    assert "a0 (Left), a1 (Right)" in str(caught.value)
+    assert "fake_actors.py:" in str(caught.value)
 
 
 def test_a_communicator_that_nobody_else_needs_may_have_any_actors() -> None:
@@ -337,24 +337,24 @@ def test_a_communicator_that_nobody_else_needs_may_have_any_actors() -> None:
 
 def test_a_communicator_with_actors_that_are_not_in_the_dag() -> None:
     node = call().with_tensor_transport(FakeCommunicator([A, B, C]))
-    with pytest.raises(ValueError, match="has actors that the DAG does not use") as told:
+    with pytest.raises(ValueError, match="has actors that the DAG does not use") as caught:
         graph_of(B.bind("take", node))
-    refused(told.value, GraphError, "Left.f", repr(C), "FakeCommunicator")
+    refused(caught.value, GraphError, "Left.f", repr(C), "FakeCommunicator")
 
 
 def test_a_communicator_with_ranks_that_are_none() -> None:
     node = call().with_tensor_transport(FakeCommunicator([A, B], ranks=[1, 2]))
-    with pytest.raises(ValueError, match="the ranks from 0 to 1") as told:
+    with pytest.raises(ValueError, match="the ranks from 0 to 1") as caught:
         graph_of(B.bind("take", node))
-    refused(told.value, GraphError, "Left.f", "[1, 2]")
+    refused(caught.value, GraphError, "Left.f", "[1, 2]")
 
 
 def test_without_a_default_communicator_a_hint_must_name_one() -> None:
     default = DefaultCommunicator.of(None)
     node = call().with_tensor_transport("gloo")
-    with pytest.raises(ValueError, match="has no custom communicator specified") as told:
+    with pytest.raises(ValueError, match="has no custom communicator specified") as caught:
         graph_of(B.bind("take", node), default)
-    refused(told.value, GraphError, "Left.f", "DAGNode Left.f (fake_actors.py:", "_default_comm")
+    refused(caught.value, GraphError, "Left.f", "DAGNode Left.f (fake_actors.py:", "_default_comm")
     # Where no tensor goes from actor to actor, none is needed.
     graph_of(A.bind("take", node), default)
     graph_of(node, default)
@@ -365,7 +365,7 @@ def test_without_a_default_communicator_a_hint_must_name_one() -> None:
     graph_of(B.bind("take", node), DefaultCommunicator.of(FakeCommunicator([A, B])))
 
 
-def told_of(node: Any) -> list[str]:
+def fallback_warnings(node: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_fallbacks(graph_of(node))
@@ -377,19 +377,19 @@ def test_edges_of_the_driver_say_once_that_they_use_shared_memory() -> None:
     inp = InputNode().with_tensor_transport("gloo")
     made = A.bind("f", inp).with_tensor_transport("gloo")
     line = inspect.currentframe().f_lineno - 1
-    told = told_of(MultiOutputNode([made, made, B.bind("take", made)]))
-    assert len(told) == 2
-    assert told[0].startswith("InputNode (test_hints.py:")
-    assert told[1].startswith("Left.f (fake_actors.py:")
-    assert f"with_tensor_transport('gloo') at test_hints.py:{line}" in told[1]
-    assert "shared memory" in told[1]
+    texts = fallback_warnings(MultiOutputNode([made, made, B.bind("take", made)]))
+    assert len(texts) == 2
+    assert texts[0].startswith("InputNode (test_hints.py:")
+    assert texts[1].startswith("Left.f (fake_actors.py:")
+    assert f"with_tensor_transport('gloo') at test_hints.py:{line}" in texts[1]
+    assert "shared memory" in texts[1]
 
 
 @pytest.mark.parametrize("transport", ["auto", "shm"])
 def test_transports_that_the_driver_can_use_need_no_warning(transport: str) -> None:
     inp = InputNode().with_tensor_transport(transport)
-    assert told_of(A.bind("f", inp).with_tensor_transport(transport)) == []
+    assert fallback_warnings(A.bind("f", inp).with_tensor_transport(transport)) == []
 
 
 def test_edges_between_actors_need_no_warning() -> None:
-    assert told_of(B.bind("take", call().with_tensor_transport("gloo"))) == []
+    assert fallback_warnings(B.bind("take", call().with_tensor_transport("gloo"))) == []

@@ -62,10 +62,10 @@ def test_a_wrong_command_line_is_one_sentence(shell, capsys, source, sentence):
 
     result = shell.run_cell(source)
     assert isinstance(result.error_before_exec or result.error_in_exec, UsageError)
-    told = capsys.readouterr().err
-    assert told.startswith("UsageError: ")
-    assert sentence in told
-    assert len(told.strip().splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("UsageError: ")
+    assert sentence in printed
+    assert len(printed.strip().splitlines()) == 1
 
 
 HUGE = ("9" * 19, "-" + "9" * 19, "9" * 400, "1" + "0" * 5000, "9" * 200_000)
@@ -117,9 +117,9 @@ def test_no_number_and_no_path_raises_anything_but_one_sentence(shell):
         name, _, rest = line.partition(" ")
         with noted(f"{line[:80]!a}"), pytest.raises(UsageError) as caught:
             shell.run_line_magic(name, rest)
-        told = str(caught.value)
-        assert told.isprintable() and len(told) < 600, line[:80]
-        assert told.startswith(f"%{name}"), line[:80]
+        text = str(caught.value)
+        assert text.isprintable() and len(text) < 600, line[:80]
+        assert text.startswith(f"%{name}"), line[:80]
 
 
 @pytest.mark.parametrize("name", NAMES)

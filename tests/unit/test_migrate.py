@@ -275,10 +275,10 @@ NO_REMARKS = [
 ]
 
 
-@pytest.mark.parametrize(("source", "told"), REMARKS.items())
-def test_what_is_left_to_a_person_is_a_remark(source: str, told: str) -> None:
+@pytest.mark.parametrize(("source", "expected"), REMARKS.items())
+def test_what_is_left_to_a_person_is_a_remark(source: str, expected: str) -> None:
     (remark,) = rewrite(source).remarks
-    assert told in remark.text
+    assert expected in remark.text
     assert remark.line == source[: source.rfind("\n") + 1].count("\n") + 1 or "@patch" in source
     assert [again.text for again in rewrite(rewrite(source).text).remarks] == [remark.text]
 

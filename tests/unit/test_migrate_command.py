@@ -139,23 +139,23 @@ def test_a_folder_without_programs_is_nothing_to_do(folder, capsys):
 
 def test_remarks_have_the_lines_of_the_file_as_it_is_left(folder, capsys):
     make(folder, {"a.py": 'import ray.util\nimport_module("ray.dag")\n'})
-    told = 'the string "ray.dag" names Ray\'s own; write rcg if that is meant'
+    expected = 'the string "ray.dag" names Ray\'s own; write rcg if that is meant'
     cli.main(["migrate", "."])
-    assert f"rcg: a.py:2: {told}\n" in capsys.readouterr().err
+    assert f"rcg: a.py:2: {expected}\n" in capsys.readouterr().err
     cli.main(["migrate", "--write", "."])
     found = capsys.readouterr().err
-    assert f"rcg: a.py:3: {told}\n" in found
+    assert f"rcg: a.py:3: {expected}\n" in found
     assert found.endswith("rcg: changed 1 of 1 file, 1 remark\n")
     cli.main(["migrate", "."])
-    assert f"rcg: a.py:3: {told}\n" in capsys.readouterr().err
+    assert f"rcg: a.py:3: {expected}\n" in capsys.readouterr().err
 
 
 def test_without_libcst_it_says_what_to_install(folder, monkeypatch, capsys):
     make(folder, {"a.py": "import ray\n"})
     monkeypatch.setitem(sys.modules, "libcst", None)
     assert cli.main(["migrate", "--write", "a.py"]) == 2
-    told = 'migrate needs libcst: pip install ".[migrate]" in the folder of rcg'
-    assert capsys.readouterr().err == f"rcg: error: {told}\n"
+    expected = 'migrate needs libcst: pip install ".[migrate]" in the folder of rcg'
+    assert capsys.readouterr().err == f"rcg: error: {expected}\n"
     assert (folder / "a.py").read_text() == "import ray\n"
 
 
@@ -197,9 +197,9 @@ def test_a_star_import_of_a_file_beside_is_looked_into(text, binds, folder, caps
         folder, {"a.py": IMPORTER.format("helpers"), "helpers.py": text, "other.py": "import ray\n"}
     )
     cli.main(["migrate", "a.py"])
-    told = "rcg: a.py:2: `from helpers import *` binds `ray` to Ray again: "
+    expected = "rcg: a.py:2: `from helpers import *` binds `ray` to Ray again: "
     found = capsys.readouterr().err
-    assert (told in found) is binds
+    assert (expected in found) is binds
     assert found.count("rcg: a.py") == binds
 
 

@@ -19,7 +19,7 @@ from tests.peers import ctrl_c_anywhere
 
 
 def test_ctrl_c_while_other_nodes_begin_to_record_leaves_no_recording():
-    """Whoever ends one knows its number before it begins."""
+    """The caller knows the number of a recording before it begins, and can end it."""
     layout = Layout("n1", "a0", {"a0": 0}, {}, {}, {}, {}, {})
     nodes = FarNodes([FarNode(layout, ("a0",))], Sleepers(), list, lambda: False)
     nodes.links["n1"] = None
@@ -44,12 +44,12 @@ def test_events_fit_into_messages_whatever_their_spans_are_called(letter, count)
     names = tuple([(letter * 63).encode()[:63].decode(errors="ignore")] * 256)
     events = np.zeros(count, EVENT)
     events["start_ns"] = np.arange(count)
-    told = []
+    messages = []
     for part, data in _parts_of(Recorded("a0", 7, events, names)):
         message = _events_of(1, part, left=1)
         assert len(packed(message, data)) <= MAX_MESSAGE_BYTES
-        told.append((codec.decode(codec.encode(message)), data))
-    ((process, lost, found, spans),) = _joined(told)
+        messages.append((codec.decode(codec.encode(message)), data))
+    ((process, lost, found, spans),) = _joined(messages)
     assert (process, lost) == ("a0", 7)
     assert np.array_equal(found, events)
     assert spans == (names if letter.isprintable() else tuple([name[:30] for name in names]))

@@ -138,10 +138,10 @@ def test_a_loop_aborts_its_groups_when_the_graph_ends_or_breaks(
     driven: Callable[..., Driven], event: str
 ) -> None:
     loop = driven().loop(SimpleNamespace(make=lambda x: x))
-    told: list[str] = []
-    loop._groups = SimpleNamespace(abort=told.append)
+    reasons: list[str] = []
+    loop._groups = SimpleNamespace(abort=reasons.append)
     getattr(loop, event)()
-    assert len(told) == 1
+    assert len(reasons) == 1
 
 
 @pytest.mark.parametrize("end", ["read", "write"])
@@ -205,10 +205,10 @@ def test_a_loop_that_has_ended_waits_for_the_others_before_it_closes_its_groups(
 def test_a_loop_that_fails_waits_for_nobody(
     driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    logged: list[str] = []
     monkeypatch.setattr(
         "rcg.runtime.actor.loop._log.exception",
-        lambda *_: told.append(traceback.format_exc()),
+        lambda *_: logged.append(traceback.format_exc()),
         raising=False,
     )
     graph = driven()
@@ -221,4 +221,4 @@ def test_a_loop_that_fails_waits_for_nobody(
     loop._steps = [fail]
     loop.run()
     assert done == ["open", "prepared", "finish", "close", "finish"]
-    assert "a defect" in told[0]
+    assert "a defect" in logged[0]

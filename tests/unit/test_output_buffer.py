@@ -112,17 +112,17 @@ def test_what_unpickling_raises_does_not_replace_what_another_thread_made(boards
 
 
 class Filled:
-    """A buffer, and the writer of its ring; ``told`` counts the calls of ``on_awaited``."""
+    """A buffer, and the writer of its ring; ``notified`` counts the calls of ``on_awaited``."""
 
     def __init__(self, boards: Callable[..., Any]) -> None:
         board = boards()
         self.writer = board.member(0).writer(0, 0)
-        self.told = 0
+        self.notified = 0
         end = board.member(1).reader(0, 0, loads, Failure)
-        self.buffer = OutputBuffer("c0", 0, end, self.tell)
+        self.buffer = OutputBuffer("c0", 0, end, self.notify)
 
-    def tell(self) -> None:
-        self.told += 1
+    def notify(self) -> None:
+        self.notified += 1
 
     def send(self, *kinds: int) -> None:
         for kind in kinds:
@@ -198,11 +198,11 @@ def test_coroutines_are_woken_by_frames_that_others_took(
 ) -> None:
     filled.send(BYTES, BYTES)
     take(filled)
-    assert filled.told == 0  # nobody waits
+    assert filled.notified == 0  # nobody waits
     filled.buffer.awaited.add(1)
     filled.send(BYTES)
     take(filled)
-    assert filled.told == 1
+    assert filled.notified == 1
 
 
 def test_the_thread_that_serves_asyncio_is_not_woken_by_itself(filled: Filled) -> None:
@@ -210,7 +210,7 @@ def test_the_thread_that_serves_asyncio_is_not_woken_by_itself(filled: Filled) -
     filled.send(BYTES)
     filled.buffer.drain()
     assert sorted(filled.buffer.frames) == [0]
-    assert filled.told == 0
+    assert filled.notified == 0
 
 
 @pytest.mark.parametrize("take", TAKING.values(), ids=TAKING)

@@ -114,7 +114,7 @@ def test_only_an_opening_of_the_same_graph_comes_with_a_proof():
 
 
 def ran() -> None:
-    """What a hostile pickle has whoever unpickles it do."""
+    """A hostile pickle calls this where it is unpickled."""
     Hostile.count += 1
 
 
@@ -240,9 +240,9 @@ def test_nothing_reaches_a_service_without_a_proof(logged):
             enter(known_one, replace(OPENINGS[0], graph=spy.service_id, secret=SECRET))
             assert is_over(known_one)
         assert len(spy.reached) == 1 and served.refusals() == found
-    told = [each.getMessage() for each in logged]
-    assert f"rcg: refused a connection from process {os.getpid()}: it did not prove" in told[0]
-    assert 4 < len(told) < count / 2
+    texts = [each.getMessage() for each in logged]
+    assert f"rcg: refused a connection from process {os.getpid()}: it did not prove" in texts[0]
+    assert 4 < len(texts) < count / 2
 
 
 @pytest.fixture

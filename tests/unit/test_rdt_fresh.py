@@ -35,4 +35,4 @@ def test_large_ones_ask_for_huge_pages():
             is_it = int(start, 16) <= inside < int(end, 16)
         elif first == "VmFlags:" and is_it:
             flags = rest
-    assert "hg" in flags.split()  # as told by proc_pid_smaps(5)
+    assert "hg" in flags.split()  # see proc_pid_smaps(5)

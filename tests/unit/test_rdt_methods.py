@@ -76,7 +76,7 @@ class _Handle:
         self._ray_method_signatures = {"__init__": list(parameters.values())[1:]}
 
 
-def test_the_constructor_gets_a_secret_that_handles_tell_and_the_actor_knows(
+def test_the_constructor_gets_the_secret_that_is_in_the_handles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Made:
@@ -86,11 +86,11 @@ def test_the_constructor_gets_a_secret_that_handles_tell_and_the_actor_knows(
     known: list[str] = []
     monkeypatch.setattr(methods, "start_actor", lambda _, secret: known.append(secret))
     classes: list[Any] = [derive(each) for each in (Made, Made, Worker)]
-    told = [cluster.actor_class_secret(_Handle(each)) for each in classes]
-    assert len(set(told)) == 3 and all(len(each) == 32 for each in told)
+    secrets = [cluster.actor_class_secret(_Handle(each)) for each in classes]
+    assert len(set(secrets)) == 3 and all(len(each) == 32 for each in secrets)
     assert classes[1](1, y=2).x == (1, {"y": 2})
     classes[2]()
-    assert known == told[1:]
+    assert known == secrets[1:]
     assert cluster.actor_class_secret(_Handle(Made)) == cluster.actor_class_secret(object()) == ""
 
 
@@ -211,11 +211,11 @@ def test_a_traceback_of_ray_s_has_frames_of_the_users_and_none_of_what_calls_the
     with pytest.raises(LookupError) as raised:
         call(derive(Failing))
     text = "".join(traceback.format_exception(raised.value))
-    told = cluster.task_error("fail", text, raised.value, pid=1, ip="192.0.2.1")
+    error = cluster.task_error("fail", text, raised.value, pid=1, ip="192.0.2.1")
     file = Failing.fail.__code__.co_filename
-    lines = str(told).splitlines()
+    lines = str(error).splitlines()
     users = [each.rpartition(" in ")[2] for each in lines if file in each]
     assert users[-len(names) :] == names
     last = next(at for at, each in enumerate(lines) if file in each and each.endswith(names[0]))
     assert all(file in each for each in lines[last:] if each.startswith("  File "))
-    assert "/rdt/" not in str(told)
+    assert "/rdt/" not in str(error)

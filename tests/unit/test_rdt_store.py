@@ -149,17 +149,17 @@ def test_waiting_is_for_the_memory_of_a_tensor(store: Store) -> None:
     store.add(entry("other", torch.zeros(5)))
     where = base.untyped_storage().data_ptr()
     assert [each.key for each in store.wait_freed(where, 0.01, lambda _: None)] == ["part"]
-    told: list[list[str]] = []
+    awaited: list[list[str]] = []
 
-    def tell(found: list[Any]) -> None:
-        told.append([each.key for each in found])
+    def free(found: list[Any]) -> None:
+        awaited.append([each.key for each in found])
         store.free(["part"])
 
-    assert store.wait_freed(where, 30, tell) == []
-    assert told == [["part"]]
+    assert store.wait_freed(where, 30, free) == []
+    assert awaited == [["part"]]
 
 
-def test_a_tensor_that_was_freed_is_told_from_others_that_were(store: Store) -> None:
+def test_waiting_for_a_freed_tensor_ignores_other_freed_tensors(store: Store) -> None:
     kept, other = torch.zeros(8), torch.zeros(8)
     store.add(entry("a", kept))
     for each in (kept, other):
@@ -168,7 +168,7 @@ def test_a_tensor_that_was_freed_is_told_from_others_that_were(store: Store) -> 
     assert [each.key for each in store.wait_freed(memory_of(kept), 0, list.clear)] == ["a"]
 
 
-def test_a_tensor_that_is_freed_or_moved_while_it_is_sent_is_told() -> None:
+def test_a_tensor_that_is_moved_while_it_is_sent_raises() -> None:
     tensor = torch.zeros(8)
     check = entry("a", tensor).checking()
     check()
@@ -222,25 +222,25 @@ def test_small_tensors_travel_in_one_piece_at_aligned_places() -> None:
     assert whole[128 : 128 + 65].eq(2).all()
 
 
-def test_a_write_to_a_tensor_that_is_held_is_told_once(store: Store) -> None:
+def test_a_write_to_a_held_tensor_warns_once(store: Store) -> None:
     base = torch.zeros(100)
     store.add(entry("part", base[10:20]))
     store.add(entry("other", torch.zeros(5)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        store.look_for_writes(test_a_write_to_a_tensor_that_is_held_is_told_once)
+        store.look_for_writes(test_a_write_to_a_held_tensor_warns_once)
     base += 1
     with pytest.warns(UserWarning, match=r"The value of make .* written to by test_a_write") as got:
-        store.look_for_writes(test_a_write_to_a_tensor_that_is_held_is_told_once)
-    first_line = test_a_write_to_a_tensor_that_is_held_is_told_once.__code__.co_firstlineno
+        store.look_for_writes(test_a_write_to_a_held_tensor_warns_once)
+    first_line = test_a_write_to_a_held_tensor_warns_once.__code__.co_firstlineno
     assert (got[0].filename, got[0].lineno) == (__file__, first_line)
     base += 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        store.look_for_writes(test_a_write_to_a_tensor_that_is_held_is_told_once)
+        store.look_for_writes(test_a_write_to_a_held_tensor_warns_once)
 
 
-def test_a_write_is_told_when_the_tensor_is_pulled(store: Store) -> None:
+def test_pulling_a_tensor_that_was_written_to_warns(store: Store) -> None:
     tensor = torch.zeros(5)
     store.add(held := entry("t", tensor))
     tensor[0] = 1

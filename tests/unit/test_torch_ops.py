@@ -41,7 +41,7 @@ def test_without_marks_there_is_nothing():
 
 
 def test_marks_are_put_on_running_steps_and_taken_off():
-    told: list[tuple[str, int, int, int]] = []
+    spans: list[tuple[str, int, int, int]] = []
     execution = 0
     ran = []
 
@@ -69,10 +69,10 @@ def test_marks_are_put_on_running_steps_and_taken_off():
     thread.join()
     marks.take_off(steps)
     assert steps == plain
-    marks.write(torch_profiling.stop(), lambda *span: told.append(span))
-    assert {span[1] for span in told} == {0, 1, 2}
-    assert "aten::dot" in {span[0] for span in told}
-    assert all(start_ns <= end_ns for _, _, start_ns, end_ns in told)
+    marks.write(torch_profiling.stop(), lambda *span: spans.append(span))
+    assert {span[1] for span in spans} == {0, 1, 2}
+    assert "aten::dot" in {span[0] for span in spans}
+    assert all(start_ns <= end_ns for _, _, start_ns, end_ns in spans)
     assert torch_profiling.stop(), "another loop of the process gets the same events"
 
 

@@ -102,7 +102,7 @@ def rewritten(path, change, *, drop=()):
         (lambda head: None, ("0/a0.npy",), "is not a trace that rcg wrote"),
     ],
 )
-def test_what_is_no_trace_is_told(made, tmp_path, change, drop, match):
+def test_another_file_is_no_trace(made, tmp_path, change, drop, match):
     path = tmp_path / "run.trace"
     made.save(path)
     rewritten(path, change, drop=drop)
@@ -132,7 +132,7 @@ def test_an_array_of_another_layout_is_no_trace(made, tmp_path):
         Trace.load(path)
 
 
-def test_a_cut_or_damaged_file_is_told(made, tmp_path):
+def test_a_truncated_file_is_refused(made, tmp_path):
     path = tmp_path / "run.trace"
     made.save(path)
     whole = path.read_bytes()
@@ -142,11 +142,11 @@ def test_a_cut_or_damaged_file_is_told(made, tmp_path):
             Trace.load(path)
 
 
-def test_any_flipped_bit_is_told_or_does_no_harm(made, tmp_path):
+def test_a_file_with_a_flipped_bit_is_refused_or_harmless(made, tmp_path):
     path = tmp_path / "run.trace"
     made.save(path)
     whole = path.read_bytes()
-    told = 0
+    refused = 0
     for at in range(0, 8 * len(whole), 23):
         damaged = bytearray(whole)
         damaged[at // 8] ^= 1 << at % 8
@@ -154,8 +154,8 @@ def test_any_flipped_bit_is_told_or_does_no_harm(made, tmp_path):
         try:
             Trace.load(path)
         except TraceError:
-            told += 1
-    assert told > 500
+            refused += 1
+    assert refused > 500
 
 
 def test_no_pickle_is_read(made, tmp_path):

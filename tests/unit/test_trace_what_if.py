@@ -359,7 +359,7 @@ def test_what_the_user_does_between_the_events_of_an_op_adds_up():
 
 
 def test_an_encoding_that_seems_to_overlap_is_no_second_thread():
-    """Its end is told by another clock than the beginning of the Write."""
+    """Its end and the beginning of the Write are from different clocks."""
     graph = by_hand(driver=[event(1, 0, 2, 11, coded=9), *DRIVER_APART[1:]])
     assert not costs_of(graph, executions_of(graph)).is_driver_parallel
 

@@ -130,11 +130,11 @@ def test_without_a_default_communicator_auto_makes_none():
     graph = graph_of(edge(), DefaultCommunicator.of(None))
     DefaultCommunicator.of(None).check_auto(graph, with_transports(graph, NONE))
     CREATE.check_auto(graph, with_transports(graph, EACH))
-    with pytest.raises(GraphError, match="requires specifying a default communicator") as told:
+    with pytest.raises(GraphError, match="requires specifying a default communicator") as caught:
         DefaultCommunicator.of(None).check_auto(graph, with_transports(graph, EACH))
     hint = graph.nodes[1].hint
     for word in (str(hint.site), "Worker0.make", "nccl", "'shm'"):
-        assert word in str(told.value)
+        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize("transport", ["nccl", "cuda_ipc"])
@@ -280,10 +280,10 @@ def check(transport: str, owned: dict[str, Owned], *, readers: int = 1) -> None:
 def test_an_actor_without_a_gpu(transport, share):
     with pytest.raises(
         PlacementError, match=r"Worker1\) takes part in Worker0.make.*no GPU"
-    ) as told:
+    ) as caught:
         check(transport, {"a0": Owned(("node/0",))})
     for word in (transport, share, "auto", "test_transports.py:"):
-        assert word in str(told.value)
+        assert word in str(caught.value)
 
 
 def test_cuda_ipc_serves_one_node():
@@ -292,10 +292,10 @@ def test_cuda_ipc_serves_one_node():
     graph = graph_of(root)
     plan = compile_graph(graph, {"a0": "5f2c", "a1": "83d0"}, "5f2c", 4).plan
     openers = {group.id: OPENS[group.backend] for group in plan.groups}
-    with pytest.raises(PlacementError, match="serves actors on one GPU of one node") as told:
+    with pytest.raises(PlacementError, match="serves actors on one GPU of one node") as caught:
         check_gpus(plan, graph, openers, dict.fromkeys(NAMES, Owned(may_have_others=True)), NAMES)
     for word in (NAMES["a0"], "5f2c", NAMES["a1"], "83d0", "nccl", "test_transports.py:"):
-        assert word in str(told.value)
+        assert word in str(caught.value)
 
 
 def test_a_refusal_names_the_value_and_the_line_of_its_hint():
@@ -311,10 +311,10 @@ def test_a_refusal_names_the_value_and_the_line_of_its_hint():
         read = MultiOutputNode(root)
     gpus = ("node/0",), ("node/1",), ("node/2",), ("node/1",)
     owned = {f"a{number}": Owned(each) for number, each in enumerate(gpus)}
-    with pytest.raises(PlacementError, match="are on one GPU") as told:
+    with pytest.raises(PlacementError, match="are on one GPU") as caught:
         check_root(read, owned)
-    assert told.value.node == "Worker1.wrong"
-    assert str(told.value.site).endswith(f"{Path(__file__).name}:{line}")
+    assert caught.value.node == "Worker1.wrong"
+    assert str(caught.value.site).endswith(f"{Path(__file__).name}:{line}")
     del owned["a2"]
     with pytest.raises(PlacementError, match=r"Worker2\) takes part in Worker0.fine,.*no GPU"):
         check_root(read, owned)
@@ -325,9 +325,9 @@ def test_a_refusal_of_a_collective_names_it():
         made = [actor.bind("make", inp) for actor in ACTORS[:2]]
     root = MultiOutputNode(allreduce.bind(made, transport="nccl"))
     line = inspect.currentframe().f_lineno - 1
-    with pytest.raises(PlacementError, match=r"part in allreduce of Worker0,.*no GPU") as told:
+    with pytest.raises(PlacementError, match=r"part in allreduce of Worker0,.*no GPU") as caught:
         check_root(root, {})
-    assert str(told.value.site).endswith(f"{Path(__file__).name}:{line}")
+    assert str(caught.value.site).endswith(f"{Path(__file__).name}:{line}")
 
 
 def test_an_actor_without_cupy():
@@ -344,11 +344,11 @@ def test_the_warning_of_missing_cupy_names_the_actors_that_lack_it():
     bindings = Bindings(dict(zip(NAMES, ACTORS, strict=True)), {})
     both = {"a0": Owned(("node/0",)), "a1": Owned(("node/1",), lacks_cupy=True)}
     other = {"a2": Owned(("node/2",), lacks_cupy=True)}
-    with pytest.warns(UserWarning, match="have no CuPy: pip install") as told:
+    with pytest.warns(UserWarning, match="have no CuPy: pip install") as caught:
         warn_of_lacking_cupy(graph, bindings, located({**both, **other}))
-    assert repr(ACTORS[1]) in str(told[0].message)
+    assert repr(ACTORS[1]) in str(caught[0].message)
     for number in (0, 2):  # has it, and takes no part
-        assert repr(ACTORS[number]) not in str(told[0].message)
+        assert repr(ACTORS[number]) not in str(caught[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_lacking_cupy(graph, bindings, located(other))
@@ -396,6 +396,6 @@ def test_graphs_that_queue_on_the_same_devices(shared, is_queued):
     if not is_queued or shared < 2:
         check_queues(plan, openers, owned, NAMES, is_concurrent=False)
         return
-    with pytest.raises(CompileError, match=r"CompiledDAG\(feed\).*concurrent=True") as told:
+    with pytest.raises(CompileError, match=r"CompiledDAG\(feed\).*concurrent=True") as caught:
         check_queues(plan, openers, owned, NAMES, is_concurrent=False)
-    assert "Actor(Worker0) and Actor(Worker1)" in str(told.value)
+    assert "Actor(Worker0) and Actor(Worker1)" in str(caught.value)

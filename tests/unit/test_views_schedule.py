@@ -79,10 +79,10 @@ def test_there_is_a_bar_for_every_call_in_the_window() -> None:
     slices = shown(simulated(pipeline(3), 30), most=4)
     calls = int(slices.where("call").sum())
     svg = schedule_of(slices)
-    told = [hover for hover in bars(svg, "rcg-measured") if "fwd" in hover]
+    hovers = [hover for hover in bars(svg, "rcg-measured") if "fwd" in hover]
     # Those cut by the excerpt's edges may be narrower than a pixel.
-    assert calls - 4 <= len(told) <= calls
-    assert all("measured" in hover and "execution" in hover for hover in told)
+    assert calls - 4 <= len(hovers) <= calls
+    assert all("measured" in hover and "execution" in hover for hover in hovers)
     check_picture(svg)
 
 
@@ -137,7 +137,7 @@ def test_executions_of_thin_bars_have_their_number_beside_them() -> None:
     check_picture(svg)
 
 
-def test_calls_of_one_execution_are_told_apart_by_their_number() -> None:
+def test_calls_of_a_method_in_one_execution_are_numbered() -> None:
     svg = schedule_of(shown(simulated(microbatches(), 4, window=2)))
     for label in ("F0", "F3", "B0", "B7"):
         assert f">{label}</text>" in svg

@@ -132,7 +132,7 @@ def test_a_frame_that_was_written_before_the_trace_began_lies_in_the_queue() -> 
     assert columns["queue_depth"].tolist() == [1, 0]
 
 
-def test_calls_of_one_name_are_told_apart() -> None:
+def test_calls_with_the_same_name_have_different_ops() -> None:
     plan = str(ring_of_stages(1, 2))
     rows = {"a0": [event(1, 0, 0, 100), event(2, 0, 100, 250), event(1, 1, 300, 400)]}
     head, columns = unpack(TimelineWidget(graph_trace(rows, plan=plan)).payload)
@@ -231,7 +231,7 @@ def test_an_execution_that_nobody_submitted_does_not_count() -> None:
 
 
 def test_only_what_was_copied_has_a_rate() -> None:
-    def told(moved: int) -> str:
+    def lines_of_c1(moved: int) -> str:
         rows = {
             "a0": [event(3, 0, 0, 50_000, bytes=moved)],
             "a1": [event(0, 0, 50_000, 90_000, peer=1, bytes=moved)],
@@ -239,8 +239,8 @@ def test_only_what_was_copied_has_a_rate() -> None:
         head, _ = unpack(TopologyWidget(graph_trace(rows)).payload)
         return str(next(edge["tell"] for edge in head["edges"] if ["a0", 3] in edge["ops"]))
 
-    assert told(3_000_000).count("GB/s") == 1  # of the write
-    assert "GB/s" not in told(300_000_000)  # handed on
+    assert lines_of_c1(3_000_000).count("GB/s") == 1  # of the write
+    assert "GB/s" not in lines_of_c1(300_000_000)  # handed on
 
 
 # --- where only the notebook is read --------------------------------------------------------------
@@ -439,7 +439,7 @@ class HangingGraph(FakeGraph):
 SENTENCE = "a1 (Teller).count has not ended for 3.2 s (execution 8): 2 processes wait for it"
 
 
-def test_a_graph_that_hangs_is_told_and_who_waits_is_not_idle() -> None:
+def test_a_sample_reports_a_hang_and_a_process_that_waits_is_not_idle() -> None:
     clock, graph = Clock(), HangingGraph()
     sampler = Sampler(graph, clock)
     sample = sampler.take()
