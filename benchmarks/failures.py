@@ -34,7 +34,7 @@ from rcg.bench.record import RCG, Figure
 KILLS = 10
 MAX_MS = 2_000.0
 HOLD_S = 600.0
-# So many bytes, so many times, travel for much longer than SETTLE_S, also on a busy machine.
+# These transfers take much longer than SETTLE_S, also on a busy machine.
 TRANSFERS = 4
 TRANSFER_BYTES = 512_000_000
 TRANSFER_KILLS = 6
@@ -109,7 +109,7 @@ def _time_death(
             else:
                 rcg.kill(victim)
 
-        taken_ms = _time_until_told(graph, compiled.execute(HOLD_S), kill, sleep)
+        taken_ms = _time_until_reported(graph, compiled.execute(HOLD_S), kill, sleep)
     finally:
         compiled.teardown()
     answers = rcg.get([each.echo.remote(1) for each in (first, last)], timeout=READY_TIMEOUT_S)
@@ -118,7 +118,7 @@ def _time_death(
     return taken_ms
 
 
-def _time_until_told(
+def _time_until_reported(
     graph: RcgGraph | RayGraph, ref: Any, kill: Callable[[], None], sleep: Callable[[float], None]
 ) -> float:
     """Return the milliseconds from a kill to the error of a get that waits.
@@ -170,7 +170,7 @@ def measure_transfer_deaths(
                 rcg.get(compiled.execute(0))
                 *_, ref = [compiled.execute(0) for _ in range(TRANSFERS)]
                 kill = functools.partial(os.kill, pid, signal.SIGKILL)
-                times.append(_time_until_told(graph, ref, kill, sleep))
+                times.append(_time_until_reported(graph, ref, kill, sleep))
             finally:
                 compiled.teardown()
             rcg.get(survivor.pid.remote(), timeout=READY_TIMEOUT_S)  # it answers

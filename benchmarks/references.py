@@ -47,7 +47,7 @@ _MANY: Final = (1000, 25_000)  # tensors, and the numbers in each: 100 KB
 _LARGE: Final = 25_000_000  # numbers: 100 MB
 _DUPLEX: Final = 5_000_000
 _AT_ONCE: Final = 6
-_FREED_S: Final = 0.3  # what nobody holds is freed by then
+_FREED_S: Final = 0.3  # unreferenced tensors are freed by then
 
 
 class Worker:

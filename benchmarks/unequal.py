@@ -4,7 +4,7 @@
 Each layer is a call, so every way to divide the layers is a graph of its own on the same two
 actors. One graph, divided in the middle, is run and profiled. `rcg.plan(dag, costs=profile)` then
 predicts the time of every division without running it. After that all divisions run, in turns, and
-the one that was predicted to be the fastest is compared with the one that is.
+the division with the shortest predicted time is compared with the fastest one.
 """
 
 from __future__ import annotations

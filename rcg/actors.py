@@ -21,7 +21,7 @@ from rcg.dag.binding import OWN_OPTIONS
 from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.site import find_site
 from rcg.errors import UnsupportedNodeError
-from rcg.option_kinds import checked_cost_s
+from rcg.option_kinds import check_cost_s
 from rcg.rdt.actors import CALLED, DECLARED, declare_targets, declare_transport, derive
 from rcg.rdt.calls import (
     hold_until_done,
@@ -228,7 +228,7 @@ def _call(
     return made if transport is None else wrap_results(made, transport, handle)
 
 
-def _created(ray_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorHandle:
+def _create(ray_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorHandle:
     """Create an actor."""
     taken = references_in(args, kwargs)
     if not taken:
@@ -317,7 +317,7 @@ class ActorClass:
             PlacementError: This process is connected by Ray Client.
         """
         refuse_compiled_refs((*args, *kwargs.values()))
-        return _created(self._ray_class, args, kwargs)
+        return _create(self._ray_class, args, kwargs)
 
     def options(self, **options: Any) -> ActorClassOptions:
         """Return the class with Ray's options of an actor (``name="x"``, ...) set."""
@@ -372,7 +372,7 @@ class ActorClassOptions:
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Create an actor; see ``ActorClass.remote``."""
         refuse_compiled_refs((*args, *kwargs.values()))
-        return _created(self._ray_options, args, kwargs)
+        return _create(self._ray_options, args, kwargs)
 
     def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse; see ``ActorClass.bind``."""
@@ -441,7 +441,7 @@ def method(*args: Any, **options: Any) -> Any:
     if transport is not None:
         transport = find_transport(transport).name
     has_cost = "cost_s" in options
-    cost_s = checked_cost_s(options.pop("cost_s"), "cost_s") if has_cost else 0.0
+    cost_s = check_cost_s(options.pop("cost_s"), "cost_s") if has_cost else 0.0
 
     def declare(function: Any) -> Any:
         declared = cluster.method(**options)(function) if options else function

@@ -118,10 +118,10 @@ def format_error(error: BaseException, trace: TracebackType | None) -> str:
         usual = shielded(
             traceback.format_exception, type(error), error, trace, otherwise=list[str]()
         )
-    return "".join(usual or _formatted_chain(error, trace))
+    return "".join(usual or _format_chain(error, trace))
 
 
-def _formatted_chain(error: BaseException, trace: TracebackType | None) -> Iterator[str]:
+def _format_chain(error: BaseException, trace: TracebackType | None) -> Iterator[str]:
     """Yield the parts of what ``traceback`` could not format.
 
     One member of the chain may be bad, and the others are not.

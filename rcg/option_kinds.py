@@ -160,7 +160,7 @@ FLAG: Final = Kind(_check_flag, _parse_flag)
 FLAG_OR_AUTO: Final = Kind(_check_flag_or_auto, _parse_flag_or_auto)
 
 
-def checked_cost_s(cost_s: object, name: str) -> float:
+def check_cost_s(cost_s: object, name: str) -> float:
     """Return a cost in seconds.
 
     Raises:

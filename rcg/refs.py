@@ -74,7 +74,7 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         compiled = [ref for ref in object_refs if isinstance(ref, CompiledDAGRef)]
         if len(compiled) < len(object_refs) and _has_nested(object_refs):
             values = iter(get(_flat(object_refs), timeout=timeout, **options))
-            return _shaped_like(object_refs, values)
+            return _shape_like(object_refs, values)
         if compiled and options:
             _refuse(options)
         if compiled:
@@ -246,9 +246,9 @@ def _flat(refs: list[Any]) -> list[Any]:
     return [item for member in refs for item in (_flat(member) if _is_list(member) else (member,))]
 
 
-def _shaped_like(refs: list[Any], values: Iterator[Any]) -> list[Any]:
+def _shape_like(refs: list[Any], values: Iterator[Any]) -> list[Any]:
     """Return lists like ``refs``, with values instead of references."""
-    return [_shaped_like(ref, values) if _is_list(ref) else next(values) for ref in refs]
+    return [_shape_like(ref, values) if _is_list(ref) else next(values) for ref in refs]
 
 
 def _is_list(member: Any) -> bool:

@@ -51,7 +51,7 @@ class Stage:
 
 @dataclass
 class Outcome:
-    """What became of a stage.
+    """The result of a stage.
 
     Attributes:
         stage: The stage.
@@ -80,9 +80,9 @@ NBVAL: Final = (
     "--nbval-cell-timeout=120"
 )
 DEATHS: Final = of_cluster("fault_matrix fault_matrix_tensors deaths rendezvous_ends")
-# What the other part of the rest has, so that a new file is in one of them without a word here.
+# The files of the other part: a new file is in one of them without a change here.
 ELSE: Final = " ".join(f"--ignore={path}" for path in DEATHS.split())
-# What holds on one node has to hold on two. Tests of tensors by reference know one node.
+# Tests of one node also run on two, except those of tensors by reference.
 ON_TWO_NODES: Final = of_cluster(
     "deaths execute fault_matrix nodes_tensors handles profile failures asyncio collectives "
     "random_dags failed_inputs hostile_errors memory_limits loans seeing parts interrupts soak"

@@ -140,12 +140,12 @@ def pattern(size: int, seed: int = 0) -> bytes:
 
 
 def claimed(member: _native.Member) -> int:
-    """Return the bytes of the member's blocks that anybody holds or that are on their way."""
+    """Return the bytes of the member's blocks that a member holds or that are in a ring."""
     return int(member.statistics()["claimed_bytes"])
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what another thread or process is about to do; the test's timeout is the limit."""
+    """Wait until another thread or process has made it true; the test's timeout is the limit."""
     while not condition():
         os.sched_yield()
 
@@ -265,7 +265,7 @@ class Board:
     def sign(self, ring: int = 0, seq: int = 0) -> None:
         """Give a frame whose body lies in its slot the sum that its header and table should have.
 
-        What it says then looks like a writer's mistake, not like damage.
+        The frame then looks like a writer's mistake, not like damage.
         """
         at = self._slot(ring, seq)
         table = self.frame(ring, seq).nbuffers * _DESC.size

@@ -63,7 +63,7 @@ with contextlib.suppress(ImportError):  # of a torch whose devices are all writt
 
 @dataclass(frozen=True)
 class Place:
-    """Where the ranks of a group meet: a store in memory, or the control of a graph."""
+    """The store of a group's ranks: one in memory, or the control of a graph."""
 
     store: LocalStore | None = None
     address: str = ""
@@ -434,7 +434,7 @@ def computes_on(state: State, device: str) -> None:
 
 @on_its_device
 def answered(state: State, group: str, op: str) -> None:
-    """Do what the other of two ranks waits for in ``blocked``, as the last rank."""
+    """Take part, as the last rank, in the operation in which the other one is ``blocked``."""
     comm = state[group]
     tensor = torch.ones(8)
     match op:
@@ -464,7 +464,7 @@ def recv_number(state: State, group: str, peer: int, tag: int) -> int:
 
 @on_its_device
 def check_every_dtype(state: State, group: str, name: str) -> None:
-    """What ``unsupported`` says is true of a dtype of torch: of its moves and its reductions."""
+    """``unsupported`` is right about the moves and the reductions of a dtype of torch."""
     comm = state[group]
     dtype = getattr(torch, name)
     assert comm.unsupported(dtype) is None
@@ -501,7 +501,7 @@ def check_every_dtype(state: State, group: str, name: str) -> None:
 
 @on_its_device
 def blocked(state: State, group: str, op: str) -> None:
-    """Begin an operation that needs the last rank, which does not come."""
+    """Begin an operation that needs the last rank, which never enters it."""
     comm: Communicator = state[group]
     last = comm.size - 1
     peer = last if comm.rank != last else 0
@@ -619,7 +619,7 @@ def start_neighbours(state: State, port: int | None) -> int:
 
 
 def broken_neighbours(state: State) -> int:
-    """How many of the connections have been shut down by somebody."""
+    """How many of the connections have been shut down."""
     state["stop"].set()
     _, *kept = state["neighbours"]
     found = 0
@@ -645,7 +645,7 @@ def takes_the_numbers(state: State) -> None:
 
 
 def cut_pairs(state: State) -> int:
-    """How many of these sockets have been shut down by somebody."""
+    """How many of these sockets have been shut down."""
     found = 0
     for pair in state.pop("pairs"):
         for each in pair:

@@ -35,7 +35,7 @@ LAYERS = (
     "gpu",
 )
 TESTS = Path(__file__).parent
-# Whoever looks for worked examples in docstrings asks its classes for their names.
+# The doctest collector asks the classes of a module for their names, and these raise.
 collect_ignore = ["hostile.py"]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions, and values, that raise when somebody looks at them, pickles them or unpickles them.
+"""Exceptions, and values, that raise when code inspects, pickles or unpickles them.
 
 All are made from a name, so that an actor makes its own.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 MARK: Final = "the text of it"
 
-# What ends programs, coroutines and generators, and what nobody has ever heard of.
+# Exceptions that end programs, coroutines and generators, and an unknown one.
 ENDS: Final[dict[str, type[BaseException]]] = {
     "SystemExit": SystemExit,
     "KeyboardInterrupt": KeyboardInterrupt,
@@ -22,7 +22,7 @@ ENDS: Final[dict[str, type[BaseException]]] = {
 
 
 class Unheard(BaseException):
-    """A BaseException of somebody's own."""
+    """A user's own BaseException."""
 
 
 ENDS["Unheard"] = Unheard
@@ -54,11 +54,11 @@ class _NamelessToo(type):
 
 
 class NamelessClass(Exception, metaclass=_Nameless):
-    """Its class does not tell its name."""
+    """Reading the name of its class raises."""
 
 
 class NamelessClassToo(Exception, metaclass=_NamelessToo):
-    """Nor does this one."""
+    """So does reading that of this one."""
 
 
 class StrangeString(str):
@@ -169,7 +169,7 @@ _MADE: Final[dict[str, Callable[[], BaseException]]] = {
 }
 
 ERRORS: Final = (*_IN_CLASS, *_MADE)
-# Those whose own text nobody can have.
+# Those whose text cannot be read.
 SILENT: Final = frozenset(name for name in ERRORS if "__repr__" in name or name in ("args raises",))
 
 

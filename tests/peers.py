@@ -2,7 +2,7 @@
 """Bad peers and bad days of the control socket, for tests of every layer.
 
 Messages that are almost right, with descriptors; a process that has no descriptor left; and Ctrl-C
-wherever it may come.
+at every possible place.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def descriptors() -> int:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what another thread is about to do."""
+    """Wait until another thread has made it true."""
     deadline = Deadline(GUARD_S)
     while not condition():
         assert not deadline.expired, "it does not happen"
@@ -52,7 +52,7 @@ def until(condition: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def noted(text: str) -> Iterator[None]:
-    """What fails within says where."""
+    """Note the place on an error of the block."""
     try:
         yield
     except BaseException as error:
@@ -75,7 +75,7 @@ def rights(*fds: int) -> list[tuple[int, int, bytes]]:
 
 
 def is_over(connection: socket.socket) -> bool:
-    """Whether the peer ended a connection, maybe after having said something."""
+    """Whether the peer ended a connection, perhaps after a message."""
     try:
         while connection.recv(1 << 16):
             pass
@@ -87,7 +87,7 @@ def is_over(connection: socket.socket) -> bool:
 
 
 def challenge_of(connection: sockets.Connection) -> Challenge:
-    """What a listener says first."""
+    """The first message of a listener."""
     with sockets.receive(connection) as received:
         assert isinstance(received.message, Challenge)
         return received.message
@@ -106,11 +106,11 @@ def proven(asked: Challenge, opening: Opening, body: bytes) -> bytes:
     """Any bytes in place of a first message, with a proof that is right."""
     sent, _ = proof.prove(opening, asked)
     mac = proof._mac(proof._OPENS, asked, sent, body, opening.secret)
-    return sockets.packed(dataclasses.replace(sent, proof=mac), body)
+    return sockets.pack_message(dataclasses.replace(sent, proof=mac), body)
 
 
 def admit(connection: sockets.Connection, secret: str) -> None:
-    """Challenge whoever connects, and prove to know the secret, too, as a listener does."""
+    """Challenge a peer that connects, and prove to know the secret, as a listener does."""
     asked = proof.challenge()
     sockets.send(connection, asked)
     with sockets.receive(connection) as received:
@@ -224,8 +224,8 @@ def no_threads(after: int = 0, times: float = math.inf, kind: str = "") -> Itera
         threading.Thread.start = start  # type: ignore[method-assign]
 
 
-def told(error: OutOfDescriptors | OutOfThreads) -> bool:
-    """Whether an error says what there is to say."""
+def says_what_is_lacking(error: OutOfDescriptors | OutOfThreads) -> bool:
+    """Whether an error names the process, what it lacks and the limits."""
     text = str(error)
     if isinstance(error, OutOfThreads):
         limits = "`ulimit -u`" in text and "pids.max" in text
@@ -256,7 +256,7 @@ def ctrl_c_anywhere(call: Callable[[], object], *names: str) -> Iterator[int]:
     Yields:
         The number of the place, after each call.
     """
-    gc.disable()  # what goes only with a cycle of references counts as left
+    gc.disable()  # an object in a cycle of references counts as left
     try:
         for at in itertools.count():
             interrupt = _CtrlC(at, names)

@@ -39,7 +39,7 @@ class FileMetadata(TensorTransportMetadata):
 
 
 class FileTransport(TensorTransportManager):
-    """One-sided: an array is a file, which whoever wants it reads."""
+    """One-sided: an array is a file, which the receiver reads."""
 
     def tensor_transport_backend(self):
         return "FILES"

@@ -106,7 +106,7 @@ def as_json(message: messages.Message) -> dict[str, Any]:
 
 
 def control_threads() -> list[threading.Thread]:
-    """Those that run; Python keeps one whose start Ctrl-C interrupted in its list for good."""
+    """The threads that run; Python's own list keeps a thread whose start Ctrl-C interrupted."""
     found = [each for each in threading.enumerate() if each.name == "rcg-control"]
     return [each for each in found if each.is_alive()]
 
@@ -131,7 +131,7 @@ def is_served(graph: Served, process: str) -> bool:
 
 
 def together(*calls: Callable[[], object]) -> None:
-    """Run these on a thread each; an error of one is the test's."""
+    """Run each of these on a thread; raise the error of one in the test."""
     problems: list[BaseException] = []
 
     def run(call: Callable[[], object]) -> None:

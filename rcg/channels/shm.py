@@ -30,7 +30,7 @@ from rcg.serialization import (
     KIND_TUPLE,
     Encoded,
     Failure,
-    encoded_failure,
+    encode_failure,
     join_parts,
     loads_to,
     tuple_of_parts,
@@ -137,7 +137,9 @@ class RingPartsWriter:
         try:
             encoded = tuple_of_parts(values)
             parts = (
-                [] if encoded else [self._encoded(values, at, failed) for at in range(len(values))]
+                []
+                if encoded
+                else [self._encode_values(values, at, failed) for at in range(len(values))]
             )
         except BaseException:
             self._ring.shut()
@@ -155,9 +157,9 @@ class RingPartsWriter:
                 if at is None:
                     raise
                 values[at] = failed(error)
-                parts[at] = encoded_failure(values[at])
+                parts[at] = encode_failure(values[at])
 
-    def _encoded(
+    def _encode_values(
         self, values: list[Any], at: int, failed: Callable[[BaseException], Failure]
     ) -> Encoded:
         value = values[at]
@@ -166,7 +168,7 @@ class RingPartsWriter:
                 return self._encode(value)
             except BaseException as error:  # noqa: BLE001 - pickling runs any code
                 value = values[at] = failed(error)
-        return encoded_failure(value)
+        return encode_failure(value)
 
 
 def _to_blame(parts: Sequence[Encoded], error: BaseException) -> int | None:

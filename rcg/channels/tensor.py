@@ -330,7 +330,7 @@ class TensorWriter:
             like = (value.dtype, value.shape, value.requires_grad, value.is_cpu or value.device)
             if like != self._like:
                 self._lone = LoneTable.of(value)
-                self._lone_table = _LONE + self._lone.written()
+                self._lone_table = _LONE + self._lone.to_bytes()
                 self._like = like
             lone, written, raw = self._lone, self._lone_table, bytes_of(value)
             if spec.is_static_shape:
@@ -348,7 +348,7 @@ class TensorWriter:
         skeleton, table, payloads = take_out(self._encode(value, described, devices), devices)
         if described is not None:
             self._check(described)
-        written = _WHOLE + table.written()
+        written = _WHOLE + table.to_bytes()
         head = _WHOLE_AGAIN if written == self._sent_table else written
         # A frame that has no buffers needs no decoding yet.
         kind = KIND_PICKLE if skeleton.buffers else KIND_BYTES
@@ -437,7 +437,7 @@ class TensorReader:
             kind = data[:1]
             if kind == _RAW:
                 return data[1:]
-            end, sizes, devices = self._announced(kind, data)
+            end, sizes, devices = self._read_table(kind, data)
             payloads = self._receive(sizes, devices)
         except Signal:
             raise
@@ -456,7 +456,7 @@ class TensorReader:
         skeleton = Skeleton(memoryview(data)[end:], list(buffers))
         return put_back(skeleton, self._table, payloads, self._loads)
 
-    def _announced(self, kind: bytes, data: Any) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
+    def _read_table(self, kind: bytes, data: Any) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
         """Return where the table of a frame ends, and the sizes and devices of the payloads."""
         if kind == _WHOLE:
             self._table, size = Table.read(memoryview(data)[1:])

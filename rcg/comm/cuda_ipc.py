@@ -57,7 +57,7 @@ class SharedMemory(Protocol):
             CommError: The allocation has no handle.
         """
 
-    def mapped(self, handle: bytes) -> Any:
+    def open_handle(self, handle: bytes) -> Any:
         """Map an allocation of another process; what is returned is for the two below."""
 
     def view(self, mapping: Any, start: int, size: int) -> Any:
@@ -112,7 +112,7 @@ class CudaMemory:
             ) from error
         return handle, raw.data_ptr() - base.value
 
-    def mapped(self, handle: bytes) -> int:
+    def open_handle(self, handle: bytes) -> int:
         """See ``SharedMemory``."""
         return int(self._runtime.ipcOpenMemHandle(handle, _LAZY_PEER_ACCESS))
 
@@ -182,7 +182,7 @@ class _Mappings:
             if len(self._kept) >= _CACHED:
                 self._memory.finish()  # what was queued may use it
                 self._memory.unmap(self._kept.popitem(last=False)[1])
-            mapping = self._kept[handle] = self._memory.mapped(handle)
+            mapping = self._kept[handle] = self._memory.open_handle(handle)
         self._kept.move_to_end(handle)
         return self._memory.view(mapping, start, size)
 

@@ -246,7 +246,7 @@ class NcclCommunicator(Communicator):
         check_tensors((output, tensor))
         how = _reduction(tensor, op)
         carried = self._carried(how, tensor, is_copied=how.is_by_order)
-        part = how.carried(output) if how.is_view else self._memory(how, output)
+        part = how.carry(output) if how.is_view else self._memory(how, output)
         self._combine("reduceScatter", how, carried, part, part.numel())
         self._store(how, output, part)
 

@@ -68,7 +68,7 @@ class Reduction:
         """Whether the carrier takes the bytes as they are."""
         return self.converted is None
 
-    def carried(self, tensor: Any) -> Any:
+    def carry(self, tensor: Any) -> Any:
         """Return a contiguous tensor as a flat view in the carrier; only if ``is_view``."""
         return _flat(tensor).view(self.carrier)
 
@@ -80,9 +80,9 @@ class Reduction:
             memory: Where to put it; see ``memory_for``. None for where the tensor lies.
         """
         if memory is None:
-            memory = self.carried(tensor)
+            memory = self.carry(tensor)
         elif self.is_view:
-            memory.copy_(self.carried(tensor))
+            memory.copy_(self.carry(tensor))
         else:
             memory.view(self.converted).copy_(_flat(tensor))
         if self.is_by_order:
@@ -101,7 +101,7 @@ class Reduction:
 
         if self.is_view and not is_copied:
             return None
-        count = self.carried(tensor).numel() if self.is_view else tensor.numel()
+        count = self.carry(tensor).numel() if self.is_view else tensor.numel()
         if reserved is not None and (reserved.numel(), reserved.dtype) == (count, self.carrier):
             return reserved
         return torch.empty(count, dtype=self.carrier, device=tensor.device)
@@ -117,7 +117,7 @@ class Reduction:
     def store(self, output: Any, carried: Any) -> None:
         """Copy a result in the carrier to a tensor of the dtype itself."""
         if self.is_view:
-            self.carried(output).copy_(carried)
+            self.carry(output).copy_(carried)
         else:
             _flat(output).copy_(carried.view(self.converted))
 

@@ -81,12 +81,12 @@ def compile_graph(
         if overlap:
             placed = _lanes.with_lanes(placed)
             check_room(placed)
-        scheduled = _ordered(placed, known)
+        scheduled = _put_in_order(placed, known)
     else:
-        scheduled = _ordered(placed, known)
+        scheduled = _put_in_order(placed, known)
         laned = _lanes.with_lanes(placed)
         if known and laned.lanes and has_room(laned):
-            laned = _ordered(laned, known)
+            laned = _put_in_order(laned, known)
             on_gpus = [actor for actor, own in (gpus or {}).items() if own]
             on_cpus = {actor: each for actor, each in locations.items() if actor not in on_gpus}
             period_ns = _period_ns(scheduled, on_cpus, cores or {})
@@ -95,7 +95,7 @@ def compile_graph(
     return _simulate.simulate(scheduled, describe=graph.describe)
 
 
-def _ordered(placed: Plan, costs: tuple[Cost, ...]) -> Plan:
+def _put_in_order(placed: Plan, costs: tuple[Cost, ...]) -> Plan:
     """Return a plan with its order, which is the faster one where there are costs."""
     scheduled = _schedule.schedule(placed)
     if not costs:

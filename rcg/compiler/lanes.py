@@ -169,12 +169,12 @@ class _Split:
         return replace(
             plan,
             programs=(plan.program(DRIVER), *programs, *self._gates),
-            channels=(*self._moved(group_of), *self._locals),
+            channels=(*self._moved_channels(group_of), *self._locals),
             lanes=tuple([Lane(lane, actor.id) for actor in self._actors for lane in actor.lanes]),
             groups=groups,
         )
 
-    def _moved(self, group_of: Mapping[str, str]) -> list[ChannelSpec]:
+    def _moved_channels(self, group_of: Mapping[str, str]) -> list[ChannelSpec]:
         """Return the channels of the plan between the programs that have their ops now."""
         writer: dict[str, str] = {}
         reader: dict[tuple[str, str], str] = {}

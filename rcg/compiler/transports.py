@@ -45,13 +45,13 @@ def with_transports(graph: Graph, gpus: Gpus) -> Graph:
         if isinstance(node, CollectiveCall):
             ranks.setdefault(node.collective, []).append(node.actor)
     readers = remote_readers(graph)
-    nodes = [_resolved(graph, node, readers[node.id], ranks, gpus) for node in graph.nodes]
+    nodes = [_resolve(graph, node, readers[node.id], ranks, gpus) for node in graph.nodes]
     if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
     return replace(graph, nodes=tuple(nodes))
 
 
-def _resolved(
+def _resolve(
     graph: Graph,
     node: Node,
     readers: Sequence[str],

@@ -25,7 +25,7 @@ from rcg.dag.records import (
 from rcg.errors import GraphError, SignatureError, UnsupportedNodeError
 from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
-from rcg.option_kinds import checked_cost_s
+from rcg.option_kinds import check_cost_s
 
 OWN_OPTIONS: Final = frozenset({"cost_s", "tensor_transport"})
 """Options of calls that Ray does not see: it would take the transport for its own."""
@@ -123,7 +123,7 @@ def _cost_s(options: Mapping[str, Any], *, name: str, site: Site) -> float | Non
     if options.get("cost_s") is None:
         return None
     try:
-        return checked_cost_s(options["cost_s"], f"cost_s of {name}")
+        return check_cost_s(options["cost_s"], f"cost_s of {name}")
     except (TypeError, ValueError) as error:
         raise GraphError(str(error), node=name, site=site) from None
 

@@ -123,7 +123,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     options = options_from_user(keywords)
     deadline = Deadline(options.compile_timeout_s)
     with telling_exhaustion("to compile a graph"):
-        plan, bindings = _planned(root, keywords, options, deadline)
+        plan, bindings = _plan(root, keywords, options, deadline)
         return launch(plan, bindings, options, deadline)
 
 
@@ -142,11 +142,11 @@ def plan_record(root: Record, keywords: CompileKeywords) -> Plan:
     """
     options = options_from_user(keywords)
     with telling_exhaustion("to plan a graph"):
-        plan, _ = _planned(root, keywords, options, Deadline(options.compile_timeout_s))
+        plan, _ = _plan(root, keywords, options, Deadline(options.compile_timeout_s))
         return plan
 
 
-def _planned(
+def _plan(
     root: Record, keywords: CompileKeywords, options: Options, deadline: Deadline
 ) -> tuple[Plan, Bindings]:
     """Return the plan of everything that ``root`` depends on, and the objects that it names."""

@@ -21,7 +21,7 @@ from rcg.ir.costs import CALL, MOVE, CallCosts, Cost, Transfer
 from rcg.ir.edges import is_communicator, remote_readers
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import CollectiveCall, MethodCall, Node, Part
-from rcg.option_kinds import checked_cost_s
+from rcg.option_kinds import check_cost_s
 
 _NS_PER_S: Final = 1e9
 
@@ -56,7 +56,7 @@ class GivenCosts:
                 self._measured = given.call_costs()
             case Mapping():
                 self._named = {
-                    str(name): checked_cost_s(each, f"costs[{name!r}]")
+                    str(name): check_cost_s(each, f"costs[{name!r}]")
                     for name, each in given.items()
                 }
             case _:

@@ -172,7 +172,7 @@ def collective_hint(transport: Any, *, node: str, site: Site) -> Hint:
     if isinstance(transport, str) and transport == _SHARED_MEMORY:
         raise GraphError(
             f"{node} needs a communicator, and 'shm' is none: leave transport out, or give "
-            f"{_listed(tuple(communicator_names()))} or a communicator of your own",
+            f"{_list_text(tuple(communicator_names()))} or a communicator of your own",
             node=node,
             site=site,
         )
@@ -199,7 +199,7 @@ def _refuse(transport: Any, names: tuple[str, ...], *, node: str, site: Site) ->
     ours = transport if isinstance(transport, type) else type(transport)
     missing = missing_methods(transport)
     text = (
-        f"Invalid transport type: {transport}. Transport must be one of {_listed(names)} or an "
+        f"Invalid transport type: {transport}. Transport must be one of {_list_text(names)} or an "
         "instance of Communicator type."
     )
     if issubclass(ours, Communicator):
@@ -212,5 +212,5 @@ def _refuse(transport: Any, names: tuple[str, ...], *, node: str, site: Site) ->
     raise GraphError(text, node=node, site=site)
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _list_text(names: tuple[str, ...]) -> str:
     return ", ".join(f"'{name}'" for name in names)

@@ -128,14 +128,14 @@ class Combination:
         if self.reduction is None:
             combined = torch.cat([torch.atleast_1d(each) for each in tensors])
         else:
-            combined = self._reduced(tensors, ReduceOp(self.reduction))
+            combined = self._reduce(tensors, ReduceOp(self.reduction))
         if self.kind == "reducescatter":
             return [each.clone() for each in torch.chunk(combined, size)]
         if self.root is not None:
             return [combined if rank == self.root else None for rank in range(size)]
         return [combined] * size
 
-    def _reduced(self, tensors: Sequence[Any], op: ReduceOp) -> Any:
+    def _reduce(self, tensors: Sequence[Any], op: ReduceOp) -> Any:
         why = unsupported_reduction(tensors[0].dtype, op)
         if why is not None:
             raise TensorMismatch(f"{self.name}: {why}", found=tensors[0].dtype)
@@ -216,10 +216,10 @@ def _submit(call: CallRecord, values: Mapping[Record, Any]) -> Any:
         method = method.options(**dict(call.options))
     args = [_resolve(argument, values) for argument in call.args]
     kwargs = {key: _resolve(argument, values) for key, argument in call.kwargs}
-    return _sent(method.remote, args, kwargs, label_of(call), call.handle)
+    return _call(method.remote, args, kwargs, label_of(call), call.handle)
 
 
-def _sent(
+def _call(
     remote: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -263,7 +263,7 @@ def _combine(record: CollectiveRecord, values: Mapping[Record, Any]) -> list[lis
     tensors = [values[value] for member in by_rank for value in member.inputs]
     total = count * len(members)
     task = _RESULTS_TASK.options(num_returns=total)
-    refs = _sent(task.remote, [combination, *tensors], {}, label_of(record))
+    refs = _call(task.remote, [combination, *tensors], {}, label_of(record))
     listed = refs if total > 1 else [refs]
     return [
         listed[count * rank : count * (rank + 1)]
@@ -283,7 +283,7 @@ def _resolve(argument: RecordArgument, values: Mapping[Record, Any]) -> Any:
             return value
         case Nested(template=template, nodes=nodes):
             parts = [values[node] for node in nodes]
-            return _sent(_FILL_TASK.remote, [template, *parts], {}, "an argument of a DAG")
+            return _call(_FILL_TASK.remote, [template, *parts], {}, "an argument of a DAG")
         case _:
             return values[argument]
 

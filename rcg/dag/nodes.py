@@ -65,11 +65,11 @@ class DAGNode:
             ActorDiedError: An actor is dead.
             ChannelTimeout: An actor did not answer in time.
         """
-        return _compiled(self._record, options)
+        return _compile(self._record, options)
 
     def experimental_compile(self, **options: Unpack[CompileKeywords]) -> CompiledDAG:
         """Compile the DAG; Ray's name for ``compile``."""
-        return _compiled(self._record, options)
+        return _compile(self._record, options)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Run the DAG once without compiling it, every call as an ordinary Ray task.
@@ -146,7 +146,7 @@ class ValueNode(DAGNode):
         Raises:
             GraphError: There is no such transport or device, or not both together.
         """
-        return self._hinted(Choice(transport, device, bool(_static_shape), bool(_direct_return)))
+        return self._with_hint(Choice(transport, device, bool(_static_shape), bool(_direct_return)))
 
     def with_type_hint(self, type_hint: TorchTensorType) -> Self:
         """Choose how tensors travel with a ``TorchTensorType``; see ``with_tensor_transport``.
@@ -162,9 +162,9 @@ class ValueNode(DAGNode):
                 node=self._record.name,
                 site=find_site(),
             )
-        return self._hinted(choice)
+        return self._with_hint(choice)
 
-    def _hinted(self, choice: Choice) -> Self:
+    def _with_hint(self, choice: Choice) -> Self:
         record = self._record
         record.cell.hint = tensor_hint(
             choice,
@@ -360,7 +360,7 @@ class MultiOutputNode(DAGNode):
 _RESERVED = ("bind", "remote")
 
 
-def _compiled(record: Record, options: CompileKeywords) -> CompiledDAG:
+def _compile(record: Record, options: CompileKeywords) -> CompiledDAG:
     found: CompiledDAG = importlib.import_module("rcg.dag.compile").compile_record(record, options)
     return found
 

@@ -288,14 +288,14 @@ class _Checker:
             self._fail(f"{process} reads nothing, so nothing would ever hold its loop", process)
 
     def _check_read(self, channel: str, process: str, op: Op) -> None:
-        if process not in self._known(channel, process, op).readers:
+        if process not in self._channel(channel, process, op).readers:
             self._fail(f"{process} is not a reader of {channel}", process, op)
         if (channel, process) in self._reads:
             self._fail(f"{channel} is read twice in one execution", process, op)
         self._reads.add((channel, process))
 
     def _check_write(self, channel: str, process: str, op: Op) -> None:
-        if process != self._known(channel, process, op).writer:
+        if process != self._channel(channel, process, op).writer:
             self._fail(f"{process} is not the writer of {channel}", process, op)
         if channel in self._written:
             self._fail(f"{channel} is written twice in one execution", process, op)
@@ -335,8 +335,8 @@ class _Checker:
         if group is None or process not in group.members:
             self._fail(f"{process} is no member of {op.group}", process, op)
         others = [member for member in group.members if member != process]
-        tells = [self._known(channel, process, op) for channel in op.tells]
-        hears = [self._known(channel, process, op) for channel in op.hears]
+        tells = [self._channel(channel, process, op) for channel in op.tells]
+        hears = [self._channel(channel, process, op) for channel in op.hears]
         if len(tells) != bool(others) or any(set(each.readers) != set(others) for each in tells):
             self._fail(f"{process} must tell all other members of {group.id}", process, op)
         if [each.writer for each in hears] != others:
@@ -371,7 +371,7 @@ class _Checker:
             if each.process not in processes or each.busy_ns < 0 or each.period_ns < 0:
                 self._fail(f"{each} is no prediction about a process of the plan")
 
-    def _known(self, channel: str, process: str, op: Op) -> ChannelSpec:
+    def _channel(self, channel: str, process: str, op: Op) -> ChannelSpec:
         spec = self._channels.get(channel)
         if spec is None:
             self._fail(f"there is no channel {channel}", process, op)

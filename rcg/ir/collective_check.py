@@ -126,7 +126,7 @@ class _Checker:
                     self._fail(
                         "Expected actor handles to match the custom communicator group: "
                         f"{graph.describe(node.id)} has {sizes[node.collective]} ranks, {const} "
-                        f"has {self._labelled(members[const])}",
+                        f"has {self._labels_text(members[const])}",
                         node.id,
                     )
                 if members[const][node.rank : node.rank + 1] != (node.actor,):
@@ -152,12 +152,12 @@ class _Checker:
             return
         self._fail(
             "The passed-in communicator must include all of the actors used in the P2P operation. "
-            f"The passed-in communicator has actors {self._labelled(members)} while "
+            f"The passed-in communicator has actors {self._labels_text(members)} while "
             f"{graph.describe(node_id)} is used between actors "
-            f"{self._labelled((writer, *readers))}.",
+            f"{self._labels_text((writer, *readers))}.",
             node_id,
         )
 
-    def _labelled(self, actors: tuple[str, ...]) -> str:
+    def _labels_text(self, actors: tuple[str, ...]) -> str:
         labels = {actor.id: actor.label for actor in self._graph.actors}
         return ", ".join(f"{actor} ({labels[actor]})" for actor in actors)

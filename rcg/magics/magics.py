@@ -62,7 +62,7 @@ _MAX_INTERVAL_S: Final = 86_400
 _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 
 
-def _silenced(magic: _Magic) -> _Magic:
+def _silence(magic: _Magic) -> _Magic:
     """Let a ``;`` at the end of a line hide the value of a magic (IPython 8.11 and later)."""
     silence = getattr(ipython_magic, "output_can_be_silenced", None)
     if silence is not None:
@@ -107,7 +107,7 @@ class RcgMagics(Magics):
 
     @no_var_expand
     @line_cell_magic
-    @_silenced
+    @_silence
     def rcg_profile(self, line: str, cell: str | None = None) -> Any:
         """Profile the compiled graphs that run in a statement or a cell; see --help."""
         with contextlib.suppress(HelpPrinted):
@@ -177,7 +177,7 @@ class RcgMagics(Magics):
         parser.add_argument("--widget", action="store_true", help="show an interactive view")
         with contextlib.suppress(HelpPrinted):
             options, name = parser.split_name(line)
-            found = self._named(name, "rcg_graph")
+            found = self._find(name, "rcg_graph")
             with _one_sentence("rcg_graph"):
                 if options.widget and display_widgets("TopologyWidget", *found):
                     return
@@ -205,7 +205,7 @@ class RcgMagics(Magics):
         parser.add_argument("--widget", action="store_true", help="show an interactive view")
         with contextlib.suppress(HelpPrinted):
             options, name = parser.split_name(line)
-            found = self._named(name, "rcg_schedule")
+            found = self._find(name, "rcg_schedule")
             with _one_sentence("rcg_schedule"):
                 if options.widget and display_widgets("ScheduleWidget", *found):
                     return
@@ -229,7 +229,7 @@ class RcgMagics(Magics):
         )
         with contextlib.suppress(HelpPrinted):
             _, name = parser.split_name(line)
-            found = self._named(name, "rcg_report")
+            found = self._find(name, "rcg_report")
             for graph in found:
                 if not isinstance(graph, CompiledDAG):
                     raise UsageError(f"%rcg_report: {cut(name)} is not a compiled graph")
@@ -260,7 +260,7 @@ class RcgMagics(Magics):
                     f"%rcg_top: --interval takes a number of seconds from {_MIN_INTERVAL_S} to "
                     f"{_MAX_INTERVAL_S:,}, found {options.interval:g}"
                 )
-            found = self._named(name, "rcg_top")
+            found = self._find(name, "rcg_top")
             for graph in found:
                 if not isinstance(graph, CompiledDAG):
                     raise UsageError(f"%rcg_top: {cut(name)} is not a compiled graph")
@@ -277,7 +277,7 @@ class RcgMagics(Magics):
                 for graph in found:
                     print(f"{graph}: {graph.statistics()}")
 
-    def _named(self, name: str, magic: str) -> list[Any]:
+    def _find(self, name: str, magic: str) -> list[Any]:
         """Return the object that a name refers to, or all live graphs."""
         if not name:
             found = live_graphs()

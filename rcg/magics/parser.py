@@ -52,7 +52,7 @@ def quoted(text: str) -> str:
     return f"'{cut(text)}'"
 
 
-def _shortened(message: str) -> str:
+def _shorten(message: str) -> str:
     """Return a message of argparse, with the middle of long words left out."""
     half = _MAX_ERROR_CHARS // 2
     return message if len(message) <= _MAX_ERROR_CHARS else f"{message[:half]}...{message[-half:]}"
@@ -67,7 +67,7 @@ class MagicParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as an error of usage."""
-        raise UsageError(f"%{self.prog}: {visible(_shortened(message))} (see %{self.prog} --help)")
+        raise UsageError(f"%{self.prog}: {visible(_shorten(message))} (see %{self.prog} --help)")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Raise ``HelpPrinted``: argparse exits after it has printed the help."""
@@ -86,11 +86,11 @@ class MagicParser(argparse.ArgumentParser):
             at = found.end()
             if name == "--":
                 break
-            options.append(name if value is None else f"{name}={' '.join(self._unquoted(value))}")
+            options.append(name if value is None else f"{name}={' '.join(self._unquote(value))}")
             takes_value = action is not None and action.nargs is None
             if takes_value and value is None and (found := _VALUE.match(line, at)):
                 at = found.end()
-                options += self._unquoted(found[1])
+                options += self._unquote(found[1])
         return self.parse_args(options), line[at:].strip()
 
     def split_name(self, line: str) -> tuple[argparse.Namespace, str]:
@@ -118,7 +118,7 @@ class MagicParser(argparse.ArgumentParser):
             return False
         return text[2:].isdecimal() if action.type is whole_number else text[2:].isidentifier()
 
-    def _unquoted(self, value: str) -> list[str]:
+    def _unquote(self, value: str) -> list[str]:
         try:
             return shlex.split(value)
         except ValueError as error:

@@ -99,7 +99,7 @@ def derive(cls: type, *, keeps_tensors: bool = True) -> type:
             )
         # A partialmethod, or another descriptor, gives a function, too.
         if is_users and not isinstance(inspect.getattr_static(cls, name), staticmethod):
-            members[name] = _wrapped(function, keeps_tensors)
+            members[name] = _wrap(function, keeps_tensors)
     for name in dir(cls):
         found = inspect.getattr_static(cls, name, None)
         is_such = isinstance(found, staticmethod | classmethod)
@@ -140,7 +140,7 @@ def _constructor(cls: type) -> Any:
     return __init__
 
 
-def _wrapped(function: Any, keeps_tensors: bool) -> Any:
+def _wrap(function: Any, keeps_tensors: bool) -> Any:
     """Return a method that opens its arguments, and seals what it returns if the call asks for it.
 
     Calls ask by the hidden keyword, which every handle of rcg passes to a method with a transport.
@@ -180,17 +180,17 @@ def _wrapped(function: Any, keeps_tensors: bool) -> Any:
         async def coroutine(
             self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any
         ) -> Any:
-            from rcg.rdt.methods import awaited
+            from rcg.rdt.methods import call_async
 
-            return await awaited(function, self, args, kwargs, targets, _rcg_tensor_transport_)
+            return await call_async(function, self, args, kwargs, targets, _rcg_tensor_transport_)
 
         made = coroutine
     else:
 
         def method(self: Any, *args: Any, _rcg_tensor_transport_: str = "", **kwargs: Any) -> Any:
-            from rcg.rdt.methods import called
+            from rcg.rdt.methods import call
 
-            return called(function, self, args, kwargs, targets, _rcg_tensor_transport_)
+            return call(function, self, args, kwargs, targets, _rcg_tensor_transport_)
 
         made = method
     functools.update_wrapper(left_out_by_ray(made), function)

@@ -29,7 +29,7 @@ from rcg.error_text import without_frames
 from rcg.errors import OutOfThreads, Transfer
 from rcg.rdt.envelope import Envelope, closed
 from rcg.rdt.pull import for_each
-from rcg.runtime.sleepers import emptied
+from rcg.runtime.sleepers import take_all
 from rcg.threads import start_thread
 
 _MOST_LANES: Final = 8  # threads for one holder
@@ -230,7 +230,7 @@ def _left_without(target: Callable[[list[_Awaited]], None], awaited: _Awaited) -
     with _counting:
         if target is _poll:
             _is_polling = False
-            return list(emptied(_others))
+            return list(take_all(_others))
         _waiting -= 1
         if not _is_polling:
             return [awaited]
@@ -260,7 +260,7 @@ def _poll(_: list[_Awaited]) -> None:
     left: list[_Awaited] = []
     while True:
         with _counting:
-            left += emptied(_others)
+            left += take_all(_others)
             if not left:
                 _is_polling = False
                 return

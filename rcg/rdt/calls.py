@@ -41,19 +41,19 @@ def lower_arguments(
     if method == _OF_RAY and args:
         args = WithValues(args[0]), *args[1:]
 
-    def lowered(value: Any) -> Any:
+    def lower_refs(value: Any) -> Any:
         if type(value) is not TensorRef:
             return value
         here().keeper.start()
         if handle is not None:
             _check_passed(value, handle)
             actor = cluster.actor_id(handle)
-            value.passed_to(actor)
+            value.note_passed_to(actor)
             here().note_peer(actor, handle)
         return value.inner
 
-    named = {name: lowered(each) for name, each in kwargs.items()}
-    return tuple([lowered(each) for each in args]), named
+    named = {name: lower_refs(each) for name, each in kwargs.items()}
+    return tuple([lower_refs(each) for each in args]), named
 
 
 def lower_constructor_arguments(

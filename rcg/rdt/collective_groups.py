@@ -73,7 +73,7 @@ def groups_of(handle: Any) -> list[Known] | None:
         Transfer, TimeoutError: It does not answer: it is stopped.
     """
     try:
-        return _asked(holder_of(handle), JOIN_TIMEOUT_S)
+        return _ask(holder_of(handle), JOIN_TIMEOUT_S)
     except (ActorDiedError, PlacementError):
         return None
 
@@ -101,17 +101,17 @@ def usable_groups(groups: Sequence[_G]) -> Sequence[_G]:
 def _names_at(holder: Holder) -> frozenset[str] | None:
     """Return the names of an actor's groups; None if it does not answer, and may go on."""
     try:
-        return frozenset(each.name for each in _asked(holder, _ANSWER_S))
+        return frozenset(each.name for each in _ask(holder, _ANSWER_S))
     except (ActorDiedError, PlacementError):
         return frozenset()
     except (RcgError, OSError):
         return None
 
 
-def _asked(holder: Holder, timeout_s: float) -> list[Known]:
+def _ask(holder: Holder, timeout_s: float) -> list[Known]:
     connection = Connection(holder, "", timeout_s)
     try:
-        found = connection.asked(
+        found = connection.ask(
             lambda number: AskGroups(number=number), GroupsHere, timeout_s=timeout_s
         )
     finally:
@@ -194,7 +194,7 @@ def create_collective_group(
     try:
         deadline = Deadline(_READY_TIMEOUT_S)
         for handle in handles:
-            connections.append(_connected(handle, deadline))
+            connections.append(_connect(handle, deadline))
         labels = tuple(map(repr, handles))
         keys = tuple(each.holder.key for each in connections)
         known = tuple(each.holder.secret for each in connections)
@@ -216,7 +216,7 @@ def create_collective_group(
                 )
 
             joined.append(connection)
-            answer = connection.asked(question, GroupChanged, body)
+            answer = connection.ask(question, GroupChanged, body)
             if answer.trouble:
                 joined.pop()
                 raise Unavailable(f"{labels[rank]}: {answer.trouble}", transport=chosen)
@@ -387,7 +387,7 @@ def _plain(actor: Any) -> Any:
     return getattr(actor, "_ray_handle", actor)
 
 
-def _connected(handle: Any, deadline: Deadline) -> Connection:
+def _connect(handle: Any, deadline: Deadline) -> Connection:
     """Connect to an actor, which may be being created, or started again."""
     if not cluster.is_actor_handle(handle):
         raise ValueError(f"a collective group is made of actors, found {handle!r}")
@@ -404,12 +404,12 @@ def _connected(handle: Any, deadline: Deadline) -> Connection:
             probe = None
             time.sleep(_RETRY_S)
         elif ready:
-            return _reached(handle, holder, deadline)
+            return _reach(handle, holder, deadline)
         if deadline.expired:
             raise CommError(f"{holder.label} did not start within {_READY_TIMEOUT_S:.0f} s")
 
 
-def _reached(handle: Any, holder: Holder, deadline: Deadline) -> Connection:
+def _reach(handle: Any, holder: Holder, deadline: Deadline) -> Connection:
     """Connect to an actor that runs; one of rcg's that does not listen tries to, or says why not.
 
     Raises:
@@ -452,6 +452,6 @@ def _leave(
         return LeaveGroup(number=number, group=group, token=token)
 
     try:
-        connection.asked(question, GroupChanged, timeout_s=timeout_s)
+        connection.ask(question, GroupChanged, timeout_s=timeout_s)
     except ActorDiedError:
         pass  # it took its part with it

@@ -116,7 +116,7 @@ class Connection:
             self._joined: Joined = join(holder.address, opening, timeout_s, check_user)
         except (ConnectionRefusedError, ConnectionAbortedError, ProcessLookupError):
             # That the kernel refused a connection is no cause that helps a user.
-            raise _ended(holder) from None
+            raise _ended_error(holder) from None
         except (OSError, ValueError) as error:
             if isinstance(error, RcgError):
                 raise
@@ -128,7 +128,7 @@ class Connection:
             self.close()
             raise Transfer(f"what answered is not {holder.label}")
 
-    def gone(self) -> Exception:
+    def gone_error(self) -> Exception:
         """Return the error for a process that does not answer any more."""
         pidfd = self._joined.pidfd.fd
         has_died = liveness.how_it_ended(pidfd) is liveness.How.DIED
@@ -138,7 +138,7 @@ class Connection:
                 "tensors, because another transfer has failed. Get them again"
             )
         if has_died:
-            return _ended(self.holder)
+            return _ended_error(self.holder)
         goes_on = ", though that process goes on: its log may say why" if pidfd >= 0 else ""
         return Transfer(
             f"the connection to {self.holder.label}, which holds the tensors, was closed{goes_on}. "
@@ -181,7 +181,7 @@ class Connection:
         with self.lock:
             self._send(make(next(_numbers)))
             if not self._waiter.wait(timeout_s):
-                raise self.gone()
+                raise self.gone_error()
             with self.next() as received:
                 if not isinstance(received.message, Observed):
                     raise Transfer(f"{self.holder.label} gave an answer that was not expected")
@@ -211,15 +211,15 @@ class Connection:
         """
         try:
             if not self._waiter.wait():
-                raise self.gone()
+                raise self.gone_error()
             received = sockets.receive(self._joined.connection, 1)
         except (OSError, ValueError) as error:
             if isinstance(error, RcgError):
                 raise
-            raise self.gone() from error
+            raise self.gone_error() from error
         if received.message is None:
             received.close()
-            raise self.gone()
+            raise self.gone_error()
         return received
 
     def last_word(self, number: int) -> str:
@@ -233,7 +233,7 @@ class Connection:
         """
         try:
             if not self._waiter.wait(_ENDING_S):
-                raise self.gone()
+                raise self.gone_error()
         except TimeoutError:
             return ""
         with self.next() as received:
@@ -248,9 +248,9 @@ class Connection:
         except BlockingIOError:
             raise
         except OSError as error:
-            raise self.gone() from error
+            raise self.gone_error() from error
 
-    def asked(
+    def ask(
         self,
         make: Callable[[int], Message],
         answer: type[_A],
@@ -276,7 +276,7 @@ class Connection:
             self._send(make(number), body)
             while True:
                 if not self._waiter.wait(deadline.remaining_s()):
-                    raise self.gone()
+                    raise self.gone_error()
                 with self.next() as received:
                     found = received.message
                     if not isinstance(found, answer):
@@ -351,7 +351,7 @@ def ask_all(
     return answers, deaths
 
 
-def _ended(holder: Holder) -> Exception:
+def _ended_error(holder: Holder) -> Exception:
     """Return the error for a process that does not exist here."""
     here = cluster.node_id() if cluster.is_connected() else holder.node
     if here != holder.node:

@@ -19,7 +19,7 @@ from rcg.errors import RcgError, TensorMismatch, Transfer, UnpicklableError
 from rcg.log import Log
 from rcg.rdt.connection import Connection, Lost, Watch
 from rcg.rdt.envelope import Envelope, put_objects, size_of, take_objects
-from rcg.rdt.parts import device_of, lost_in
+from rcg.rdt.parts import device_of, find_lost
 from rcg.rdt.pull import Connections, Wanted, at_each_holder
 from rcg.rdt.transports import Transport
 from rcg.threads import start_thread
@@ -95,7 +95,7 @@ class Objects:
             if "meta" == device_of(each) != self.devices[at]:
                 text = f"{brought} {form} without numbers (on meta) in place {at}"
                 raise TensorMismatch(text, expected=self.devices[at], found="meta")
-            lost = lost_in(each, [each])
+            lost = find_lost(each, [each])
             if lost:
                 raise TensorMismatch(f"{brought} in place {at} what is no value: {lost}")
 
@@ -172,7 +172,7 @@ def take_apart_objects(
     data, objects, references = take_objects(value, kind)
     if not objects:
         return None
-    lost = lost_in(value, objects)
+    lost = find_lost(value, objects)
     if lost:
         raise UnpicklableError(f"{where} cannot be kept: {lost}")
     devices = tuple(map(device_of, objects))
@@ -286,7 +286,7 @@ class _Attempt:
         try:
             if self._errors:
                 raise self._errors.pop()
-            objects = list(self._fetched() if self.is_one_sided else self._received())
+            objects = list(self._fetch() if self.is_one_sided else self._receive())
             self._contents.check(objects)
             return objects
         except RcgError:
@@ -301,25 +301,25 @@ class _Attempt:
             self._errors.append(problem)
         raise self._errors.pop()
 
-    def _fetched(self) -> Any:
+    def _fetch(self) -> Any:
         wait = getattr(self._manager, "wait_fetch_complete", None)
         return self._request if wait is None else self._run(lambda: wait(self._request))
 
-    def _received(self) -> Any:
+    def _receive(self) -> Any:
         while True:
             connection = self._connection = self._connections.to(self._holder)
             with connection.lock:
                 # Closed because another transfer has failed; or the actor runs again.
                 if not connection.has_ended:
                     try:
-                        return self._received_by(connection)
+                        return self._receive_by(connection)
                     except BaseException:
                         # Before anybody else has the lock: what comes on it now is not known.
                         self._connections.drop(connection)
                         raise
             self._connections.drop(connection)
 
-    def _received_by(self, connection: Connection) -> Any:
+    def _receive_by(self, connection: Connection) -> Any:
         self._number = connection.ask_to_send(self._key, cluster.dumps(self._communicator))
         with connection.next() as received:
             self.times.append(time.monotonic_ns())
@@ -344,7 +344,7 @@ class _Attempt:
                 break
             except Lost as lost:
                 if not lost.has_spoken:
-                    raise connection.gone() from None
+                    raise connection.gone_error() from None
             with connection.next() as received:
                 self._check_answer(received.message, TensorsHere)
             is_sent = True
@@ -371,7 +371,7 @@ class _Attempt:
                     return running.result(self._connection.watch(may_speak=True))
                 except Lost:
                     if not self._connection.is_closed:
-                        raise self._connection.gone() from None
+                        raise self._connection.gone_error() from None
                 self._connection = self._connections.to(self._holder)  # the old one is not of use
         except BaseException:
             _abort(self._manager, self._key, self._communicator)

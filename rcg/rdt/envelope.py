@@ -151,7 +151,7 @@ class Parts:
 
     def __reduce__(self) -> tuple[Any, ...]:
         data, buffers, writable = self.skeleton
-        plain = bytes(data), [_copied(each) for each in buffers], writable
+        plain = bytes(data), [_copy(each) for each in buffers], writable
         return _parts, (plain, tuple(self.table), self.references)
 
 
@@ -188,7 +188,7 @@ def _parts(skeleton: tuple[Any, ...], table: tuple[Any, ...], references: Sequen
     return Parts(Skeleton(*skeleton), Table(*table), references)
 
 
-def _copied(buffer: Any) -> bytes:
+def _copy(buffer: Any) -> bytes:
     return bytes(buffer.raw()) if hasattr(buffer, "raw") else bytes(memoryview(buffer))
 
 
@@ -237,7 +237,7 @@ class Envelope:
         # What is nested costs Ray's pickler most: for each object it asks several functions.
         contents = self.contents
         packed = tuple(contents.table) if type(contents) is Whole else contents
-        return _arrived, (self.key, tuple(self.holder), self.transport, packed)
+        return _load, (self.key, tuple(self.holder), self.transport, packed)
 
     def __repr__(self) -> str:
         sizes = self.contents.sizes
@@ -284,7 +284,7 @@ class closed:  # noqa: N801 - used as a function
         _is_closed.reset(self._token)
 
 
-def _arrived(key: str, holder: tuple[str, ...], transport: str, packed: Any) -> Any:
+def _load(key: str, holder: tuple[str, ...], transport: str, packed: Any) -> Any:
     contents = Whole(LoneTable(*packed)) if type(packed) is tuple else packed
     envelope = Envelope(key, Holder(*holder), transport, contents)
     is_closed = _is_closed.get()

@@ -112,7 +112,7 @@ class Pair:
             first = payloads[run[0]]
             with self._turn() as communicator:
                 check()
-                whole = first if len(run) == 1 else _joined([payloads[at] for at in run])
+                whole = first if len(run) == 1 else _join([payloads[at] for at in run])
                 communicator.send([whole], _PULLER)
 
     def recv(
@@ -130,7 +130,7 @@ class Pair:
 
         payloads: list[Any] = []
         for run in _runs(sizes):
-            ends = list(itertools.accumulate(_padded(sizes[at]) for at in run))
+            ends = list(itertools.accumulate(_pad(sizes[at]) for at in run))
             size = sizes[run[0]] if len(run) == 1 else ends[-1]
             target = into[run[0]] if into is not None and len(run) == 1 else None
             is_users = target is not None and target.device.type == device
@@ -169,7 +169,7 @@ class Pair:
         """Use the communicator, which is opened if need be; the other threads wait."""
         try:
             with self._using:
-                yield self._opened()
+                yield self._open()
         finally:
             if self._aborted:
                 self._close()
@@ -188,7 +188,7 @@ class Pair:
             except Exception:  # noqa: BLE001 - it may be the user's
                 _log.exception("rcg: a communicator of %s cannot be closed", self._backend)
 
-    def _opened(self) -> Communicator:
+    def _open(self) -> Communicator:
         if self._aborted:
             raise GroupAborted(self._aborted)
         if self._communicator is None:
@@ -369,16 +369,16 @@ def _runs(sizes: Sequence[int]) -> list[list[int]]:
         if each > _SMALL_BYTES:
             runs.append([at])
             size = 0
-        elif size and size + _padded(each) <= PIECE_BYTES:
+        elif size and size + _pad(each) <= PIECE_BYTES:
             runs[-1].append(at)
-            size += _padded(each)
+            size += _pad(each)
         else:
             runs.append([at])
-            size = _padded(each)
+            size = _pad(each)
     return runs
 
 
-def _padded(size: int) -> int:
+def _pad(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -390,7 +390,7 @@ def fill(into: Sequence[Any], payloads: Sequence[Any]) -> list[Any]:
     return list(into)
 
 
-def _joined(payloads: Sequence[Any]) -> Any:
+def _join(payloads: Sequence[Any]) -> Any:
     """Return tensors of uint8 one after another, each at an aligned place."""
     import torch
 

@@ -4,7 +4,7 @@
 A value belongs to the process that called the method, or put it: Ray counts there who holds a
 reference to it, anywhere in the cluster. Ray has no call-back for the end of a reference, but it
 says whether an object exists: ``ray.wait([ray.ObjectRef(id)], timeout=0, fetch_local=False)``,
-1,000 ids in a millisecond (FACTS). So a thread asks, often while something changes and rarely while
+1,000 ids in a millisecond. So a thread asks, often while something changes and rarely while
 nothing does, and tells the holder of the tensors: that this process keeps them, and when nobody
 needs them any more. The connection that tells it ends with this process, and so does all that it
 kept.
@@ -34,7 +34,7 @@ from rcg.log import Log
 from rcg.rdt.envelope import Holder, closed
 from rcg.rdt.store import Store
 from rcg.runtime.heap import IDLE_S, LARGE_BYTES, MUCH_BYTES, give_back_heap
-from rcg.runtime.sleepers import emptied
+from rcg.runtime.sleepers import take_all
 from rcg.threads import start_thread
 
 _log = Log()
@@ -165,7 +165,7 @@ class Keeper:
         self._new_calls.append(_Call(taken, results, what))
         self.look()
 
-    def cancelled(self, ref: Any) -> None:
+    def note_cancelled(self, ref: Any) -> None:
         """Note that the call which makes a value was cancelled.
 
         If it runs all the same, Ray keeps the failure that it has put in the value's place for
@@ -174,7 +174,7 @@ class Keeper:
         self._cancelled.append(ref.binary())
         self.look()
 
-    def kept(self) -> list[Kept]:
+    def entries(self) -> list[Kept]:
         """Return what is looked after."""
         new = [kept for _, kept in list(self._new)]
         found = {kept.id: kept for kept in (*list(self._kept.values()), *new)}
@@ -190,7 +190,7 @@ class Keeper:
                 found.setdefault(ref.binary(), []).append(call.what())
         return found
 
-    def freed(self, size: int) -> None:
+    def note_freed(self, size: int) -> None:
         """Note that memory of tensors is freed: some may be given back to the system.
 
         Args:
@@ -293,8 +293,8 @@ class Keeper:
         Its references stay until there is another session: Ray ends a process that drops one
         while it leaves.
         """
-        self._kept.update(emptied(self._new))
-        self._stale += [*self._kept.values(), *self._calls, *emptied(self._new_calls)]
+        self._kept.update(take_all(self._new))
+        self._stale += [*self._kept.values(), *self._calls, *take_all(self._new_calls)]
         self._send_news(self._kept.values(), is_kept=False)
         self._kept.clear()
         self._calls.clear()
@@ -305,10 +305,10 @@ class Keeper:
         if ended:  # an actor may run again, and make the values of calls that are tried again
             for kept in self._kept.values():
                 kept.is_known = kept.is_known and kept.holder.address not in ended
-        new = list(emptied(self._new))
+        new = list(take_all(self._new))
         self._kept.update(new)
-        self._calls += emptied(self._new_calls)
-        for key in emptied(self._cancelled):
+        self._calls += take_all(self._new_calls)
+        for key in take_all(self._cancelled):
             if key in self._kept:
                 self._kept[key].is_cancelled = True
         self._send_news([each for each in self._kept.values() if not each.is_known], is_kept=True)

@@ -132,15 +132,15 @@ def construct(
     let_methods_open()
     start_actor(name, secret)
     named = {key: _open_deferred(each) for key, each in kwargs.items()}
-    called(function, actor, tuple(map(_open_deferred, args)), named)
+    call(function, actor, tuple(map(_open_deferred, args)), named)
 
 
 def _open_deferred(value: Any) -> Any:
-    return value.opened() if type(value) is Deferred else value
+    return value.open() if type(value) is Deferred else value
 
 
 @left_out_by_ray
-def called(
+def call(
     function: Callable[..., Any],
     actor: Any,
     args: tuple[Any, ...],
@@ -169,7 +169,7 @@ def called(
 
 
 @left_out_by_ray
-async def awaited(
+async def call_async(
     function: Callable[..., Any],
     actor: Any,
     args: tuple[Any, ...],
@@ -177,7 +177,7 @@ async def awaited(
     targets: Targets,
     request: object,
 ) -> Any:
-    """As ``called``, of a coroutine."""
+    """As ``call``, of a coroutine."""
     running = _running(args, kwargs)
     args, kwargs = await open_arguments_later(args, kwargs, actor, targets)
     with running, closed(False):
@@ -227,7 +227,7 @@ def open_arguments(
     """
     if not _has_envelope(args, kwargs):
         return args, kwargs
-    return _opened(args, kwargs, actor, targets)
+    return _open(args, kwargs, actor, targets)
 
 
 async def open_arguments_later(
@@ -237,7 +237,7 @@ async def open_arguments_later(
     if not _has_envelope(args, kwargs):
         return args, kwargs
     key = holders_of([*args, *kwargs.values()])
-    future = submit(key, lambda: _opened(args, kwargs, actor, targets))
+    future = submit(key, lambda: _open(args, kwargs, actor, targets))
     return await asyncio.wrap_future(future)
 
 
@@ -288,7 +288,7 @@ def _running(args: tuple[Any, ...], kwargs: Named) -> AbstractContextManager[Non
     return taking(frozenset(own)) if own else _NO_CONTEXT
 
 
-def _opened(args: tuple[Any, ...], kwargs: Named, actor: Any, targets: Targets) -> Arguments:
+def _open(args: tuple[Any, ...], kwargs: Named, actor: Any, targets: Targets) -> Arguments:
     if targets:
         named: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         received = {

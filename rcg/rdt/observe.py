@@ -152,7 +152,7 @@ def report_tensors() -> TensorsReport | None:
     ours = existing()
     if ours is None:
         return None
-    kept = ours.keeper.kept()
+    kept = ours.keeper.entries()
     holders = {each.holder.key: each.holder for each in kept}
     answers, deaths = _ask(ours, holders.values())
     waiters = ours.keeper.waiters()

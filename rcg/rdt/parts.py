@@ -33,11 +33,11 @@ def place_of(value: Any, is_wanted: Callable[[Any], bool]) -> str:
     """
     for part, way in _parts_of(value):
         if is_wanted(part):
-            return "value" + _written(way)
+            return "value" + _path_text(way)
     return ""
 
 
-def lost_in(value: Any, things: Iterable[Any]) -> str:
+def find_lost(value: Any, things: Iterable[Any]) -> str:
     """Return which tensor of a value has not all of its memory, and why; "" if all have.
 
     Args:
@@ -95,7 +95,7 @@ def _parts_of(value: Any) -> Iterator[tuple[Any, _Way]]:
             ahead.extend((each, (way, ".{}", name)) for name, each in attributes.items())
 
 
-def _written(way: _Way) -> str:
+def _path_text(way: _Way) -> str:
     steps: list[str] = []
     while way:
         way, form, key = way

@@ -70,11 +70,11 @@ class Here:
     def __init__(self, actor: str, secret: str, label: str) -> None:
         key = key_of(actor) if actor else _PREFIX + secrets.token_hex(8)
         self.pid = os.getpid()
-        self.store = Store(key, self._freed)
+        self.store = Store(key, self._note_freed)
         self.groups = MemberGroups(key, _open_store)
         # What this process got, the newest: for profiles.
         self.got: deque[Got] = deque(maxlen=_MOST_GOT)
-        self.connections = Connections(key, self.groups, self.got, took=self._freed)
+        self.connections = Connections(key, self.groups, self.got, took=self._note_freed)
         # Its own, because what is pulled may take long.
         self.news = Connections(key, self.groups, self.got, _NEWS_TIMEOUT_S)
         self.keeper = Keeper(self.store, key, self.news)
@@ -101,8 +101,8 @@ class Here:
         atexit.register(self.connections.close)
         atexit.register(self.news.close)
 
-    def _freed(self, size: int) -> None:
-        self.keeper.freed(size)
+    def _note_freed(self, size: int) -> None:
+        self.keeper.note_freed(size)
 
     def note_peer(self, actor: str, handle: Any) -> Holder:
         """Note an actor that makes or takes tensors in a call of this process; the newest stay.

@@ -376,10 +376,10 @@ def for_each(error: Exception, count: int) -> list[Exception]:
         count: How many results there are.
     """
     without_frames(error)
-    return [error if not number else _copied(error) for number in range(count)]
+    return [error if not number else _copy(error) for number in range(count)]
 
 
-def _copied(error: Exception) -> Exception:
+def _copy(error: Exception) -> Exception:
     found: Exception | None = shielded(copy.copy, error, otherwise=None)
     if found is None or type(found) is not type(error) or found is error:
         found = Transfer(describe_error(error))

@@ -125,9 +125,9 @@ class TensorRef:
 
     def was_cancelled(self) -> None:
         """Note that the call which makes the value was cancelled."""
-        here().keeper.cancelled(self._inner)
+        here().keeper.note_cancelled(self._inner)
 
-    def passed_to(self, actor: str) -> None:
+    def note_passed_to(self, actor: str) -> None:
         """Note that it is passed to an actor; warns once where that is dangerous."""
         self._takers.add(actor)
         if self._has_warned or self._maker not in self._takers or len(self._takers) < 2:
@@ -173,11 +173,11 @@ class _Arriving(NamedTuple):
         return (
             self.asked_with == asked_with
             and type(self.targets) is type(targets)
-            and list(map(id, _listed(self.targets))) == list(map(id, _listed(targets)))
+            and list(map(id, _list_of(self.targets))) == list(map(id, _list_of(targets)))
         )
 
 
-def _listed(targets: Any) -> Sequence[Any]:
+def _list_of(targets: Any) -> Sequence[Any]:
     return targets if isinstance(targets, list | tuple) else [targets]
 
 
@@ -186,7 +186,7 @@ class Deferred(NamedTuple):
 
     ref: TensorRef
 
-    def opened(self) -> Any:
+    def open(self) -> Any:
         """Return the value, by a transport that works here."""
         with closed(True):
             made = cluster.get(self.ref.inner)
@@ -247,7 +247,7 @@ def _get_values(
     with closed(True):
         found = cluster.get([each.inner for each in refs], timeout_s=deadline.remaining_s())
 
-    def opened() -> list[Any]:
+    def open_found() -> list[Any]:
         if out is None:
             return open_all(found, transport)
         return [open_into(found[0], transport, targets)]
@@ -255,11 +255,11 @@ def _get_values(
     remaining_s = deadline.remaining_s()
     first = refs[0]
     if (remaining_s is None and first._arriving is None) or _are_all_here(found):
-        return opened()
+        return open_found()
     asked_with = tuple(each.inner for each in refs[1:]), transport
     arriving, first._arriving = first._arriving, None
     if arriving is None or not arriving.is_for(asked_with, targets):
-        arriving = _Arriving(asked_with, targets, submit(holders_of(found), opened))
+        arriving = _Arriving(asked_with, targets, submit(holders_of(found), open_found))
     futures.wait([arriving.values], remaining_s)
     if not arriving.values.done():
         first._arriving = arriving

@@ -132,14 +132,14 @@ class Service:
     def look(self) -> None:
         """Do nothing."""
 
-    def lost(self, peer: Peer, ending: Ending) -> None:
+    def on_lost(self, peer: Peer, ending: Ending) -> None:
         """Forget a rank of a group that has met the others."""
-        self._meetings.lost(peer)
+        self._meetings.forget(peer)
 
     def fail(self, why: str) -> None:
         """Nothing can be done about it: the processes that pull see that the connection ended."""
 
-    def released(self) -> None:
+    def on_released(self) -> None:
         """Do nothing."""
 
     def _open(self, peer: Peer, message: UseTensors) -> bool:
@@ -232,7 +232,7 @@ class Service:
         entry = self._find(connection, message)
         if entry is None:
             return
-        self._store.pulled(entry)
+        self._store.note_pulled(entry)
         entry.pullers.append(puller)
         try:
             if message.group and not _is_small(entry):
@@ -276,7 +276,7 @@ class Service:
             return
         sockets.send(connection, TensorsComing(number=message.number))
         watch = Watch(connection, pidfd)
-        self._store.pulled(entry)
+        self._store.note_pulled(entry)
         entry.pullers.append(puller)
         check = entry.checking()
         try:

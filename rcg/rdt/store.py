@@ -31,7 +31,7 @@ from rcg.errors import Transfer
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.rdt.envelope import Contents
-from rcg.rdt.parts import lost_in, tensors_in
+from rcg.rdt.parts import find_lost, tensors_in
 
 _UNKEPT_S: Final = 120.0
 _MOST_LOOKED_AT: Final = 64
@@ -53,7 +53,7 @@ class Versions:
         self._tensors = [(each, count) for each in found if (count := _count(each)) is not None]
         self.has_warned = False
 
-    def written(self) -> Any:
+    def find_written(self) -> Any:
         """Return a tensor that was written to since; None if there is none, or it was warned of."""
         if self.has_warned:
             return None
@@ -145,7 +145,7 @@ class Entry:
 
         An actor may free, or resize, the storage of a tensor that it has returned.
         """
-        lost = lost_in(self.value, self.payloads)
+        lost = find_lost(self.value, self.payloads)
         return f"{self.name}: {lost}. {_BEFORE}" if lost else ""
 
     def checking(self) -> Callable[[], None]:
@@ -331,13 +331,13 @@ class Store:
         """
         with contextlib.suppress(RuntimeError):  # another thread added one, or freed one
             for entry in itertools.islice(reversed(self._entries.values()), _MOST_LOOKED_AT):
-                tensor = entry.versions.written()
+                tensor = entry.versions.find_written()
                 if tensor is not None:
                     warn_of_write(tensor, entry.name, writer)
 
-    def pulled(self, entry: Entry) -> None:
+    def note_pulled(self, entry: Entry) -> None:
         """Note that somebody pulls an object: before it has it, so that it finds it counted."""
-        tensor = entry.versions.written()
+        tensor = entry.versions.find_written()
         if tensor is not None:
             warn_of_write(tensor, entry.name, None)
         with self._changed:

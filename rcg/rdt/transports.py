@@ -258,7 +258,7 @@ class Transport:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.manager is None:
             return find_transport, (self.name,)
-        return _arrived, (self.name, self.devices, self.manager, self.data_type)
+        return _load, (self.name, self.devices, self.manager, self.data_type)
 
 
 _found: Final = {OBJECT_STORE: Transport(OBJECT_STORE, None, needs_group=False)}
@@ -334,7 +334,7 @@ def register_tensor_transport(
     is_same = earlier is not None and _origin(earlier.manager) == _origin(cls)
     if not is_same and (earlier or plain in communicator_names() or plain in _RESERVED):
         raise ValueError(f"Transport {name.upper()} already registered.")
-    _arrived(plain, frozenset(devices), cls, data_type)
+    _load(plain, frozenset(devices), cls, data_type)
 
 
 class WithTransport:
@@ -369,9 +369,7 @@ def with_transport(text: str) -> str | WithTransport:
     return text if found is None or found.manager is None else WithTransport(text, found)
 
 
-def _arrived(
-    name: str, devices: frozenset[str], manager: type, data_type: type | None
-) -> Transport:
+def _load(name: str, devices: frozenset[str], manager: type, data_type: type | None) -> Transport:
     made = Transport(name, devices, needs_group=False, manager=manager, data_type=data_type)
     if _found.get(name) != made:
         _found[name] = made

@@ -109,7 +109,7 @@ def open_all(values: Sequence[Any], transport: str | None = None) -> list[Any]:
         if each.holder.key == ours.holder.key:
             found[each.key] = _share_tensors(_entry_of(ours, each))
         else:
-            wanted[each.key] = _wanted(ours, each, transport)
+            wanted[each.key] = _question(ours, each, transport)
     pulled = _pull(ours, [*wanted.values()]) if wanted else {}
     problems = [each for each in pulled.values() if isinstance(each, Exception)]
     if problems:
@@ -158,7 +158,7 @@ def open_into(envelope: Any, transport: str | None, out: Any, name: str = "out")
     if own is not None:
         payloads = fill(into, own)
     else:
-        pulled = _pull(ours, [_wanted(ours, envelope, transport, into)])
+        pulled = _pull(ours, [_question(ours, envelope, transport, into)])
         problems = [each for each in pulled.values() if isinstance(each, Exception)]
         if problems:
             pulled.clear()
@@ -185,7 +185,7 @@ def _pull(ours: Here, wanted: Sequence[Wanted]) -> dict[str, Any]:
     return found
 
 
-def _wanted(
+def _question(
     ours: Here, envelope: Envelope, asked: str | None, into: Sequence[Any] | None = None
 ) -> Wanted:
     """Return the question for the tensors of an envelope; raises as ``open_all``."""

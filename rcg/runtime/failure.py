@@ -71,7 +71,7 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
 
     def look() -> None:
         text, described = format_error(error, trace), describe_error(error)
-        cause = shielded(_pickled, error, otherwise=None)
+        cause = shielded(_pickle, error, otherwise=None)
         reports.append(_FailureReport(origin, method, execution, text, cause, described))
 
     reports: list[_FailureReport] = []
@@ -88,7 +88,7 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
     return Failure(pickle.dumps(reports[0], 5))
 
 
-def _pickled(error: BaseException) -> bytes:
+def _pickle(error: BaseException) -> bytes:
     data = cluster.dumps(error)
     cluster.loads(data)  # a constructor that needs arguments fails only here
     return data
@@ -150,7 +150,7 @@ def to_exception(failure: Failure) -> BaseException:
         # IPython asks for this. It shows only the traceback of the actor, because the frames that
         # passed the exception on do not help.
         raised._render_traceback_ = partial(
-            _rendered,
+            _render,
             f"{report.origin.label}.{report.method}",
             report.execution,
             report.traceback_text,
@@ -222,7 +222,7 @@ def error_of_unpickling(error: BaseException, decode: Callable[[], object]) -> E
         del error  # its traceback has this frame
 
 
-def _rendered(method: str, execution: int, traceback_text: str) -> list[str]:
+def _render(method: str, execution: int, traceback_text: str) -> list[str]:
     """Return the lines that IPython shows in place of the local traceback."""
     lines = [f"in the actor's method {method}, execution {execution}:", traceback_text.rstrip()]
     trace = sys.last_traceback if hasattr(sys, "last_traceback") else None

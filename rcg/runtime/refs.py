@@ -16,7 +16,7 @@ from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.failure import to_exception
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
-from rcg.runtime.sleepers import emptied
+from rcg.runtime.sleepers import take_all
 from rcg.serialization import Failure
 
 # A get of several refs waits this long for one before it looks whether another has failed.
@@ -341,7 +341,7 @@ def take_arrived(dropped: deque[int], arrived: int) -> Iterator[int]:
         dropped: Executions whose refs went away unread. Those still to come stay in it.
         arrived: How many executions have arrived; they do so in order.
     """
-    for execution in emptied(dropped):
+    for execution in take_all(dropped):
         if execution < arrived:
             yield execution
         else:

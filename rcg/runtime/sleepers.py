@@ -57,7 +57,7 @@ class Sleepers:
             any(map(_RELEASE, map(deque.popleft, repeat(waiters, len(waiters)))))
 
 
-def emptied(queue: deque[Any] | None) -> Iterator[Any]:
+def take_all(queue: deque[Any] | None) -> Iterator[Any]:
     """Remove and yield the present items of a queue; several threads may do so at the same time."""
     for _ in range(len(queue or ())):
         try:

@@ -25,7 +25,7 @@ target_device: Final[ContextVar[str | None]] = ContextVar("rcg_device", default=
 """The type of the device to which tensors go that are unpickled; None: where each belongs."""
 
 
-def delivered(tensor: Any, origin: str = "cpu") -> Any:
+def deliver(tensor: Any, origin: str = "cpu") -> Any:
     """Return a tensor that was unpickled, on the device where it belongs; see ``moved_to``.
 
     Args:

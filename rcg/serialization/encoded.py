@@ -51,7 +51,7 @@ def size_of(encoded: Encoded) -> int:
     return len(data) + sum(memoryview(buffer).nbytes for buffer in buffers or ())
 
 
-def encoded_failure(failure: Failure) -> Encoded:
+def encode_failure(failure: Failure) -> Encoded:
     """Return a failure as it travels in place of a value."""
     return KIND_FAILURE, failure.data, None, 0
 

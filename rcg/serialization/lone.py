@@ -95,7 +95,7 @@ def lone_array(array: Any) -> Encoded | None:
     if not is_plain_array(array):
         return None
     args = array.dtype.char, array.shape
-    pickled = _pickled(rebuild_numbers, not array.flags.writeable, args)
+    pickled = _pickle(rebuild_numbers, not array.flags.writeable, args)
     return KIND_PICKLE, pickled, [pickle.PickleBuffer(array)], 0
 
 
@@ -109,7 +109,7 @@ def lone_tensor(tensor: Any, dtypes: dict[Any, str]) -> Encoded | None:
     if not tensor.is_cpu or tensor.requires_grad or tensor.__dict__ or not is_whole(tensor):
         return None
     name, shape = dtypes[tensor.dtype], tuple(tensor.shape)
-    pickled = _pickled(rebuild_tensor, False, (name, shape, False))
+    pickled = _pickle(rebuild_tensor, False, (name, shape, False))
     return KIND_PICKLE, pickled, [bytes_of_whole(tensor, name, shape)], 1
 
 
@@ -133,13 +133,13 @@ def _note(data: bytes, value: Any) -> None:
     args: tuple[Any, ...]
     if type(value) is np.ndarray and is_plain_array(value):
         args = value.dtype.char, value.shape
-        if data == _pickled(rebuild_numbers, False, args):
+        if data == _pickle(rebuild_numbers, False, args):
             _calls[data] = rebuild_numbers, args
-        elif data == _pickled(rebuild_numbers, True, args):
+        elif data == _pickle(rebuild_numbers, True, args):
             _calls[data] = _rebuild_read_only, args
     elif type(value) is tensor_type():
         args = str(value.dtype).removeprefix("torch."), tuple(value.shape), False
-        if data == _pickled(rebuild_tensor, False, args):
+        if data == _pickle(rebuild_tensor, False, args):
             _calls[data] = rebuild_tensor, args
 
 
@@ -160,7 +160,7 @@ class _Call:
 
 
 @functools.lru_cache(_MOST)
-def _pickled(function: Callable[..., Any], is_read_only: bool, args: tuple[Any, ...]) -> bytes:
+def _pickle(function: Callable[..., Any], is_read_only: bool, args: tuple[Any, ...]) -> bytes:
     """Return the pickle of a call with a buffer that is out of band."""
     call = _Call(function, b"" if is_read_only else bytearray(), args)
     out_of_band: list[pickle.PickleBuffer] = []

@@ -11,7 +11,7 @@ The *table* tells the reader how large the payloads are, on what they arrive, an
 belong::
 
     >>> table = Table(places=(0, 2), sizes=(400, 64), devices=("cuda", "cpu"))
-    >>> Table.read(table.written())
+    >>> Table.read(table.to_bytes())
     (Table(places=(0, 2), sizes=(400, 64), devices=('cuda', 'cpu')), 56)
 
 A value that is exactly one tensor travels without a skeleton (``LoneTable``).
@@ -46,7 +46,7 @@ class Table(NamedTuple):
     sizes: tuple[int, ...]
     devices: tuple[str, ...]
 
-    def written(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the table as bytes that ``read`` reads.
 
         They are words: how many payloads there are, the places, the sizes, and how many bytes of
@@ -85,7 +85,7 @@ class LoneTable(NamedTuple):
     size: int
     device: str
 
-    def written(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the table as bytes that ``read`` reads."""
         return pickle.dumps(tuple(self), PROTOCOL)
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rcg.serialization.devices import delivered, device_of
+from rcg.serialization.devices import deliver, device_of
 from rcg.serialization.encoded import PROTOCOL
 
 Described = tuple[str, tuple[int, ...]]
@@ -366,7 +366,7 @@ def rebuild_tensor(
         tensor = buffer.view(kind) if is_tensor else torch.frombuffer(buffer, dtype=kind)
         if len(shape) != 1:
             tensor = tensor.view(shape)
-    return delivered(tensor.requires_grad_() if requires_grad else tensor, device)
+    return deliver(tensor.requires_grad_() if requires_grad else tensor, device)
 
 
 def _rebuild_slice(buffer: Any, base: Any, device: str = "cpu") -> tuple[Any, int]:
@@ -378,7 +378,7 @@ def _rebuild_slice(buffer: Any, base: Any, device: str = "cpu") -> tuple[Any, in
         raw = torch.frombuffer(buffer, dtype=torch.uint8)
     else:
         raw = torch.empty(0, dtype=torch.uint8, device="cpu")
-    return delivered(raw, device).untyped_storage(), int.from_bytes(base, "little")
+    return deliver(raw, device).untyped_storage(), int.from_bytes(base, "little")
 
 
 def _rebuild_view(

@@ -18,7 +18,7 @@ from typing import Final
 
 from rcg.errors import PlacementError
 from rcg.options import PORT_RANGE
-from rcg.wire.forks import closed_in_children
+from rcg.wire.forks import close_in_children
 
 _SCHEME: Final = "tcp://"
 _BACKLOG: Final = 128
@@ -133,7 +133,7 @@ def connect_tcp(address: TcpAddress, timeout_s: float) -> socket.socket:
         TimeoutError: There was no answer in time.
         OSError: There is no way there, or no descriptor left.
     """
-    connection = closed_in_children(socket.socket(_family_of(address.host), _KIND))
+    connection = close_in_children(socket.socket(_family_of(address.host), _KIND))
     try:
         connection.settimeout(timeout_s)
         connection.connect((address.host, address.port))

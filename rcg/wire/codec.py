@@ -82,7 +82,7 @@ def encode(message: Message) -> bytes:
         ValueError: A field has a value that its type does not allow.
     """
     kind = _by_class[type(message)]
-    found = _checked(kind, {name: getattr(message, name) for name in kind.checks})
+    found = _check_fields(kind, {name: getattr(message, name) for name in kind.checks})
     fields = [f', "{name}": {_text_of(value)}' for name, value in found.items()]
     return f'{{"type": "{kind.name}"{"".join(fields)}}}'.encode()
 
@@ -114,10 +114,10 @@ def decode(data: bytes) -> Message:
     if found.keys() != kind.checks.keys():
         expected = ", ".join(kind.checks) or "none"
         raise ValueError(f"the fields of a message {kind.name!r} must be: {expected}")
-    return kind.cls(**_checked(kind, found))
+    return kind.cls(**_check_fields(kind, found))
 
 
-def _checked(kind: _Kind, found: dict[str, Any]) -> dict[str, Any]:
+def _check_fields(kind: _Kind, found: dict[str, Any]) -> dict[str, Any]:
     """Return the fields as a message holds them."""
     name = ""
     try:

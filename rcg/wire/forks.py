@@ -23,7 +23,7 @@ _C = TypeVar("_C", bound=_Closable)
 _open: Final[weakref.WeakSet[_Closable]] = weakref.WeakSet()
 
 
-def closed_in_children(connection: _C) -> _C:
+def close_in_children(connection: _C) -> _C:
     """Have forked children close a connection; returns it."""
     _open.add(connection)
     return connection

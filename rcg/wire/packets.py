@@ -44,7 +44,7 @@ from typing import Any, Final
 from rcg.options import Deadline
 from rcg.threads import out_of_threads
 from rcg.wire import keepalive
-from rcg.wire.forks import closed_in_children
+from rcg.wire.forks import close_in_children
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """The most bytes of a message, of whatever socket."""
@@ -166,7 +166,7 @@ class PacketStream:
         with contextlib.suppress(OSError):  # no TCP
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address = address or peer_name(connection)
-        closed_in_children(self)
+        close_in_children(self)
 
     # --- as a socket
 
@@ -376,7 +376,7 @@ class PacketStream:
             TimeoutError: The time was up before the socket took anything of it.
             ConnectionError: The connection is over.
         """
-        self._send(_Packet(_MESSAGE, 0, _checked(data)), flags)
+        self._send(_Packet(_MESSAGE, 0, _check(data)), flags)
         return len(data)
 
     def sendmsg(
@@ -401,7 +401,7 @@ class PacketStream:
             ConnectionError: The connection is over, or the peer has not read for so long that some
                 MiB wait: then it counts as lost.
         """
-        packet = _Packet(_MESSAGE, 0, _checked(data))
+        packet = _Packet(_MESSAGE, 0, _check(data))
         queued = [each.left for each in self._queue.copy() if each.is_wanted]
         if sum(queued) > _MAX_QUEUED_BYTES:
             self._break()
@@ -674,7 +674,7 @@ class LargeBody:
                 raise OSError(errno.EIO, "a value is shorter than it was")
             self.stream._send(_Packet(_PIECE, self._number, piece), flags)
             self._at += len(piece)
-        self.stream._send(_Packet(_WITH_BODY, self._number, _checked(message)), flags)
+        self.stream._send(_Packet(_WITH_BODY, self._number, _check(message)), flags)
 
     def drop(self) -> None:
         """Tell the other side that the rest will not come."""
@@ -682,7 +682,7 @@ class LargeBody:
             self.stream._send(_Packet(_DROPPED, self._number, b""), socket.MSG_DONTWAIT)
 
 
-def _checked(data: bytes | bytearray) -> bytes | bytearray:
+def _check(data: bytes | bytearray) -> bytes | bytearray:
     if len(data) > MAX_MESSAGE_BYTES:
         raise OSError(errno.EMSGSIZE, f"a message has at most {MAX_MESSAGE_BYTES} bytes")
     return data

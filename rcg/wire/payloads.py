@@ -77,13 +77,13 @@ class PreparedPayloads:
             end += len(data)
             for buffer in buffers or ():
                 raw = pickle.PickleBuffer(buffer).raw()
-                end = _aligned(end)
+                end = _align(end)
                 row[3].append((end, raw.nbytes))
                 parts.append((end, raw))
                 end += raw.nbytes
             table.append(row)
         head = json.dumps(table).encode()
-        start = _aligned(len(head))
+        start = _align(len(head))
         size = start + end
         self._message = replace(message, size_bytes=size, table_bytes=len(head))
         self._size = size
@@ -126,7 +126,7 @@ class PreparedPayloads:
             if self._large is None or self._large.stream is not connection:
                 self._drop()
                 self._large = LargeBody(connection, self._memfd.fd, self._size)
-            self._large.send(sockets.packed(message), 0 if may_wait else socket.MSG_DONTWAIT)
+            self._large.send(sockets.pack_message(message), 0 if may_wait else socket.MSG_DONTWAIT)
             self._large = None
         else:
             sockets.send(connection, message, [self._memfd.fd], may_wait=may_wait)
@@ -206,7 +206,7 @@ def open_payloads(received: Received) -> list[Payload]:
         table = None
     if not isinstance(table, list):
         raise ValueError("the payload has no table")
-    start = _aligned(table_bytes)
+    start = _align(table_bytes)
     return [_payload(whole[start:], row) for row in table]
 
 
@@ -243,7 +243,7 @@ def send_buffers(
             _write_all(memfd.fd, each, at)
         check()
         if isinstance(connection, PacketStream):
-            LargeBody(connection, memfd.fd, size).send(sockets.packed(message))
+            LargeBody(connection, memfd.fd, size).send(sockets.pack_message(message))
         else:
             sockets.send(connection, message, [memfd.fd])
     finally:
@@ -292,7 +292,7 @@ def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
     """Return where parts of these sizes begin, and the size of all."""
     starts, end = [], 0
     for size in sizes:
-        starts.append(_aligned(end))
+        starts.append(_align(end))
         end = starts[-1] + size
     return starts, end
 
@@ -379,5 +379,5 @@ def _flags(flags: object, count: int) -> list[bool]:
     raise ValueError("the flags of the payload's buffers are not valid")
 
 
-def _aligned(offset: int) -> int:
+def _align(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT

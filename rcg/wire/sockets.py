@@ -96,7 +96,7 @@ def peer_name_of(connection: Connection) -> str:
     return f"process {peer_of(connection)[0]}"
 
 
-def packed(message: Message, body: bytes | bytearray | memoryview = b"") -> bytes:
+def pack_message(message: Message, body: bytes | bytearray | memoryview = b"") -> bytes:
     """Return a message, and bytes that go with it, as they are sent.
 
     Raises:
@@ -127,7 +127,7 @@ def send(
         OSError: The connection is over.
         ValueError: A field has a wrong value, or the connection takes no descriptors.
     """
-    data = packed(message, body)
+    data = pack_message(message, body)
     flags = 0 if may_wait else socket.MSG_DONTWAIT
     if fds:
         rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds)
@@ -224,7 +224,7 @@ class Received:
     @property
     def fds(self) -> Sequence[int]:
         """The descriptors that came with it, until it is closed."""
-        return tuple(self._owned())
+        return tuple(self._own_descriptors())
 
     def _take_from(self, connection: Connection, descriptors: int, may_wait: bool) -> None:
         space = socket.CMSG_LEN(descriptors * _DESCRIPTOR_BYTES) if descriptors else 0
@@ -239,12 +239,12 @@ class Received:
         data, ancillary, flags, _ = self._messages[0]
         if not ancillary:
             self._fds = []
-        if not data and not self._owned():
+        if not data and not self._own_descriptors():
             return
         if flags & _BYTES_LOST:
             raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
         if flags & _DESCRIPTORS_LOST:
-            if len(self._owned()) >= descriptors:
+            if len(self._own_descriptors()) >= descriptors:
                 raise ValueError("the message has more descriptors than any message may have")
             self.is_short = True
         head, _, self.body = data.partition(b"\0")
@@ -254,7 +254,7 @@ class Received:
                 self.lacks_memory = content is None
         self.message = decode(head)
 
-    def _owned(self) -> list[int]:
+    def _own_descriptors(self) -> list[int]:
         if self._fds is None:
             found = array.array("i")
             for _, ancillary, _, _ in self._messages:
@@ -266,7 +266,7 @@ class Received:
 
     def close(self) -> None:
         """Close the descriptors that came with it; idempotent."""
-        fds = self._owned()
+        fds = self._own_descriptors()
         if fds:
             close_all(fds)
 

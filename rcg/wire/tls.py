@@ -23,7 +23,7 @@ from rcg.errors import OutOfThreads, PlacementError
 from rcg.options import TlsFiles, tls_files
 from rcg.threads import start_owner
 from rcg.wire import keepalive
-from rcg.wire.forks import closed_in_children
+from rcg.wire.forks import close_in_children
 
 _PIECE_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 5.0  # between looks at a connection that takes nothing
@@ -54,7 +54,7 @@ def shake_hands(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSo
     return context.wrap_socket(connection)
 
 
-def secured(
+def secure(
     connection: socket.socket, context: ssl.SSLContext, peer_timeout_s: float
 ) -> socket.socket:
     """Return the local end of a connection over TLS; a thread serves its other end.
@@ -108,7 +108,7 @@ class _Pump:
         self._is_lifted = False  # the kernel's limit
         for each in (tls, local):
             each.setblocking(False)
-        closed_in_children(self)
+        close_in_children(self)
 
     def run(self) -> None:
         """Move bytes until both sides have ended, or one is gone."""

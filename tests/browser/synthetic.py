@@ -59,7 +59,7 @@ def trace_of(plan: Plan, executions: int, *, window: int = 8, seed: int = 5) -> 
         start, end = rows[:, 0], rows[:, 1]
         events = np.zeros(len(rows), EVENT)
         before = start if program.process == DRIVER else np.concatenate([[0.0], end[:-1]])
-        # What was predicted is stretched by up to a tenth of the work, within the op.
+        # Each predicted op gets longer by up to a tenth of its work.
         events["start_ns"], events["end_ns"] = before, end
         work = (end - start) * random.uniform(0.9, 1.0, len(rows))
         events["waited_ns"] = np.where(

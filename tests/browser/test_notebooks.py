@@ -46,7 +46,7 @@ _BLANK = """() => [...document.querySelectorAll(".rcg-card canvas")].filter((can
 }).length"""
 
 
-# What a reader does who tries things: all cells again, without having cleaned up.
+# A reader who tries things runs all cells again, without the clean-up.
 _AGAIN = """async () => {
   await jupyterapp.shell.currentWidget.context.ready;  // else what is loaded would come over it
   const {cells} = jupyterapp.shell.currentWidget.content.model.sharedModel;

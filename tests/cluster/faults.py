@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways and moments to die, and what a process holds of graphs while it lives.
+"""Ways and moments to die, and the resources that a process holds for graphs.
 
 A test gives a ``Mortal`` its ``Fate`` before it compiles: every loop that reaches the moment comes
 to a gate and stays there, until the test kills the actor (``slay``). So a death has its place in
@@ -128,7 +128,7 @@ class Living(Plain):
         return rcg.cluster.node_id()
 
     def settle(self, is_hosting=False) -> dict[str, Any]:
-        """Wait until no loop is left here; returns what the process still holds of graphs."""
+        """Wait until no loop is left here; return what the process still holds for graphs."""
         return settled(is_hosting=is_hosting)
 
 
@@ -210,14 +210,14 @@ class Victims:
 
 
 def does(graph: Any, label: str) -> list[Activity]:
-    """What the processes of this label do now, but for gates: they always wait for frames."""
+    """What the processes with this label do now, without gates, which always wait for frames."""
     session, gates = graph._engine.session, {gate.id for gate in graph.plan.gates}
     found = activities(session.views(patience_s=1.0), graph.plan)
     return [each for each in found if label in each.label and each.process not in gates]
 
 
 def until_driver_waits(graph: Any) -> None:
-    """Wait until somebody waits for a result of the graph."""
+    """Wait until a thread waits for a result of the graph."""
 
     def is_waiting() -> bool:
         found = [each.state for each in does(graph, DRIVER) if each.process == DRIVER]
@@ -239,13 +239,13 @@ def until_reading(graph: Any, label: str, execution: int) -> None:
 def until_seen(graph: Any, label: str, op: str) -> None:
     """Wait until the driver knows that a process of this label is in an op.
 
-    While the host of another node is stopped, the driver knows what that has told before.
+    While the host of another node is stopped, the driver has only its earlier reports.
     """
     until(lambda: any(op in each.op for each in does(graph, label)))
 
 
 def belongings() -> dict[str, Any]:
-    """What this process holds of graphs: threads, sockets, watched processes, memory.
+    """What this process holds for graphs: threads, sockets, watched processes, memory.
 
     ``connections`` are TCP sockets of the loopback device, of which Ray has none.
     """
@@ -321,8 +321,8 @@ def _kernel_threads() -> list[str]:
 def check_ended(actors: list[Any]) -> None:
     """The loops of actors have ended by themselves, and nothing of them is left.
 
-    An actor that hosts its node does so until the graph has ended on all nodes, and has been torn
-    down: its report is still wanted.
+    An actor that hosts its node does so until the graph has ended on all nodes and has been torn
+    down: the driver still needs its report.
     """
     is_hosting = is_spread()
     found = rcg.get([each.settle.remote(is_hosting) for each in actors])
@@ -330,7 +330,7 @@ def check_ended(actors: list[Any]) -> None:
 
 
 def heard_without(victim: Any, actors: list[Any]) -> list[Any]:
-    """The actors that hear of the end of a graph while the victim is stopped.
+    """The actors that hear of a graph's end while the victim is stopped.
 
     The members of another node hear it from its host, which may be the victim.
     """
@@ -341,10 +341,10 @@ def heard_without(victim: Any, actors: list[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def leaving_nothing(session: pytest.Session, survivors: list[Any]) -> Iterator[None]:
-    """What runs within leaves nothing of any graph in this process and in the survivors.
+    """The block leaves nothing of any graph in this process and in the survivors.
 
-    Where a test of the session failed meanwhile, only the next one is seen to: it gets survivors of
-    its own.
+    If a test of the session has failed meanwhile, nothing is checked, and the next test gets new
+    survivors.
     """
     before, failed = belongings(), session.testsfailed
     yield

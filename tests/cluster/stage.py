@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Gate:
-    """Closed when made; ``open`` lets everybody through, now and later.
+    """Closed at first; ``open`` lets all visitors through, now and later.
 
     Args:
         folder: A folder of its own.
@@ -49,17 +49,17 @@ class Gate:
 
     @property
     def paths(self) -> tuple[str, str]:
-        """What a program makes its own ``Passage`` from."""
+        """The arguments with which a program makes its own ``Passage``."""
         return self._lock, self._pipe
 
     def wait_for(self, visitors: int = 1) -> None:
-        """Block until so many more have come to the gate."""
+        """Block until this many more visitors have come to the gate."""
         for _ in range(visitors):
             assert select.select([self._came], [], [], GUARD_S)[0], "nobody comes"
             os.read(self._came, 1)
 
     def open(self) -> None:
-        """Let everybody through."""
+        """Let all visitors through."""
         fcntl.flock(self._held, fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -78,13 +78,13 @@ class Passage:
         return Passage, (self._lock, self._pipe)
 
     def announce(self) -> None:
-        """Say that somebody came."""
+        """Report a visitor."""
         pipe = os.open(self._pipe, os.O_WRONLY)
         os.write(pipe, b"x")
         os.close(pipe)
 
     def pass_through(self) -> None:
-        """Say that somebody came, and wait until the gate is open."""
+        """Report a visitor, and wait until the gate is open."""
         self.announce()
         lock = os.open(self._lock, os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -125,7 +125,7 @@ class Plain:
         self.calls.clear()
 
     def tell(self, *args, **kwargs):
-        """Who was called, and with what."""
+        """The name of the actor, and the arguments."""
         return self.name, args, kwargs
 
     @rcg.method(num_returns=2)
@@ -238,7 +238,7 @@ def mapped_by(segments: set[int]) -> list[int]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Look again and again until it holds; the test's guard ends it if it never does."""
+    """Wait until it is true; the test's guard ends the wait."""
     while not condition():
         os.sched_yield()
 
@@ -374,7 +374,7 @@ ray.init(address={address!r}, log_to_driver=False, logging_level="error")
         self.process.wait(GUARD_S)
 
     def finish(self, code: int = 0) -> str:
-        """Wait for a clean end without complaint; returns the rest of what it said."""
+        """Wait for an end without a traceback; return the remaining output."""
         rest, _ = self.process.communicate(timeout=GUARD_S)
         said = f"--- stdout\n{rest}\n--- stderr\n{self.stderr}"
         assert self.process.returncode == code, said

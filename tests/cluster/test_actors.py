@@ -111,7 +111,10 @@ def test_a_function_is_no_node():
     def triple(x):
         return 3 * x
 
-    with InputNode() as inp, pytest.raises(NotImplementedError, match="actor method nodes") as caught:
+    with (
+        InputNode() as inp,
+        pytest.raises(NotImplementedError, match="actor method nodes") as caught,
+    ):
         triple.bind(inp)
     assert isinstance(caught.value, UnsupportedNodeError)
     assert caught.value.node == "triple"

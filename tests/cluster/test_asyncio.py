@@ -98,7 +98,7 @@ def test_gather(echo):
 
 
 def test_awaiting_out_of_order(stages, gate):
-    """Those in front have not come when the last is asked for."""
+    """The earlier results are not there yet when the last one is awaited."""
     (actor,) = stages(1)
 
     async def main(graph):
@@ -371,7 +371,7 @@ def test_execute_async_waits_for_room_without_blocking_the_loop(stages, gate):
 
 
 def test_a_thousand_at_once(echo):
-    """Far more coroutines want in than there is room, and each gets its own result."""
+    """Far more coroutines execute than there is room for, and each gets its own result."""
 
     async def one(i):
         return await (await echo.execute_async(i))
@@ -392,7 +392,7 @@ def test_waiting_for_room_can_be_cancelled_and_submits_nothing(stages, gate):
         waiting = [asyncio.ensure_future(graph.execute_async(i)) for i in range(10, 14)]
         await came(gate)
         assert not any(task.done() for task in waiting)
-        for i in (0, 2):  # the one whose turn it is, and one behind it
+        for i in (0, 2):  # the next one to be submitted, and one behind it
             waiting[i].cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting[i]
@@ -421,7 +421,7 @@ def test_coroutines_execute_in_the_order_in_which_they_came(stages):
         run(main(graph))
 
 
-def test_execute_async_waits_for_room_no_longer_than_it_was_told(stages, gate):
+def test_execute_async_waits_for_room_no_longer_than_submit_timeout(stages, gate):
     (actor,) = stages(1)
 
     async def main(graph):
@@ -470,7 +470,7 @@ def compile_for_memory(actor, gate, **options):
 def test_the_loop_goes_on_while_execute_async_waits_for_an_execution_that_has_the_memory(
     gate,
 ):
-    """What is under way needs so much that the next one is not let in beside it.
+    """The executions in flight need so much that the next one is not admitted.
 
     It has the memory of the driver's node, which is all that admission looks at.
     """
@@ -487,7 +487,7 @@ def test_the_loop_goes_on_while_execute_async_waits_for_an_execution_that_has_th
 
 
 def test_the_loop_goes_on_while_execute_async_waits_beside_held_results(stages, gate):
-    """The next one is let in, because the last ones were small, and finds no memory."""
+    """The next one is admitted, because the last ones were small, and finds no memory."""
     (actor,) = stages(1)
 
     async def main(graph):
@@ -545,7 +545,7 @@ def test_the_cause_of_a_death_is_not_asked_for_on_the_loop(monkeypatch):
 
 
 def test_the_report_of_a_timeout_is_not_made_on_the_loop(stages, gate, monkeypatch):
-    """Live actors are asked for it where they are, which may take half a second."""
+    """The report asks the processes of live actors, which may take half a second."""
     (actor,) = stages(1)
     reporters = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing DAGs, and everything that can be written wrongly: which error, naming what and where."""
+"""Writing DAGs; for each mistake, which error it raises and what the error names."""
 
 from __future__ import annotations
 

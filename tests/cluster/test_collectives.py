@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 class Worker:
-    """Makes tensors that tell who made them."""
+    """Makes tensors whose numbers say which rank made them."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -251,7 +251,7 @@ def test_one_failed_rank_fails_the_execution_at_all_and_hangs_nobody(workers, ki
 
 
 @pytest.mark.parametrize("kind", sorted(set(EXPECTED) - {"broadcast"}))
-def test_shapes_that_differ_are_told_to_all_and_the_graph_goes_on(workers, kind):
+def test_shapes_that_differ_fail_at_every_rank_and_the_graph_goes_on(workers, kind):
     with rcg.compile(bind(workers[:3], kind, "longer")) as graph:
         for ref in graph.execute(6):
             with pytest.raises(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deaths beside the matrix: who else notices, what else must go on, and what is no death."""
+"""Deaths beside the matrix: which processes notice, what goes on, and what is no death."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def chain(victim, survivors, **options):
 
 
 def claimed_bytes(graph):
-    """What anybody holds of the driver's own blocks."""
+    """The bytes of the driver's own blocks that any process holds."""
     return graph._engine.session.node.memory().claimed_bytes
 
 
@@ -73,7 +73,7 @@ def raises_death(call):
 
 @pytest.mark.parametrize("use", ["teardown", "report", "statistics"])
 def test_who_hears_of_a_death_may_use_the_graph(victims, survivors, gate, use):
-    """On the thread that hears it, where a ``__del__`` may come as well."""
+    """On the thread that receives the news, where a ``__del__`` may run as well."""
     victim = victims.take()
     pid = rcg.get(victim.expect.remote(None))
     graph = chain(victim, survivors)
@@ -86,7 +86,7 @@ def test_who_hears_of_a_death_may_use_the_graph(victims, survivors, gate, use):
 
 @pytest.mark.parametrize("kind", ["kill -9", "exit"])
 def test_a_child_of_the_dead_does_not_hide_its_death(victims, survivors, gate, kind):
-    """It has inherited every socket and all memory, and does nothing for ever."""
+    """The child inherits every socket and all memory, and sleeps for ever."""
     victim = victims.take()
     pid = rcg.get(victim.expect.remote(Fate("method", kind, gate)))
     graph = chain(victim, survivors)
@@ -106,7 +106,7 @@ def test_a_child_of_the_dead_does_not_hide_its_death(victims, survivors, gate, k
 def test_a_death_is_noticed_where_processes_cannot_be_watched(
     victims, survivors, gate, monkeypatch
 ):
-    """On a kernel, or in a container, without pidfd: the end of the connection has to do."""
+    """Without pidfd the end of the connection reports the death, as in some containers."""
 
     def pidfd_open(pid, flags=0):
         raise OSError(errno.ENOSYS, "no such call")
@@ -187,7 +187,7 @@ def test_everybody_who_waits_learns_of_it(victims, survivors, gate):
 
 
 def test_a_death_ends_a_compile_that_waits_for_somebody_else(victims, survivors, gates):
-    """The dead one has done its part already; the other one may never answer."""
+    """The dead actor had answered already; the other one may never answer."""
     victim, slow = victims.take(), victims.take()
     at_read, at_start = gates(), gates()
     pid = rcg.get(victim.expect.remote(Fate("read", "kill -9", at_read)))
@@ -250,7 +250,7 @@ def test_the_bench_times_deaths_in_transfers(ray_session):
 
 
 def test_only_the_graphs_of_the_dead_end(victims, survivors, gates):
-    """One that is under way on the survivors meanwhile loses nothing."""
+    """A graph of the survivors that runs meanwhile loses nothing."""
     one, two = survivors
     victim, at_method, held = victims.take(), gates(), gates()
     with InputNode() as inp:
@@ -318,7 +318,7 @@ def test_two_die_at_the_same_moment(victims, survivors, gate, kind):
 
 
 def test_what_the_dead_had_not_read_or_still_held_goes_back_to_its_writer(survivors, gates):
-    """Of everyone who dies, not of the first alone: here of those that read from the driver."""
+    """For every actor that dies, not only the first; here they read from the driver."""
     both, moment = [near_driver(Victim).remote() for _ in range(2)], gates()
     pids = rcg.get([victim.expect.remote(Fate("next", "kill -9", moment)) for victim in both])
     with InputNode() as inp:
@@ -421,7 +421,7 @@ def detached(ray_session: None) -> Iterator[list[Any]]:
 
 
 def test_loops_end_with_a_driver_whose_child_lives_on(detached, driver, gate):
-    """The child has the driver's sockets; and one of the loops waits for an actor, not for it."""
+    """The child has the driver's sockets; one loop waits for an actor, not for the driver."""
     one, two = detached
     rcg.get([actor.expect.remote(None) for actor in detached])
     program = driver(DRIVER + LEAVES_A_CHILD, *gate.paths)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real graphs whose processes run out of file descriptors, or are sent some that nobody wants.
+"""Real graphs whose processes run out of file descriptors, or receive unwanted ones.
 
-How many descriptors are left is swept from none to enough, so that each one that is needed is the
-missing one once. Whatever happens is the graph, or the error that names the process and its limit.
+The number of descriptors that are left is swept from none to enough, so each needed one is the
+missing one once. Either the graph works, or the error names the process and its limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.peers import (
     enter,
     mutants,
     none_left,
-    told,
+    says_what_is_lacking,
     until,
     with_descriptors,
 )
@@ -48,7 +48,7 @@ def enough():
 
 @rcg.remote(num_cpus=0)
 class Poor(Plain):
-    """An actor that has few descriptors left when it is told to."""
+    """An actor that leaves itself few descriptors on request."""
 
     def become_poor(self, spare):
         """Keep so many; this returns before anything else needs one."""
@@ -66,14 +66,14 @@ class Poor(Plain):
         self.graph = graph
 
     def try_run(self, size):
-        """What became of so many bytes through another process's graph: their number, or the error.
+        """Send bytes through another process's graph; return how many came back, or the error.
 
         They are made here: Ray would need descriptors to pass them.
         """
         try:
             return len(rcg.get(self.graph.execute(bytes(size))))
         except OutOfDescriptors as error:
-            return told(error) and error
+            return says_what_is_lacking(error) and error
 
 
 def compile_chain(*actors, **options):
@@ -101,7 +101,7 @@ def outcome_of(call):
 DRIVER = """
 import gc, os
 from tests.cluster.stage import Stage
-from tests.peers import descriptors, none_left, told
+from tests.peers import descriptors, none_left, says_what_is_lacking
 from rcg.errors import OutOfDescriptors
 
 a, b = Stage.remote("a"), Stage.remote("b")
@@ -116,8 +116,8 @@ for spare in range(int(sys.argv[1])):
         try:
             graph = dag.experimental_compile()
         except OutOfDescriptors as error:
-            assert told(error) and error.pid == os.getpid(), (spare, str(error))
-            outcomes.append("told")
+            assert says_what_is_lacking(error) and error.pid == os.getpid(), (spare, str(error))
+            outcomes.append("lacked")
         else:
             assert ray.get(graph.execute(spare)) == spare
             graph.teardown()
@@ -132,19 +132,19 @@ say("goes on")
 """
 
 
-def test_a_driver_without_descriptors_is_told_so_and_goes_on(driver):
+def test_a_driver_without_descriptors_raises_and_goes_on(driver):
     program = driver(DRIVER, 2 * enough())
     outcomes = program.line().split()
     # In between Ray, too, opens some and closes some.
-    assert outcomes[0] == "told" and outcomes[-1] == "ran"
-    assert outcomes.count("told") > 5
+    assert outcomes[0] == "lacked" and outcomes[-1] == "ran"
+    assert outcomes.count("lacked") > 5
     program.expect("goes on")
     program.finish()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("thread", ["own", "main"])
-def test_an_actor_without_descriptors_is_told_of(thread):
+def test_an_actor_without_descriptors_is_named(thread):
     poor, other = Poor.remote(), Poor.remote()
     compile_chain(other, poor).teardown()
     outcomes = []
@@ -154,21 +154,21 @@ def test_an_actor_without_descriptors_is_told_of(thread):
         _, error = outcome_of(lambda: run_once(other, poor, thread=thread))
         if error is not None:
             assert "no file descriptor left" in str(error) and "Poor" in str(error)
-            # The actor's main thread, which runs the loop, may be heard of as a loop that failed.
-            assert thread == "main" or (told(error) and error.pid != os.getpid())
-        outcomes.append("told" if error else "ran")
+            # With the loop on its main thread, the actor may report a loop that failed.
+            assert thread == "main" or (says_what_is_lacking(error) and error.pid != os.getpid())
+        outcomes.append("lacked" if error else "ran")
         rcg.get(poor.become_rich.remote())
     # In between Ray opens a few for itself, and keeps them.
     until(lambda: rcg.get(poor.files.remote()) <= before + ENOUGH // 2)
-    assert outcomes[0] == "told" and outcomes[-1] == "ran"
-    assert outcomes.count("told") > 2
+    assert outcomes[0] == "lacked" and outcomes[-1] == "ran"
+    assert outcomes.count("lacked") > 2
     with compile_chain(other, poor) as graph:
         assert rcg.get(graph.execute(7)) == 7
     rcg.kill(poor)
     rcg.kill(other)
 
 
-def test_a_caller_without_descriptors_is_told_so_and_goes_on(stages):
+def test_a_caller_without_descriptors_raises_and_goes_on(stages):
     caller = Poor.remote()
     size = 200_000
     with compile_chain(*stages(1)) as graph:
@@ -178,13 +178,13 @@ def test_a_caller_without_descriptors_is_told_so_and_goes_on(stages):
             rcg.get(caller.become_poor.remote(spare))
             found = rcg.get(caller.try_run.remote(size))
             rcg.get(caller.become_rich.remote())
-            outcomes.append("ran" if found == size else "told" if found else "wrong")
-        assert "wrong" not in outcomes and outcomes[0] == "told"
+            outcomes.append("ran" if found == size else "lacked" if found else "wrong")
+        assert "wrong" not in outcomes and outcomes[0] == "lacked"
         assert rcg.get(caller.try_run.remote(size)) == size
     rcg.kill(caller)
 
 
-def test_an_owner_without_descriptors_is_told_to_its_callers(stages):
+def test_callers_of_an_owner_without_descriptors_raise_its_error(stages):
     """When one connects, when an input comes, and when a result is to go out."""
     first, late = Poor.remote(), Poor.remote()
     size = 200_000

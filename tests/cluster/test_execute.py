@@ -122,7 +122,7 @@ def test_a_timeout_of_get_is_all_the_timeouts_that_people_catch(stages, gate):
                 rcg.get(ref, timeout=SOON_S)
         with pytest.raises(ChannelTimeout) as raised:
             ref.get(timeout=0)
-        # It says who is at it: the actor, in this method.
+        # It names the actor and the method that runs.
         assert "pass_gate_when" in raised.value.report
         assert "Plain" in raised.value.report
         gate.open()
@@ -155,7 +155,7 @@ def test_the_graphs_own_timeout_is_the_default_of_get(stages, gate):
 
 
 def test_later_results_can_be_got_while_one_timed_out(stages, gate):
-    """On another actor: what is behind it on the same one has to wait."""
+    """On another actor: later calls of the same actor have to wait."""
     a, b = stages(2)
     with InputNode() as inp:
         dag = MultiOutputNode([a.pass_gate_when.bind(inp, 0, gate), b.echo.bind(inp)])
@@ -300,7 +300,7 @@ def test_actors_work_at_different_executions_at_the_same_time(stages, gates):
 
 
 def test_the_driver_is_needed_only_for_input_and_output(stages, gate):
-    """A value travels through three actors while this process does nothing but wait for a byte."""
+    """A value passes three actors while this process only waits for a byte."""
     a, b, c = stages(3)
     gate.open()
     with InputNode() as inp:
@@ -509,7 +509,7 @@ def test_the_actors_main_thread_on_request(stages):
 
 
 def test_a_second_graph_on_a_main_thread_that_is_taken_is_refused():
-    """The actor could not even be asked: the first graph is named instead of waiting for ever."""
+    """The actor could not answer: the error names the first graph, and compile does not hang."""
     actor = Stage.remote()
     with InputNode() as inp:
         dag = actor.echo.bind(inp)
@@ -749,7 +749,7 @@ def test_the_users_limit_and_several_outputs(stages):
         assert rcg.get(graph.execute(3)) == [3, 3]
 
 
-def test_execute_waits_for_room_no_longer_than_it_was_told(stages, gate):
+def test_execute_waits_for_room_no_longer_than_submit_timeout(stages, gate):
     (actor,) = stages(1)
     with compile_gated(actor, gate, submit_timeout=SOON_S) as graph:
         refs = []
@@ -812,7 +812,7 @@ def test_many_threads_get_one_ref(stages, gate):
 
 
 def test_a_thread_that_times_out_leaves_the_others_waiting(stages, gate):
-    """The thread that reads gives up; one of the others has to take over."""
+    """The thread that reads times out; one of the others has to read then."""
     (actor,) = stages(1)
     with compile_gated(actor, gate) as graph:
         refs = [graph.execute(0), graph.execute(1)]
@@ -906,7 +906,7 @@ def test_teardown_wakes_who_waits(stages, gates):
 
 
 def test_teardown_does_not_wait_for_ever_for_a_method(stages, gate):
-    """It is told how long and says where the method is; waiting may go on."""
+    """After its timeout, teardown raises, with the line of the method; it may be called again."""
     (actor,) = stages(1)
     graph = compile_gated(actor, gate, teardown_timeout=SOON_S)
     graph.execute(0)

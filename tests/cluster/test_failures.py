@@ -349,7 +349,7 @@ def test_an_exception_that_does_not_travel_arrives_as_its_text(thrower, kind, te
     ],
 )
 def test_what_ends_a_program_ends_only_that_execution(thrower, kind, name):
-    """In the actor it is a failure; here nobody pressed Ctrl-C and nobody asked to exit."""
+    """In the actor it is a failure; the driver must not take it for Ctrl-C or an exit."""
     with compile_one(thrower, "throw") as graph:
         refs = [graph.execute(value) for value in ("before", kind, "after")]
         for _ in range(2):
@@ -385,7 +385,7 @@ def test_a_wrong_number_of_returns_fails_that_execution_only(thrower, stages, va
 
 
 def test_a_method_may_fork(thrower):
-    """The child's end releases nothing of its parent's and ends no graph."""
+    """The end of the child releases no memory of its parent and ends no graph."""
     import numpy as np
 
     with compile_one(thrower, "fork") as graph:
@@ -406,7 +406,7 @@ def kill_by_signal(actor):
 
 
 def died(error, method):
-    """It says who died, in the words of the graph, and is what people catch."""
+    """The error names the dead actor as the graph does, and has the class that programs catch."""
     assert isinstance(error, ray.exceptions.ActorDiedError)
     assert isinstance(error, RayActorError)
     text = str(error)
@@ -488,7 +488,7 @@ def test_an_actor_exits_in_a_method(stages):
 
 
 def test_results_that_came_before_the_death_can_be_got_after_it(stages):
-    """Each single ref tells its own truth."""
+    """Each single ref gives its own result or error."""
     (a,), victim = stages(1), Stage.remote()
     with InputNode() as inp:
         dag = MultiOutputNode([a.echo.bind(inp), victim.die_when.bind(inp, 3)])
@@ -548,7 +548,7 @@ def test_a_graph_with_a_dead_actor_is_torn_down_from_several_threads(stages):
 
 @pytest.mark.full
 def test_a_restarted_actor_has_left_the_graph(stages):
-    """It is another process now, without the loop; a new graph can have it."""
+    """The new process has no loop; a new graph can use the actor."""
     (a,) = stages(1)
     victim = Stage.options(max_restarts=1).remote()
     with InputNode() as inp:
@@ -563,7 +563,7 @@ def test_a_restarted_actor_has_left_the_graph(stages):
 
 
 def test_a_death_is_noticed_although_a_child_of_it_lives_on(gate):
-    """The child has the sockets and the memory of its parent; the kernel knows who is dead."""
+    """The child has the sockets and the memory of its parent; the pidfd reports the death."""
     victim = Throwing.remote()
     with InputNode() as inp:
         dag = victim.echo.bind(victim.fork_and_stop.bind(inp))
@@ -592,7 +592,7 @@ def test_a_dead_actor_at_compile(stages):
     rcg.kill(victim)
 
     def is_dead() -> bool:
-        """Ray kills when it comes to it: calls are answered until then."""
+        """Ray kills with a delay: calls are answered until then."""
         try:
             rcg.get(victim.pid.remote())
         except RayActorError:
@@ -639,7 +639,7 @@ def test_a_busy_actor_at_compile_times_out_by_name_and_can_be_compiled_later(sta
 
 
 def test_a_busy_actor_starts_with_what_it_missed(stages, gates):
-    """An attempt that timed out leaves nothing on the actor that was too late."""
+    """A compile that timed out leaves nothing on the actor that answered too late."""
     a, b = stages(2)
     first = gates()
     call = b.hold_gate.remote(first)

@@ -2,7 +2,7 @@
 """Every kind of death at every moment in graphs of every shape.
 
 A cell is one death that hits a graph of each shape at the same moment of its program: the victim
-runs one loop for each. What fails says which shape it was.
+runs one loop for each. A failure names the shape.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def compile_all(dags: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def check_error(error: BaseException, last_op: str) -> None:
-    """It is what people catch, and says who died and what it did last."""
+    """The error has the class that programs catch, and names the dead actor and its last op."""
     assert isinstance(error, ray.exceptions.ActorDiedError)
     assert isinstance(error, ActorDiedError)
     text = str(error)
@@ -97,7 +97,7 @@ def check_error(error: BaseException, last_op: str) -> None:
 
 
 def check_broken(graph: Any, waiting: list[Callable[[], Any]], refs: list[Any], op: str) -> None:
-    """Whoever waits and whoever comes later learns of the death; nothing is submitted any more."""
+    """Waiting and later calls raise the death; nothing is submitted any more."""
     for result in waiting:
         with pytest.raises(ActorDiedError) as raised:
             result()
@@ -186,7 +186,7 @@ def test_a_death_while_it_waits_itself_ends_its_graphs_and_nothing_else(
     for shape, graph in graphs.items():
         with noted(shape):
             if not waiting[shape]:
-                # Nobody waits, so it may take a moment until somebody looks.
+                # No call waits for it, so the driver notices a moment later.
                 until(lambda graph=graph: graph._engine.session.is_broken)
             check_broken(graph, waiting[shape], refs[shape], "Read c")
             assert rcg.get(fetched[shape]) == RESULTS[shape](INPUTS[0])
@@ -216,7 +216,7 @@ def test_a_death_during_compile_is_raised_by_compile(
             assert isinstance(raised.value, ray.exceptions.ActorDiedError)
             assert "Mortal" in str(raised.value)
     assert rcg.get([each.echo.remote(1) for each in survivors]) == [1, 1]
-    # Cleaning up waited for nobody who will never answer.
+    # Cleaning up did not wait for the dead actor.
     assert "teardown" not in caplog.text
 
 

@@ -11,7 +11,7 @@ from rcg.bench.record import RCG
 
 
 @pytest.mark.full
-def test_each_start_has_an_actor_of_its_own_and_the_worst_is_told(ray_session) -> None:
+def test_each_start_has_an_actor_of_its_own_and_the_worst_is_reported(ray_session) -> None:
     graph = RcgGraph(RCG, "auto")
     started = []
     start_one = graph.start_one

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 class Bomb:
-    """Goes off at the second process that loads it: the graph's owner, on the way back."""
+    """Raises in the second process that loads it: the graph's owner, on the way back."""
 
     def __init__(self, loads=0):
         self.loads = loads
@@ -419,7 +419,7 @@ def test_a_result_that_the_owner_cannot_load_is_the_users_error(stages, caller):
 
 
 def test_ctrl_c_at_a_handle_loses_nothing(driver, stages):
-    """However often and whenever it comes: later executions get their own results."""
+    """At any moment and any number of times: later executions get their own results."""
     with compile_chain(*stages(2)) as graph:
         user = driver(INTERRUPTED, pickle.dumps(graph).hex())
         for _ in range(60):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions and values that raise when anybody looks at them: one execution fails, nothing else.
+"""Exceptions and values that raise when code looks at them: one execution fails, nothing else.
 
-Whatever a loop says or does not say when it ends, nobody waits for it for ever.
+However a loop ends, no call waits for it for ever.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Raises:
 
 
 class EndsWithoutAWord(Raises):
-    """The loop ends, and cannot say why."""
+    """The loop ends, and fails to report why."""
 
     def __call__(self, moment: failpoints.Failpoint) -> None:
         super().__call__(moment)
@@ -258,7 +258,7 @@ class EndsWithoutAWord(Raises):
 @pytest.mark.parametrize(
     "ending",
     [
-        Raises("poisoned"),  # it says that it ended, as if it had been told to
+        Raises("poisoned"),  # the loop reports a regular end, as after a stop
         Raises("huge"),
         Raises("a lone surrogate"),
         Raises("__bool__ raises"),
@@ -294,8 +294,8 @@ async def as_coroutine(ref):
     return await ref
 
 
-def test_a_loop_that_is_told_to_stop_has_not_failed(others):
-    """Tearing down is no failure, however the messages cross."""
+def test_a_loop_that_the_driver_stops_has_not_failed(others):
+    """A teardown is no failure, in whatever order its messages arrive."""
     for _ in range(20):
         graph = compile_one(others[0])
         assert get(graph.execute(1)) == 1
@@ -371,7 +371,7 @@ def test_a_result_whose_unpickling_ends_programs_is_an_error_of_its_get(others, 
 
 
 def test_a_keyboard_interrupt_at_the_driver_stays_one(others):
-    """Nobody can tell it from Ctrl-C: it changes nothing, and the result can be got again."""
+    """It looks like Ctrl-C: it changes nothing, and the result can be got again."""
     with compile_one(others[0], "give") as graph:
         with pytest.raises(KeyboardInterrupt):
             graph.execute(RaisesWhenDumped("KeyboardInterrupt", "__reduce__"))
@@ -471,7 +471,7 @@ def test_an_exception_larger_than_shared_memory_arrives_shortened(others):
 
 
 def test_the_timeout_of_a_get_over_ones_own_actor_says_why(others):
-    """The method holds the turn that the other graph waits for on the same actor."""
+    """The method holds the actor's turn, for which the other graph waits."""
     actor, _ = others
     with compile_one(actor) as wanted, compile_one(actor, "get_soon") as asking:
         said = get(asking.execute([wanted, 0.2]))

@@ -44,7 +44,7 @@ _NO_CALLS = ("with ", "try:", "except", "return False", "return None", "pass", "
 class InterruptedAtLine:
     """Raises KeyboardInterrupt before the n-th line that runs in rcg.
 
-    Not before ``with``, which comes once more on the way out, between the block and the release of
+    Not before ``with``, whose line runs again at the end, between the block and the release of
     its lock, nor before ``try``, which no handler covers, nor before ``except`` and what ends a
     handler by a constant, where the exception that it handles would stay behind: a tracer can raise
     there and a signal cannot, because the interpreter looks for signals after calls only.

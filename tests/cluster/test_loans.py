@@ -40,7 +40,7 @@ def segment_of(array):
 
 
 def numbered(i, size=MB // 8):
-    """An array that says which one it is, in every element."""
+    """An array with its number in every element."""
     return np.full(size, i, np.int64)
 
 
@@ -83,7 +83,7 @@ class Plain:
         return found[0], is_shared(self.made(x))
 
     def many(self, x, count):
-        """How many of so many loans that are all held lie in shared memory, and one of the rest."""
+        """Hold this many loans; return how many lie in shared memory, and one of the rest."""
         held = [self.made(x) for _ in range(count)]
         return sum(map(is_shared, held)), held[-1]
 

@@ -134,7 +134,7 @@ def test_options_may_come_after_the_name(cell, capsys):
     assert "execution" in capsys.readouterr().out
 
 
-def test_a_file_that_cannot_be_written_is_told_at_the_end(
+def test_a_file_that_cannot_be_written_is_reported_at_the_end(
     cell, shell, capsys, monkeypatch, tmp_path
 ):
     from IPython.core.error import UsageError

@@ -23,7 +23,7 @@ EXECUTIONS = 200
 
 
 class Room:
-    """Knows who is in it."""
+    """Counts the calls that are inside."""
 
     def __init__(self):
         self.inside = 0
@@ -220,7 +220,7 @@ def test_a_main_thread_graph_beside_others_on_other_actors(stages):
 
 
 def test_threaded_actors_are_members_like_others(gates):
-    """Also while ordinary calls hold some of their threads."""
+    """Also while ordinary calls use some of their threads."""
     threaded = Stage.options(max_concurrency=3).remote()
     room = Visited.options(max_concurrency=3).remote()
     held, holding = gates(), []

@@ -20,7 +20,7 @@ MB = 1 << 20
 
 
 def numbered(i, size_bytes):
-    """An array that says which one it is, in every element."""
+    """An array with its number in every element."""
     return np.full(size_bytes // 8, i, np.int64)
 
 
@@ -168,7 +168,7 @@ def test_ten_thousand_sizes_stay_under_the_cap_and_come_back_when_idle(stages):
 
 
 def test_refs_that_are_dropped_unread_give_their_memory_back(stages):
-    """The results lie there complete, and nobody gets any of them."""
+    """All results arrive, and none is got."""
     (a,) = stages(1)
     with InputNode() as inp:
         dag = a.double.bind(inp)

@@ -134,7 +134,7 @@ graph.teardown()
 
 @pytest.mark.full
 def test_the_trap_of_a_rewrite_by_hand_and_the_way_out(folder: Path) -> None:
-    """What the README warns of is what happens, and the command mends it."""
+    """The README's warning is true, and the command fixes the program."""
     program = folder / "program.py"
     program.write_text(TRAPPED)
     assert "Invalid type of object refs" in run(folder).stdout

@@ -264,7 +264,7 @@ def test_values_used_by_another_actor_and_by_the_driver(makers):
             assert found[2][0] == 1.0 and found[3][0] == 0.0
 
 
-# --- whoever fetches
+# --- who fetches
 
 
 def test_values_of_one_call_are_awaited_apart(three):

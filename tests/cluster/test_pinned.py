@@ -84,7 +84,7 @@ class Reader:
         return torch.full((LARGE,), float(n))
 
     def counts(self):
-        """The copies since the last call, by how, and how many locks there are and have been."""
+        """The new copies, how many locks there are and were, and torch's own copies."""
         copies, self.copies = self.copies, []
         direct = fake_device.copies_since()
         return copies, len(self.locked), self.registered, direct
@@ -120,7 +120,9 @@ def test_each_reader_copies_once_from_memory_that_stays_locked(readers):
     with rcg.compile(dag) as graph:
         for n in range(12):
             assert get(graph.execute(torch.full((LARGE,), float(n)))) == [float(n * LARGE)] * 3
-            for copies, locked, registered, direct in get([each.counts.remote() for each in readers]):
+            for copies, locked, registered, direct in get(
+                [each.counts.remote() for each in readers]
+            ):
                 assert copies == [True] and direct == {"to device": 1}
                 assert 1 <= locked == registered <= 4
     for _, locked, *_ in get([each.counts.remote() for each in readers]):
@@ -164,7 +166,7 @@ def test_from_an_actor_and_with_methods_that_fail(readers):
 
 @pytest.mark.full
 def test_arrays_beside_tensors_stay_where_they_are():
-    """What does not go to the device is nobody's to write to."""
+    """An array that does not go to the device is read-only."""
     import numpy as np
 
     classes = rcg.remote(num_cpus=0)(Looker)
@@ -208,7 +210,7 @@ def test_where_locking_fails_tensors_arrive_all_the_same(readers):
 
 @pytest.mark.full
 def test_what_a_method_moves_itself_does_not_come_from_locked_memory(readers):
-    """Nobody would see that its memory was given back since it was locked."""
+    """A method cannot see that memory was given back after it was locked."""
     a = readers[0]
     with InputNode() as inp:
         hinted = inp[0].with_tensor_transport(device="fake")

@@ -269,7 +269,7 @@ threading.Event().wait()
 
 
 def test_loops_end_when_their_driver_is_killed(driver, gate):
-    """Those of a detached actor, which outlives it; also one that is in a method."""
+    """The loops of a detached actor, which outlives the driver; one is in a method."""
     actor = Stage.options(name="survivor", namespace="processes", lifetime="detached").remote()
     program = driver(DETACHED, *gate.paths)
     idle, busy = program.line().split()

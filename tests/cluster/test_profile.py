@@ -468,7 +468,7 @@ def waits_in(graph, process, execution):
     return (found.state, found.execution) == ("waiting", execution)
 
 
-def test_times_of_another_clock_are_told_on_ours(stages, gate, monkeypatch):
+def test_times_of_another_clock_are_converted_to_ours(stages, gate, monkeypatch):
     a, b = stages(2)
     behind = 10**12  # a clock that was started later
     with InputNode() as inp:
@@ -610,7 +610,7 @@ def test_it_holds_what_the_dead_did(victims):
         rcg.get(graph.execute(10))
     dead = profile.graph().lane("a1")
     found = {int(e["execution"]) for e in dead.events}
-    # A node tells what it recorded ten times a second: what its host had not told died with it.
+    # A host sends its node's events ten times a second: what it had not sent is lost with it.
     if is_together(graph, "driver", "a1"):
         assert found >= set(range(10))
     else:

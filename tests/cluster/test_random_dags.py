@@ -44,7 +44,7 @@ def workers(ray_session):
 
 
 class Failed:
-    """In place of a value: the calls whose exceptions it may be."""
+    """Stands for a failed value: the calls that may have raised the exception."""
 
     def __init__(self, calls: set[int]) -> None:
         self.calls = calls

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors by reference between real actors: who gets them, who keeps them, what fails how."""
+"""Tensors by reference between real actors: transfers, lifetimes and errors."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Worker:
         gc.disable()
 
     def begin_anew(self):
-        """Be as an actor that was just made; returns how many objects it holds all the same."""
+        """Return to the state of a new actor; return how many objects it still holds."""
         self.__dict__.clear()
         Worker.__init__(self)
         gc.enable()
@@ -193,7 +193,7 @@ class Worker:
         time.sleep(seconds)
 
     def break_service(self):
-        """Have the next question fail in a way that nobody thought of."""
+        """Have the next look-up in the store raise an unexpected error."""
         from rcg.rdt.store import Store
 
         original = Store.find
@@ -709,7 +709,7 @@ def test_what_is_put_is_freed(actors):
     eventually(lambda: here().store.facts().held == before)
 
 
-# --- mutability: the examples of the specification
+# --- mutability
 
 
 def test_a_receiver_sees_what_was_written_meanwhile(pair):
@@ -821,8 +821,8 @@ def test_wait_tensor_freed_says_that_the_caller_itself_has_a_reference(pair):
     assert get(a.warnings_of_waiting.remote()) == ""
 
 
-def test_what_was_freed_under_a_reference_of_another_is_told(pair):
-    """It cannot happen by itself: a store is emptied by hand."""
+def test_taking_a_tensor_that_its_holder_has_lost_raises(pair):
+    """Only by hand: the test removes the tensor from the store."""
     a, b = pair
     refs = [a.make.remote(n) for n in range(3)]
     assert get(b.total.remote(*refs)) == 3.0 * BIG
@@ -867,7 +867,7 @@ refs = [worker.make_anywhere.remote(n) for n in range(3)]
 ray.wait(refs, num_returns=3)
 assert ray.get(refs[2]).sum() == 2.0 * {size}
 ray.get(worker.hold.remote(refs))
-while not all(kept.is_known for kept in here().keeper.kept()):
+while not all(kept.is_known for kept in here().keeper.entries()):
     time.sleep(0.01)
 say("has them")
 signal.pause()
@@ -926,7 +926,7 @@ def test_a_call_that_is_tried_again_leaves_one_value(actors):
 
 @rcg.remote
 class Mortal(Worker):
-    """Dies in its first call, and holds nothing that nobody keeps."""
+    """Dies in its first call, and holds no value without a reference."""
 
     def __init__(self, mark):
         from rcg.rdt import store
@@ -940,7 +940,7 @@ class Mortal(Worker):
         if not os.path.exists(self.mark):
             with open(self.mark, "w") as file:
                 file.write(str(os.getpid()))
-            time.sleep(0.5)  # its caller tells it meanwhile that it keeps the value
+            time.sleep(0.5)  # the caller reports meanwhile that it keeps the value
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.full((BIG,), float(n))
 
@@ -1221,7 +1221,7 @@ def test_ctrl_c_while_tensors_come_leaves_later_ones_right(pair, monkeypatch):
 
     monkeypatch.setattr(Connection, "next", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        get(refs[0])  # asked for; the answer comes when nobody waits for it
+        get(refs[0])  # requested; the answer comes after the interrupt
     assert [float(each[0]) for each in get(refs)] == [0, 1, 2]
 
 
@@ -1231,7 +1231,7 @@ def test_an_owner_that_is_stopped_holds_up_no_other(actors):
     get(b.pid.remote())
     suspend(pid)
     try:
-        late = a.make_anywhere.remote(1)  # nobody can be told that it is kept
+        late = a.make_anywhere.remote(1)  # a does not hear that the driver keeps it
         refs = [b.make_anywhere.remote(n) for n in range(3)]
         rcg.wait(refs, num_returns=3, timeout=GUARD_S)
         assert held_by(b) == 3
@@ -1313,7 +1313,7 @@ def test_a_call_that_fails_holds_no_reference(actors):
     eventually(lambda: held_by(a) == 0)
 
 
-def test_a_connection_that_ends_although_its_process_goes_on_is_told_so(pair):
+def test_the_error_of_a_lost_connection_says_that_the_process_goes_on(pair):
     a, _ = pair
     ref = a.make_anywhere.remote(1)
     rcg.wait([ref], timeout=GUARD_S)

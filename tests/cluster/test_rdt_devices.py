@@ -36,7 +36,7 @@ def names() -> Iterator[None]:
 
 @rcg.remote(num_cpus=0)
 class Worker:
-    """Makes tensors on the device, and tells what it gets."""
+    """Makes tensors on the device, and reports on those that it gets."""
 
     def make(self, n: int, size: int = 10) -> Any:
         return torch.full((size,), float(n), device="fake")

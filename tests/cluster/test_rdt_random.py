@@ -64,7 +64,7 @@ class Worker:
 
 
 def total_of(value: Any) -> int:
-    """Return the sum of a value; a tensor that is not full of one number is not as it was made."""
+    """Return the sum of a value; check that each tensor is still full of one number."""
     if isinstance(value, dict):
         return total_of(value["own"]) + sum(map(total_of, value["all"]))
     assert value.numel() < 2 or bool((value == value[0]).all())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors by reference when actors run again, and when whoever has made their group is gone."""
+"""Tensors by reference when actors restart, and when the maker of their group has ended."""
 
 from __future__ import annotations
 

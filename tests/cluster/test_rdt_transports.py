@@ -49,7 +49,7 @@ def get(refs: Any, **options: Any) -> Any:
 
 
 def outcome(call: Any) -> str:
-    """The number that a call returns, or what its error says of the user's class."""
+    """The number that a call returns, or the text of its error."""
     try:
         return str(int(get(call)))
     except Transfer as error:
@@ -123,14 +123,14 @@ class Worker:
         self.last = None
         return not hasattr(self, "is_spoiled") and self.facts()[0] == 0
 
-    def speak_in_riddles(self):
-        """Have the next transfer say something that cannot be read elsewhere."""
+    def send_unreadable_metadata(self):
+        """Have the next transfer send metadata that cannot be unpickled."""
         self.is_spoiled = True
         original = SocketTransport.get_communicator_metadata
 
         def once(*args):
             SocketTransport.get_communicator_metadata = original
-            return Riddle("\0rcg-test-riddle")
+            return Unreadable("\0rcg-test-riddle")
 
         SocketTransport.get_communicator_metadata = once
 
@@ -173,7 +173,7 @@ class Worker:
             setattr(owner, name, stop)
 
 
-class Riddle(SocketMetadata):
+class Unreadable(SocketMetadata):
     """Cannot be unpickled."""
 
     def __reduce__(self):
@@ -185,7 +185,7 @@ def _solved():
 
 
 class Elsewhere(np.ndarray):
-    """An array on a device that no transport knows."""
+    """An array on an unknown device."""
 
     def __new__(cls, value):
         return np.asarray(value).view(cls)
@@ -363,7 +363,7 @@ def test_a_taker_that_is_killed_at_a_step_harms_nobody(actors, name, step, tmp_p
 @pytest.mark.parametrize(
     ("name", "step"), [("files", "receive"), ("sockets", "receive"), ("sockets", "send")]
 )
-def test_a_transport_that_fails_is_told_and_serves_the_next(actors, name, step):
+def test_the_error_of_a_transport_is_raised_and_the_next_transfer_works(actors, name, step):
     a, b = actors(2)
     ref = a.make.options(tensor_transport=name).remote(name, 1)
     get((a if step == "send" else b).stop_at.remote(step, "", is_failing=True))
@@ -373,10 +373,10 @@ def test_a_transport_that_fails_is_told_and_serves_the_next(actors, name, step):
 
 
 @pytest.mark.full
-def test_what_a_transport_says_and_the_holder_cannot_read_is_told(actors):
+def test_metadata_that_the_holder_cannot_unpickle_raises(actors):
     a, b = actors(2)
     ref = a.make.options(tensor_transport="sockets").remote("sockets", 1)
-    get(b.speak_in_riddles.remote())
+    get(b.send_unreadable_metadata.remote())
     with pytest.raises(Transfer, match="cannot be read: LookupError: nobody knows"):
         get(b.total.remote(ref))
     assert get(b.total.remote(ref)) == SIZE
@@ -451,7 +451,7 @@ def test_what_a_transport_brings_must_be_what_was_sent(actors, name, cls):
         assert get(b.total_of_several.remote(ref)) == 3 * SIZE
 
 
-def test_a_transport_that_brings_a_tensor_without_numbers_is_told():
+def test_a_transport_that_returns_a_tensor_without_numbers_raises():
     def freed():
         tensor = torch.ones(4)
         tensor.untyped_storage().resize_(4)
@@ -519,7 +519,7 @@ class Absent(FileTransport):
         return False
 
 
-def test_an_actor_without_the_transport_is_told_when_it_is_called(actors):
+def test_calling_an_actor_without_the_transport_raises(actors):
     (a,) = actors(1)
     rcg.register_tensor_transport("absent", ["cpu"], Absent, np.ndarray)
     with pytest.raises(ValueError, match="does not have tensor transport ABSENT available"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's blocks do in order what it says."""
+"""The README's blocks, run in order, do what the README says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cluster.stage import joining
 README = readme.README.read_text(encoding="utf-8")
 BLOCKS = readme.blocks()
 
-# What a reader would write to see the report of a hang.
+# A reader's program that shows the report of a hang.
 HANG = """
 import threading, time
 

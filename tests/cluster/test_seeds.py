@@ -118,7 +118,7 @@ def test_hello_world_with_ray_core_then_uncompiled_then_compiled(tmp_path: Path)
 def test_several_actors_at_once_then_one_after_the_other(tmp_path: Path) -> None:
     """The second graph is compiled on live actors, and nothing is torn down before the exit.
 
-    Nobody has started a Ray, and nobody ends it.
+    The program starts no Ray itself, and ends none.
     """
     lines = run(ACROSS_ACTORS, tmp_path, starts_ray=True)
     assert lines == ["['hello', 'hello', 'hello']", "['hello0', 'hello1', 'hello2']"]

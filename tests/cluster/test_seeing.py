@@ -158,7 +158,7 @@ def test_a_process_without_graphs_says_so():
     assert done.stdout.strip() == "no compiled graph is alive in this process"
 
 
-def test_failures_that_nobody_saw_are_told(stages):
+def test_the_report_shows_unfetched_failures(stages):
     (a,) = stages(1)
     with InputNode() as inp:
         dag = a.fail_when.bind(inp, 2)

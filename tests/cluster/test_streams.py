@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes, methods and communicators on a device with streams: nobody uses memory too early.
+"""Lanes, methods and communicators on a device with streams: none uses memory too early.
 
 The device is the fake one, with the streams of ``tests.fake_streams``: it computes at once, and
 says what a device would do in the wrong order. Tensors move by rcg's communicators for CUDA over
@@ -46,7 +46,7 @@ class Worker:
         return [float(each.cpu().sum()) for each in tensors]
 
     def races(self):
-        """What was found in this process, which has streams, and how many it has."""
+        """The races found in this process, and how many streams it has."""
         from tests import fake_streams
 
         return fake_streams.races(), len(fake_streams._streams)
@@ -76,9 +76,9 @@ def run(dag: Any, workers: list[Any], overlap: bool) -> list[Any]:
     with rcg.compile(dag, overlap=overlap) as graph:
         refs = [graph.execute(n) for n in range(EXECUTIONS)]
         found = [rcg.get(ref, timeout=GUARD_S) for ref in refs]
-    found_in = rcg.get([each.races.remote() for each in workers], timeout=GUARD_S)
-    assert [races for races, _ in found_in] == [[]] * len(workers)
-    assert all(streams > 1 for _, streams in found_in)
+    reports = rcg.get([each.races.remote() for each in workers], timeout=GUARD_S)
+    assert [races for races, _ in reports] == [[]] * len(workers)
+    assert all(streams > 1 for _, streams in reports)
     return found
 
 

@@ -187,7 +187,7 @@ def test_auto_on_one_node_is_shared_memory(workers):
         assert get(graph.execute(3)) == 6.0
 
 
-def test_the_driver_reads_through_shared_memory_and_is_told_once_where(workers):
+def test_compile_warns_once_that_the_driver_reads_through_shared_memory(workers):
     a, b = workers[:2]
     with InputNode() as inp:
         value = a.full.bind(inp).with_tensor_transport(**GLOO)  # this line

@@ -56,7 +56,7 @@ class Model(Plain):
         return np.zeros(size, np.uint8)
 
     def profile(self, step):
-        """Start a profiler, compute, or stop it and tell which operators it saw."""
+        """Start a profiler, compute, or stop it and return the operators that it saw."""
         if step == "start":
             self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
             self.profiler.start()
@@ -99,7 +99,7 @@ def nothing_noted(actors):
 
 
 def numbered(i, size=MB // 8):
-    """An array that says which one it is, in every element."""
+    """An array with its number in every element."""
     return np.full(size, i, np.int64)
 
 
@@ -126,7 +126,7 @@ def named_memory(pid):
 
 
 def died(call):
-    """It raises what people catch, and says who died."""
+    """It raises the class that programs catch, and names the dead actor."""
     with pytest.raises(ray.exceptions.ActorDiedError) as raised:
         call()
     assert isinstance(raised.value, ActorDiedError)
@@ -172,7 +172,7 @@ def test_ray_59404_63229_a_closed_or_broken_graph_touches_nothing_else(actors, v
 
 
 def test_ray_62427_62328_nothing_has_a_name(actors):
-    """Named semaphores: crashes where a name was taken, too long, or not to be had."""
+    """Named semaphores: crashes where a name was taken, too long, or could not be created."""
     a, b = actors
     pids = [os.getpid(), *rcg.get([a.pid.remote(), b.pid.remote()])]
     with chain(a.echo, b.double) as graph:
@@ -287,7 +287,7 @@ def test_ray_46972_46055_a_held_numpy_result_blocks_nothing(actors):
 
 
 def test_vllm_25887_29012_sync_and_async_on_one_graph(actors):
-    """Which of both it was had to be said at compile time; the other one raised."""
+    """Users had to choose one of them at compile time; the other one raised."""
     a, b = actors
 
     async def ask(graph, x):
@@ -373,7 +373,7 @@ def test_ray_47685_47702_48280_51139_teardown_and_exit_at_odd_moments(
     assert rcg.get(refs[0]) == 1
     with pytest.raises(RayChannelError, match="torn down"):
         graph.execute(1)
-    # While an exception passes, and by nobody but the garbage collector.
+    # While an exception propagates, and by the garbage collector.
     with pytest.raises(Refusal), chain(a.fail, b.echo) as graph:
         rcg.get(graph.execute(1))
     graph = chain(a.echo, b.echo)
@@ -394,7 +394,7 @@ def test_ray_47685_47702_48280_51139_teardown_and_exit_at_odd_moments(
 
 
 def test_ray_45307_49461_a_death_ends_every_wait_and_no_survivor(actors, victims, gate):
-    """Those who waited for a dead actor, or for one who waited for it, waited for ever."""
+    """Calls that waited for a dead actor, or for one that waited for it, never returned."""
     a, b = actors
     mortal = victims.take()
     graph = chain(a.echo, (mortal.pass_gate_when, 0, gate), b.echo)
@@ -560,7 +560,7 @@ def test_ray_47614_49782_50434_dropping_unread_refs_touches_no_other(actors, gat
             graph.execute(numbered(i))
         assert rcg.get(graph.execute(7)) == [7, 14]
         del wanted, before, after
-        # Nothing is kept of what nobody can ask for any more.
+        # Nothing is kept of dropped results.
         until(lambda: graph.statistics().buffered == 0)
         until(lambda: graph.statistics().used_bytes < 50 * MB)
 
@@ -589,7 +589,7 @@ def test_ray_47945_48191_48248_a_running_graph_can_be_looked_at(
 
 
 def test_ray_47691_no_exception_is_swallowed(actors):
-    """A method whose result nobody reads ran, raised, and nobody was told."""
+    """A method whose result was not read raised, and its exception was lost."""
     a, b = actors
     with InputNode() as inp:
         leaf = a.note.bind(inp)
@@ -601,7 +601,7 @@ def test_ray_47691_no_exception_is_swallowed(actors):
     with graph:
         assert rcg.get(graph.execute(1)) == 1
     assert rcg.get(a.noted.remote()) == []
-    # What runs has a ref, or passes its exception on to something that has one.
+    # Every call that runs has a ref, or passes its exception on to one that has.
     with InputNode() as inp:
         dag = MultiOutputNode(
             [b.echo.bind(inp), a.fail.bind(inp), b.tell.bind(1, a.fail.bind(inp))]
@@ -612,7 +612,7 @@ def test_ray_47691_no_exception_is_swallowed(actors):
         for failed in (*refs[1:], refs):
             with pytest.raises(Refusal, match="no 1"):
                 rcg.get(failed)
-        # Nobody listens, and the next one tells its own truth.
+        # An execution is dropped unread; the next one raises its own exception.
         graph.execute(2)
         refs = graph.execute(3)
         with pytest.raises(Refusal, match="no 3"):

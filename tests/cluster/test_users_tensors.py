@@ -159,7 +159,7 @@ def test_ray_45594_48953_49062_sends_and_receives_do_not_deadlock(actors):
 
 
 class Other(GlooCommunicator):
-    """A communicator of the user's: for another machine it would move other tensors."""
+    """A user's communicator: for another device it would move other tensors."""
 
 
 def test_ray_51032_53128_vllm_21338_any_communicator_and_its_devices(actors):

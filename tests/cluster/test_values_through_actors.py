@@ -44,7 +44,7 @@ def place_of(array) -> Place:
 
 
 def numbered(i, size=MB // 8):
-    """An array that says which one it is, in every element."""
+    """An array with its number in every element."""
     return np.full(size, i, np.int64)
 
 

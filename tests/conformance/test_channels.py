@@ -50,7 +50,7 @@ class Channel:
     writer: Any
     readers: list[Any]
     nodes: list[Node]  # the writer's, then the readers'
-    slots: int  # frames that fit while nobody reads
+    slots: int  # frames that fit without a read
     edges: tuple[int, ...]  # sizes in bytes around which something changes
     close: Callable[[], None]
 
@@ -65,7 +65,7 @@ class Channel:
         return [reader.read(0) for reader in self.readers]
 
     def claimed(self) -> int:
-        """Bytes that somebody still holds or that are on their way."""
+        """Bytes that a process still holds or that are in a ring."""
         return sum(node.memory().claimed_bytes for node in self.nodes)
 
 
@@ -131,7 +131,7 @@ def open_local(readers: int, slots: int, cap_bytes: int, parts: int) -> Channel:
 
 @dataclass(frozen=True)
 class Kind:
-    """One implementation, and what it does not claim to do."""
+    """One implementation, and its limits."""
 
     open: Callable[[int, int, int, int], Channel]
     max_readers: int = 64

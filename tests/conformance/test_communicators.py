@@ -351,7 +351,7 @@ def test_the_end_of_the_graph_ends_an_open_that_waits(crew, how):
 
 
 def flat_again(member: Member, before: tuple[int, int]) -> None:
-    """Descriptors and threads of a member become what they were: what ends takes a moment."""
+    """Wait until a member has as many descriptors and threads as before."""
     until(lambda: member.call(does.counts)[0] <= before[0])
     until(lambda: member.call(does.counts)[1] <= before[1])
 
@@ -414,7 +414,7 @@ def test_survivors_of_a_killed_rank_end_are_usable_and_keep_other_groups(crew, o
     ),
 )
 def test_a_message_that_stays_half_done_holds_nobody(crew, op, how):
-    """Gloo tells nothing to whoever waits for a message when a part of it has been moved."""
+    """When a connection closes, Gloo does not end the wait for the rest of a message."""
     members = crew.members(GLOO, 3)
     other = crew.group(GLOO, members[:2]).open()
     group = crew.group(GLOO, members).open()
@@ -422,7 +422,7 @@ def test_a_message_that_stays_half_done_holds_nobody(crew, op, how):
     pending = [member.submit(does.long_operation, group.name, op) for member in members]
     finish([hit])
     if how == signal.SIGKILL:
-        # The lost connection alone ends it, at one who has not heard of the death yet.
+        # The lost connection alone ends it, before this rank has heard of the death.
         assert type(pending[0].exception(GUARD_S)) is CommError
     finish([member.submit(does.abort, group.name, "it is gone") for member in members[:2]])
     for future in pending[:2]:
@@ -441,7 +441,7 @@ def test_a_message_that_stays_half_done_holds_nobody(crew, op, how):
 
 @pytest.mark.parametrize("op", ["edge to 1", "allreduce", "broadcast"])
 def test_an_abort_lets_a_message_finish_that_is_under_way(crew, op):
-    """Where all processes live, nothing is left behind."""
+    """If all processes are alive, no thread and no descriptor is left."""
     members = crew.members(GLOO, 3)
     for member in members:
         member.call(does.warm)
@@ -460,7 +460,7 @@ def test_an_abort_lets_a_message_finish_that_is_under_way(crew, op):
 
 
 def test_a_death_cuts_off_no_message_between_those_who_live(crew):
-    """The memory of what is on its way to one rank is kept when another, which waits, dies."""
+    """When a waiting rank dies, a message to another rank keeps its memory until it has arrived."""
     members = crew.members(GLOO, 3)
     for member in members:
         member.call(does.warm)
@@ -505,7 +505,7 @@ def test_abort_spares_what_got_the_number_of_a_socket_that_gloo_has_closed(crew)
 
 @pytest.mark.full
 def test_an_operation_may_take_longer_than_the_group_to_be_built(crew):
-    """Gloo's own limit is short while the group is built, and none afterwards."""
+    """Gloo's time limit is short while the group is built; afterwards there is none."""
     members = crew.members(GLOO, 2)
     group = crew.group(GLOO, members).open()
     for op in does.BLOCKING:

@@ -99,7 +99,7 @@ static void play(uint32_t index, int ending, bool is_thread) {
     default:
         outcome = look_on(p, dies && is_thread ? 1 + draw(&p->chance, executions) : UINT64_MAX);
         if (outcome) break;
-        dead = p; /* as if this had been a process: it holds what it holds, and somebody else notices */
+        dead = p; /* like a dead process: it keeps what it holds, and another member notices */
         poison_board(&p->member, POISON_BROKEN, VICTIM);
         return;
     }

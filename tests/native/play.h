@@ -523,7 +523,7 @@ static void kill_victim(pid_t pid) {
 static void await_processes(uint32_t count) {
     for (; count; count--) {
         int status = 0;
-        pid_t pid = waitpid(-1, &status, 0); /* whoever fails first: the others end with this process */
+        pid_t pid = waitpid(-1, &status, 0); /* the first that fails: the others end with this process */
         if (pid < 0 || status) fail("process %d ended with status %#x", (int)pid, (unsigned)status);
     }
 }

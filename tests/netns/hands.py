@@ -85,7 +85,7 @@ class Hands:
 
 
 def serve(world: World, connection: socket.socket) -> None:
-    """Do what the other end asks for, until it is closed."""
+    """Carry out the requests of the other end, until it is closed."""
     from tests.netns.road import Road
 
     stream = connection.makefile("rw")

@@ -87,7 +87,7 @@ def carry(tuns: Mapping[bytes, int], faults: Faults, stop: int) -> None:
                     packet = os.read(fd, _MOST_BYTES)
                     out = tuns.get(packet[16:20]) if packet[0] >> 4 == 4 else None
                     if out is None:
-                        continue  # IPv6 looks for routers, and nobody answers
+                        continue  # IPv6 looks for routers, and there are none
                     for delay_s in faults.delays():
                         entry = (time.monotonic() + delay_s, next(numbers), out, packet)
                         heapq.heappush(late, entry)

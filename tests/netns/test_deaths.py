@@ -44,7 +44,7 @@ def use_until_it_fails(graph: Any) -> None:
 
 
 def assert_nothing_left(survivors: list[Any]) -> None:
-    """The driver and the survivors have nothing of graphs any more."""
+    """The driver and the survivors hold nothing for graphs any more."""
     for held in rcg.get([each.settle.remote() for each in survivors]):
         assert held == NOTHING
     until(lambda: settled()["threads"] == [] and settled()["sockets"] == 0)

@@ -154,7 +154,7 @@ def test_what_knows_the_secret_but_is_none_of_the_graph(target: Target, at: int)
 
 
 def test_frames_that_are_none_after_a_handshake_name_the_connection(target: Target):
-    """With the secret somebody may break the graph; it then says what arrived, and ends."""
+    """A peer with the secret may break the graph; it then reports what arrived, and ends."""
     facts = {"graph": target.graph.get_id(), "secret": target.secret}
     joined = join(
         target.addresses[1], OpenLink(**facts, process="driver", node="n1"), GUARD_S, check_user

@@ -90,7 +90,7 @@ def test_a_cable_that_stays_out_is_noticed(
     with pytest.raises((ChannelBroken, ActorDiedError)) as caught:
         rcg.get(waiting if moment == "executing" else graph.execute(2), timeout=GUARD_S)
     print(f"noticed after {time.monotonic() - begun:.2f} s: {caught.value}")
-    # What is cut is not called dead, as far as anybody can know.
+    # The error of a cut cable does not call the process dead: it may be alive.
     assert re.search(r"a[01] \(Tenant\) cannot be reached any more", str(caught.value))
     seen = re.search(r"([\d.]+) s before that", str(caught.value))
     assert float(seen[1]) < GUARD_S if seen else "had reported nothing yet" in str(caught.value)

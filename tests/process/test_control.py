@@ -17,7 +17,7 @@ from tests.peers import (
     GUARD_S,
     descriptors,
     none_left,
-    told,
+    says_what_is_lacking,
     until,
 )
 from tests.served import Served
@@ -87,13 +87,13 @@ def join_from_elsewhere(served: Served) -> subprocess.Popen[str]:
     )
 
 
-def test_a_driver_without_descriptors_tells_who_connects(served):
+def test_a_driver_without_descriptors_says_so_to_a_member_that_connects(served):
     joiner = join_from_elsewhere(served)
     with none_left():
         output, _ = joiner.communicate(timeout=GUARD_S)
     assert f"{os.getpid()} process {os.getpid()} has no file descriptor left" in output
     assert "RLIMIT_NOFILE" in output and "ulimit -n" in output
-    # It goes on, and takes in whoever comes later.
+    # It goes on, and accepts members that come later.
     joiner = join_from_elsewhere(served)
     output, _ = joiner.communicate(timeout=GUARD_S)
     assert output == "joined\n"
@@ -110,7 +110,7 @@ def test_a_driver_that_cannot_watch_a_member_does_not_take_it_in(served):
 
 @pytest.mark.parametrize("spare", range(6))
 def test_a_member_without_descriptors_says_so(served, spare):
-    """Whichever descriptor is the one that is missing: the socket, what arrives, the pidfd."""
+    """Each descriptor is the missing one once: the socket, what arrives, the pidfd."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVE],
         stdout=subprocess.PIPE,
@@ -127,7 +127,7 @@ def test_a_member_without_descriptors_says_so(served, spare):
             if spare < 5:
                 with pytest.raises(OutOfDescriptors) as caught:
                     ControlClient("\0" + address, graph, secret, "a0")
-                assert told(caught.value) and caught.value.pid == os.getpid()
+                assert says_what_is_lacking(caught.value) and caught.value.pid == os.getpid()
                 del caught
             else:
                 ControlClient("\0" + address, graph, secret, "a0").close()

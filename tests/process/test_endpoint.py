@@ -105,7 +105,7 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("lives", [True, False])
 def test_members_that_hang_up_hold_up_no_other_graph(graphs, monkeypatch, lives):
-    """Whether their process has ended too, turns out later; the thread does not wait for it."""
+    """The thread learns later whether their process has ended, and does not wait for that."""
     monkeypatch.setattr(connections, "EXIT_TIMEOUT_S", 1.0 if lives else 2 * GUARD_S)
     hung, other = graphs(), graphs()
     processes = [f"a{n}" for n in range(20)]
@@ -128,7 +128,7 @@ def test_members_that_hang_up_hold_up_no_other_graph(graphs, monkeypatch, lives)
 
 
 def in_child(call: Callable[[], object]) -> str:
-    """What a forked child says of a call: its result as text, or its error."""
+    """The result of a call in a forked child, as text, or its error."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -245,7 +245,7 @@ sys.stdin.readline()
 
 
 def is_refused(address: str) -> bool:
-    """Whether nobody listens at an address of TCP."""
+    """Whether no process listens at an address of TCP."""
     try:
         connect_tcp(TcpAddress.parse(address), GUARD_S).close()
     except ConnectionRefusedError:
@@ -254,7 +254,7 @@ def is_refused(address: str) -> bool:
 
 
 def test_a_fork_of_the_owner_keeps_no_port_and_no_connection_of_it():
-    """Between nodes nothing but the end of the connection tells of the end of the process."""
+    """Between nodes only the end of the connection reports the end of the process."""
     with process_of(FORKING_TCP) as owner:
         assert owner.stdout is not None and owner.stdin is not None
         address, secret = owner.stdout.readline().split()

@@ -329,7 +329,7 @@ def play_damage(form: str, readers: int, how: str, changes: list[list[Any]]) -> 
 
 
 def play_wrong_writer(form: str, readers: int, how: str, changes: list[list[Any]]) -> None:
-    """What a wrong writer says may be believed, but the books stay right."""
+    """A reader may believe a wrong writer, but the claims stay right."""
     stage = Stage(form, readers)
     before = stage.claims()
     stage.damage(changes)
@@ -364,7 +364,7 @@ def check_that_all_works(stage: Stage, value: Any) -> None:
         assert plain(stage.back[1].read(0)) == [b"back", *map(bytes, parts)]
 
 
-# What may come of damage that is not in a frame.
+# The possible errors after damage outside of frames.
 ERRORS = (
     _native.Corrupt,
     _native.TimedOut,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``make gpu`` runs works: on the fake device, with plain processes as actors, without Ray.
+"""The checks of ``make gpu`` work: on the fake device, with plain processes as actors, without Ray.
 
 Its conformance checks are those of ``tests/conformance``, so they are not run again.
 """

@@ -9,7 +9,7 @@ import rcg
 from tests.files import make
 from tests.interpreter import printed
 
-# Only where they are asked for. (tqdm would be one more, but Ray loads it.)
+# Imported only on use. (tqdm would be one more, but Ray loads it.)
 HEAVY = (
     "torch",
     "cupy",

@@ -456,7 +456,7 @@ def test_a_frame_written_by_hand_is_taken(nodes: Nodes):
         (lambda: head_of(data=1) + b"x" + head_of(data=1, execution=2), "ORDER", (1, 2)),
     ],
 )
-def test_what_is_no_frame_ends_its_connection_and_is_told(
+def test_bytes_that_are_no_frame_end_their_connection_and_are_reported(
     nodes: Nodes, sent: Callable[[], bytes], why: str, facts: tuple[int, int] | None
 ):
     near, far_end = socket_pair()
@@ -524,7 +524,7 @@ def test_random_bytes_never_do_more_than_end_their_connection(nodes: Nodes):
     assert nodes.gate.statistics()[0] == 0
 
 
-def test_a_link_whose_other_end_is_gone_is_told_once_and_writing_goes_on(nodes: Nodes):
+def test_a_lost_link_is_reported_once_and_writing_goes_on(nodes: Nodes):
     writer = nodes.writer()
     near = reader(nodes.here.member(1), 0, as_data)
     nodes.gate.stop()

@@ -86,7 +86,7 @@ def test_a_pull_that_times_out_or_is_interrupted_can_be_repeated() -> None:
 
 
 def test_a_pull_goes_on_where_it_stopped() -> None:
-    """Who looks in for moments only, as asyncio and lists of refs do, gets it in the end."""
+    """A reader with short timeouts, as in asyncio and lists of refs, gets it in the end."""
     board = Board(2, cap_bytes=64 * MB)
     owner = stashing(board, 64 * MB, "[pattern(32 << 20), pattern(20 << 20, 1)]")
     end = reader(board.member(1))

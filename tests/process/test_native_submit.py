@@ -14,7 +14,7 @@ from tests.submission import submission
 
 
 def test_readers_see_the_frames_in_the_order_of_the_list(boards: Any) -> None:
-    """Who has seen a later ring's frame finds those of the earlier rings published."""
+    """A reader that has seen a later ring's frame finds those of the earlier rings published."""
     count = 4
     board = boards(2, [Ring(0, (1,), slots=2)] * count)
     child = board.start(

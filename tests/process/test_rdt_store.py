@@ -41,7 +41,7 @@ def make_and_free():
 
 
 keepers.IDLE_S = 0.1
-store = Store("tensors-1", lambda size: keeper.freed(size))
+store = Store("tensors-1", lambda size: keeper.note_freed(size))
 keeper = keepers.Keeper(store, "tensors-1", News())
 kept = []
 before = resident_mb()

@@ -268,7 +268,7 @@ def test_a_socket_is_handed_over_as_one_of_this_machine(listening):
     assert isinstance(found.connection, PacketStream)
     with found.connection.detach() as bare:
         assert bare.gettimeout() is None
-        message = sockets.packed(messages.HasValues(number=3, keys=()))
+        message = sockets.pack_message(messages.HasValues(number=3, keys=()))
         bare.sendall(len(message).to_bytes(4) + bytes(5) + message)
         bare.settimeout(GUARD_S)
         assert b"presence" in bare.recv(1000)
@@ -308,8 +308,8 @@ def test_a_peer_that_does_not_read_for_long_is_not_unreachable(size):
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     context = client_context(files)
     with (
-        tls.secured(theirs, server_context(files), 1.0) as reading,
-        tls.secured(tls.shake_hands(ours, context), context, 1.0) as writing,
+        tls.secure(theirs, server_context(files), 1.0) as reading,
+        tls.secure(tls.shake_hands(ours, context), context, 1.0) as writing,
     ):
         for each in (reading, writing):
             each.settimeout(GUARD_S)

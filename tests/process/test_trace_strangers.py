@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace of a stranger's either is refused in a sentence, or can be analysed and shown.
+"""A trace from a stranger is either refused in a sentence, or can be analysed and shown.
 
 ``python -m tests.process.strangers [seconds]`` tries as many more mutants as one has time for.
 """

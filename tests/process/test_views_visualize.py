@@ -125,7 +125,9 @@ def test_wrong_arguments_write_nothing(folder: Path) -> None:
 def test_without_graphviz_there_is_an_svg_and_a_warning(
     folder: Path, programs: Path, name: str
 ) -> None:
-    with pytest.warns(UserWarning, match="wrote 'compiled_graph.svg' instead of 'compiled") as caught:
+    with pytest.warns(
+        UserWarning, match="wrote 'compiled_graph.svg' instead of 'compiled"
+    ) as caught:
         source = visualize(TOPOLOGY, filename=name)
     assert source == dot_of(TOPOLOGY)
     assert written(folder) == ["compiled_graph.svg"]

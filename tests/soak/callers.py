@@ -35,7 +35,7 @@ _UNSET = object()
 
 
 class SoakFailure(Exception):
-    """Something that must not be: a wrong value, an error without a reason, a hang."""
+    """A failure of the soak: a wrong value, an error without a reason, a hang."""
 
 
 class Held:
@@ -80,7 +80,7 @@ class Scene:
         graph: None once it is over.
         is_tight: Whether its memory is capped so low that a value may be larger.
         may_die: Whether an actor of it may be dead by now.
-        may_close: Whether somebody may tear it down meanwhile.
+        may_close: Whether another thread may tear it down meanwhile.
     """
 
     number: int
@@ -202,7 +202,7 @@ class Caller:
 
 
 def is_larger_than_the_cap(error: BaseException) -> bool:
-    """Whether a single value could never fit, which is all that may be refused for memory."""
+    """Whether a single value could never fit: only then may memory be refused."""
     match error:
         case OutOfSharedMemory(size_bytes=int(size), cap_bytes=int(cap)):
             return size > cap
@@ -239,7 +239,7 @@ class SyncCaller(Caller):
             try:
                 refs = scene.graph.execute(*args, **named)
             except CapacityExceededError:
-                # As a user would: fetch something. If it is others who have to, let them.
+                # As a user would: fetch a result. If only others have some, let them run.
                 if self.pending:
                     self._settle(self.pop())
                 else:

@@ -185,7 +185,7 @@ def draw_recipe(rng: random.Random, actors: Sequence[int], most_calls: int = 8) 
         return value
 
     for node in range(rng.randint(1, most_calls)):
-        # What nobody has used yet comes first: then everything is reached.
+        # Unused values come first, so that all calls are reached.
         new = [value for value in range(len(copies)) if value not in used]
         first = rng.choice(new) if new and (rng.random() < 0.6 or node < len(keys)) else pick()
         used.add(first)

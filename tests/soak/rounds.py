@@ -109,7 +109,7 @@ def watch(
     report: Callable[[], str] = str,
     cancel: Callable[[], object] = bool,
 ) -> None:
-    """Wait for tasks; raises the first error, or what everybody does if nothing moves any more.
+    """Wait for tasks; raise the first error, or the stacks of all threads if nothing moves.
 
     Args:
         what: Names it in the error.

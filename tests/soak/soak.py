@@ -110,7 +110,7 @@ class Soak:
             )
 
     def _inspect(self) -> None:
-        """Let go of everything that is held, and see that nothing else is."""
+        """Drop everything that is held, and check that nothing else is."""
         self._held.clear()
         states = {"the driver": inspect_process()}
         for what in ("segments", "segment_files"):

@@ -20,7 +20,7 @@ running: list[str] = []
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: Python calls it before a process starts, whoever asks for it."""
+    """An audit hook: Python calls it before any code starts a process."""
     if running and event in STARTS and os.getpid() == HERE:
         raise AssertionError(f"{running[0]} starts a process: it belongs in tests/process")
 

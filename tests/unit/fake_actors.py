@@ -24,7 +24,7 @@ class FakeActor:
 
 
 class FakeCommunicator:
-    """What a user writes to the signature of Ray's ``Communicator``."""
+    """A user's class with the signature of Ray's ``Communicator``."""
 
     def __init__(
         self, handles: Sequence[Any], ranks: Sequence[int] | None = None, name: str = "accelerator"

@@ -214,7 +214,7 @@ _KEEPING = ("allreduce", "reducescatter", "broadcast")
 
 
 def _with_hints(draw: st.DrawFn, graph: Graph) -> Graph:
-    """The graph with a hint at any value, and with communicators of the user's."""
+    """The graph with hints at random values, and with users' communicators."""
     communicators: dict[tuple[str, ...], CommunicatorSpec] = {}
     ranks: dict[int, list[str]] = {}
     for node in graph.nodes:

@@ -296,7 +296,7 @@ def test_it_is_the_tensor_that_torch_would_make(pair: Pair, shape: Any, dtype: A
     bits.copy_(torch.randint(0, 2, bits.shape, dtype=torch.uint8))
     arrived = pair.send(found)
     assert torch.equal(arrived.view(torch.uint8), bits)
-    arrived.view(torch.uint8)[:] = 9  # nobody else's
+    arrived.view(torch.uint8)[:] = 9  # no other process sees it
     assert bits.max() <= 1
 
 

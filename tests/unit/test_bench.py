@@ -270,7 +270,7 @@ def test_a_turn_without_calls_is_refused() -> None:
 NONE = (None, None, None)
 
 
-def test_rows_have_names_of_their_own_and_the_targets_of_the_specification() -> None:
+def test_rows_have_names_of_their_own_and_the_documented_targets() -> None:
     targets = {row.name: (row.target.auto, row.target.futex, row.target.p99) for row in ROWS}
     assert len(targets) == len(ROWS)
     assert targets == {
@@ -308,7 +308,7 @@ def test_rows_have_names_of_their_own_and_the_targets_of_the_specification() -> 
     }
 
 
-def test_rows_across_nodes_have_names_of_their_own_and_the_targets_of_the_specification() -> None:
+def test_rows_across_nodes_have_names_of_their_own_and_the_documented_targets() -> None:
     targets = {row.name: (row.target.auto, row.target.limit) for row in ACROSS}
     assert len(targets) == len(ACROSS)
     assert targets == {
@@ -334,7 +334,7 @@ def test_a_row_across_nodes_is_run_where_it_says(row: Row) -> None:
     assert 1 in row.nodes, "the driver is on node 0"
 
 
-def test_transfers_have_names_of_their_own_and_the_targets_of_the_specification() -> None:
+def test_transfers_have_names_of_their_own_and_the_documented_targets() -> None:
     targets = {each.name: each.most for each in TRANSFERS}
     assert len({*targets, *(row.name for row in ROWS)}) == len(TRANSFERS) + len(ROWS)
     assert targets == {
@@ -348,9 +348,7 @@ def test_transfers_have_names_of_their_own_and_the_targets_of_the_specification(
     }
 
 
-def test_models_on_two_actors_have_names_of_their_own_and_the_targets_of_the_specification() -> (
-    None
-):
+def test_models_on_two_actors_have_names_of_their_own_and_the_documented_targets() -> None:
     assert {each.name: each.most for each in PARALLELS} == {
         "pipeline": 1.05,
         "pipeline-gloo": 1.05,

@@ -64,7 +64,9 @@ def test_names_of_rcgs_own(name, cls):
 def test_what_needs_a_gpu_says_so_where_there_is_none(name, monkeypatch):
     monkeypatch.setattr(NcclCommunicator, "library", lambda: None)
     membership = Membership("g", 0, ("Worker",), LocalStore())
-    with pytest.raises(Unavailable, match=rf"transport {name} needs a GPU.*rank 0 .Worker") as caught:
+    with pytest.raises(
+        Unavailable, match=rf"transport {name} needs a GPU.*rank 0 .Worker"
+    ) as caught:
         find_communicator(name).open(membership)
     assert caught.value.transport == name
 

@@ -50,7 +50,7 @@ def test_zero_is_a_timeout():
     assert options_from_user({"_submit_timeout": 0}).submit_timeout_s == 0
 
 
-def test_enable_asyncio_is_told_once_to_be_needless():
+def test_enable_asyncio_warns_once_that_it_is_deprecated():
     with pytest.warns(DeprecationWarning, match="enable_asyncio") as warned:
         assert options_from_user({"enable_asyncio": True}) == options_from_user({})
     assert len(warned) == 1

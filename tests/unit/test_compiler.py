@@ -376,7 +376,7 @@ def test_a_plan_computes_what_the_graph_says(
     plan = planned(case.graph, channel_slots)
     keys = [node.key for node in case.graph.nodes if isinstance(node, InputValue)]
     inputs = [{key: at * 100 + n for n, key in enumerate(keys)} for at in range(executions)]
-    window = min(window, channel_slots)  # a driver of that plain sort cannot run further ahead
+    window = min(window, channel_slots)  # a driver that does not drain cannot run further ahead
     outputs, calls = interpret(plan, case.constants, inputs, window)
     assert outputs == [evaluate(case, each) for each in inputs]
     for actor in case.graph.actors:

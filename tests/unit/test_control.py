@@ -41,7 +41,7 @@ from tests.peers import (
     mutants,
     none_left,
     proven,
-    told,
+    says_what_is_lacking,
     until,
     with_descriptors,
 )
@@ -102,7 +102,7 @@ def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good
             with_descriptors(member, data, given)
             member.shutdown(socket.SHUT_WR)
             assert is_over(member)
-        # Whatever it was, nobody waits for that member any more.
+        # In every case no call waits for that member any more.
         until(lambda at=name: at in served.control.members.over)
     for _, ending in served.gone:
         str(ending).encode()
@@ -115,7 +115,7 @@ def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good
 
 @pytest.fixture
 def listener() -> Iterator[tuple[str, socket.socket]]:
-    """What a test answers with in place of a driver: (address, socket)."""
+    """A listener of the test in place of a driver: (address, socket)."""
     address = f"\0rcg-test-{os.getpid()}-{time.monotonic_ns()}"
     made = sockets.listen(address)
     made.setblocking(True)
@@ -183,7 +183,7 @@ def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, go
         made[0].watch(loop, "rcg-watch-test")
         with_descriptors(connection, data, given)
         connection.close()
-        # Whatever it was: a loop whose driver is gone hears of it.
+        # In every case the loop learns that its driver is gone.
         assert loop.ended.wait(GUARD_S)
     for fd in given + fds:
         os.close(fd)
@@ -303,7 +303,7 @@ def test_an_endpoint_without_descriptors_is_not_made_and_leaves_none(spare):
         if spare < 3:
             with pytest.raises(OutOfDescriptors) as caught:
                 GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print).open()
-            assert told(caught.value)
+            assert says_what_is_lacking(caught.value)
             del caught
         else:
             control = GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print)
@@ -391,11 +391,11 @@ def test_members_hear_of_the_death_of_another_and_the_driver_of_open_groups(serv
     for client, loop in zip(members, loops, strict=True):
         client.close_descriptors()
         client.watch(loop, "rcg-watch-test")
-    members[1].prepared()
+    members[1].report_prepared()
     until(lambda: served.control.members.prepared == {"a1"})
     members[0].finish("it failed")
     assert loops[1].broken.wait(GUARD_S)
-    assert [(*told, ending.how) for *told, ending in served.control.members.gone.items()] == [
+    assert [(*names, ending.how) for *names, ending in served.control.members.gone.items()] == [
         ("a0", How.FAILED)
     ]
     assert not loops[1].stopped.is_set()
@@ -415,15 +415,15 @@ class InGroups:
         for client in self.clients.values():
             client.close_descriptors()
             client.watch(Loop(), "rcg-watch-test")
-            client.prepared()
+            client.report_prepared()
         until(lambda: served.control.members.prepared == set(names))
 
     def are_done(self, *names: str, timeout_s: float = GUARD_S) -> None:
-        """Returns when whoever is told to close its groups has had the time to do so."""
+        """Report members as done; return when they have had the time to close their groups."""
         for name in names:
             threading.Thread(target=self._close, args=(name, timeout_s), daemon=True).start()
         until(lambda: set(names) <= self.control.members._done.keys())
-        assert self.control.questions.ask_where(GUARD_S)  # which is asked and answered after that
+        assert self.control.questions.ask_where(GUARD_S)  # the answer comes after that
 
     def _close(self, name: str, timeout_s: float) -> None:
         self.clients[name].done(timeout_s)
@@ -445,7 +445,7 @@ def test_groups_are_closed_when_every_member_is_done(served):
     served.control.stop()
     members.are_done("a0", "a1")
     assert members.closed == []
-    assert served.control.wait_stopped(Deadline(0))[:3] == ["a10", "a11", "a12"]  # who is not done
+    assert served.control.wait_stopped(Deadline(0))[:3] == ["a10", "a11", "a12"]  # it is not done
     members.are_done("a2")
     members.until_closed("a0", "a1", "a2")
     members.finish()
@@ -466,7 +466,7 @@ def test_groups_are_closed_when_the_last_member_ends_or_takes_long(served, how):
 
 
 def test_groups_are_closed_after_the_time_when_the_driver_has_ended(served):
-    """Nobody tells any more when the others are done."""
+    """Without a driver, no member learns when the others are done."""
     members = InGroups(served, "a0", "a1")
     members.are_done("a0", timeout_s=1.0)
     served.control.close()
@@ -478,7 +478,7 @@ def test_groups_are_closed_after_the_time_when_the_driver_has_ended(served):
 # --- connections between nodes
 
 
-def test_a_member_on_this_node_tells_of_its_link_and_is_heard_out(served, monkeypatch):
+def test_a_member_on_this_node_reports_its_lost_link(served, monkeypatch):
     monkeypatch.setattr(graph_control, "_DOUBT_S", 0.3)
     member, loop = served.client("a0"), Loop()
     member.close_descriptors()
@@ -493,10 +493,10 @@ def test_a_member_on_this_node_tells_of_its_link_and_is_heard_out(served, monkey
     member.close()
 
 
-def test_a_member_tells_of_no_links_but_its_own(served):
+def test_a_member_reports_no_links_but_its_own(served):
     member, other = served.client("a0"), served.client("last")
-    told = messages.LinkLost(process="last", node="n1", text="Broken pipe")
-    sockets.send(member._socket, told)
+    lost = messages.LinkLost(process="last", node="n1", text="Broken pipe")
+    sockets.send(member._socket, lost)
     until(lambda: served.gone)
     ((process, ending),) = served.gone
     assert process == "a0" and "is not on its node" in ending.why

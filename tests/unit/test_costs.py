@@ -18,7 +18,7 @@ from rcg.ir.graph import Graph
 from rcg.ir.nodes import MethodCall
 from rcg.ir.ops import Call
 from rcg.ir.plan import Plan
-from rcg.option_kinds import checked_cost_s
+from rcg.option_kinds import check_cost_s
 from rcg.trace.analysis.costs import call_costs_of
 from rcg.trace.analysis.simulated import from_simulation
 from tests.unit.pipelines import Script, one_forward_one_backward
@@ -246,4 +246,4 @@ def test_wrong_costs_of_users_say_what_to_do(given: Any, error: type[Exception],
 @pytest.mark.parametrize("wrong", [True, "1", None, float("nan"), float("inf"), -0.1])
 def test_a_cost_is_a_time(wrong: Any):
     with pytest.raises((TypeError, ValueError)):
-        checked_cost_s(wrong, "cost_s")
+        check_cost_s(wrong, "cost_s")

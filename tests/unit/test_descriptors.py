@@ -23,7 +23,7 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.runtime.node.memory import Segments
 from rcg.threads import start_owner
-from tests.peers import ctrl_c_anywhere, descriptors, none_left, told, until
+from tests.peers import ctrl_c_anywhere, descriptors, none_left, says_what_is_lacking, until
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:
@@ -64,7 +64,7 @@ def test_the_text_says_whose_limit_it_is_and_what_to_do():
         telling_exhaustion("to try"),
     ):
         raise caused(OutOfSharedMemory("x"), NO_MORE)
-    assert told(caught.value) and caught.value.pid == os.getpid()
+    assert says_what_is_lacking(caught.value) and caught.value.pid == os.getpid()
     whole = pickle.loads(pickle.dumps(caught.value))
     assert str(whole) == str(caught.value) and whole.limit == caught.value.limit
 
@@ -163,10 +163,10 @@ def test_shared_memory_without_descriptors_says_so_and_leaves_none():
                     Segments(plan_of_two(), cap_bytes=1 << 26).close()
                 outcomes.append("made")
             except OutOfDescriptors as error:
-                outcomes.append("told" if told(error) else str(error))
+                outcomes.append("refused" if says_what_is_lacking(error) else str(error))
         assert descriptors() == before
     assert outcomes == sorted(outcomes, reverse=True)
-    assert set(outcomes) == {"told", "made"}
+    assert set(outcomes) == {"refused", "made"}
 
 
 def test_ctrl_c_between_any_two_steps_of_making_shared_memory_leaves_none():

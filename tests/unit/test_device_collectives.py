@@ -70,7 +70,7 @@ def test_tensors_of_two_devices_are_combined_each_on_its_own(ranks):
         assert found[4].item() == 7
 
 
-def test_ranks_whose_tensors_are_on_different_devices_are_told(ranks):
+def test_ranks_whose_tensors_are_on_different_devices_raise(ranks):
     group = ranks("allreduce", 2, communicator=Both)
     for failure in group.run(torch.ones(2), torch.ones(2, device="fake")):
         error = error_of(failure)

@@ -116,19 +116,19 @@ def test_the_device_hands_its_memory_to_nobody_uncounted():
 )
 def test_a_table_says_on_which_device_each_payload_is(devices):
     table = Table(tuple(range(len(devices))), (8,) * len(devices), devices)
-    data = table.written()
+    data = table.to_bytes()
     assert Table.read(data + b"and more") == (table, len(data))
 
 
 def test_a_table_of_the_cpu_alone_has_no_text():
-    assert len(Table((0, 1), (8, 8), ("cpu", "cpu")).written()) == 6 * 8
+    assert len(Table((0, 1), (8, 8), ("cpu", "cpu")).to_bytes()) == 6 * 8
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake"])
 def test_the_table_of_a_lone_tensor_says_its_device(device):
     table = LoneTable.of(torch.ones(3, device=device))
     assert table.device == device
-    assert LoneTable.read(table.written()) == table
+    assert LoneTable.read(table.to_bytes()) == table
     empty = LoneTable.of(torch.ones(0, 3, device=device))
     assert types_of(empty.put_back(None)) == [device]
 

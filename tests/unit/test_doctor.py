@@ -67,7 +67,7 @@ def test_text_is_in_columns_with_advice_below():
     ]
 
 
-def test_a_part_that_fails_is_told_and_the_others_go_on(quick):
+def test_a_part_that_fails_is_reported_and_the_others_run(quick):
     def broken():
         raise ZeroDivisionError("oh")
         yield
@@ -117,7 +117,7 @@ def test_gloo_is_tried(quick, given, state, text):
     assert text in check.found
 
 
-def test_an_old_ray_is_told(quick):
+def test_an_old_ray_is_a_warning(quick):
     quick.setattr(software, "version_of", lambda name: "2.9.0rc1")
     assert found("ray").state == "warn"
     quick.setattr(software, "version_of", lambda name: "2.44.1")
@@ -159,14 +159,14 @@ def test_it_says_where_it_would_listen_for_other_nodes(monkeypatch):
     monkeypatch.delenv("RCG_PEER_TIMEOUT", raising=False)
     monkeypatch.delenv("RAY_USE_TLS", raising=False)
     checks = named(nodes.check_nodes("127.0.0.1"))
-    assert checks["address"].state == "warn"  # nobody else reaches it
+    assert checks["address"].state == "warn"  # other machines do not reach it
     assert "any free port; listening at port" in checks["ports"].found
     assert checks["silence allowed"].found == "15 s (RCG_PEER_TIMEOUT)"
     assert checks["TLS"].found.startswith("off (RAY_USE_TLS)")
     assert not any(check.is_problem for check in checks.values())
 
 
-def test_wrong_variables_and_addresses_of_others_are_told(monkeypatch):
+def test_wrong_variables_and_foreign_addresses_are_problems(monkeypatch):
     monkeypatch.setenv("RCG_PORT_RANGE", "many")
     monkeypatch.setenv("RCG_PEER_TIMEOUT", "long")
     monkeypatch.setenv("RAY_USE_TLS", "1")
@@ -204,7 +204,7 @@ def test_one_node_reaches_another(monkeypatch, capsys):
         thread.join(20)
         assert lines[2:] == [f"port {target.rpartition(':')[2]} was reached from 127.0.0.1"]
     assert capsys.readouterr().out.startswith(f"ok      tcp://{target}  works")
-    # Nobody listens there any more.
+    # No process listens there any more.
     assert main(["doctor", "--connect", target]) == 1
     assert "connection refused" in capsys.readouterr().out
 
@@ -216,7 +216,7 @@ def test_something_else_at_a_port_is_told_apart():
     assert not is_fine and verdict.startswith("something else listens there")
 
 
-def test_a_range_of_ports_is_tried_and_a_missing_port_is_told(monkeypatch, capsys):
+def test_a_range_of_ports_is_tried_and_a_missing_port_is_an_error(monkeypatch, capsys):
     monkeypatch.setenv("RCG_PORT_RANGE", "20000-20002")
     tried = [str(each) for each in reach.target_of("127.0.0.1")]
     assert tried == [f"tcp://127.0.0.1:{port}" for port in (20000, 20001, 20002)]

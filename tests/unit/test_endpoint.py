@@ -221,7 +221,7 @@ def test_a_first_message_for_an_unknown_graph_is_answered(graphs, opening):
     )
 
 
-def test_a_member_of_a_graph_that_has_ended_is_told_so(graphs):
+def test_joining_a_graph_that_has_ended_raises(graphs):
     ended, alive = graphs(), graphs()
     ended.control.close()
     address, secret = alive.control.address, ended.control.secret
@@ -316,7 +316,7 @@ class Knock(messages.Opening):
 
 @message
 class Echo(Message):
-    """What a service of a test sends back."""
+    """The answer of a test's service."""
 
     text: str
 
@@ -331,13 +331,13 @@ class Echoing:
     def look(self) -> None:
         pass
 
-    def lost(self, peer: Peer, ending: Ending) -> None:
+    def on_lost(self, peer: Peer, ending: Ending) -> None:
         self.news.append(ending.how)
 
     def fail(self, why: str) -> None:
         self.news.append(why)
 
-    def released(self) -> None:
+    def on_released(self) -> None:
         self.news.append("released")
 
     def _knock(self, peer: Peer, knock: Knock) -> bool:
@@ -376,7 +376,7 @@ def test_a_service_of_another_kind_has_messages_of_its_own(graphs):
 
 
 def test_an_endpoint_that_has_ended_keeps_no_service():
-    """Its thread may see the end of a service before the one that ends it tells."""
+    """Its thread may see the end of a service before the closing thread reports it."""
     service = Echoing()
     served_by = endpoint.serve(service)
     service.is_over = True

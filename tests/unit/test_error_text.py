@@ -39,7 +39,7 @@ SMALLEST_FRAME = 1024 - 64  # of the smallest slot
 
 
 def in_thread(call: Callable[[], Any]) -> Any:
-    """What ``call`` returns on a thread that nobody presses Ctrl-C on."""
+    """What ``call`` returns on a thread that gets no Ctrl-C."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(call()))
     thread.start()

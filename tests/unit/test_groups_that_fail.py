@@ -16,7 +16,7 @@ from rcg.runtime.actor.groups import GroupStart, OpenGroups, graphs_that_queue
 
 @dataclass
 class Fake:
-    """Opens itself, and fails where it is told to."""
+    """Opens itself, and fails in the step that ``fails_in`` names."""
 
     is_queued = True
     fails_in: str = ""

@@ -23,7 +23,7 @@ from rcg.runtime.control.acceptor import refusal_of
 from rcg.runtime.remote.client import Client
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.runtime.remote.owner import HandleFacts, ask_report
-from rcg.serialization import Failure, encoded_failure
+from rcg.serialization import Failure, encode_failure
 from rcg.wire import messages, sockets
 from rcg.wire.codec import encode
 from rcg.wire.payloads import PreparedPayloads, open_payloads
@@ -34,7 +34,7 @@ from tests.peers import (
     descriptors,
     mutants,
     none_left,
-    told,
+    says_what_is_lacking,
     until,
     with_descriptors,
 )
@@ -49,7 +49,7 @@ class Owner:
     """A process that compiled a graph, as far as a handle sees it: the test says what it answers.
 
     Args:
-        answers: Called with each connection, after it was told that it is served.
+        answers: Called with each connection, after ``Ready`` has been sent.
     """
 
     def __init__(self, answers: Callable[[socket.socket], None], ready: bool = True) -> None:
@@ -131,7 +131,7 @@ MESSAGES: dict[str, tuple[Any, Any]] = {
     "small result": (COMPLETED, SMALL),
     "large result": (COMPLETED, LARGE),
     "result with buffers": (COMPLETED, ARRAYS),
-    "rejected": (messages.Rejected(number=0), encoded_failure(Failure(b"no pickle"))),
+    "rejected": (messages.Rejected(number=0), encode_failure(Failure(b"no pickle"))),
     "submitted": (messages.Submitted(number=0, execution=3), None),
 }
 
@@ -158,7 +158,7 @@ def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, nam
         assert client.wait(lambda: reply.is_done or client.error is not None, GUARD_S)  # noqa: B023
         assert client.wait(lambda: client.error is not None, GUARD_S)  # noqa: B023
         with contextlib.suppress(Exception):
-            raise reply.error or client.raised()
+            raise reply.error or client.end_error()
     until(lambda: descriptors() <= before)
     for each in given:
         os.close(each)
@@ -285,9 +285,9 @@ def test_ctrl_c_while_a_handle_connects_leaves_no_thread_and_no_descriptor(owner
     before = descriptors()
     handles = [CompiledDAGHandle(owner.facts)]
     names = "rcg.runtime.remote", "rcg.descriptors", "threading.Thread.start"
-    for _ in ctrl_c_anywhere(lambda: handles[-1]._connected(), *names):
+    for _ in ctrl_c_anywhere(lambda: handles[-1]._connect(), *names):
         if then == "used":
-            client = handles[-1]._connected()
+            client = handles[-1]._connect()
             until(lambda: len(threads_named("rcg-handle")) == 1)
             assert client.error is None
         handles[-1].close()
@@ -304,15 +304,15 @@ def test_a_handle_without_descriptors_says_so(owners):
     handle = CompiledDAGHandle(owner.facts)
     with none_left(), pytest.raises(OutOfDescriptors) as caught:
         Client(owner.facts)
-    assert told(caught.value)
-    client = handle._connected()
+    assert says_what_is_lacking(caught.value)
+    client = handle._connect()
     with none_left(), pytest.raises(OutOfDescriptors) as caught:
         handle.execute(bytes(100_000))
-    assert told(caught.value)
+    assert says_what_is_lacking(caught.value)
     assert client.error is None  # nothing was submitted, and it goes on
     with none_left(), pytest.raises(OutOfDescriptors) as caught:
         ask_report(owner.facts)
-    assert told(caught.value)
+    assert says_what_is_lacking(caught.value)
     handle.close()
 
 
@@ -335,7 +335,7 @@ def test_a_result_for_which_there_is_no_descriptor_is_lost_alone(owners):
         go.set()
         assert client.wait(lambda: 1 in output.frames, GUARD_S)
     lost, _ = output.frames[0].settle()
-    assert isinstance(lost, OutOfDescriptors) and told(lost) and lost.execution == 0
+    assert isinstance(lost, OutOfDescriptors) and says_what_is_lacking(lost) and lost.execution == 0
     assert output.frames[1].settle()[0] == 7
     assert client.error is None
     client.leave(client)
@@ -343,7 +343,7 @@ def test_a_result_for_which_there_is_no_descriptor_is_lost_alone(owners):
 
 
 @pytest.mark.parametrize("kind", [OutOfDescriptors, OutOfThreads])
-def test_what_an_owner_lacks_is_told_by_its_handles(owners, kind):
+def test_handles_raise_what_their_owner_lacks(owners, kind):
     def answer(connection: socket.socket) -> None:
         sockets.send(connection, refusal_of(kind("process 5 has none", pid=5, limit=77)))
 
@@ -415,6 +415,6 @@ def test_a_handle_may_be_used_in_the_middle_of_its_own_calls(owners):
 
 
 def threads_named(prefix: str) -> list[threading.Thread]:
-    """Those that run; Python keeps one whose start Ctrl-C interrupted in its list for good."""
+    """The threads that run; Python's own list keeps a thread whose start Ctrl-C interrupted."""
     found = [each for each in threading.enumerate() if each.name.startswith(prefix)]
     return [each for each in found if each.is_alive()]

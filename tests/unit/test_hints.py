@@ -320,7 +320,9 @@ def test_a_communicator_must_have_both_ends() -> None:
     inp = InputNode()
     node = A.bind("f", inp).with_tensor_transport(FakeCommunicator([A, C]))
     dag = MultiOutputNode([B.bind("take", node), C.bind("take", inp)])
-    with pytest.raises(ValueError, match="must include all of the actors used in the P2P") as caught:
+    with pytest.raises(
+        ValueError, match="must include all of the actors used in the P2P"
+    ) as caught:
         graph_of(dag)
     assert isinstance(caught.value, GraphError)
     assert caught.value.node == "Left.f"

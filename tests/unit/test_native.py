@@ -237,7 +237,7 @@ def test_an_end_is_used_by_one_thread_at_a_time(boards: Any) -> None:
     thread.join()
 
 
-def test_failures_are_told_from_values(boards: Any) -> None:
+def test_failures_differ_from_values_that_look_like_them(boards: Any) -> None:
     board = boards()
     writer = board.member(0).writer(0, 0)
     end = reader(board.member(1), decode=pickle.loads)
@@ -335,7 +335,7 @@ def test_decoding_may_ask_for_the_same_frame_again(boards: Any, depth: int) -> N
     assert {found for found in made if found is not None} == {value}
 
 
-def test_decoding_that_only_ever_asks_for_itself_is_told(boards: Any) -> None:
+def test_decoding_that_asks_for_its_own_result_raises(boards: Any) -> None:
     board = boards()
     frames: list[_native.Frame] = []
 
@@ -350,7 +350,7 @@ def test_decoding_that_only_ever_asks_for_itself_is_told(boards: Any) -> None:
 
 
 def test_threads_collect_beside_each_other(boards: Any) -> None:
-    """Each waits for a frame of its own, whoever takes it off the ring."""
+    """Each waits for a frame of its own, which any of them may take off the ring."""
     board = boards()
     sender, receiver = board.member(0), board.member(1)
     writer, end = sender.writer(0, 0), reader(receiver)
@@ -741,7 +741,7 @@ def test_a_system_that_has_no_memory_is_no_memory(boards: Any) -> None:
 @pytest.mark.parametrize("size", [2**40, 2**62, 2**63 - 1])
 def test_absurd_sizes_are_refused(boards: Any, size: int) -> None:
     member = boards().member(0)
-    huge = (ctypes.c_char * size).from_address(address(b"x"))  # nobody reads it
+    huge = (ctypes.c_char * size).from_address(address(b"x"))  # it is never read
     writer = member.writer(0, 0)
     with pytest.raises(_native.NoMemory):
         writer.write(PICKLE, b"", [huge])
@@ -935,7 +935,7 @@ STASHED = 0x80005AFE  # what stands in place of a block
 
 
 def add_free_block(board: Board, sender: _native.Member) -> None:
-    """Have a second block in the sender's arena, which nobody holds."""
+    """Make a second block in the sender's arena, which no member holds."""
     with pytest.raises(_native.NoMemory):
         sender.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK), bytes((1 << 28) - BLOCK)])
     assert sender.statistics()["blocks"] == 2

@@ -283,7 +283,7 @@ def test_what_a_drain_refuses(boards: Any) -> None:
     drain = _native.Drain(member, board.fd, 1)
     with pytest.raises(IndexError, match="no member 2"):
         drain.take(2)
-    member.poison(BROKEN)  # a graph that ended still tells what it did
+    member.poison(BROKEN)  # a drain still reads what an ended graph did
     drain.stop()
     drain.stop()
     drain.run(1)

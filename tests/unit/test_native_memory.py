@@ -48,7 +48,7 @@ def test_what_one_member_keeps_warm_another_gets_while_the_owner_does_nothing() 
     there, here = reader(second), reader(first, 1)
     first.writer(0, 0).write(PICKLE, b"", [bytes(6 * MB)])
     there.read(0)
-    assert used(first) == 6 * MB  # warm, and nobody has it
+    assert used(first) == 6 * MB  # warm, and no member holds it
     second.writer(1, 0).write(PICKLE, b"", [pattern(5 * MB)])
     (held,) = here.read(0)
     assert bytes(held) == pattern(5 * MB)
@@ -238,8 +238,8 @@ def test_a_frame_that_is_not_written_leaves_no_copy() -> None:
     board.close()
 
 
-def test_a_member_that_may_wait_is_told_instead() -> None:
-    """The driver holds executions back before anything of theirs is in memory."""
+def test_without_memory_a_member_that_may_wait_raises() -> None:
+    """Such a member is the driver, which delays executions instead of using a stash."""
     board = Board(2, cap_bytes=4 * MB)
     sender, end = board.member(0), reader(board.member(1))
     writer = sender.writer(0, 0)
@@ -247,7 +247,7 @@ def test_a_member_that_may_wait_is_told_instead() -> None:
     with pytest.raises(_native.NoMemory):
         writer.write(PICKLE, b"", [pattern(MB)])
     frame = (writer, PICKLE, b"", [pattern(MB)])
-    assert sender.submit((frame,), 9, {}, 1, [], 0, True) == 1  # unless it says so
+    assert sender.submit((frame,), 9, {}, 1, [], 0, True) == 1  # unless it asks for a stash
     end.read(0)
     assert bytes(end.read(10**9)[0]) == pattern(MB)
     board.close()

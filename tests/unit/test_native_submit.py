@@ -453,8 +453,8 @@ def test_what_it_refuses(boards: Any) -> None:
         submit(good, (other, BYTES, b""))
 
 
-def test_a_write_that_waits_in_the_same_ring_is_in_its_way(boards: Any) -> None:
-    """A ring has one writer: who mixes the two is told."""
+def test_a_submission_beside_a_write_that_waits_in_the_same_ring_raises(boards: Any) -> None:
+    """A ring has one writer: submitting while another thread writes raises."""
     board = boards(2, [Ring(0, (1,), slots=1)])
     submit = submission(board, [0])
     submit((BYTES, b"0"))

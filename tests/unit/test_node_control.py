@@ -6,15 +6,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcg.runtime.control.far_nodes import FarNode, FarNodes, _joined
+from rcg.runtime.control.far_nodes import FarNode, FarNodes, _join_parts
 from rcg.runtime.control.node_control import _events_of, _parts_of
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.recordings import Recorded
-from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.trace.model import EVENT
 from rcg.wire import codec
 from rcg.wire.messages import AskEvents, RecordEvents
-from rcg.wire.sockets import MAX_MESSAGE_BYTES, packed
+from rcg.wire.sockets import MAX_MESSAGE_BYTES, pack_message
 from tests.peers import ctrl_c_anywhere
 
 
@@ -31,7 +31,7 @@ def test_ctrl_c_while_other_nodes_begin_to_record_leaves_no_recording():
     number = next(numbers)
     for _ in ctrl_c_anywhere(begin, "rcg.runtime.control.far_nodes.FarNodes.record"):
         nodes.drop(number)
-        sent = [type(each) for each in emptied(nodes._wanted)]
+        sent = [type(each) for each in take_all(nodes._wanted)]
         assert sent in ([], [AskEvents], [RecordEvents, AskEvents])
         assert not nodes._events
         number = next(numbers)
@@ -47,9 +47,9 @@ def test_events_fit_into_messages_whatever_their_spans_are_called(letter, count)
     messages = []
     for part, data in _parts_of(Recorded("a0", 7, events, names)):
         message = _events_of(1, part, left=1)
-        assert len(packed(message, data)) <= MAX_MESSAGE_BYTES
+        assert len(pack_message(message, data)) <= MAX_MESSAGE_BYTES
         messages.append((codec.decode(codec.encode(message)), data))
-    ((process, lost, found, spans),) = _joined(messages)
+    ((process, lost, found, spans),) = _join_parts(messages)
     assert (process, lost) == ("a0", 7)
     assert np.array_equal(found, events)
     assert spans == (names if letter.isprintable() else tuple([name[:30] for name in names]))

@@ -178,7 +178,7 @@ def test_an_error_of_a_communicator_waits_for_the_cause(driven: Callable[..., Dr
 
 
 def recorded(loop: Any, **flags: bool) -> list[str]:
-    """What a loop does with its groups and tells the driver, in order."""
+    """What a loop does with its groups and sends to the driver, in order."""
     done: list[str] = []
 
     def noting(*names: str) -> Any:
@@ -186,7 +186,7 @@ def recorded(loop: Any, **flags: bool) -> list[str]:
         return SimpleNamespace(**calls, **flags)
 
     loop._groups = noting("open", "abort", "close")
-    loop._control = noting("prepared", "done", "finish")
+    loop._control = noting("report_prepared", "done", "finish")
     return done
 
 
@@ -199,7 +199,7 @@ def test_a_loop_that_has_ended_waits_for_the_others_before_it_closes_its_groups(
     done = recorded(loop, are_open=True)
     graph.node.end_closed()
     loop.run()
-    assert done == ["open", "prepared", "done", "close", "finish"]
+    assert done == ["open", "report_prepared", "done", "close", "finish"]
 
 
 def test_a_loop_that_fails_waits_for_nobody(
@@ -220,5 +220,5 @@ def test_a_loop_that_fails_waits_for_nobody(
 
     loop._steps = [fail]
     loop.run()
-    assert done == ["open", "prepared", "finish", "close", "finish"]
+    assert done == ["open", "report_prepared", "finish", "close", "finish"]
     assert "a defect" in logged[0]

@@ -301,7 +301,7 @@ def test_docstrings_list_every_option(documented):
 
 
 def test_the_table_of_the_readme_is_made_from_the_records():
-    """What fails here prints the table as it has to be."""
+    """A failure prints the right table."""
     lines = ["| keyword | variable | default | what it sets |", "|---|---|---|---|"]
     for option in OPTIONS:
         match option.default:

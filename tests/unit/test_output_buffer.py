@@ -19,7 +19,7 @@ from tests.board import BYTES, FAILURE, PICKLE, reader
 
 
 def opened(boards: Any, decode: Any) -> tuple[OutputBuffer, list[SimpleNamespace]]:
-    """A buffer on whose ring one result lies, and two who ask for it."""
+    """A buffer whose ring has one result, and two fetches of it."""
     board = boards()
     board.member(0).writer(0, 0).write(PICKLE, b"", [b"small"])
     end = reader(board.member(1), decode=decode)
@@ -31,7 +31,7 @@ def opened(boards: Any, decode: Any) -> tuple[OutputBuffer, list[SimpleNamespace
 def test_who_holds_what_unpickling_waits_for_gets_the_result(
     boards: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread unpickles and needs a lock of the user's; the one that holds it gets that ref."""
+    """One thread unpickles and needs a user's lock; the thread with the lock gets that ref."""
     monkeypatch.setattr(buffers, "_MAX_DECODE_POLLS", 50)
     lock, begun = threading.Lock(), threading.Event()
     guard_s = 60.0
@@ -82,7 +82,7 @@ def test_who_only_unpickles_slowly_is_waited_for(boards: Any) -> None:
 def test_unpickling_that_asks_for_its_own_result_fails_it(
     boards: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buffers, "_DECODE_POLL_S", 1e9)  # nobody is waited for
+    monkeypatch.setattr(buffers, "_DECODE_POLL_S", 1e9)  # a wait would hang the test
 
     def decode(data: bytes, buffers: Any = ()) -> object:
         buffer.fetch(same, None)
@@ -160,7 +160,7 @@ def test_a_failure_is_no_value(filled: Filled) -> None:
 
 
 def test_one_of_those_who_fetch_a_result_filled_it(boards: Any) -> None:
-    """That one lets go of the output; a second time would be of another execution's."""
+    """That fetch releases the output; a second release would be that of another execution."""
     inner: list[bool] = []
 
     def decode(data: bytes, buffers: Any = ()) -> str:
@@ -198,7 +198,7 @@ def test_coroutines_are_woken_by_frames_that_others_took(
 ) -> None:
     filled.send(BYTES, BYTES)
     take(filled)
-    assert filled.notified == 0  # nobody waits
+    assert filled.notified == 0  # no coroutine waits
     filled.buffer.awaited.add(1)
     filled.send(BYTES)
     take(filled)

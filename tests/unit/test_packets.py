@@ -567,7 +567,7 @@ def test_a_body_for_which_there_is_no_memory_is_lost_alone():
     with half_pair() as (bare, stream):
         stream.takes_bodies = True
         stream._bodies[5] = Full()
-        message = sockets.packed(messages.Execute(size_bytes=2, table_bytes=1))
+        message = sockets.pack_message(messages.Execute(size_bytes=2, table_bytes=1))
         bare.sendall(on_wire(b"x", 1, 5) + on_wire(b"x", 1, 5) + on_wire(message, 2, 5))
         with sockets.receive(stream, 1) as found:
             assert found.lacks_memory and isinstance(found.message, messages.Execute)

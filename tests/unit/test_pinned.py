@@ -146,7 +146,7 @@ def test_a_small_tensor_in_a_block_that_was_locked() -> None:
 @needs_vmsplice
 @pytest.mark.parametrize("is_tensor", [True, False])
 def test_what_other_channels_bring_never_lies_in_locked_memory(is_tensor: bool) -> None:
-    """A method may copy it to a device by itself, when nobody looks whether pages are the same."""
+    """A method may copy it to a device by itself, where nothing checks that pages are the same."""
     board = Board(2, (Ring(), Ring()))
     owner, reader = board.member(0), Reader(board)
     device = reader.device

@@ -223,7 +223,7 @@ def test_edges_share_one_group_of_all_their_actors():
 
 
 def test_an_edge_uses_a_group_that_includes_both_ends():
-    """BEHAVIOURS C18: one communicator for the actors of a collective, and edges reuse it."""
+    """As in Ray, an edge uses the communicator of a collective that has both of its actors."""
     plan = placed(
         graph(
             INPUT,
@@ -274,7 +274,7 @@ def test_a_broadcast_uses_a_group_of_exactly_its_ends_in_any_order():
     assert channels(plan)[0] == "a0 -> a1 a2 tensor @g1 node=1"
 
 
-# --- communicators of the user's ----------------------------------------------------------------
+# --- users' communicators -----------------------------------------------------------------------
 
 MINE = CommunicatorSpec("k5", "mine", ("a2", "a0", "a1"))
 

@@ -125,7 +125,7 @@ def test_a_plan_over_nodes_is_simulated_without_its_gates(plan: Plan):
     assert simulation.busy().keys() == {*plan.processes()} - {"n0", "n1"}
 
 
-def test_lanes_and_gates_are_told_to_people_with_where_they_run(plan: Plan):
+def test_labels_of_lanes_and_gates_say_where_they_run(plan: Plan):
     assert plan.label("a0.comm") == "a0.comm (Stage)"
     assert plan.label("n1") == "n1 gate in a1 (Stage)"
     assert plan.label("n0") == "n0 gate in driver"

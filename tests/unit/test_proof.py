@@ -157,15 +157,15 @@ OPENINGS = [
 def ways_in(opening: Opening, asked: Challenge) -> Iterator[bytes]:
     """What is no proof, with a pickle beside it; the opening has the right secret."""
     sent, body = proof.prove(opening, asked)
-    yield sockets.packed(opening, HOSTILE)  # in the clear
+    yield sockets.pack_message(opening, HOSTILE)  # in the clear
     for wrong in ("", opening.graph, opening.secret[:-1]):
-        yield sockets.packed(*proof.prove(replace(opening, secret=wrong), asked))
-    yield sockets.packed(*proof.prove(opening, proof.challenge()))
-    yield sockets.packed(sent, HOSTILE)
-    yield sockets.packed(sent, body + b" ")
-    yield sockets.packed(replace(sent, proof=""), HOSTILE)
+        yield sockets.pack_message(*proof.prove(replace(opening, secret=wrong), asked))
+    yield sockets.pack_message(*proof.prove(opening, proof.challenge()))
+    yield sockets.pack_message(sent, HOSTILE)
+    yield sockets.pack_message(sent, body + b" ")
+    yield sockets.pack_message(replace(sent, proof=""), HOSTILE)
     for each in ASKED:
-        yield sockets.packed(each, HOSTILE)
+        yield sockets.pack_message(each, HOSTILE)
     yield HOSTILE
 
 
@@ -179,13 +179,13 @@ class Spy:
     def look(self) -> None:
         pass
 
-    def lost(self, peer: Peer, ending: Ending) -> None:
+    def on_lost(self, peer: Peer, ending: Ending) -> None:
         pass
 
     def fail(self, why: str) -> None:
         raise AssertionError(why)
 
-    def released(self) -> None:
+    def on_released(self) -> None:
         pass
 
     def _reached(self, peer: Peer, message: Message) -> bool:
@@ -262,7 +262,7 @@ def test_the_service_of_tensors_unpickles_nothing_without_a_proof(holder):
         with sockets.connect(holder.address, GUARD_S) as stranger:
             said = list(ways_in(opening, challenge_of(stranger)))[at]
             with contextlib.suppress(ConnectionError):
-                for each in (said, *(sockets.packed(message, HOSTILE) for message in ASKED)):
+                for each in (said, *(sockets.pack_message(message, HOSTILE) for message in ASKED)):
                     stranger.send(each)
             assert is_over(stranger)
     assert Hostile.count == 0

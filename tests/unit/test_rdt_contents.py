@@ -12,7 +12,7 @@ import pytest
 from rcg.errors import UnpicklableError
 from rcg.rdt.custom import take_apart_objects
 from rcg.rdt.envelope import Parts, Whole, take_apart
-from rcg.rdt.parts import lost_in
+from rcg.rdt.parts import find_lost
 from rcg.rdt.store import Versions
 from rcg.rdt.transports import Transport
 from rcg.rdt.values import check_targets
@@ -47,9 +47,9 @@ def test_a_plain_tensor_needs_no_pickle(tensor):
     versions = Versions(tensor)
     assert type(contents) is Whole
     assert payloads[0].data_ptr() == tensor.data_ptr()
-    assert versions.written() is None
+    assert versions.find_written() is None
     tensor.detach().add_(0)
-    assert versions.written() is tensor
+    assert versions.find_written() is tensor
     arrived = pickle.loads(pickle.dumps(contents))
     found = arrived.put_back([each.clone() for each in payloads])
     assert found.dtype == tensor.dtype and found.shape == tensor.shape
@@ -63,9 +63,9 @@ def test_other_values_keep_their_structure():
     contents, payloads = take_apart(value, make_codec())
     versions = Versions(value)
     assert type(contents) is Parts
-    assert versions.written() is None
+    assert versions.find_written() is None
     base[3] = 3
-    assert versions.written() is not None
+    assert versions.find_written() is not None
     assert sum(contents.sizes) == sum(each.numel() for each in payloads)
     found = pickle.loads(pickle.dumps(contents)).put_back([each.clone() for each in payloads])
     assert found["text"] == "x"
@@ -82,16 +82,16 @@ def test_the_bytes_of_a_tensor_follow_its_storage_which_stays_resizable():
         tensor.share_memory_()  # elsewhere
     assert payloads[0].view(torch.float32).tolist() == whole.tolist()
     assert part[10:20].tolist() == payloads[1].view(torch.float32).tolist()[-10:]
-    assert lost_in(value, payloads) == ""
+    assert find_lost(value, payloads) == ""
     assert value["transposed"].untyped_storage().resizable()
     value["transposed"].untyped_storage().resize_(20 * 30 * 4 - 1)
-    assert lost_in(value, payloads) == (
+    assert find_lost(value, payloads) == (
         "value['transposed'] has lost its memory: a tensor of float32 [30, 20] needs 2400 bytes of "
         "its storage, which has 2399: it was freed, or made smaller (untyped_storage().resize_, as "
         "FSDP does)"
     )
     value["transposed"].untyped_storage().resize_(2400)
-    assert lost_in(value, payloads) == ""
+    assert find_lost(value, payloads) == ""
 
 
 def freed(tensor):
@@ -178,6 +178,6 @@ def test_a_value_whose_attributes_are_its_own_affair():
     value = Attributes(a=torch.ones(4), inner=[Attributes(b=torch.ones(2))])
     _, payloads = take_apart(value, make_codec())
     versions = Versions(value)
-    assert len(payloads) == 2 and versions.written() is None
+    assert len(payloads) == 2 and versions.find_written() is None
     value["inner"][0]["b"][0] = 3
-    assert versions.written() is value["inner"][0]["b"]
+    assert versions.find_written() is value["inner"][0]["b"]

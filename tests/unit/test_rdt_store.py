@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store of a process: what is kept, by whom, and when it goes."""
+"""The store of a process: what it keeps, for which processes, and when it frees that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rcg.errors import Transfer
 from rcg.rdt import process
 from rcg.rdt import store as stores
 from rcg.rdt.envelope import Holder, Parts
-from rcg.rdt.groups import MemberGroups, _joined, _padded, _runs
+from rcg.rdt.groups import MemberGroups, _join, _pad, _runs
 from rcg.rdt.keeper import Keeper
 from rcg.rdt.pull import Connections
 from rcg.rdt.store import Entry, Store, memory_of
@@ -48,7 +48,7 @@ def test_ctrl_c_while_the_keeper_is_started_leaves_one_thread(store: Store) -> N
 
 
 class StoppedHolder:
-    """A process that does not read what it is sent at first; it also brings the news."""
+    """A process that does not read its messages at first; it also sends the news."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -84,7 +84,7 @@ def test_a_holder_that_does_not_read_is_sent_its_news_again(store: Store, monkey
     ref = SimpleNamespace(binary=lambda: b"ref")
     keeper.keep(ref, "x", Holder("address", "tensors-2", "", "A", "", ""))
     until(lambda: holder.calls.count("free x") == 2)
-    assert not keeper.kept()
+    assert not keeper.entries()
     assert sorted(holder.calls) == ["free x", "free x", "keep x", "keep x"]
 
 
@@ -214,9 +214,9 @@ def test_small_tensors_travel_in_one_piece_at_aligned_places() -> None:
     assert _runs([small, large, small, small, 0]) == [[0], [1], [2, 3, 4]]
     many = _runs([250_000] * 100)
     assert [at for run in many for at in run] == list(range(100))
-    assert max(map(len, many)) * _padded(250_000) <= 16 << 20
+    assert max(map(len, many)) * _pad(250_000) <= 16 << 20
     parts = [torch.full((size,), at, dtype=torch.uint8) for at, size in enumerate((3, 64, 65))]
-    whole = _joined(parts)
+    whole = _join(parts)
     assert whole.numel() == 64 + 64 + 128
     assert whole[0:3].tolist() == [0, 0, 0] and whole[64:128].eq(1).all()
     assert whole[128 : 128 + 65].eq(2).all()
@@ -245,7 +245,7 @@ def test_pulling_a_tensor_that_was_written_to_warns(store: Store) -> None:
     store.add(held := entry("t", tensor))
     tensor[0] = 1
     with pytest.warns(UserWarning, match="processes that get it from now on see what was written"):
-        store.pulled(held)
+        store.note_pulled(held)
 
 
 def test_what_was_freed_before_it_was_made_is_not_kept(store: Store, monkeypatch: Any) -> None:

@@ -48,7 +48,7 @@ def test_graphs_live_until_they_end_and_are_found_as_long_as_they_exist():
         registry.add(graph)
     assert registry.live(Graph) == graphs  # the oldest first
     for _ in range(2):
-        registry.ended(graphs[1])
+        registry.note_ended(graphs[1])
         assert registry.live(Graph) == [graphs[0], graphs[2]]
         assert registry.find("1") is graphs[1]
     assert registry.find("3") is None

@@ -117,7 +117,7 @@ def test_a_report_is_read_from_another_node(echoing):
     assert echoing.facts.graph_id in echoing.handle.report()
 
 
-def test_a_teardown_is_told(echoing):
+def test_a_teardown_reaches_the_client(echoing):
     assert echoing.handle.execute(1).get(GUARD_S) == 1
     echoing.graph.session.close_nowait()
     with pytest.raises(ChannelClosed, match="torn down by its owner"):
@@ -125,8 +125,8 @@ def test_a_teardown_is_told(echoing):
 
 
 @pytest.mark.parametrize("held_up", ["before it is sent", "after it was sent"])
-def test_a_teardown_is_told_while_something_is_being_sent(echoing, monkeypatch, held_up):
-    """The thread that sends has the turn, and other work on the machine holds it up."""
+def test_a_teardown_reaches_the_client_while_something_is_being_sent(echoing, monkeypatch, held_up):
+    """The thread that sends holds the lock, and the scheduler delays it."""
     assert echoing.handle.execute(1).get(GUARD_S) == 1
     known, is_sending = PacketStream._push, threading.Event()
 
@@ -146,7 +146,7 @@ def test_a_teardown_is_told_while_something_is_being_sent(echoing, monkeypatch, 
         echoing.handle.execute(1)
 
 
-def test_a_teardown_is_told_to_a_client_that_is_slow_to_read_a_large_result(echoing, monkeypatch):
+def test_a_teardown_reaches_a_client_that_is_slow_to_read_a_large_result(echoing, monkeypatch):
     known = Client._take
 
     def take(client: Client, received: Any) -> None:

@@ -206,7 +206,6 @@ def test_bind_order_would_deadlock_and_is_refused():
 
 
 def test_an_actor_may_be_visited_again():
-    """BEHAVIOURS I9."""
     built = graph(call(1, "a0", 0), call(2, "a1", 1), call(3, "a0", 1, 2), outputs=(3,))
     ops = [str(op) for op in planned(built).program("a0").ops if not isinstance(op, Free)]
     assert ops == [
@@ -220,7 +219,7 @@ def test_an_actor_may_be_visited_again():
 
 
 def test_workers_with_the_same_calls_have_the_same_schedule():
-    """BEHAVIOURS I5 and I7: gradients of three layers, each reduced as soon as it is there."""
+    """Gradients of three layers, each reduced as soon as it has been computed."""
     workers, layers = 3, 3
     nodes: list[Node] = []
     last = [0] * workers
@@ -252,7 +251,7 @@ def test_workers_with_the_same_calls_have_the_same_schedule():
 
 
 def test_a_rendezvous_goes_before_a_call_that_could_start_as_early():
-    """BEHAVIOURS I3: others wait for it. a1 can begin while a0 runs its second call."""
+    """Ray prefers transfers, too: a1 can begin while a0 runs its second call."""
     built = graph(call(1, "a0", 0), call(2, "a0", 0), call(3, "a1", 1), outputs=(2, 3))
     ops = [op.word for op in planned(built).program("a0").ops if not isinstance(op, Free)]
     assert ops == ["read", "call", "write", "call", "write"]
@@ -407,7 +406,7 @@ def _name(op: Op) -> Any:
 
 
 def test_programs_that_wait_for_each_others_values_are_refused_after_scheduling():
-    """No graph gives such a plan; scheduling keeps it valid, and simulating says what is wrong."""
+    """No graph gives such a plan; scheduling keeps it valid, and simulating refuses it."""
     plan = Plan.from_text(
         """
         plan positional=1 keywords=[] returns=one

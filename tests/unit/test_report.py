@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report says about processes that exchange tensors: every process is a thread."""
+"""Reports of processes that exchange tensors; every process is a thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report says of channels that cross: each node has its part of them."""
+"""Reports of channels that cross: each node has its part of them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_each_node_has_its_part_of_a_channel_that_crosses(segments: dict[str, Se
     assert near.unread("c1") == [2, 0]
 
 
-def test_the_age_of_what_a_lost_node_told_is_reported(segments: dict[str, Segments]) -> None:
+def test_the_age_of_a_lost_nodes_last_report_is_shown(segments: dict[str, Segments]) -> None:
     here, there = joined(segments["n0"], DRIVER), joined(segments["n1"], "a2")
     seen = Snapshot.parse(describe_node(there, "2 garbage"), there.layout)
     old = dataclasses.replace(seen, taken_ns=seen.taken_ns - 3_200_000_000)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rings and blocks against a model in plain Python: three members who write, read, hold, forward.
 
-What somebody holds never changes, however much is written meanwhile, and when all is dropped no
-block is claimed by anybody.
+A held buffer never changes, however much is written meanwhile. When all is dropped, no member
+claims a block.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class RingMachine(RuleBasedStateMachine):
 
     @rule(number=members, pick=picks)
     def change_what_is_writable(self, number: int, pick: int) -> None:
-        """Nobody else may see it, whoever was sent the same bytes."""
+        """No other member may see it, even one that got the same bytes."""
         own = [held for held in self.held[number] if not memoryview(held.buffer).readonly]
         if own:
             held = own[pick % len(own)]

@@ -1088,7 +1088,7 @@ def test_a_tensor_whose_memory_was_freed_is_named_before_it_is_read() -> None:
 
 
 def in_thread(call: Any) -> Any:
-    """What ``call`` returns or raises on a thread that nobody presses Ctrl-C on."""
+    """What ``call`` returns or raises on a thread that gets no Ctrl-C."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call).result()
 
@@ -1132,7 +1132,7 @@ def test_a_signal_whose_handler_exits_is_no_property_of_the_value(at: int) -> No
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_whatever_pickling_raises_is_told(name: str) -> None:
+def test_the_error_contains_what_pickling_raised(name: str) -> None:
     class Raises:
         def __reduce__(self) -> Any:
             raise make_error(name)

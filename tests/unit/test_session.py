@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session: running, broken by a death, and closed; the test says who died."""
+"""A session: running, broken by a death, and closed; the test reports the deaths."""
 
 from __future__ import annotations
 

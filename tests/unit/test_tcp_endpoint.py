@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoint as other nodes reach it: who gets in, who does not, and that nobody disturbs it."""
+"""The endpoint as other nodes reach it: whom it accepts, whom it refuses, and that it goes on."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Ask(messages.Opening):
 
 
 @message
-class Told(Message):
-    """What is said to and fro.
+class Line(Message):
+    """A message in either direction.
 
     Attributes:
         text: Any text.
@@ -59,7 +59,7 @@ class Told(Message):
 
 
 class Answering:
-    """A service that answers what peers say, or hands their connection over."""
+    """A service that answers its peers, or hands their connection over."""
 
     def __init__(self) -> None:
         self.service_id, self.secret, self.is_over = os.urandom(8).hex(), os.urandom(8).hex(), False
@@ -89,36 +89,36 @@ class Answering:
     def look(self) -> None:
         pass
 
-    def lost(self, peer: Peer, ending: Ending) -> None:
+    def on_lost(self, peer: Peer, ending: Ending) -> None:
         self.endings.append(ending)
 
     def fail(self, why: str) -> None:
         raise AssertionError(why)
 
-    def released(self) -> None:
+    def on_released(self) -> None:
         self.is_over = True
 
     def _asked(self, peer: Peer, asked: Ask) -> bool:
         assert asked.secret in ("", self.secret)
         self.peers.append(peer)
-        peer.send(Told(text="come in"))
+        peer.send(Line(text="come in"))
         if asked.how == "bare":
             self.bare.append(peer.hand_over())
         return asked.how == "talk"
 
-    def _told(self, peer: Peer, told: Told) -> bool:
-        if told.text == "descriptors":
+    def _line(self, peer: Peer, line: Line) -> bool:
+        if line.text == "descriptors":
             with pytest.raises(ValueError, match="descriptors"):
-                peer.send(Told(text="x"), [0])
-        if told.text == "much":
+                peer.send(Line(text="x"), [0])
+        if line.text == "much":
             assert isinstance(peer.connection, PacketStream)
             peer.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
             for number in range(300):
-                peer.send(Told(text=f"{number} " * 1000))
-        peer.send(told)
+                peer.send(Line(text=f"{number} " * 1000))
+        peer.send(line)
         return True
 
-    handlers: ClassVar[Mapping[type[Message], Handler]] = {Ask: _asked, Told: _told}
+    handlers: ClassVar[Mapping[type[Message], Handler]] = {Ask: _asked, Line: _line}
 
 
 def never(_: int, __: int) -> None:
@@ -138,7 +138,7 @@ def said(connection: sockets.Connection) -> str | None:
     """The text that comes next; None at the end."""
     connection.settimeout(GUARD_S)
     with sockets.receive(connection) as received:
-        assert isinstance(received.message, Told | None)
+        assert isinstance(received.message, Line | None)
         return None if received.message is None else received.message.text
 
 
@@ -146,8 +146,8 @@ def is_answered(service: Answering) -> bool:
     """Whether a good client is served."""
     joined = service.join()
     try:
-        sockets.send(joined.connection, Told(text="hello"))
-        return joined.message == Told(text="come in") and said(joined.connection) == "hello"
+        sockets.send(joined.connection, Line(text="hello"))
+        return joined.message == Line(text="come in") and said(joined.connection) == "hello"
     finally:
         joined.close()
 
@@ -179,10 +179,10 @@ def is_ended(connection: PacketStream) -> bool:
 
 def test_a_process_of_another_node_talks_to_a_service(service):
     joined = service.join()
-    assert joined.message == Told(text="come in")
+    assert joined.message == Line(text="come in")
     assert isinstance(joined.connection, PacketStream) and joined.pidfd.fd == -1
     for text in ("a", "descriptors", "b" * 10_000):
-        sockets.send(joined.connection, Told(text=text))
+        sockets.send(joined.connection, Line(text=text))
         assert said(joined.connection) == text
     (peer,) = service.peers
     host, port = joined.connection._socket.getsockname()
@@ -195,7 +195,7 @@ def test_a_process_of_another_node_talks_to_a_service(service):
 
 def test_a_peer_of_this_node_is_a_peer_as_well(service):
     joined = join(service.endpoint.address, service.ask(), GUARD_S, lambda *_: None)
-    assert joined.message == Told(text="come in")
+    assert joined.message == Line(text="come in")
     (peer,) = service.peers
     assert not peer.is_remote and peer.pid == os.getpid() and str(os.getpid()) in peer.address
     joined.close()
@@ -209,7 +209,7 @@ def test_an_address_is_listened_at_once_and_for_all_services(service):
     together(*[lambda: found.append(service.endpoint.listen_tcp("127.0.0.3"))] * 8)
     assert len(set(found)) == 1 and found[0].host == "127.0.0.3"
     second = join(found[0], other.ask(), GUARD_S, never)
-    assert second.message == Told(text="come in")
+    assert second.message == Line(text="come in")
     second.close()
     other.close()
     assert is_answered(service)
@@ -227,7 +227,7 @@ def test_ctrl_c_while_an_address_is_opened_leaves_one_that_can_be_opened(service
     for _ in ctrl_c_anywhere(lambda: service.endpoint.listen_tcp(hosts[-1]), *names):
         address = service.endpoint.listen_tcp(hosts[-1])
         with contextlib.closing(join(address, service.ask(), GUARD_S, never)) as joined:
-            assert joined.message == Told(text="come in")
+            assert joined.message == Line(text="come in")
         # The socket that listens, and the one in reserve.
         until(lambda: descriptors() == before + 2 * len(hosts))
         hosts.append(f"127.0.1.{len(hosts) + 1}")
@@ -236,7 +236,7 @@ def test_ctrl_c_while_an_address_is_opened_leaves_one_that_can_be_opened(service
 def test_ipv6(service):
     address = service.endpoint.listen_tcp("::1")
     joined = join(str(address), service.ask(), GUARD_S, never)
-    assert joined.message == Told(text="come in")
+    assert joined.message == Line(text="come in")
     assert service.peers[0].address.startswith("[::1]:")
     joined.close()
 
@@ -274,7 +274,7 @@ def test_the_port_is_closed_with_the_endpoint(service):
 
 def test_a_socket_is_handed_over_with_all_that_follows(service):
     joined = service.join("bare")
-    assert joined.message == Told(text="come in")
+    assert joined.message == Line(text="come in")
     ours = joined.connection
     assert isinstance(ours, PacketStream)
     with ours.detach() as bare:
@@ -311,7 +311,7 @@ def test_raw_bytes_right_after_the_handshake_are_not_lost(service):
     """They are in the same segment as the proof."""
     stream, asked = challenged(service)
     sent, body = proof.prove(service.ask("bare"), asked)
-    packet = sockets.packed(sent, body)
+    packet = sockets.pack_message(sent, body)
     bare = stream._socket
     bare.setblocking(True)
     bare.sendall(struct.pack("!IBI", len(packet), 0, 0) + packet + b"raw frames")
@@ -381,7 +381,7 @@ def test_what_comes_with_a_proof_is_checked_after_it(service):
     stream, asked = challenged(service)
     opening = messages.UseStore(graph=service.service_id, secret=service.secret, group="g")
     sent, _ = proof.prove(opening, asked)
-    body = encode(Told(text="no first message"))
+    body = encode(Line(text="no first message"))
     mac = proof._mac("rcg opens", asked, sent, body, service.secret)
     sockets.send(stream, replace(sent, proof=mac), body=body)
     assert is_ended(stream)
@@ -480,7 +480,7 @@ def test_a_connection_that_says_it_too_slowly():
 def test_a_slow_sender_is_served_when_it_is_done_and_holds_up_nobody(service):
     stream, asked = challenged(service)
     sent, body = proof.prove(service.ask(), asked)
-    packet = sockets.packed(sent, body)
+    packet = sockets.pack_message(sent, body)
     whole = struct.pack("!IBI", len(packet), 0, 0) + packet
     bare = stream._socket
     for at, byte in enumerate(whole):
@@ -492,7 +492,7 @@ def test_a_slow_sender_is_served_when_it_is_done_and_holds_up_nobody(service):
         assert isinstance(received.message, messages.Proven)
     assert said(stream) == "come in"
     # As a peer it is as slow.
-    packet = sockets.packed(Told(text="slow"))
+    packet = sockets.pack_message(Line(text="slow"))
     for byte in struct.pack("!IBI", len(packet), 0, 0) + packet:
         assert is_answered(service)
         bare.send(bytes([byte]))
@@ -505,7 +505,7 @@ def test_a_peer_that_does_not_read_holds_up_nobody(service):
     joined = service.join()
     assert isinstance(joined.connection, PacketStream)
     joined.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
-    sockets.send(joined.connection, Told(text="much"))
+    sockets.send(joined.connection, Line(text="much"))
     assert is_answered(service)
     for number in range(300):
         assert said(joined.connection) == f"{number} " * 1000

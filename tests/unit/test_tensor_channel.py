@@ -287,7 +287,7 @@ def test_tensors_that_share_a_storage_only_sometimes(edge, is_static):
         assert [each.tolist() for each in found] == [each.tolist() for each in value]
 
 
-def test_a_table_is_told_again_if_its_frame_found_no_memory(edge, monkeypatch):
+def test_a_table_is_sent_again_if_its_frame_found_no_memory(edge, monkeypatch):
     channel = edge()
     channel.send(torch.ones(3))
     write = channel.writer._ring.write

@@ -36,15 +36,22 @@ from rcg.runtime.remote.client import Client
 from rcg.threads import out_of_threads, run_together, run_uninterrupted, start_thread
 from rcg.wire import messages
 from tests.driven import Driven
-from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, no_threads, told, until
+from tests.peers import (
+    GUARD_S,
+    ctrl_c_anywhere,
+    descriptors,
+    no_threads,
+    says_what_is_lacking,
+    until,
+)
 from tests.served import Loop, Served
 
 PACKAGE = Path(rcg.__file__).parent
 
 
 def lacks(error: BaseException | None) -> bool:
-    """Whether an error is the one for threads that cannot start, and says what there is to say."""
-    return type(error) is OutOfThreads and told(error)
+    """Whether an error is the one for threads that cannot start, and names the limits."""
+    return type(error) is OutOfThreads and says_what_is_lacking(error)
 
 
 # --- starting
@@ -174,7 +181,7 @@ def test_ctrl_c_while_a_thread_is_started_counts_none_that_does_not_run():
 
 
 class Made:
-    """Ray, as far as values that are awaited see it: some are made, some are not."""
+    """Stands for Ray, for values that are awaited: some are made, some are not."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: set[int] = set()
@@ -207,7 +214,7 @@ def test_what_no_thread_can_wait_for_is_awaited_once_threads_are_there_again(ray
     assert [future(number).result(GUARD_S) for number in range(50)] == [*range(50)]
 
 
-def test_what_is_awaited_beside_many_others_is_looked_after_by_one_thread_or_told(ray):
+def test_one_thread_awaits_all_that_exceed_the_threads_or_their_futures_raise(ray):
     waiting = [future(number) for number in range(awaiting._MOST)]
     with no_threads():
         assert lacks(future(100).exception(GUARD_S))
@@ -217,7 +224,7 @@ def test_what_is_awaited_beside_many_others_is_looked_after_by_one_thread_or_tol
     until(lambda: not any(each.name == "rcg-pull" for each in threading.enumerate()))
     with no_threads():  # the thread that looks after all others has this one, too
         later = future(102)
-        # Nobody can open what has been made: that is told, and the thread goes on.
+        # No thread can open this value: its future gets the error, and the waiting thread goes on.
         ray.made.update([101])
         assert lacks(late.exception(GUARD_S))
     ray.made.update([102])
@@ -452,7 +459,7 @@ def test_a_member_that_cannot_run_the_profiler_says_so_and_stays(served: Served)
     client.close()
 
 
-def test_a_link_that_is_lost_is_told_at_once_where_nobody_can_wait(served: Served):
+def test_a_lost_link_is_reported_at_once_where_no_thread_can_wait(served: Served):
     client = served.client()
     until(lambda: served.control.members.pids)
     with no_threads() as names:
@@ -474,7 +481,7 @@ def test_a_graph_whose_control_has_no_thread_leaves_no_descriptor():
     for _ in range(3):
         with no_threads() as names, pytest.raises(OutOfThreads) as caught:
             Served()
-        assert names == ["rcg-control"] and told(caught.value)
+        assert names == ["rcg-control"] and says_what_is_lacking(caught.value)
     assert descriptors() == before + 9  # the memory that the test made
 
 
@@ -484,7 +491,7 @@ def test_a_handle_without_a_thread_here_or_there_says_so(driven: Callable[..., D
     facts = replace(graph.engine.facts(), owner_pid=os.getpid())
     with no_threads(after, 1) as names, pytest.raises(OutOfThreads) as caught:
         Client(facts).open()
-    assert len(names) == 1 and told(caught.value)
+    assert len(names) == 1 and says_what_is_lacking(caught.value)
     client = Client(facts)
     client.join(client)
     client.open()
@@ -499,7 +506,9 @@ def test_a_result_is_awaited_once_threads_are_there_again(driven: Callable[..., 
         ref = await graph.engine.execute_async(5)
         with no_threads() as names, pytest.raises(OutOfThreads) as caught:
             await ref
-        assert len(names) == 1 and told(caught.value) and not graph.engine._bridge._new
+        assert (
+            len(names) == 1 and says_what_is_lacking(caught.value) and not graph.engine._bridge._new
+        )
         with ThreadPoolExecutor(1) as pool:
             pool.submit(graph.echo)
             return await ref
@@ -508,7 +517,7 @@ def test_a_result_is_awaited_once_threads_are_there_again(driven: Callable[..., 
 
 
 class Interrupting(Exception):
-    """Its text cannot be had on a main thread."""
+    """On the main thread its text raises KeyboardInterrupt."""
 
     def __str__(self) -> str:
         if threading.current_thread() is threading.main_thread():
@@ -516,7 +525,7 @@ class Interrupting(Exception):
         return "as ever"
 
 
-def test_an_exception_that_no_thread_can_describe_is_told_by_its_class():
+def test_an_exception_that_no_thread_can_describe_is_named_by_its_class():
     origin = Origin("Stage", "id", "Stage", 1, "")
 
     def text() -> str:

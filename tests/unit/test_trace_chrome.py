@@ -209,7 +209,7 @@ def test_what_began_before_is_cut_at_the_beginning(written):
     assert [(s.start, s.end) for s in waits] == [(0, 50)]
 
 
-def test_an_arrow_against_time_is_left_out_and_told(written):
+def test_an_arrow_against_time_is_left_out_and_counted(written):
     rows = {"a0": [event(3, 0, 100, 110)], "a1": [event(0, 0, 50, 60)]}  # clocks that are off
     found = written(trace(graph_trace(rows), end=200))
     assert not found.arrows

@@ -81,6 +81,6 @@ def test_an_op_that_the_program_does_not_have_is_unknown():
     assert frame["name"].tolist() == frame["kind"].tolist() == ["unknown"]
 
 
-def test_several_graphs_are_told_apart():
+def test_the_rows_of_several_graphs_are_kept_apart():
     both = trace(*some_trace().graphs, *some_trace().graphs, start=1000, end=1300)
     assert len(to_pandas(both)) == 10

@@ -59,7 +59,7 @@ def test_a_call_that_did_not_return_is_what_the_graph_hangs_on() -> None:
     assert (stall.execution, stall.usual_ns) == (2, 12)
     # From the beginning of the trace, which began at 5.
     assert (stall.since_ns, stall.lasted_ns) == (85, 2 * SECOND - 90)
-    # The driver waits for its result. a0 waits for an input that nobody submitted: it is idle.
+    # The driver waits for its result. a0 waits for an input that was not submitted: it is idle.
     assert stall.waiting == ("driver",)
 
 

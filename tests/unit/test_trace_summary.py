@@ -202,13 +202,13 @@ def test_a_write_that_copies_nothing_has_no_rate():
         ),
     ],
 )
-def test_what_is_missing_is_told(graph, hint):
+def test_the_summary_says_what_is_missing(graph, hint):
     summary = summarize(trace(graph, end=END))
     assert hint in str(summary)
     json.loads(summary.to_json())
 
 
-def test_executions_that_are_not_whole_are_told():
+def test_incomplete_executions_are_counted():
     (graph,) = summarize(trace(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5]), end=60)).graphs
     assert (graph.executions, graph.complete) == (2, 1)
     assert "Graph 5f1c5f1c: 2 executions, 1 of them complete, in 60 ns" in str(graph)
@@ -231,7 +231,7 @@ def test_names_are_escaped_and_shortened_in_text():
     str(compare(record, record)).encode()
 
 
-def test_of_many_graphs_the_first_ones_are_told():
+def test_of_many_graphs_the_text_has_the_first_ones():
     record = simulated_plan(pipeline(2), 12)
     few, many = (replace(record, graphs=record.graphs * count) for count in (6, 8))
     assert "more graph" not in str(summarize(few))

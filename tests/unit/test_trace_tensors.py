@@ -164,7 +164,7 @@ def test_without_the_event_of_the_last_rank_the_path_ends_there():
 
 
 def is_acyclic(before):
-    """Whether following dependencies ends, from every event."""
+    """Whether the chain of dependencies ends, from every event."""
     seen = np.arange(len(before))
     for _ in range(len(before)):
         seen = np.where(seen < 0, seen, before[seen])

@@ -217,7 +217,7 @@ def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanw
     assert found.baseline_throughput == pytest.approx(found.measured_throughput, rel=0.01)
 
 
-def test_calls_that_were_never_seen_are_told():
+def test_a_note_names_calls_that_are_not_in_the_trace():
     graph = pipeline()
     rows = {lane.process: [tuple(row) for row in lane.events] for lane in graph.lanes}
     rows["a1"] = [row for row in rows["a1"] if row[6] != 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One zero: whatever shows or gives away a moment counts it from the beginning of the trace."""
+"""One zero: all views and tables count times from the beginning of the trace."""
 
 from __future__ import annotations
 

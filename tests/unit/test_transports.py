@@ -287,7 +287,7 @@ def test_an_actor_without_a_gpu(transport, share):
 
 
 def test_cuda_ipc_serves_one_node():
-    """Also where nobody knows which GPUs the actors use."""
+    """Also if the GPUs of the actors are unknown."""
     root = edge("cuda_ipc")
     graph = graph_of(root)
     plan = compile_graph(graph, {"a0": "5f2c", "a1": "83d0"}, "5f2c", 4).plan

@@ -123,7 +123,7 @@ def test_nothing_overlaps_in_random_graphs(case: Case, widths: list[int]) -> Non
 def test_nothing_overlaps_where_there_are_several_nodes(
     placed: tuple[Case, tuple[dict[str, str], str]], widths: list[int]
 ) -> None:
-    """Boxes are in the frame of their node, and no frame is in the way of another."""
+    """Boxes are in the frame of their node, and no two frames overlap."""
     case, (nodes, driver) = placed
     topology = topology_of(compile_graph(case.graph, nodes, driver, 4).plan)
     check(topology, lay_out(topology, sized(topology, widths)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans and traces over several nodes of the cluster, as people see them."""
+"""Views of plans and traces over several nodes of the cluster."""
 
 from __future__ import annotations
 

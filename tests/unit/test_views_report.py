@@ -83,12 +83,12 @@ def test_a_process_that_does_not_answer_says_so() -> None:
     assert "does not answer" not in report_of(not_asked)
 
 
-def test_failures_that_nobody_saw_are_told() -> None:
+def test_unfetched_failures_are_shown() -> None:
     html = report_of(replace(REPORT, failures_dropped=3, last_dropped="ValueError: <x>"))
     assert "dropped unread: 3, the last: ValueError: &lt;x&gt;" in html
 
 
-def test_connections_to_other_nodes_are_told() -> None:
+def test_connections_to_other_nodes_are_shown() -> None:
     queue = SocketQueue("driver", "n1", 3 << 20, 2)
     refused = {"n0": str(Refusals()), "n1": str(Refusals(garbage=2, wrong_secret=1))}
     found = replace(REPORT, sockets=(queue,), refused=refused)

@@ -165,7 +165,7 @@ program a1
 """
 
 
-def test_values_of_one_frame_are_drawn_apart_and_their_size_is_told_once_for_all():
+def test_values_of_one_frame_are_drawn_apart_with_one_size_for_all():
     topology = topology_of(Plan.from_text(PACKED))
     assert [(each.id, each.values) for each in topology.channels] == [
         ("c0", 2),

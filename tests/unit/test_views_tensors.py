@@ -80,7 +80,7 @@ def test_channels_are_those_of_values_and_know_their_group_and_hints() -> None:
     assert json.loads(json.dumps(drawn.to_json()))["groups"][0]["backend"] == "gloo"
 
 
-def test_a_value_that_falls_back_for_the_driver_is_told_apart() -> None:
+def test_a_value_that_falls_back_for_the_driver_has_its_own_kind() -> None:
     text = TEXT.replace(
         "channel c5 a2 -> driver ring node=5", "channel c6 a0 -> driver ring node=3 slots=4\n"
         "channel c5 a2 -> driver ring node=5"

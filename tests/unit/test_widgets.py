@@ -353,7 +353,7 @@ class Clock:
 
 
 class FakeGraph:
-    """What a monitor asks of a compiled graph."""
+    """The methods of a compiled graph that a monitor calls."""
 
     def __init__(self) -> None:
         self.completed = 0
@@ -411,7 +411,7 @@ def test_rates_follow_from_two_looks() -> None:
 
 
 class HangingGraph(FakeGraph):
-    """a1 is in its method, a2 and the driver wait for it, a0 for an input that nobody submits."""
+    """a1 is in its method, a2 and the driver wait for it, a0 for an input that never comes."""
 
     def report(self, timeout: float = 0.5) -> Any:
         report = super().report()

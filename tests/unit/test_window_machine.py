@@ -31,7 +31,7 @@ class WindowMachine(RuleBasedStateMachine):
         )
         self.limit, self.buffered_limit, self.is_strict = limit, buffered_limit, is_strict
         self.outputs = outputs
-        self.wanted: list[set[int]] = []  # by execution: outputs that somebody still wants
+        self.wanted: list[set[int]] = []  # by execution: outputs with a ref
         self.complete = 0
 
     @property
@@ -44,7 +44,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether the user has to fetch something first, by the words of the documentation."""
+        """Whether the user has to fetch a result first, as the documentation says."""
         if self.is_strict:
             return self.unreleased >= self.limit
         return self.unreleased >= self.limit + self.buffered_limit

@@ -71,7 +71,7 @@ def graph_trace(
     opens: Mapping[str, OpenOp] | None = None,
     limit: int = 10,
 ) -> GraphTrace:
-    """A graph's record from rows by process; a process that is not named did nothing."""
+    """A graph's record from rows by process; a process without rows did nothing."""
     made = Plan.from_text(plan)
     lanes = tuple(
         LaneTrace(

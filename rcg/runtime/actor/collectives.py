@@ -79,7 +79,7 @@ def collective_step(
             return capture_own(error)
         return capture(error, loop.origin, word, loop.execution)
 
-    def prepared() -> tuple[bytes | Failure, list[Any], Any]:
+    def prepare() -> tuple[bytes | Failure, list[Any], Any]:
         """Return this rank's status, its tensors, and the room for the result."""
         for source in sources:
             if type(slots[source]) is Failure:
@@ -95,7 +95,7 @@ def collective_step(
 
     def step() -> None:
         member.mark(index, loop.execution)
-        status, tensors, room = prepared()
+        status, tensors, room = prepare()
         for writer in tells:
             _write_status(writer, status)
         if is_announced:
@@ -123,7 +123,7 @@ def collective_step(
         else:
             for out in outs:
                 slots[out] = result
-        member.transferred(0 if result else exchange.moved(rank, statuses), False)
+        member.transferred(0 if result else exchange.bytes_moved(rank, statuses), False)
 
     return step
 

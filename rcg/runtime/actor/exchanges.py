@@ -238,7 +238,7 @@ class Exchange(Protocol):
             CommError: The communicator failed.
         """
 
-    def moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
+    def bytes_moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
         """Return the bytes of the tensors that this rank takes part with."""
 
 
@@ -255,7 +255,7 @@ class _Alike:
         if any(status != statuses[0] for status in statuses):
             raise rank.mismatch(statuses)
 
-    def moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
+    def bytes_moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
         """See ``Exchange``."""
         return sum(each.size_bytes for each in statuses[rank.rank])
 
@@ -403,7 +403,7 @@ class _Broadcast:
         rank.broadcast([bytes_of(each) for each in results], devices)
         return results
 
-    def moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
+    def bytes_moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
         return sum(each.size_bytes for each in statuses[rank.root])
 
 

@@ -153,7 +153,7 @@ class OpenGroups:
             if self._starts:
                 import_torch()  # channels find it loaded, whatever the communicator imports
             for name, start in self._starts.items():
-                opened = self._opened(name, start, timeout_s)
+                opened = self._open_one(name, start, timeout_s)
                 if failpoints.on_failpoint is not None:
                     announced = _Announced(opened, self._process, execution_now)
                     opened = cast("Communicator", announced)
@@ -166,7 +166,7 @@ class OpenGroups:
             self.close()
             raise
 
-    def _opened(self, name: str, start: GroupStart, timeout_s: float | None) -> Communicator:
+    def _open_one(self, name: str, start: GroupStart, timeout_s: float | None) -> Communicator:
         store = self._store = self._open_store(name)
         try:
             if self._aborted is not None:

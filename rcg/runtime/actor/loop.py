@@ -107,7 +107,7 @@ class Loop:
                 else:
                     failure = type_name(type(error))
                     text = format_error(error, trace_of(error))
-                    failure = f"{_translated(error)}\n{text}"
+                    failure = f"{_public_text(error)}\n{text}"
                     self._control.finish(failure)  # before users' log handlers run
                     _log.exception("the loop of %s ended", self._spec.program.process)
             self._steps = []  # releases the values in the slots
@@ -128,7 +128,7 @@ class Loop:
             timeout_s = self._spec.options.compile_timeout_s
             failpoints.reach(failpoints.Failpoint("groups", self._spec.program.process))
             self._groups.open(timeout_s, lambda: self.execution)
-            self._control.prepared()
+            self._control.report_prepared()
 
     def _close_groups(self, has_ended_with_others: bool) -> None:
         """Close the communicators when the loops of all members have ended, or after a while.
@@ -245,7 +245,7 @@ def _works(op: Op) -> bool:
     return op.is_call or (op.is_rendezvous and bool(op.channels_in or op.channels_out))
 
 
-def _translated(error: BaseException) -> str:
+def _public_text(error: BaseException) -> str:
     """Return the error that ended a loop: a known one, or an unexpected one as an InternalError."""
     if isinstance(error, Signal):
         return str(error.public())

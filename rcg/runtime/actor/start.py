@@ -140,7 +140,7 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
     try:
         with telling_exhaustion("to take part in a compiled graph", spec.actor[0]):
             for each in (spec, *lanes):
-                loops.append(_joined(instance, each, queues, handover))
+                loops.append(_join(instance, each, queues, handover))
             for loop in loops[takes_thread:]:
                 lane_devices = () if loop is loops[0] else devices
                 _run_in_thread(loop, here, lane_devices)
@@ -172,7 +172,7 @@ def _run_in_thread(loop: Loop, here: Mapping[str, int], lane_devices: Collection
     start_thread(thread, "to take part in a compiled graph")
 
 
-def _joined(
+def _join(
     instance: Any,
     spec: Start,
     queues: Mapping[str, deque[Any]],

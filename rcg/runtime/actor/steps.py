@@ -109,10 +109,10 @@ class Steps:
         ops = self._spec.program.ops
         steps = [self._step(index, op) for index, op in enumerate(ops)]
         if failpoints.on_failpoint is not None:
-            return [self._announced(op, step) for op, step in zip(ops, steps, strict=True)]
+            return [self._announce(op, step) for op, step in zip(ops, steps, strict=True)]
         return steps
 
-    def _announced(self, op: Op, step: _Step) -> _Step:
+    def _announce(self, op: Op, step: _Step) -> _Step:
         process, loop = self._spec.program.process, self._loop
         channels = [self._spec.channels[each] for each in (*op.channels_in, *op.channels_out)]
         has_tensors = any(isinstance(op, Collective) or each.kind == TENSOR for each in channels)
@@ -170,14 +170,14 @@ class Steps:
             if type(parts) is Failure:
                 parts = (parts,) * len(outs)
             elif type(parts) is list:
-                parts = [decoded(part) for part in parts]
+                parts = [decode_part(part) for part in parts]
             if is_row and len(parts) == len(outs):
                 slots[out : out + len(outs)] = parts
                 return
             for each, value in zip(outs, parts, strict=True):
                 slots[each] = value
 
-        def decoded(part: Frame) -> Any:
+        def decode_part(part: Frame) -> Any:
             try:
                 return part.decode()
             except BaseException as error:  # noqa: BLE001 - unpickling runs any code

@@ -66,7 +66,7 @@ class _TorchProfiling:
             if self._running is not None:
                 return ""
             try:
-                self._running = _started()
+                self._running = _start()
             except Exception as error:  # noqa: BLE001 - the user's own profiler runs here
                 return f"torch's profiler does not start: {error}"
         return ""
@@ -81,7 +81,7 @@ class _TorchProfiling:
             return self._events
 
 
-def _started() -> Any:
+def _start() -> Any:
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile
 

@@ -295,6 +295,6 @@ def admit(
 def _answer(connection: Connection, message: Message) -> None:
     """Send an answer without waiting."""
     if isinstance(connection, PacketStream):
-        connection.post(sockets.packed(message))
+        connection.post(sockets.pack_message(message))
     else:
         sockets.send(connection, message, may_wait=False)

@@ -105,7 +105,7 @@ class ControlClient:
         self._is_over = False
         self._may_close_groups = threading.Event()
         try:
-            self.board, self.arenas = _handed_over(joined.answer)
+            self.board, self.arenas = _descriptors_of(joined.answer)
         except BaseException as error:
             self.finish(f"it could not start: {error}")  # it counts us already
             joined.close()
@@ -177,7 +177,7 @@ class ControlClient:
         with contextlib.suppress(OSError):
             sockets.send(self._socket, answer)
 
-    def prepared(self) -> None:
+    def report_prepared(self) -> None:
         """Report that the communicator groups are open, and the loop runs."""
         with contextlib.suppress(OSError):  # the watching thread hears of it
             sockets.send(self._socket, Prepared())
@@ -221,7 +221,7 @@ class ControlClient:
         self._joined.close()
 
 
-def _handed_over(answer: Received) -> tuple[int, list[int]]:
+def _descriptors_of(answer: Received) -> tuple[int, list[int]]:
     """Return the descriptors of the board and of each arena, -1 for those that are not for us.
 
     Raises:

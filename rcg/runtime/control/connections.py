@@ -186,7 +186,7 @@ class Connections:
         peer: Peer | None = None
         is_kept = False
         try:
-            found = self._admitted(acceptor, fd)
+            found = self._admit(acceptor, fd)
         except BlockingIOError:
             return  # a part of a message: the rest may come in time
         if found is not None:
@@ -211,7 +211,7 @@ class Connections:
         else:
             connection.close()
 
-    def _admitted(self, acceptor: Acceptor, fd: int) -> Admitted | None:
+    def _admit(self, acceptor: Acceptor, fd: int) -> Admitted | None:
         """Return what a connection that has spoken may use and wants; None if it is refused.
 
         Raises:
@@ -263,7 +263,7 @@ class Connections:
         return False
 
     def _report_lost(self, peer: Peer, ending: Ending) -> None:
-        self.call(peer.service, peer.service.lost, peer, ending)
+        self.call(peer.service, peer.service.on_lost, peer, ending)
         self._news.append(peer.service)
 
     def _lose(self, peer: Peer, ending: Ending) -> Peer:

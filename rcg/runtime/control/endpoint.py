@@ -38,7 +38,7 @@ from rcg.error_text import shielding
 from rcg.runtime.control.connections import Connections
 from rcg.runtime.control.listeners import Refusals, TcpListener
 from rcg.runtime.control.services import Service
-from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.threads import start_owner
 from rcg.wire.addresses import TcpAddress
 
@@ -225,7 +225,7 @@ class Endpoint:
         self._is_ending = self._is_over = True
         self._connections.abandon()
         for service in self._services.copy().values():
-            service.released()
+            service.on_released()
         self._sleepers = Sleepers()  # no thread of this process waits on the old ones
 
     # --- the endpoint's thread
@@ -253,7 +253,7 @@ class Endpoint:
 
     def _has_ended(self) -> bool:
         """Look at services that have news; returns whether none is left."""
-        for service in emptied(self._news):
+        for service in take_all(self._news):
             self._connections.call(service, service.look)
             if service.is_over:
                 self._release(service)
@@ -269,7 +269,7 @@ class Endpoint:
         self._connections.release(service)
         if self._services.pop(service.service_id, None) is not None:
             with shielding():
-                service.released()
+                service.on_released()
         self._sleepers.wake()
 
 

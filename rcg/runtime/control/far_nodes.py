@@ -19,7 +19,7 @@ from rcg.runtime.control.services import Peer
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.recordings import Recorded
 from rcg.runtime.node.snapshot import Snapshot
-from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.trace.model import EVENT
 from rcg.trace.recorder import events_from
 from rcg.wire import codec
@@ -207,7 +207,7 @@ class FarNodes:
                     timeout_s,
                 )
                 self._pending[number] &= self.links.keys()
-            return _joined([*self._events.get(recording, ()), *self._events[number]])
+            return _join_parts([*self._events.get(recording, ()), *self._events[number]])
         finally:
             self._events.pop(recording, None)
             del self._pending[number], self._events[number]
@@ -216,9 +216,9 @@ class FarNodes:
 
     def look(self) -> None:
         """Send what other threads want to be sent."""
-        for message in emptied(self._wanted):
+        for message in take_all(self._wanted):
             self.tell(message)
-        asked = max(emptied(self._asked), default=0)
+        asked = max(take_all(self._asked), default=0)
         if asked:
             self.tell(AskNode(number=asked))
 
@@ -271,7 +271,7 @@ class FarNodes:
             self._pending.get(message.number, set()).discard(peer.name)
             self._sleepers.wake()
 
-    def left(self, peer: Peer) -> FarNode | None:
+    def forget(self, peer: Peer) -> FarNode | None:
         """Note that a link has ended; returns its node, None if the peer is no host."""
         if self.links.get(peer.name) is not peer:
             return None
@@ -284,7 +284,7 @@ class FarNodes:
         return self.links.get(peer.name) is peer and self._home.get(process) == peer.name
 
 
-def _joined(parts: list[tuple[EventsHere, bytes]]) -> list[Recorded]:
+def _join_parts(parts: list[tuple[EventsHere, bytes]]) -> list[Recorded]:
     """Return the events of each process, of which parts have come in order."""
     data: dict[str, list[bytes]] = {}
     lost: dict[str, int] = {}

@@ -117,7 +117,7 @@ class GraphControl:
         self.members = Members(processes, self._sleepers)
         notify = _weak(self._notify, None)
         self.nodes = FarNodes(far_nodes, self._sleepers, notify, _weak(self._must_not_wait, True))
-        self.questions = Questions(self._sleepers, notify, _weak(self._expected, set()))
+        self.questions = Questions(self._sleepers, notify, _weak(self._answering, set()))
         self._gate: tuple[Gate, Sequence[str]] | None = None
         self._doubts: dict[str, str] = {}  # connections between nodes that ended, by their sender
         self._stores = Stores()
@@ -239,7 +239,7 @@ class GraphControl:
         """Whether no peer will answer, or this thread is the one that hears the answers."""
         return self._is_closed or self.serves_here
 
-    def _expected(self) -> set[str]:
+    def _answering(self) -> set[str]:
         """Return the members that may answer a question of this thread."""
         return set() if self._must_not_wait() else self.members.pids.keys() - self.members.over
 
@@ -270,11 +270,11 @@ class GraphControl:
             self.members.send(Stop())
         self.members.close_groups()
 
-    def lost(self, peer: Peer, ending: Ending) -> None:
+    def on_lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended, or its loop; or the link of a node."""
-        if self._stores.lost(peer):
+        if self._stores.forget(peer):
             return
-        node = self.nodes.left(peer)
+        node = self.nodes.forget(peer)
         if node is None:
             self._leave(peer.name, ending)
             return
@@ -306,9 +306,9 @@ class GraphControl:
         for process in list(self.members.running):
             with shielding():
                 self._leave(process, Ending(How.FAILED, why))
-        self.released()
+        self.on_released()
 
-    def released(self) -> None:
+    def on_released(self) -> None:
         """Nothing will be heard any more."""
         self._is_closed = True
         self._stores.end()
@@ -409,7 +409,7 @@ class GraphControl:
         self.questions.hear_torch(peer.name, answer)
         return True
 
-    def _prepared(self, peer: Member, _: Prepared) -> bool:
+    def _on_prepared(self, peer: Member, _: Prepared) -> bool:
         self.members.prepared.add(peer.name)
         return True
 
@@ -417,7 +417,7 @@ class GraphControl:
         self.members.note_done(peer)
         return True
 
-    def _stopped(self, peer: Member, _: Stopped) -> bool:
+    def _on_stopped(self, peer: Member, _: Stopped) -> bool:
         # Unasked only the poison that follows the first failure may end a loop.
         if not self._is_ending and not self.members.gone:
             self._leave(peer.name, _UNASKED)
@@ -425,7 +425,7 @@ class GraphControl:
         self.members.note_over(peer.name)
         return False
 
-    def _failed(self, peer: Member, message: Failed) -> bool:
+    def _on_failed(self, peer: Member, message: Failed) -> bool:
         self._leave(peer.name, Ending(How.FAILED, message.text))
         return False
 
@@ -439,10 +439,10 @@ class GraphControl:
     _FROM_FAR: ClassVar[Mapping[type[Message], Callable[[Any, FarMember, Any], bool]]] = {
         Here: _hear,
         TorchProfiled: _torch_profiled,
-        Prepared: _prepared,
+        Prepared: _on_prepared,
         Done: _on_done,
-        Stopped: _stopped,
-        Failed: _failed,
+        Stopped: _on_stopped,
+        Failed: _on_failed,
     }
     handlers: ClassVar[Mapping[type[Message], Handler]] = {
         Hello: _welcome,
@@ -457,10 +457,10 @@ class GraphControl:
         AskReport: _pass_on,
         Here: _hear,
         TorchProfiled: _torch_profiled,
-        Prepared: _prepared,
+        Prepared: _on_prepared,
         Done: _on_done,
-        Stopped: _stopped,
-        Failed: _failed,
+        Stopped: _on_stopped,
+        Failed: _on_failed,
         UseStore: _open_store,
         **dict.fromkeys((SetValue, GetValue, HasValues, AddValue), _use_store),
     }

@@ -26,7 +26,7 @@ from rcg.runtime.control.acceptor import error_of
 from rcg.wire import liveness, proof, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp, ends_of, is_tcp
 from rcg.wire.certificates import client_context
-from rcg.wire.forks import closed_in_children
+from rcg.wire.forks import close_in_children
 from rcg.wire.keepalive import lift_limit
 from rcg.wire.messages import (
     Again,
@@ -194,7 +194,7 @@ def _try_join(
 
 
 def _try_tcp(address: TcpAddress, opening: Opening, deadline: Deadline) -> Joined:
-    stream = _connected(address, deadline)
+    stream = _connect(address, deadline)
 
     def hear(_: int) -> Received:
         sockets.wait_for_message(stream, -1, deadline.remaining_s())
@@ -221,7 +221,7 @@ def _try_tcp(address: TcpAddress, opening: Opening, deadline: Deadline) -> Joine
         raise
 
 
-def _connected(address: TcpAddress, deadline: Deadline) -> PacketStream:
+def _connect(address: TcpAddress, deadline: Deadline) -> PacketStream:
     """Return a connection to another node, over TLS if Ray uses it.
 
     Raises:
@@ -247,7 +247,7 @@ def _connected(address: TcpAddress, deadline: Deadline) -> PacketStream:
         if isinstance(error, TimeoutError):
             raise TimeoutError(errno.ETIMEDOUT, text) from error
         raise PermissionError(errno.EACCES, text) from error
-    return PacketStream(tls.secured(connection, context, peer_timeout), name)
+    return PacketStream(tls.secure(connection, context, peer_timeout), name)
 
 
 def _answer_of(
@@ -352,7 +352,7 @@ def connect_gates(
             connection = joined.connection
             bare = connection.detach() if isinstance(connection, PacketStream) else connection
             lift_limit(bare)  # its other end may be suspended; the link of the node tells a cut
-            found[node] = closed_in_children(bare)
+            found[node] = close_in_children(bare)
     except BaseException:
         for connection in found.values():
             connection.close()

@@ -192,12 +192,12 @@ class TcpListener:
             stream = PacketStream(accepted)
         else:
             name = peer_name(accepted)
-            stream = PacketStream(tls.secured(accepted, self._tls, self._peer_timeout_s), name)
+            stream = PacketStream(tls.secure(accepted, self._tls, self._peer_timeout_s), name)
         try:
             if self._tls is None:
                 stream.keep_alive(self._peer_timeout_s)
             asked = proof.challenge()
-            stream.post(sockets.packed(asked))
+            stream.post(sockets.pack_message(asked))
             return Pending(stream, asked)
         except BaseException:
             stream.close()

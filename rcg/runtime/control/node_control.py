@@ -176,7 +176,7 @@ class NodeControl:
         link = self._link
         if link is not None:
             with contextlib.suppress(OSError, ValueError):  # the listening thread sees its end
-                link.post(sockets.packed(message))
+                link.post(sockets.pack_message(message))
 
     def _description(self) -> str:
         return describe_node(self._node, str(self._endpoint.refusals()), list(self._sending))
@@ -305,7 +305,7 @@ class NodeControl:
     def look(self) -> None:
         """Nothing is left to be done."""
 
-    def lost(self, peer: Peer, ending: Ending) -> None:
+    def on_lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended."""
         if self._members.pop(peer.name, None) is not None:
             self._tell_driver(NodeHere(number=0, text=self._description()))  # its last op
@@ -321,7 +321,7 @@ class NodeControl:
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
 
-    def released(self) -> None:
+    def on_released(self) -> None:
         """Nothing will be heard any more."""
         self._members.clear()
 
@@ -343,13 +343,13 @@ class NodeControl:
         self._tell_driver(FromMember(process=peer.name, pid=peer.pid, text=text))
         return True
 
-    def _ended(self, peer: Peer, message: Message) -> bool:
+    def _on_ended(self, peer: Peer, message: Message) -> bool:
         self._over.add(peer.name)
         self._members.pop(peer.name, None)
         self._pass_on(peer, message)
         return False
 
-    def _lost_link(self, peer: Peer, message: LinkLost) -> bool:
+    def _on_lost_link(self, peer: Peer, message: LinkLost) -> bool:
         self._tell_driver(message)
         return True
 
@@ -363,9 +363,9 @@ class NodeControl:
     handlers: ClassVar[Mapping[type[Message], Handler]] = {
         Hello: _welcome,
         OpenLink: _open_link,
-        Stopped: _ended,
-        Failed: _ended,
-        LinkLost: _lost_link,
+        Stopped: _on_ended,
+        Failed: _on_ended,
+        LinkLost: _on_lost_link,
         **dict.fromkeys((Here, TorchProfiled, Prepared, Done), _pass_on),
     }
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Set
 from typing import Final
 
-from rcg.runtime.sleepers import Sleepers, emptied
+from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.trace.clocks import Exchange, clock_identity, clock_of, now_ns
 from rcg.trace.model import Clock
 from rcg.wire.messages import Here, Message, ProfileTorch, TorchProfiled, Where
@@ -119,8 +119,8 @@ class Questions:
 
     def take_questions(self) -> list[Message]:
         """Return what is to be sent to all members now."""
-        found: list[Message] = list(emptied(self._torch_asked))
-        asked = max(emptied(self._asked), default=0)
+        found: list[Message] = list(take_all(self._torch_asked))
+        asked = max(take_all(self._asked), default=0)
         if asked > self._question:
             self._question, self._asked_ns = asked, now_ns()
             found.insert(0, Where(number=asked))

@@ -48,7 +48,7 @@ def add(graph: Registered) -> None:
             follower.graph_started(graph)
 
 
-def ended(graph: Registered) -> None:
+def note_ended(graph: Registered) -> None:
     """Note that a graph was torn down. Idempotent."""
     _live.pop(graph.get_id(), None)
 

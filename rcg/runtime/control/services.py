@@ -85,7 +85,7 @@ class Peer:
                 another node.
         """
         if isinstance(self.connection, PacketStream) and not may_wait and not fds:
-            self.connection.post(sockets.packed(message, body))
+            self.connection.post(sockets.pack_message(message, body))
         else:
             sockets.send(self.connection, message, fds, body=body, may_wait=may_wait)
 
@@ -152,11 +152,11 @@ class Service(Protocol):
     def look(self) -> None:
         """Do pending work; called after ``Endpoint.notify`` and after each message."""
 
-    def lost(self, peer: Peer, ending: Ending) -> None:
+    def on_lost(self, peer: Peer, ending: Ending) -> None:
         """The connection of a peer ended."""
 
     def fail(self, why: str) -> None:
         """The endpoint cannot go on with this service."""
 
-    def released(self) -> None:
+    def on_released(self) -> None:
         """Called when the endpoint has removed the service and closed its connections."""

@@ -108,7 +108,7 @@ class Stores:
                 raise ValueError("it is not expected here")
         return True
 
-    def lost(self, peer: Peer) -> bool:
+    def forget(self, peer: Peer) -> bool:
         """Forget a rank whose connection ended; returns whether the connection was one of these."""
         store = self._peers.pop(peer, None)
         if store is None:
@@ -165,7 +165,7 @@ class ControlStore:
         try:
             self._joined = join(address, opening, _JOIN_TIMEOUT_S, check_user)
         except ConnectionAbortedError as error:
-            raise self._ended() from error
+            raise self._ended_error() from error
         except (OSError, ValueError) as error:
             raise CommError(f"the store of a group cannot be reached: {error}", group=group) from (
                 error
@@ -231,7 +231,7 @@ class ControlStore:
         finally:
             self._turn.extend(held)
 
-    def _ended(self) -> GroupAborted:
+    def _ended_error(self) -> GroupAborted:
         return GroupAborted(
             f"the store of group {self._group} is closed: its graph has ended", group=self._group
         )
@@ -240,10 +240,10 @@ class ControlStore:
         try:
             with self._sending:
                 if self._is_closed:
-                    raise self._ended()
+                    raise self._ended_error()
                 sockets.send(self._socket, message)
         except OSError as error:
-            raise self._ended() from error
+            raise self._ended_error() from error
 
     def _ask(self, question: Any, kind: type[_A], deadline: Deadline) -> _A:
         """Return the answer to a question.
@@ -262,7 +262,7 @@ class ControlStore:
             self._send(question)
             while number not in self._answers:
                 if self._is_closed:
-                    raise self._ended()
+                    raise self._ended_error()
                 if not self._sleepers.wait(is_news, deadline.remaining_s()):
                     raise TimeoutError
                 self._read(number, deadline)

@@ -19,7 +19,7 @@ from rcg.channels.base import Signal
 from rcg.errors import OutOfThreads
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
-from rcg.runtime.sleepers import emptied, set_done
+from rcg.runtime.sleepers import set_done, take_all
 from rcg.threads import start_thread
 
 _NEVER: Final = 1 << 62  # an execution that never comes
@@ -133,7 +133,7 @@ class AsyncioBridge:
         seen = 0
         try:
             while True:
-                for waiter in emptied(self._new):
+                for waiter in take_all(self._new):
                     waiter[0].awaited.add(waiter[1])
                     waiters.append(waiter)
                 buffers = list({waiter[0].number: waiter[0] for waiter in waiters}.values())
@@ -157,7 +157,7 @@ class AsyncioBridge:
             finally:
                 # Who comes from now on starts another, which ends in the same way.
                 self._serving.clear()
-                waiters.extend(emptied(self._new))
+                waiters.extend(take_all(self._new))
                 for _, _, loop, future in waiters:
                     set_done(loop, future)
 

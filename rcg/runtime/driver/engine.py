@@ -157,7 +157,7 @@ class Engine:
             raise self.session.end_error()
         refs = [CompiledDAGRef(self, buffer) for buffer in self._buffers]
         try:
-            self._submission.submit(self._submission.joined(encoded), refs)
+            self._submission.submit(self._submission.join(encoded), refs)
         except NoRoom:
             raise self._no_room() from None
         return refs
@@ -362,7 +362,7 @@ class Engine:
         )
         if not late:
             self._finalizer.detach()
-            registry.ended(self)
+            registry.note_ended(self)
         if interrupted:
             raise KeyboardInterrupt
         if late:

@@ -127,12 +127,12 @@ def locate(
         {actor: found[actor]["node"] for actor in bindings.actors},
         cluster.node_id(),
         {actor: found[actor]["costs"] for actor in bindings.actors},
-        {actor: _owned(found[actor]) for actor in bindings.actors},
+        {actor: _own(found[actor]) for actor in bindings.actors},
         {each["node"]: each["cores"] for each in found.values()},
     )
 
 
-def _owned(description: Mapping[str, Any]) -> Owned:
+def _own(description: Mapping[str, Any]) -> Owned:
     return Owned(
         tuple(f"{description['node']}/{gpu}" for gpu in description["gpus"]),
         description["may_have_other_gpus"],

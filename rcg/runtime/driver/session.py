@@ -333,10 +333,10 @@ class Session:
             cap_bytes=sum(each.cap_bytes for each in memory),
             asked=patience_s > 0,
             sockets=socket_queues(nodes, self.plan),
-            refused=self._refused(nodes),
+            refused=self._refusals(nodes),
         )
 
-    def _refused(self, nodes: Iterable[NodeView]) -> dict[str, str]:
+    def _refusals(self, nodes: Iterable[NodeView]) -> dict[str, str]:
         """Return the connections that each node's host has refused; on one node, if any were."""
         ours = self.control.refusals()
         if not self.control.tcp_address and not ours.total:

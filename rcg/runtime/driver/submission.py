@@ -139,7 +139,7 @@ class Submission:
         ]
         return Inputs(encoded, started_ns, now_ns())
 
-    def joined(self, encoded: Sequence[Encoded]) -> Inputs:
+    def join(self, encoded: Sequence[Encoded]) -> Inputs:
         """Return the inputs of the signature, encoded one by one, as the channels carry them."""
         return Inputs(
             [

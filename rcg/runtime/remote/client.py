@@ -28,7 +28,7 @@ from rcg.runtime.remote.owner import (
     owner_gone,
     torn_down,
 )
-from rcg.runtime.sleepers import Sleepers, emptied, set_done
+from rcg.runtime.sleepers import Sleepers, set_done, take_all
 from rcg.serialization import Failure
 from rcg.threads import start_owner
 from rcg.wire import liveness, sockets
@@ -171,7 +171,7 @@ class Client:
             RcgError: The connection is over.
         """
         if self.error is not None:
-            raise self.raised()
+            raise self.end_error()
         reply, number = Reply(), next(self._numbers)
         self._replies[number] = reply
         try:
@@ -188,7 +188,7 @@ class Client:
             if self.error is None and not may_wait:
                 raise BlockingIOError from None
             self.wait(lambda: self.error is not None, _CAUSE_TIMEOUT_S)
-            raise self.raised() from None
+            raise self.end_error() from None
         return reply
 
     def wait(self, condition: Callable[[], object], timeout_s: float | None) -> bool:
@@ -211,7 +211,7 @@ class Client:
                 with contextlib.suppress(ValueError):
                     waiting.remove(entry)
 
-    def raised(self) -> RcgError:
+    def end_error(self) -> RcgError:
         """Return the error of a connection that is over, a new one each time."""
         error = self.error or ChannelClosed("Channel closed.")
         return type(error)(error.message, **error.facts)
@@ -285,7 +285,7 @@ class Client:
             case Completed() as message:
                 if message.output >= len(self.outputs):
                     raise ValueError("the graph has no such output")
-                found = _opened(received, message.execution)
+                found = _open(received, message.execution)
                 output = self.outputs[message.output]
                 output.arrive(message.execution, found)
                 self._wake((output.number, message.execution))
@@ -294,7 +294,7 @@ class Client:
                 reply.execution = message.execution
                 self._settle(reply)
             case Rejected() as message:
-                found = _opened(received)
+                found = _open(received)
                 reply = self._reply_to(message.number)
                 reply.refuse(found.payload or found.lost or torn_down(self.facts))
                 self._settle(reply)
@@ -315,12 +315,12 @@ class Client:
     def _wake(self, key: object) -> None:
         """Wake all waiters, so that they check again."""
         # Taken one by one: a coroutine that gives up in the meantime takes itself out.
-        for loop, future in emptied(self._awaiting.pop(key, None)):
+        for loop, future in take_all(self._awaiting.pop(key, None)):
             set_done(loop, future)
         self._sleepers.wake()
 
 
-def _opened(received: Received, execution: int | None = None) -> _Arrived:
+def _open(received: Received, execution: int | None = None) -> _Arrived:
     """Return the value that came with a message, or the error of receiving it.
 
     Raises:

@@ -75,8 +75,8 @@ class CompiledDAGHandle:
             ChannelBroken: The process that compiled the graph is gone.
             OutOfDescriptors: There is none left, in this process or in that one.
         """
-        client = self._connected()
-        with self._prepared(args, kwargs) as prepared:
+        client = self._connect()
+        with self._prepare(args, kwargs) as prepared:
             reply = client.submit(prepared)
         is_kept = False
         try:
@@ -99,8 +99,8 @@ class CompiledDAGHandle:
         """As ``execute``, without blocking the event loop."""
         client = self._client
         if client is None or client.pid != os.getpid() or self._is_closed:
-            client = await to_thread(self._connected)
-        with self._prepared(args, kwargs) as prepared:
+            client = await to_thread(self._connect)
+        with self._prepare(args, kwargs) as prepared:
             while True:
                 try:
                     reply = client.submit(prepared, may_wait=False)
@@ -118,18 +118,18 @@ class CompiledDAGHandle:
             if not is_kept:
                 client.abandon(reply)
 
-    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedPayloads:
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedPayloads:
         encoded = list(map(self._codec.encode, self._facts.signature.values(args, kwargs)))
         with telling_exhaustion("to send an input to the process that compiled the graph"):
             return PreparedPayloads(Execute(), encoded)
 
-    def _connected(self) -> Client:
+    def _connect(self) -> Client:
         client = self._client
         if self._is_closed:
             raise ChannelClosed("Channel closed. The handle was closed.")
         if client is not None and client.pid == os.getpid():
             return client
-        shared = self._shared()
+        shared = self._shared_client()
         if shared is not None:
             let_go = self._end_of_use(shared)
         if shared is None or not shared.join(self._user):
@@ -148,7 +148,7 @@ class CompiledDAGHandle:
         self._client = first
         return first
 
-    def _shared(self) -> Client | None:
+    def _shared_client(self) -> Client | None:
         """Return the client that handles on this graph in this process share."""
         found = _clients.get(self._facts.graph_id)
         return found if found is not None and found.pid == os.getpid() else None
@@ -167,7 +167,7 @@ class CompiledDAGHandle:
         if error is not None:
             raise error
         if not reply.is_done:
-            raise client.raised()
+            raise client.end_error()
         listed = [client.outputs[number] for number in self._facts.outputs]
         refs: Any
         if self._facts.is_multi:
@@ -190,7 +190,7 @@ class CompiledDAGHandle:
             ref.value, ref.state = arrived.settle()
             output.frames.pop(ref.execution, None)
         elif ref.state < READY:
-            raise client.raised()
+            raise client.end_error()
         return True
 
     def _client_of(self, ref: CompiledDAGRef) -> tuple[Client, RemoteOutput]:
@@ -258,7 +258,7 @@ class CompiledDAGHandle:
         used = self._used.get(os.getpid())
         if used is not None:
             used[1]()
-        shared = self._shared()
+        shared = self._shared_client()
         if shared is not None:
             shared.leave(self._user)  # Ctrl-C came before the use was noted
 

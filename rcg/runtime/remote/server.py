@@ -31,8 +31,8 @@ from rcg.runtime.control.acceptor import refusal_of
 from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.refs import FAILED, CompiledDAGRef
-from rcg.runtime.sleepers import Sleepers, emptied
-from rcg.serialization import KIND_BYTES, Encoded, Failure, encoded_failure
+from rcg.runtime.sleepers import Sleepers, take_all
+from rcg.serialization import KIND_BYTES, Encoded, Failure, encode_failure
 from rcg.threads import start_thread
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
@@ -232,7 +232,7 @@ class _Connection:
         sockets.send(self._connection, Submitted(number=number, execution=execution))
 
     def _reject(self, number: int, error: RcgError) -> None:
-        failure = encoded_failure(capture_own(error))
+        failure = encode_failure(capture_own(error))
         send_payloads(self._connection, Rejected(number=number), [failure])
 
     def _hang_up(self) -> None:
@@ -240,7 +240,7 @@ class _Connection:
         self._is_over = True
         self._news.wake()
         # One thread alone, so that no other ends the connection before this one has said why.
-        for _ in emptied(self._open):
+        for _ in take_all(self._open):
             if not isinstance(self._connection, PacketStream):
                 with contextlib.suppress(OSError):
                     self._connection.shutdown(socket.SHUT_RDWR)
@@ -249,7 +249,7 @@ class _Connection:
                 # Nothing else says to a process of another node that this one goes on.
                 self._connection.end_within(_LINGER_S)
                 with contextlib.suppress(OSError):
-                    self._connection.post(sockets.packed(UnknownGraph()))
+                    self._connection.post(sockets.pack_message(UnknownGraph()))
             finally:
                 os.eventfd_write(self._ending.fd, 1)
         with contextlib.suppress(RuntimeError):
@@ -292,27 +292,27 @@ class _Connection:
     def _send_result(self, ref: CompiledDAGRef) -> None:
         message = Completed(execution=ref.execution, output=ref.buffer.number)
         try:
-            prepared = PreparedPayloads(message, [self._encoded(ref)])
+            prepared = PreparedPayloads(message, [self._encode(ref)])
         except OSError as error:  # no memory or no descriptor for it: this one result is lost
             failure = capture_own(_not_passed(error, "a result", ref.execution))
-            prepared = PreparedPayloads(message, [encoded_failure(failure)])
+            prepared = PreparedPayloads(message, [encode_failure(failure)])
         with prepared:
             prepared.send(self._connection)
 
-    def _encoded(self, ref: CompiledDAGRef) -> Encoded:
+    def _encode(self, ref: CompiledDAGRef) -> Encoded:
         """Return the result of a ref, encoded for the client."""
         try:
             value = ref.settle()
             if type(value) is Failure:
-                return encoded_failure(value)
+                return encode_failure(value)
             if ref.state == FAILED:
                 raise value
             return self._feed.encode(value)
         except RcgError as error:
-            return encoded_failure(capture_own(error))
+            return encode_failure(capture_own(error))
         except BaseException as error:  # noqa: BLE001 - pickling runs users' code
             here = Origin(f"process {os.getpid()}", "", "the graph's owner", os.getpid(), "")
-            return encoded_failure(capture(error, here, "(passing its result on)", ref.execution))
+            return encode_failure(capture(error, here, "(passing its result on)", ref.execution))
 
 
 def _not_passed(error: OSError | MemoryError, what: str, execution: int | None = None) -> RcgError:

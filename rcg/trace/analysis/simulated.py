@@ -59,7 +59,7 @@ def _events(
     events = np.zeros(len(rows), EVENT)
     if not rows:
         return events
-    start, end = (_rounded([row[at] for row in rows]) for at in (0, 1))
+    start, end = (_round([row[at] for row in rows]) for at in (0, 1))
     execution, op = (np.array([row[at] for row in rows], np.int64) for at in (2, 3))
     order = np.lexsort((op, execution, end, start))
     start, end, execution, op = start[order], end[order], execution[order], op[order]
@@ -75,7 +75,7 @@ def _events(
     return events[moves | (begun < end)]
 
 
-def _rounded(times: list[float]) -> npt.NDArray[np.int64]:
+def _round(times: list[float]) -> npt.NDArray[np.int64]:
     rounded: npt.NDArray[np.int64] = np.rint(np.clip(times, 0, LATEST_NS)).astype(np.int64)
     return rounded
 

@@ -141,7 +141,7 @@ def what_if(
         if number is not None and (not isinstance(number, int) or number < 1):
             raise TraceError(f"`{name}` must be a positive integer, found {number!r}")
     found = executions_of(graph)
-    measured = _measured(graph, found)
+    measured = _measure(graph, found)
     factors = _factors(graph, scale or {})
     window = max_inflight or measured.window
     changed = {
@@ -268,7 +268,7 @@ def predict(
         TraceError: The trace holds no events of the graph.
     """
     found = executions_of(graph)
-    measured = _measured(graph, found, start_ns, end_ns)
+    measured = _measure(graph, found, start_ns, end_ns)
     simulation, _ = _replay(graph.plan, measured, measured.window, executions)
     record = from_simulation(simulation, limit=measured.window)
     again = executions_of(record)
@@ -321,7 +321,7 @@ def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[tuple[str, i
     return factors
 
 
-def _measured(
+def _measure(
     graph: GraphTrace,
     executions: Executions,
     start_ns: int | None = None,

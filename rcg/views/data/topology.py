@@ -232,7 +232,7 @@ def topology_of(
     found = _Search(plan)
     numbers = found.number()
     nodes = [
-        replace(node, id=numbers[node.id], owner=_renumbered(node.owner, numbers))
+        replace(node, id=numbers[node.id], owner=_renumber(node.owner, numbers))
         for node in found.nodes
     ]
     edges = [
@@ -283,7 +283,7 @@ def nodes_of_calls(plan: Plan) -> dict[int, int]:
     return {call: numbers[node] for call, node in found.calls.items()}
 
 
-def _renumbered(node: int | None, numbers: Mapping[int, int]) -> int | None:
+def _renumber(node: int | None, numbers: Mapping[int, int]) -> int | None:
     return None if node is None else numbers[node]
 
 

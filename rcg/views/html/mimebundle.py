@@ -79,15 +79,15 @@ def of_trace(trace: Recording) -> Mimebundle:
     more = len(trace.graphs) - _MAX_GRAPHS
     notes = [f"{plural(more, 'more graph')}: Profile.save_html(path) shows more"]
     notes = [*(notes if more > 0 else ()), *filter(None, [whole.inactive_text])]
-    return mimebundle(_joined(str(summary), whole), pictures, "; ".join(notes))
+    return mimebundle(_join(str(summary), whole), pictures, "; ".join(notes))
 
 
 def text_of(trace: Recording) -> str:
     """Return the summary of the active graphs of a trace as text."""
-    return _joined(str(summarize(trace.active)), trace)
+    return _join(str(summarize(trace.active)), trace)
 
 
-def _joined(text: str, trace: Recording) -> str:
+def _join(text: str, trace: Recording) -> str:
     references = "\n".join(reference_lines(trace.transfers))
     text = text if trace.graphs or not references else ""
     return "\n\n".join(filter(None, [text, references, trace.inactive_text]))

@@ -163,7 +163,7 @@ class _Groups:
                 is_small = width < least
                 if not is_small.any():
                     continue
-                share = _covered(left[is_small], width[is_small], edges) / column
+                share = _cover_of(left[is_small], width[is_small], edges) / column
                 below = np.minimum(below + share, 1.0)
                 top = np.round(below * band.height)
                 # A small share is drawn one pixel high instead of not at all.
@@ -176,7 +176,7 @@ class _Groups:
         return runs
 
 
-def _covered(left: Floats, width: Floats, edges: Floats) -> Floats:
+def _cover_of(left: Floats, width: Floats, edges: Floats) -> Floats:
     """Return the length that bars, sorted by ``left``, cover between each two edges."""
     total = _before(left, edges) - _before(np.sort(left + width, kind="stable"), edges)
     return np.maximum(np.diff(total), 0.0)

@@ -34,18 +34,18 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
     channels = {channel.id: channel for channel in topology.channels}
     lines = ["digraph compiled_graph {"]
     if legend:
-        lines += [f"\tlabel={_quoted(_legend(topology))}", "\tlabelloc=b", "\tfontsize=11"]
+        lines += [f"\tlabel={_quote(_legend(topology))}", "\tlabelloc=b", "\tfontsize=11"]
     for node in topology.nodes:
         shape = _SHAPES.get(node.kind, "rectangle")
         lines.append(
-            f"\t{node.id} [label={_quoted(_label(node, actors))} fillcolor={_colour(node, fills)} "
+            f"\t{node.id} [label={_quote(_label(node, actors))} fillcolor={_colour(node, fills)} "
             f"shape={shape} style=filled]"
         )
     for frame in topology.frames:
         inside = [str(node.id) for node in topology.nodes if topology.frame_of(node) == frame.id]
         lines += [
             f"\tsubgraph cluster_{frame.id} {{",
-            f"\t\tlabel={_quoted([frame_text(frame)])}",
+            f"\t\tlabel={_quote([frame_text(frame)])}",
             '\t\tstyle="rounded,dashed"',
             f"\t\t{'; '.join(inside)}",
             "\t}",
@@ -54,10 +54,10 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
         kind = style_of(edge.kind)
         attributes = [f'color="{kind.light}"', f"style={_style(edge.kind)}"]
         if edge.kind == TCP and not channel_details:
-            attributes.insert(0, f"label={_quoted([kind.title])}")
+            attributes.insert(0, f"label={_quote([kind.title])}")
         if channel_details:
             channel = None if edge.channel is None else channels[edge.channel]
-            attributes.insert(0, f"label={_quoted(_details(edge.kind, channel))}")
+            attributes.insert(0, f"label={_quote(_details(edge.kind, channel))}")
         lines.append(f"\t{edge.source} -> {edge.target} [{' '.join(attributes)}]")
     return "\n".join([*lines, "}\n"])
 
@@ -133,6 +133,6 @@ def _legend(topology: Topology) -> list[str]:
     return [", ".join([*shown, "one colour per actor"]), *groups]
 
 
-def _quoted(lines: list[str]) -> str:
+def _quote(lines: list[str]) -> str:
     escaped = [line.replace("\\", "\\\\").replace('"', '\\"') for line in lines]
     return '"' + "\\n".join(escaped) + '"'
