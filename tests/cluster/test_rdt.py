@@ -1037,7 +1037,6 @@ def test_the_report_names_an_owner_that_does_not_answer_and_says_which_is_dead_a
     assert "is dead: it was killed by `ray.kill`." in text and "does not answer" not in text
 
 
-@pytest.mark.full
 def test_a_profile_has_what_was_got_and_how_long_it_took(pair):
     a, b = pair
     early = a.make.remote(1)

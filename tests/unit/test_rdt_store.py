@@ -88,6 +88,26 @@ def test_a_holder_that_does_not_read_is_sent_its_news_again(store: Store, monkey
     assert sorted(holder.calls) == ["free x", "free x", "keep x", "keep x"]
 
 
+def test_the_references_of_a_session_are_forgotten_when_it_ends(store: Store, monkeypatch) -> None:
+    sessions = [1]
+    ray = SimpleNamespace(
+        is_connected=lambda: bool(sessions),
+        ready_of=lambda refs: refs,
+        which_exist=lambda ids: [True] * len(ids),
+    )
+    monkeypatch.setattr("rcg.rdt.keeper.cluster", ray)
+    holder = StoppedHolder()
+    keeper = Keeper(store, store.key, holder)
+    ref = SimpleNamespace(binary=lambda: b"ref")
+    keeper.keep(ref, "x", Holder("address", "tensors-2", "", "A", "", ""))
+    until(lambda: "keep x" in holder.calls)
+    assert len(keeper.entries()) == 1 and "free x" not in holder.calls
+    sessions.clear()
+    keeper.look()
+    until(lambda: "free x" in holder.calls)
+    assert not keeper.entries()
+
+
 def test_ctrl_c_in_the_first_use_of_tensors_leaves_no_service_that_nobody_has(monkeypatch) -> None:
     monkeypatch.setattr(cluster, "node_id", lambda: "node")
     monkeypatch.setattr(process, "_here", [])
