@@ -237,7 +237,7 @@ class FakeMemory(SharedMemory):
         base = raw.untyped_storage().data_ptr()
         return struct.pack("=QQ", os.getpid(), base).ljust(64, b"\0"), raw.data_ptr() - base
 
-    def mapped(self, handle: bytes) -> Any:
+    def open_handle(self, handle: bytes) -> Any:
         FakeMemory.mapped_count += 1
         FakeMemory.open_count += 1
         return struct.unpack_from("=QQ", handle)

@@ -14,10 +14,18 @@ import pytest
 
 from rcg import cluster
 from rcg.channels.base import GraphEnded, NoMemory
-from rcg.errors import ActorDiedError, ChannelBroken, ChannelClosed, OutOfSharedMemory
+from rcg.errors import (
+    ActorDiedError,
+    ChannelBroken,
+    ChannelClosed,
+    ChannelTimeout,
+    OutOfSharedMemory,
+)
 from rcg.ir.plan import Bindings
 from rcg.options import Deadline, Options
+from rcg.runtime.control import registry
 from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.runtime.driver.engine import Engine
 from rcg.runtime.driver.lifecycle import launch
 from rcg.runtime.driver.session import Session
 from rcg.wire.liveness import Ending, How
@@ -213,6 +221,21 @@ def test_a_loop_that_has_not_ended_keeps_the_graph_open_and_is_named(
     late.clear()
     assert session.close(timeout_s=60, warn=said.append) == []
     assert len(said) == 1 and let_go
+
+
+def test_a_graph_is_live_until_its_teardown_is_over(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = driven()
+    registry.add(graph.engine)
+    late = [ACTOR]
+    monkeypatch.setattr(graph.session, "close", lambda **_: list(late))
+    with pytest.raises(ChannelTimeout, match="Call teardown"):
+        graph.engine.teardown(timeout=0.0)
+    assert graph.engine in registry.live(Engine)
+    late.clear()
+    graph.engine.teardown(timeout=0.0)
+    assert graph.engine not in registry.live(Engine)
 
 
 def test_a_forked_child_has_no_graph_to_close(
