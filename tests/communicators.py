@@ -303,6 +303,22 @@ def check_order_of_floats(state: State, group: str) -> None:
 
 
 @on_its_device
+def check_large_broadcasts(state: State, group: str) -> None:
+    """Several large tensors from each rank; each other rank in turn receives without memory."""
+    comm: Communicator = state[group]
+    for root in range(comm.size):
+        for poor in range(comm.size):
+            sent = [torch.full((20_000,), float(100 * root + number)) for number in range(3)]
+            room = [torch.zeros(20_000) for _ in sent]
+            if comm.rank == root:
+                comm.broadcast(sent, root)
+            elif comm.rank == poor:
+                comm.broadcast([room[0]] * 3, root)
+            else:
+                comm.broadcast(room, root)
+                assert all(map(torch.equal, room, sent)), (root, poor)
+
+
 def check_moves(state: State, group: str) -> None:
     comm = state[group]
     size, me = comm.size, comm.rank
@@ -562,10 +578,10 @@ def long_operation(state: State, group: str, op: str) -> None:
                 comm.recv(small, 2)
         case "allreduce":
             comm.allreduce(tensor, ReduceOp.SUM)
-        case "broadcast":
-            comm.broadcast([tensor], 2)
-        case "broadcast in pieces":
-            comm.broadcast(tensor.split(4 << 20), 2)
+        case "broadcast" | "broadcast in pieces":
+            tensor.fill_(comm.rank == 2)
+            comm.broadcast(tensor.split(4 << 20) if "pieces" in op else [tensor], 2)
+            assert tensor.eq(1).all()
 
 
 def signal_part_way(state: State, group: str, pid: int, number: int) -> None:

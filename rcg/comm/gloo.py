@@ -50,7 +50,7 @@ _MOMENT: Final = timedelta(milliseconds=250)  # a collective can be waited for a
 # Messages of together no more bytes arrive whole: the buffers of a socket hold them all.
 _WHOLE_BYTES: Final = 32 << 10
 _STILL_S: Final = 0.3  # without progress for this long, a transfer is stuck
-_GRACE_S: Final = 1.0  # for what moves
+_GRACE_S: Final = 5.0  # for what moves
 # What Gloo says besides: the line of its source, and a guess.
 _ASIDE: Final = re.compile(r"^\[[^\]]*:\d+\] |\. This is typically .*$")
 # Where struct tcp_info of Linux has tcpi_bytes_acked and tcpi_bytes_received.
@@ -150,12 +150,12 @@ class GlooCommunicator(Communicator):
             self._collective("broadcast", *(([as_bytes(each)], options) for each in tensors))
             return
         # Not with Gloo's: if a rank is lost, it cuts off the messages to all others.
-        parent, children = _tree(self.rank, root, self.size)
-        if parent is not None:
-            self._move("recv", tensors, [parent] * len(tensors), _BROADCAST_TAG, "broadcast")
-        if children:
-            peers = [child for child in children for _ in tensors]
-            self._move("send", [*tensors] * len(children), peers, _BROADCAST_TAG, "broadcast")
+        self._check("broadcast")
+        group, (parent, children) = self._group, _tree(self.rank, root, self.size)
+        try:
+            self._sideline.run(lambda: _pass_on(group, tensors, parent, children))
+        except RuntimeError as error:
+            raise self._failure("broadcast", _reason_of(error)) from error
 
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
@@ -232,11 +232,7 @@ class GlooCommunicator(Communicator):
         tag: int,
         operation: str = "",
     ) -> None:
-        """Send or receive each of these tensors, to or from the peer at its position.
-
-        It returns when all have ended, also if one has failed: a message whose memory is given up
-        is cut off, and a receiver of which a part has come would wait until Gloo's limit.
-        """
+        """Send or receive each of these tensors, to or from the peer at its position."""
         operation = operation or method
         self._check(operation)
         call = getattr(self._group, method)
@@ -244,23 +240,15 @@ class GlooCommunicator(Communicator):
         try:
             if not is_whole:
                 self._sideline.start()
-            works: list[Any] = []
-            failures = []
-            for tensor, peer in zip(tensors, peers, strict=True):
-                try:
-                    works.append(call([tensor], peer, tag))
-                except RuntimeError as error:  # the connection to this peer is lost
-                    failures.append(error)
+            works = [call([each], peer, tag) for each, peer in zip(tensors, peers, strict=True)]
             if is_whole:
-                _wait_for_all(works, _NO_LIMIT if method == "recv" else _LIMIT)
+                limit = _NO_LIMIT if method == "recv" else _LIMIT
+                for work in works:
+                    work.wait(limit)
             else:
-                self._sideline.run(lambda: _wait_for_all(works, _LIMIT))
-            if failures:
-                raise failures[0]
-        except LeftBehind:
-            raise self._failure(operation, _LOST) from None
+                self._sideline.run(lambda: _wait_for_all(works))
         except RuntimeError as error:
-            raise self._failure(operation, str(error)) from error
+            raise self._failure(operation, _reason_of(error)) from error
 
     def _collective(self, method: str, *calls: tuple[Any, ...]) -> None:
         """Call a collective with each of these arguments, the last of which are its options."""
@@ -280,13 +268,11 @@ class GlooCommunicator(Communicator):
                 pass  # it takes longer, or has failed
             except BaseException as error:  # noqa: BLE001 - raised when the collective has ended
                 interrupt = error
-            self._sideline.run(lambda: _wait_for_all(works, _LIMIT, group))
+            self._sideline.run(lambda: _wait_for_all(works, _group=group))
             if interrupt is not None:
                 raise interrupt
-        except LeftBehind:
-            raise self._failure(method, _LOST) from None
         except RuntimeError as error:
-            raise self._failure(method, str(error)) from error
+            raise self._failure(method, _reason_of(error)) from error
 
     def _check(self, method: str) -> None:
         """Raise if no operation can begin."""
@@ -403,20 +389,52 @@ def _tree(rank: int, root: int, size: int) -> tuple[int | None, list[int]]:
     return parent, [(number + step + root) % size for step in steps if number + step < size]
 
 
-def _wait_for_all(works: Sequence[Any], limit: timedelta, _group: object = None) -> None:
-    """Wait for every part of an operation, also when one has failed.
+def _reason_of(error: RuntimeError) -> str:
+    return _LOST if isinstance(error, LeftBehind) else str(error)
 
-    The group of a collective must exist as long: when it ends, it waits for the threads that still
-    run a part.
+
+def _pass_on(
+    group: Any, tensors: Sequence[Any], parent: int | None, children: Sequence[int]
+) -> None:
+    """Receive tensors of a broadcast and send them on, one by one.
+
+    A rank without memory receives all of them into the same piece of memory. So the next one is
+    received when all children have this one.
     """
-    failures = []
+    for tensor in tensors:
+        if parent is not None:
+            group.recv([tensor], parent, _BROADCAST_TAG).wait(_LIMIT)
+        works, failures = [], []
+        for child in children:
+            try:
+                works.append(group.send([tensor], child, _BROADCAST_TAG))
+            except RuntimeError as error:  # this child is lost
+                failures.append(error)
+        _wait_for_all(works, failures)
+
+
+def _wait_for_all(
+    works: list[Any], failures: list[RuntimeError] | None = None, _group: object = None
+) -> None:
+    """Wait for every part of an operation, also when one has failed, and raise the first failure.
+
+    Gloo cuts off a message whose memory is given up, and the peer, which may live, would wait until
+    Gloo's limit. The group of a collective must exist as long: when it ends, it waits for the
+    threads that still run a part.
+    """
+    failures = [] if failures is None else failures
     for work in works:
         try:
-            work.wait(limit)
+            work.wait(_LIMIT)
         except RuntimeError as error:
             failures.append(error)
     if failures:
-        raise failures[0]
+        first = failures[0]
+        failures.clear()
+        try:
+            raise first
+        finally:
+            del first, works  # the traceback of an error must not hold the tensors
 
 
 def _filled(options: Any, **fields: Any) -> Any:

@@ -19,7 +19,7 @@ _GLANCE_S: Final = 0.25
 _LAST_S: Final = 0.5  # for what was ended to be over
 
 
-class LeftBehind(Exception):
+class LeftBehind(RuntimeError):
     """The operation did not end in time; its thread still waits for it."""
 
 

@@ -469,13 +469,20 @@ def test_a_death_cuts_off_no_message_between_those_who_live(crew):
     before = receiver.call(does.counts), sender.call(does.counts)
     group = crew.group(GLOO, members).open()
     hit = receiver.submit(does.signal_part_way, group.name, victim.pid, signal.SIGKILL)
-    pending = [m.submit(does.long_operation, group.name, "broadcast") for m in (receiver, sender)]
-    finish([hit])
-    for future in pending:
-        assert type(future.exception(GUARD_S)) in (CommError, type(None))
+    received, sent = (
+        each.submit(does.long_operation, group.name, "broadcast") for each in (receiver, sender)
+    )
+    finish([hit, received])
+    assert type(sent.exception(GUARD_S)) is CommError
     finish([member.submit(does.destroy, group.name) for member in (receiver, sender)])
     flat_again(receiver, before[0])
     flat_again(sender, before[1])
+
+
+def test_large_broadcasts_are_passed_on_whole_also_by_a_rank_without_memory(crew):
+    group = crew.group(GLOO, crew.members(GLOO, 6)).open()
+    group.all_do(does.check_large_broadcasts)
+    group.destroy()
 
 
 def test_connections_of_others_are_neither_found_nor_shut_down(crew):

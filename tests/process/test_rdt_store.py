@@ -45,11 +45,11 @@ store = Store("tensors-1", lambda size: keeper.note_freed(size))
 keeper = keepers.Keeper(store, "tensors-1", News())
 kept = []
 before = resident_mb()
-keeper.freed = lambda size: None
+keeper.note_freed = lambda size: None
 make_and_free()  # from now on the C library keeps blocks of this size
 make_and_free()
 most = resident_mb() - before
-del keeper.freed
+del keeper.note_freed
 make_and_free()
 until = time.monotonic() + 60
 while resident_mb() - before > 40:

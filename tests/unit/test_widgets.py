@@ -193,8 +193,12 @@ def test_the_shapes_of_a_topology_are_in_the_order_of_its_nodes_and_edges() -> N
             path = group.find("path")
             assert path is not None
             x, _, width, _ = head["nodes"][edge["source"]]["box"]
-            begins = re.match(r"M(\S+) ", path.attrib["d"])
+            line = path.attrib["d"]
+            begins = re.match(r"M(\S+) ", line)
             assert begins is not None and float(begins[1]) == pytest.approx(x + width)
+            _, top, _, height = head["nodes"][edge["target"]]["box"]
+            ends = float(re.split("[ H]", line)[-1 if " " in line.rpartition("H")[2] else 1])
+            assert top <= ends <= top + height
 
 
 def test_every_call_of_a_topology_has_its_own_op() -> None:

@@ -84,8 +84,8 @@ def shapes_of(
     """Return the shapes alone, for a widget, and the style sheet of their dark colours.
 
     Nodes and lines are groups of the classes ``rcg-node`` and ``rcg-edge``, in the order of the
-    topology and without hover texts: the widget has its own. The dark colours apply within an
-    element with ``data-theme="dark"``.
+    topology and without hover texts: the widget has its own. The dark colours apply within a
+    card with ``data-theme="dark"``.
 
     Args:
         topology: The topology.
@@ -94,7 +94,7 @@ def shapes_of(
     """
     drawing = _Drawing(topology, measured=measured, has_hover=False)
     shapes = drawing.shapes(layout)
-    return "".join(shapes), drawing.dark_rules('[data-theme="dark"]')
+    return "".join(shapes), drawing.dark_rules('.rcg-card[data-theme="dark"]')
 
 
 def layout_of(topology: Topology, measured: TopologyFigures | None = None) -> TopologyLayout:
