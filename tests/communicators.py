@@ -302,7 +302,6 @@ def check_order_of_floats(state: State, group: str) -> None:
             same(kept.cpu().view(bits), given.view(bits), "its input", *what)
 
 
-@on_its_device
 def check_large_broadcasts(state: State, group: str) -> None:
     """Several large tensors from each rank; each other rank in turn receives without memory."""
     comm: Communicator = state[group]
@@ -319,6 +318,7 @@ def check_large_broadcasts(state: State, group: str) -> None:
                 assert all(map(torch.equal, room, sent)), (root, poor)
 
 
+@on_its_device
 def check_moves(state: State, group: str) -> None:
     comm = state[group]
     size, me = comm.size, comm.rank

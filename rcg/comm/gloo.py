@@ -16,6 +16,7 @@ it has room for, and no exception can be caught there.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 import select
 import socket
@@ -60,6 +61,10 @@ _MAX_TAG: Final = (1 << 31) - 1
 # Of the messages of ``gather`` and ``broadcast``; those of ``send`` and ``recv`` are smaller.
 _GATHER_TAG: Final = _MAX_TAG
 _BROADCAST_TAG: Final = _MAX_TAG - 1
+# What Gloo's broadcast takes. It moves other dtypes as bytes.
+_BROADCAST: Final = frozenset(
+    ("float32", "float64", "float16", "bfloat16", "uint8", "int8", "int32", "int64")
+)
 
 
 class GlooCommunicator(Communicator):
@@ -90,6 +95,8 @@ class GlooCommunicator(Communicator):
         }
         self._reduce = dist.ReduceOptions
         self._broadcast = dist.BroadcastOptions
+        torch = importlib.import_module("torch")
+        self._plain = frozenset(getattr(torch, name) for name in _BROADCAST)
         self._barrier = dist.BarrierOptions()
         self._allgather = dist.distributed_c10d.AllgatherOptions()
 
@@ -147,7 +154,11 @@ class GlooCommunicator(Communicator):
         check_tensors(tensors)
         if sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES:
             options = _filled(self._broadcast(), rootRank=root, rootTensor=0)
-            self._collective("broadcast", *(([as_bytes(each)], options) for each in tensors))
+            plain = self._plain
+            self._collective(
+                "broadcast",
+                *(([each if each.dtype in plain else as_bytes(each)], options) for each in tensors),
+            )
             return
         # Not with Gloo's: if a rank is lost, it cuts off the messages to all others.
         self._check("broadcast")
