@@ -104,8 +104,7 @@ def test_the_references_of_a_session_are_forgotten_when_it_ends(store: Store, mo
     assert len(keeper.entries()) == 1 and "free x" not in holder.calls
     sessions.clear()
     keeper.look()
-    until(lambda: "free x" in holder.calls)
-    assert not keeper.entries()
+    until(lambda: "free x" in holder.calls and not keeper.entries())
 
 
 def test_ctrl_c_in_the_first_use_of_tensors_leaves_no_service_that_nobody_has(monkeypatch) -> None:
