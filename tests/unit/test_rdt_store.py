@@ -72,6 +72,14 @@ class StoppedHolder:
             raise BlockingIOError
 
 
+def keeping(store: Store, holder: StoppedHolder) -> Keeper:
+    """A keeper that looks after one reference, to x of that holder."""
+    keeper = Keeper(store, store.key, holder)
+    ref = SimpleNamespace(binary=lambda: b"ref")
+    keeper.keep(ref, "x", Holder("address", "tensors-2", "", "A", "", ""))
+    return keeper
+
+
 def test_a_holder_that_does_not_read_is_sent_its_news_again(store: Store, monkeypatch) -> None:
     ray = SimpleNamespace(
         is_connected=lambda: True,
@@ -80,9 +88,7 @@ def test_a_holder_that_does_not_read_is_sent_its_news_again(store: Store, monkey
     )
     monkeypatch.setattr("rcg.rdt.keeper.cluster", ray)
     holder = StoppedHolder()
-    keeper = Keeper(store, store.key, holder)
-    ref = SimpleNamespace(binary=lambda: b"ref")
-    keeper.keep(ref, "x", Holder("address", "tensors-2", "", "A", "", ""))
+    keeper = keeping(store, holder)
     until(lambda: holder.calls.count("free x") == 2)
     assert not keeper.entries()
     assert sorted(holder.calls) == ["free x", "free x", "keep x", "keep x"]
@@ -97,9 +103,7 @@ def test_the_references_of_a_session_are_forgotten_when_it_ends(store: Store, mo
     )
     monkeypatch.setattr("rcg.rdt.keeper.cluster", ray)
     holder = StoppedHolder()
-    keeper = Keeper(store, store.key, holder)
-    ref = SimpleNamespace(binary=lambda: b"ref")
-    keeper.keep(ref, "x", Holder("address", "tensors-2", "", "A", "", ""))
+    keeper = keeping(store, holder)
     until(lambda: "keep x" in holder.calls)
     assert len(keeper.entries()) == 1 and "free x" not in holder.calls
     sessions.clear()
