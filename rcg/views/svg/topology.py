@@ -79,9 +79,9 @@ def svg_of(
 
 
 def shapes_of(
-    topology: Topology, layout: TopologyLayout, measured: TopologyFigures | None
-) -> tuple[str, str]:
-    """Return the shapes alone, for a widget, and the style sheet of their dark colours.
+    topology: Topology, measured: TopologyFigures | None
+) -> tuple[TopologyLayout, str, str]:
+    """Return the layout, the shapes alone, for a widget, and a style sheet of their dark colours.
 
     Nodes and lines are groups of the classes ``rcg-node`` and ``rcg-edge``, in the order of the
     topology and without hover texts: the widget has its own. The dark colours apply within a
@@ -89,17 +89,12 @@ def shapes_of(
 
     Args:
         topology: The topology.
-        layout: Where everything is (``layout_of``).
         measured: The measured figures to show.
     """
     drawing = _Drawing(topology, measured=measured, has_hover=False)
-    shapes = drawing.shapes(layout)
-    return "".join(shapes), drawing.dark_rules('.rcg-card[data-theme="dark"]')
-
-
-def layout_of(topology: Topology, measured: TopologyFigures | None = None) -> TopologyLayout:
-    """Return where everything is in a picture with these figures, without details of channels."""
-    return _Drawing(topology, measured=measured).layout()
+    layout = drawing.layout()
+    shapes = "".join(drawing.shapes(layout))
+    return layout, shapes, drawing.dark_rules('.rcg-card[data-theme="dark"]')
 
 
 class _Drawing:

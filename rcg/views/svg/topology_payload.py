@@ -27,7 +27,7 @@ from rcg.views.data.topology import (
     nodes_of_calls,
     topology_of,
 )
-from rcg.views.svg.topology import layout_of, shapes_of
+from rcg.views.svg.topology import shapes_of
 
 _MAX_GB_PER_S: Final = 100  # a higher rate means forwarding instead of copying
 
@@ -75,8 +75,7 @@ class _TopologyHead:
 
     def head(self) -> dict[str, Any]:
         topology, labels = self._topology, self._labels
-        layout = layout_of(topology, self._figures)
-        shapes, dark_rules = shapes_of(topology, layout, self._figures)
+        layout, shapes, dark_rules = shapes_of(topology, self._figures)
         kinds = dict.fromkeys(edge.kind for edge in topology.edges if not labels.is_owned(edge))
         return {
             "width": layout.width,
