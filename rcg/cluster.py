@@ -26,6 +26,7 @@ import ray.actor
 import ray.exceptions
 import ray.remote_function
 from ray import cloudpickle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rcg.errors import PlacementError
 
@@ -80,7 +81,33 @@ def node_ip() -> str:
 
 def has_other_nodes() -> bool:
     """Whether the cluster has more nodes than the one this process runs on."""
-    return sum(bool(node.get("Alive")) for node in ray.nodes()) > 1
+    return bool(other_nodes())
+
+
+def other_nodes() -> list[str]:
+    """Return the ids of the nodes of the cluster that live, in hex, but that of this process."""
+    alive = [str(each["NodeID"]) for each in ray.nodes() if each.get("Alive")]
+    return [each for each in alive if each != node_id()]
+
+
+def run_on_node(node: str, function: Callable[..., Any], /, *args: Any) -> Any:
+    """Run a function in a task on a node; returns the ObjectRef of its result.
+
+    Args:
+        node: The id of the node, in hex.
+        function: Of a module that can be imported there.
+        *args: Its arguments.
+    """
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0)(function)
+    return task.options(scheduling_strategy=strategy).remote(*args)
+
+
+def is_node_gone(error: BaseException) -> bool:
+    """Return whether the error of a task on a node says that the node is not there (any more)."""
+    exceptions = ray.exceptions
+    gone = exceptions.TaskUnschedulableError, exceptions.NodeDiedError
+    return isinstance(error, (*gone, exceptions.WorkerCrashedError))
 
 
 def current_actor_id() -> str | None:

@@ -6,7 +6,8 @@ A file imports only from those above it in this list:
 * ``parts``: the way to each part of a value; ``envelope``: what travels in place of a value.
 * ``transports``: their names, and the interface of those that users write.
 * ``store``: the tensors that a process holds; ``groups``: the communicators between members.
-* ``connection``: questions to a process that holds tensors; ``pull``: getting tensors by it;
+* ``reach``: connecting to a process that holds tensors, also on another node;
+  ``connection``: questions to it; ``pull``: getting tensors by it;
   ``custom``: by a transport of the user; ``keeper``: frees what no reference needs.
 * ``service``: answers the questions.
 * ``process``: all of that for this process.

@@ -173,7 +173,7 @@ def create_collective_group(
         ValueError: An actor appears twice or is not one of rcg's, the name is in use, or there is
             no such backend.
         ActorDiedError: An actor is dead.
-        PlacementError: An actor is on another node.
+        PlacementError: An actor is on another node, and cannot listen for this one.
         Unavailable: An actor lacks a package that the backend needs.
         OutOfDescriptors, OutOfThreads: An actor has none left to listen or to answer.
     """
@@ -413,7 +413,7 @@ def _reach(handle: Any, holder: Holder, deadline: Deadline) -> Connection:
     """Connect to an actor that runs; one of rcg's that does not listen tries to, or says why not.
 
     Raises:
-        ValueError: It is not one of rcg's, or on another node.
+        ValueError: It is not one of rcg's.
         OutOfDescriptors, OutOfThreads, Unavailable: It cannot listen.
     """
     with contextlib.suppress(ActorDiedError):
@@ -425,7 +425,7 @@ def _reach(handle: Any, holder: Holder, deadline: Deadline) -> Connection:
     except ActorDiedError:
         raise ValueError(
             f"{holder.label} cannot be a member of a collective group: it was not made by "
-            "rcg.remote, or is on another node"
+            "rcg.remote"
         ) from None
     except Exception as error:
         raise out_of_descriptors(error, "to ask an actor of a group") or Unavailable(

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from rcg import cluster
 from rcg.error_text import describe_error
-from rcg.errors import ActorDiedError, PlacementError, RcgError, Transfer
+from rcg.errors import ActorDiedError, RcgError, Transfer
 from rcg.options import Deadline
 from rcg.rdt.envelope import Holder
-from rcg.runtime.control.joining import Joined, check_user, join
+from rcg.rdt.reach import ended_error, lives, place_of, reach
+from rcg.runtime.control.joining import Joined
 from rcg.threads import run_together
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
@@ -31,6 +31,7 @@ from rcg.wire.messages import (
     TensorsGone,
     UseTensors,
 )
+from rcg.wire.packets import UNREACHABLE, PacketStream
 from rcg.wire.payloads import open_payloads
 from rcg.wire.sockets import Received
 
@@ -85,11 +86,13 @@ JOIN_TIMEOUT_S: Final = 30.0
 ASK_TIMEOUT_S: Final = 0.5
 """How long a process may take to say what it holds."""
 
+_LOOK_TIMEOUT_S: Final = 5.0  # for a node to say where a process listens, the first time
 _numbers: Final = itertools.count()  # of the questions of this process
 _KEYS: Final = 500  # in one message
 _ENDING_S: Final = 0.2  # for the news why a pair has ended
 
 _A = TypeVar("_A", bound=Message)
+_T = TypeVar("_T")
 
 
 class Connection:
@@ -99,51 +102,78 @@ class Connection:
         holder: That process.
         key: The id of the store of this process.
         timeout_s: How long connecting may take.
+        look: As in ``rcg.rdt.reach.reach``.
+
+    Attributes:
+        holder: As given.
+        is_remote: Whether it leads to another node.
+        is_closed: Whether it was closed here.
+        lock: Of whoever asks.
 
     Raises:
         ActorDiedError: That process is gone.
         OutOfThreads: It can start no thread that would answer.
-        PlacementError: It is on another node.
+        PlacementError: It is on another node, and cannot listen for this one.
         Transfer: It does not answer.
     """
 
-    def __init__(self, holder: Holder, key: str, timeout_s: float = JOIN_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        holder: Holder,
+        key: str,
+        timeout_s: float = JOIN_TIMEOUT_S,
+        look: Callable[[Holder], str] | None = None,
+    ) -> None:
         self.holder = holder
         self.lock = threading.Lock()
         self.is_closed = False
         opening = UseTensors(graph=holder.key, secret=holder.secret, key=key, pid=os.getpid())
         try:
-            self._joined: Joined = join(holder.address, opening, timeout_s, check_user)
-        except (ConnectionRefusedError, ConnectionAbortedError, ProcessLookupError):
-            # That the kernel refused a connection is no cause that helps a user.
-            raise _ended_error(holder) from None
+            self._joined: Joined = reach(holder, opening, timeout_s, look)
         except (OSError, ValueError) as error:
             if isinstance(error, RcgError):
                 raise
             raise Transfer(
                 f"{holder.label}, which holds the tensors, does not answer: {describe_error(error)}"
             ) from error
+        self.is_remote = isinstance(self._joined.connection, PacketStream)
         self._waiter = sockets.Waiter(self._joined.connection, self._joined.pidfd.fd)
         if not isinstance(self._joined.message, Ready):
             self.close()
             raise Transfer(f"what answered is not {holder.label}")
 
-    def gone_error(self) -> Exception:
-        """Return the error for a process that does not answer any more."""
-        pidfd = self._joined.pidfd.fd
-        has_died = liveness.how_it_ended(pidfd) is liveness.How.DIED
+    def gone_error(self, *, looks: bool = True, is_cut: bool = False) -> Exception:
+        """Return the error for a process that does not answer any more.
+
+        Args:
+            looks: Whether to ask the node of a process elsewhere if that has ended.
+            is_cut: Whether it could not be reached for so long that the connection was ended.
+        """
         if self.is_closed:
             return Transfer(
                 f"this process has closed its connection to {self.holder.label}, which holds the "
                 "tensors, because another transfer has failed. Get them again"
             )
-        if has_died:
-            return _ended_error(self.holder)
-        goes_on = ", though that process goes on: its log may say why" if pidfd >= 0 else ""
+        if is_cut:
+            return Transfer(
+                f"{self.holder.label}, which holds the tensors, cannot be reached any more from "
+                "this node. Get them again"
+            )
+        goes_on = self._goes_on(looks)
+        if goes_on is False:
+            return ended_error(self.holder)
+        but = ", though that process goes on: its log may say why" if goes_on else ""
         return Transfer(
-            f"the connection to {self.holder.label}, which holds the tensors, was closed{goes_on}. "
+            f"the connection to {self.holder.label}, which holds the tensors, was closed{but}. "
             "Get them again"
         )
+
+    def _goes_on(self, looks: bool) -> bool | None:
+        """Return whether the process, whose connection has ended, goes on; None if unknown."""
+        pidfd = self._joined.pidfd.fd
+        if pidfd >= 0:
+            return liveness.how_it_ended(pidfd) is not liveness.How.DIED
+        return lives(self.holder) if looks and self.is_remote else None
 
     def ask_for(self, key: str, group: str) -> int:
         """Ask for an object; returns the number of the question. The caller holds the lock.
@@ -166,12 +196,11 @@ class Connection:
         self._send(SendTensors(number=number, key=key), metadata)
         return number
 
-    def observe(self, make: Callable[[int], Message], timeout_s: float) -> bytes:
+    def observe(self, make: Callable[[int], Message]) -> bytes:
         """Return what the process says of itself, as JSON; see ``rcg.rdt.observe``.
 
         Args:
-            make: Returns the question, with this number.
-            timeout_s: How long it may take.
+            make: Returns the question, with this number. Half a second is waited for the answer.
 
         Raises:
             ActorDiedError: The process is gone.
@@ -180,7 +209,7 @@ class Connection:
         """
         with self.lock:
             self._send(make(next(_numbers)))
-            if not self._waiter.wait(timeout_s):
+            if not self._waiter.wait(ASK_TIMEOUT_S):
                 raise self.gone_error()
             with self.next() as received:
                 if not isinstance(received.message, Observed):
@@ -219,7 +248,7 @@ class Connection:
             raise self.gone_error() from error
         if received.message is None:
             received.close()
-            raise self.gone_error()
+            raise self.gone_error(is_cut=received.why == UNREACHABLE)
         return received
 
     def last_word(self, number: int) -> str:
@@ -248,7 +277,7 @@ class Connection:
         except BlockingIOError:
             raise
         except OSError as error:
-            raise self.gone_error() from error
+            raise self.gone_error(looks=may_wait) from error
 
     def ask(
         self,
@@ -320,26 +349,30 @@ class Connection:
 
 def ask_all(
     holders: Sequence[Holder],
-    make: Callable[[int], Message],
+    ask: Callable[[Connection], _T],
     death_of: Callable[[Holder], str | None],
-) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Ask processes at the same time, each for half a second at most.
+) -> tuple[dict[str, _T], dict[str, str]]:
+    """Ask processes at the same time.
 
     Args:
         holders: The processes.
-        make: Returns the question, with a number.
+        ask: Asks one by a connection to it, and returns its answer; raises as
+            ``Connection.observe``.
         death_of: Returns why a process is dead that is not there; None if it lives.
 
     Returns:
         The answers, and why others are dead, by the ids of their stores.
     """
-    answers: dict[str, bytes] = {}
+    answers: dict[str, _T] = {}
     deaths: dict[str, str] = {}
 
-    def ask(holder: Holder) -> None:
+    def look(holder: Holder) -> str:
+        return place_of(holder, _LOOK_TIMEOUT_S)
+
+    def ask_one(holder: Holder) -> None:
         try:
-            with contextlib.closing(Connection(holder, "", ASK_TIMEOUT_S)) as connection:
-                answers[holder.key] = connection.observe(make, ASK_TIMEOUT_S)
+            with contextlib.closing(Connection(holder, "", ASK_TIMEOUT_S, look)) as connection:
+                answers[holder.key] = ask(connection)
         except ActorDiedError:
             why = death_of(holder)
             if why is not None:
@@ -347,23 +380,8 @@ def ask_all(
         except (OSError, RcgError):
             pass
 
-    run_together([partial(ask, each) for each in holders], "rcg-tensors-ask")
+    run_together([partial(ask_one, each) for each in holders], "rcg-tensors-ask")
     return answers, deaths
-
-
-def _ended_error(holder: Holder) -> Exception:
-    """Return the error for a process that does not exist here."""
-    here = cluster.node_id() if cluster.is_connected() else holder.node
-    if here != holder.node:
-        return PlacementError(
-            f"{holder.label}, which holds the tensors, is on node {holder.node}, and this is "
-            f"node {here}: tensors are passed by reference within a node. Return the value "
-            "without a tensor_transport",
-            location=here,
-        )
-    return ActorDiedError(
-        f"{holder.label}, which held the tensors, has ended, and they with it. Make them again"
-    )
 
 
 def _batches(keys: Sequence[str]) -> Iterator[tuple[str, ...]]:

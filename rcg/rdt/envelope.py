@@ -196,12 +196,12 @@ class Holder(NamedTuple):
     """The process that holds tensors.
 
     Attributes:
-        address: Where it listens.
+        address: Where it listens, for processes of its node.
         key: The id of its store.
         secret: The secret of its store.
         label: What errors call it: ``Actor(Worker, 05224b2e...)``.
         actor: The id of the actor that it is, in hex; "" for another process.
-        node: The id of its node.
+        node: The id of its node; "" if only Ray knows it.
     """
 
     address: str

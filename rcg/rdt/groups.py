@@ -32,8 +32,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from rcg import cluster
 from rcg.channels.tensor import PIECE_BYTES
-from rcg.comm.base import Communicator, Membership, Store
+from rcg.comm.base import LOOPBACK, Communicator, Membership, Store
 from rcg.comm.registry import find_communicator
 from rcg.errors import CommError, GroupAborted, OutOfThreads, Unavailable
 from rcg.log import Log
@@ -313,6 +314,7 @@ class MemberGroups:
         number: int,
         *,
         is_holder: bool,
+        is_across_nodes: bool,
     ) -> Pair:
         """Return one end of a pair.
 
@@ -323,6 +325,7 @@ class MemberGroups:
             connection: The connection by which tensors are asked for.
             number: Of the question.
             is_holder: Whether this process holds them.
+            is_across_nodes: Whether the other process is on another node.
 
         Raises:
             CommError: This process is not a member of the group, or the other one is not.
@@ -349,7 +352,8 @@ class MemberGroups:
                 meeting = f"{name}/{group.token}/{puller}/{number}"
 
                 def membership(store: Store) -> Membership:
-                    return Membership(meeting, rank, labels, store, _OPEN_TIMEOUT_S)
+                    host = cluster.node_ip() if is_across_nodes else LOOPBACK
+                    return Membership(meeting, rank, labels, store, _OPEN_TIMEOUT_S, host)
 
                 pair = group.pairs[connection] = Pair(
                     membership, group.backend, lambda: self._open_store(holder, meeting)

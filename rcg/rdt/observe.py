@@ -231,7 +231,9 @@ def _ask(
     several = {each.key: each for each in holders}
     others = [each for each in several.values() if each.key != ours.holder.key]
     texts, deaths = ask_all(
-        others, lambda number: AskHeld(number=number), lambda holder: _death_of(ours, holder)
+        others,
+        lambda connection: connection.observe(lambda number: AskHeld(number=number)),
+        lambda holder: _death_of(ours, holder),
     )
     if ours.holder.key in several:
         texts[ours.holder.key] = ours.service.describe()

@@ -28,11 +28,12 @@ from rcg import cluster
 from rcg.error_text import without_frames
 from rcg.errors import RcgError
 from rcg.log import Log
-from rcg.rdt.connection import ask_all
+from rcg.rdt.connection import Connection, ask_all
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
 from rcg.rdt.pull import Connections, Got
+from rcg.rdt.reach import is_elsewhere, place_of, place_soon_of
 from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
@@ -52,6 +53,7 @@ _NEWS_TIMEOUT_S: Final = 0.5  # news are sent again
 _MOST_GOT: Final = 10_000
 _MOST_PEERS: Final = 10_000
 _RETRY_S: Final = 0.05
+_EXCHANGES: Final = 5  # with another clock: the shortest is the most accurate
 _IN_USE_S: Final = 15.0  # the last process of an actor that was restarted may still end
 
 
@@ -76,7 +78,7 @@ class Here:
         self.got: deque[Got] = deque(maxlen=_MOST_GOT)
         self.connections = Connections(key, self.groups, self.got, took=self._note_freed)
         # Its own, because what is pulled may take long.
-        self.news = Connections(key, self.groups, self.got, _NEWS_TIMEOUT_S)
+        self.news = Connections(key, self.groups, self.got, _NEWS_TIMEOUT_S, place_soon_of)
         self.keeper = Keeper(self.store, key, self.news)
         self.codec: Codec = make_codec()
         address = _address_of(actor) if actor else f"\0rcg-{key}-{self.pid}"
@@ -267,7 +269,7 @@ def holder_with(key: str, secret: str, label: str = "") -> Holder:
         label: What errors call it.
     """
     actor = actor_of(key)
-    return Holder(_address_of(actor), key, secret, label, actor, cluster.node_id())
+    return Holder(_address_of(actor), key, secret, label, actor, "")
 
 
 def actor_of(key: str) -> str:
@@ -291,7 +293,8 @@ def _secret_of(class_secret: str, actor: str) -> str:
 
 
 def _open_store(holder: Holder, name: str) -> Any:
-    return _Closing(ControlStore(holder.address, holder.key, holder.secret, name))
+    place = place_of(holder) if is_elsewhere(holder) else holder.address
+    return _Closing(ControlStore(place, holder.key, holder.secret, name))
 
 
 class _Closing:
@@ -312,25 +315,50 @@ def transfers_between(start_ns: int, end_ns: int) -> tuple[TensorTransfer, ...]:
 
     Those that have ended took their record with them.
     """
-    from rcg.trace.model import (
-        TensorTransfer,  # its room is large, and every actor imports this one
-    )
+    from rcg.trace.clocks import clock_identity  # its room is large, every actor imports this one
+    from rcg.trace.model import TensorTransfer
 
     ours = existing()
     if ours is None:
         return ()
+    identity = clock_identity()
+
+    def ask(connection: Connection) -> list[Got]:
+        return _got_by(connection, start_ns, end_ns, identity)
+
     holders = list(ours.peers.values())
-
-    def question(number: int) -> Message:
-        return AskTransfers(number=number, start_ns=start_ns, end_ns=end_ns)
-
     others = [each for each in holders if each.key != ours.holder.key]
-    answers = ask_all(others, question, lambda _: None)[0]
+    answers, _ = ask_all(others, ask, lambda _: None)
     own = [each for each in list(ours.got) if start_ns <= each.start_ns < end_ns]
-    got_by: list[tuple[Holder, list[Any]]] = [(ours.holder, [*own])]
-    got_by += [(each, json.loads(answers.get(each.key) or "[]")) for each in holders]
+    got_by = [(ours.holder, own)]
+    got_by += [(each, answers.get(each.key, [])) for each in holders]
     return tuple(
-        TensorTransfer(name, source, holder.label, *rest)
+        TensorTransfer(each.object, each.source, holder.label, *each[2:])
         for holder, got in got_by
-        for name, source, *rest in got
+        for each in got
     )
+
+
+def _got_by(connection: Connection, start_ns: int, end_ns: int, clock: str) -> list[Got]:
+    """Return what another process got in a time, with the times of this process's clock."""
+    from rcg.trace.clocks import Exchange, clock_of, now_ns
+
+    def ask(until_ns: int) -> tuple[Exchange, list[Got]]:
+        def question(number: int) -> Message:
+            return AskTransfers(number=number, start_ns=start_ns, end_ns=until_ns, clock=clock)
+
+        asked_ns = now_ns()
+        answered_ns, got = json.loads(connection.observe(question))
+        exchange = Exchange(asked_ns, answered_ns or 0, now_ns())
+        return exchange, [Got(*each) for each in got]
+
+    if not connection.is_remote:
+        return ask(end_ns)[1]
+    exchanges = [ask(start_ns)[0] for _ in range(_EXCHANGES)]
+    found = clock_of(exchanges, is_same=not exchanges[0].answered_ns)
+    moved_ns = 0 if found is None else found.offset_ns
+    moved = [
+        each._replace(start_ns=each.start_ns + moved_ns, end_ns=each.end_ns + moved_ns)
+        for each in ask(end_ns)[1]
+    ]
+    return [each for each in moved if start_ns <= each.start_ns < end_ns]

@@ -67,6 +67,7 @@ class Connections:
         groups: The groups that it is a member of.
         got: Takes what was got: a ``Got`` for each value.
         timeout_s: How long connecting may take.
+        look: As in ``rcg.rdt.reach.reach``.
         took: Called with the bytes of a value that was got.
     """
 
@@ -76,10 +77,11 @@ class Connections:
         groups: MemberGroups,
         got: deque[Got],
         timeout_s: float = JOIN_TIMEOUT_S,
+        look: Callable[[Holder], str] | None = None,
         took: Callable[[int], object] = bool,
     ) -> None:
         self._took = took
-        self._timeout_s = timeout_s
+        self._how = timeout_s, look
         self._key = key
         self._groups = groups
         self.got: Final = got
@@ -91,7 +93,7 @@ class Connections:
         found = self._open.get((holder.address, holder.key))
         if found is not None:
             return found
-        made = Connection(holder, self._key, self._timeout_s)
+        made = Connection(holder, self._key, *self._how)
         with self._lock:
             found = self._open.setdefault((holder.address, holder.key), made)
         if found is not made:
@@ -109,7 +111,7 @@ class Connections:
 
     def check_lives(self, holder: Holder) -> None:
         """Raise as ``Connection`` does if a process cannot be reached."""
-        Connection(holder, self._key, self._timeout_s).close()
+        Connection(holder, self._key, *self._how).close()
 
     def take_ended(self) -> set[str]:
         """Drop the connections to processes that are gone; returns their addresses."""
@@ -255,7 +257,9 @@ class Connections:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
         try:
             pair = self._groups.pair_for(
-                wanted.group, holder, holder.key, connection, number, is_holder=False
+                *(wanted.group, holder, holder.key, connection, number),
+                is_holder=False,
+                is_across_nodes=connection.is_remote,
             )
             payloads = pair.recv(sizes, envelope.contents.devices[0], into)
         except (CommError, TimeoutError, RuntimeError) as error:

@@ -50,6 +50,8 @@ from rcg.wire.messages import (
     JoinGroup,
     KeepTensors,
     LeaveGroup,
+    ListenForNodes,
+    ListensForNodes,
     Message,
     ObjectsHere,
     Observed,
@@ -63,6 +65,7 @@ from rcg.wire.messages import (
     UseStore,
     UseTensors,
 )
+from rcg.wire.packets import PacketStream
 from rcg.wire.payloads import send_buffers, send_payloads
 from rcg.wire.sockets import Received
 
@@ -100,6 +103,7 @@ class Service:
         self._meetings = Stores(keeps_left=False)
         self.address = address
         self._endpoint: endpoint.Endpoint | None = None  # once it is open
+        self._is_open_to_nodes = False
 
     def open(self) -> None:
         """Listen.
@@ -114,6 +118,11 @@ class Service:
     def close(self) -> None:
         """Listen no more; for a service that no process knows yet."""
         endpoint.abandon(self)
+
+    @property
+    def is_open_to_nodes(self) -> bool:
+        """Whether processes of other nodes can reach this one."""
+        return self._is_open_to_nodes
 
     def describe(self) -> bytes:
         """Return what this process holds as JSON, for reports. Any thread."""
@@ -156,6 +165,17 @@ class Service:
         except OutOfThreads as error:
             peer.take_back()
             refuse(peer, error, "to answer those who want its tensors")
+        return False
+
+    def _listen_for_nodes(self, peer: Peer, message: ListenForNodes) -> bool:
+        address = trouble = ""
+        try:
+            if self._endpoint is not None:  # which is so once anybody can ask
+                address = str(self._endpoint.listen_tcp(message.host))
+                self._is_open_to_nodes = True
+        except (OSError, ValueError, RcgError) as error:
+            trouble = shortened(describe_error(error), _MOST_TEXT)
+        peer.send(ListensForNodes(address=address, trouble=trouble))
         return False
 
     def _meet(self, peer: Peer, message: UseStore) -> bool:
@@ -202,12 +222,7 @@ class Service:
             case AskHeld():
                 self._send_answer(connection, message, self.describe())
             case AskTransfers():
-                chosen = [
-                    each
-                    for each in list(self._got)
-                    if message.start_ns <= each.start_ns < message.end_ns
-                ]
-                self._send_answer(connection, message, json.dumps(chosen).encode())
+                self._send_answer(connection, message, _transfers(list(self._got), message))
             case JoinGroup():
                 trouble = _register(bytes(received.body)) or self._groups.join(message)
                 trouble = shortened(trouble, _MOST_TEXT)
@@ -320,7 +335,9 @@ class Service:
     ) -> None:
         try:
             pair = self._groups.pair_for(
-                message.group, self.holder, puller, connection, message.number, is_holder=True
+                *(message.group, self.holder, puller, connection, message.number),
+                is_holder=True,
+                is_across_nodes=isinstance(connection, PacketStream),
             )
         except RcgError as error:
             _refuse(connection, message, str(error), is_system_error=True)
@@ -344,12 +361,23 @@ class Service:
 
 Service.handlers = {
     UseTensors: Service._open,
+    ListenForNodes: Service._listen_for_nodes,
     UseStore: Service._meet,
     SetValue: Service._ask_meeting,
     GetValue: Service._ask_meeting,
     HasValues: Service._ask_meeting,
     AddValue: Service._ask_meeting,
 }
+
+
+def _transfers(got: list[Got], message: AskTransfers) -> bytes:
+    """Return what this process got in a time, or all of it for another clock, as JSON."""
+    from rcg.trace.clocks import clock_identity, now_ns  # its room is large
+
+    if message.clock == clock_identity():
+        got = [each for each in got if message.start_ns <= each.start_ns < message.end_ns]
+        return json.dumps([None, got]).encode()
+    return json.dumps([now_ns(), got if message.start_ns < message.end_ns else []]).encode()
 
 
 def _register(body: bytes) -> str:

@@ -99,6 +99,10 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       AskGroups                -->
                                <--  GroupsHere
 
+    a task on its node              the process that holds tensors
+      ListenForNodes           -->
+                               <--  ListensForNodes
+
 Instead of the first answer, ``Challenge`` or ``Proven`` there may be ``Again`` (too many
 connections are silent), ``Refused`` (the process has no descriptor or thread left) or
 ``UnknownGraph``.
@@ -210,6 +214,17 @@ class UseTensors(Opening):
 
     key: str
     pid: Number
+
+
+@message
+class ListenForNodes(Opening):
+    """Listen for other nodes, too; ``graph`` is the store's id. The answer is ``ListensForNodes``.
+
+    Attributes:
+        host: The address of this machine that other nodes reach.
+    """
+
+    host: str
 
 
 # --- before it
@@ -739,11 +754,14 @@ class AskTransfers(Message):
         number: Counts the questions of this connection; the answer repeats it.
         start_ns: Since when, on the monotonic clock.
         end_ns: Until when.
+        clock: Which clock that is (``rcg.trace.clocks.clock_identity``). A process that reads
+            another one tells all that it got, and the time on its own.
     """
 
     number: Number
     start_ns: Number
     end_ns: Number
+    clock: str
 
 
 @message
@@ -921,3 +939,16 @@ class GroupsHere(Message):
     backends: tuple[str, ...]
     keys: tuple[tuple[str, ...], ...]
     secrets: tuple[tuple[str, ...], ...]
+
+
+@message
+class ListensForNodes(Message):
+    """A process can be reached from other nodes.
+
+    Attributes:
+        address: Where; "" if it cannot be.
+        trouble: Why not, or "".
+    """
+
+    address: str
+    trouble: str
