@@ -312,12 +312,7 @@ class Keeper:
             if key in self._kept:
                 self._kept[key].is_cancelled = True
         self._send_news([each for each in self._kept.values() if not each.is_known], is_kept=True)
-        finished = self._let_go_of_calls()
-        waited = [kept.ref for kept in self._kept.values() if kept.ref is not None]
-        for ref in cluster.ready_of(waited):
-            self._kept[ref.binary()].ref = None
-            finished = True
-        waited.clear()
+        finished = self._let_go_of_calls() + self._let_go_of_ready()
         failed = [
             self._kept.pop(key)
             for key, kept in list(self._kept.items())
@@ -331,6 +326,16 @@ class Keeper:
         again, self._to_free = self._to_free, []
         self._send_news([*again, *failed, *gone], is_kept=False)
         return bool(new or finished or gone or failed)
+
+    # Each in a frame of its own: that of `_look` may live on in the traceback of an error.
+
+    def _let_go_of_ready(self) -> bool:
+        """Drop Ray's references to values that are there; returns whether there were any."""
+        waited = [kept.ref for kept in self._kept.values() if kept.ref is not None]
+        ready = cluster.ready_of(waited)
+        for ref in ready:
+            self._kept[ref.binary()].ref = None
+        return bool(ready)
 
     def _let_go_of_calls(self) -> bool:
         """Drop the references of calls whose results are there; returns whether there were any."""

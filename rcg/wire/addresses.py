@@ -144,10 +144,9 @@ def connect_tcp(address: TcpAddress, timeout_s: float) -> socket.socket:
         return connection
     except BaseException as error:
         connection.close()
-        named = _with_ends(error, address)
-        if named is None:
-            raise
-        raise named from error
+        if isinstance(error, OSError):
+            _raise_with_ends(error, address)
+        raise
 
 
 def ends_of(address: TcpAddress) -> str:
@@ -155,25 +154,26 @@ def ends_of(address: TcpAddress) -> str:
     return f"from {_here(address)} to {_pair(address.host, address.port)}"
 
 
-def _with_ends(error: BaseException, address: TcpAddress) -> OSError | None:
-    """Return the error with both ends of the connection."""
-    if not isinstance(error, OSError):
-        return None
+def _raise_with_ends(error: OSError, address: TcpAddress) -> None:
+    """Raise the error with both ends of the connection, where that helps.
+
+    No local name may hold what is raised: it would hold this frame, and with it those of all
+    callers, until Python collects cycles.
+    """
     question = (
         "is the port open between these nodes? Set RCG_PORT_RANGE to a range of ports that a "
         "firewall lets through"
     )
     ends = ends_of(address)
     if isinstance(error, ConnectionRefusedError):
-        return ConnectionRefusedError(
+        raise ConnectionRefusedError(
             errno.ECONNREFUSED,
             f"{ends}: connection refused: the process has ended, or {question}",
-        )
+        ) from error
     if isinstance(error, TimeoutError):
-        return TimeoutError(errno.ETIMEDOUT, f"{ends}: timed out: {question}")
+        raise TimeoutError(errno.ETIMEDOUT, f"{ends}: timed out: {question}") from error
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM):
-        return OSError(error.errno, f"{ends}: {os.strerror(error.errno)}: {question}")
-    return None
+        raise OSError(error.errno, f"{ends}: {os.strerror(error.errno)}: {question}") from error
 
 
 def _here(address: TcpAddress) -> str:

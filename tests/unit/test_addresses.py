@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import socket
 import warnings
+import weakref
 
 import pytest
 from hypothesis import given
@@ -186,3 +189,20 @@ def test_the_variables_are_known():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         options.Options.from_environment({"RCG_PORT_RANGE": "1-2", "RCG_PEER_TIMEOUT": "5"})
+
+
+def test_the_error_of_a_connection_that_is_refused_holds_no_frame_of_its_callers():
+    class Held:
+        pass
+
+    def connect() -> weakref.ref[Held]:
+        held = Held()
+        with contextlib.suppress(ConnectionRefusedError):
+            connect_tcp(TcpAddress(LOCAL, free_port(LOCAL)), GUARD_S)
+        return weakref.ref(held)
+
+    gc.disable()
+    try:
+        assert connect()() is None
+    finally:
+        gc.enable()

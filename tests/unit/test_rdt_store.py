@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from rcg import cluster
-from rcg.errors import Transfer
+from rcg.errors import ActorDiedError, Transfer
 from rcg.rdt import process
 from rcg.rdt import store as stores
 from rcg.rdt.envelope import Holder, Parts
@@ -92,6 +93,39 @@ def test_a_holder_that_does_not_read_is_sent_its_news_again(store: Store, monkey
     until(lambda: holder.calls.count("free x") == 2)
     assert not keeper.entries()
     assert sorted(holder.calls) == ["free x", "free x", "keep x", "keep x"]
+
+
+class Gone(StoppedHolder):
+    """A process that is gone; whoever gets its error keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[Exception] = []
+
+    def keep(self, keys: Sequence[str]) -> None:
+        try:
+            raise ActorDiedError("it has ended")
+        except ActorDiedError as error:
+            self.errors.append(error)
+            raise
+
+
+def test_an_error_of_a_holder_keeps_no_reference_of_rays(store: Store, monkeypatch) -> None:
+    class Ref:
+        def binary(self) -> bytes:
+            return b"ref"
+
+    ray = SimpleNamespace(
+        is_connected=lambda: True, ready_of=list, which_exist=lambda ids: [True] * len(ids)
+    )
+    monkeypatch.setattr("rcg.rdt.keeper.cluster", ray)
+    holder = Gone()
+    keeper = Keeper(store, store.key, holder)
+    ref = Ref()
+    seen = weakref.ref(ref)
+    keeper.keep(ref, "x", Holder("address", "tensors-2", "", "A", "", ""))
+    del ref
+    until(lambda: holder.errors and seen() is None)
 
 
 def test_the_references_of_a_session_are_forgotten_when_it_ends(store: Store, monkeypatch) -> None:
