@@ -16,7 +16,7 @@ from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, RcgError, Transfer
 from rcg.options import Deadline
 from rcg.rdt.envelope import Holder
-from rcg.rdt.reach import ended_error, lives, place_of, reach
+from rcg.rdt.reach import ended_error, is_elsewhere, lives, place_of, reach
 from rcg.runtime.control.joining import Joined
 from rcg.threads import run_together
 from rcg.wire import liveness, sockets
@@ -85,6 +85,8 @@ JOIN_TIMEOUT_S: Final = 30.0
 
 ASK_TIMEOUT_S: Final = 0.5
 """How long a process may take to say what it holds."""
+
+_FAR_TIMEOUT_S: Final = 2.0  # the same of one on another node
 
 _LOOK_TIMEOUT_S: Final = 5.0  # for a node to say where a process listens, the first time
 _numbers: Final = itertools.count()  # of the questions of this process
@@ -200,7 +202,7 @@ class Connection:
         """Return what the process says of itself, as JSON; see ``rcg.rdt.observe``.
 
         Args:
-            make: Returns the question, with this number. Half a second is waited for the answer.
+            make: Returns the question, with this number.
 
         Raises:
             ActorDiedError: The process is gone.
@@ -209,7 +211,7 @@ class Connection:
         """
         with self.lock:
             self._send(make(next(_numbers)))
-            if not self._waiter.wait(ASK_TIMEOUT_S):
+            if not self._waiter.wait(_FAR_TIMEOUT_S if self.is_remote else ASK_TIMEOUT_S):
                 raise self.gone_error()
             with self.next() as received:
                 if not isinstance(received.message, Observed):
@@ -250,6 +252,21 @@ class Connection:
             received.close()
             raise self.gone_error(is_cut=received.why == UNREACHABLE)
         return received
+
+    def recv_raw_into(self, memory: memoryview) -> None:
+        """Receive bytes that follow the last answer of a process on another node.
+
+        Raises:
+            ActorDiedError: The process is gone.
+            Transfer: The connection is over.
+        """
+        stream = self._joined.connection
+        if not isinstance(stream, PacketStream):
+            raise Transfer(f"{self.holder.label} gave an answer that was not expected")
+        try:
+            stream.recv_raw_into(memory)
+        except OSError as error:
+            raise self.gone_error(is_cut=error.strerror == UNREACHABLE) from error
 
     def last_word(self, number: int) -> str:
         """Return why the process does not go on with an answer, "" if it does not say so now.
@@ -371,7 +388,8 @@ def ask_all(
 
     def ask_one(holder: Holder) -> None:
         try:
-            with contextlib.closing(Connection(holder, "", ASK_TIMEOUT_S, look)) as connection:
+            timeout_s = _FAR_TIMEOUT_S if is_elsewhere(holder) else ASK_TIMEOUT_S
+            with contextlib.closing(Connection(holder, "", timeout_s, look)) as connection:
                 answers[holder.key] = ask(connection)
         except ActorDiedError:
             why = death_of(holder)

@@ -108,13 +108,12 @@ class Pair:
             payloads: The tensors, of uint8 [n].
             check: Called before memory is read; what it raises is raised.
         """
-        sizes = [each.numel() for each in payloads]
-        for run in _runs(sizes):
-            first = payloads[run[0]]
+
+        def send(_: int, take: Callable[[], Any]) -> None:
             with self._turn() as communicator:
-                check()
-                whole = first if len(run) == 1 else _join([payloads[at] for at in run])
-                communicator.send([whole], _PULLER)
+                communicator.send([take()], _PULLER)
+
+        send_in_runs(payloads, check, send)
 
     def recv(
         self, sizes: Sequence[int], device: str, into: Sequence[Any] | None = None
@@ -127,24 +126,12 @@ class Pair:
             into: Where they are received, of these sizes; None for fresh memory. Small ones share
                 that: it is free when none of them is needed any more.
         """
-        import torch
 
-        payloads: list[Any] = []
-        for run in _runs(sizes):
-            ends = list(itertools.accumulate(_pad(sizes[at]) for at in run))
-            size = sizes[run[0]] if len(run) == 1 else ends[-1]
-            target = into[run[0]] if into is not None and len(run) == 1 else None
-            is_users = target is not None and target.device.type == device
-            whole: Any = target if is_users else fresh_memory(size, device)
+        def recv(memory: Any) -> None:
             with self._turn() as communicator:
-                communicator.recv([whole], _HOLDER)
-            if is_users:  # so autograd refuses what it saved of that memory
-                torch.autograd.graph.increment_version(whole)
-            starts = [0, *ends]
-            payloads += [
-                whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)
-            ]
-        return payloads if into is None else fill(into, payloads)
+                communicator.recv([memory], _HOLDER)
+
+        return receive_in_runs(sizes, device, into, recv)
 
     def abort(self, why: str) -> None:
         """End what runs, and refuse everything later; any thread.
@@ -359,6 +346,59 @@ class MemberGroups:
                     membership, group.backend, lambda: self._open_store(holder, meeting)
                 )
             return pair
+
+
+def send_in_runs(
+    payloads: Sequence[Any],
+    check: Callable[[], object],
+    send: Callable[[int, Callable[[], Any]], None],
+) -> None:
+    """Send the tensors of an object, small ones together.
+
+    Args:
+        payloads: The tensors, of uint8 [n].
+        check: Called before memory is read; what it raises is raised.
+        send: Sends one tensor: gets the bytes that the other end expects, and what returns it.
+    """
+    sizes = [each.numel() for each in payloads]
+    for run in _runs(sizes):
+        size = sizes[run[0]] if len(run) == 1 else sum(_pad(sizes[at]) for at in run)
+
+        def take(run: list[int] = run) -> Any:
+            check()
+            return payloads[run[0]] if len(run) == 1 else _join([payloads[at] for at in run])
+
+        send(size, take)
+
+
+def receive_in_runs(
+    sizes: Sequence[int], device: str, into: Sequence[Any] | None, recv: Callable[[Any], None]
+) -> list[Any]:
+    """Receive what ``send_in_runs`` sends; see ``Pair.recv``.
+
+    Args:
+        sizes: The bytes of each tensor.
+        device: The type of the device of all.
+        into: Where they are received; None for fresh memory.
+        recv: Receives into one tensor of uint8 [n].
+    """
+    import torch
+
+    payloads: list[Any] = []
+    for run in _runs(sizes):
+        ends = list(itertools.accumulate(_pad(sizes[at]) for at in run))
+        size = sizes[run[0]] if len(run) == 1 else ends[-1]
+        target = into[run[0]] if into is not None and len(run) == 1 else None
+        is_users = target is not None and target.device.type == device
+        whole: Any = target if is_users else fresh_memory(size, device)
+        recv(whole)
+        if is_users:  # so autograd refuses what it saved of that memory
+            torch.autograd.graph.increment_version(whole)
+        starts = [0, *ends]
+        payloads += [
+            whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)
+        ]
+    return payloads if into is None else fill(into, payloads)
 
 
 def _runs(sizes: Sequence[int]) -> list[list[int]]:

@@ -15,14 +15,23 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder, Whole
-from rcg.rdt.groups import MemberGroups, fill
+from rcg.rdt.groups import MemberGroups, fill, receive_in_runs
 from rcg.rdt.transports import OBJECT_STORE, Transport
 from rcg.threads import run_together
-from rcg.wire.messages import Message, ObjectsHere, TensorsComing, TensorsGone, TensorsHere
+from rcg.wire.messages import (
+    Message,
+    ObjectsHere,
+    TensorsComing,
+    TensorsFollow,
+    TensorsGone,
+    TensorsHere,
+)
 from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
 from rcg.wire.sockets import Received
 
@@ -251,17 +260,29 @@ class Connections:
                     return payloads if into is None else fill(into, payloads)
                 case ObjectsHere():
                     return list(open_payloads(received)[0].decode())
-                case TensorsComing():
+                case TensorsComing() | TensorsFollow() as coming:
                     pass
                 case _:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
+        if isinstance(coming, TensorsFollow):
+            payloads = _receive_after(connection, sizes, into)
+        else:
+            payloads = self._receive_through_group(connection, wanted, number)
+        with connection.next() as received:  # says that they lay there until all was sent
+            _answer(received, number, holder)
+        return payloads
+
+    def _receive_through_group(
+        self, connection: Connection, wanted: Wanted, number: int
+    ) -> Sequence[Any]:
+        holder, contents = wanted.envelope.holder, wanted.envelope.contents
         try:
             pair = self._groups.pair_for(
                 *(wanted.group, holder, holder.key, connection, number),
                 is_holder=False,
                 is_across_nodes=connection.is_remote,
             )
-            payloads = pair.recv(sizes, envelope.contents.devices[0], into)
+            return pair.recv(contents.sizes, contents.devices[0], wanted.into)
         except (CommError, TimeoutError, RuntimeError) as error:
             why = describe_error(error)
             theirs = connection.last_word(number)
@@ -270,9 +291,20 @@ class Connections:
             raise Transfer(
                 f"tensors of {holder.label} did not arrive: {why}. Get them again"
             ) from error
-        with connection.next() as received:  # says that they lay there until all was sent
-            _answer(received, number, holder)
-        return payloads
+
+
+def _receive_after(
+    connection: Connection, sizes: Sequence[int], into: Sequence[Any] | None
+) -> Sequence[Any]:
+    """Receive tensors whose bytes follow on the connection."""
+
+    def receive(memory: Any) -> None:
+        connection.recv_raw_into(np.from_dlpack(memory).data)
+
+    try:
+        return receive_in_runs(sizes, "cpu", into, receive)
+    except RuntimeError as error:  # of torch, which has no memory
+        raise _not_arrived(sizes, error) from error
 
 
 class _Refused(Exception):

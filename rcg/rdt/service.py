@@ -25,7 +25,7 @@ from rcg.log import Log
 from rcg.rdt.connection import Watch
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
-from rcg.rdt.groups import MemberGroups
+from rcg.rdt.groups import MemberGroups, send_in_runs
 from rcg.rdt.pull import Got
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
@@ -60,6 +60,7 @@ from rcg.wire.messages import (
     SendTensors,
     SetValue,
     TensorsComing,
+    TensorsFollow,
     TensorsGone,
     TensorsHere,
     UseStore,
@@ -260,6 +261,10 @@ class Service:
     def _send_on(self, connection: Any, message: PullTensors, entry: Entry) -> None:
         """Send the tensors of an object on the connection itself."""
         check = entry.checking()
+        is_far = isinstance(connection, PacketStream) and not _is_small(entry)
+        if is_far and not isinstance(entry.contents, Objects):
+            self._send_after(connection, message, entry, check)
+            return
         try:
             if isinstance(entry.contents, Objects):
                 objects = make_codec().encode(list(entry.payloads))
@@ -272,6 +277,34 @@ class Service:
             _refuse(connection, message, str(error))
         except (OSError, MemoryError, RcgError) as error:
             _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
+
+    def _send_after(
+        self,
+        connection: Any,
+        message: PullTensors,
+        entry: Entry,
+        check: Callable[[], None],
+    ) -> None:
+        """Send the tensors of an object to another node, from where they lie.
+
+        The bytes of one that cannot be read any more are replaced, and refused at the end.
+        """
+        problems: list[str] = []
+
+        def send(size: int, take: Callable[[], Any]) -> None:
+            try:
+                content = _buffer(take())
+            except (MemoryError, RuntimeError, RcgError) as error:
+                problems.append(describe_error(error))
+                content = memoryview(bytes(size))
+            connection.send_raw(content)
+
+        sockets.send(connection, TensorsFollow(number=message.number))
+        send_in_runs(entry.payloads, check, send)
+        if problems:
+            _refuse(connection, message, problems[0])
+        else:
+            self._end(connection, message, check)
 
     def _send_objects(
         self, connection: Any, pidfd: int, puller: str, message: SendTensors, metadata: bytes

@@ -71,6 +71,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                     or: TensorsComing, the tensors through the group, and when
                                         they are sent: TensorsHere; or TensorsGone, and the
                                         connection ends
+                                    or, to another node: TensorsFollow, their bytes, and then
+                                        TensorsHere or TensorsGone
                                     or: ObjectsHere + the arrays
                                     or: TensorsGone
       SendTensors + what the transport says -->            a user's transport
@@ -813,6 +815,17 @@ class TensorsHere(Message):
 @message
 class TensorsComing(Message):
     """The tensors of an object follow through the group.
+
+    Attributes:
+        number: Of the ``PullTensors``.
+    """
+
+    number: Number
+
+
+@message
+class TensorsFollow(Message):
+    """The bytes of the tensors of an object follow on this connection, and no packets meanwhile.
 
     Attributes:
         number: Of the ``PullTensors``.

@@ -12,6 +12,9 @@ its message. On the wire::
     kind 2   a message whose body was body ``number``
     kind 3   body ``number`` will not be completed
 
+A message may say that bytes follow that are no packets, of a length that both sides know: tensors,
+from where they lie to where they are to lie (``send_raw``, ``recv_raw_into``).
+
 Receiving never reads beyond the packet, so ``poll`` shows whether there is more, and the socket can
 be handed over between two packets. A part of a packet is kept until the rest comes: a peer that
 stalls in the middle holds up nobody who does not want to wait.
@@ -85,7 +88,7 @@ class _Packet:
     __slots__ = ("claim", "data", "taken")
 
     def __init__(self, kind: int, number: int, content: bytes | bytearray) -> None:
-        self.data = _HEADER.pack(len(content), kind, number) + content
+        self.data: bytes | memoryview = _HEADER.pack(len(content), kind, number) + content
         self.taken: list[int] = []
         self.claim: deque[bool] = deque([True])
 
@@ -106,6 +109,14 @@ class _Packet:
         except IndexError:
             return False
         return True
+
+
+class _Raw(_Packet):
+    """Bytes that are no packet, sent from where they lie."""
+
+    def __init__(self, content: memoryview) -> None:
+        super().__init__(_MESSAGE, 0, b"")
+        self.data = content
 
 
 class PacketStream:
@@ -272,6 +283,27 @@ class PacketStream:
             raise type(self._failure)(*self._failure.args)  # a raised one keeps the frames
         return self._ready.pop() if self._ready else (b"", [], 0, None)
 
+    def recv_raw_into(self, memory: memoryview) -> None:
+        """Receive bytes that follow the last packet, without a header, until the memory is full.
+
+        Raises:
+            TimeoutError: The time was up; the connection is of no use any more.
+            ConnectionError: The connection broke.
+        """
+        deadline = Deadline(self._timeout_s)
+        at = 0
+        while at < len(memory):
+            try:
+                count = self._socket.recv_into(memory[at:], 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._wait(select.POLLIN, deadline)
+                continue
+            except OSError as error:
+                raise _broken(error) from error
+            if not count:
+                raise ConnectionResetError(errno.ECONNRESET, self._why or "it ended in the middle")
+            at += count
+
     def fill(self) -> bool:
         """Read what is there, at most to the end of a message; never waits.
 
@@ -394,6 +426,17 @@ class PacketStream:
             raise ValueError("descriptors cannot travel to another node")
         return self.send(b"".join(buffers), flags)
 
+    def send_raw(self, content: memoryview) -> None:
+        """Send bytes without a header, from where they lie; no other thread may send meanwhile.
+
+        They must not change until the other side has answered. Memory that is not there any more
+        is sent as zeros: the caller has to look, and to say so.
+
+        Raises:
+            TimeoutError, ConnectionError: As ``send``; the connection is of no use any more.
+        """
+        self._send(_Raw(content), 0)
+
     def post(self, data: bytes | bytearray) -> None:
         """Send a packet without waiting: what the socket does not take is sent later.
 
@@ -485,6 +528,10 @@ class PacketStream:
                 packet.taken.extend(starmap(self._socket.send, ((rest, _DONTWAIT),)))
             except BlockingIOError:
                 return False
+            except OSError as error:
+                if error.errno != errno.EFAULT:
+                    raise
+                packet.data = bytes(len(packet.data))
             finally:
                 if not packet.taken:
                     packet.claim.extend(claim)

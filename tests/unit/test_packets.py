@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import _thread
 import array
+import concurrent.futures
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -17,6 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -622,3 +625,45 @@ def test_the_kernel_takes_every_timeout(timeout_s):
         ours.keep_alive(timeout_s)
         ours.send(b"x")
         assert received(theirs) == b"x"
+
+
+def test_bytes_without_a_header_arrive_where_they_belong_between_two_messages():
+    content = np.random.default_rng(1).integers(0, 255, 3 << 20, np.uint8)
+    arrived = np.zeros_like(content)
+    with stream_pair() as (ours, theirs), concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+        def send() -> None:
+            ours.send(b"before")
+            ours.send_raw(content.data)
+            ours.send(b"after")
+
+        sending = pool.submit(send)
+        assert theirs.recvmsg(MAX_MESSAGE_BYTES)[0] == b"before"
+        theirs.recv_raw_into(arrived.data)
+        assert theirs.recvmsg(MAX_MESSAGE_BYTES)[0] == b"after"
+        sending.result(GUARD_S)
+    assert (arrived == content).all()
+
+
+def test_memory_that_is_not_there_any_more_is_sent_as_zeros():
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    size = 1 << 20
+    at = libc.mmap(None, ctypes.c_size_t(size), 3, 0x22, -1, 0)  # of this process alone
+    gone = memoryview((ctypes.c_ubyte * size).from_address(at)).cast("B")
+    libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(size))
+    arrived = np.ones(size, np.uint8)
+    with stream_pair() as (ours, theirs), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(lambda: (ours.send_raw(gone), ours.send(b"after")))
+        theirs.recv_raw_into(arrived.data)
+        assert theirs.recvmsg(MAX_MESSAGE_BYTES)[0] == b"after"
+        sending.result(GUARD_S)
+    assert not arrived.any()
+
+
+def test_bytes_without_a_header_that_end_early_are_an_error():
+    with stream_pair() as (ours, theirs):
+        ours.send_raw(memoryview(bytes(1000)))
+        ours.close()
+        with pytest.raises(ConnectionResetError, match="in the middle"):
+            theirs.recv_raw_into(memoryview(bytearray(1001)))
