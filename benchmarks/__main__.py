@@ -12,7 +12,7 @@ from benchmarks import lifetime, scale, tracing
 from benchmarks.failures import measure_failures, measure_transfer_deaths
 from benchmarks.overlap import measure_overlap
 from benchmarks.parallel import PARALLELS, measure_parallel
-from benchmarks.references import measure_references
+from benchmarks.references import measure_references, measure_references_across
 from benchmarks.transfers import TRANSFERS, measure_transfer
 from benchmarks.unequal import measure_unequal_pair
 from rcg.bench.__main__ import main as bench
@@ -84,6 +84,13 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "tensors by reference in ordinary calls",
         lambda _: measure_references(),
         needs=("torch",),
+    ),
+    Experiment(
+        "rdt-across",
+        "tensors by reference between two nodes",
+        lambda _: measure_references_across(),
+        needs=("torch",),
+        nodes=2,
     ),
     Experiment(
         "recorder",

@@ -20,21 +20,23 @@ import tempfile
 import time
 import warnings
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any, Final
 
 import ray
 
 import rcg
+from rcg.bench.across import resource
 from rcg.bench.contestants import ACTOR_OPTIONS
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import Figure
 from rcg.dag import InputNode
 from rcg.rdt.collective_groups import create_collective_group, destroy_collective_group
 
-__all__ = ["measure_references"]
+__all__ = ["measure_references", "measure_references_across"]
 
 _ROUNDS: Final = 6
 _MICRO: Final = 1e-3  # samples are nanoseconds
@@ -43,6 +45,7 @@ _RAY: Final = "Ray's RDT"
 _CALLS: Final = "two calls"
 _STORE: Final = "object store"
 _GLOO: Final = "raw Gloo"
+_SOCKETS: Final = "raw sockets"
 _MANY: Final = (1000, 25_000)  # tensors, and the numbers in each: 100 KB
 _LARGE: Final = 25_000_000  # numbers: 100 MB
 _DUPLEX: Final = 5_000_000
@@ -91,6 +94,39 @@ class Worker:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
 
+    def listen(self) -> int:
+        """Listen for ``bring``; returns the port."""
+        import socket
+
+        self._listener = socket.create_server(("", 0))
+        return int(self._listener.getsockname()[1])
+
+    def give(self, size: int, calls: int) -> None:
+        """Send a tensor over a plain socket to the first who connects, each time he asks."""
+        connection = self._listener.accept()[0]
+        content = self.make(1, size).numpy().view("uint8").data
+        with connection:
+            for _ in range(calls):
+                connection.recv(1)
+                connection.sendall(content)
+
+    def bring(self, host: str, port: int, size: int, calls: int) -> list[int]:
+        """Get a tensor by a plain socket into fresh memory; returns how long each took."""
+        import socket
+
+        from rcg.rdt.groups import fresh_memory
+
+        took = []
+        with socket.create_connection((host, port)) as connection:
+            for _ in range(calls):
+                started_ns = time.perf_counter_ns()
+                left = fresh_memory(4 * size, "cpu").numpy().data
+                connection.send(b"x")
+                while left:
+                    left = left[connection.recv_into(left) :]
+                took.append(time.perf_counter_ns() - started_ns)
+        return took
+
     def move(self, rank: int, size: int, calls: int) -> list[int]:
         """Send tensors, or receive them in fresh memory; returns how long each took."""
         import torch
@@ -124,10 +160,51 @@ def measure_references() -> tuple[Figure, ...]:
                 rcg.kill(actor)
 
 
+def measure_references_across() -> tuple[Figure, ...]:
+    """Measure tensors that go from one Ray node to another, without a group."""
+    marked = rcg.remote(_with_transport(rcg.method, "object_store"))
+    pair = tuple(
+        marked.options(num_cpus=0, resources={resource(number): 0.001}).remote()
+        for number in (1, 0)
+    )
+    host = ray.util.get_node_ip_address()
+    try:
+        small = _times(pair, None, 1, 256, Pace(60, int(2e9), 5))
+        sockets = {_SOCKETS: _sockets_turn(pair, host, _LARGE)}
+        large = _times(pair, None, 1, _LARGE, Pace(2, int(4e9), 1), sockets)
+        many = _times(pair, None, *_MANY, Pace(2, int(4e9), 1))
+    finally:
+        for actor in pair:
+            rcg.kill(actor)
+    return (
+        _table("rdt-across-1kb", "1 KB to an actor on another node", small),
+        _table("rdt-across-many", "1,000 tensors of 100 KB to another node", many),
+        _table("rdt-across-100mb", "100 MB to an actor on another node", large),
+        _ratio("rdt-across-1kb-calls", "1 KB, to two calls", small, _CALLS, 1.2),
+        _ratio("rdt-across-sockets", "100 MB, to raw sockets", large, _SOCKETS, 1.25),
+        _ratio("rdt-across-store", "100 MB, to the object store", large, _STORE, 0.35),
+    )
+
+
+def _sockets_turn(pair: tuple[Any, ...], host: str, size: int) -> Turn:
+    sender, receiver = pair
+    port = rcg.get(sender.listen.remote())
+
+    def turn(pace: Pace) -> array[int]:
+        calls = pace.warm_up + pace.calls
+        giving = sender.give.remote(size, calls)
+        took = rcg.get(receiver.bring.remote(host, port, size, calls))
+        rcg.get(giving)
+        return array("q", took[pace.warm_up :])
+
+    return turn
+
+
 def _figures(pair: tuple[Any, Any], rays: tuple[Any, Any] | None) -> tuple[Figure, ...]:
     small = _times(pair, rays, 1, 256, Pace(60, int(2e9), 5))
     many = _times(pair, rays, *_MANY, Pace(2, int(4e9), 1))
-    large = _times(pair, rays, 1, _LARGE, Pace(2, int(4e9), 1))
+    gloo = {_GLOO: _gloo_turn(pair, _LARGE)}
+    large = _times(pair, rays, 1, _LARGE, Pace(2, int(4e9), 1), gloo)
     ones, both = _duplex(pair)
     figures = [
         _table("rdt-1kb", "1 KB from actor to actor", small),
@@ -159,7 +236,12 @@ def _figures(pair: tuple[Any, Any], rays: tuple[Any, Any] | None) -> tuple[Figur
 
 
 def _times(
-    pair: tuple[Any, Any], rays: tuple[Any, Any] | None, count: int, size: int, pace: Pace
+    pair: tuple[Any, ...],
+    rays: tuple[Any, Any] | None,
+    count: int,
+    size: int,
+    pace: Pace,
+    others: Mapping[str, Turn] = MappingProxyType({}),
 ) -> dict[str, float]:
     """Return the median of each contestant, in microseconds."""
     sender, receiver = pair
@@ -170,8 +252,7 @@ def _times(
         ),
         _STORE: call_turn(lambda: rcg.get(receiver.take.remote(sender.plain.remote(count, size)))),
     }
-    if count == 1 and size >= _LARGE:
-        turns[_GLOO] = _gloo_turn(pair, size)
+    turns |= others
     if rays is not None:
         one, other = rays
         turns[_RAY] = call_turn(lambda: ray.get(other.take.remote(one.make.remote(count, size))))
@@ -258,11 +339,11 @@ def _rays() -> Iterator[tuple[Any, Any] | None]:
                 ray.kill(actor)
 
 
-def _with_transport(method: Callable[..., Any]) -> type:
+def _with_transport(method: Callable[..., Any], transport: str = "gloo") -> type:
     """Return the class with the transport of ``make`` declared by rcg, or by Ray."""
 
     class Marked(Worker):
-        @method(tensor_transport="gloo")  # type: ignore[untyped-decorator]
+        @method(tensor_transport=transport)  # type: ignore[untyped-decorator]
         def make(self, count: int, size: int) -> Any:
             return Worker.make(self, count, size)
 

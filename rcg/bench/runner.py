@@ -80,6 +80,7 @@ class Experiment:
         is_in_rounds: Whether it is measured in rounds, as rows are.
         is_on_ray: Whether it needs Ray and the contestants.
         needs: Modules that it needs. Without them it has no results.
+        nodes: On how many Ray nodes it is measured.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Experiment:
     is_in_rounds: bool = False
     is_on_ray: bool = True
     needs: tuple[str, ...] = ()
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Settings:
         seed: The seed of payloads and of the orders of turns.
         beside: The folder of another version of rcg to compare with.
         nodes: Number of Ray nodes, 1 or 2. With 2 the rows are those of `across`.
-        experiments: The experiments that there are, on one node.
+        experiments: The experiments that there are.
     """
 
     rows: tuple[str, ...]
@@ -113,9 +115,9 @@ class Settings:
 
 def titles(nodes: int = 1, experiments: Sequence[Experiment] = ()) -> dict[str, str]:
     """Return the titles of the rows, then of the experiments, by name."""
-    if nodes == 2:
-        return {row.name: row.title for row in ACROSS}
-    offered: tuple[Row | Experiment, ...] = (*ROWS, *experiments)
+    rows = ACROSS if nodes == 2 else ROWS
+    chosen = [each for each in experiments if each.nodes == nodes]
+    offered: tuple[Row | Experiment, ...] = (*rows, *chosen)
     return {each.name: each.title for each in offered}
 
 
@@ -185,9 +187,11 @@ def count_steps(settings: Settings) -> int:
 
 
 def _wanted(settings: Settings) -> list[Experiment]:
-    if settings.nodes == 2:
-        return []
-    return [each for each in settings.experiments if each.name in settings.rows]
+    return [
+        each
+        for each in settings.experiments
+        if each.name in settings.rows and each.nodes == settings.nodes
+    ]
 
 
 @contextlib.contextmanager
