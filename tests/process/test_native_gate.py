@@ -13,6 +13,7 @@ import socket
 import struct
 import termios
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,6 +30,7 @@ from tests.board import (
     Failed,
     Ring,
     claimed,
+    events_of,
     pattern,
     reader,
     until,
@@ -163,6 +165,17 @@ def test_what_its_reader_will_write_to_arrives_writable(nodes: Nodes):
     first, second, third = far.read()
     assert [memoryview(each).readonly for each in (first, second, third)] == [False, False, True]
     assert bytes(first) == bytes(third) == pattern(9_000)
+
+
+def test_a_gate_records_when_each_frame_came(nodes: Nodes):
+    writer, far = nodes.writer(), reader(nodes.there.member(1), 0, as_data)
+    for execution in range(3):
+        before = time.monotonic_ns()
+        writer.write(BYTES, bytes(100))
+        far.read()
+        *_, last = events_of(nodes.gate_member, 0)[2]
+        assert (last["execution"], last["bytes"]) == (execution, 100)
+        assert before <= last["start_ns"] <= last["end_ns"] <= time.monotonic_ns()
 
 
 def test_channels_share_a_connection_and_keep_their_orders(nodes: Nodes):
