@@ -6,9 +6,10 @@ A file imports only from those above it in this list:
 * ``parts``: the way to each part of a value; ``envelope``: what travels in place of a value.
 * ``transports``: their names, and the interface of those that users write.
 * ``store``: the tensors that a process holds; ``groups``: the communicators between members.
-* ``reach``: connecting to a process that holds tensors, also on another node;
-  ``connection``: questions to it; ``pull``: getting tensors by it;
-  ``custom``: by a transport of the user; ``keeper``: frees what no reference needs.
+* ``peer_memory``: reading the memory of another process.
+* ``reach``: connecting to a process that holds tensors, also on another node; ``connection``:
+  questions to it; ``pull``: getting tensors by it; ``custom``: by a transport of the user;
+  ``keeper``: frees what no reference needs.
 * ``service``: answers the questions.
 * ``process``: all of that for this process.
 * ``collective_groups``: making, finding and closing groups.

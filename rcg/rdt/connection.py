@@ -9,18 +9,20 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Final, TypeVar
+from functools import cached_property, partial
+from typing import Any, Final, TypeVar
 
 from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, RcgError, Transfer
 from rcg.options import Deadline
 from rcg.rdt.envelope import Holder
+from rcg.rdt.peer_memory import may_read, read
 from rcg.rdt.reach import ended_error, is_elsewhere, lives, place_of, reach
 from rcg.runtime.control.joining import Joined
 from rcg.threads import run_together
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
+    CheckTensors,
     FreeTensors,
     KeepTensors,
     Message,
@@ -138,6 +140,7 @@ class Connection:
             raise Transfer(
                 f"{holder.label}, which holds the tensors, does not answer: {describe_error(error)}"
             ) from error
+        self._pid = sockets.peer_of(self._joined.connection)[0]
         self.is_remote = isinstance(self._joined.connection, PacketStream)
         self._waiter = sockets.Waiter(self._joined.connection, self._joined.pidfd.fd)
         if not isinstance(self._joined.message, Ready):
@@ -177,15 +180,40 @@ class Connection:
             return liveness.how_it_ended(pidfd) is not liveness.How.DIED
         return lives(self.holder) if looks and self.is_remote else None
 
-    def ask_for(self, key: str, group: str) -> int:
+    def ask_for(self, key: str, group: str, *, reads: bool = False) -> int:
         """Ask for an object; returns the number of the question. The caller holds the lock.
+
+        Args:
+            key: The object.
+            group: Through which group, "" for none.
+            reads: Whether this process may read it where it lies.
 
         Raises:
             ActorDiedError: The process is gone.
         """
         number = next(_numbers)
-        self._send(PullTensors(number=number, key=key, group=group))
+        self._send(PullTensors(number=number, key=key, group=group, reads=reads))
         return number
+
+    @cached_property
+    def may_read(self) -> bool:
+        """Whether this process may read the memory of the other one."""
+        return not self.is_remote and may_read(self._pid)
+
+    def read(self, places: Sequence[tuple[int, Any]]) -> None:
+        """Read memory of the process; see ``rcg.rdt.peer_memory.read``."""
+        read(self._pid, places)
+
+    def end_reading(self, number: int) -> None:
+        """Ask whether what was read lay there until now.
+
+        Args:
+            number: Of the question for it.
+
+        Raises:
+            ActorDiedError: The process is gone.
+        """
+        self._send(CheckTensors(number=number))
 
     def ask_to_send(self, key: str, metadata: bytes) -> int:
         """Ask for an object by a user's transport; as ``ask_for``.

@@ -382,23 +382,35 @@ def receive_in_runs(
         into: Where they are received; None for fresh memory.
         recv: Receives into one tensor of uint8 [n].
     """
+    payloads: list[Any] = []
+    for whole, parts in places_for(sizes, device, into):
+        recv(whole)
+        payloads += parts
+    return payloads if into is None else fill(into, payloads)
+
+
+def places_for(
+    sizes: Sequence[int], device: str, into: Sequence[Any] | None
+) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield where tensors are received: memory for one, or for several small ones, and its parts.
+
+    Args:
+        sizes: The bytes of each tensor.
+        device: The type of the device of all.
+        into: The user's memory, which is used where it lies on that device; None for fresh memory.
+    """
     import torch
 
-    payloads: list[Any] = []
     for run in _runs(sizes):
         ends = list(itertools.accumulate(_pad(sizes[at]) for at in run))
         size = sizes[run[0]] if len(run) == 1 else ends[-1]
         target = into[run[0]] if into is not None and len(run) == 1 else None
         is_users = target is not None and target.device.type == device
         whole: Any = target if is_users else fresh_memory(size, device)
-        recv(whole)
+        places = zip([0, *ends], run, strict=False)
+        yield whole, [whole[start : start + sizes[at]] for start, at in places]
         if is_users:  # so autograd refuses what it saved of that memory
             torch.autograd.graph.increment_version(whole)
-        starts = [0, *ends]
-        payloads += [
-            whole[start : start + sizes[at]] for start, at in zip(starts, run, strict=False)
-        ]
-    return payloads if into is None else fill(into, payloads)
 
 
 def _runs(sizes: Sequence[int]) -> list[list[int]]:

@@ -21,12 +21,13 @@ from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder, Whole
-from rcg.rdt.groups import MemberGroups, fill, receive_in_runs
+from rcg.rdt.groups import MemberGroups, fill, places_for, receive_in_runs
 from rcg.rdt.transports import OBJECT_STORE, Transport
 from rcg.threads import run_together
 from rcg.wire.messages import (
     Message,
     ObjectsHere,
+    TensorsAt,
     TensorsComing,
     TensorsFollow,
     TensorsGone,
@@ -36,6 +37,9 @@ from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
 from rcg.wire.sockets import Received
 
 _AHEAD: Final = 16  # questions, while the first is answered
+# What is read takes a second question. On a busy machine that was slower than a memfd with 400 KB
+# (1.2 and 0.8 ms), faster with 4 MB (3.6 and 6.5 ms), and ten times as fast with 100 MB.
+_READ_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 24 << 10  # for which memory is taken before they are there
 
 
@@ -179,15 +183,20 @@ class Connections:
     ) -> None:
         """Pull objects by one connection, as long as it is of use: at least one."""
         numbers: deque[int] = deque()
-        asked = 0
+        asked, is_reading = 0, False
         for at, each in enumerate(wanted):
             times = [time.monotonic_ns()]
             problem = ""
             try:
                 while asked < len(wanted) and asked < at + _AHEAD:
                     question = wanted[asked]
-                    numbers.append(connection.ask_for(question.envelope.key, question.group))
+                    reads = connection.may_read and _is_readable(question)
+                    if asked > at and (reads or is_reading):
+                        break  # what is read takes two questions, with no other between them
+                    key, group = question.envelope.key, question.group
+                    numbers.append(connection.ask_for(key, group, reads=reads))
                     asked += 1
+                    is_reading = reads
                 found.append(self._take(connection, each, numbers.popleft(), times))
             except Exception as error:  # noqa: BLE001 - the result of the object
                 problem = str(error)
@@ -260,12 +269,14 @@ class Connections:
                     return payloads if into is None else fill(into, payloads)
                 case ObjectsHere():
                     return list(open_payloads(received)[0].decode())
-                case TensorsComing() | TensorsFollow() as coming:
+                case TensorsComing() | TensorsFollow() | TensorsAt() as coming:
                     pass
                 case _:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
         if isinstance(coming, TensorsFollow):
             payloads = _receive_after(connection, sizes, into)
+        elif isinstance(coming, TensorsAt):
+            return _read(connection, coming, wanted)
         else:
             payloads = self._receive_through_group(connection, wanted, number)
         with connection.next() as received:  # says that they lay there until all was sent
@@ -291,6 +302,35 @@ class Connections:
             raise Transfer(
                 f"tensors of {holder.label} did not arrive: {why}. Get them again"
             ) from error
+
+
+def _is_readable(wanted: Wanted) -> bool:
+    """Whether an object is worth reading where it lies."""
+    contents = wanted.envelope.contents
+    return (
+        not wanted.group
+        and sum(contents.sizes) >= _READ_BYTES
+        and all(each == "cpu" for each in contents.devices)
+    )
+
+
+def _read(connection: Connection, found: TensorsAt, wanted: Wanted) -> Sequence[Any]:
+    """Read tensors where they lie."""
+    holder, sizes, into = wanted.envelope.holder, wanted.envelope.contents.sizes, wanted.into
+    problem: Exception | None = None
+    payloads: list[Any] = []
+    try:
+        for _, parts in places_for(sizes, "cpu", into):
+            payloads += parts
+        connection.read([*zip(found.addresses, payloads, strict=True)])
+    except (OSError, RuntimeError) as error:  # the second of torch, which has no memory
+        problem = without_frames(error)
+    connection.end_reading(found.number)
+    with connection.next() as received:
+        _answer(received, found.number, holder)
+    if problem is not None:
+        raise _not_arrived(sizes, problem)
+    return payloads if into is None else fill(into, payloads)
 
 
 def _receive_after(

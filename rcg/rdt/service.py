@@ -42,6 +42,7 @@ from rcg.wire.messages import (
     AskGroups,
     AskHeld,
     AskTransfers,
+    CheckTensors,
     FreeTensors,
     GetValue,
     GroupChanged,
@@ -59,6 +60,7 @@ from rcg.wire.messages import (
     Ready,
     SendTensors,
     SetValue,
+    TensorsAt,
     TensorsComing,
     TensorsFollow,
     TensorsGone,
@@ -72,7 +74,10 @@ from rcg.wire.sockets import Received
 
 _log = Log()
 
+_Pulling = PullTensors | SendTensors | CheckTensors
+
 _SMALL_BYTES: Final = 24 << 10
+_MOST_READ: Final = 1024  # tensors of an object whose places fit into one message
 _MOST_TEXT: Final = 8000  # characters of a user's error
 
 
@@ -105,6 +110,8 @@ class Service:
         self.address = address
         self._endpoint: endpoint.Endpoint | None = None  # once it is open
         self._is_open_to_nodes = False
+        # What others read now, by their connections and the numbers of their questions.
+        self._reading: dict[Any, dict[int, tuple[Entry, Callable[[], None], str]]] = {}
 
     def open(self) -> None:
         """Listen.
@@ -205,6 +212,8 @@ class Service:
         except Exception:  # noqa: BLE001 - the other side learns that the connection ended
             _log.exception("rcg: the tensors of %r cannot be sent", self.holder)
         finally:
+            for entry, _, puller in self._reading.pop(connection, {}).values():
+                entry.pullers.remove(puller)
             self._store.keeper_ended(connection, f"process {pid}")
             self._groups.end_pairs(connection, "the connection of the process that pulls has ended")
             connection.close()
@@ -216,6 +225,8 @@ class Service:
                 self._send_tensors(connection, puller, message)
             case SendTensors():
                 self._send_objects(connection, pidfd, puller, message, bytes(received.body))
+            case CheckTensors():
+                self._end_reading(connection, message)
             case KeepTensors():
                 self._store.keep(message.keys, connection)
             case FreeTensors():
@@ -249,6 +260,9 @@ class Service:
         if entry is None:
             return
         self._store.note_pulled(entry)
+        if message.reads and len(entry.payloads) <= _MOST_READ and not _is_small(entry):
+            self._let_read(connection, puller, message, entry)
+            return
         entry.pullers.append(puller)
         try:
             if message.group and not _is_small(entry):
@@ -257,6 +271,22 @@ class Service:
                 self._send_on(connection, message, entry)
         finally:
             entry.pullers.remove(puller)
+
+    def _let_read(self, connection: Any, puller: str, message: PullTensors, entry: Entry) -> None:
+        """Say where the tensors of an object lie, which stay there until they were read."""
+        reading = self._reading.setdefault(connection, {})
+        reading[message.number] = entry, entry.checking(), puller
+        entry.pullers.append(puller)
+        addresses = tuple([each.data_ptr() for each in entry.payloads])
+        sockets.send(connection, TensorsAt(number=message.number, addresses=addresses))
+
+    def _end_reading(self, connection: Any, message: CheckTensors) -> None:
+        found = self._reading.get(connection, {}).pop(message.number, None)
+        if found is None:
+            raise ValueError("nothing of that number is read")
+        entry, check, puller = found
+        entry.pullers.remove(puller)
+        self._end(connection, message, check)
 
     def _send_on(self, connection: Any, message: PullTensors, entry: Entry) -> None:
         """Send the tensors of an object on the connection itself."""
@@ -336,9 +366,7 @@ class Service:
             return
         self._end(connection, message, check)
 
-    def _end(
-        self, connection: Any, message: PullTensors | SendTensors, check: Callable[[], None]
-    ) -> None:
+    def _end(self, connection: Any, message: _Pulling, check: Callable[[], None]) -> None:
         """Say that all tensors were sent, or were not there until then."""
         try:
             check()
@@ -429,7 +457,7 @@ def _is_small(entry: Entry) -> bool:
 
 
 def _refuse(
-    connection: Any, message: PullTensors | SendTensors, text: str, *, is_system_error: bool = False
+    connection: Any, message: _Pulling, text: str, *, is_system_error: bool = False
 ) -> None:
     answer = TensorsGone(
         number=message.number, text=shortened(text, _MOST_TEXT), is_system_error=is_system_error

@@ -71,6 +71,9 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                     or: TensorsComing, the tensors through the group, and when
                                         they are sent: TensorsHere; or TensorsGone, and the
                                         connection ends
+                                    or, on one node: TensorsAt
+      CheckTensors             -->
+                               <--  TensorsHere or TensorsGone
                                     or, to another node: TensorsFollow, their bytes, and then
                                         TensorsHere or TensorsGone
                                     or: ObjectsHere + the arrays
@@ -730,11 +733,26 @@ class PullTensors(Message):
         number: Counts the questions of this connection; the answer repeats it.
         key: The object.
         group: Through which group, "" for none: they come with the answer.
+        reads: Whether the asker may read them where they lie, and asks ``CheckTensors`` then.
     """
 
     number: Number
     key: str
     group: str
+    reads: bool
+
+
+@message
+class CheckTensors(Message):
+    """Did the tensors of ``TensorsAt`` lie there until now? They may go afterwards.
+
+    The answer is ``TensorsHere`` or ``TensorsGone``.
+
+    Attributes:
+        number: Of the ``PullTensors``.
+    """
+
+    number: Number
 
 
 @message
@@ -821,6 +839,19 @@ class TensorsComing(Message):
     """
 
     number: Number
+
+
+@message
+class TensorsAt(Message):
+    """The tensors of an object may be read in the memory of this process.
+
+    Attributes:
+        number: Of the ``PullTensors``.
+        addresses: Where each begins.
+    """
+
+    number: Number
+    addresses: tuple[Number, ...]
 
 
 @message

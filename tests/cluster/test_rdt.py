@@ -32,7 +32,7 @@ from rcg.rdt import collective_groups
 from rcg.rdt.process import holder_of
 from rcg.runtime.control.joining import check_user, join
 from rcg.wire.messages import UseTensors
-from tests.circles import core_has
+from tests.circles import core_has, core_where
 from tests.cluster.stage import GUARD_S
 from tests.peers import ctrl_c_anywhere, descriptors, no_threads, suspend, until
 
@@ -751,10 +751,35 @@ def test_a_tensor_whose_memory_its_maker_has_freed_is_named_to_each_taker(pair):
         assert get(b.total.remote(whole)) == 2.0 * size
 
 
-WHEN = ("before a group", "after a group", "in a message")
+WHEN = ("before a group", "after a group", "in a message", "while it is read")
 
 
-@pytest.mark.parametrize("when", core_has("after a group", WHEN))
+def read_nothing_once(_):
+    from rcg.rdt import pull
+
+    original = pull._is_readable
+
+    def is_readable(wanted):
+        pull._is_readable = original
+        return False
+
+    pull._is_readable = is_readable
+
+
+def before_it_reads_once(_, call):
+    from rcg.rdt import connection
+
+    original = connection.read
+
+    def read(pid, places):
+        connection.read = original
+        call()
+        original(pid, places)
+
+    connection.read = read
+
+
+@pytest.mark.parametrize("when", core_where(lambda when: when in WHEN[1::2], WHEN))
 def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(pair, when):
     def free_while_sending(actor):
         from rcg.rdt import groups, service
@@ -779,8 +804,12 @@ def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(pair, when):
     a, b = pair
     a.keep_all.remote()
     ref = a.kept_as_it_is.remote(1)
-    options = {"_tensor_transport": "object_store"} if when == "in a message" else {}
-    get(a.__ray_call__.remote(free_while_sending))
+    options = {} if "group" in when else {"_tensor_transport": "object_store"}
+    if when == "while it is read":
+        get(b.__ray_call__.remote(before_it_reads_once, lambda: rcg.get(a.resize.remote(0))))
+    else:
+        get(b.__ray_call__.remote(read_nothing_once))
+        get(a.__ray_call__.remote(free_while_sending))
     with pytest.raises(Transfer, match="kept_as_it_is: value has lost its memory"):
         get(b.get_of.remote([ref], **options))
     if when == "before a group":
@@ -788,6 +817,22 @@ def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(pair, when):
         create_collective_group(pair, backend="gloo")
     get(a.resize.remote(BIG))
     assert get(b.get_of.remote([ref], **options)) == [2.0 * BIG]
+
+
+def test_a_maker_that_is_killed_while_its_tensor_is_read(actors):
+    a, b = actors(2, Actor)
+    pid = get(a.pid.remote())
+    ref = a.make_anywhere.remote(1)
+    get(b.__ray_call__.remote(before_it_reads_once, lambda: os.kill(pid, signal.SIGKILL)))
+    with pytest.raises(ActorDiedError, match="which held the tensors, has ended"):
+        get(b.get_of.remote([ref]))
+
+
+def test_where_memory_may_not_be_read_tensors_come_in_messages(actors):
+    a, b = actors(2)
+    ref = a.make_anywhere.remote(3)
+    get(b.__ray_call__.remote(read_nothing_once))
+    assert get(b.get_of.remote([ref, ref])) == [3.0 * BIG] * 2
 
 
 def test_wait_tensor_freed_lets_receivers_finish(pair):

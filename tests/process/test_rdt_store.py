@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process keeps of tensors that it has freed."""
+"""What a process keeps of tensors that it has freed, and reading those of another process."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from rcg.rdt.peer_memory import may_read, read
 from tests.interpreter import printed
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 PROGRAM = """
 import time
@@ -61,3 +65,44 @@ print(most > 300)
 
 def test_memory_of_freed_tensors_goes_back_to_the_system() -> None:
     assert printed(PROGRAM) == "True"
+
+
+OWNER = """
+import sys
+
+import torch
+
+tensors = [torch.full((each,), at % 251, dtype=torch.uint8) for at, each in enumerate(SIZES)]
+print(*[each.data_ptr() for each in tensors], flush=True)
+sys.stdin.readline()
+tensors[0].untyped_storage().resize_(0)
+print("freed", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_memory_of_another_process_is_read_and_what_is_gone_is_an_error() -> None:
+    sizes = [40 << 20, 0, 1, *range(3000)]  # the first has pages of its own, which go with it
+    program = OWNER.replace("SIZES", repr(sizes))
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdin is not None and owner.stdout is not None
+        addresses = [int(each) for each in owner.stdout.readline().split()]
+        assert may_read(owner.pid)
+        copies = [torch.full((each,), 255, dtype=torch.uint8) for each in sizes]
+        read(owner.pid, [*zip(addresses, copies, strict=True)])
+        for at, each in enumerate(copies):
+            assert (each == at % 251).all()
+        print(file=owner.stdin, flush=True)
+        assert owner.stdout.readline() == "freed\n"
+        with pytest.raises(OSError, match="Bad address"):
+            read(owner.pid, [(addresses[0], copies[0])])
+        print(file=owner.stdin, flush=True)
+        pid = owner.pid
+    assert not may_read(pid) and not may_read(0)
+    with pytest.raises(ProcessLookupError):
+        read(pid, [(addresses[0], copies[0])])
