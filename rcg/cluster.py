@@ -26,7 +26,6 @@ import ray.actor
 import ray.exceptions
 import ray.remote_function
 from ray import cloudpickle
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rcg.errors import PlacementError
 
@@ -98,6 +97,8 @@ def run_on_node(node: str, function: Callable[..., Any], /, *args: Any) -> Any:
         function: Of a module that can be imported there.
         *args: Its arguments.
     """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(function)
     return task.options(scheduling_strategy=strategy).remote(*args)
