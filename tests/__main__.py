@@ -82,7 +82,7 @@ NBVAL: Final = (
 DEATHS: Final = of_cluster("fault_matrix fault_matrix_tensors deaths rendezvous_ends")
 # The files of the other part: a new file is in one of them without a change here.
 ELSE: Final = " ".join(f"--ignore={path}" for path in DEATHS.split())
-# Tests of one node also run on two, except those of tensors by reference.
+# Tests of one node also run on two.
 ON_TWO_NODES: Final = of_cluster(
     "deaths execute fault_matrix nodes_tensors handles profile failures asyncio collectives "
     "random_dags failed_inputs hostile_errors memory_limits loans seeing parts interrupts soak"
@@ -91,7 +91,7 @@ MORE_ON_TWO_NODES: Final = of_cluster(
     "fault_matrix_tensors rendezvous_ends random_tensors reentrance many_graphs tensors users "
     "streams values_through_actors users_tensors processes magics memory_admission authoring "
     "collectives_authored actors refs coroutines visitors programs seeds descriptors overlap "
-    "communicators pinned"
+    "communicators pinned rdt rdt_transports rdt_users"
 )
 
 STAGES: Final = (

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,15 @@ import pytest
 
 from rcg import options
 from rcg.channels.base import Signal
-from rcg.errors import ChannelClosed, PlacementError
+from rcg.errors import ChannelClosed, PlacementError, Transfer
+from rcg.rdt import reach
+from rcg.rdt.envelope import Envelope, Holder, take_apart
+from rcg.rdt.groups import MemberGroups
+from rcg.rdt.pull import Connections, Wanted
+from rcg.rdt.service import Service
+from rcg.rdt.store import Entry, Store
+from rcg.rdt.transports import OBJECT_STORE, find_transport
+from rcg.runtime.codec import make_codec
 from rcg.runtime.control.joining import Joined, join
 from rcg.runtime.control.listeners import Refusals
 from rcg.runtime.control.stores import ControlStore
@@ -322,3 +331,48 @@ def test_a_peer_that_does_not_read_for_long_is_not_unreachable(size):
             assert more, f"the connection ended after {len(got)} bytes"
             got += more
         assert got == contents
+
+
+@pytest.mark.parametrize("is_tls", [True, False])
+def test_tensors_for_another_node_over_a_connection_with_and_without_tls(
+    clusters: list[list[str]], monkeypatch: pytest.MonkeyPatch, is_tls: bool
+) -> None:
+    """From the service to the puller, both in this process; also what is freed while it is sent."""
+    torch = pytest.importorskip("torch")
+    use(monkeypatch, clusters[0] if is_tls else None)
+    monkeypatch.setattr("rcg.rdt.reach.is_elsewhere", lambda _: True)
+    store, groups = Store("tensors-tls"), MemberGroups("tensors-tls", print)
+    service = Service(store, groups, deque(), "secret", f"\0rcg-test-{os.getpid()}-{is_tls}")
+    service.open()
+    holder = service.holder = Holder(service.address, store.key, "secret", "A", "", "far")
+    assert service._endpoint is not None
+    place = str(service._endpoint.listen_tcp(LOCAL))
+    monkeypatch.setitem(reach._places, store.key, place)
+    parts = [torch.arange(5_000_000), torch.zeros(0), *(torch.full((n,), n) for n in range(500))]
+    wanted = []
+    for key in ("kept", "freed"):
+        value = [each.clone() for each in parts]
+        contents, payloads = take_apart(value, make_codec())
+        store.add(Entry(key, value, contents, payloads, OBJECT_STORE, "The value"))
+        envelope = Envelope(key, holder, OBJECT_STORE, contents)
+        wanted.append(Wanted(envelope, find_transport(OBJECT_STORE)))
+    original = PacketStream.send_raw
+
+    def send_raw(stream: PacketStream, content: memoryview) -> None:
+        original(stream, content)
+        value[0].untyped_storage().resize_(0)  # the last one's, before its next tensors are sent
+
+    connections = Connections("", groups, deque())
+    try:
+        (found,) = connections.pull(wanted[:1])
+        assert not isinstance(found, Exception)
+        got = wanted[0].envelope.contents.put_back(found)
+        assert all(torch.equal(one, other) for one, other in zip(got, parts, strict=True))
+        monkeypatch.setattr(PacketStream, "send_raw", send_raw)
+        gone, again = connections.pull([wanted[1], wanted[0]])
+        assert isinstance(gone, Transfer) and "has lost its memory" in str(gone)
+        assert isinstance(again, list)  # by the same connection
+        assert again[0].view(torch.int64)[-1] == 4_999_999
+    finally:
+        connections.close()
+        service.close()
