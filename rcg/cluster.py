@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import gc
 import importlib
 import importlib.util
@@ -85,8 +86,9 @@ def has_other_nodes() -> bool:
 
 def other_nodes() -> list[str]:
     """Return the ids of the nodes of the cluster that live, in hex, but that of this process."""
+    own = node_id()
     alive = [str(each["NodeID"]) for each in ray.nodes() if each.get("Alive")]
-    return [each for each in alive if each != node_id()]
+    return [each for each in alive if each != own]
 
 
 def run_on_node(node: str, function: Callable[..., Any], /, *args: Any) -> Any:
@@ -94,21 +96,25 @@ def run_on_node(node: str, function: Callable[..., Any], /, *args: Any) -> Any:
 
     Args:
         node: The id of the node, in hex.
-        function: Of a module that can be imported there.
+        function: Of a module that can be imported there; it may run twice.
         *args: Its arguments.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0)(function)
-    return task.options(scheduling_strategy=strategy).remote(*args)
+    return _task_of(function).options(scheduling_strategy=strategy).remote(*args)
+
+
+@functools.cache
+def _task_of(function: Callable[..., Any]) -> Any:
+    """Return a task, of which a cluster learns once: another one would be another function."""
+    return ray.remote(num_cpus=0)(function)
 
 
 def is_node_gone(error: BaseException) -> bool:
     """Return whether the error of a task on a node says that the node is not there (any more)."""
-    exceptions = ray.exceptions
-    gone = exceptions.TaskUnschedulableError, exceptions.NodeDiedError
-    return isinstance(error, (*gone, exceptions.WorkerCrashedError))
+    gone = ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError
+    return isinstance(error, gone)
 
 
 def current_actor_id() -> str | None:

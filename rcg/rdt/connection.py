@@ -17,7 +17,7 @@ from rcg.errors import ActorDiedError, RcgError, Transfer
 from rcg.options import Deadline
 from rcg.rdt.envelope import Holder
 from rcg.rdt.peer_memory import may_read, read
-from rcg.rdt.reach import ended_error, is_elsewhere, lives, place_of, reach
+from rcg.rdt.reach import ended_error, find_all, is_elsewhere, lives, place_if_known_of, reach
 from rcg.runtime.control.joining import Joined
 from rcg.threads import run_together
 from rcg.wire import liveness, sockets
@@ -90,6 +90,7 @@ ASK_TIMEOUT_S: Final = 0.5
 
 _FAR_TIMEOUT_S: Final = 2.0  # the same of one on another node
 
+_MOST_AT_ONCE: Final = 64  # processes that are asked
 _LOOK_TIMEOUT_S: Final = 5.0  # for a node to say where a process listens, the first time
 _numbers: Final = itertools.count()  # of the questions of this process
 _KEYS: Final = 500  # in one message
@@ -409,25 +410,30 @@ def ask_all(
         The answers, and why others are dead, by the ids of their stores.
     """
     answers: dict[str, _T] = {}
-    deaths: dict[str, str] = {}
-
-    def look(holder: Holder) -> str:
-        return place_of(holder, _LOOK_TIMEOUT_S)
+    missing: list[Holder] = []
 
     def ask_one(holder: Holder) -> None:
+        timeout_s = ASK_TIMEOUT_S if holder.key not in known else _FAR_TIMEOUT_S
         try:
-            timeout_s = _FAR_TIMEOUT_S if is_elsewhere(holder) else ASK_TIMEOUT_S
-            with contextlib.closing(Connection(holder, "", timeout_s, look)) as connection:
+            with contextlib.closing(Connection(holder, "", timeout_s, _look)) as connection:
                 answers[holder.key] = ask(connection)
         except ActorDiedError:
-            why = death_of(holder)
-            if why is not None:
-                deaths[holder.key] = why
+            missing.append(holder)
         except (OSError, RcgError):
             pass
 
-    run_together([partial(ask_one, each) for each in holders], "rcg-tensors-ask")
+    known = {each.key for each in holders if is_elsewhere(each)}
+    run_together([partial(ask_one, each) for each in holders], "rcg-tensors-ask", _MOST_AT_ONCE)
+    far = find_all(missing, _LOOK_TIMEOUT_S)
+    known |= {each.key for each in far}
+    missing = [each for each in missing if each.key not in known]
+    run_together([partial(ask_one, each) for each in far], "rcg-tensors-ask", _MOST_AT_ONCE)
+    deaths = {each.key: why for each in missing if (why := death_of(each)) is not None}
     return answers, deaths
+
+
+def _look(holder: Holder) -> str:
+    return place_if_known_of(holder, _LOOK_TIMEOUT_S)
 
 
 def _batches(keys: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -31,7 +31,8 @@ from typing import Any, Final, Protocol
 from rcg import cluster
 from rcg.errors import OutOfDescriptors, OutOfThreads, Transfer
 from rcg.log import Log
-from rcg.rdt.envelope import Holder, closed
+from rcg.rdt.envelope import Envelope, Holder, closed
+from rcg.rdt.reach import note_node
 from rcg.rdt.store import Store
 from rcg.runtime.heap import IDLE_S, LARGE_BYTES, MUCH_BYTES, give_back_heap
 from rcg.runtime.sleepers import take_all
@@ -69,6 +70,9 @@ class News(Protocol):
     def to(self, holder: Holder) -> Telling:
         """Return what brings news to one; raises as ``Telling.keep``."""
 
+    def has(self, holder: Holder) -> bool:
+        """Whether there is a connection to one."""
+
     def take_ended(self) -> set[str]:
         """Return the addresses of processes that have ended since the last time."""
 
@@ -84,6 +88,7 @@ class Kept:
         ref: Ray's reference, until the value is there.
         is_known: Whether the holder knows it; that may be an actor that is being created.
         is_cancelled: Whether the call that makes it was cancelled, perhaps too late.
+        is_read: Whether its envelope was read, to learn the node of its maker.
     """
 
     key: str
@@ -92,6 +97,7 @@ class Kept:
     ref: Any
     is_known: bool = False
     is_cancelled: bool = False
+    is_read: bool = False
 
 
 @dataclass(slots=True)
@@ -295,9 +301,15 @@ class Keeper:
         """
         self._kept.update(take_all(self._new))
         self._stale += [*self._kept.values(), *self._calls, *take_all(self._new_calls)]
-        self._send_news(self._kept.values(), is_kept=False)
+        # Nobody is looked for any more: that would ask Ray.
+        known = [each for each in self._kept.values() if self._is_near(each.holder)]
+        self._send_news(known, is_kept=False)
         self._kept.clear()
         self._calls.clear()
+
+    def _is_near(self, holder: Holder) -> bool:
+        """Whether nothing is asked to reach a process: it is this one, or there is a connection."""
+        return holder.key == self._key or self._news.has(holder)
 
     def _look(self) -> bool:
         """Ask Ray what has changed, and tell holders; returns whether there was something."""
@@ -313,6 +325,9 @@ class Keeper:
                 self._kept[key].is_cancelled = True
         self._send_news([each for each in self._kept.values() if not each.is_known], is_kept=True)
         finished = self._let_go_of_calls() + self._let_go_of_ready()
+        for kept in self._kept.values():
+            if kept.ref is None and not (kept.is_known or kept.is_read or kept.holder.node):
+                kept.is_read = self._learn_node(kept)
         failed = [
             self._kept.pop(key)
             for key, kept in list(self._kept.items())
@@ -326,6 +341,25 @@ class Keeper:
         again, self._to_free = self._to_free, []
         self._send_news([*again, *failed, *gone], is_kept=False)
         return bool(new or finished or gone or failed)
+
+    def _learn_node(self, kept: Kept) -> bool:
+        """Note on which node the maker of a value is, as its envelope says.
+
+        It is not on this node, or not there any more: it was not reached.
+
+        Returns:
+            Whether the value could be read.
+        """
+        try:
+            with closed(True):
+                found = cluster.value_of(kept.id)
+        except TimeoutError:
+            return False
+        except Exception:  # noqa: BLE001 - what the method raised: it has made nothing
+            return True
+        if isinstance(found, Envelope):
+            note_node(found.holder)
+        return True
 
     # Each in a frame of its own: that of `_look` may live on in the traceback of an error.
 

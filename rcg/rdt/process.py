@@ -103,6 +103,12 @@ class Here:
         atexit.register(self.connections.close)
         atexit.register(self.news.close)
 
+    def holder_now(self) -> Holder:
+        """Return how others know this process: a driver's next session may be another cluster."""
+        if self.holder.actor or not cluster.is_connected():
+            return self.holder
+        return self.holder._replace(node=cluster.node_id())
+
     def _note_freed(self, size: int) -> None:
         self.keeper.note_freed(size)
 
@@ -352,13 +358,14 @@ def _got_by(connection: Connection, start_ns: int, end_ns: int, clock: str) -> l
         exchange = Exchange(asked_ns, answered_ns or 0, now_ns())
         return exchange, [Got(*each) for each in got]
 
-    if not connection.is_remote:
-        return ask(end_ns)[1]
+    first, got = ask(end_ns)
+    if not first.answered_ns:
+        return got
     exchanges = [ask(start_ns)[0] for _ in range(_EXCHANGES)]
-    found = clock_of(exchanges, is_same=not exchanges[0].answered_ns)
+    found = clock_of(exchanges, is_same=False)
     moved_ns = 0 if found is None else found.offset_ns
     moved = [
         each._replace(start_ns=each.start_ns + moved_ns, end_ns=each.end_ns + moved_ns)
-        for each in ask(end_ns)[1]
+        for each in got
     ]
     return [each for each in moved if start_ns <= each.start_ns < end_ns]

@@ -8,14 +8,13 @@ some may be ahead, and what comes through a group comes in that order, too.
 from __future__ import annotations
 
 import copy
+import ctypes
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
-
-import numpy as np
 
 from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
@@ -112,6 +111,10 @@ class Connections:
         if found is not made:
             made.close()
         return found
+
+    def has(self, holder: Holder) -> bool:
+        """Whether there is a connection to a process."""
+        return (holder.address, holder.key) in self._open
 
     def drop(self, connection: Connection) -> None:
         """Close a connection that is of no use any more, and the pairs that belong to it."""
@@ -339,7 +342,9 @@ def _receive_after(
     """Receive tensors whose bytes follow on the connection."""
 
     def receive(memory: Any) -> None:
-        connection.recv_raw_into(np.from_dlpack(memory).data)
+        # By its address: the arrays of older versions of torch and NumPy are read-only.
+        place = (ctypes.c_ubyte * memory.numel()).from_address(memory.data_ptr())
+        connection.recv_raw_into(memoryview(place).cast("B"))
 
     try:
         return receive_in_runs(sizes, "cpu", into, receive)

@@ -6,18 +6,19 @@ leave their node. It is asked by a task on its node, which reaches it as every p
 and needs the same secret. So it may be busy, and it need not be an actor. The port that it then
 listens at is asked for once, and again when nothing answers there: an actor that runs again has
 another one.
+
+Envelopes name the node. Of an actor of which only a handle is known, Ray has no public way to say
+where it runs: then all other nodes are asked, unless an envelope of it has come by.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rcg import cluster
 from rcg.error_text import describe_error
-from rcg.errors import ActorDiedError, PlacementError, RcgError
+from rcg.errors import ActorDiedError, OutOfDescriptors, OutOfThreads, PlacementError
 from rcg.options import Deadline
 from rcg.rdt.envelope import Holder
 from rcg.runtime.control.joining import Joined, check_user, join
@@ -26,31 +27,16 @@ from rcg.wire.messages import ListenForNodes, ListensForNodes, Opening
 PLACE_TIMEOUT_S: Final = 30.0
 """How long a node may take to start the task that asks where a process listens."""
 
-_SOON_S: Final = 0.2  # for the keeper, which has other processes to look after
-_FIRST_PAUSE_S: Final = 0.2  # until it asks again for a process that was nowhere
-_LAST_PAUSE_S: Final = 10.0
+_SOON_S: Final = 0.05  # for the keeper, which has other processes to look after
 _END_TIMEOUT_S: Final = 5.0  # for the task that looks whether a process has ended
 _IN_TASK_S: Final = 10.0  # for the process to answer the task, which is on its node
+_MOST: Final = 10_000  # processes of other nodes that are known
 
-
-@dataclass(slots=True)
-class _Search:
-    """What the keeper knows of a process that it has not found yet.
-
-    Attributes:
-        tasks: Those that look for it.
-        pause_s: How long to wait before the next ones.
-        next_s: When these may start.
-    """
-
-    tasks: list[Any] = field(default_factory=list)
-    pause_s: float = _FIRST_PAUSE_S
-    next_s: float = 0.0
-
-
-# By the ids of stores: where processes of other nodes listen, and what the keeper looks for.
+# By the ids of stores, the newest: the nodes of processes, where those of other nodes listen, and
+# the tasks of the keeper that ask them.
+_nodes: Final[dict[str, str]] = {}
 _places: Final[dict[str, str]] = {}
-_searches: Final[dict[str, _Search]] = {}
+_asked: Final[dict[str, Any]] = {}
 
 
 def reach(
@@ -76,19 +62,23 @@ def reach(
             return join(holder.address, opening, timeout_s, check_user)
         except (ConnectionRefusedError, ConnectionAbortedError, ProcessLookupError):
             # That the kernel refused a connection is no cause that helps a user.
-            if holder.node or not (cluster.is_connected() and cluster.has_other_nodes()):
+            if holder.node or not (holder.actor and cluster.is_connected()):
                 raise ended_error(holder) from None
     known = _places.get(holder.key)
     if known is not None:
         try:
             return join(known, opening, timeout_s, check_user)
-        except (ConnectionError, PermissionError):
-            _forget(holder)  # it has ended, and may run again elsewhere
+        except (OSError, ValueError) as error:
+            _places.pop(holder.key, None)  # it has ended, and may run again elsewhere
+            if isinstance(error, TimeoutError):
+                raise
     place = (look or place_of)(holder)
+    if holder.node:
+        note_node(holder)
     try:
         return join(place, opening, timeout_s, check_user)
-    except (ConnectionError, PermissionError):
-        _forget(holder)
+    except (OSError, ValueError):
+        _places.pop(holder.key, None)
         raise
 
 
@@ -97,79 +87,144 @@ def is_elsewhere(holder: Holder) -> bool:
     return bool(holder.node) and cluster.is_connected() and holder.node != cluster.node_id()
 
 
+def note_node(holder: Holder) -> None:
+    """Note the node of a process, for those who have only its handle."""
+    _note(_nodes, holder.key, holder.node)
+
+
 def place_of(holder: Holder, timeout_s: float = PLACE_TIMEOUT_S) -> str:
     """Return the address of TCP at which a process of another node listens.
 
     Raises:
         ActorDiedError: The process, or its node, has ended.
+        OutOfDescriptors, OutOfThreads: It has none left to listen.
         PlacementError: It cannot listen for other nodes.
         TimeoutError: There was no answer in time.
     """
-    return _places.get(holder.key) or _first_place(holder, _look_for(holder), Deadline(timeout_s))
+    deadline = Deadline(timeout_s)
+    known = holder.node or _nodes.get(holder.key)
+    if known:
+        place = _first_place(holder, [_ask(known, [holder])], deadline)
+    if not known or (not place and not holder.node):  # or it runs again elsewhere
+        others = [each for each in cluster.other_nodes() if each != known]
+        place = _first_place(holder, [_ask(each, [holder]) for each in others], deadline)
+    if not place:
+        raise ended_error(holder)
+    return place
+
+
+def place_if_known_of(holder: Holder, timeout_s: float) -> str:
+    """As ``place_of``, but of a process whose node is not known nobody is asked."""
+    if not holder.node and holder.key not in _nodes:
+        raise ended_error(holder)
+    return place_of(holder, timeout_s)
 
 
 def place_soon_of(holder: Holder) -> str:
-    """As ``place_of``, for the keeper: waits for a moment only, and does not ask all the time.
+    """As ``place_of``, for the keeper: asks one node, and waits for a moment only.
 
-    It may ask for an actor that is being created, or for one that is dead, as long as somebody has
-    a reference to what that made.
+    Of a process whose node is not known it has no news: that has made nothing that came here.
     """
-    found = _places.get(holder.key)
-    if found is not None:
-        return found
-    search = _searches.setdefault(holder.key, _Search())
-    now = time.monotonic()
-    if not search.tasks:
-        if now < search.next_s:
-            raise TimeoutError(f"{holder.label} was not there, and is not asked for now")
-        search.tasks = _look_for(holder)
-        search.next_s = now + search.pause_s
-        search.pause_s = min(2 * search.pause_s, _LAST_PAUSE_S)
-    try:
-        place = _first_place(holder, search.tasks, Deadline(_SOON_S))
-    except TimeoutError:
-        raise  # they go on
-    except BaseException:
-        search.tasks = []
-        raise
-    del _searches[holder.key]
+    node = holder.node or _nodes.get(holder.key)
+    if not node:
+        raise ended_error(holder)
+    task = _asked.get(holder.key)
+    if task is None:
+        task = _ask(node, [holder])
+        _note(_asked, holder.key, task)
+    place = _first_place(
+        holder, [task], Deadline(_SOON_S), is_over=lambda: _asked.pop(holder.key, None)
+    )
+    if not place:
+        raise ended_error(holder)
     return place
 
 
-def _look_for(holder: Holder) -> list[Any]:
-    """Start tasks that ask where a process listens: on its node, or on all if that is unknown."""
-    nodes = [holder.node] if holder.node else cluster.other_nodes()
-    return [cluster.run_on_node(each, _ask_to_listen, tuple(holder)) for each in nodes]
+def find_all(holders: Sequence[Holder], timeout_s: float) -> list[Holder]:
+    """Ask all other nodes for several processes, by one task each.
+
+    Args:
+        holders: The processes.
+        timeout_s: How long to wait for the nodes.
+
+    Returns:
+        Those that were found, and can be reached now.
+    """
+    unknown = [each for each in holders if each.actor and not each.node]
+    if not unknown or not cluster.is_connected():
+        return []
+    tasks = [_ask(each, unknown) for each in cluster.other_nodes()]
+    deadline = Deadline(timeout_s)
+    while tasks:
+        ready, tasks = cluster.wait(tasks, timeout_s=deadline.remaining_s())
+        for answers in map(_answers_of, ready):
+            for holder, answer in zip(unknown, answers, strict=False):
+                if isinstance(answer, str) and answer:
+                    _note(_places, holder.key, answer)
+        if not ready:
+            break
+    return [each for each in unknown if each.key in _places]
 
 
-def _first_place(holder: Holder, tasks: list[Any], deadline: Deadline) -> str:
-    """Return what the first of several tasks has found; raises as ``place_of``."""
-    left, place, trouble = tasks, "", ""
-    while left and not place and not trouble:
+def _ask(node: str, holders: Sequence[Holder]) -> Any:
+    return cluster.run_on_node(node, _ask_to_listen, [tuple(each) for each in holders])
+
+
+def _first_place(
+    holder: Holder, tasks: list[Any], deadline: Deadline, is_over: Callable[[], object] = bool
+) -> str:
+    """Return where a process listens, as the first of several tasks says; "" if all find nothing.
+
+    Args:
+        holder: The process.
+        tasks: The tasks.
+        deadline: For all of them.
+        is_over: Called when none of them is needed any more.
+
+    Raises:
+        TimeoutError, PlacementError, OutOfDescriptors, OutOfThreads: As ``place_of``.
+    """
+    left, problem = tasks, None
+    while left:
         ready, left = cluster.wait(left, timeout_s=deadline.remaining_s())
         if not ready:
             raise TimeoutError(f"{holder.label}, on another node, was not reached in time")
-        place, trouble = _answer_of(ready[0])
-    if trouble:
-        raise PlacementError(f"{holder.label} cannot be reached from other nodes: {trouble}")
-    if not place:
-        raise ended_error(holder)
-    _places[holder.key] = place
-    return place
+        (answer, *_) = _answers_of(ready[0])
+        if isinstance(answer, str) and answer:
+            is_over()
+            _note(_places, holder.key, answer)
+            return answer
+        problem = problem or answer or None
+    is_over()
+    if problem is not None:
+        _raise(holder, problem)
+    return ""
 
 
-def _answer_of(task: Any) -> tuple[str, str]:
-    """Return where a process listens, and why it does not; both "" if it is not on that node."""
+def _raise(holder: Holder, problem: Exception) -> None:
+    """Raise the error of a process that is there and does not listen."""
+    if isinstance(problem, TimeoutError | OutOfDescriptors | OutOfThreads):
+        raise problem
+    raise PlacementError(
+        f"{holder.label} cannot be reached from other nodes: {describe_error(problem)}"
+    )
+
+
+def _answers_of(task: Any) -> Sequence[str | Exception]:
+    """Return for each process where it listens, or why it does not; "" for one that is not there.
+
+    If the task failed, there is one answer.
+    """
     try:
-        place, trouble = cluster.get(task)
+        found: Sequence[str | Exception] = cluster.get(task)
     except Exception as error:  # noqa: BLE001 - said to users
-        return "", "" if cluster.is_node_gone(error) else describe_error(error)
-    return place, trouble
+        return ["" if cluster.is_node_gone(error) else error]
+    return found
 
 
 def lives(holder: Holder) -> bool | None:
     """Return whether a process of another node lives; None if its node does not say so in time."""
-    _forget(holder)
+    _places.pop(holder.key, None)
     try:
         place_of(holder, _END_TIMEOUT_S)
     except ActorDiedError:
@@ -186,26 +241,33 @@ def ended_error(holder: Holder) -> ActorDiedError:
     )
 
 
-def _forget(holder: Holder) -> None:
-    _places.pop(holder.key, None)
+def _note(known: dict[str, Any], key: str, value: Any) -> None:
+    known.pop(key, None)
+    known[key] = value
+    while len(known) > _MOST:
+        known.pop(next(iter(known)), None)
 
 
-def _ask_to_listen(fields: tuple[str, ...]) -> tuple[str, str]:
-    """Ask a process of this node to listen for others: in a task.
+def _ask_to_listen(several: Sequence[tuple[str, ...]]) -> list[str | Exception]:
+    """Ask processes of this node to listen for others: in a task.
 
     Returns:
-        Where it listens, and why it does not; both "" if it is not here.
+        For each where it listens, or why it does not; "" for one that is not here.
     """
-    holder = Holder(*fields)
-    question = ListenForNodes(graph=holder.key, secret=holder.secret, host=cluster.node_ip())
+    host = cluster.node_ip()
+    return [_listening(Holder(*each), host) for each in several]
+
+
+def _listening(holder: Holder, host: str) -> str | Exception:
+    question = ListenForNodes(graph=holder.key, secret=holder.secret, host=host)
     try:
         joined = join(holder.address, question, _IN_TASK_S, check_user)
     except (ConnectionRefusedError, ConnectionAbortedError, ProcessLookupError):
-        return "", ""
-    except (OSError, ValueError, RcgError) as error:
-        return "", describe_error(error)
+        return ""
+    except Exception as error:  # noqa: BLE001 - raised where it was asked for
+        return error
     message = joined.message
     joined.close()
     if not isinstance(message, ListensForNodes):
-        return "", "what answers there is no such process"
-    return message.address, message.trouble
+        return ValueError("what answers there is no such process")
+    return message.address or PlacementError(message.trouble)

@@ -20,7 +20,7 @@ import numpy as np
 from rcg import cluster
 from rcg.comm.registry import register_communicator
 from rcg.error_text import describe_error, shortened
-from rcg.errors import OutOfThreads, RcgError, Transfer
+from rcg.errors import OutOfDescriptors, OutOfThreads, RcgError, Transfer
 from rcg.log import Log
 from rcg.rdt.connection import Watch
 from rcg.rdt.custom import Objects, send
@@ -68,7 +68,7 @@ from rcg.wire.messages import (
     UseStore,
     UseTensors,
 )
-from rcg.wire.packets import PacketStream
+from rcg.wire.packets import UNREACHABLE, PacketStream
 from rcg.wire.payloads import send_buffers, send_payloads
 from rcg.wire.sockets import Received
 
@@ -109,7 +109,6 @@ class Service:
         self._meetings = Stores(keeps_left=False)
         self.address = address
         self._endpoint: endpoint.Endpoint | None = None  # once it is open
-        self._is_open_to_nodes = False
         # What others read now, by their connections and the numbers of their questions.
         self._reading: dict[Any, dict[int, tuple[Entry, Callable[[], None], str]]] = {}
 
@@ -126,11 +125,6 @@ class Service:
     def close(self) -> None:
         """Listen no more; for a service that no process knows yet."""
         endpoint.abandon(self)
-
-    @property
-    def is_open_to_nodes(self) -> bool:
-        """Whether processes of other nodes can reach this one."""
-        return self._is_open_to_nodes
 
     def describe(self) -> bytes:
         """Return what this process holds as JSON, for reports. Any thread."""
@@ -180,7 +174,9 @@ class Service:
         try:
             if self._endpoint is not None:  # which is so once anybody can ask
                 address = str(self._endpoint.listen_tcp(message.host))
-                self._is_open_to_nodes = True
+        except (OutOfDescriptors, OutOfThreads) as error:
+            refuse(peer, error, "to be reached from other nodes")
+            return False
         except (OSError, ValueError, RcgError) as error:
             trouble = shortened(describe_error(error), _MOST_TEXT)
         peer.send(ListensForNodes(address=address, trouble=trouble))
@@ -195,26 +191,30 @@ class Service:
     # --- on the thread of a connection
 
     def _serve(self, connection: Any, puller: str) -> None:
-        pid = sockets.peer_of(connection)[0]
-        pidfd = liveness.pidfd_of(pid)
+        pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
+        peer, is_cut = sockets.peer_name_of(connection), False
         try:
             sockets.send(connection, Ready())
             waiter = sockets.Waiter(connection, pidfd.fd)
             while waiter.wait():
                 with sockets.receive(connection) as received:
                     if received.message is None:
+                        is_cut = received.why == UNREACHABLE
                         return
                     self._answer(connection, pidfd.fd, puller, received)
-        except OSError:
-            pass  # it hung up
+        except OSError as error:  # it hung up
+            is_cut = error.strerror == UNREACHABLE
         except ValueError as error:
-            _log.warning("rcg: process %d sent a wrong message: %s", pid, describe_error(error))
+            _log.warning("rcg: %s sent a wrong message: %s", peer, describe_error(error))
         except Exception:  # noqa: BLE001 - the other side learns that the connection ended
             _log.exception("rcg: the tensors of %r cannot be sent", self.holder)
         finally:
             for entry, _, puller in self._reading.pop(connection, {}).values():
                 entry.pullers.remove(puller)
-            self._store.keeper_ended(connection, f"process {pid}")
+            if is_cut:
+                self._store.keeper_cut(connection)
+            else:
+                self._store.keeper_ended(connection, peer)
             self._groups.end_pairs(connection, "the connection of the process that pulls has ended")
             connection.close()
             pidfd.close()

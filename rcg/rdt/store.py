@@ -115,6 +115,7 @@ class Entry:
         release: Cleans up after the object, when it is freed or replaced.
         versions: How often its tensors had been written to when it was made.
         made_s: When it was made, in seconds of the monotonic clock.
+        unkept_since_s: Since when nobody may have said to keep it; when it was made, at first.
         pulls: How often they were pulled.
         pullers: The stores of the processes that are getting them now.
     """
@@ -127,11 +128,13 @@ class Entry:
     name: str
     release: Callable[[], None] | None = None
     versions: Versions = field(init=False)
+    unkept_since_s: float = field(init=False)
     made_s: float = field(default_factory=time.monotonic)
     pulls: int = 0
     pullers: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.unkept_since_s = self.made_s
         # What a user's transport moves may be where `tensors_in` does not look.
         self.versions = Versions(self.value if self.release is None else list(self.payloads))
 
@@ -262,6 +265,17 @@ class Store:
                 del self._abandoned[next(iter(self._abandoned))]
         self.free(keys)
 
+    def keeper_cut(self, keeper: object) -> None:
+        """Note that a process on another node cannot be reached: it may say again what it keeps.
+
+        What it kept is freed in two minutes if nobody says to keep it.
+        """
+        with self._changed:
+            for key in [key for key, each in self._kept_by.items() if each is keeper]:
+                del self._kept_by[key]
+                if key in self._entries:
+                    self._entries[key].unkept_since_s = time.monotonic()
+
     @contextlib.contextmanager
     def watching(self, check: Callable[[], None], end: Callable[[str], None]) -> Iterator[None]:
         """Have the keeper look now and then at tensors that are sent meanwhile.
@@ -298,7 +312,7 @@ class Store:
             keys = [
                 key
                 for key, entry in self._entries.items()
-                if entry.made_s < before_s and key not in self._kept_by
+                if entry.unkept_since_s < before_s and key not in self._kept_by
             ]
             self._unkept += len(keys)
         self.free(keys)

@@ -77,7 +77,7 @@ def _seal_objects(value: Any, transport: Transport, key: str, where: str) -> Any
 def _keep(ours: Here, entry: Entry) -> Envelope:
     ours.store.add(entry)
     ours.keeper.watch_store()
-    return Envelope(entry.key, ours.holder, entry.transport, entry.contents)
+    return Envelope(entry.key, ours.holder_now(), entry.transport, entry.contents)
 
 
 def open_envelope(envelope: Envelope, transport: str | None = None) -> Any:

@@ -63,6 +63,7 @@ _HEADER: Final = struct.Struct("!IBI")
 _MESSAGE, _PIECE, _WITH_BODY, _DROPPED = range(4)
 _MAX_NUMBER: Final = 1 << 32
 _MAX_BODIES: Final = 64  # that have begun to arrive
+_RAW_BYTES: Final = 32 << 20  # in one packet, whose parts are counted again and again
 _MAX_QUEUED_BYTES: Final = 4 << 20  # posted to a peer that does not read
 _LOOK_S: Final = 5.0  # between looks at a socket that takes nothing
 _UNSENT_LOOK_S: Final = 0.5  # between looks at one that has taken all, after some shorter ones
@@ -429,13 +430,25 @@ class PacketStream:
     def send_raw(self, content: memoryview) -> None:
         """Send bytes without a header, from where they lie; no other thread may send meanwhile.
 
-        They must not change until the other side has answered. Memory that is not there any more
-        is sent as zeros: the caller has to look, and to say so.
+        Memory that is not there any more is sent as zeros: the caller has to look, and to say so.
+
+        Returns when nothing of the memory is needed any more: also what the thread that sends the
+        rest of earlier packets has taken over was read.
 
         Raises:
             TimeoutError, ConnectionError: As ``send``; the connection is of no use any more.
         """
-        self._send(_Raw(content), 0)
+        for start in range(0, len(content), _RAW_BYTES):
+            packet = _Raw(content[start : start + _RAW_BYTES])
+            self._send(packet, 0)
+            while packet.left:
+                if not self._drain():
+                    time.sleep(_TURN_S)
+                    self._check_ending()
+                elif packet.left and not self._queue:
+                    raise ConnectionAbortedError(errno.ECONNABORTED, "the connection was ended")
+                elif packet.left:
+                    self._wait_for_room(Deadline(self._timeout_s))
 
     def post(self, data: bytes | bytearray) -> None:
         """Send a packet without waiting: what the socket does not take is sent later.

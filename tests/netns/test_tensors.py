@@ -67,7 +67,7 @@ class Keeper:
     def is_listening(self):
         from rcg.rdt.process import here
 
-        return here().service.is_open_to_nodes
+        return bool(here().service._endpoint._listeners)
 
     def place_of(self, key):
         return reach._places[key]

@@ -645,6 +645,32 @@ def test_bytes_without_a_header_arrive_where_they_belong_between_two_messages():
     assert (arrived == content).all()
 
 
+def test_memory_that_was_sent_is_not_needed_any_more():
+    """Not even if the thread that sends the rest of an earlier packet has taken it over."""
+    size, rounds = 4 << 20, 60
+    content = np.zeros(size, np.uint8)
+    with stream_pair() as (ours, theirs), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        ours.keep_alive(GUARD_S)
+        ours.is_proven = True
+
+        def send() -> None:
+            for number in range(rounds):
+                content[:] = number
+                ours.send(b"x" * 1000)
+                ours.send_raw(content.data)
+                content[:] = 255
+                ours.send(b"end")
+
+        sending = pool.submit(send)
+        arrived = np.zeros(size, np.uint8)
+        for number in range(rounds):
+            theirs.recvmsg(MAX_MESSAGE_BYTES)
+            theirs.recv_raw_into(arrived.data)
+            assert theirs.recvmsg(MAX_MESSAGE_BYTES)[0] == b"end"
+            assert (arrived == number).all()
+        sending.result(GUARD_S)
+
+
 def test_memory_that_is_not_there_any_more_is_sent_as_zeros():
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 import weakref
 from collections import deque
@@ -56,6 +57,9 @@ class StoppedHolder:
 
     def to(self, holder: Holder) -> StoppedHolder:
         return self
+
+    def has(self, holder: Holder) -> bool:
+        return True
 
     def take_ended(self) -> set[str]:
         return set()
@@ -174,6 +178,24 @@ def test_what_a_process_kept_goes_with_it(store: Store) -> None:
     assert (facts.held, facts.held_bytes, facts.freed, facts.unkept) == (0, 0, 3, 0)
     assert store.why_gone("late").endswith("freed when process 7, which had asked for it, ended")
     assert store.why_gone("b").endswith("was freed, or the actor that made it has restarted")
+
+
+def test_what_an_unreachable_process_kept_waits_for_it(store: Store, monkeypatch) -> None:
+    cut, again = object(), object()
+    store.keep(["a", "b", "late"], cut)
+    for key in ("a", "b"):
+        store.add(entry(key))
+    made_s = time.monotonic()
+    monkeypatch.setattr("rcg.rdt.store.time", SimpleNamespace(monotonic=lambda: now_s))
+    now_s = made_s + 100
+    store.keeper_cut(cut)
+    now_s = made_s + 200
+    store.free_unkept()
+    assert [each.key for each in store.entries()] == ["a", "b"]
+    store.keep(["a"], again)
+    now_s = made_s + 300
+    store.free_unkept()
+    assert [each.key for each in store.entries()] == ["a"]
 
 
 def test_a_call_that_is_tried_again_replaces_its_value(store: Store) -> None:
