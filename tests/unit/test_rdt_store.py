@@ -180,6 +180,16 @@ def test_what_a_process_kept_goes_with_it(store: Store) -> None:
     assert store.why_gone("b").endswith("was freed, or the actor that made it has restarted")
 
 
+def test_an_envelope_names_the_node_of_the_present_session(monkeypatch) -> None:
+    ray = SimpleNamespace(is_connected=lambda: True, node_id=lambda: "second")
+    monkeypatch.setattr(process, "cluster", ray)
+    driver = Holder("address", "tensors-1", "", "process 7", "", "first")
+    ours: Any = SimpleNamespace(holder=driver)
+    assert process.Here.holder_now(ours) == driver._replace(node="second")
+    ours.holder = driver._replace(actor="a")  # an actor has one session
+    assert process.Here.holder_now(ours) is ours.holder
+
+
 def test_what_an_unreachable_process_kept_waits_for_it(store: Store, monkeypatch) -> None:
     cut, again = object(), object()
     store.keep(["a", "b", "late"], cut)
