@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
-from rcg.rdt.envelope import Envelope, Holder, Whole
+from rcg.rdt.envelope import Envelope, Holder, Parts, Whole
 from rcg.rdt.groups import MemberGroups, fill, places_for, receive_in_runs
 from rcg.rdt.transports import OBJECT_STORE, Transport
 from rcg.threads import run_together
@@ -312,6 +312,7 @@ def _is_readable(wanted: Wanted) -> bool:
     contents = wanted.envelope.contents
     return (
         not wanted.group
+        and isinstance(contents, Whole | Parts)  # not objects of a user's transport
         and sum(contents.sizes) >= _READ_BYTES
         and all(each == "cpu" for each in contents.devices)
     )

@@ -260,7 +260,7 @@ class Service:
         if entry is None:
             return
         self._store.note_pulled(entry)
-        if message.reads and len(entry.payloads) <= _MOST_READ and not _is_small(entry):
+        if message.reads and _is_readable(entry):
             self._let_read(connection, puller, message, entry)
             return
         entry.pullers.append(puller)
@@ -449,6 +449,15 @@ def _register(body: bytes) -> str:
     except Exception as error:  # noqa: BLE001 - the user's class, which this process may not have
         return f"its communicator cannot be had here: {describe_error(error)}"
     return ""
+
+
+def _is_readable(entry: Entry) -> bool:
+    """Whether the tensors lie where another process could read them, and are not too many."""
+    return (
+        not isinstance(entry.contents, Objects)
+        and len(entry.payloads) <= _MOST_READ
+        and all(each.is_cpu for each in entry.payloads)
+    )
 
 
 def _is_small(entry: Entry) -> bool:
