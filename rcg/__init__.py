@@ -17,7 +17,7 @@ from rcg.runtime.control.registry import follow
 from rcg.version import __version__
 
 if TYPE_CHECKING:
-    from rcg import collective, dag, errors, experimental
+    from rcg import collective, dag, errors, experimental, weights
     from rcg.actors import (
         ActorClass,
         ActorHandle,
@@ -91,6 +91,7 @@ __all__ = [
     "dag",
     "errors",
     "experimental",
+    "weights",
     "__version__",
 ]
 
@@ -124,7 +125,7 @@ _HOMES: Final = {
     "Trace": "rcg.trace.trace",
     "span": "rcg.trace.spans",
 }
-_ROOMS: Final = ("collective", "dag", "errors", "experimental")
+_ROOMS: Final = ("collective", "dag", "errors", "experimental", "weights")
 
 
 def shutdown(**options: Any) -> None:
@@ -139,6 +140,9 @@ def shutdown(**options: Any) -> None:
     tensors = sys.modules.get("rcg.rdt.process")
     if tensors is not None:
         tensors.leave_session()
+    owner = sys.modules.get("rcg.weights.owner")
+    if owner is not None:
+        owner.forget_owner()
     importlib.import_module("rcg.cluster").shutdown(**options)
 
 

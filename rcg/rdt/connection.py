@@ -10,13 +10,13 @@ import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, RcgError, Transfer
 from rcg.options import Deadline
 from rcg.rdt.envelope import Holder
-from rcg.rdt.peer_memory import may_read, read
+from rcg.rdt.peer_memory import Addresses, may_read, read
 from rcg.rdt.reach import ended_error, find_all, is_elsewhere, lives, place_if_known_of, reach
 from rcg.runtime.control.joining import Joined
 from rcg.threads import run_together
@@ -26,7 +26,9 @@ from rcg.wire.messages import (
     FreeTensors,
     KeepTensors,
     Message,
+    NoteSlices,
     Observed,
+    PullSlices,
     PullTensors,
     Ready,
     SendTensors,
@@ -94,6 +96,7 @@ _MOST_AT_ONCE: Final = 64  # processes that are asked
 _LOOK_TIMEOUT_S: Final = 5.0  # for a node to say where a process listens, the first time
 _numbers: Final = itertools.count()  # of the questions of this process
 _KEYS: Final = 500  # in one message
+_TABLE_BYTES: Final = 32 << 10  # of a table of slices, in one message
 _ENDING_S: Final = 0.2  # for the news why a pair has ended
 
 _A = TypeVar("_A", bound=Message)
@@ -201,9 +204,35 @@ class Connection:
         """Whether this process may read the memory of the other one."""
         return not self.is_remote and may_read(self._pid)
 
-    def read(self, places: Sequence[tuple[int, Any]]) -> None:
+    def note_slices(self, table: bytes) -> int:
+        """Say which slices will be pulled; returns how to call them. The caller holds the lock.
+
+        Args:
+            table: As ``rcg.rdt.slices.rows_of`` makes it.
+
+        Raises:
+            ActorDiedError: The process is gone.
+        """
+        slices = next(_numbers)
+        for start in range(0, len(table), _TABLE_BYTES):
+            self._send(NoteSlices(slices=slices), table[start : start + _TABLE_BYTES])
+        return slices
+
+    def ask_for_slices(self, key: str, slices: int, *, reads: bool) -> int:
+        """Ask for slices of an object's tensors; as ``ask_for``.
+
+        Args:
+            key: The object.
+            slices: As ``note_slices`` called them.
+            reads: Whether this process may read them where they lie.
+        """
+        number = next(_numbers)
+        self._send(PullSlices(number=number, key=key, slices=slices, reads=reads))
+        return number
+
+    def read(self, there: Addresses, here: Addresses, sizes: Addresses) -> None:
         """Read memory of the process; see ``rcg.rdt.peer_memory.read``."""
-        read(self._pid, places)
+        read(self._pid, there, here, sizes)
 
     def end_reading(self, number: int) -> None:
         """Ask whether what was read lay there until now.

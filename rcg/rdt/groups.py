@@ -356,7 +356,7 @@ def send_in_runs(
     """Send the tensors of an object, small ones together.
 
     Args:
-        payloads: The tensors, of uint8 [n].
+        payloads: The tensors, of uint8.
         check: Called before memory is read; what it raises is raised.
         send: Sends one tensor: gets the bytes that the other end expects, and what returns it.
     """
@@ -453,7 +453,7 @@ def _join(payloads: Sequence[Any]) -> Any:
     padding = torch.zeros(_ALIGNMENT, dtype=torch.uint8, device=payloads[0].device)
     parts: list[Any] = []
     for payload in payloads:
-        parts.append(payload)
+        parts.append(payload.reshape(-1))
         if payload.numel() % _ALIGNMENT:
             parts.append(padding[: -payload.numel() % _ALIGNMENT])
     return torch.cat(parts)

@@ -11,16 +11,14 @@ import ctypes
 import errno
 import functools
 import os
-from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+Addresses = NDArray[np.int64]
+
 _MOST_PARTS: Final = 1024  # of one call: IOV_MAX
-
-
-class _Part(ctypes.Structure):
-    """``struct iovec``."""
-
-    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
 
 def may_read(pid: int) -> bool:
@@ -38,33 +36,36 @@ def may_read(pid: int) -> bool:
     return True
 
 
-def read(pid: int, places: Sequence[tuple[int, Any]]) -> None:
+def read(pid: int, there: Addresses, here: Addresses, sizes: Addresses) -> None:
     """Copy memory of another process.
 
     Args:
         pid: The process.
-        places: An address there, and the tensor of uint8 [n] here that gets the bytes from it on.
+        there: The addresses of runs of bytes there, of [n].
+        here: Where each goes here, of [n].
+        sizes: The bytes of each, of [n].
 
     Raises:
         OSError: It may not be read, or something is not there any more; some has been copied.
     """
-    left = [(at, into.data_ptr(), into.numel()) for at, into in places if into.numel()]
-    left.reverse()
-    while left:
-        parts = left[: -_MOST_PARTS - 1 : -1]
-        theirs, ours = ((_Part * len(parts))() for _ in range(2))
-        for number, (at, into, size) in enumerate(parts):
-            theirs[number] = _Part(at, size)
-            ours[number] = _Part(into, size)
-        count = _call()(pid, ours, len(parts), theirs, len(parts), 0)
-        if count <= 0:
-            problem = ctypes.get_errno() if count else errno.EFAULT
+    theirs, ours = (  # ``struct iovec``, one in each row
+        np.stack([each, sizes], axis=1)[sizes > 0] for each in (there, here)
+    )
+    at = 0
+    while at < len(ours):
+        count = min(len(ours) - at, _MOST_PARTS)
+        places = ours[at:].ctypes.data, count, theirs[at:].ctypes.data, count
+        copied = _call()(pid, *places, 0)
+        if copied <= 0:
+            problem = ctypes.get_errno() if copied else errno.EFAULT
             raise OSError(problem, os.strerror(problem))
-        while count:  # at most 2 GiB, or what lay before something that is not there
-            at, into, size = left.pop()
-            if count < size:
-                left.append((at + count, into + count, size - count))
-            count -= min(count, size)
+        ends = np.cumsum(ours[at : at + count, 1])
+        done = int(np.searchsorted(ends, copied, "right"))
+        rest = copied - (int(ends[done - 1]) if done else 0)
+        at += done
+        if rest:  # at most 2 GiB at once, or what lay before something that is not there
+            for each in (ours, theirs):
+                each[at] += rest, -rest
 
 
 @functools.cache
@@ -80,10 +81,10 @@ def _call() -> Any:
 @functools.cache
 def _has_call() -> bool:
     """Return whether this process may make the call at all: it reads a byte of its own."""
-    byte, copy = (ctypes.c_ubyte * 1)(7), (ctypes.c_ubyte * 1)()
-    theirs, ours = (_Part(ctypes.addressof(each), 1) for each in (byte, copy))
+    byte, copy = np.array([7], np.uint8), np.zeros(1, np.uint8)
+    there, here = (np.array([each.ctypes.data]) for each in (byte, copy))
     try:
-        count = _call()(os.getpid(), ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
-    except AttributeError:  # another C library
+        read(os.getpid(), there, here, np.array([1]))
+    except (AttributeError, OSError):  # another C library, or a ban
         return False
-    return count == 1 and copy[0] == byte[0]
+    return bool(copy[0] == byte[0])

@@ -13,19 +13,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder, Parts, Whole
 from rcg.rdt.groups import MemberGroups, fill, places_for, receive_in_runs
+from rcg.rdt.slices import Region, Runs, rows_of, runs_of
 from rcg.rdt.transports import OBJECT_STORE, Transport
 from rcg.threads import run_together
 from rcg.wire.messages import (
     Message,
     ObjectsHere,
+    SlicesAt,
     TensorsAt,
     TensorsComing,
     TensorsFollow,
@@ -69,6 +73,32 @@ class Wanted(NamedTuple):
     transport: Transport
     group: str = ""
     into: Sequence[Any] | None = None
+
+
+class Slices:
+    """Slices of the tensors of a process, and where they go here: pulled again and again.
+
+    Args:
+        holder: The process.
+        pairs: Each slice there, and here.
+        targets: The tensors here, of uint8 [n].
+    """
+
+    def __init__(
+        self, holder: Holder, pairs: Sequence[tuple[Region, Region]], targets: Sequence[Any]
+    ) -> None:
+        self.holder: Final = holder
+        self.table: Final = rows_of([there for there, _ in pairs])
+        self.pairs: Final = pairs
+        self.targets: Final = targets
+        self.sizes: Final = [there.size for there, _ in pairs]
+        # How they are called on the newest connection.
+        self.noted: tuple[Connection, int] | None = None
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The runs of bytes that are read, if they are read where they lie."""
+        return runs_of(self.pairs, [each.data_ptr() for each in self.targets])
 
 
 class Connections:
@@ -216,6 +246,41 @@ class Connections:
                 transport = each.transport.name if each.group else OBJECT_STORE
                 self.note(each.envelope, transport, times, problem)
 
+    def pull_slices(self, slices: Slices, key: str) -> int:
+        """Pull slices of the tensors of an object into memory of this process.
+
+        Args:
+            slices: Which, and where to.
+            key: The object.
+
+        Returns:
+            When the first byte came, in nanoseconds of the monotonic clock.
+
+        Raises:
+            ActorDiedError: The process that holds them is gone.
+            Transfer: They cannot be had; some of the memory may have been written to. The object
+                is not there any more, or it was written to meanwhile, if it is a ``Withdrawn``.
+        """
+        while True:
+            connection = self.to(slices.holder)
+            with connection.lock:
+                if not connection.has_ended:
+                    return self._pull_slices_by(connection, slices, key)
+            self.drop(connection)
+
+    def _pull_slices_by(self, connection: Connection, slices: Slices, key: str) -> int:
+        try:
+            if slices.noted is None or slices.noted[0] is not connection:
+                slices.noted = connection, connection.note_slices(slices.table)
+            number = connection.ask_for_slices(key, slices.noted[1], reads=connection.may_read)
+            return _take_slices(connection, slices, number)
+        except _Refused as refused:
+            text = str(refused)
+        except BaseException:  # what comes on it now is not known
+            self.drop(connection)
+            raise
+        raise Withdrawn(text)
+
     def note(self, envelope: Envelope, transport: str, times: Sequence[int], problem: str) -> None:
         """Note what was got, for profiles.
 
@@ -326,7 +391,8 @@ def _read(connection: Connection, found: TensorsAt, wanted: Wanted) -> Sequence[
     try:
         for _, parts in places_for(sizes, "cpu", into):
             payloads += parts
-        connection.read([*zip(found.addresses, payloads, strict=True)])
+        here = np.array([each.data_ptr() for each in payloads])
+        connection.read(np.array(found.addresses), here, np.array(sizes))
     except (OSError, RuntimeError) as error:  # the second of torch, which has no memory
         problem = without_frames(error)
     connection.end_reading(found.number)
@@ -335,6 +401,55 @@ def _read(connection: Connection, found: TensorsAt, wanted: Wanted) -> Sequence[
     if problem is not None:
         raise _not_arrived(sizes, problem)
     return payloads if into is None else fill(into, payloads)
+
+
+def _take_slices(connection: Connection, slices: Slices, number: int) -> int:
+    """Take the slices that were asked for; returns when they began to come."""
+    holder = slices.holder
+    problem: Exception | None = None
+    with connection.next() as received:
+        came_ns = time.monotonic_ns()
+        answer = _answer(received, number, holder)
+        if isinstance(answer, TensorsHere):
+            _put(slices, _Arriving(slices.sizes).take(received))
+            return came_ns
+        if isinstance(answer, SlicesAt):
+            addresses = np.frombuffer(open_payloads(received)[0].decode(), "<i8")
+    if isinstance(answer, TensorsFollow):
+        _receive_slices(connection, slices)
+    elif isinstance(answer, SlicesAt):
+        tensors, starts, here, sizes = slices.runs
+        try:
+            connection.read(addresses[tensors] + starts, here, sizes)
+        except OSError as error:
+            problem = without_frames(error)
+        connection.end_reading(number)
+    else:
+        raise Transfer(f"{holder.label} gave an answer that was not expected")
+    with connection.next() as received:  # says that they lay there until then
+        _answer(received, number, holder)
+    if problem is not None:
+        raise _not_arrived(slices.sizes, problem)
+    return came_ns
+
+
+def _put(slices: Slices, payloads: Iterable[Any]) -> None:
+    """Put the bytes of slices where they go."""
+    for (_, here), payload in zip(slices.pairs, payloads, strict=True):
+        place = here.of(slices.targets[here.tensor])
+        if place.data_ptr() != payload.data_ptr():
+            place.copy_(payload.view(place.shape))
+
+
+def _receive_slices(connection: Connection, slices: Slices) -> None:
+    """Receive slices whose bytes follow on the connection; where they are one run, in place."""
+    import torch
+
+    places = [here.of(slices.targets[here.tensor]) for _, here in slices.pairs]
+    flat = [
+        each if each.dim() == 1 else torch.empty(each.numel(), dtype=torch.uint8) for each in places
+    ]
+    _put(slices, _receive_after(connection, slices.sizes, flat))
 
 
 def _receive_after(
@@ -351,6 +466,10 @@ def _receive_after(
         return receive_in_runs(sizes, "cpu", into, receive)
     except RuntimeError as error:  # of torch, which has no memory
         raise _not_arrived(sizes, error) from error
+
+
+class Withdrawn(Transfer):
+    """An object is not there any more, or was written to while it was pulled."""
 
 
 class _Refused(Exception):

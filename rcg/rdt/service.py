@@ -9,10 +9,11 @@ connections.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -27,6 +28,7 @@ from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups, send_in_runs
 from rcg.rdt.pull import Got
+from rcg.rdt.slices import regions_from
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import endpoint
@@ -54,12 +56,15 @@ from rcg.wire.messages import (
     ListenForNodes,
     ListensForNodes,
     Message,
+    NoteSlices,
     ObjectsHere,
     Observed,
+    PullSlices,
     PullTensors,
     Ready,
     SendTensors,
     SetValue,
+    SlicesAt,
     TensorsAt,
     TensorsComing,
     TensorsFollow,
@@ -74,7 +79,7 @@ from rcg.wire.sockets import Received
 
 _log = Log()
 
-_Pulling = PullTensors | SendTensors | CheckTensors
+_Pulling = PullTensors | PullSlices | SendTensors | CheckTensors
 
 _SMALL_BYTES: Final = 24 << 10
 _MOST_READ: Final = 1024  # tensors of an object whose places fit into one message
@@ -111,6 +116,7 @@ class Service:
         self._endpoint: endpoint.Endpoint | None = None  # once it is open
         # What others read now, by their connections and the numbers of their questions.
         self._reading: dict[Any, dict[int, tuple[Entry, Callable[[], None], str]]] = {}
+        self._slices: dict[Any, dict[int, bytes]] = {}  # by their connections
 
     def open(self) -> None:
         """Listen.
@@ -209,6 +215,7 @@ class Service:
         except Exception:  # noqa: BLE001 - the other side learns that the connection ended
             _log.exception("rcg: the tensors of %r cannot be sent", self.holder)
         finally:
+            self._slices.pop(connection, None)
             for entry, _, puller in self._reading.pop(connection, {}).values():
                 entry.pullers.remove(puller)
             if is_cut:
@@ -223,6 +230,11 @@ class Service:
         match message := received.message:
             case PullTensors():
                 self._send_tensors(connection, puller, message)
+            case NoteSlices():
+                noted = self._slices.setdefault(connection, {})
+                noted[message.slices] = noted.get(message.slices, b"") + bytes(received.body)
+            case PullSlices():
+                self._send_slices(connection, puller, message)
             case SendTensors():
                 self._send_objects(connection, pidfd, puller, message, bytes(received.body))
             case CheckTensors():
@@ -272,13 +284,44 @@ class Service:
         finally:
             entry.pullers.remove(puller)
 
-    def _let_read(self, connection: Any, puller: str, message: PullTensors, entry: Entry) -> None:
+    def _let_read(
+        self, connection: Any, puller: str, message: PullTensors | PullSlices, entry: Entry
+    ) -> None:
         """Say where the tensors of an object lie, which stay there until they were read."""
-        reading = self._reading.setdefault(connection, {})
-        reading[message.number] = entry, entry.checking(), puller
+        is_whole = isinstance(message, PullTensors)
+        check = entry.checking() if is_whole else self._checking_version(entry)
+        self._reading.setdefault(connection, {})[message.number] = entry, check, puller
         entry.pullers.append(puller)
-        addresses = tuple([each.data_ptr() for each in entry.payloads])
-        sockets.send(connection, TensorsAt(number=message.number, addresses=addresses))
+        addresses = [each.data_ptr() for each in entry.payloads]
+        if is_whole:
+            sockets.send(connection, TensorsAt(number=message.number, addresses=tuple(addresses)))
+        else:
+            packed = np.array(addresses, "<i8").tobytes()
+            answer = SlicesAt(number=message.number)
+            send_payloads(connection, answer, [(KIND_BYTES, packed, None, 0)])
+
+    def _send_slices(self, connection: Any, puller: str, message: PullSlices) -> None:
+        """Send slices of the tensors of an object, or let them be read."""
+        entry = self._find(connection, message)
+        if entry is None:
+            return
+        sizes = [each.numel() for each in entry.payloads]
+        table = self._slices.get(connection, {}).get(message.slices, b"")
+        regions = regions_from(table, sizes)
+        self._store.note_pulled(entry)
+        if message.reads and all(each.is_cpu for each in entry.payloads):
+            self._let_read(connection, puller, message, entry)
+            return
+        entry.pullers.append(puller)
+        try:
+            payloads = [each.of(entry.payloads[each.tensor]) for each in regions]
+            check = self._checking_version(entry)
+            if isinstance(connection, PacketStream):
+                self._send_after(connection, message, payloads, check)
+            else:
+                self._send_with(connection, message, payloads, check)
+        finally:
+            entry.pullers.remove(puller)
 
     def _end_reading(self, connection: Any, message: CheckTensors) -> None:
         found = self._reading.get(connection, {}).pop(message.number, None)
@@ -293,29 +336,35 @@ class Service:
         check = entry.checking()
         is_far = isinstance(connection, PacketStream) and not _is_small(entry)
         if is_far and not isinstance(entry.contents, Objects):
-            self._send_after(connection, message, entry, check)
+            self._send_after(connection, message, entry.payloads, check)
             return
-        try:
-            if isinstance(entry.contents, Objects):
-                objects = make_codec().encode(list(entry.payloads))
-                send_payloads(connection, ObjectsHere(number=message.number), [objects], check)
-            else:
-                answer = TensorsHere(number=message.number)
-                buffers = [_buffer(each) for each in entry.payloads]
-                send_buffers(connection, answer, buffers, check)
-        except Transfer as error:
-            _refuse(connection, message, str(error))
-        except (OSError, MemoryError, RcgError) as error:
-            _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
+        if not isinstance(entry.contents, Objects):
+            self._send_with(connection, message, entry.payloads, check)
+            return
+        with _refusing(connection, message):
+            objects = make_codec().encode(list(entry.payloads))
+            send_payloads(connection, ObjectsHere(number=message.number), [objects], check)
+
+    def _send_with(
+        self,
+        connection: Any,
+        message: PullTensors | PullSlices,
+        payloads: Sequence[Any],
+        check: Callable[[], None],
+    ) -> None:
+        """Send tensors with the answer."""
+        with _refusing(connection, message):
+            buffers = [_buffer(each) for each in payloads]
+            send_buffers(connection, TensorsHere(number=message.number), buffers, check)
 
     def _send_after(
         self,
         connection: Any,
-        message: PullTensors,
-        entry: Entry,
+        message: PullTensors | PullSlices,
+        payloads: Sequence[Any],
         check: Callable[[], None],
     ) -> None:
-        """Send the tensors of an object to another node, from where they lie.
+        """Send tensors to another node, from where they lie.
 
         The bytes of one that cannot be read any more are replaced, and refused at the end.
         """
@@ -330,11 +379,27 @@ class Service:
             connection.send_raw(content)
 
         sockets.send(connection, TensorsFollow(number=message.number))
-        send_in_runs(entry.payloads, check, send)
+        send_in_runs(payloads, check, send)
         if problems:
             _refuse(connection, message, problems[0])
         else:
             self._end(connection, message, check)
+
+    def _checking_version(self, entry: Entry) -> Callable[[], None]:
+        """Return what checks that the tensors are still as they were when they were shared.
+
+        It raises Transfer if they were freed, moved or written to since.
+        """
+        check = entry.checking()
+
+        def check_version() -> None:
+            if self._store.find(entry.key) is not entry:
+                raise Transfer(self._store.why_gone(entry.key))
+            if entry.versions.is_written:
+                raise Transfer(f"{entry.name} was written to")
+            check()
+
+        return check_version
 
     def _send_objects(
         self, connection: Any, pidfd: int, puller: str, message: SendTensors, metadata: bytes
@@ -379,7 +444,9 @@ class Service:
         payload = KIND_BYTES, answer, None, 0
         send_payloads(connection, Observed(number=message.number), [payload])
 
-    def _find(self, connection: Any, message: PullTensors | SendTensors) -> Entry | None:
+    def _find(
+        self, connection: Any, message: PullTensors | PullSlices | SendTensors
+    ) -> Entry | None:
         """Return an object; tells the other side if there is none, or it has lost its memory."""
         entry = self._store.find(message.key)
         if entry is None:
@@ -465,6 +532,17 @@ def _is_small(entry: Entry) -> bool:
     return entry.size_bytes <= _SMALL_BYTES and all(each.is_cpu for each in entry.payloads)
 
 
+@contextlib.contextmanager
+def _refusing(connection: Any, message: _Pulling) -> Iterator[None]:
+    """Tell the other side if tensors cannot be sent."""
+    try:
+        yield
+    except Transfer as error:
+        _refuse(connection, message, str(error))
+    except (OSError, MemoryError, RcgError) as error:
+        _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
+
+
 def _refuse(
     connection: Any, message: _Pulling, text: str, *, is_system_error: bool = False
 ) -> None:
@@ -475,8 +553,9 @@ def _refuse(
 
 
 def _buffer(payload: Any) -> memoryview:
-    """Return the bytes of a tensor of uint8 [n], from whatever device.
+    """Return the bytes of a tensor of uint8, from whatever device.
 
     The owner may go on resizing the storage of its tensor, which ``Tensor.numpy`` would forbid.
     """
-    return np.from_dlpack(payload if payload.is_cpu else payload.cpu()).data
+    flat = payload.reshape(-1)  # a copy, of a slice that is not one run
+    return np.from_dlpack(flat if flat.is_cpu else flat.cpu()).data

@@ -40,44 +40,47 @@ _MOST_ABANDONED: Final = 10_000
 
 
 class Versions:
-    """The tensors of a value, and how often each had been written to.
+    """Tensors, and how often each had been written to.
 
     Args:
-        value: The value.
+        tensors: The tensors.
     """
 
     __slots__ = ("_tensors", "has_warned")
 
-    def __init__(self, value: Any) -> None:
-        found = tensors_in(value)
-        self._tensors = [(each, count) for each in found if (count := _count(each)) is not None]
+    def __init__(self, tensors: Iterable[Any]) -> None:
+        self._tensors = [(each, count) for each in tensors if (count := _count(each)) is not None]
         self.has_warned = False
 
     def find_written(self) -> Any:
         """Return a tensor that was written to since; None if there is none, or it was warned of."""
-        if self.has_warned:
-            return None
-        for tensor, count in self._tensors:
-            if tensor._version != count:
-                self.has_warned = True
-                return tensor
-        return None
+        tensor = None if self.has_warned else self._first_written()
+        self.has_warned = self.has_warned or tensor is not None
+        return tensor
+
+    @property
+    def is_written(self) -> bool:
+        """Whether one was written to since."""
+        return self._first_written() is not None
+
+    def _first_written(self) -> Any:
+        return next((each for each, count in self._tensors if each._version != count), None)
 
 
-def warn_of_write(tensor: Any, maker: str, writer: Callable[..., Any] | None) -> None:
+def warn_of_write(tensor: Any, entry: Entry, writer: Callable[..., Any] | None) -> None:
     """Warn that a tensor was written to, at the method that did.
 
     Args:
         tensor: The tensor.
-        maker: What its value is called: ``The value of Worker.make``.
+        entry: Its value.
         writer: The method in which it was written to; None if that is not known.
     """
     code = getattr(writer, "__code__", None)
     by = "" if writer is None else f" by {writer.__qualname__}"
     text = (
-        f"{maker} has a tensor of shape {list(tensor.shape)} that was written to{by} while a "
-        "reference to it was alive: processes that get it from now on see what was written. Call "
-        "rcg.experimental.wait_tensor_freed(tensor) before writing, or return tensor.clone()"
+        f"{entry.name} has a tensor of shape {list(tensor.shape)} that was written to{by} while a "
+        "reference to it was alive: processes that get it from now on see what was written. "
+        f"{entry.advice}"
     )
     if code is None:
         warnings.warn(text, UserWarning, stacklevel=2)
@@ -118,6 +121,7 @@ class Entry:
         unkept_since_s: Since when nobody may have said to keep it; when it was made, at first.
         pulls: How often they were pulled.
         pullers: The stores of the processes that are getting them now.
+        advice: What to do before the tensors are written to.
     """
 
     key: str
@@ -132,11 +136,15 @@ class Entry:
     made_s: float = field(default_factory=time.monotonic)
     pulls: int = 0
     pullers: list[str] = field(default_factory=list)
+    advice: str = (
+        "Call rcg.experimental.wait_tensor_freed(tensor) before writing, or return tensor.clone()"
+    )
 
     def __post_init__(self) -> None:
         self.unkept_since_s = self.made_s
         # What a user's transport moves may be where `tensors_in` does not look.
-        self.versions = Versions(self.value if self.release is None else list(self.payloads))
+        found = self.value if self.release is None else list(self.payloads)
+        self.versions = Versions(tensors_in(found))
 
     @property
     def size_bytes(self) -> int:
@@ -347,13 +355,13 @@ class Store:
             for entry in itertools.islice(reversed(self._entries.values()), _MOST_LOOKED_AT):
                 tensor = entry.versions.find_written()
                 if tensor is not None:
-                    warn_of_write(tensor, entry.name, writer)
+                    warn_of_write(tensor, entry, writer)
 
     def note_pulled(self, entry: Entry) -> None:
         """Note that somebody pulls an object: before it has it, so that it finds it counted."""
         tensor = entry.versions.find_written()
         if tensor is not None:
-            warn_of_write(tensor, entry.name, None)
+            warn_of_write(tensor, entry, None)
         with self._changed:
             entry.pulls += 1
             self._pulls += 1

@@ -78,6 +78,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                         TensorsHere or TensorsGone
                                     or: ObjectsHere + the arrays
                                     or: TensorsGone
+      NoteSlices + a table     -->
+      PullSlices               -->                     as PullTensors, but: SlicesAt + addresses
       SendTensors + what the transport says -->            a user's transport
                                <--  TensorsComing, and when they are sent: TensorsHere
                                     or: TensorsGone
@@ -743,13 +745,41 @@ class PullTensors(Message):
 
 
 @message
+class NoteSlices(Message):
+    """Slices of tensors, which will be pulled again and again: carries a part of their table.
+
+    Attributes:
+        slices: Names them, on this connection.
+    """
+
+    slices: Number
+
+
+@message
+class PullSlices(Message):
+    """Send slices of the tensors of an object.
+
+    Attributes:
+        number: Counts the questions of this connection; the answer repeats it.
+        key: The object.
+        slices: Which, as in ``NoteSlices``.
+        reads: Whether the asker may read them where they lie, and asks ``CheckTensors`` then.
+    """
+
+    number: Number
+    key: str
+    slices: Number
+    reads: bool
+
+
+@message
 class CheckTensors(Message):
     """Did the tensors of ``TensorsAt`` lie there until now? They may go afterwards.
 
     The answer is ``TensorsHere`` or ``TensorsGone``.
 
     Attributes:
-        number: Of the ``PullTensors``.
+        number: Of the ``PullTensors`` or ``PullSlices``.
     """
 
     number: Number
@@ -852,6 +882,17 @@ class TensorsAt(Message):
 
     number: Number
     addresses: tuple[Number, ...]
+
+
+@message
+class SlicesAt(Carrying):
+    """The tensors of an object may be read here: carries the address of each.
+
+    Attributes:
+        number: Of the ``PullSlices``.
+    """
+
+    number: Number = 0
 
 
 @message

@@ -12,7 +12,7 @@ import pytest
 from rcg.errors import UnpicklableError
 from rcg.rdt.custom import take_apart_objects
 from rcg.rdt.envelope import Parts, Whole, take_apart
-from rcg.rdt.parts import find_lost
+from rcg.rdt.parts import find_lost, tensors_in
 from rcg.rdt.store import Versions
 from rcg.rdt.transports import Transport
 from rcg.rdt.values import check_targets
@@ -44,7 +44,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 )
 def test_a_plain_tensor_needs_no_pickle(tensor):
     contents, payloads = take_apart(tensor, make_codec())
-    versions = Versions(tensor)
+    versions = Versions([tensor])
     assert type(contents) is Whole
     assert payloads[0].data_ptr() == tensor.data_ptr()
     assert versions.find_written() is None
@@ -61,7 +61,7 @@ def test_other_values_keep_their_structure():
     base = torch.arange(10.0)
     value = {"views": [base[:5], base[5:].flip(0)], "t": base.view(2, 5).t(), "text": "x"}
     contents, payloads = take_apart(value, make_codec())
-    versions = Versions(value)
+    versions = Versions(tensors_in(value))
     assert type(contents) is Parts
     assert versions.find_written() is None
     base[3] = 3
@@ -177,7 +177,7 @@ class Attributes(dict):
 def test_a_value_whose_attributes_are_its_own_affair():
     value = Attributes(a=torch.ones(4), inner=[Attributes(b=torch.ones(2))])
     _, payloads = take_apart(value, make_codec())
-    versions = Versions(value)
+    versions = Versions(tensors_in(value))
     assert len(payloads) == 2 and versions.find_written() is None
     value["inner"][0]["b"][0] = 3
     assert versions.find_written() is value["inner"][0]["b"]

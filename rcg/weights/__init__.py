@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights by name: published by trainers, read by whoever wants them.
+
+::
+
+    # in a trainer: an actor, or any other process of the cluster
+    publisher = rcg.weights.publish("policy", model)
+    version = publisher.push(step)
+    publisher.wait(version)  # every reader has it: write again
+
+    # in a generator, on any node
+    subscriber = rcg.weights.subscribe("policy", into=model)
+    update = subscriber.update()  # the newest version, all or nothing
+
+No group, rank or port: a reader may come late, and go, at any time. Publishers may each have a part
+of the tensors, and readers want other parts: only what a reader wants travels, straight from the
+memory of those that have it. ``plan`` shows who gets how much from whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rcg import cluster
+from rcg.weights.owner import ask
+from rcg.weights.planning import Member, WeightsPlan
+from rcg.weights.publisher import Publisher, WeightsVersion
+from rcg.weights.shards import Slice
+from rcg.weights.subscriber import Subscriber, Update
+
+__all__ = [
+    "Publisher",
+    "Slice",
+    "Subscriber",
+    "Update",
+    "WeightsPlan",
+    "WeightsVersion",
+    "plan",
+    "publish",
+    "subscribe",
+]
+
+
+def publish(
+    name: str,
+    model_or_state_dict: Any,
+    shard: Mapping[str, Slice] | None = None,
+    *,
+    dtype: Any = None,
+    names: Iterable[str] | None = None,
+    copy: bool = False,
+) -> Publisher:
+    """Publish the weights of a model under a name; nothing can be read before the first ``push``.
+
+    Args:
+        name: The name, for the whole cluster.
+        model_or_state_dict: A module of torch's, or a dict of tensors by their names. DTensors say
+            themselves which part of a tensor is here.
+        shard: Which part of the whole each tensor is, by names; those that are not in it are whole.
+            Several publishers of one name must all give it, or DTensors: together they have the
+            whole, and a version can be read when all of them have pushed it. None: this process
+            has everything, and is the only one.
+        dtype: The type in which floating-point tensors travel, such as ``torch.bfloat16``; a
+            version is a copy then. None for their own.
+        names: Which tensors; None for all.
+        copy: Whether a version is a copy: then the tensors may be written to at once, and who comes
+            late finds the newest version.
+
+    Raises:
+        ValueError: Another process publishes under this name, or the tensors do not fit what
+            others publish, or ``shard`` does not fit the tensors; all of them are listed.
+        TypeError: These are no tensors.
+    """
+    _check(name)
+    return Publisher(name, model_or_state_dict, shard, dtype, names, copy)
+
+
+def subscribe(
+    name: str,
+    into: Any,
+    shard: Mapping[str, Slice] | None = None,
+    *,
+    names: Iterable[str] | None = None,
+    atomic: bool = True,
+    timeout: float | None = None,
+) -> Subscriber:
+    """Subscribe to the weights of a name; waits until somebody publishes them.
+
+    Args:
+        name: The name.
+        into: A module of torch's, or a dict of tensors by their names, which get the weights.
+        shard: Which part of the whole each tensor is, as for ``publish``; publishers may have
+            others.
+        names: Which tensors; None for all.
+        atomic: Whether the tensors keep the old version until all of the new one is here, which
+            needs as much memory again. If False, they are written to as the new one comes.
+        timeout: How long to wait for a publisher, in seconds; None sets no limit.
+
+    Raises:
+        TimeoutError: Nobody publishes them in time.
+        ValueError: Names, shapes or types differ from what is published; all of them are listed.
+        TypeError: These are no tensors.
+    """
+    _check(name)
+    return Subscriber(name, into, shard, names, atomic, timeout)
+
+
+def plan(name: str) -> WeightsPlan:
+    """Return who gets which part of the weights of a name from whom, for those there are now.
+
+    Raises:
+        ValueError: Nobody publishes them, or nobody reads them.
+    """
+    _check(name)
+    _, publishers, readers = ask("parts", name)
+    if not publishers or not readers:
+        raise ValueError(f"nobody {'reads' if publishers else 'publishes'} the weights {name!r}")
+    return WeightsPlan(
+        [Member(each.label, each.shards) for each in publishers],
+        [Member(each.label, each.shards) for each in readers],
+    )
+
+
+def _check(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"weights have a name, a text, got {name!r}")
+    if not cluster.is_connected():
+        raise RuntimeError("weights are published in a cluster: call rcg.init() first")

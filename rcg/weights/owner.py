@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The owner of names: an actor that knows who publishes, who reads, and which version is newest.
+
+It holds no weights, and is never asked while they move. If it dies, Ray starts it again, empty:
+whoever asks it next is told that it is unknown, and says again who it is. A process that dies is
+noticed by those who need it, and reported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from rcg import cluster
+from rcg.error_text import describe_error, without_frames
+from rcg.errors import RcgError
+from rcg.text import plural
+from rcg.weights.shards import Shards, disagreements, holes
+
+_NAME: Final = "rcg.weights"
+_NAMESPACE: Final = "rcg"
+_MOST_VERSIONS: Final = 1000  # of which the order is known
+_START_TIMEOUT_S: Final = 60.0
+_RETRY_S: Final = 0.1
+_MOST_CALLS: Final = 10_000  # that wait at the same time
+
+Address = tuple[str, ...]
+"""How a process is reached: the fields of ``rcg.rdt.envelope.Holder``."""
+
+
+class Version(NamedTuple):
+    """A version that can be read.
+
+    Attributes:
+        number: Its number.
+        keys: What each publisher calls it, by the publishers' ids.
+        generation: Of the publishers: a plan for another one is of no use.
+    """
+
+    number: int
+    keys: dict[str, str]
+    generation: int
+
+
+class Waiting(NamedTuple):
+    """There is no version to read.
+
+    Attributes:
+        why: What is missing.
+        publishers: Those who could bring one, by their ids.
+        has_died: Whether one has died, and the others have not all tensors.
+    """
+
+    why: str
+    publishers: dict[str, Address]
+    has_died: bool
+
+
+class Part(NamedTuple):
+    """A process that publishes or reads, as it presents itself.
+
+    Attributes:
+        id: Tells it from all others.
+        label: What errors call it.
+        address: How it is reached.
+        shards: What it has or wants.
+        is_alone: Of a publisher: whether it has said that it has everything.
+    """
+
+    id: str
+    label: str
+    address: Address
+    shards: Shards
+    is_alone: bool = False
+
+
+class Taken(NamedTuple):
+    """Another process publishes under a name.
+
+    Attributes:
+        id: Its id.
+        label: What errors call it.
+        address: How it is reached.
+    """
+
+    id: str
+    label: str
+    address: Address
+
+
+@dataclass(slots=True)
+class _Publisher:
+    part: Part
+    version: int | None = None
+    key: str = ""  # "" if the newest version may not be read
+
+
+@dataclass(slots=True)
+class _Subscriber:
+    part: Part
+    joined: int  # how many versions there had been
+    taken: int = 0  # the newest that it has, counted alike
+
+
+@dataclass(slots=True)
+class _Weights:
+    """What is known of a name."""
+
+    publishers: dict[str, _Publisher] = field(default_factory=dict)
+    subscribers: dict[str, _Subscriber] = field(default_factory=dict)
+    count: int = 0  # of versions so far
+    versions: deque[tuple[int, frozenset[str]]] = field(
+        default_factory=lambda: deque(maxlen=_MOST_VERSIONS)
+    )
+    died: list[str] = field(default_factory=list)
+    generation: int = 0
+    missing: list[str] = field(default_factory=list)  # tensors of which nobody has some part
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def change(self) -> None:
+        """Wake up all who wait."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def change_publishers(self) -> None:
+        self.generation += 1
+        self.missing = holes([each.part.shards for each in self.publishers.values()])
+        self.note_version()
+        self.change()
+
+    @property
+    def number(self) -> int | None:
+        """The version that all publishers have, and may be read; None if there is none."""
+        numbers = {each.version if each.key else None for each in self.publishers.values()}
+        return numbers.pop() if len(numbers) == 1 and not self.missing else None
+
+    def keys(self) -> dict[str, str]:
+        return {name: each.key for name, each in self.publishers.items()}
+
+    def note_version(self) -> None:
+        """Count the version that can be read, if it is a new one."""
+        keys = frozenset(each.key for each in self.publishers.values())
+        if self.number is not None and (not self.versions or self.versions[-1][1] != keys):
+            self.count += 1
+            self.versions.append((self.count, keys))
+
+    def place_of(self, keys: frozenset[str]) -> int:
+        """Return the how manieth version one was; 0 if that is not known."""
+        return next((count for count, each in reversed(self.versions) if each == keys), 0)
+
+    def why_none(self) -> str:
+        """Return what is missing for a version that can be read."""
+        if not self.publishers:
+            died = f": {self.died[-1]}, which published them, has died" if self.died else ""
+            return f"nobody publishes them{died}"
+        if self.missing:
+            died = f" since {self.died[-1]} has died" if self.died else ""
+            return (
+                f"nobody has all of {', '.join(self.missing[:3])}"
+                f"{' and others' if len(self.missing) > 3 else ''}{died}"
+            )
+        newest = max(
+            (each.version for each in self.publishers.values() if each.version is not None),
+            default=None,
+        )
+        if newest is None:
+            return "no version has been pushed yet"
+        late = [each.part.label for each in self.publishers.values() if each.version != newest]
+        if late:
+            return f"version {newest} has not been pushed by {', '.join(late[:3])} yet"
+        return f"version {newest} is withdrawn: its publisher writes the next one"
+
+
+class Owner:
+    """Knows the publishers, readers and versions of all names. Its methods run on one loop."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, _Weights] = {}
+
+    async def publish(self, name: str, part: Part) -> Taken | str:
+        """Take in a publisher; returns why not, or "".
+
+        Args:
+            name: The name.
+            part: The publisher.
+        """
+        weights = self._all.setdefault(name, _Weights())
+        others = [each.part for key, each in weights.publishers.items() if key != part.id]
+        for each in others:
+            if part.is_alone or each.is_alone:
+                return Taken(each.id, each.label, each.address)
+        problems = disagreements([(each.label, each.shards) for each in others], part.shards)
+        if problems:
+            return "\n  ".join(problems)
+        weights.publishers[part.id] = _Publisher(part)
+        weights.died.clear()
+        weights.change_publishers()
+        return ""
+
+    async def subscribe(self, name: str, part: Part, keys: frozenset[str] | None) -> None:
+        """Take in a reader.
+
+        Args:
+            name: The name.
+            part: The reader.
+            keys: Of the version that it has; None if it is new.
+        """
+        weights = self._all.setdefault(name, _Weights())
+        joined = weights.count if keys is None else 0
+        taken = 0 if keys is None else weights.place_of(keys)
+        weights.subscribers[part.id] = _Subscriber(part, joined, taken)
+        weights.change()
+
+    async def push(self, name: str, publisher: str, version: int, key: str) -> bool:
+        """Note a version of a publisher, or with no key that it may not be read any more.
+
+        Returns:
+            Whether the publisher is known.
+        """
+        weights = self._all.get(name)
+        found = weights.publishers.get(publisher) if weights is not None else None
+        if weights is None or found is None:
+            return False
+        found.version, found.key = version, key
+        weights.note_version()
+        weights.change()
+        return True
+
+    async def next(
+        self, name: str, subscriber: str, keys: frozenset[str], timeout_s: float
+    ) -> Version | Waiting | None:
+        """Return the newest version that can be read; None if the reader is unknown.
+
+        Args:
+            name: The name.
+            subscriber: The reader.
+            keys: Of the version that it has.
+            timeout_s: How long to wait for another one.
+        """
+        until_s = time.monotonic() + timeout_s
+        while True:
+            weights = self._all.get(name)
+            if weights is None or subscriber not in weights.subscribers:
+                return None
+            number = weights.number
+            if number is not None and frozenset(weights.keys().values()) != keys:
+                return Version(number, weights.keys(), weights.generation)
+            is_whole = weights.publishers and not weights.missing
+            has_died = bool(weights.died) and not is_whole
+            left_s = until_s - time.monotonic()
+            if has_died or left_s <= 0:
+                addresses = {key: each.part.address for key, each in weights.publishers.items()}
+                why = weights.why_none() if number is None else f"version {number} is the newest"
+                return Waiting(why, addresses, has_died)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(weights.changed.wait(), left_s)
+
+    async def took(self, name: str, subscriber: str, keys: frozenset[str]) -> bool:
+        """Note that a reader has a version; returns whether it is known."""
+        weights = self._all.get(name)
+        found = weights.subscribers.get(subscriber) if weights is not None else None
+        if weights is None or found is None:
+            return False
+        found.taken = max(found.taken, weights.place_of(keys))
+        weights.change()
+        return True
+
+    async def pending(
+        self, name: str, publisher: str, version: int, timeout_s: float
+    ) -> list[Part] | None:
+        """Return who has not yet taken, or pushed, a version; None if the publisher is unknown.
+
+        Args:
+            name: The name.
+            publisher: Who asks.
+            version: The version.
+            timeout_s: How long to wait until nobody is left.
+        """
+        until_s = time.monotonic() + timeout_s
+        while True:
+            weights = self._all.get(name)
+            found = weights.publishers.get(publisher) if weights is not None else None
+            if weights is None or found is None:
+                return None
+            if found.version != version or not found.key:
+                return []
+            if weights.number is None:
+                left = [
+                    each.part for each in weights.publishers.values() if each.version != version
+                ]
+            else:
+                left = [
+                    each.part
+                    for each in weights.subscribers.values()
+                    if each.joined < weights.count and each.taken < weights.count
+                ]
+            left_s = until_s - time.monotonic()
+            if not left or left_s <= 0:
+                return [each._replace(shards={}) for each in left]
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(weights.changed.wait(), left_s)
+
+    async def lag(self, name: str, keys: frozenset[str]) -> int:
+        """Return how many versions are newer than one."""
+        weights = self._all.get(name)
+        if weights is None:
+            return 0
+        return weights.count - weights.place_of(keys)
+
+    async def parts(self, name: str) -> tuple[int, list[Part], list[Part]]:
+        """Return who publishes and who reads, and the generation of the publishers."""
+        weights = self._all.get(name) or _Weights()
+        publishers = [each.part for each in weights.publishers.values()]
+        readers = [each.part for each in weights.subscribers.values()]
+        return weights.generation, publishers, readers
+
+    async def leave(self, name: str, which: str, has_died: bool = False) -> bool:
+        """Forget a publisher or a reader; returns whether nobody is left, of any name."""
+        weights = self._all.get(name)
+        if weights is not None:
+            publisher = weights.publishers.pop(which, None)
+            if publisher is not None:
+                if has_died:
+                    weights.died.append(publisher.part.label)
+                weights.change_publishers()
+            weights.subscribers.pop(which, None)
+            weights.change()
+            if not weights.publishers and not weights.subscribers:
+                del self._all[name]
+        return not self._all
+
+
+_lock: Final = threading.Lock()
+_handles: Final[list[Any]] = []
+
+
+def ask(method: str, *args: Any) -> Any:
+    """Return what the owner answers; it is started if there is none.
+
+    Args:
+        method: The name of the method of ``Owner``.
+        *args: Its arguments.
+
+    Raises:
+        RcgError: It cannot be reached.
+    """
+    until_s = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        handle = _handle()
+        try:
+            return cluster.get(getattr(handle, method).remote(*args))
+        except Exception as error:
+            if not cluster.is_actor_death(error):
+                raise
+            problem = describe_error(without_frames(error))
+        with _lock:
+            if handle in _handles:
+                _handles.remove(handle)
+        if time.monotonic() > until_s:
+            raise RcgError(f"the actor that knows who publishes weights is not there: {problem}")
+        time.sleep(_RETRY_S)
+
+
+def _handle() -> Any:
+    with _lock:
+        if not _handles:
+            options = {
+                "name": _NAME,
+                "namespace": _NAMESPACE,
+                "get_if_exists": True,
+                "lifetime": "detached",
+                "num_cpus": 0,
+                "max_restarts": -1,
+                "max_concurrency": _MOST_CALLS,
+            }
+            _handles.append(cluster.remote(**options)(Owner).remote())
+        return _handles[0]
+
+
+def forget_owner() -> None:
+    """Forget how the owner is reached: this process leaves its cluster."""
+    with _lock:
+        _handles.clear()
+
+
+def leave(name: str, which: str) -> None:
+    """Say that a publisher or a reader is none any more; the last one ends the owner."""
+    with _lock:
+        handle = _handles[0] if _handles else None
+    if handle is None or not cluster.is_connected():
+        return
+    with contextlib.suppress(Exception):  # the cluster may be gone, or the owner
+        if cluster.get(handle.leave.remote(name, which), timeout_s=2.0):
+            cluster.kill(handle)
+            forget_owner()
+
+
+def new_id() -> str:
+    """Return what tells a publisher or a reader from all others."""
+    return secrets.token_hex(8)
+
+
+def until_known(call: Callable[[], Any], register: Callable[[], object]) -> Any:
+    """Return what the owner answers to one that it knows.
+
+    Args:
+        call: Asks it; returns None or False if the owner does not know who asks.
+        register: Tells it.
+    """
+    while (answer := call()) is None or answer is False:
+        register()
+    return answer
+
+
+def waited_for(parts: list[Part]) -> str:
+    """Return whom something waits for, as text."""
+    labels = [each.label for each in parts]
+    more = f" and {plural(len(labels) - 3, 'other')}" if len(labels) > 3 else ""
+    return ", ".join(labels[:3]) + more

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named tensors, and which part of each a process has or wants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+ITEM_BYTES: Final = {
+    **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
+    **dict.fromkeys(("float32", "int32", "uint32", "complex32"), 4),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    "complex128": 16,
+}
+"""The bytes of an element of the types that have more than one."""
+
+
+class Slice(NamedTuple):
+    """Rows of a tensor, or another dimension's range: ``start`` to ``stop`` of ``size``.
+
+    Attributes:
+        dim: Along which dimension.
+        start: The first that is there.
+        stop: The first after it that is not.
+        size: How many the whole tensor has.
+    """
+
+    dim: int
+    start: int
+    stop: int
+    size: int
+
+
+class Shard(NamedTuple):
+    """What a process has, or wants, of a tensor.
+
+    Attributes:
+        dtype: As torch calls it, without ``torch.``.
+        shape: Of the whole tensor.
+        dim: Along which dimension it is split.
+        start: The first that is there.
+        stop: The first after it that is not.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    dim: int
+    start: int
+    stop: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole tensor."""
+        return not self.shape or self.stop - self.start == self.shape[self.dim]
+
+    @property
+    def ranges(self) -> list[range]:
+        """What is there of each dimension."""
+        found = [range(size) for size in self.shape]
+        if found:
+            found[self.dim] = range(self.start, self.stop)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of this part."""
+        return math.prod(map(len, self.ranges)) * item_bytes(self.dtype)
+
+
+Shards = Mapping[str, Shard]
+"""What a process has or wants, by the names of the tensors."""
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of an element."""
+    return ITEM_BYTES.get(dtype, 1)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return what a type of torch's is called here: ``bfloat16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tensors_of(source: Any, names: Iterable[str] | None) -> dict[str, Any]:
+    """Return the tensors of a model, or of a dict of them, by their names.
+
+    Args:
+        source: A module of torch's, or a mapping.
+        names: Which of them; None for all.
+
+    Raises:
+        TypeError: It is neither, or something in it is no tensor.
+        ValueError: There is no such name, or nothing at all.
+    """
+    state = getattr(source, "state_dict", None)
+    found = state() if callable(state) else source
+    if not isinstance(found, Mapping):
+        raise TypeError(
+            f"weights are a model or a dict of tensors, got {type(source).__name__}: pass "
+            "model, model.state_dict(), or {'name': tensor}"
+        )
+    wrong = [
+        str(name) for name, each in found.items() if not hasattr(type(each), "untyped_storage")
+    ]
+    wrong += [repr(name) for name in found if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(f"weights are tensors with names; these are not: {', '.join(wrong)}")
+    if names is not None:
+        names = [names] if isinstance(names, str) else list(names)
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise ValueError(f"names= lists what is not there: {', '.join(missing)}")
+        found = {name: found[name] for name in names}
+    if not found:
+        raise ValueError("there are no tensors")
+    return dict(found)
+
+
+def shards_of(
+    tensors: Mapping[str, Any], shard: Mapping[str, Slice] | None
+) -> tuple[dict[str, Shard], dict[str, Any]]:
+    """Return what a process has of each tensor, and the tensors of this process.
+
+    Args:
+        tensors: The tensors; a DTensor says itself which part is here.
+        shard: Which part of the whole each is; those that are not listed are whole.
+
+    Raises:
+        TypeError: Something in ``shard`` is no ``Slice``.
+        ValueError: A slice does not fit its tensor, a name is unknown, or a DTensor is split in a
+            way that is not supported. All of them are listed.
+    """
+    shard = {} if shard is None else shard
+    problems = [f"{name}: there is no such tensor" for name in shard if name not in tensors]
+    found: dict[str, Shard] = {}
+    local: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        part = shard.get(name)
+        if part is not None and not isinstance(part, Slice):
+            raise TypeError(f"shard[{name!r}] is a rcg.weights.Slice, got {type(part).__name__}")
+        try:
+            found[name], local[name] = _shard_of(tensor, part)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    if problems:
+        raise ValueError("these weights cannot be used:\n  " + "\n  ".join(problems))
+    return found, local
+
+
+def _shard_of(tensor: Any, part: Slice | None) -> tuple[Shard, Any]:
+    if tensor.layout is not _strided():
+        raise ValueError(f"its layout is {tensor.layout}; only dense tensors travel")
+    if hasattr(type(tensor), "placements"):
+        if part is not None:
+            raise ValueError("a DTensor says itself which part it is; leave it out of shard=")
+        return _shard_of_dtensor(tensor)
+    shape = list(tensor.shape)
+    dtype = dtype_name(tensor.dtype)
+    if part is None:
+        return Shard(dtype, tuple(shape), 0, 0, shape[0] if shape else 1), tensor
+    dim, start, stop, size = part
+    if not 0 <= dim < len(shape):
+        raise ValueError(f"it has {len(shape)} dimensions, there is no dimension {dim}")
+    if not 0 <= start <= stop <= size:
+        raise ValueError(f"{start} to {stop} of {size} is no part of it")
+    if shape[dim] != stop - start:
+        raise ValueError(
+            f"its dimension {dim} has {shape[dim]}, but {start} to {stop} are {stop - start}"
+        )
+    shape[dim] = size
+    return Shard(dtype, tuple(shape), dim, start, stop), tensor
+
+
+def _shard_of_dtensor(tensor: Any) -> tuple[Shard, Any]:
+    """Return which part of a DTensor is here, as its mesh and placements say."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    local = tensor.to_local()
+    split = {each.dim for each in tensor.placements if each.is_shard()}
+    if any(each.is_partial() for each in tensor.placements):
+        raise ValueError("a DTensor of partial sums has no value of its own: redistribute it")
+    if len(split) > 1:
+        raise ValueError(f"it is split along the dimensions {sorted(split)}; only one is supported")
+    shape = tuple(tensor.shape)
+    dim = split.pop() if split else 0
+    if not shape:
+        return Shard(dtype_name(local.dtype), shape, 0, 0, 1), local
+    sizes, starts = compute_local_shape_and_global_offset(
+        shape, tensor.device_mesh, tensor.placements
+    )
+    start = min(starts[dim], shape[dim])
+    return Shard(dtype_name(local.dtype), shape, dim, start, start + sizes[dim]), local
+
+
+def _strided() -> Any:
+    import torch
+
+    return torch.strided
+
+
+def mismatches(have: Sequence[tuple[str, Shards]], want: Shards) -> list[str]:
+    """Return what does not fit: one sentence for each tensor, the empty list if all do.
+
+    Args:
+        have: The publishers, by what errors call them, and what each has.
+        want: What is wanted.
+    """
+    problems: list[str] = []
+    for name, wanted in want.items():
+        parts = [(label, each[name]) for label, each in have if name in each]
+        if not parts:
+            close = [each for each in {n for _, some in have for n in some} if name in each]
+            hint = f"; there is {close[0]}" if close else ""
+            problems.append(f"{name}: nobody publishes it{hint}")
+            continue
+        found = parts[0][1]
+        if found.dtype != wanted.dtype:
+            problems.append(f"{name}: it is {found.dtype}, here {wanted.dtype}")
+        if found.shape != wanted.shape:
+            problems.append(f"{name}: it is {list(found.shape)}, here {list(wanted.shape)}")
+    return problems
+
+
+def disagreements(have: Sequence[tuple[str, Shards]], new: Shards) -> list[str]:
+    """Return why what one publisher has does not fit what others have of the same weights."""
+    problems: list[str] = []
+    for name, shard in new.items():
+        for label, shards in have:
+            other = shards.get(name)
+            if other is None:
+                continue
+            if other.dtype != shard.dtype or other.shape != shard.shape:
+                problems.append(
+                    f"{name}: {label} has {other.dtype}{list(other.shape)}, this process "
+                    f"{shard.dtype}{list(shard.shape)}"
+                )
+            elif not other.is_whole and not shard.is_whole and other.dim != shard.dim:
+                problems.append(
+                    f"{name}: {label} splits it along dimension {other.dim}, this process along "
+                    f"{shard.dim}"
+                )
+            else:
+                continue
+            break
+    return problems
+
+
+def holes(have: Sequence[Shards]) -> list[str]:
+    """Return the names of tensors of which nobody has some part."""
+    parts: dict[str, list[Shard]] = {}
+    for shards in have:
+        for name, shard in shards.items():
+            parts.setdefault(name, []).append(shard)
+    return [name for name, some in parts.items() if not _cover(some)]
+
+
+def _cover(parts: Sequence[Shard]) -> bool:
+    if any(each.is_whole for each in parts):
+        return True
+    end = 0
+    for each in sorted(parts, key=lambda part: part.start):
+        if each.start > end:
+            return False
+        end = max(end, each.stop)
+    return end >= parts[0].shape[parts[0].dim]

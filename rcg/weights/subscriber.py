@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading: the newest version, straight from the memory of those that publish it.
+
+What to read from whom is planned when the publishers change, and replayed for every version. A
+version is read into memory of the reader's own, and copied into the tensors only when all of it is
+there and was still the same at its publishers. So a reader has all of a version or keeps the one
+that it had. With ``atomic=False`` it is read into the tensors themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rcg.error_text import without_frames
+from rcg.errors import ActorDiedError, Transfer
+from rcg.log import Log
+from rcg.option_kinds import timeout_from_user
+from rcg.options import Deadline
+from rcg.rdt.envelope import Holder
+from rcg.rdt.groups import fresh_memory
+from rcg.rdt.process import here
+from rcg.rdt.pull import Got, Slices, Withdrawn
+from rcg.rdt.slices import Region, regions_of
+from rcg.serialization.payloads import bytes_of
+from rcg.text import bytes_text, plural
+from rcg.threads import run_together, to_thread
+from rcg.weights.owner import Part, Version, Waiting, ask, leave, new_id, until_known
+from rcg.weights.planning import Copy, Member, WeightsPlan
+from rcg.weights.publisher import leave_dead, part_of, turn_of
+from rcg.weights.shards import Slice, item_bytes, mismatches, shards_of, tensors_of
+
+_log = Log()
+
+_TELL_S: Final = 10.0  # after which a wait for a publisher is told
+_ALIGNMENT: Final = 64
+
+PHASES: Final = ("plan", "register", "wait", "move", "apply")
+"""What an update spends its time on, in the order in which it is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What an update did.
+
+    Attributes:
+        version: The version that the reader has now.
+        bytes: What was read.
+        seconds: How long each phase took: ``plan`` who sends what, ``register`` memory, ``wait``
+            for a version, ``move`` it here, and ``apply`` it to the tensors. The first two are 0
+            while the publishers stay the same.
+    """
+
+    version: int
+    bytes: int
+    seconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        total_s = sum(self.seconds.values())
+        phases = ", ".join(f"{name} {self.seconds[name]:.3f}" for name in PHASES)
+        return f"version {self.version}: {bytes_text(self.bytes)} in {total_s:.3f} s ({phases})"
+
+
+@dataclass(slots=True)
+class _Route:
+    """What this reader gets from whom, for one set of publishers.
+
+    Attributes:
+        generation: Of the publishers.
+        slices: What comes from each, by its id.
+        addresses: How each is reached.
+    """
+
+    generation: int
+    slices: dict[str, Slices]
+    addresses: dict[str, Part]
+
+
+@dataclass(slots=True)
+class _Phases:
+    """How long each phase of an update took, in seconds."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    _since_s: float = field(default_factory=time.perf_counter)
+
+    def end(self, phase: str) -> None:
+        """Count the time since the last phase."""
+        now_s = time.perf_counter()
+        self.seconds[phase] += now_s - self._since_s
+        self._since_s = now_s
+
+
+class Subscriber:
+    """Reads versions of weights; ``rcg.weights.subscribe`` makes it.
+
+    Use it in a ``with``, or call ``close`` when no more versions are wanted: a publisher waits for
+    every reader. Any thread; one update at a time.
+
+    Args:
+        name: The name.
+        into: A model or a dict of tensors, which get the weights.
+        shard: Which part of the whole each tensor is.
+        names: Which tensors; None for all.
+        atomic: Whether the tensors keep the old version until all of the new one is here.
+        timeout: How long to wait for a publisher, in seconds; None sets no limit.
+
+    Attributes:
+        name: The name.
+        version: The version that the tensors have; None before the first update, and if an update
+            with ``atomic=False`` has failed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        into: Any,
+        shard: Mapping[str, Slice] | None,
+        names: Iterable[str] | None,
+        atomic: bool,
+        timeout: float | None,
+    ) -> None:
+        deadline = Deadline(timeout_from_user(timeout, "timeout"))
+        self._shards, self._tensors = shards_of(tensors_of(into, names), shard)
+        self.name = name
+        self.version: int | None = None
+        self._is_atomic = atomic
+        self._staging: list[Any] | None = None  # the bytes of each tensor, of uint8 [n]
+        self._staged_bytes = 0
+        self._keys: frozenset[str] = frozenset()  # of the version that it has
+        self._route: _Route | None = None
+        self._here = here()
+        self._id = new_id()
+        self._part = part_of(self._here, self._id, self._shards)
+        self._lock = threading.Lock()
+        self._register()
+        self._finish = weakref.finalize(self, leave, name, self._id)
+        try:
+            self._wait_for_publishers(deadline)
+        except BaseException:
+            self._finish()
+            raise
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the tensors."""
+        return sum(each.nbytes for each in self._shards.values())
+
+    @property
+    def staged_bytes(self) -> int:
+        """The memory that a version needs beside the tensors until all of it is here."""
+        return self._staged_bytes
+
+    @property
+    def lag(self) -> int:
+        """How many versions are newer than the one that this reader has; asks the owner."""
+        found: int = ask("lag", self.name, self._keys)
+        return found
+
+    def update(self, timeout: float | None = None) -> Update:
+        """Get the newest version, waiting for one that is newer than what is here.
+
+        Args:
+            timeout: Seconds; None sets no limit. A version that has begun to come is not given up.
+
+        Returns:
+            What was got.
+
+        Raises:
+            TimeoutError: There is no newer version in time; the text says what is missing.
+            ActorDiedError: A publisher has died, and nobody else has its part.
+            ValueError: Names, shapes or types differ from what is published, all are listed; or
+                this reader is closed.
+            Transfer: The version cannot be read.
+        """
+        deadline = Deadline(timeout_from_user(timeout, "timeout"))
+        with self._lock:
+            if not self._finish.alive:
+                raise ValueError(f"this subscriber of {self.name!r} is closed")
+            phases = _Phases()
+            seen, trouble = self._keys, ""
+            while True:
+                version = self._next(seen, deadline, trouble)
+                phases.end("wait")
+                route = self._route_for(version, phases)
+                if route is None:  # the publishers have changed again
+                    continue
+                trouble = self._move(version, route)
+                phases.end("move")
+                if not trouble:
+                    break
+                seen = frozenset(version.keys.values())
+            self._apply()
+            phases.end("apply")
+            self._keys = frozenset(version.keys.values())
+            self.version = version.number
+            until_known(lambda: ask("took", self.name, self._id, self._keys), self._register)
+            return Update(version.number, self.bytes, phases.seconds)
+
+    async def update_async(self, timeout: float | None = None) -> Update:
+        """Get the newest version; as ``update``, on another thread."""
+        return await to_thread(lambda: self.update(timeout))
+
+    def close(self) -> None:
+        """Read no more; idempotent. The tensors stay as they are."""
+        self._finish()
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        count = plural(len(self._tensors), "tensor")
+        version = "no version yet" if self.version is None else f"version {self.version}"
+        state = version if self._finish.alive else "closed"
+        return (
+            f"<Subscriber of {self.name!r}: {count}, {bytes_text(self.bytes)}, {state}, "
+            f"{bytes_text(self._staged_bytes)} beside>"
+        )
+
+    def _register(self) -> None:
+        keys = self._keys if self._keys else None
+        ask("subscribe", self.name, self._part, keys)
+
+    def _wait_for_publishers(self, deadline: Deadline) -> None:
+        """Wait until somebody publishes these weights, and check that they fit."""
+        until_s, has_told = time.monotonic() + _TELL_S, False
+        while True:
+            _, publishers, _ = ask("parts", self.name)
+            if publishers:
+                break
+            found = self._ask_next(frozenset(), turn_of(deadline))
+            if isinstance(found, Waiting):
+                self._check_waiting(found, deadline)
+                if not has_told and time.monotonic() > until_s:
+                    has_told = True
+                    _log.warning("rcg: waits for the weights %r: %s", self.name, found.why)
+        self._check_fits(publishers)
+
+    def _ask_next(self, seen: frozenset[str], turn_s: float) -> Version | Waiting:
+        found: Version | Waiting = until_known(
+            lambda: ask("next", self.name, self._id, seen, turn_s), self._register
+        )
+        return found
+
+    def _next(self, seen: frozenset[str], deadline: Deadline, trouble: str) -> Version:
+        """Return the newest version; not the one that was seen.
+
+        Args:
+            seen: The keys of a version that is here, or that cannot be read.
+            deadline: Until when to wait.
+            trouble: Why it cannot be read, or "".
+        """
+        while True:
+            found = self._ask_next(seen, turn_of(deadline))
+            if isinstance(found, Version):
+                return found
+            if trouble and found.why.endswith("is the newest"):
+                raise Transfer(
+                    f"the newest version of the weights {self.name!r} cannot be read, this "
+                    f"process keeps {self._kept()}: {trouble}"
+                )
+            self._check_waiting(found, deadline)
+
+    def _check_waiting(self, found: Waiting, deadline: Deadline) -> None:
+        """Raise if a publisher has died, or the time is over."""
+        if found.has_died:
+            raise ActorDiedError(
+                f"the weights {self.name!r} cannot be had: {found.why}. This process keeps "
+                f"{self._kept()}. Publish them again under this name"
+            )
+        if deadline.expired:
+            raise TimeoutError(
+                f"the weights {self.name!r}: {found.why}; waited {deadline.timeout_s:g} s. This "
+                f"process keeps {self._kept()}"
+            )
+        parts = [Part(key, "", each, {}) for key, each in found.publishers.items()]
+        leave_dead(self._here, self.name, parts)
+
+    def _kept(self) -> str:
+        return "no version" if self.version is None else f"version {self.version}"
+
+    def _check_fits(self, publishers: Sequence[Part]) -> None:
+        problems = mismatches([(each.label, each.shards) for each in publishers], self._shards)
+        if problems:
+            raise ValueError(f"the weights {self.name!r} do not fit:\n  " + "\n  ".join(problems))
+
+    def _route_for(self, version: Version, phases: _Phases) -> _Route | None:
+        """Return from whom to read what; None if the publishers are others by now."""
+        if self._route is not None and self._route.generation == version.generation:
+            return self._route
+        generation, publishers, readers = ask("parts", self.name)
+        if generation != version.generation:
+            return None
+        self._check_fits(publishers)
+        ids = [each.id for each in readers]
+        if self._id not in ids:  # another process thinks that this one is dead
+            self._register()
+            return None
+        plan = WeightsPlan(
+            [Member(each.label, each.shards) for each in publishers],
+            [Member(each.label, each.shards) for each in readers],
+        )
+        copies = list(plan.copies(ids.index(self._id)))
+        phases.end("plan")
+        self._route = self._make_route(generation, publishers, copies)
+        phases.end("register")
+        return self._route
+
+    def _make_route(
+        self, generation: int, publishers: Sequence[Part], copies: Sequence[Copy]
+    ) -> _Route:
+        """Take memory, and make out which bytes of whom go where in it."""
+        if self._staging is None:
+            self._staging = self._take_memory()
+        numbers = {name: number for number, name in enumerate(self._tensors)}
+        theirs = [{name: n for n, name in enumerate(each.shards)} for each in publishers]
+        pairs: dict[str, list[tuple[Region, Region]]] = {}
+        for name, publisher, box in copies:
+            shard = publishers[publisher].shards[name]
+            has = theirs[publisher][name], shard.ranges
+            wants = numbers[name], self._shards[name].ranges
+            pair = regions_of(box, has, wants, item_bytes(shard.dtype))
+            pairs.setdefault(publishers[publisher].id, []).append(pair)
+        by_id = {each.id: each for each in publishers}
+        slices = {
+            key: Slices(Holder(*by_id[key].address), some, self._staging)
+            for key, some in pairs.items()
+        }
+        return _Route(generation, slices, by_id)
+
+    def _take_memory(self) -> list[Any]:
+        """Return the bytes of memory for each tensor: of the tensor itself, or beside it."""
+        own = {
+            name: bytes_of(each.detach())
+            for name, each in self._tensors.items()
+            if not self._is_atomic and each.is_cpu and each.is_contiguous()
+        }
+        sizes = [0 if name in own else each.nbytes for name, each in self._shards.items()]
+        starts = [0, *itertools.accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
+        self._staged_bytes = starts[-1]
+        whole = fresh_memory(starts[-1], "cpu")
+        return [
+            own[name] if name in own else whole[start : start + size]
+            for name, start, size in zip(self._tensors, starts, sizes, strict=False)
+        ]
+
+    def _move(self, version: Version, route: _Route) -> str:
+        """Read a version; returns why it cannot be read any more, or "".
+
+        Raises:
+            ActorDiedError: A publisher has died.
+            Transfer: It cannot be read.
+        """
+        if not self._is_atomic:
+            self.version = None
+        problems: list[Exception] = []
+        calls = [
+            _Pull(self._here.connections, slices, version.keys[key], route.addresses[key], problems)
+            for key, slices in route.slices.items()
+        ]
+        run_together(calls, "rcg-weights")
+        for call in calls:
+            self._here.got.append(call.got(f"{self.name} version {version.number}"))
+        died = [call.part for call in calls if call.has_died]
+        if died:
+            leave_dead(self._here, self.name, died)
+            return f"{died[0].label} has died"
+        withdrawn = [each for each in problems if isinstance(each, Withdrawn)]
+        if withdrawn:
+            return str(withdrawn[0])
+        if problems:
+            raise problems[0]
+        return ""
+
+    def _apply(self) -> None:
+        """Copy what was read into the tensors."""
+        import torch
+
+        with torch.no_grad():
+            for (name, tensor), payload in zip(
+                self._tensors.items(), self._staging or (), strict=True
+            ):
+                if payload.data_ptr() == tensor.data_ptr():
+                    torch.autograd.graph.increment_version(tensor)
+                    continue
+                shape = [len(each) for each in self._shards[name].ranges]
+                tensor.copy_(payload.view(tensor.dtype).view(shape))
+
+
+class _Pull:
+    """Pulls what comes from one publisher.
+
+    Args:
+        connections: Of this process.
+        slices: What comes from it.
+        key: What the publisher calls the version.
+        part: The publisher.
+        problems: Gets the error, if there is one.
+    """
+
+    def __init__(
+        self, connections: Any, slices: Slices, key: str, part: Part, problems: list[Exception]
+    ) -> None:
+        self.part = part
+        self.has_died = False
+        self._work = connections, slices, key
+        self._problems = problems
+        self._times = time.monotonic_ns(), 0, 0
+        self._problem = ""
+
+    def __call__(self) -> None:
+        connections, slices, key = self._work
+        start_ns = came_ns = time.monotonic_ns()
+        try:
+            came_ns = connections.pull_slices(slices, key)
+        except Exception as error:  # noqa: BLE001 - the result
+            self._problem = str(error)
+            self.has_died = isinstance(error, ActorDiedError)
+            self._problems.append(without_frames(error))
+        self._times = start_ns, came_ns - start_ns, time.monotonic_ns()
+
+    def got(self, what: str) -> Got:
+        """Return what profiles show of it."""
+        start_ns, waited_ns, end_ns = self._times
+        _, slices, _ = self._work
+        size = sum(slices.sizes)
+        return Got(
+            what, self.part.label, "weights", size, start_ns, waited_ns, end_ns, self._problem
+        )

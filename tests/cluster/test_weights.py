@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights by name between real actors: versions, late readers, other shards, deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import ray
+
+import rcg
+from rcg.errors import ActorDiedError, Transfer
+from rcg.weights import Slice, owner
+from tests.circles import core_has
+from tests.cluster.stage import GUARD_S
+from tests.peers import descriptors
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+BIG = 500_000  # numbers: 2 MB, which are read where they lie
+
+
+def get(refs: Any) -> Any:
+    return rcg.get(refs, timeout=GUARD_S)
+
+
+def value_of(seed: int, version: int, shape: tuple[int, ...]) -> Any:
+    return torch.arange(
+        seed + version * 1000, seed + version * 1000 + int(torch.Size(shape).numel())
+    ).reshape(shape)
+
+
+def part(tensor: Any, piece: Slice | None) -> Any:
+    if piece is None:
+        return tensor
+    return tensor.narrow(piece.dim, piece.start, piece.stop - piece.start)
+
+
+class Member:
+    """A trainer or a generator."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+
+    def publish(self, name, shapes, shard=None, **options):
+        self.shapes, self.shard = shapes, shard
+        self.state = {
+            key: part(value_of(at, 0, shape), (shard or {}).get(key)).clone()
+            for at, (key, shape) in enumerate(shapes.items())
+            if shape is not None
+        }
+        self.publisher = rcg.weights.publish(name, self.state, shard, **options)
+
+    def push(self, version):
+        self.write(version)
+        return self.publisher.push(version)
+
+    def write(self, version):
+        for at, (key, shape) in enumerate(self.shapes.items()):
+            if shape is not None:
+                self.state[key].copy_(
+                    part(value_of(at, version, shape), (self.shard or {}).get(key))
+                )
+
+    def wait(self, timeout=GUARD_S):
+        self.publisher.wait(timeout=timeout)
+
+    def subscribe(self, name, shapes, shard=None, timeout=GUARD_S, **options):
+        self.shapes, self.shard = shapes, shard
+        self.state = {
+            key: part(torch.zeros(shape, dtype=torch.int64), (shard or {}).get(key)).clone()
+            for key, shape in shapes.items()
+            if shape is not None
+        }
+        self.subscriber = rcg.weights.subscribe(name, self.state, shard, timeout=timeout, **options)
+
+    def update(self, timeout=GUARD_S):
+        found = self.subscriber.update(timeout)
+        return found.version, found.bytes, dict(found.seconds)
+
+    def differs(self, version):
+        """The tensors that are not those of a version."""
+        return [
+            key
+            for at, (key, shape) in enumerate(self.shapes.items())
+            if shape is not None
+            and not torch.equal(
+                self.state[key], part(value_of(at, version, shape), (self.shard or {}).get(key))
+            )
+        ]
+
+    def update_for_ever(self):
+        while True:
+            self.subscriber.update()
+
+    def lag(self):
+        return self.subscriber.lag
+
+    def leave(self):
+        for each in (getattr(self, "publisher", None), getattr(self, "subscriber", None)):
+            if each is not None:
+                each.close()
+        self.publisher = self.subscriber = None
+
+    def cost(self):
+        from rcg.rdt.process import here
+
+        return descriptors(), here().store.facts().held_bytes
+
+    def pid(self):
+        return os.getpid()
+
+
+@pytest.fixture(scope="module")
+def company(ray_session: None) -> Iterator[list[Any]]:
+    made = [rcg.remote(num_cpus=0)(Member).remote() for _ in range(4)]
+    yield made
+    for each in made:
+        rcg.kill(each)
+
+
+@pytest.fixture
+def members(company: list[Any]) -> Iterator[list[Any]]:
+    yield company
+    get([each.leave.remote() for each in company])
+
+
+@pytest.fixture
+def fresh(ray_session: None) -> Iterator[Callable[[], Any]]:
+    """Makes an actor that may die."""
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(rcg.remote(num_cpus=0)(Member).remote())
+        return made[-1]
+
+    yield make
+    for each in made:
+        rcg.kill(each)
+
+
+SHAPES = {"w": (50, 8), "big": (BIG,), "scalar": (), "none": (0, 3)}
+
+
+def test_readers_get_every_version_whole_wherever_they_are(members) -> None:
+    trainer, one, other, _ = members
+    get(trainer.publish.remote("policy", SHAPES))
+    get([each.subscribe.remote("policy", SHAPES) for each in (one, other)])
+    for version in (1, 2, 5):
+        pushed = get(trainer.push.remote(version))
+        assert pushed == (version, (50 * 8 + BIG + 1) * 8)
+        for found, size, seconds in get([each.update.remote() for each in (one, other)]):
+            assert (found, size) == (version, pushed.bytes)
+            assert set(seconds) == {"plan", "register", "wait", "move", "apply"}
+            # The plan and the memory are made once.
+            assert version == 1 or seconds["plan"] == seconds["register"] == 0.0
+        get(trainer.wait.remote())
+        assert get([each.differs.remote(version) for each in (one, other)]) == [[], []]
+    plan = rcg.weights.plan("policy")
+    assert plan.bytes.tolist() == [[pushed.bytes] * 2]
+
+
+def test_a_late_reader_gets_the_version_after_the_one_that_was_waited_for(members) -> None:
+    trainer, early, late, _ = members
+    get(trainer.publish.remote("late", SHAPES))
+    get(early.subscribe.remote("late", SHAPES))
+    get(trainer.push.remote(0))
+    waiting = trainer.wait.remote()
+    get(early.update.remote())
+    get(waiting)
+    get(late.subscribe.remote("late", SHAPES))
+    with pytest.raises(TimeoutError, match="version 0 is withdrawn: its publisher writes the next"):
+        get(late.update.remote(0.2))
+    get(trainer.push.remote(1))
+    assert get(late.update.remote())[0] == 1 and get(late.differs.remote(1)) == []
+    assert get(early.lag.remote()) == 1
+    # Who came after a version was pushed is not waited for.
+    get(early.update.remote())
+    get(trainer.wait.remote())
+
+
+def test_a_copy_may_be_read_while_its_publisher_writes(members) -> None:
+    trainer, late, *_ = members
+    get(trainer.publish.remote("copied", SHAPES, copy=True))
+    get(trainer.push.remote(3))
+    get(trainer.wait.remote())
+    get(trainer.write.remote(4))
+    get(late.subscribe.remote("copied", SHAPES))
+    assert get(late.update.remote())[0] == 3
+    assert get(late.differs.remote(3)) == []
+
+
+def test_a_version_that_was_written_to_is_not_read(members) -> None:
+    trainer, reader, *_ = members
+    get(trainer.publish.remote("written", SHAPES))
+    get(reader.subscribe.remote("written", SHAPES))
+    get(trainer.push.remote(1))
+    get(reader.update.remote())
+    get(trainer.push.remote(2))
+    get(trainer.write.remote(3))
+    with pytest.raises(Transfer, match=r"keeps version 1: .* Version 2 of .* was written to"):
+        get(reader.update.remote())
+    assert get(reader.differs.remote(1)) == []
+    get(trainer.push.remote(4))
+    assert get(reader.update.remote())[0] == 4
+
+
+def test_a_push_warns_of_what_was_written_while_it_could_be_read(ray_session) -> None:
+    state = {"w": torch.zeros(5)}
+    with rcg.weights.publish("warned", state) as publisher:
+        publisher.push()
+        state["w"].add_(1)
+        with pytest.warns(
+            UserWarning, match=r"Version 0 of the weights 'warned' .* wait\(version\)"
+        ) as caught:
+            publisher.push()
+        assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            publisher.wait()
+            state["w"].add_(1)
+            publisher.push()
+
+
+def _split(rng: random.Random, shapes: Any, count: int) -> list[dict[str, Slice]]:
+    """Split tensors over publishers, with copies of some."""
+    found: list[dict[str, Slice]] = [{} for _ in range(count)]
+    for key, shape in shapes.items():
+        dim = rng.randrange(len(shape))
+        cuts = sorted(rng.sample(range(1, shape[dim]), count - 1)) if shape[dim] >= count else None
+        for at in range(count):
+            ends = (0, shape[dim]) if cuts is None else ([0, *cuts][at], [*cuts, shape[dim]][at])
+            found[at][key] = Slice(dim, *ends, shape[dim])
+    return found
+
+
+@pytest.mark.parametrize("seed", core_has(range(8), [0, 1, 2]))
+def test_random_shards_arrive_as_other_random_shards(members, seed) -> None:
+    rng = random.Random(seed)
+    shapes = {
+        f"t{n}": tuple(rng.choice([3, 7, 16, 60]) for _ in range(rng.randint(1, 3)))
+        for n in range(9)
+    } | {"large": (600, 1000)}
+    publishers = rng.randint(1, 3)
+    trainers, readers = members[:publishers], members[publishers:]
+    name = f"sharded {seed}"
+    for trainer, shard in zip(trainers, _split(rng, shapes, publishers), strict=True):
+        get(trainer.publish.remote(name, shapes, shard))
+    for reader in readers:
+        wanted = {key: shape for key, shape in shapes.items() if rng.random() < 0.8}
+        shard = {}
+        for key, shape in wanted.items():
+            dim = rng.randrange(len(shape))
+            start = rng.randrange(shape[dim])
+            shard[key] = Slice(dim, start, rng.randint(start + 1, shape[dim]), shape[dim])
+        order = {key: wanted.get(key) for key in shapes}
+        get(reader.subscribe.remote(name, order, shard, atomic=rng.random() < 0.7))
+    for version in (1, 2):
+        get([each.push.remote(version) for each in trainers])
+        waiting = [each.wait.remote() for each in trainers]
+        get([each.update.remote() for each in readers])
+        get(waiting)
+        assert get([each.differs.remote(version) for each in readers]) == [[]] * len(readers)
+
+
+def test_a_version_is_there_when_every_publisher_has_pushed_it(members) -> None:
+    first, second, reader, _ = members
+    shapes = {"w": (6, 2)}
+    get(first.publish.remote("halves", shapes, {"w": Slice(0, 0, 3, 6)}))
+    get(first.push.remote(1))
+    get(reader.subscribe.remote("halves", shapes))
+    with pytest.raises(TimeoutError, match="nobody has all of w"):
+        get(reader.update.remote(0.2))
+    get(second.publish.remote("halves", shapes, {"w": Slice(0, 3, 6, 6)}))
+    with pytest.raises(TimeoutError, match=r"version 1 has not been pushed by Actor\(Member"):
+        get(reader.update.remote(0.2))
+    with pytest.raises(TimeoutError, match=r"version 1 .* was not taken by Actor\(Member"):
+        get(first.wait.remote(0.2))
+    get(second.push.remote(1))
+    assert get(reader.update.remote())[0] == 1 and get(reader.differs.remote(1)) == []
+
+
+def test_types_and_names_are_chosen_by_the_publisher(ray_session) -> None:
+    state = {"w": torch.linspace(0, 1, 7), "n": torch.arange(3), "other": torch.ones(2)}
+    into = {"w": torch.zeros(7, dtype=torch.bfloat16), "n": torch.zeros(3, dtype=torch.int64)}
+    with (
+        rcg.weights.publish("cast", state, dtype=torch.bfloat16, names=["w", "n"]) as publisher,
+        rcg.weights.subscribe("cast", into) as subscriber,
+    ):
+        publisher.push(7)
+        assert subscriber.update(GUARD_S).version == subscriber.version == 7
+        assert torch.equal(into["w"], state["w"].bfloat16()) and torch.equal(into["n"], state["n"])
+        assert subscriber.staged_bytes == 128
+        with pytest.raises(ValueError, match="version 7 of the weights 'cast' is not newer"):
+            publisher.push(7)
+        with pytest.raises(ValueError, match="other: nobody publishes it"):
+            rcg.weights.subscribe("cast", {"other": torch.ones(2)})
+        assert asyncio.run(_next(publisher, subscriber)) == 8
+    with pytest.raises(ValueError, match="closed"):
+        subscriber.update()
+    with pytest.raises(ValueError, match="closed"):
+        publisher.push()
+
+
+async def _next(publisher: Any, subscriber: Any) -> int:
+    waiting = asyncio.ensure_future(subscriber.update_async(GUARD_S))
+    await asyncio.sleep(0.05)
+    publisher.push()
+    return (await waiting).version
+
+
+def test_who_does_not_fit_is_refused_before_anything_moves(members) -> None:
+    trainer, *_ = members
+    get(trainer.publish.remote("fits", {"w": (4, 2), "b": (3,)}))
+    with pytest.raises(ValueError) as caught:
+        rcg.weights.subscribe(
+            "fits", {"w": torch.zeros(4, 3), "b": torch.zeros(3), "c": torch.ones(1)}
+        )
+    assert str(caught.value).splitlines() == [
+        "the weights 'fits' do not fit:",
+        "  w: it is int64, here float32",
+        "  w: it is [4, 2], here [4, 3]",
+        "  b: it is int64, here float32",
+        "  c: nobody publishes it",
+    ]
+    with pytest.raises(ValueError, match=r"published by Actor\(Member, .* already"):
+        rcg.weights.publish("fits", {"w": torch.zeros(4, 2)})
+    with pytest.raises(TimeoutError, match=r"'nothing': nobody publishes them; waited 0.3 s"):
+        rcg.weights.subscribe("nothing", {"w": torch.zeros(4)}, timeout=0.3)
+    with pytest.raises(ValueError, match="nobody publishes the weights 'nothing'"):
+        rcg.weights.plan("nothing")
+
+
+def test_a_reader_that_dies_is_not_waited_for(members, fresh) -> None:
+    trainer, reader, *_ = members
+    victim = fresh()
+    get(trainer.publish.remote("reader dies", SHAPES))
+    get([each.subscribe.remote("reader dies", SHAPES) for each in (reader, victim)])
+    get(trainer.push.remote(1))
+    waiting = trainer.wait.remote()
+    get(reader.update.remote())
+    rcg.kill(victim)
+    get(waiting)
+
+
+@pytest.mark.parametrize("after_s", core_has([0.0, 0.002, 0.005, 0.01, 0.03], [0.005]))
+def test_a_publisher_that_dies_is_named_and_the_old_version_stays(members, fresh, after_s) -> None:
+    reader, *_ = members
+    shapes = SHAPES | {"big": (20 * BIG,)}
+    trainer = fresh()
+    name = f"publisher dies {after_s}"
+    get(trainer.publish.remote(name, shapes))
+    get(reader.subscribe.remote(name, shapes))
+    get(trainer.push.remote(1))
+    get(reader.update.remote())
+    get(trainer.push.remote(2))
+    updating = reader.update.remote()
+    time.sleep(after_s)
+    rcg.kill(trainer)
+    try:
+        get(updating)
+        kept = 2
+    except ActorDiedError as error:
+        assert "Actor(Member" in str(error)  # noqa: PT017
+        assert "keeps version 1" in str(error)  # noqa: PT017
+        kept = 1
+    assert get(reader.differs.remote(kept)) == []
+    with pytest.raises(
+        ActorDiedError, match=rf"Actor\(Member.* has died. This process keeps version {kept}"
+    ):
+        get(reader.update.remote())
+    heir = fresh()
+    get(heir.publish.remote(name, shapes))
+    get(heir.push.remote(1))
+    assert get(reader.update.remote())[0] == 1 and get(reader.differs.remote(1)) == []
+
+
+def test_a_copy_stands_in_for_a_publisher_that_dies(members, fresh) -> None:
+    one, reader, *_ = members
+    other = fresh()
+    shapes = {"w": (40, 3)}
+    both = {"w": Slice(0, 0, 40, 40)}
+    for each in (one, other):
+        get(each.publish.remote("copies", shapes, both))
+    get(reader.subscribe.remote("copies", shapes))
+    get([each.push.remote(1) for each in (one, other)])
+    assert get(reader.update.remote())[0] == 1
+    rcg.kill(other)
+    get(one.push.remote(2))
+    assert get(reader.update.remote())[0] == 2 and get(reader.differs.remote(2)) == []
+
+
+def test_the_death_of_the_owner_loses_nothing(members) -> None:
+    trainer, reader, late, _ = members
+    get(trainer.publish.remote("owner dies", SHAPES))
+    get(reader.subscribe.remote("owner dies", SHAPES))
+    get(trainer.push.remote(1))
+    get(reader.update.remote())
+    handle = owner._handle()
+    ray.kill(handle, no_restart=False)
+    get(trainer.push.remote(2))
+    assert get(reader.update.remote())[0] == 2
+    get(trainer.wait.remote())
+    get(late.subscribe.remote("owner dies", SHAPES))
+    ray.kill(handle, no_restart=True)
+    get(trainer.push.remote(3))
+    assert [found for found, *_ in get([each.update.remote() for each in (reader, late)])] == [3, 3]
+    get(trainer.wait.remote())
+
+
+def test_two_hundred_updates_leave_nothing_behind(members) -> None:
+    trainer, reader, *_ = members
+    get(trainer.publish.remote("flat", SHAPES))
+    get(reader.subscribe.remote("flat", SHAPES))
+    costs = []
+    for version in range(1, 201):
+        get(trainer.push.remote(version))
+        waiting = trainer.wait.remote()
+        get(reader.update.remote())
+        get(waiting)
+        if version in (20, 200):
+            costs.append(get([each.cost.remote() for each in (trainer, reader)]))
+    assert costs[0] == costs[1]
+    assert costs[1][0][1] == 0  # nothing is held once a version was waited for
+
+
+def test_the_owner_ends_with_the_last_who_uses_it(ray_session) -> None:
+    ray.kill(owner._handle())  # it may know of those who died in other tests
+    with rcg.weights.publish("ends", {"w": torch.zeros(2)}):
+        assert ray.get_actor("rcg.weights", namespace="rcg")
+    until_s = time.monotonic() + GUARD_S
+    while time.monotonic() < until_s:
+        try:
+            ray.get_actor("rcg.weights", namespace="rcg")
+        except ValueError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the owner goes on")

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of torch's own distributed tensors, which need a process group."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+DTENSORS = """
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, Partial
+from rcg.weights.shards import shards_of
+dist.init_process_group("fake", rank=3, world_size=4, store=FakeStore())
+mesh = init_device_mesh("cpu", (2, 2))
+def of(shape, *placements):
+    return DTensor.from_local(torch.zeros(shape), mesh, placements, run_check=False)
+tensors = {
+    "rows": of((3, 2), Shard(0), Replicate()),
+    "columns": of((3, 2), Replicate(), Shard(1)),
+    "both": of((3, 2), Shard(0), Shard(0)),
+    "all": of((3, 2), Replicate(), Replicate()),
+}
+for name, shard in shards_of(tensors, None)[0].items():
+    print(name, shard.shape, shard.dim, shard.start, shard.stop)
+for bad in (of((3, 2), Shard(0), Shard(1)), of((3, 2), Partial(), Replicate())):
+    try:
+        shards_of({"bad": bad}, None)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_a_dtensor_says_which_part_of_it_is_here() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DTENSORS], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "rows (6, 2) 0 3 6",
+        "columns (3, 4) 1 2 4",
+        "both (12, 2) 0 9 12",
+        "all (3, 2) 0 0 3",
+        "these weights cannot be used:",
+        "  bad: it is split along the dimensions [0, 1]; only one is supported",
+        "these weights cannot be used:",
+        "  bad: a DTensor of partial sums has no value of its own: redistribute it",
+    ]
