@@ -14,7 +14,7 @@ where it runs: then all other nodes are asked, unless an envelope of it has come
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from rcg import cluster
 from rcg.error_text import describe_error
@@ -24,9 +24,7 @@ from rcg.rdt.envelope import Holder
 from rcg.runtime.control.joining import Joined, check_user, join
 from rcg.wire.messages import ListenForNodes, ListensForNodes, Opening
 
-PLACE_TIMEOUT_S: Final = 30.0
-"""How long a node may take to start the task that asks where a process listens."""
-
+_PLACE_TIMEOUT_S: Final = 30.0  # for a node to start the task that asks where a process listens
 _SOON_S: Final = 0.05  # for the keeper, which has other processes to look after
 _END_TIMEOUT_S: Final = 5.0  # for the task that looks whether a process has ended
 _IN_TASK_S: Final = 10.0  # for the process to answer the task, which is on its node
@@ -92,7 +90,7 @@ def note_node(holder: Holder) -> None:
     _note(_nodes, holder.key, holder.node)
 
 
-def place_of(holder: Holder, timeout_s: float = PLACE_TIMEOUT_S) -> str:
+def place_of(holder: Holder, timeout_s: float = _PLACE_TIMEOUT_S) -> str:
     """Return the address of TCP at which a process of another node listens.
 
     Raises:
@@ -132,9 +130,10 @@ def place_soon_of(holder: Holder) -> str:
     if task is None:
         task = _ask(node, [holder])
         _note(_asked, holder.key, task)
-    place = _first_place(
-        holder, [task], Deadline(_SOON_S), is_over=lambda: _asked.pop(holder.key, None)
-    )
+    answers = [_first_answer([task], Deadline(_SOON_S))]
+    if answers[0] is not None:
+        _asked.pop(holder.key, None)
+    place = _place_in(holder, answers)
     if not place:
         raise ended_error(holder)
     return place
@@ -170,43 +169,49 @@ def _ask(node: str, holders: Sequence[Holder]) -> Any:
     return cluster.run_on_node(node, _ask_to_listen, [tuple(each) for each in holders])
 
 
-def _first_place(
-    holder: Holder, tasks: list[Any], deadline: Deadline, is_over: Callable[[], object] = bool
-) -> str:
+def _first_place(holder: Holder, tasks: list[Any], deadline: Deadline) -> str:
     """Return where a process listens, as the first of several tasks says; "" if all find nothing.
-
-    Args:
-        holder: The process.
-        tasks: The tasks.
-        deadline: For all of them.
-        is_over: Called when none of them is needed any more.
 
     Raises:
         TimeoutError, PlacementError, OutOfDescriptors, OutOfThreads: As ``place_of``.
     """
-    left, problem = tasks, None
-    while left:
-        ready, left = cluster.wait(left, timeout_s=deadline.remaining_s())
+    return _place_in(holder, [_first_answer(tasks, deadline)])
+
+
+def _first_answer(tasks: list[Any], deadline: Deadline) -> str | Exception | None:
+    """Return the first place that a task found, or why one found none, or ""; None if it is late.
+
+    Args:
+        tasks: The tasks.
+        deadline: For all of them.
+    """
+    problem: Exception | None = None
+    while tasks:
+        ready, tasks = cluster.wait(tasks, timeout_s=deadline.remaining_s())
         if not ready:
-            raise TimeoutError(f"{holder.label}, on another node, was not reached in time")
+            return None
         (answer, *_) = _answers_of(ready[0])
         if isinstance(answer, str) and answer:
-            is_over()
-            _note(_places, holder.key, answer)
             return answer
         problem = problem or answer or None
-    is_over()
-    if problem is not None:
-        _raise(holder, problem)
-    return ""
+    return problem or ""
 
 
-def _raise(holder: Holder, problem: Exception) -> None:
-    """Raise the error of a process that is there and does not listen."""
-    if isinstance(problem, TimeoutError | OutOfDescriptors | OutOfThreads):
-        raise problem
+def _place_in(holder: Holder, answers: list[str | Exception | None]) -> str:
+    """Return the place that is the only answer, which is taken out, or raise the error that it is.
+
+    No name here stands for what is raised: its traceback would hold this frame, and this frame it.
+    """
+    if isinstance(answers[0], str):
+        if answers[0]:
+            _note(_places, holder.key, answers[0])
+        return answers[0]
+    if answers[0] is None:
+        raise TimeoutError(f"{holder.label}, on another node, was not reached in time")
+    if isinstance(answers[0], TimeoutError | OutOfDescriptors | OutOfThreads):
+        raise cast("Exception", answers.pop())
     raise PlacementError(
-        f"{holder.label} cannot be reached from other nodes: {describe_error(problem)}"
+        f"{holder.label} cannot be reached from other nodes: {describe_error(answers[0])}"
     )
 
 

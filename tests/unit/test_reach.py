@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -116,6 +119,29 @@ def test_the_error_of_a_process_that_does_not_listen(ray: Any, answer: Any, kind
     ray(n1=answer)
     with pytest.raises(kind):
         reach.place_of(FAR, 0.0)
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, OutOfThreads])
+def test_an_error_keeps_nothing_of_those_who_asked(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    nodes = ray(n1="")
+    monkeypatch.setattr(nodes, "get", lambda _: [kind("none")])
+    kept: list[Any] = []
+
+    def ask() -> None:
+        value = Cluster()  # such as a reference of Ray's
+        kept.append(weakref.ref(value))
+        for place in (reach.place_of, reach.place_soon_of):
+            with contextlib.suppress(kind):
+                place(FAR)
+
+    gc.disable()
+    try:
+        ask()
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
