@@ -15,6 +15,7 @@ from benchmarks.parallel import PARALLELS, measure_parallel
 from benchmarks.references import measure_references, measure_references_across
 from benchmarks.transfers import TRANSFERS, measure_transfer
 from benchmarks.unequal import measure_unequal_pair
+from benchmarks.weights import measure_weights
 from rcg.bench.__main__ import main as bench
 from rcg.bench.contestants import RayCall, RayGraph, RcgGraph
 from rcg.bench.record import RCG, RCG_FUTEX, Figure
@@ -92,6 +93,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         needs=("torch",),
         nodes=2,
     ),
+    Experiment("weights", "weights by name", lambda _: measure_weights(), needs=("torch",)),
     Experiment(
         "recorder",
         "cost of recording an event",

@@ -239,11 +239,18 @@ class Envelope:
         packed = tuple(contents.table) if type(contents) is Whole else contents
         return _load, (self.key, tuple(self.holder), self.transport, packed)
 
+    def _way(self) -> str:
+        """Return how the tensors would come here, and why, if the transport leaves that open."""
+        if self.transport != "auto" or not (self.holder.node and cluster.is_connected()):
+            return ""
+        is_here = self.holder.node == cluster.node_id()
+        return ": here by shm, from this node" if is_here else ": here by tcp, from another node"
+
     def __repr__(self) -> str:
         sizes = self.contents.sizes
         return (
             f"Envelope of {plural(len(sizes), 'tensor')} with {bytes_text(sum(sizes))}, held by "
-            f"{short_label(self.holder.label)}, for {self.transport}; "
+            f"{short_label(self.holder.label)}, for {self.transport}{self._way()}; "
             f"{bytes_text(len(take_objects(self, ())[0]))} travel"
         )
 

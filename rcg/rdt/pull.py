@@ -24,7 +24,7 @@ from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder, Parts, Whole
 from rcg.rdt.groups import MemberGroups, fill, places_for, receive_in_runs
 from rcg.rdt.slices import Region, Runs, rows_of, runs_of
-from rcg.rdt.transports import OBJECT_STORE, Transport
+from rcg.rdt.transports import AUTO, SHM, TCP, Transport
 from rcg.threads import run_together
 from rcg.wire.messages import (
     Message,
@@ -201,6 +201,12 @@ class Connections:
             except Exception as error:  # noqa: BLE001 - the result of each object
                 self._lose_member(rest, error)
                 return [*found, *for_each(error, len(rest))]
+            if connection.is_remote and any(each.transport.name == SHM for each in rest):
+                others = iter(self._fetch([each for each in rest if each.transport.name != SHM]))
+                return found + [
+                    _too_far(each.envelope.holder) if each.transport.name == SHM else next(others)
+                    for each in rest
+                ]
             with connection.lock:
                 if not connection.has_ended:
                     self._fetch_by(connection, rest, found)
@@ -243,8 +249,8 @@ class Connections:
                 self.drop(connection)
                 raise
             finally:
-                transport = each.transport.name if each.group else OBJECT_STORE
-                self.note(each.envelope, transport, times, problem)
+                way = TCP if connection.is_remote else SHM
+                self.note(each.envelope, each.transport.name if each.group else way, times, problem)
 
     def pull_slices(self, slices: Slices, key: str) -> int:
         """Pull slices of the tensors of an object into memory of this process.
@@ -370,6 +376,13 @@ class Connections:
             raise Transfer(
                 f"tensors of {holder.label} did not arrive: {why}. Get them again"
             ) from error
+
+
+def _too_far(holder: Holder) -> Exception:
+    return Transfer(
+        f"{holder.label}, which holds the tensors, is on another node, where there is no shared "
+        f'memory for tensor_transport="{SHM}": take "{AUTO}"'
+    )
 
 
 def _is_readable(wanted: Wanted) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor transports by name, and the interface of those that users write.
 
-There are rcg's communicators, the object store, and what users register. A registered transport
-takes its own class with it, in calls, envelopes and handles. So actors that were made before,
-actors that run again and other drivers know it, too.
+There are rcg's communicators, the direct ways without a group, and what users register. A
+registered transport takes its own class with it, in calls, envelopes and handles. So actors that
+were made before, actors that run again and other drivers know it, too.
 
 ``TensorTransportManager`` has the names that Ray gave it: a class that was written for
 ``ray.experimental.register_tensor_transport`` works unchanged. When its methods are called, for an
@@ -176,7 +176,14 @@ class TensorTransportManager(ABC):
 
 
 OBJECT_STORE: Final = "object_store"
-"""Tensors are copied through memory that both processes have; any process of the node can."""
+AUTO: Final = "auto"
+"""Tensors come straight from the process that holds them, by ``SHM`` or ``TCP``; both names."""
+
+SHM: Final = "shm"
+"""On one node: read where they lie, or copied through memory that both processes have."""
+
+TCP: Final = "tcp"
+"""From another node: over a connection. On one node, as ``SHM``."""
 
 _METHODS: Final = (
     "tensor_transport_backend",
@@ -190,7 +197,7 @@ _METHODS: Final = (
     "garbage_collect",
     "abort_transport",
 )
-_RESERVED: Final = frozenset({OBJECT_STORE, "shm", "auto", "nixl", "torch_gloo"})
+_RESERVED: Final = frozenset({"nixl", "torch_gloo"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +218,11 @@ class Transport:
     needs_group: bool
     manager: type | None = None
     data_type: type | None = None
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether tensors come by no group, and by no class of a user's."""
+        return not self.needs_group and self.manager is None
 
     def check_devices(self, devices: Iterable[str], where: str, value: Any) -> None:
         """Check that tensors can travel.
@@ -261,7 +273,9 @@ class Transport:
         return _load, (self.name, self.devices, self.manager, self.data_type)
 
 
-_found: Final = {OBJECT_STORE: Transport(OBJECT_STORE, None, needs_group=False)}
+_found: Final = {
+    name: Transport(name, None, needs_group=False) for name in (OBJECT_STORE, AUTO, SHM, TCP)
+}
 
 
 def find_transport(name: object) -> Transport:

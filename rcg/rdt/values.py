@@ -213,8 +213,10 @@ def _transport_for(envelope: Envelope, asked: str | None) -> Transport:
     made_for = envelope.transport
     transport = find_transport(asked or made_for)
     is_for_objects = isinstance(envelope.contents, Objects)
-    if transport.name in (made_for, OBJECT_STORE) or not (
-        is_for_objects or transport.manager is not None
+    if (
+        transport.name == made_for
+        or transport.is_direct
+        or not (is_for_objects or transport.manager is not None)
     ):
         return transport
     raise ValueError(

@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 SIZE = 300_000  # numbers: 1.2 MB
-TRANSPORTS = ["gloo", "object_store", "files", "sockets"]
+TRANSPORTS = ["gloo", "auto", "files", "sockets"]
 
 rcg.register_tensor_transport("files", ["cpu"], FileTransport, np.ndarray)
 rcg.register_tensor_transport("SOCKETS", ["cpu"], SocketTransport, Array)
@@ -312,7 +312,7 @@ def test_files_are_removed_when_their_objects_are_freed(actors):
     eventually(lambda: set(folder().iterdir()) == before)
 
 
-@pytest.mark.parametrize("name", ["object_store", "files"])
+@pytest.mark.parametrize("name", ["object_store", "tcp", "files"])
 def test_what_is_put_is_got_elsewhere(actors, name):
     a, b = actors(2)
     ref = rcg.put({"x": made(name, 7)}, _tensor_transport=name)

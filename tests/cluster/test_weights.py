@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 import warnings
@@ -19,103 +18,14 @@ from rcg.errors import ActorDiedError, Transfer
 from rcg.weights import Slice, owner
 from tests.circles import core_has
 from tests.cluster.stage import GUARD_S
-from tests.peers import descriptors
+from tests.cluster.trainers import BIG, SHAPES, Member
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-BIG = 500_000  # numbers: 2 MB, which are read where they lie
-
 
 def get(refs: Any) -> Any:
     return rcg.get(refs, timeout=GUARD_S)
-
-
-def value_of(seed: int, version: int, shape: tuple[int, ...]) -> Any:
-    return torch.arange(
-        seed + version * 1000, seed + version * 1000 + int(torch.Size(shape).numel())
-    ).reshape(shape)
-
-
-def part(tensor: Any, piece: Slice | None) -> Any:
-    if piece is None:
-        return tensor
-    return tensor.narrow(piece.dim, piece.start, piece.stop - piece.start)
-
-
-class Member:
-    """A trainer or a generator."""
-
-    def __init__(self) -> None:
-        self.state: dict[str, Any] = {}
-
-    def publish(self, name, shapes, shard=None, **options):
-        self.shapes, self.shard = shapes, shard
-        self.state = {
-            key: part(value_of(at, 0, shape), (shard or {}).get(key)).clone()
-            for at, (key, shape) in enumerate(shapes.items())
-            if shape is not None
-        }
-        self.publisher = rcg.weights.publish(name, self.state, shard, **options)
-
-    def push(self, version):
-        self.write(version)
-        return self.publisher.push(version)
-
-    def write(self, version):
-        for at, (key, shape) in enumerate(self.shapes.items()):
-            if shape is not None:
-                self.state[key].copy_(
-                    part(value_of(at, version, shape), (self.shard or {}).get(key))
-                )
-
-    def wait(self, timeout=GUARD_S):
-        self.publisher.wait(timeout=timeout)
-
-    def subscribe(self, name, shapes, shard=None, timeout=GUARD_S, **options):
-        self.shapes, self.shard = shapes, shard
-        self.state = {
-            key: part(torch.zeros(shape, dtype=torch.int64), (shard or {}).get(key)).clone()
-            for key, shape in shapes.items()
-            if shape is not None
-        }
-        self.subscriber = rcg.weights.subscribe(name, self.state, shard, timeout=timeout, **options)
-
-    def update(self, timeout=GUARD_S):
-        found = self.subscriber.update(timeout)
-        return found.version, found.bytes, dict(found.seconds)
-
-    def differs(self, version):
-        """The tensors that are not those of a version."""
-        return [
-            key
-            for at, (key, shape) in enumerate(self.shapes.items())
-            if shape is not None
-            and not torch.equal(
-                self.state[key], part(value_of(at, version, shape), (self.shard or {}).get(key))
-            )
-        ]
-
-    def update_for_ever(self):
-        while True:
-            self.subscriber.update()
-
-    def lag(self):
-        return self.subscriber.lag
-
-    def leave(self):
-        for each in (getattr(self, "publisher", None), getattr(self, "subscriber", None)):
-            if each is not None:
-                each.close()
-        self.publisher = self.subscriber = None
-
-    def cost(self):
-        from rcg.rdt.process import here
-
-        return descriptors(), here().store.facts().held_bytes
-
-    def pid(self):
-        return os.getpid()
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +54,6 @@ def fresh(ray_session: None) -> Iterator[Callable[[], Any]]:
     yield make
     for each in made:
         rcg.kill(each)
-
-
-SHAPES = {"w": (50, 8), "big": (BIG,), "scalar": (), "none": (0, 3)}
 
 
 def test_readers_get_every_version_whole_wherever_they_are(members) -> None:

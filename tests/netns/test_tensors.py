@@ -19,8 +19,10 @@ from rcg.experimental.collective import create_collective_group, destroy_collect
 from rcg.rdt import reach
 from rcg.rdt.process import holder_of
 from rcg.runtime.control.joining import check_user, join
+from rcg.weights import Slice
 from rcg.wire.messages import UseTensors
 from tests.cluster.stage import GUARD_S, until
+from tests.cluster.trainers import SHAPES, Member
 from tests.netns.machines import Cluster, actor_on
 from tests.netns.world import address_of
 
@@ -267,3 +269,45 @@ def test_no_port_is_free(keeper_on: Callable[..., Any]):
         rcg.get(far.total.remote(ref), timeout=GUARD_S)
     rcg.get(near.release.remote(), timeout=GUARD_S)
     assert rcg.get(far.total.remote(ref), timeout=GUARD_S) == 10
+
+
+def test_a_name_says_how_tensors_come(keepers: list[Any]) -> None:
+    near, far = keepers
+    ways = {near: "here by shm, from this node", far: "here by tcp, from another node"}
+    for keeper, way in ways.items():
+        ref = keeper.make.options(tensor_transport="auto").remote(3, BIG)
+        assert f"for auto: {way}" in str(ref.envelope(GUARD_S))
+        assert float(rcg.get(ref, timeout=GUARD_S).sum()) == 3 * BIG
+    with pytest.raises(Transfer, match="is on another node, where there is no shared memory"):
+        rcg.get(ref, _tensor_transport="shm", timeout=GUARD_S)
+    assert float(rcg.get(ref, _tensor_transport="tcp", timeout=GUARD_S).sum()) == 3 * BIG
+
+
+@pytest.fixture
+def members(cluster: Cluster) -> Iterator[list[Any]]:
+    """A trainer on one machine, and generators on both."""
+    made = [actor_on(number, rcg.remote(num_cpus=0)(Member)) for number in (1, 0, 1)]
+    yield made
+    for each in made:
+        rcg.kill(each)
+
+
+def test_weights_go_between_machines(members: list[Any]) -> None:
+    trainer, *generators = members
+    shapes = SHAPES | {"columns": (300, 700)}
+    rcg.get(trainer.publish.remote("far", shapes), timeout=GUARD_S)
+    shard = {"columns": Slice(1, 100, 450, 700)}
+    rcg.get([each.subscribe.remote("far", shapes, shard) for each in generators], timeout=GUARD_S)
+    for version in (1, 2):
+        rcg.get(trainer.push.remote(version), timeout=GUARD_S)
+        rcg.get([each.update.remote() for each in generators], timeout=GUARD_S)
+        rcg.get(trainer.wait.remote(), timeout=GUARD_S)
+        found = [each.differs.remote(version) for each in generators]
+        assert rcg.get(found, timeout=GUARD_S) == [[], []]
+    rcg.kill(generators[0])
+    rcg.get(trainer.push.remote(3), timeout=GUARD_S)
+    rcg.get(generators[1].update.remote(), timeout=GUARD_S)
+    rcg.get(trainer.wait.remote(), timeout=GUARD_S)  # on another machine one has died
+    rcg.kill(trainer)
+    with pytest.raises(ActorDiedError, match=r"has died\. This process keeps version 3"):
+        rcg.get(generators[1].update.remote(), timeout=GUARD_S)

@@ -747,6 +747,7 @@ EXPERIMENTS = (
     "overlap",
     "unequal-pair",
     "rdt",
+    "weights",
     "recorder",
     "tracing",
     "what_if",
