@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rcg.text import bytes_text, columns, plural
+from rcg.text import bytes_text, columns, plural, short_label
 from rcg.weights.shards import Shard, Shards, item_bytes
 
 _LEAST_PIECE: Final = 1 << 20  # bytes: smaller parts are not split
@@ -218,17 +218,29 @@ class WeightsPlan:
             raise ValueError(f"the rate is more than 0 bytes per second, got {bytes_per_s}")
         return self.busiest_bytes / bytes_per_s
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """What travels in all, and how evenly it is spread, in one line."""
         over = self.busiest_bytes / self.least_bytes - 1 if self.least_bytes else 0.0
-        head = (
+        return (
             f"{plural(len(self.publishers), 'publisher')}, {plural(len(self.readers), 'reader')}: "
             f"{bytes_text(self.total_bytes)} travel, at most {bytes_text(self.busiest_bytes)} by "
             f"one process ({over:.0%} over the least possible)"
         )
+
+    def __str__(self) -> str:
         names, rows = self.matrix()
-        return "\n".join([head, *columns([["", *names], *rows])])
+        return "\n".join([self.summary, *columns([["", *names], *rows])])
 
     __repr__ = __str__
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from rcg.views.html.elements import Cell, card, table, themed  # for notebooks only
+
+        names, rows = self.matrix()
+        cells = [[Cell(row[0]), *(Cell(each, "rcg-number") for each in row[1:])] for row in rows]
+        html = card("Who gets how much from whom", self.summary, table(["", *names], cells))
+        return {"text/plain": str(self), "text/html": themed(html, dark=None)}
 
     def matrix(self) -> tuple[list[str], list[list[str]]]:
         """Return the bytes that go from each publisher to each reader, as text.
@@ -239,14 +251,18 @@ class WeightsPlan:
         """
         shown = range(min(len(self.readers), _MOST_SHOWN))
         left = len(self.readers) - len(shown)
-        heads = [self.readers[at] for at in shown] + ([f"{left} more"] if left else []) + ["all"]
+        heads = [short_label(self.readers[at]) for at in shown]
+        heads += [f"{left} more", "all"] if left else ["all"]
 
         def row(label: str, sizes: NDArray[np.int64]) -> list[str]:
             rest = [bytes_text(int(sizes[len(shown) :].sum()))] if left else []
             cells = [bytes_text(int(sizes[at])) if sizes[at] else "-" for at in shown]
             return [label, *cells, *rest, bytes_text(int(sizes.sum()))]
 
-        rows = [row(each, self.bytes[at]) for at, each in enumerate(self.publishers[:_MOST_SHOWN])]
+        rows = [
+            row(short_label(each), self.bytes[at])
+            for at, each in enumerate(self.publishers[:_MOST_SHOWN])
+        ]
         others = len(self.publishers) - len(rows)
         if others:
             rows.append(row(f"{others} more", self.bytes[_MOST_SHOWN:].sum(axis=0)))
