@@ -28,7 +28,7 @@ from rcg.rdt.process import here
 from rcg.rdt.pull import Got, Slices, Withdrawn
 from rcg.rdt.slices import Region, regions_of
 from rcg.serialization.payloads import bytes_of
-from rcg.text import bytes_text, plural
+from rcg.text import bytes_text, plural, time_text
 from rcg.threads import run_together, to_thread
 from rcg.weights.owner import Part, Version, Waiting, ask, leave, new_id, until_known
 from rcg.weights.planning import Copy, Member, WeightsPlan
@@ -61,9 +61,9 @@ class Update:
     seconds: Mapping[str, float]
 
     def __str__(self) -> str:
-        total_s = sum(self.seconds.values())
-        phases = ", ".join(f"{name} {self.seconds[name]:.3f}" for name in PHASES)
-        return f"version {self.version}: {bytes_text(self.bytes)} in {total_s:.3f} s ({phases})"
+        phases = [f"{name} {time_text(self.seconds[name] * 1e9)}" for name in PHASES]
+        total = time_text(sum(self.seconds.values()) * 1e9)
+        return f"version {self.version}: {bytes_text(self.bytes)} in {total} ({', '.join(phases)})"
 
 
 @dataclass(slots=True)
