@@ -150,7 +150,8 @@ def report() -> Reports:
     """Return the report of every live compiled DAG of this process; see ``CompiledDAG.report``.
 
     Its ``tensors`` are the references to tensors that this process looks after: who holds them, how
-    large they are, and who waits for them.
+    large they are, and who waits for them. Its ``weights``, in a process that has used
+    ``rcg.weights``, are the publishers and readers of the cluster.
 
     The result is a sequence of reports and prints as text.
     """
@@ -158,6 +159,8 @@ def report() -> Reports:
     found: Reports = execute.report_all()
     if "rcg.rdt.process" in sys.modules:
         found.tensors = importlib.import_module("rcg.rdt.observe").report_tensors()
+    if "rcg.weights" in sys.modules:
+        found.weights = importlib.import_module("rcg.weights").report_if_used()
     return found
 
 

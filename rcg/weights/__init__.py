@@ -23,9 +23,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rcg import cluster
-from rcg.weights.owner import ask
+from rcg.weights.owner import ask, describe_soon
 from rcg.weights.planning import Member, WeightsPlan
 from rcg.weights.publisher import Publisher, WeightsVersion
+from rcg.weights.report import WeightsReport, report_of
 from rcg.weights.shards import Slice
 from rcg.weights.subscriber import Subscriber, Update
 
@@ -35,9 +36,11 @@ __all__ = [
     "Subscriber",
     "Update",
     "WeightsPlan",
+    "WeightsReport",
     "WeightsVersion",
     "plan",
     "publish",
+    "report",
     "subscribe",
 ]
 
@@ -120,6 +123,21 @@ def plan(name: str) -> WeightsPlan:
         [Member(each.label, each.shards) for each in publishers],
         [Member(each.label, each.shards) for each in readers],
     )
+
+
+def report() -> WeightsReport:
+    """Return who publishes and who reads weights in this cluster, and who waits for whom.
+
+    ``rcg.report()`` has it, too, in a process that has used this module.
+    """
+    _check("weights")
+    return report_of(ask("describe"))
+
+
+def report_if_used() -> WeightsReport | None:
+    """Return the report; None if this process knows of no weights, or nobody says in time."""
+    found = describe_soon()
+    return report_of(found) if found else None
 
 
 def _check(name: object) -> None:

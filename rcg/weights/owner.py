@@ -29,6 +29,8 @@ _NAMESPACE: Final = "rcg"
 _MOST_VERSIONS: Final = 1000  # of which the order is known
 _START_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.1
+_REPORT_TIMEOUT_S: Final = 2.0
+_AGAIN_S: Final = 0.5  # between two questions of one who waits
 _MOST_CALLS: Final = 10_000  # that wait at the same time
 
 Address = tuple[str, ...]
@@ -72,6 +74,7 @@ class Part(NamedTuple):
         address: How it is reached.
         shards: What it has or wants.
         is_alone: Of a publisher: whether it has said that it has everything.
+        is_publisher: Whether it publishes.
     """
 
     id: str
@@ -79,6 +82,7 @@ class Part(NamedTuple):
     address: Address
     shards: Shards
     is_alone: bool = False
+    is_publisher: bool = False
 
 
 class Taken(NamedTuple):
@@ -96,10 +100,23 @@ class Taken(NamedTuple):
 
 
 @dataclass(slots=True)
+class _Wait:
+    """The newest wait of a process, in seconds of the monotonic clock."""
+
+    since_s: float = 0.0
+    until_s: float = 0.0
+
+    def goes_on(self, now_s: float) -> bool:
+        """Whether it waits: one that does asks again soon."""
+        return now_s < self.until_s + _AGAIN_S
+
+
+@dataclass(slots=True)
 class _Publisher:
     part: Part
     version: int | None = None
     key: str = ""  # "" if the newest version may not be read
+    wait: _Wait = field(default_factory=_Wait)
 
 
 @dataclass(slots=True)
@@ -107,6 +124,8 @@ class _Subscriber:
     part: Part
     joined: int  # how many versions there had been
     taken: int = 0  # the newest that it has, counted alike
+    version: int | None = None
+    wait: _Wait = field(default_factory=_Wait)
 
 
 @dataclass(slots=True)
@@ -128,6 +147,18 @@ class _Weights:
         """Wake up all who wait."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+    async def change_seen_by(self, who: _Publisher | _Subscriber, timeout_s: float) -> None:
+        """Wait for a change, which a report says of who waits.
+
+        One who waits for long asks again and again: it counts as one wait.
+        """
+        now_s = time.monotonic()
+        if not who.wait.goes_on(now_s):
+            who.wait.since_s = now_s
+        who.wait.until_s = now_s + timeout_s
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.changed.wait(), timeout_s)
 
     def change_publishers(self) -> None:
         self.generation += 1
@@ -154,6 +185,14 @@ class _Weights:
     def place_of(self, keys: frozenset[str]) -> int:
         """Return the how manieth version one was; 0 if that is not known."""
         return next((count for count, each in reversed(self.versions) if each == keys), 0)
+
+    def behind(self) -> list[_Subscriber]:
+        """Return the readers that were there for the newest version, and do not have it."""
+        return [
+            each
+            for each in self.subscribers.values()
+            if each.joined < self.count and each.taken < self.count
+        ]
 
     def why_none(self) -> str:
         """Return what is missing for a version that can be read."""
@@ -251,6 +290,7 @@ class Owner:
                 return None
             number = weights.number
             if number is not None and frozenset(weights.keys().values()) != keys:
+                weights.subscribers[subscriber].wait.until_s = 0.0
                 return Version(number, weights.keys(), weights.generation)
             is_whole = weights.publishers and not weights.missing
             has_died = bool(weights.died) and not is_whole
@@ -259,16 +299,15 @@ class Owner:
                 addresses = {key: each.part.address for key, each in weights.publishers.items()}
                 why = weights.why_none() if number is None else f"version {number} is the newest"
                 return Waiting(why, addresses, has_died)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(weights.changed.wait(), left_s)
+            await weights.change_seen_by(weights.subscribers[subscriber], left_s)
 
-    async def took(self, name: str, subscriber: str, keys: frozenset[str]) -> bool:
+    async def took(self, name: str, subscriber: str, version: int, keys: frozenset[str]) -> bool:
         """Note that a reader has a version; returns whether it is known."""
         weights = self._all.get(name)
         found = weights.subscribers.get(subscriber) if weights is not None else None
         if weights is None or found is None:
             return False
-        found.taken = max(found.taken, weights.place_of(keys))
+        found.version, found.taken = version, max(found.taken, weights.place_of(keys))
         weights.change()
         return True
 
@@ -290,22 +329,20 @@ class Owner:
             if weights is None or found is None:
                 return None
             if found.version != version or not found.key:
+                found.wait.until_s = 0.0
                 return []
             if weights.number is None:
                 left = [
                     each.part for each in weights.publishers.values() if each.version != version
                 ]
             else:
-                left = [
-                    each.part
-                    for each in weights.subscribers.values()
-                    if each.joined < weights.count and each.taken < weights.count
-                ]
+                left = [each.part for each in weights.behind()]
             left_s = until_s - time.monotonic()
+            if not left:
+                found.wait.until_s = 0.0
             if not left or left_s <= 0:
                 return [each._replace(shards={}) for each in left]
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(weights.changed.wait(), left_s)
+            await weights.change_seen_by(found, left_s)
 
     async def lag(self, name: str, keys: frozenset[str]) -> int:
         """Return how many versions are newer than one."""
@@ -313,6 +350,21 @@ class Owner:
         if weights is None:
             return 0
         return weights.count - weights.place_of(keys)
+
+    async def describe(self) -> list[tuple[Any, ...]]:
+        """Return who publishes and who reads: the fields of ``rcg.weights.report.Party``."""
+        found: list[tuple[Any, ...]] = []
+        for name, weights in sorted(self._all.items()):
+            behind = waited_for([each.part for each in weights.behind()])
+            for publisher in weights.publishers.values():
+                waits_for = _waits(publisher.wait, behind or weights.why_none())
+                found.append((name, *_about(publisher.part), publisher.version, 0, *waits_for))
+            newer = "a newer version" if weights.number is not None else weights.why_none()
+            for reader in weights.subscribers.values():
+                lag = weights.count - reader.taken
+                waits_for = _waits(reader.wait, newer)
+                found.append((name, *_about(reader.part), reader.version, lag, *waits_for))
+        return found
 
     async def parts(self, name: str) -> tuple[int, list[Part], list[Part]]:
         """Return who publishes and who reads, and the generation of the publishers."""
@@ -335,6 +387,16 @@ class Owner:
             if not weights.publishers and not weights.subscribers:
                 del self._all[name]
         return not self._all
+
+
+def _about(part: Part) -> tuple[str, bool, int]:
+    size = sum(each.nbytes for each in part.shards.values())
+    return part.label, part.is_publisher, size
+
+
+def _waits(wait: _Wait, waits_for: str) -> tuple[str, float]:
+    now_s = time.monotonic()
+    return (waits_for, now_s - wait.since_s) if wait.goes_on(now_s) else ("", 0.0)
 
 
 _lock: Final = threading.Lock()
@@ -388,6 +450,17 @@ def forget_owner() -> None:
     """Forget how the owner is reached: this process leaves its cluster."""
     with _lock:
         _handles.clear()
+
+
+def describe_soon() -> Any:
+    """Return what ``Owner.describe`` does; None if there is no owner, or it is late."""
+    if not cluster.is_connected():
+        return None
+    try:
+        handle = _handles[0] if _handles else cluster.get_actor(_NAME, _NAMESPACE)
+        return cluster.get(handle.describe.remote(), timeout_s=_REPORT_TIMEOUT_S)
+    except Exception:  # noqa: BLE001 - a report says what it can
+        return None
 
 
 def leave(name: str, which: str) -> None:

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rcg.display import Displayed, Mimebundle, Views
 from rcg.text import bytes_text, columns, plural, short_label
 from rcg.weights.shards import Shard, Shards, item_bytes
 
@@ -89,7 +90,7 @@ class _Alike:
     chosen: dict[str, list[tuple[int, int, int, int]]] = field(default_factory=dict)
 
 
-class WeightsPlan:
+class WeightsPlan(Displayed):
     """Who gets what from whom.
 
     Args:
@@ -234,7 +235,7 @@ class WeightsPlan:
 
     __repr__ = __str__
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+    def _mimebundle(self, _: Views) -> Mimebundle:
         from rcg.views.html.elements import Cell, card, table, themed  # for notebooks only
 
         names, rows = self.matrix()

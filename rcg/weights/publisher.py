@@ -95,7 +95,8 @@ class Publisher:
         }
         self._here = here()
         self._id = new_id()
-        self._part = part_of(self._here, self._id, shards, shard is None and not is_split)
+        self._part = part_of(self._here, self._id, shards)
+        self._part = self._part._replace(is_publisher=True, is_alone=shard is None and not is_split)
         self._newest: WeightsVersion | None = None
         self._entry: Entry | None = None
         self._keys: list[str] = []  # of the newest version in the store

@@ -198,7 +198,7 @@ class Subscriber:
             phases.end("apply")
             self._keys = frozenset(version.keys.values())
             self.version = version.number
-            until_known(lambda: ask("took", self.name, self._id, self._keys), self._register)
+            self._tell_taken(version.number)
             return Update(version.number, self.bytes, phases.seconds)
 
     async def update_async(self, timeout: float | None = None) -> Update:
@@ -225,8 +225,13 @@ class Subscriber:
         )
 
     def _register(self) -> None:
-        keys = self._keys if self._keys else None
-        ask("subscribe", self.name, self._part, keys)
+        ask("subscribe", self.name, self._part, self._keys or None)
+
+    def _tell_taken(self, version: int) -> None:
+        def call() -> Any:
+            return ask("took", self.name, self._id, version, self._keys)
+
+        until_known(call, self._register)
 
     def _wait_for_publishers(self, deadline: Deadline) -> None:
         """Wait until somebody publishes these weights, and check that they fit."""

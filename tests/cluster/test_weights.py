@@ -19,6 +19,7 @@ from rcg.weights import Slice, owner
 from tests.circles import core_has
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import BIG, SHAPES, Member
+from tests.peers import until
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -255,6 +256,36 @@ def test_a_reader_that_dies_is_not_waited_for(members, fresh) -> None:
     get(reader.update.remote())
     rcg.kill(victim)
     get(waiting)
+
+
+def test_a_report_says_who_waits_for_whom(members) -> None:
+    trainer, reader, *_ = members
+    get(trainer.publish.remote("reported", SHAPES))
+    get(reader.subscribe.remote("reported", SHAPES))
+
+    def parties() -> dict[str, Any]:
+        found = [each for each in rcg.report().weights.parties if each.weights == "reported"]
+        return {each.label: (each.version, each.lag, each.waits_for) for each in found}
+
+    this, other = repr(trainer), repr(reader)
+    updating = reader.update.remote()
+    until(lambda: parties()[other] == (None, 0, "no version has been pushed yet"))
+    get(trainer.push.remote(1))
+    get(updating)
+    get(trainer.push.remote(2))
+    waiting = trainer.wait.remote()
+    until(lambda: parties() == {this: (2, 0, other), other: (1, 1, "")})
+    html = rcg.report()._repr_mimebundle_()["text/html"]
+    assert "reported" in html and "1, 1 behind" in html
+    get(reader.update.remote())
+    get(waiting)
+    until(lambda: parties() == {this: (2, 0, ""), other: (2, 0, "")})
+    # One who has given up does not wait.
+    with pytest.raises(TimeoutError):
+        get(reader.update.remote(0.1))
+    until(lambda: parties()[other] == (2, 0, ""))
+    text = str(rcg.weights.report())
+    assert text.splitlines()[1].split() == ["weights", "process", "is", "a", "size", "version"]
 
 
 @pytest.mark.parametrize("after_s", core_has([0.0, 0.002, 0.005, 0.01, 0.03], [0.005]))

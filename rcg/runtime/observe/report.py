@@ -247,18 +247,25 @@ class Reports(tuple[Report, ...], Displayed):
     Attributes:
         tensors: The report of the references to tensors that this process looks after; None if it
             has none to do with.
+        weights: The report of publishers and readers of weights; None if this process has none to
+            do with.
     """
 
     tensors: Any = None
+    weights: Any = None
 
     def __str__(self) -> str:
-        found = [*map(str, self), *([] if self.tensors is None else [str(self.tensors)])]
-        return "\n\n".join(found) or "no compiled graph is alive in this process"
+        found = [*self, *(each for each in (self.tensors, self.weights) if each is not None)]
+        return "\n\n".join(map(str, found)) or "no compiled graph is alive in this process"
 
     __repr__ = __str__
 
     def _mimebundle(self, views: Views) -> Mimebundle:
-        return views.reports(self, str(self), self.tensors)
+        found = views.reports(self, str(self), self.tensors)
+        if self.weights is not None:
+            others = found["text/html"] if self or self.tensors is not None else ""
+            found["text/html"] = others + self.weights.html()
+        return found
 
 
 def activities(

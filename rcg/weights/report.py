@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who publishes and who reads weights: which version each has, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rcg.display import Displayed, Mimebundle, Views
+from rcg.text import bytes_text, plural, short_label, table, time_text, visible
+
+HEAD = ("weights", "process", "is a", "size", "version", "waits for")
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A publisher or a reader of weights.
+
+    Attributes:
+        weights: The name.
+        label: The process.
+        is_publisher: Whether it publishes.
+        bytes: What it has of them.
+        version: The version that it has; None before the first.
+        lag: Of a reader: how many versions are newer.
+        waits_for: What it waits for, "" for nothing.
+        for_s: How long it has waited, in seconds.
+    """
+
+    weights: str
+    label: str
+    is_publisher: bool
+    bytes: int
+    version: int | None
+    lag: int
+    waits_for: str
+    for_s: float
+
+
+@dataclass(frozen=True)
+class WeightsReport(Displayed):
+    """All publishers and readers of weights in the cluster; prints as text.
+
+    Attributes:
+        parties: The publishers and readers, by name.
+    """
+
+    parties: tuple[Party, ...]
+
+    @property
+    def about(self) -> str:
+        """One sentence about it."""
+        count = sum(each.is_publisher for each in self.parties)
+        readers = len(self.parties) - count
+        return f"{plural(count, 'publisher')}, {plural(readers, 'reader')}"
+
+    @property
+    def rows(self) -> Sequence[Sequence[str]]:
+        """What each does, as text; ``HEAD`` has the names of the columns."""
+        return [
+            (
+                each.weights,
+                short_label(each.label),
+                "publisher" if each.is_publisher else "reader",
+                bytes_text(each.bytes),
+                ("none" if each.version is None else str(each.version))
+                + (f", {each.lag} behind" if each.lag else ""),
+                each.waits_for and f"{each.waits_for}, for {time_text(each.for_s * 1e9)}",
+            )
+            for each in self.parties
+        ]
+
+    def __str__(self) -> str:
+        lines = table(HEAD, self.rows) if self.parties else []
+        return "\n".join(map(visible, [f"Weights: {self.about}", *lines]))
+
+    __repr__ = __str__
+
+    def html(self) -> str:
+        """Return it as a table."""
+        from rcg.views.html.elements import Cell, card, themed
+        from rcg.views.html.elements import table as html_table
+
+        cells = [[Cell(text) for text in row] for row in self.rows]
+        return themed(card("Weights", self.about, html_table(HEAD, cells)), dark=None)
+
+    def _mimebundle(self, views: Views) -> Mimebundle:
+        return {"text/plain": str(self), "text/html": self.html()}
+
+
+def report_of(found: Sequence[Sequence[Any]]) -> WeightsReport:
+    """Return the report of what the owner says; see ``Owner.describe``."""
+    return WeightsReport(tuple(Party(*each) for each in found))
