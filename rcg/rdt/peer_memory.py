@@ -11,14 +11,21 @@ import ctypes
 import errno
 import functools
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcg.error_text import without_frames
+from rcg.threads import run_together
+
 Addresses = NDArray[np.int64]
 
 _MOST_PARTS: Final = 1024  # of one call: IOV_MAX
+_PIECE_BYTES: Final = 16 << 20  # of what a thread copies at once
+_LARGE_BYTES: Final = 32 << 20  # that several threads copy
+_MOST_THREADS: Final = 4  # fill the memory's bandwidth
 
 
 def may_read(pid: int) -> bool:
@@ -48,6 +55,51 @@ def read(pid: int, there: Addresses, here: Addresses, sizes: Addresses) -> None:
     Raises:
         OSError: It may not be read, or something is not there any more; some has been copied.
     """
+    _share(functools.partial(_read, pid), there, here, sizes)
+
+
+def copy(there: Addresses, here: Addresses, sizes: Addresses) -> None:
+    """Copy memory of this process; the arguments are those of ``read``."""
+    _share(_copy, there, here, sizes)
+
+
+def _share(
+    call: Callable[[Addresses, Addresses, Addresses], None],
+    there: Addresses,
+    here: Addresses,
+    sizes: Addresses,
+) -> None:
+    """Have several threads copy what is large."""
+    total = int(sizes.sum())
+    threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+    if total < _LARGE_BYTES or threads == 1:
+        call(there, here, sizes)
+        return
+    counts = -(-sizes // _PIECE_BYTES)
+    runs = np.repeat(np.arange(len(sizes)), counts)
+    starts = (np.arange(len(runs)) - (np.cumsum(counts) - counts)[runs]) * _PIECE_BYTES
+    pieces = np.minimum(sizes[runs] - starts, _PIECE_BYTES)
+    shares = np.cumsum(pieces) * threads // (total + 1)  # which thread copies a piece
+    problems: list[Exception] = []
+
+    def copy_share(number: int) -> None:
+        ours = shares == number
+        try:
+            call((there[runs] + starts)[ours], (here[runs] + starts)[ours], pieces[ours])
+        except Exception as error:  # noqa: BLE001 - raised below
+            problems.append(without_frames(error))
+
+    run_together([functools.partial(copy_share, each) for each in range(threads)], "rcg-copy")
+    if problems:
+        raise problems.pop()
+
+
+def _copy(there: Addresses, here: Addresses, sizes: Addresses) -> None:
+    for source, target, size in zip(there.tolist(), here.tolist(), sizes.tolist(), strict=True):
+        ctypes.memmove(target, source, size)
+
+
+def _read(pid: int, there: Addresses, here: Addresses, sizes: Addresses) -> None:
     theirs, ours = (  # ``struct iovec``, one in each row
         np.stack([each, sizes], axis=1)[sizes > 0] for each in (there, here)
     )

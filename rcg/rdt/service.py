@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -83,6 +85,7 @@ _Pulling = PullTensors | PullSlices | SendTensors | CheckTensors
 
 _SMALL_BYTES: Final = 24 << 10
 _MOST_READ: Final = 1024  # tensors of an object whose places fit into one message
+_LOOK_S: Final = 0.01  # between two checks of thousands of tensors that are sent
 _MOST_TEXT: Final = 8000  # characters of a user's error
 
 
@@ -305,19 +308,19 @@ class Service:
         entry = self._find(connection, message)
         if entry is None:
             return
-        sizes = [each.numel() for each in entry.payloads]
-        table = self._slices.get(connection, {}).get(message.slices, b"")
-        regions = regions_from(table, sizes)
         self._store.note_pulled(entry)
         if message.reads and all(each.is_cpu for each in entry.payloads):
             self._let_read(connection, puller, message, entry)
             return
+        sizes = [each.numel() for each in entry.payloads]
+        table = self._slices.get(connection, {}).get(message.slices, b"")
+        regions = regions_from(table, sizes)
         entry.pullers.append(puller)
         try:
             payloads = [each.of(entry.payloads[each.tensor]) for each in regions]
             check = self._checking_version(entry)
             if isinstance(connection, PacketStream):
-                self._send_after(connection, message, payloads, check)
+                self._send_after(connection, message, payloads, check, looks_s=_LOOK_S)
             else:
                 self._send_with(connection, message, payloads, check)
         finally:
@@ -363,6 +366,7 @@ class Service:
         message: PullTensors | PullSlices,
         payloads: Sequence[Any],
         check: Callable[[], None],
+        looks_s: float = 0.0,
     ) -> None:
         """Send tensors to another node, from where they lie.
 
@@ -378,8 +382,17 @@ class Service:
                 content = memoryview(bytes(size))
             connection.send_raw(content)
 
+        looked_s = -math.inf
+
+        def look() -> None:
+            nonlocal looked_s
+            now_s = time.monotonic()
+            if now_s >= looked_s + looks_s:
+                looked_s = now_s
+                check()
+
         sockets.send(connection, TensorsFollow(number=message.number))
-        send_in_runs(payloads, check, send)
+        send_in_runs(payloads, look, send)
         if problems:
             _refuse(connection, message, problems[0])
         else:

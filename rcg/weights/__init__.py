@@ -116,7 +116,7 @@ def plan(name: str) -> WeightsPlan:
         ValueError: Nobody publishes them, or nobody reads them.
     """
     _check(name)
-    _, publishers, readers = ask("parts", name)
+    publishers, readers = ask("parts", name)
     if not publishers or not readers:
         raise ValueError(f"nobody {'reads' if publishers else 'publishes'} the weights {name!r}")
     return WeightsPlan(

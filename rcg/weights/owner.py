@@ -9,10 +9,13 @@ noticed by those who need it, and reported here.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import itertools
 import secrets
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,8 +23,9 @@ from typing import Any, Final, NamedTuple
 
 from rcg import cluster
 from rcg.error_text import describe_error, without_frames
-from rcg.errors import RcgError
+from rcg.errors import OutOfThreads, RcgError
 from rcg.text import plural
+from rcg.threads import start_thread
 from rcg.weights.shards import Shards, disagreements, holes
 
 _NAME: Final = "rcg.weights"
@@ -43,12 +47,15 @@ class Version(NamedTuple):
     Attributes:
         number: Its number.
         keys: What each publisher calls it, by the publishers' ids.
-        generation: Of the publishers: a plan for another one is of no use.
     """
 
     number: int
     keys: dict[str, str]
-    generation: int
+
+    @property
+    def token(self) -> frozenset[str]:
+        """What tells it from all others, also from one of the same number."""
+        return frozenset(self.keys.values())
 
 
 class Waiting(NamedTuple):
@@ -58,11 +65,13 @@ class Waiting(NamedTuple):
         why: What is missing.
         publishers: Those who could bring one, by their ids.
         has_died: Whether one has died, and the others have not all tensors.
+        is_newest: Whether there is a version to read, but none newer than the one that is known.
     """
 
     why: str
     publishers: dict[str, Address]
     has_died: bool
+    is_newest: bool
 
 
 class Part(NamedTuple):
@@ -123,7 +132,7 @@ class _Publisher:
 class _Subscriber:
     part: Part
     joined: int  # how many versions there had been
-    taken: int = 0  # the newest that it has, counted alike
+    token: frozenset[str] = frozenset()  # of the version that it has
     version: int | None = None
     wait: _Wait = field(default_factory=_Wait)
 
@@ -135,11 +144,8 @@ class _Weights:
     publishers: dict[str, _Publisher] = field(default_factory=dict)
     subscribers: dict[str, _Subscriber] = field(default_factory=dict)
     count: int = 0  # of versions so far
-    versions: deque[tuple[int, frozenset[str]]] = field(
-        default_factory=lambda: deque(maxlen=_MOST_VERSIONS)
-    )
+    versions: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=_MOST_VERSIONS))
     died: list[str] = field(default_factory=list)
-    generation: int = 0
     missing: list[str] = field(default_factory=list)  # tensors of which nobody has some part
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -161,7 +167,6 @@ class _Weights:
             await asyncio.wait_for(self.changed.wait(), timeout_s)
 
     def change_publishers(self) -> None:
-        self.generation += 1
         self.missing = holes([each.part.shards for each in self.publishers.values()])
         self.note_version()
         self.change()
@@ -172,26 +177,33 @@ class _Weights:
         numbers = {each.version if each.key else None for each in self.publishers.values()}
         return numbers.pop() if len(numbers) == 1 and not self.missing else None
 
-    def keys(self) -> dict[str, str]:
-        return {name: each.key for name, each in self.publishers.items()}
+    @property
+    def version(self) -> Version | None:
+        """The version that can be read, if there is one."""
+        number = self.number
+        if number is None:
+            return None
+        return Version(number, {name: each.key for name, each in self.publishers.items()})
 
     def note_version(self) -> None:
         """Count the version that can be read, if it is a new one."""
-        keys = frozenset(each.key for each in self.publishers.values())
-        if self.number is not None and (not self.versions or self.versions[-1][1] != keys):
+        version = self.version
+        if version is not None and (not self.versions or self.versions[-1] != version.token):
             self.count += 1
-            self.versions.append((self.count, keys))
+            self.versions.append(version.token)
 
-    def place_of(self, keys: frozenset[str]) -> int:
-        """Return the how manieth version one was; 0 if that is not known."""
-        return next((count for count, each in reversed(self.versions) if each == keys), 0)
+    def lag_of(self, token: frozenset[str]) -> int:
+        """Return how many versions are newer than one; all, as far as they are known, than none."""
+        newer = itertools.takewhile(lambda each: each != token, reversed(self.versions))
+        return sum(1 for _ in newer)
 
     def behind(self) -> list[_Subscriber]:
         """Return the readers that were there for the newest version, and do not have it."""
+        newest = self.versions[-1] if self.versions else frozenset()
         return [
             each
             for each in self.subscribers.values()
-            if each.joined < self.count and each.taken < self.count
+            if each.joined < self.count and each.token != newest
         ]
 
     def why_none(self) -> str:
@@ -243,18 +255,20 @@ class Owner:
         weights.change_publishers()
         return ""
 
-    async def subscribe(self, name: str, part: Part, keys: frozenset[str] | None) -> None:
+    async def subscribe(
+        self, name: str, part: Part, version: int | None, token: frozenset[str]
+    ) -> None:
         """Take in a reader.
 
         Args:
             name: The name.
             part: The reader.
-            keys: Of the version that it has; None if it is new.
+            version: The version that it has; None if it is new.
+            token: Of this version.
         """
         weights = self._all.setdefault(name, _Weights())
-        joined = weights.count if keys is None else 0
-        taken = 0 if keys is None else weights.place_of(keys)
-        weights.subscribers[part.id] = _Subscriber(part, joined, taken)
+        joined = 0 if token else weights.count
+        weights.subscribers[part.id] = _Subscriber(part, joined, token, version)
         weights.change()
 
     async def push(self, name: str, publisher: str, version: int, key: str) -> bool:
@@ -273,14 +287,14 @@ class Owner:
         return True
 
     async def next(
-        self, name: str, subscriber: str, keys: frozenset[str], timeout_s: float
+        self, name: str, subscriber: str, token: frozenset[str], timeout_s: float
     ) -> Version | Waiting | None:
         """Return the newest version that can be read; None if the reader is unknown.
 
         Args:
             name: The name.
             subscriber: The reader.
-            keys: Of the version that it has.
+            token: Of a version that it does not want.
             timeout_s: How long to wait for another one.
         """
         until_s = time.monotonic() + timeout_s
@@ -288,26 +302,28 @@ class Owner:
             weights = self._all.get(name)
             if weights is None or subscriber not in weights.subscribers:
                 return None
-            number = weights.number
-            if number is not None and frozenset(weights.keys().values()) != keys:
+            version = weights.version
+            if version is not None and version.token != token:
                 weights.subscribers[subscriber].wait.until_s = 0.0
-                return Version(number, weights.keys(), weights.generation)
+                return version
             is_whole = weights.publishers and not weights.missing
             has_died = bool(weights.died) and not is_whole
             left_s = until_s - time.monotonic()
             if has_died or left_s <= 0:
                 addresses = {key: each.part.address for key, each in weights.publishers.items()}
-                why = weights.why_none() if number is None else f"version {number} is the newest"
-                return Waiting(why, addresses, has_died)
+                if version is None:
+                    return Waiting(weights.why_none(), addresses, has_died, is_newest=False)
+                why = f"version {version.number} is the newest"
+                return Waiting(why, addresses, has_died, is_newest=True)
             await weights.change_seen_by(weights.subscribers[subscriber], left_s)
 
-    async def took(self, name: str, subscriber: str, version: int, keys: frozenset[str]) -> bool:
+    async def took(self, name: str, subscriber: str, version: int, token: frozenset[str]) -> bool:
         """Note that a reader has a version; returns whether it is known."""
         weights = self._all.get(name)
         found = weights.subscribers.get(subscriber) if weights is not None else None
         if weights is None or found is None:
             return False
-        found.version, found.taken = version, max(found.taken, weights.place_of(keys))
+        found.version, found.token = version, token
         weights.change()
         return True
 
@@ -344,12 +360,10 @@ class Owner:
                 return [each._replace(shards={}) for each in left]
             await weights.change_seen_by(found, left_s)
 
-    async def lag(self, name: str, keys: frozenset[str]) -> int:
+    async def lag(self, name: str, token: frozenset[str]) -> int:
         """Return how many versions are newer than one."""
         weights = self._all.get(name)
-        if weights is None:
-            return 0
-        return weights.count - weights.place_of(keys)
+        return 0 if weights is None else weights.lag_of(token)
 
     async def describe(self) -> list[tuple[Any, ...]]:
         """Return who publishes and who reads: the fields of ``rcg.weights.report.Party``."""
@@ -361,17 +375,17 @@ class Owner:
                 found.append((name, *_about(publisher.part), publisher.version, 0, *waits_for))
             newer = "a newer version" if weights.number is not None else weights.why_none()
             for reader in weights.subscribers.values():
-                lag = weights.count - reader.taken
+                lag = weights.lag_of(reader.token)
                 waits_for = _waits(reader.wait, newer)
                 found.append((name, *_about(reader.part), reader.version, lag, *waits_for))
         return found
 
-    async def parts(self, name: str) -> tuple[int, list[Part], list[Part]]:
-        """Return who publishes and who reads, and the generation of the publishers."""
+    async def parts(self, name: str) -> tuple[list[Part], list[Part]]:
+        """Return who publishes, and who reads."""
         weights = self._all.get(name) or _Weights()
         publishers = [each.part for each in weights.publishers.values()]
         readers = [each.part for each in weights.subscribers.values()]
-        return weights.generation, publishers, readers
+        return publishers, readers
 
     async def leave(self, name: str, which: str, has_died: bool = False) -> bool:
         """Forget a publisher or a reader; returns whether nobody is left, of any name."""
@@ -400,7 +414,7 @@ def _waits(wait: _Wait, waits_for: str) -> tuple[str, float]:
 
 
 _lock: Final = threading.Lock()
-_handles: Final[list[Any]] = []
+_handles: Final[dict[str, Any]] = {}  # of the owner, by the id of this node: a session has its own
 
 
 def ask(method: str, *args: Any) -> Any:
@@ -422,9 +436,7 @@ def ask(method: str, *args: Any) -> Any:
             if not cluster.is_actor_death(error):
                 raise
             problem = describe_error(without_frames(error))
-        with _lock:
-            if handle in _handles:
-                _handles.remove(handle)
+        forget_owner()
         if time.monotonic() > until_s:
             raise RcgError(f"the actor that knows who publishes weights is not there: {problem}")
         time.sleep(_RETRY_S)
@@ -432,7 +444,8 @@ def ask(method: str, *args: Any) -> Any:
 
 def _handle() -> Any:
     with _lock:
-        if not _handles:
+        node = cluster.node_id()
+        if node not in _handles:
             options = {
                 "name": _NAME,
                 "namespace": _NAMESPACE,
@@ -442,12 +455,13 @@ def _handle() -> Any:
                 "max_restarts": -1,
                 "max_concurrency": _MOST_CALLS,
             }
-            _handles.append(cluster.remote(**options)(Owner).remote())
-        return _handles[0]
+            _handles.clear()
+            _handles[node] = cluster.remote(**options)(Owner).remote()
+        return _handles[node]
 
 
 def forget_owner() -> None:
-    """Forget how the owner is reached: this process leaves its cluster."""
+    """Forget how the owner is reached: it has died, or this process leaves its cluster."""
     with _lock:
         _handles.clear()
 
@@ -456,23 +470,71 @@ def describe_soon() -> Any:
     """Return what ``Owner.describe`` does; None if there is no owner, or it is late."""
     if not cluster.is_connected():
         return None
-    try:
-        handle = _handles[0] if _handles else cluster.get_actor(_NAME, _NAMESPACE)
+    with contextlib.suppress(Exception):  # a report says what it can
+        handle = cluster.get_actor(_NAME, _NAMESPACE)
         return cluster.get(handle.describe.remote(), timeout_s=_REPORT_TIMEOUT_S)
-    except Exception:  # noqa: BLE001 - a report says what it can
-        return None
+    return None
 
 
 def leave(name: str, which: str) -> None:
     """Say that a publisher or a reader is none any more; the last one ends the owner."""
-    with _lock:
-        handle = _handles[0] if _handles else None
-    if handle is None or not cluster.is_connected():
-        return
     with contextlib.suppress(Exception):  # the cluster may be gone, or the owner
+        handle = _handles.get(cluster.node_id()) if cluster.is_connected() else None
+        if handle is None:
+            return
         if cluster.get(handle.leave.remote(name, which), timeout_s=2.0):
             cluster.kill(handle)
             forget_owner()
+
+
+class Membership:
+    """What ends with a publisher or a reader: it is one until it says so, or is dropped.
+
+    Args:
+        owner: The publisher or reader.
+        name: The name of the weights.
+        which: Its id.
+        finish: Called at the end, before others know.
+    """
+
+    def __init__(
+        self, owner: object, name: str, which: str, finish: Callable[[], object] = bool
+    ) -> None:
+        self._about = name, which
+        self._finish = finish
+        self._is_over = False
+        # It may be dropped in the middle of anything, also of Ray's code: another thread tells.
+        self._dropped = weakref.finalize(owner, self._end_later)
+        self._dropped.atexit = False
+        _memberships.add(self)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._is_over
+
+    def end(self) -> None:
+        """End it; idempotent."""
+        if not self._is_over:
+            self._is_over = True
+            self._dropped.detach()
+            _memberships.discard(self)
+            self._finish()
+            leave(*self._about)
+
+    def _end_later(self) -> None:
+        with contextlib.suppress(OutOfThreads):  # then it is found to be gone with this process
+            thread = threading.Thread(target=self.end, name="rcg-weights-end", daemon=True)
+            start_thread(thread, "to say that weights are not needed any more")
+
+
+_memberships: Final[weakref.WeakSet[Membership]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for each in list(_memberships):
+        each.end()
 
 
 def new_id() -> str:

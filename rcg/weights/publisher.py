@@ -9,9 +9,9 @@ another device or not contiguous, a version is a copy, which costs its memory an
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -24,8 +24,8 @@ from rcg.rdt.process import Here, here
 from rcg.rdt.store import Entry, Versions
 from rcg.serialization.payloads import bytes_of
 from rcg.text import bytes_text, plural
-from rcg.weights.owner import Part, Taken, ask, leave, new_id, until_known, waited_for
-from rcg.weights.shards import Shard, Slice, dtype_name, shards_of, tensors_of
+from rcg.weights.owner import Membership, Part, Taken, ask, new_id, until_known, waited_for
+from rcg.weights.shards import Shard, Slice, Source, dtype_name
 
 _TURN_S: Final = 1.0  # between two looks at whether those who are waited for are alive
 _TRANSPORT: Final = "weights"  # in reports
@@ -81,29 +81,35 @@ class Publisher:
         names: Iterable[str] | None,
         copy: bool,
     ) -> None:
-        tensors = tensors_of(source, names)
-        is_split = any(hasattr(type(each), "placements") for each in tensors.values())
-        shards, self._tensors = shards_of(tensors, shard)
+        self._source = Source(source, shard, names)
         self.name = name
-        self._staged = _staged(self._tensors, dtype, copy)
-        self._is_copy = len(self._staged) == len(self._tensors)
+        self._how = dtype, copy
+        self._staged = _staged(self._source.tensors(), *self._how)
+        self._is_copy = len(self._staged) == len(self._source.shards)
         shards = {
             key: each._replace(dtype=dtype_name(self._staged[key].dtype))
             if key in self._staged
             else each
-            for key, each in shards.items()
+            for key, each in self._source.shards.items()
         }
         self._here = here()
         self._id = new_id()
         self._part = part_of(self._here, self._id, shards)
-        self._part = self._part._replace(is_publisher=True, is_alone=shard is None and not is_split)
+        self._part = self._part._replace(
+            is_publisher=True, is_alone=shard is None and not self._source.is_split
+        )
         self._newest: WeightsVersion | None = None
         self._entry: Entry | None = None
         self._keys: list[str] = []  # of the newest version in the store
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._register()
-        self._finish = weakref.finalize(self, _leave, name, self._id, self._here, self._keys)
+        freeing = functools.partial(self._here.store.free, self._keys)
+        self._membership = Membership(self, name, self._id, freeing)
+        try:
+            self._register()
+        except BaseException:
+            self._membership.end()
+            raise
 
     @property
     def version(self) -> int | None:
@@ -131,12 +137,12 @@ class Publisher:
         with self._lock:
             self._check_open()
             number = self._next_number(step)
+            tensors = self._source.tensors()
             self._withdraw()
-            staged = [self._stage(key) for key in self._tensors]
-            payloads = [bytes_of(each.detach()) for each in staged]
+            payloads = [bytes_of(each.detach()) for each in self._stage(tensors)]
             self._entry = Entry(
                 key=f"{self._id}-{next(self._numbers)}",
-                value=[each for key, each in self._tensors.items() if key not in self._staged],
+                value=[each for key, each in tensors.items() if key not in self._staged],
                 contents=_Sizes(
                     tuple(each.numel() for each in payloads),
                     tuple(each.device.type for each in payloads),
@@ -192,7 +198,7 @@ class Publisher:
         """Publish no more; idempotent. The newest version cannot be read any more."""
         with self._lock:
             self._withdraw(tells=False)
-        self._finish()
+        self._membership.end()
 
     def __enter__(self) -> Publisher:
         return self
@@ -201,13 +207,13 @@ class Publisher:
         self.close()
 
     def __repr__(self) -> str:
-        count = plural(len(self._tensors), "tensor")
+        count = plural(len(self._part.shards), "tensor")
         version = "no version yet" if self._newest is None else f"version {self.version}"
-        state = version if self._finish.alive else "closed"
+        state = version if not self._membership.is_over else "closed"
         return f"<Publisher of {self.name!r}: {count}, {bytes_text(self.bytes)}, {state}>"
 
     def _check_open(self) -> None:
-        if not self._finish.alive:
+        if self._membership.is_over:
             raise ValueError(f"this publisher of {self.name!r} is closed")
 
     def _next_number(self, step: int | None) -> int:
@@ -256,19 +262,20 @@ class Publisher:
         if tells:
             self._tell()
 
-    def _stage(self, key: str) -> Any:
-        """Return a tensor as it is read."""
-        staged, tensor = self._staged.get(key), self._tensors[key]
-        if staged is None:
-            return tensor
+    def _stage(self, tensors: Mapping[str, Any]) -> list[Any]:
+        """Return the tensors as they are read."""
         import torch
 
+        for key, memory in _staged(tensors, *self._how).items():
+            self._staged.setdefault(key, memory)  # the model may have others by now
         with torch.no_grad():
-            staged.copy_(tensor)
-        return staged
+            for key, memory in self._staged.items():
+                memory.copy_(tensors[key])
+        return [self._staged.get(key, each) for key, each in tensors.items()]
 
     def _register(self) -> None:
         """Tell the owner who this is, and which version it has."""
+        self._check_open()  # another thread may wait for readers meanwhile
         while True:
             refused: Taken | str = ask("publish", self.name, self._part)
             if not refused:
@@ -354,8 +361,3 @@ def _lives(ours: Here, holder: Holder) -> bool:
     except Exception:  # noqa: BLE001 - it does not answer now: the next look tells
         return True
     return True
-
-
-def _leave(name: str, identity: str, ours: Here, keys: list[str]) -> None:
-    ours.store.free(keys)
-    leave(name, identity)

@@ -82,6 +82,54 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+class Source:
+    """The tensors of a model or a dict, as they are whenever they are asked for.
+
+    A model may get other tensors: ``model.to("cuda")``, ``model.weight = ...``.
+
+    Args:
+        source: A module of torch's, or a mapping.
+        shard: Which part of the whole each tensor is.
+        names: Which tensors; None for all.
+
+    Attributes:
+        shards: What this process has of each tensor.
+
+    Raises:
+        TypeError, ValueError: As ``tensors_of`` and ``shards_of``.
+    """
+
+    def __init__(
+        self, source: Any, shard: Mapping[str, Slice] | None, names: Iterable[str] | None
+    ) -> None:
+        self._source = source
+        self._shard = None if shard is None else dict(shard)
+        self._names = [names] if isinstance(names, str) else None if names is None else list(names)
+        tensors = tensors_of(source, self._names)
+        self.is_split: Final = any(hasattr(type(each), "placements") for each in tensors.values())
+        self.shards, _ = shards_of(tensors, self._shard)
+
+    def tensors(self) -> dict[str, Any]:
+        """Return the tensors of this process.
+
+        Raises:
+            ValueError: They have other names, shapes or types than at first.
+        """
+        tensors = tensors_of(self._source, self._names)
+        shards, found = shards_of(tensors, self._shard)
+        if shards != self.shards:
+            names = sorted(
+                name
+                for name in {*shards, *self.shards}
+                if shards.get(name) != self.shards.get(name)
+            )
+            raise ValueError(
+                f"these weights have changed their shape or type: {', '.join(names)}. Close this "
+                "publisher or subscriber and make another one"
+            )
+        return found
+
+
 def tensors_of(source: Any, names: Iterable[str] | None) -> dict[str, Any]:
     """Return the tensors of a model, or of a dict of them, by their names.
 
@@ -107,7 +155,7 @@ def tensors_of(source: Any, names: Iterable[str] | None) -> dict[str, Any]:
     if wrong:
         raise TypeError(f"weights are tensors with names; these are not: {', '.join(wrong)}")
     if names is not None:
-        names = [names] if isinstance(names, str) else list(names)
+        names = list(names)
         missing = [name for name in names if name not in found]
         if missing:
             raise ValueError(f"names= lists what is not there: {', '.join(missing)}")

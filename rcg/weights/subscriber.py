@@ -12,16 +12,18 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import numpy as np
 
 from rcg.error_text import without_frames
 from rcg.errors import ActorDiedError, Transfer
 from rcg.log import Log
 from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
+from rcg.rdt import peer_memory
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import fresh_memory
 from rcg.rdt.process import here
@@ -30,10 +32,10 @@ from rcg.rdt.slices import Region, regions_of
 from rcg.serialization.payloads import bytes_of
 from rcg.text import bytes_text, plural, time_text
 from rcg.threads import run_together, to_thread
-from rcg.weights.owner import Part, Version, Waiting, ask, leave, new_id, until_known
+from rcg.weights.owner import Membership, Part, Version, Waiting, ask, new_id, until_known
 from rcg.weights.planning import Copy, Member, WeightsPlan
 from rcg.weights.publisher import leave_dead, part_of, turn_of
-from rcg.weights.shards import Slice, item_bytes, mismatches, shards_of, tensors_of
+from rcg.weights.shards import Slice, Source, item_bytes, mismatches
 
 _log = Log()
 
@@ -71,14 +73,12 @@ class _Route:
     """What this reader gets from whom, for one set of publishers.
 
     Attributes:
-        generation: Of the publishers.
         slices: What comes from each, by its id.
-        addresses: How each is reached.
+        publishers: Who they are, by their ids.
     """
 
-    generation: int
     slices: dict[str, Slices]
-    addresses: dict[str, Part]
+    publishers: dict[str, Part]
 
 
 @dataclass(slots=True)
@@ -125,24 +125,26 @@ class Subscriber:
         timeout: float | None,
     ) -> None:
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
-        self._shards, self._tensors = shards_of(tensors_of(into, names), shard)
+        self._source = Source(into, shard, names)
+        self._shards = self._source.shards
         self.name = name
         self.version: int | None = None
         self._is_atomic = atomic
-        self._staging: list[Any] | None = None  # the bytes of each tensor, of uint8 [n]
+        self._memory: list[Any] = []  # for the bytes of each tensor: of uint8 [n]
+        self._places: list[int] = []  # where those lie that are the tensors' own
         self._staged_bytes = 0
-        self._keys: frozenset[str] = frozenset()  # of the version that it has
+        self._token: frozenset[str] = frozenset()  # of the version that it has
         self._route: _Route | None = None
         self._here = here()
         self._id = new_id()
         self._part = part_of(self._here, self._id, self._shards)
         self._lock = threading.Lock()
-        self._register()
-        self._finish = weakref.finalize(self, leave, name, self._id)
+        self._membership = Membership(self, name, self._id)
         try:
+            self._register()
             self._wait_for_publishers(deadline)
         except BaseException:
-            self._finish()
+            self._membership.end()
             raise
 
     @property
@@ -158,7 +160,7 @@ class Subscriber:
     @property
     def lag(self) -> int:
         """How many versions are newer than the one that this reader has; asks the owner."""
-        found: int = ask("lag", self.name, self._keys)
+        found: int = ask("lag", self.name, self._token)
         return found
 
     def update(self, timeout: float | None = None) -> Update:
@@ -177,15 +179,28 @@ class Subscriber:
                 this reader is closed.
             Transfer: The version cannot be read.
         """
+        return self._update(timeout, threading.Event())
+
+    async def update_async(self, timeout: float | None = None) -> Update:
+        """Get the newest version; as ``update``, on another thread."""
+        is_over = threading.Event()
+        try:
+            return await to_thread(lambda: self._update(timeout, is_over))
+        finally:
+            is_over.set()  # if it was cancelled, the thread waits no longer
+
+    def _update(self, timeout: float | None, is_over: threading.Event) -> Update:
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
         with self._lock:
-            if not self._finish.alive:
-                raise ValueError(f"this subscriber of {self.name!r} is closed")
+            self._check_open()
             phases = _Phases()
-            seen, trouble = self._keys, ""
+            seen, trouble = self._token, ""
             while True:
-                version = self._next(seen, deadline, trouble)
+                version = self._next(seen, deadline, trouble, is_over)
                 phases.end("wait")
+                tensors = self._source.tensors()
+                if self._take_memory(tensors):
+                    phases.end("register")
                 route = self._route_for(version, phases)
                 if route is None:  # the publishers have changed again
                     continue
@@ -193,21 +208,17 @@ class Subscriber:
                 phases.end("move")
                 if not trouble:
                     break
-                seen = frozenset(version.keys.values())
-            self._apply()
+                seen = version.token
+            self._apply(tensors)
             phases.end("apply")
-            self._keys = frozenset(version.keys.values())
+            self._token = version.token
             self.version = version.number
             self._tell_taken(version.number)
             return Update(version.number, self.bytes, phases.seconds)
 
-    async def update_async(self, timeout: float | None = None) -> Update:
-        """Get the newest version; as ``update``, on another thread."""
-        return await to_thread(lambda: self.update(timeout))
-
     def close(self) -> None:
         """Read no more; idempotent. The tensors stay as they are."""
-        self._finish()
+        self._membership.end()
 
     def __enter__(self) -> Subscriber:
         return self
@@ -216,20 +227,25 @@ class Subscriber:
         self.close()
 
     def __repr__(self) -> str:
-        count = plural(len(self._tensors), "tensor")
+        count = plural(len(self._shards), "tensor")
         version = "no version yet" if self.version is None else f"version {self.version}"
-        state = version if self._finish.alive else "closed"
+        state = version if not self._membership.is_over else "closed"
         return (
             f"<Subscriber of {self.name!r}: {count}, {bytes_text(self.bytes)}, {state}, "
             f"{bytes_text(self._staged_bytes)} beside>"
         )
 
+    def _check_open(self) -> None:
+        if self._membership.is_over:
+            raise ValueError(f"this subscriber of {self.name!r} is closed")
+
     def _register(self) -> None:
-        ask("subscribe", self.name, self._part, self._keys or None)
+        self._check_open()  # another thread may wait for a version meanwhile
+        ask("subscribe", self.name, self._part, self.version, self._token)
 
     def _tell_taken(self, version: int) -> None:
         def call() -> Any:
-            return ask("took", self.name, self._id, version, self._keys)
+            return ask("took", self.name, self._id, version, self._token)
 
         until_known(call, self._register)
 
@@ -237,7 +253,7 @@ class Subscriber:
         """Wait until somebody publishes these weights, and check that they fit."""
         until_s, has_told = time.monotonic() + _TELL_S, False
         while True:
-            _, publishers, _ = ask("parts", self.name)
+            publishers, _ = ask("parts", self.name)
             if publishers:
                 break
             found = self._ask_next(frozenset(), turn_of(deadline))
@@ -254,24 +270,30 @@ class Subscriber:
         )
         return found
 
-    def _next(self, seen: frozenset[str], deadline: Deadline, trouble: str) -> Version:
+    def _next(
+        self, seen: frozenset[str], deadline: Deadline, trouble: str, is_over: threading.Event
+    ) -> Version:
         """Return the newest version; not the one that was seen.
 
         Args:
-            seen: The keys of a version that is here, or that cannot be read.
+            seen: The token of a version that is here, or that cannot be read.
             deadline: Until when to wait.
             trouble: Why it cannot be read, or "".
+            is_over: Set when nobody waits for the version any more.
         """
         while True:
             found = self._ask_next(seen, turn_of(deadline))
             if isinstance(found, Version):
                 return found
-            if trouble and found.why.endswith("is the newest"):
+            if trouble and found.is_newest:
                 raise Transfer(
                     f"the newest version of the weights {self.name!r} cannot be read, this "
                     f"process keeps {self._kept()}: {trouble}"
                 )
             self._check_waiting(found, deadline)
+            self._check_open()
+            if is_over.is_set():
+                raise ValueError(f"this subscriber of {self.name!r} waits no longer")
 
     def _check_waiting(self, found: Waiting, deadline: Deadline) -> None:
         """Raise if a publisher has died, or the time is over."""
@@ -298,10 +320,10 @@ class Subscriber:
 
     def _route_for(self, version: Version, phases: _Phases) -> _Route | None:
         """Return from whom to read what; None if the publishers are others by now."""
-        if self._route is not None and self._route.generation == version.generation:
+        if self._route is not None and self._route.publishers.keys() == version.keys.keys():
             return self._route
-        generation, publishers, readers = ask("parts", self.name)
-        if generation != version.generation:
+        publishers, readers = ask("parts", self.name)
+        if {each.id for each in publishers} != version.keys.keys():
             return None
         self._check_fits(publishers)
         ids = [each.id for each in readers]
@@ -314,17 +336,13 @@ class Subscriber:
         )
         copies = list(plan.copies(ids.index(self._id)))
         phases.end("plan")
-        self._route = self._make_route(generation, publishers, copies)
+        self._route = self._make_route(publishers, copies)
         phases.end("register")
         return self._route
 
-    def _make_route(
-        self, generation: int, publishers: Sequence[Part], copies: Sequence[Copy]
-    ) -> _Route:
-        """Take memory, and make out which bytes of whom go where in it."""
-        if self._staging is None:
-            self._staging = self._take_memory()
-        numbers = {name: number for number, name in enumerate(self._tensors)}
+    def _make_route(self, publishers: Sequence[Part], copies: Sequence[Copy]) -> _Route:
+        """Make out which bytes of whom go where in this process's memory."""
+        numbers = {name: number for number, name in enumerate(self._shards)}
         theirs = [{name: n for n, name in enumerate(each.shards)} for each in publishers]
         pairs: dict[str, list[tuple[Region, Region]]] = {}
         for name, publisher, box in copies:
@@ -335,26 +353,38 @@ class Subscriber:
             pairs.setdefault(publishers[publisher].id, []).append(pair)
         by_id = {each.id: each for each in publishers}
         slices = {
-            key: Slices(Holder(*by_id[key].address), some, self._staging)
+            key: Slices(Holder(*by_id[key].address), some, self._memory)
             for key, some in pairs.items()
         }
-        return _Route(generation, slices, by_id)
+        return _Route(slices, by_id)
 
-    def _take_memory(self) -> list[Any]:
-        """Return the bytes of memory for each tensor: of the tensor itself, or beside it."""
-        own = {
-            name: bytes_of(each.detach())
-            for name, each in self._tensors.items()
-            if not self._is_atomic and each.is_cpu and each.is_contiguous()
-        }
+    def _take_memory(self, tensors: Mapping[str, Any]) -> bool:
+        """Have memory for what comes: the tensors' own, or some beside them.
+
+        Returns whether it is new. It stays the same, unless the tensors are to be written to and
+        lie elsewhere by now.
+        """
+        own = (
+            {}
+            if self._is_atomic
+            else {
+                name: bytes_of(each.detach())
+                for name, each in tensors.items()
+                if each.is_cpu and each.is_contiguous()
+            }
+        )
+        places = [each.data_ptr() for each in own.values()]
+        if self._memory and places == self._places:
+            return False
         sizes = [0 if name in own else each.nbytes for name, each in self._shards.items()]
         starts = [0, *itertools.accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
-        self._staged_bytes = starts[-1]
         whole = fresh_memory(starts[-1], "cpu")
-        return [
+        self._memory = [
             own[name] if name in own else whole[start : start + size]
-            for name, start, size in zip(self._tensors, starts, sizes, strict=False)
+            for name, start, size in zip(self._shards, starts, sizes, strict=False)
         ]
+        self._staged_bytes, self._places, self._route = starts[-1], places, None
+        return True
 
     def _move(self, version: Version, route: _Route) -> str:
         """Read a version; returns why it cannot be read any more, or "".
@@ -364,10 +394,12 @@ class Subscriber:
             Transfer: It cannot be read.
         """
         if not self._is_atomic:
-            self.version = None
+            self.version, self._token = None, frozenset()
         problems: list[Exception] = []
         calls = [
-            _Pull(self._here.connections, slices, version.keys[key], route.addresses[key], problems)
+            _Pull(
+                self._here.connections, slices, version.keys[key], route.publishers[key], problems
+            )
             for key, slices in route.slices.items()
         ]
         run_together(calls, "rcg-weights")
@@ -384,19 +416,22 @@ class Subscriber:
             raise problems[0]
         return ""
 
-    def _apply(self) -> None:
+    def _apply(self, tensors: Mapping[str, Any]) -> None:
         """Copy what was read into the tensors."""
         import torch
 
+        plain: list[tuple[int, int, int]] = []
         with torch.no_grad():
-            for (name, tensor), payload in zip(
-                self._tensors.items(), self._staging or (), strict=True
-            ):
-                if payload.data_ptr() == tensor.data_ptr():
-                    torch.autograd.graph.increment_version(tensor)
+            for (name, tensor), memory in zip(tensors.items(), self._memory, strict=True):
+                is_plain = tensor.is_cpu and tensor.is_contiguous()
+                if not is_plain:
+                    shape = [len(each) for each in self._shards[name].ranges]
+                    tensor.copy_(memory.view(tensor.dtype).view(shape))
                     continue
-                shape = [len(each) for each in self._shards[name].ranges]
-                tensor.copy_(payload.view(tensor.dtype).view(shape))
+                if memory.data_ptr() != tensor.data_ptr():
+                    plain.append((memory.data_ptr(), tensor.data_ptr(), memory.numel()))
+                torch.autograd.graph.increment_version(tensor)
+        peer_memory.copy(*np.array(plain, np.int64).reshape(-1, 3).T)
 
 
 class _Pull:

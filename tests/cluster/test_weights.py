@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 import warnings
@@ -15,6 +16,7 @@ import ray
 
 import rcg
 from rcg.errors import ActorDiedError, Transfer
+from rcg.rdt.process import here
 from rcg.weights import Slice, owner
 from tests.circles import core_has
 from tests.cluster.stage import GUARD_S
@@ -222,6 +224,53 @@ async def _next(publisher: Any, subscriber: Any) -> int:
     await asyncio.sleep(0.05)
     publisher.push()
     return (await waiting).version
+
+
+def test_a_model_may_get_other_tensors_but_no_other_shapes(ray_session) -> None:
+    state, into = {"w": torch.zeros(3)}, {"w": torch.zeros(3)}
+    with rcg.weights.publish("moves", state) as publisher:
+        for atomic in (True, False):
+            with rcg.weights.subscribe("moves", into, atomic=atomic) as subscriber:
+                for value in range(1, 4):
+                    state["w"], into["w"] = torch.full((3,), float(value)), torch.zeros(3)
+                    version = publisher.push()
+                    subscriber.update(GUARD_S)
+                    assert into["w"].tolist() == [value] * 3
+                    publisher.wait(version, GUARD_S)
+        state["w"] = torch.zeros(4)
+        with pytest.raises(ValueError, match="changed their shape or type: w"):
+            publisher.push()
+
+
+def test_an_update_that_is_cancelled_does_not_take_the_next_version(ray_session) -> None:
+    state, into = {"w": torch.zeros(3)}, {"w": torch.zeros(3)}
+
+    async def cancelled(subscriber: Any) -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(subscriber.update_async(), 0.1)
+
+    with (
+        rcg.weights.publish("cancelled", state) as publisher,
+        rcg.weights.subscribe("cancelled", into) as subscriber,
+    ):
+        asyncio.run(cancelled(subscriber))
+        publisher.push(1)
+        assert subscriber.update(GUARD_S).version == 1
+
+
+def test_one_that_is_dropped_is_neither_read_nor_waited_for(ray_session) -> None:
+    def drop(_: Any) -> None:
+        gc.collect()
+
+    state, into = {"w": torch.zeros(3)}, {"w": torch.zeros(3)}
+    publisher = rcg.weights.publish("dropped", state)
+    drop(rcg.weights.subscribe("dropped", into))
+    publisher.push(1)
+    publisher.wait(timeout=GUARD_S)
+    publisher.push(2)
+    del publisher
+    until(lambda: "dropped" not in {each.weights for each in rcg.weights.report().parties})
+    assert not here().store.entries()
 
 
 def test_who_does_not_fit_is_refused_before_anything_moves(members) -> None:

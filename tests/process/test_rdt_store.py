@@ -6,9 +6,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from rcg.rdt.peer_memory import may_read, read
+from rcg.rdt.peer_memory import copy, may_read, read
 from tests.interpreter import printed
 
 torch = pytest.importorskip("torch")
@@ -72,7 +73,8 @@ import sys
 
 import torch
 
-tensors = [torch.full((each,), at % 251, dtype=torch.uint8) for at, each in enumerate(SIZES)]
+numbers = torch.arange(251, dtype=torch.uint8)
+tensors = [(numbers + at % 5).repeat(each // 251 + 1)[:each].clone() for at, each in enumerate(SIZES)]
 print(*[each.data_ptr() for each in tensors], flush=True)
 sys.stdin.readline()
 tensors[0].untyped_storage().resize_(0)
@@ -93,16 +95,23 @@ def test_memory_of_another_process_is_read_and_what_is_gone_is_an_error() -> Non
         assert owner.stdin is not None and owner.stdout is not None
         addresses = [int(each) for each in owner.stdout.readline().split()]
         assert may_read(owner.pid)
-        copies = [torch.full((each,), 255, dtype=torch.uint8) for each in sizes]
-        read(owner.pid, [*zip(addresses, copies, strict=True)])
-        for at, each in enumerate(copies):
-            assert (each == at % 251).all()
+        numbers = torch.arange(251, dtype=torch.uint8)
+        read_here = [torch.full((each,), 255, dtype=torch.uint8) for each in sizes]
+        copied_here = [torch.full((each,), 255, dtype=torch.uint8) for each in sizes]
+        places = np.array([each.data_ptr() for each in read_here])
+        read(owner.pid, np.array(addresses), places, np.array(sizes))
+        others = np.array([each.data_ptr() for each in copied_here])
+        copy(places, others, np.array(sizes))
+        for at, size in enumerate(sizes):
+            expected = (numbers + at % 5).repeat(size // 251 + 1)[:size]
+            assert torch.equal(read_here[at], expected)
+            assert torch.equal(copied_here[at], expected)
         print(file=owner.stdin, flush=True)
         assert owner.stdout.readline() == "freed\n"
         with pytest.raises(OSError, match="Bad address"):
-            read(owner.pid, [(addresses[0], copies[0])])
+            read(owner.pid, np.array(addresses[:1]), places[:1], np.array(sizes[:1]))
         print(file=owner.stdin, flush=True)
         pid = owner.pid
     assert not may_read(pid) and not may_read(0)
     with pytest.raises(ProcessLookupError):
-        read(pid, [(addresses[0], copies[0])])
+        read(pid, np.array(addresses[:1]), places[:1], np.array(sizes[:1]))
