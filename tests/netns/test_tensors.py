@@ -114,6 +114,11 @@ def total_on_1(value):
     return float(value.sum())
 
 
+@ray.remote(num_cpus=0, resources={"machine1": 0.001})
+def given_back(value):
+    return value
+
+
 @pytest.mark.parametrize("count", [10, BIG])
 def test_every_way_between_machines(keepers: list[Any], count: int):
     a, b = keepers
@@ -131,6 +136,22 @@ def test_every_way_between_machines(keepers: list[Any], count: int):
     put = rcg.put(torch.full((count,), 4.0), _tensor_transport="object_store")
     assert rcg.get(b.total.remote(put), timeout=GUARD_S) == 4 * count
     assert rcg.get(total_on_1.remote(put), timeout=GUARD_S) == 4 * count
+
+
+def test_handles_keep_their_transports_however_they_came(
+    keepers: list[Any], keeper_on: Callable[..., Any]
+) -> None:
+    near, _ = keepers
+    far = keeper_on(1, name="known by its name")
+    rcg.get(far.pid.remote(), timeout=GUARD_S)
+    named = rcg.get_actor("known by its name")
+    passed = rcg.get(ray.put([far]), timeout=GUARD_S)[0]
+    returned = rcg.get(given_back.remote([far]), timeout=GUARD_S)[0]
+    for handle in (named, passed, returned):
+        ref = handle.make.remote(2, BIG)
+        assert isinstance(ref, rcg.TensorRef)
+        assert rcg.get(near.total.remote(ref), timeout=GUARD_S) == 2 * BIG
+        assert rcg.get(handle.total.remote(near.make.remote(3)), timeout=GUARD_S) == 30
 
 
 @pytest.mark.parametrize("count", [10, BIG])
