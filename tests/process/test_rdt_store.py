@@ -74,7 +74,9 @@ import sys
 import torch
 
 numbers = torch.arange(251, dtype=torch.uint8)
-tensors = [(numbers + at % 5).repeat(each // 251 + 1)[:each].clone() for at, each in enumerate(SIZES)]
+tensors = [
+    (numbers + at % 5).repeat(each // 251 + 1)[:each].clone() for at, each in enumerate(SIZES)
+]
 print(*[each.data_ptr() for each in tensors], flush=True)
 sys.stdin.readline()
 tensors[0].untyped_storage().resize_(0)
