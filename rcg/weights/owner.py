@@ -26,7 +26,7 @@ from rcg.error_text import describe_error, without_frames
 from rcg.errors import OutOfThreads, RcgError
 from rcg.text import plural
 from rcg.threads import start_thread
-from rcg.weights.shards import Shards, disagreements, holes
+from rcg.weights.shards import Shards, disagreements, holes, lacking
 
 _NAME: Final = "rcg.weights"
 _NAMESPACE: Final = "rcg"
@@ -46,16 +46,13 @@ class Version(NamedTuple):
 
     Attributes:
         number: Its number.
-        keys: What each publisher calls it, by the publishers' ids.
+        token: Tells it from all others, also from one of the same number.
+        keys: What those who have it call it, by their ids: its publishers, or readers that keep it.
     """
 
     number: int
+    token: frozenset[str]
     keys: dict[str, str]
-
-    @property
-    def token(self) -> frozenset[str]:
-        """What tells it from all others, also from one of the same number."""
-        return frozenset(self.keys.values())
 
 
 class Waiting(NamedTuple):
@@ -134,6 +131,7 @@ class _Subscriber:
     joined: int  # how many versions there had been
     token: frozenset[str] = frozenset()  # of the version that it has
     version: int | None = None
+    key: str = ""  # what it calls this version, if others may read it there
     wait: _Wait = field(default_factory=_Wait)
 
 
@@ -183,7 +181,22 @@ class _Weights:
         number = self.number
         if number is None:
             return None
-        return Version(number, {name: each.key for name, each in self.publishers.items()})
+        keys = {name: each.key for name, each in self.publishers.items()}
+        return Version(number, frozenset(keys.values()), keys)
+
+    def kept_version(self, wants: Shards) -> Version | None:
+        """Return the newest version from readers that keep it, if they have all that is wanted."""
+        token = self.versions[-1] if self.versions else None
+        keepers: list[_Subscriber] = []
+        for each in self.subscribers.values():
+            others = [("", keeper.part.shards) for keeper in keepers]
+            fits = each.key and each.token == token
+            if fits and not disagreements(others, each.part.shards):
+                keepers.append(each)
+        if not keepers or lacking([each.part.shards for each in keepers], wants):
+            return None
+        number = keepers[0].version or 0
+        return Version(number, keepers[0].token, {each.part.id: each.key for each in keepers})
 
     def note_version(self) -> None:
         """Count the version that can be read, if it is a new one."""
@@ -256,7 +269,7 @@ class Owner:
         return ""
 
     async def subscribe(
-        self, name: str, part: Part, version: int | None, token: frozenset[str]
+        self, name: str, part: Part, version: int | None, token: frozenset[str], key: str
     ) -> None:
         """Take in a reader.
 
@@ -265,10 +278,13 @@ class Owner:
             part: The reader.
             version: The version that it has; None if it is new.
             token: Of this version.
+            key: What it calls this version, if others may read it there.
         """
         weights = self._all.setdefault(name, _Weights())
+        if token and not weights.versions:  # this process was restarted
+            weights.versions.append(token)
         joined = 0 if token else weights.count
-        weights.subscribers[part.id] = _Subscriber(part, joined, token, version)
+        weights.subscribers[part.id] = _Subscriber(part, joined, token, version, key)
         weights.change()
 
     async def push(self, name: str, publisher: str, version: int, key: str) -> bool:
@@ -302,7 +318,8 @@ class Owner:
             weights = self._all.get(name)
             if weights is None or subscriber not in weights.subscribers:
                 return None
-            version = weights.version
+            wants = weights.subscribers[subscriber].part.shards
+            version = weights.version or weights.kept_version(wants)
             if version is not None and version.token != token:
                 weights.subscribers[subscriber].wait.until_s = 0.0
                 return version
@@ -317,13 +334,15 @@ class Owner:
                 return Waiting(why, addresses, has_died, is_newest=True)
             await weights.change_seen_by(weights.subscribers[subscriber], left_s)
 
-    async def took(self, name: str, subscriber: str, version: int, token: frozenset[str]) -> bool:
+    async def took(
+        self, name: str, subscriber: str, version: int | None, token: frozenset[str], key: str
+    ) -> bool:
         """Note that a reader has a version; returns whether it is known."""
         weights = self._all.get(name)
         found = weights.subscribers.get(subscriber) if weights is not None else None
         if weights is None or found is None:
             return False
-        found.version, found.token = version, token
+        found.version, found.token, found.key = version, token, key
         weights.change()
         return True
 

@@ -54,6 +54,33 @@ class _Sizes(NamedTuple):
         return list(payloads)
 
 
+def entry_of(
+    key: str, name: str, version: int, payloads: Sequence[Any], watched: Sequence[Any] = ()
+) -> Entry:
+    """Return a version as an object of the store of this process.
+
+    Args:
+        key: Its id.
+        name: Of the weights.
+        version: Its number.
+        payloads: The bytes of its tensors: of uint8 [n].
+        watched: Tensors that nobody may write to while it is there.
+    """
+    sizes = tuple(each.numel() for each in payloads)
+    devices = tuple(each.device.type for each in payloads)
+    made = Entry(
+        key=key,
+        value=list(watched),
+        contents=_Sizes(sizes, devices),
+        payloads=payloads,
+        transport=_TRANSPORT,
+        name=f"Version {version} of the weights {name!r}",
+        advice="Call wait(version) of its publisher before writing, or publish(copy=True)",
+    )
+    made.versions = Versions(watched)  # all of them: a store looks at the first of a value only
+    return made
+
+
 class Publisher:
     """Publishes versions of weights under a name; ``rcg.weights.publish`` makes it.
 
@@ -140,20 +167,10 @@ class Publisher:
             tensors = self._source.tensors()
             self._withdraw()
             payloads = [bytes_of(each.detach()) for each in self._stage(tensors)]
-            self._entry = Entry(
-                key=f"{self._id}-{next(self._numbers)}",
-                value=[each for key, each in tensors.items() if key not in self._staged],
-                contents=_Sizes(
-                    tuple(each.numel() for each in payloads),
-                    tuple(each.device.type for each in payloads),
-                ),
-                payloads=payloads,
-                transport=_TRANSPORT,
-                name=f"Version {number} of the weights {self.name!r}",
-                advice="Call wait(version) of its publisher before writing, or publish(copy=True)",
+            own = [each for key, each in tensors.items() if key not in self._staged]
+            self._entry = entry_of(
+                f"{self._id}-{next(self._numbers)}", self.name, number, payloads, own
             )
-            # The store looks at the first tensors of a value only.
-            self._entry.versions = Versions(self._entry.value)
             self._keys[:] = [self._entry.key]
             self._here.store.keep(self._keys, self._id)
             self._here.store.add(self._entry)

@@ -303,6 +303,12 @@ def holes(have: Sequence[Shards]) -> list[str]:
     return [name for name, some in parts.items() if not _cover(some)]
 
 
+def lacking(have: Sequence[Shards], want: Shards) -> list[str]:
+    """Return the names of wanted tensors of which nobody has some part."""
+    missing = set(holes(have))
+    return [name for name in want if name in missing or not any(name in each for each in have)]
+
+
 def _cover(parts: Sequence[Shard]) -> bool:
     if any(each.is_whole for each in parts):
         return True

@@ -9,6 +9,8 @@ that it had. With ``atomic=False`` it is read into the tensors themselves.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import threading
 import time
@@ -34,7 +36,7 @@ from rcg.text import bytes_text, plural, time_text
 from rcg.threads import run_together, to_thread
 from rcg.weights.owner import Membership, Part, Version, Waiting, ask, new_id, until_known
 from rcg.weights.planning import Copy, Member, WeightsPlan
-from rcg.weights.publisher import leave_dead, part_of, turn_of
+from rcg.weights.publisher import entry_of, leave_dead, part_of, turn_of
 from rcg.weights.shards import Slice, Source, item_bytes, mismatches
 
 _log = Log()
@@ -139,7 +141,10 @@ class Subscriber:
         self._id = new_id()
         self._part = part_of(self._here, self._id, self._shards)
         self._lock = threading.Lock()
-        self._membership = Membership(self, name, self._id)
+        self._numbers = itertools.count()
+        self._keys: list[str] = []  # of the version in the store, for others that want it
+        freeing = functools.partial(self._here.store.free, self._keys)
+        self._membership = Membership(self, name, self._id, freeing)
         try:
             self._register()
             self._wait_for_publishers(deadline)
@@ -193,28 +198,39 @@ class Subscriber:
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
         with self._lock:
             self._check_open()
-            phases = _Phases()
-            seen, trouble = self._token, ""
-            while True:
-                version = self._next(seen, deadline, trouble, is_over)
-                phases.end("wait")
-                tensors = self._source.tensors()
-                if self._take_memory(tensors):
-                    phases.end("register")
-                route = self._route_for(version, phases)
-                if route is None:  # the publishers have changed again
-                    continue
-                trouble = self._move(version, route)
-                phases.end("move")
-                if not trouble:
-                    break
-                seen = version.token
-            self._apply(tensors)
-            phases.end("apply")
-            self._token = version.token
-            self.version = version.number
-            self._tell_taken(version.number)
-            return Update(version.number, self.bytes, phases.seconds)
+            phases, kept = _Phases(), self._key
+            try:
+                version = self._get(deadline, is_over, phases)
+            except BaseException:
+                if kept and not self._key:  # others may not read it here any more
+                    with contextlib.suppress(Exception):
+                        self._tell_taken()
+                raise
+            self._tell_taken()
+            return Update(version, self.bytes, phases.seconds)
+
+    def _get(self, deadline: Deadline, is_over: threading.Event, phases: _Phases) -> int:
+        """Get the newest version; returns its number."""
+        seen, trouble = self._token, ""
+        while True:
+            version = self._next(seen, deadline, trouble, is_over)
+            phases.end("wait")
+            tensors = self._source.tensors()
+            if self._take_memory(tensors):
+                phases.end("register")
+            route = self._route_for(version, phases)
+            if route is None:  # the publishers have changed again
+                continue
+            trouble = self._move(version, route)
+            phases.end("move")
+            if not trouble:
+                break
+            seen = version.token
+        self._apply(tensors)
+        phases.end("apply")
+        self._token, self.version = version.token, version.number
+        self._keep_for_others(version.number)
+        return version.number
 
     def close(self) -> None:
         """Read no more; idempotent. The tensors stay as they are."""
@@ -241,28 +257,53 @@ class Subscriber:
 
     def _register(self) -> None:
         self._check_open()  # another thread may wait for a version meanwhile
-        ask("subscribe", self.name, self._part, self.version, self._token)
+        ask("subscribe", self.name, self._part, self.version, self._token, self._key)
 
-    def _tell_taken(self, version: int) -> None:
+    @property
+    def _key(self) -> str:
+        return self._keys[0] if self._keys else ""
+
+    def _keep_for_others(self, version: int) -> None:
+        """Let readers that come late read a version here: its publisher writes the next one."""
+        if self._is_atomic:
+            key = f"{self._id}-{next(self._numbers)}"
+            self._keys[:] = [key]
+            self._here.store.keep(self._keys, self._id)
+            self._here.store.add(entry_of(key, self.name, version, self._memory))
+
+    def _tell_taken(self) -> None:
+        """Tell the owner which version this reader has, and whether others may read it here."""
+
         def call() -> Any:
-            return ask("took", self.name, self._id, version, self._token)
+            return ask("took", self.name, self._id, self.version, self._token, self._key)
 
         until_known(call, self._register)
 
     def _wait_for_publishers(self, deadline: Deadline) -> None:
-        """Wait until somebody publishes these weights, and check that they fit."""
+        """Wait until somebody publishes these weights, and check that they fit.
+
+        What is missing is an error once there can be no other publisher to bring it: one has said
+        that it has everything, or there is a version.
+        """
         until_s, has_told = time.monotonic() + _TELL_S, False
         while True:
             publishers, _ = ask("parts", self.name)
-            if publishers:
+            is_complete = any(each.is_alone for each in publishers)
+            missing = [n for n in self._shards if not any(n in each.shards for each in publishers)]
+            if publishers and (is_complete or not missing):
                 break
+            self._check_fits(publishers, missing)
             found = self._ask_next(frozenset(), turn_of(deadline))
-            if isinstance(found, Waiting):
-                self._check_waiting(found, deadline)
-                if not has_told and time.monotonic() > until_s:
-                    has_told = True
-                    _log.warning("rcg: waits for the weights %r: %s", self.name, found.why)
-        self._check_fits(publishers)
+            if isinstance(found, Version):  # of readers that keep it, if there is no publisher
+                break
+            if publishers:
+                found = found._replace(why=f"nobody publishes {', '.join(missing)} yet")
+            self._check_waiting(found, deadline)
+            if not has_told and time.monotonic() > until_s:
+                has_told = True
+                _log.warning("rcg: waits for the weights %r: %s", self.name, found.why)
+        if publishers:
+            self._check_fits(publishers)
 
     def _ask_next(self, seen: frozenset[str], turn_s: float) -> Version | Waiting:
         found: Version | Waiting = until_known(
@@ -313,8 +354,9 @@ class Subscriber:
     def _kept(self) -> str:
         return "no version" if self.version is None else f"version {self.version}"
 
-    def _check_fits(self, publishers: Sequence[Part]) -> None:
-        problems = mismatches([(each.label, each.shards) for each in publishers], self._shards)
+    def _check_fits(self, publishers: Sequence[Part], but: Sequence[str] = ()) -> None:
+        wants = {name: each for name, each in self._shards.items() if name not in but}
+        problems = mismatches([(each.label, each.shards) for each in publishers], wants)
         if problems:
             raise ValueError(f"the weights {self.name!r} do not fit:\n  " + "\n  ".join(problems))
 
@@ -323,8 +365,10 @@ class Subscriber:
         if self._route is not None and self._route.publishers.keys() == version.keys.keys():
             return self._route
         publishers, readers = ask("parts", self.name)
-        if {each.id for each in publishers} != version.keys.keys():
+        known = {each.id: each for each in (*publishers, *readers)}
+        if not version.keys.keys() <= known.keys():
             return None
+        publishers = [known[each] for each in version.keys]
         self._check_fits(publishers)
         ids = [each.id for each in readers]
         if self._id not in ids:  # another process thinks that this one is dead
@@ -395,6 +439,8 @@ class Subscriber:
         """
         if not self._is_atomic:
             self.version, self._token = None, frozenset()
+        self._here.store.free(self._keys)  # it is overwritten now
+        self._keys.clear()
         problems: list[Exception] = []
         calls = [
             _Pull(

@@ -77,23 +77,27 @@ def test_readers_get_every_version_whole_wherever_they_are(members) -> None:
     assert plan.bytes.tolist() == [[pushed.bytes] * 2]
 
 
-def test_a_late_reader_gets_the_version_after_the_one_that_was_waited_for(members) -> None:
-    trainer, early, late, _ = members
+def test_a_late_reader_gets_the_newest_version_from_readers_that_have_it(members) -> None:
+    trainer, early, late, later = members
     get(trainer.publish.remote("late", SHAPES))
     get(early.subscribe.remote("late", SHAPES))
     get(trainer.push.remote(0))
     waiting = trainer.wait.remote()
     get(early.update.remote())
     get(waiting)
-    get(late.subscribe.remote("late", SHAPES))
-    with pytest.raises(TimeoutError, match="version 0 is withdrawn: its publisher writes the next"):
-        get(late.update.remote(0.2))
+    get(trainer.write.remote(1))  # from now on only the reader has it
+    get(late.subscribe.remote("late", SHAPES, {"big": Slice(0, 5, BIG - 5, BIG)}))
+    assert get(late.update.remote())[0] == 0 and get(late.differs.remote(0)) == []
     get(trainer.push.remote(1))
     assert get(late.update.remote())[0] == 1 and get(late.differs.remote(1)) == []
     assert get(early.lag.remote()) == 1
     # Who came after a version was pushed is not waited for.
     get(early.update.remote())
+    get(later.subscribe.remote("late", SHAPES))
     get(trainer.wait.remote())
+    get(early.leave.remote())
+    with pytest.raises(TimeoutError, match="version 1 is withdrawn: its publisher writes the next"):
+        get(later.update.remote(0.2))  # the other reader has only a part
 
 
 def test_a_copy_may_be_read_while_its_publisher_writes(members) -> None:
@@ -184,6 +188,8 @@ def test_a_version_is_there_when_every_publisher_has_pushed_it(members) -> None:
     first, second, reader, _ = members
     shapes = {"w": (6, 2)}
     get(first.publish.remote("halves", shapes, {"w": Slice(0, 0, 3, 6)}))
+    with pytest.raises(TimeoutError, match="nobody publishes other yet"):
+        get(reader.subscribe.remote("halves", shapes | {"other": (2,)}, timeout=0.2))
     get(first.push.remote(1))
     get(reader.subscribe.remote("halves", shapes))
     with pytest.raises(TimeoutError, match="nobody has all of w"):
