@@ -85,6 +85,7 @@ _Pulling = PullTensors | PullSlices | SendTensors | CheckTensors
 
 _SMALL_BYTES: Final = 24 << 10
 _MOST_READ: Final = 1024  # tensors of an object whose places fit into one message
+_OPEN_S: Final = 5.0  # for the thread that opens the endpoint to go on
 _LOOK_S: Final = 0.01  # between two checks of thousands of tensors that are sent
 _MOST_TEXT: Final = 8000  # characters of a user's error
 
@@ -117,6 +118,7 @@ class Service:
         self._meetings = Stores(keeps_left=False)
         self.address = address
         self._endpoint: endpoint.Endpoint | None = None  # once it is open
+        self._is_open = threading.Event()
         # What others read now, by their connections and the numbers of their questions.
         self._reading: dict[Any, dict[int, tuple[Entry, Callable[[], None], str]]] = {}
         self._slices: dict[Any, dict[int, bytes]] = {}  # by their connections
@@ -130,6 +132,7 @@ class Service:
             OutOfThreads: No more threads can be started.
         """
         self._endpoint = endpoint.serve(self, self.address)
+        self._is_open.set()
 
     def close(self) -> None:
         """Listen no more; for a service that no process knows yet."""
@@ -181,7 +184,8 @@ class Service:
     def _listen_for_nodes(self, peer: Peer, message: ListenForNodes) -> bool:
         address = trouble = ""
         try:
-            if self._endpoint is not None:  # which is so once anybody can ask
+            self._is_open.wait(_OPEN_S)  # one may ask as soon as the endpoint is there
+            if self._endpoint is not None:
                 address = str(self._endpoint.listen_tcp(message.host))
         except (OutOfDescriptors, OutOfThreads) as error:
             refuse(peer, error, "to be reached from other nodes")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import rcg
 from rcg.dag import InputNode
@@ -33,6 +34,7 @@ from rcg.rdt.process import holder_of
 from rcg.runtime.control.joining import check_user, join
 from rcg.wire.messages import UseTensors
 from tests.circles import core_has, core_where
+from tests.cluster.nodes import is_spread
 from tests.cluster.stage import GUARD_S
 from tests.peers import ctrl_c_anywhere, descriptors, no_threads, suspend, until
 
@@ -754,6 +756,14 @@ def test_a_tensor_whose_memory_its_maker_has_freed_is_named_to_each_taker(pair):
 WHEN = ("before a group", "after a group", "in a message", "while it is read")
 
 
+def same_node() -> dict[str, Any]:
+    """Options for actors of which one reads the other's memory."""
+    if not is_spread():
+        return {}
+    home = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(home, soft=False)}
+
+
 def read_nothing_once(_):
     from rcg.rdt import pull
 
@@ -771,16 +781,16 @@ def before_it_reads_once(_, call):
 
     original = connection.read
 
-    def read(pid, places):
+    def read(*args):
         connection.read = original
         call()
-        original(pid, places)
+        original(*args)
 
     connection.read = read
 
 
 @pytest.mark.parametrize("when", core_where(lambda when: when in WHEN[1::2], WHEN))
-def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(pair, when):
+def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(actors, when):
     def free_while_sending(actor):
         from rcg.rdt import groups, service
 
@@ -801,7 +811,8 @@ def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(pair, when):
 
         groups.Pair.send, service.send_buffers = through_group, in_message
 
-    a, b = pair
+    pair = a, b = actors(2, **({} if "group" in when else same_node()))
+    create_collective_group(pair, backend="gloo")
     a.keep_all.remote()
     ref = a.kept_as_it_is.remote(1)
     options = {} if "group" in when else {"_tensor_transport": "object_store"}
@@ -820,7 +831,7 @@ def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(pair, when):
 
 
 def test_a_maker_that_is_killed_while_its_tensor_is_read(actors):
-    a, b = actors(2, Actor)
+    a, b = actors(2, **same_node())
     pid = get(a.pid.remote())
     ref = a.make_anywhere.remote(1)
     get(b.__ray_call__.remote(before_it_reads_once, lambda: os.kill(pid, signal.SIGKILL)))
@@ -1082,11 +1093,6 @@ def test_the_report_names_an_owner_that_does_not_answer_and_says_which_is_dead_a
     assert "is dead: it was killed by `ray.kill`." in text and "does not answer" not in text
 
 
-def _way() -> str:
-    """How tensors come without a group."""
-    return "shm" if len(ray.nodes()) == 1 else "tcp"
-
-
 def test_a_profile_has_what_was_got_and_how_long_it_took(pair):
     a, b = pair
     early = a.make.remote(1)
@@ -1099,7 +1105,9 @@ def test_a_profile_has_what_was_got_and_how_long_it_took(pair):
         with pytest.raises(Exception, match="not there any more"):
             get(b.total.remote(refs[2]))
     got = profile.trace.transfers
-    assert [each.transport for each in got] == ["gloo"] * 3 + [_way(), "gloo"]
+    way = got[3].transport
+    assert [each.transport for each in got] == ["gloo"] * 3 + [way, "gloo"]
+    assert way == "shm" or (way == "tcp" and is_spread())
     assert {each.source for each in got} == {repr(a)}
     assert [each.target for each in got].count(repr(b)) == 4
     assert [each.bytes for each in got] == [4 * BIG] * 5

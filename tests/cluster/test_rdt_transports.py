@@ -145,6 +145,8 @@ class Worker:
             "send": [
                 (groups.Pair, "send"),
                 (service, "send_buffers"),
+                (service.Service, "_send_after"),
+                (service.Service, "_let_read"),
                 (rdt_managers.SocketTransport, "send_multiple_tensors"),
             ],
             "ask": [
@@ -155,6 +157,8 @@ class Worker:
             "receive": [
                 (groups.Pair, "recv"),
                 (pull, "open_buffers"),
+                (pull, "_receive_after"),
+                (connection, "read"),
                 (rdt_managers.FileTransport, "recv_multiple_tensors"),
                 (rdt_managers.SocketTransport, "recv_multiple_tensors"),
             ],
