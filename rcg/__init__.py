@@ -142,7 +142,7 @@ def shutdown(**options: Any) -> None:
         tensors.leave_session()
     owner = sys.modules.get("rcg.weights.owner")
     if owner is not None:
-        owner.forget_owner()
+        owner.leave_cluster()
     importlib.import_module("rcg.cluster").shutdown(**options)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from rcg import cluster
 from rcg.weights.owner import ask, describe_soon
-from rcg.weights.planning import Member, WeightsPlan
+from rcg.weights.planning import Member, WeightsPlan, plan_of
 from rcg.weights.publisher import Publisher, WeightsVersion
 from rcg.weights.report import WeightsReport, report_of
 from rcg.weights.shards import Slice
@@ -119,10 +119,11 @@ def plan(name: str) -> WeightsPlan:
     publishers, readers = ask("parts", name)
     if not publishers or not readers:
         raise ValueError(f"nobody {'reads' if publishers else 'publishes'} the weights {name!r}")
-    return WeightsPlan(
+    found, _ = plan_of(
         [Member(each.label, each.shards) for each in publishers],
         [Member(each.label, each.shards) for each in readers],
     )
+    return found
 
 
 def report() -> WeightsReport:

@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import contextlib
 import itertools
+import os
 import secrets
 import threading
 import time
@@ -26,7 +27,7 @@ from rcg.error_text import describe_error, without_frames
 from rcg.errors import OutOfThreads, RcgError
 from rcg.text import plural
 from rcg.threads import start_thread
-from rcg.weights.shards import Shards, disagreements, holes, lacking
+from rcg.weights.shards import Shards, disagreements, holes, lacking, mismatches
 
 _NAME: Final = "rcg.weights"
 _NAMESPACE: Final = "rcg"
@@ -60,13 +61,13 @@ class Waiting(NamedTuple):
 
     Attributes:
         why: What is missing.
-        publishers: Those who could bring one, by their ids.
+        publishers: Those who could bring one.
         has_died: Whether one has died, and the others have not all tensors.
         is_newest: Whether there is a version to read, but none newer than the one that is known.
     """
 
     why: str
-    publishers: dict[str, Address]
+    publishers: list[Part]
     has_died: bool
     is_newest: bool
 
@@ -81,6 +82,7 @@ class Part(NamedTuple):
         shards: What it has or wants.
         is_alone: Of a publisher: whether it has said that it has everything.
         is_publisher: Whether it publishes.
+        pid: Its process: an actor that runs again is reached at the same address.
     """
 
     id: str
@@ -89,20 +91,7 @@ class Part(NamedTuple):
     shards: Shards
     is_alone: bool = False
     is_publisher: bool = False
-
-
-class Taken(NamedTuple):
-    """Another process publishes under a name.
-
-    Attributes:
-        id: Its id.
-        label: What errors call it.
-        address: How it is reached.
-    """
-
-    id: str
-    label: str
-    address: Address
+    pid: int = 0
 
 
 @dataclass(slots=True)
@@ -142,6 +131,7 @@ class _Weights:
     publishers: dict[str, _Publisher] = field(default_factory=dict)
     subscribers: dict[str, _Subscriber] = field(default_factory=dict)
     count: int = 0  # of versions so far
+    newest: int | None = None  # the number of the last one
     versions: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=_MOST_VERSIONS))
     died: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # tensors of which nobody has some part
@@ -184,30 +174,44 @@ class _Weights:
         keys = {name: each.key for name, each in self.publishers.items()}
         return Version(number, frozenset(keys.values()), keys)
 
-    def kept_version(self, wants: Shards) -> Version | None:
-        """Return the newest version from readers that keep it, if they have all that is wanted."""
+    def kept_version(self, wanting: _Subscriber, failed: frozenset[str]) -> Version | None:
+        """Return the newest version from readers that keep it, if they have all that is wanted.
+
+        Args:
+            wanting: Who wants it.
+            failed: The keys of those that it could not read.
+        """
         token = self.versions[-1] if self.versions else None
         keepers: list[_Subscriber] = []
         for each in self.subscribers.values():
             others = [("", keeper.part.shards) for keeper in keepers]
-            fits = each.key and each.token == token
+            fits = each.key and each.token == token and each.key not in failed
             if fits and not disagreements(others, each.part.shards):
                 keepers.append(each)
-        if not keepers or lacking([each.part.shards for each in keepers], wants):
+        have, wants = [("", each.part.shards) for each in keepers], wanting.part.shards
+        if not keepers or lacking([each for _, each in have], wants) or mismatches(have, wants):
             return None
         number = keepers[0].version or 0
+        if wanting.version is not None and number <= wanting.version:
+            return None  # an owner that was restarted may not know the newest one yet
         return Version(number, keepers[0].token, {each.part.id: each.key for each in keepers})
 
     def note_version(self) -> None:
         """Count the version that can be read, if it is a new one."""
         version = self.version
-        if version is not None and (not self.versions or self.versions[-1] != version.token):
+        if version is None:
+            return
+        newest = self.versions[-1] if self.versions else None
+        if newest is not None and version.number == self.newest and version.token <= newest:
+            self.versions[-1] = version.token  # a publisher has died, of which others have copies
+        elif newest != version.token:
             self.count += 1
             self.versions.append(version.token)
+        self.newest = version.number
 
     def lag_of(self, token: frozenset[str]) -> int:
         """Return how many versions are newer than one; all, as far as they are known, than none."""
-        newer = itertools.takewhile(lambda each: each != token, reversed(self.versions))
+        newer = itertools.takewhile(lambda each: not each <= token, reversed(self.versions))
         return sum(1 for _ in newer)
 
     def behind(self) -> list[_Subscriber]:
@@ -216,7 +220,7 @@ class _Weights:
         return [
             each
             for each in self.subscribers.values()
-            if each.joined < self.count and each.token != newest
+            if each.joined < self.count and not newest <= each.token
         ]
 
     def why_none(self) -> str:
@@ -248,8 +252,8 @@ class Owner:
     def __init__(self) -> None:
         self._all: dict[str, _Weights] = {}
 
-    async def publish(self, name: str, part: Part) -> Taken | str:
-        """Take in a publisher; returns why not, or "".
+    async def publish(self, name: str, part: Part) -> Part | str:
+        """Take in a publisher; returns why not, or who publishes alone, or "".
 
         Args:
             name: The name.
@@ -259,13 +263,14 @@ class Owner:
         others = [each.part for key, each in weights.publishers.items() if key != part.id]
         for each in others:
             if part.is_alone or each.is_alone:
-                return Taken(each.id, each.label, each.address)
+                return each._replace(shards={})
         problems = disagreements([(each.label, each.shards) for each in others], part.shards)
         if problems:
             return "\n  ".join(problems)
         weights.publishers[part.id] = _Publisher(part)
-        weights.died.clear()
         weights.change_publishers()
+        if not weights.missing:
+            weights.died.clear()
         return ""
 
     async def subscribe(
@@ -281,8 +286,12 @@ class Owner:
             key: What it calls this version, if others may read it there.
         """
         weights = self._all.setdefault(name, _Weights())
-        if token and not weights.versions:  # this process was restarted
+        newest = weights.newest
+        is_newer = newest is None or (version is not None and version > newest)
+        if token and not weights.count and is_newer:  # this process was restarted
+            weights.versions.clear()
             weights.versions.append(token)
+            weights.newest = version
         joined = 0 if token else weights.count
         weights.subscribers[part.id] = _Subscriber(part, joined, token, version, key)
         weights.change()
@@ -303,14 +312,20 @@ class Owner:
         return True
 
     async def next(
-        self, name: str, subscriber: str, token: frozenset[str], timeout_s: float
+        self,
+        name: str,
+        subscriber: str,
+        token: frozenset[str],
+        failed: frozenset[str],
+        timeout_s: float,
     ) -> Version | Waiting | None:
         """Return the newest version that can be read; None if the reader is unknown.
 
         Args:
             name: The name.
             subscriber: The reader.
-            token: Of a version that it does not want.
+            token: Of the version that it has.
+            failed: The keys of those that it could not read.
             timeout_s: How long to wait for another one.
         """
         until_s = time.monotonic() + timeout_s
@@ -318,19 +333,22 @@ class Owner:
             weights = self._all.get(name)
             if weights is None or subscriber not in weights.subscribers:
                 return None
-            wants = weights.subscribers[subscriber].part.shards
-            version = weights.version or weights.kept_version(wants)
-            if version is not None and version.token != token:
+            published = weights.version
+            version = published
+            if version is None or not failed.isdisjoint(version.keys.values()):
+                version = weights.kept_version(weights.subscribers[subscriber], failed)
+            if version is not None and not version.token <= token:
                 weights.subscribers[subscriber].wait.until_s = 0.0
                 return version
             is_whole = weights.publishers and not weights.missing
             has_died = bool(weights.died) and not is_whole
             left_s = until_s - time.monotonic()
             if has_died or left_s <= 0:
-                addresses = {key: each.part.address for key, each in weights.publishers.items()}
-                if version is None:
+                addresses = [each.part._replace(shards={}) for each in weights.publishers.values()]
+                newest = published or version
+                if newest is None:
                     return Waiting(weights.why_none(), addresses, has_died, is_newest=False)
-                why = f"version {version.number} is the newest"
+                why = f"version {newest.number} is the newest"
                 return Waiting(why, addresses, has_died, is_newest=True)
             await weights.change_seen_by(weights.subscribers[subscriber], left_s)
 
@@ -366,6 +384,9 @@ class Owner:
             if found.version != version or not found.key:
                 found.wait.until_s = 0.0
                 return []
+            if any((each.version or 0) > version for each in weights.publishers.values()):
+                found.wait.until_s = 0.0
+                return []  # it is replaced: nobody can get it any more
             if weights.number is None:
                 left = [
                     each.part for each in weights.publishers.values() if each.version != version
@@ -479,6 +500,12 @@ def _handle() -> Any:
         return _handles[node]
 
 
+def leave_cluster() -> None:
+    """End all publishers and readers: this process leaves its cluster."""
+    end_all()
+    forget_owner()
+
+
 def forget_owner() -> None:
     """Forget how the owner is reached: it has died, or this process leaves its cluster."""
     with _lock:
@@ -522,6 +549,7 @@ class Membership:
         self._about = name, which
         self._finish = finish
         self._is_over = False
+        self._pid = os.getpid()
         # It may be dropped in the middle of anything, also of Ray's code: another thread tells.
         self._dropped = weakref.finalize(owner, self._end_later)
         self._dropped.atexit = False
@@ -538,6 +566,8 @@ class Membership:
             self._is_over = True
             self._dropped.detach()
             _memberships.discard(self)
+            if self._pid != os.getpid():
+                return  # of the process that has forked this one
             self._finish()
             leave(*self._about)
 
@@ -551,7 +581,8 @@ _memberships: Final[weakref.WeakSet[Membership]] = weakref.WeakSet()
 
 
 @atexit.register
-def _end_all() -> None:
+def end_all() -> None:
+    """End all publishers and readers of this process."""
     for each in list(_memberships):
         each.end()
 

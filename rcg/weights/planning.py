@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rcg.display import Displayed, Mimebundle, Views
 from rcg.text import bytes_text, columns, plural, short_label
-from rcg.weights.shards import Shard, Shards, item_bytes
+from rcg.weights.shards import Shard, Shards, holes, item_bytes, mismatches
 
 _LEAST_PIECE: Final = 1 << 20  # bytes: smaller parts are not split
 _PIECES: Final = 64  # of what a publisher sends: a piece is at most one part in so many
@@ -56,6 +56,33 @@ class Copy(NamedTuple):
     name: str
     publisher: int
     box: tuple[range, ...]
+
+
+def plan_of(
+    publishers: Sequence[Member], readers: Sequence[Member], which: int | None = None
+) -> tuple[WeightsPlan, int]:
+    """Return the plan for those readers whose tensors fit what is published.
+
+    One that does not fit has an error of its own, and must not disturb others.
+
+    Args:
+        publishers: The publishers.
+        readers: The readers.
+        which: The number of a reader that fits.
+
+    Returns:
+        The plan, and the number of that reader in it; 0 for None.
+    """
+    have = [(each.label, each.shards) for each in publishers]
+    missing = set(holes([each.shards for each in publishers]))
+    fitting = [
+        (at, each)
+        for at, each in enumerate(readers)
+        if at == which or not (missing & each.shards.keys() or mismatches(have, each.shards))
+    ]
+    places = [at for at, _ in fitting]
+    plan = WeightsPlan(publishers, [each for _, each in fitting])
+    return plan, 0 if which is None else places.index(which)
 
 
 class _Piece(NamedTuple):
@@ -291,7 +318,7 @@ def _split(
     names: list[str], has: Sequence[tuple[int, Shard]], wants: Sequence[tuple[int, Shard]]
 ) -> _Alike:
     """Return what travels of tensors that are split in the same way."""
-    shape = wants[0][1].shape
+    shape = (has or wants)[0][1].shape
     split = [each.dim for _, each in has if not each.is_whole]
     dim = split[0] if split else 0
     size = shape[dim] if shape else 1

@@ -9,8 +9,11 @@ another device or not contiguous, a version is a copy, which costs its memory an
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import json
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -19,15 +22,20 @@ from rcg.errors import ActorDiedError
 from rcg.frames import warn_user
 from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
+from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
 from rcg.rdt.process import Here, here
 from rcg.rdt.store import Entry, Versions
 from rcg.serialization.payloads import bytes_of
 from rcg.text import bytes_text, plural
-from rcg.weights.owner import Membership, Part, Taken, ask, new_id, until_known, waited_for
+from rcg.threads import run_together
+from rcg.weights.owner import Membership, Part, ask, new_id, until_known, waited_for
 from rcg.weights.shards import Shard, Slice, Source, dtype_name
+from rcg.wire.messages import AskHeld
 
 _TURN_S: Final = 1.0  # between two looks at whether those who are waited for are alive
+_LOOK_S: Final = 2.0  # for one that is looked at to answer
+_MOST_AT_ONCE: Final = 16  # are looked at
 _TRANSPORT: Final = "weights"  # in reports
 
 
@@ -206,7 +214,7 @@ class Publisher:
                     f"version {number} of the weights {self.name!r} was not taken by "
                     f"{waited_for(left)} in {timeout:g} s: call update() there, or close()"
                 )
-            leave_dead(self._here, self.name, left)
+            leave_dead(self.name, left)
         with self._lock:
             if not self._is_copy and self.version == number:
                 self._withdraw()
@@ -269,13 +277,13 @@ class Publisher:
         if entry is None:
             return
         written = entry.versions.find_written()
+        self._here.store.free([entry.key])
         if written is not None:
             warn_user(
                 f"{entry.name} has a tensor of shape {list(written.shape)} that was written to "
                 f"while readers could still read it. {entry.advice}",
                 UserWarning,
             )
-        self._here.store.free([entry.key])
         if tells:
             self._tell()
 
@@ -283,8 +291,8 @@ class Publisher:
         """Return the tensors as they are read."""
         import torch
 
-        for key, memory in _staged(tensors, *self._how).items():
-            self._staged.setdefault(key, memory)  # the model may have others by now
+        others = {key: each for key, each in tensors.items() if key not in self._staged}
+        self._staged |= _staged(others, *self._how)  # the model may have others by now
         with torch.no_grad():
             for key, memory in self._staged.items():
                 memory.copy_(tensors[key])
@@ -294,12 +302,15 @@ class Publisher:
         """Tell the owner who this is, and which version it has."""
         self._check_open()  # another thread may wait for readers meanwhile
         while True:
-            refused: Taken | str = ask("publish", self.name, self._part)
+            refused: Part | str = ask("publish", self.name, self._part)
             if not refused:
                 break
             if isinstance(refused, str):
+                others, _ = ask("parts", self.name)
+                if leave_dead(self.name, others):
+                    continue
                 raise ValueError(f"the weights {self.name!r} cannot be published:\n  {refused}")
-            if not leave_dead(self._here, self.name, [refused]):
+            if not leave_dead(self.name, [refused]):
                 raise ValueError(
                     f"the weights {self.name!r} are published by {refused.label} already. Give "
                     "each publisher shard= if each has a part, or a copy, of the whole; or take "
@@ -331,21 +342,21 @@ def _staged(tensors: Mapping[str, Any], dtype: Any, copy: bool) -> dict[str, Any
     found: dict[str, Any] = {}
     for key, tensor in tensors.items():
         wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-        is_readable = tensor.is_cpu and tensor.is_contiguous() and not _is_lazy(tensor)
+        is_readable = tensor.is_cpu and tensor.is_contiguous() and not is_lazy(tensor)
         if copy or wanted != tensor.dtype or not is_readable:
             found[key] = torch.empty(tensor.shape, dtype=wanted)
     return found
 
 
-def _is_lazy(tensor: Any) -> bool:
+def is_lazy(tensor: Any) -> bool:
     """Whether a tensor's memory is not its value: torch negates or conjugates when it is read."""
     return bool(tensor.is_conj() or tensor.is_neg())
 
 
-def part_of(ours: Here, identity: str, shards: Mapping[str, Shard], is_alone: bool = False) -> Part:
+def part_of(ours: Here, identity: str, shards: Mapping[str, Shard]) -> Part:
     """Return how this process presents itself to the owner."""
     holder = ours.holder_now()
-    return Part(identity, holder.label, tuple(holder), dict(shards), is_alone)
+    return Part(identity, holder.label, tuple(holder), dict(shards), pid=ours.pid)
 
 
 def turn_of(deadline: Deadline) -> float:
@@ -354,27 +365,34 @@ def turn_of(deadline: Deadline) -> float:
     return _TURN_S if left_s is None else min(_TURN_S, left_s)
 
 
-def leave_dead(ours: Here, name: str, parts: Sequence[Part | Taken]) -> bool:
+def leave_dead(name: str, parts: Sequence[Part]) -> bool:
     """Report those that have died; returns whether there were any.
 
     Args:
-        ours: What this process has for tensors.
         name: The name of the weights.
         parts: Publishers or readers of them.
     """
-    died = [each for each in parts if not _lives(ours, Holder(*each.address))]
+    died: list[Part] = []
+
+    def look(part: Part) -> None:
+        if not _lives(part):
+            died.append(part)
+
+    run_together([functools.partial(look, each) for each in parts], "rcg-weights", _MOST_AT_ONCE)
     for each in died:
         ask("leave", name, each.id, True)
     return bool(died)
 
 
-def _lives(ours: Here, holder: Holder) -> bool:
-    if holder.key == ours.holder.key:
+def _lives(part: Part) -> bool:
+    """Whether the process of a publisher or reader lives, as far as it says so now."""
+    if part.pid == os.getpid() and part.address[1] == here().holder.key:
         return True
     try:
-        ours.connections.check_lives(holder)
+        with contextlib.closing(Connection(Holder(*part.address), "", _LOOK_S)) as connection:
+            found = json.loads(connection.observe(lambda number: AskHeld(number=number)))
     except ActorDiedError:
         return False
     except Exception:  # noqa: BLE001 - it does not answer now: the next look tells
         return True
-    return True
+    return bool(found["pid"] == part.pid)  # another one: the actor was restarted

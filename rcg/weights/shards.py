@@ -197,6 +197,8 @@ def shards_of(
 
 
 def _shard_of(tensor: Any, part: Slice | None) -> tuple[Shard, Any]:
+    if tensor.is_meta:
+        raise ValueError("it is on the meta device and has no values")
     if tensor.layout is not _strided():
         raise ValueError(f"its layout is {tensor.layout}; only dense tensors travel")
     if hasattr(type(tensor), "placements"):
@@ -255,14 +257,17 @@ def mismatches(have: Sequence[tuple[str, Shards]], want: Shards) -> list[str]:
         want: What is wanted.
     """
     problems: list[str] = []
+    published: dict[str, Shard] = {}
+    for _, each in reversed(have):
+        published.update(each)
     for name, wanted in want.items():
-        parts = [(label, each[name]) for label, each in have if name in each]
-        if not parts:
-            close = [each for each in {n for _, some in have for n in some} if name in each]
-            hint = f"; there is {close[0]}" if close else ""
+        found = published.get(name)
+        if found is None:
+            is_first = not any("nobody" in each for each in problems)
+            close = next((each for each in published if name in each), "") if is_first else ""
+            hint = f"; there is {close}" if close else ""
             problems.append(f"{name}: nobody publishes it{hint}")
             continue
-        found = parts[0][1]
         if found.dtype != wanted.dtype:
             problems.append(f"{name}: it is {found.dtype}, here {wanted.dtype}")
         if found.shape != wanted.shape:

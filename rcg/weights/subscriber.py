@@ -14,7 +14,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,13 +35,14 @@ from rcg.serialization.payloads import bytes_of
 from rcg.text import bytes_text, plural, time_text
 from rcg.threads import run_together, to_thread
 from rcg.weights.owner import Membership, Part, Version, Waiting, ask, new_id, until_known
-from rcg.weights.planning import Copy, Member, WeightsPlan
-from rcg.weights.publisher import entry_of, leave_dead, part_of, turn_of
+from rcg.weights.planning import Copy, Member, plan_of
+from rcg.weights.publisher import entry_of, is_lazy, leave_dead, part_of, turn_of
 from rcg.weights.shards import Slice, Source, item_bytes, mismatches
 
 _log = Log()
 
 _TELL_S: Final = 10.0  # after which a wait for a publisher is told
+_LOOK_S: Final = 0.2  # between two looks for publishers of names that are missing
 _ALIGNMENT: Final = 64
 
 PHASES: Final = ("plan", "register", "wait", "move", "apply")
@@ -129,6 +130,7 @@ class Subscriber:
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
         self._source = Source(into, shard, names)
         self._shards = self._source.shards
+        _check_writable(self._source.tensors())
         self.name = name
         self.version: int | None = None
         self._is_atomic = atomic
@@ -196,7 +198,7 @@ class Subscriber:
 
     def _update(self, timeout: float | None, is_over: threading.Event) -> Update:
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
-        with self._lock:
+        with self._turn(deadline):
             self._check_open()
             phases, kept = _Phases(), self._key
             try:
@@ -209,23 +211,40 @@ class Subscriber:
             self._tell_taken()
             return Update(version, self.bytes, phases.seconds)
 
+    @contextlib.contextmanager
+    def _turn(self, deadline: Deadline) -> Iterator[None]:
+        left_s = deadline.remaining_s()
+        if not self._lock.acquire(timeout=-1 if left_s is None else left_s):
+            raise TimeoutError(f"another update of the weights {self.name!r} is not done yet")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     def _get(self, deadline: Deadline, is_over: threading.Event, phases: _Phases) -> int:
         """Get the newest version; returns its number."""
-        seen, trouble = self._token, ""
+        failed: frozenset[str] = frozenset()  # the keys of what could not be read
+        trouble = ""
         while True:
-            version = self._next(seen, deadline, trouble, is_over)
+            version = self._next(failed, deadline, trouble, is_over)
             phases.end("wait")
             tensors = self._source.tensors()
             if self._take_memory(tensors):
                 phases.end("register")
             route = self._route_for(version, phases)
-            if route is None:  # the publishers have changed again
-                continue
-            trouble = self._move(version, route)
-            phases.end("move")
-            if not trouble:
-                break
-            seen = version.token
+            if route is not None:  # the publishers have not changed again
+                trouble = self._move(version, route)
+                phases.end("move")
+                if not trouble:
+                    break
+                failed = frozenset(version.keys.values())
+            self._check_goes_on(is_over)
+            if deadline.expired:
+                raise TimeoutError(
+                    f"the weights {self.name!r}: newer versions come before one was read; waited "
+                    f"{deadline.timeout_s:g} s. This process keeps {self._kept()}"
+                )
+        self.version, self._token = None, frozenset()  # what an interrupt leaves is a mixture
         self._apply(tensors)
         phases.end("apply")
         self._token, self.version = version.token, version.number
@@ -294,8 +313,11 @@ class Subscriber:
                 break
             self._check_fits(publishers, missing)
             found = self._ask_next(frozenset(), turn_of(deadline))
-            if isinstance(found, Version):  # of readers that keep it, if there is no publisher
-                break
+            if isinstance(found, Version):
+                if not publishers:  # readers keep it
+                    break
+                time.sleep(turn_of(Deadline(_LOOK_S)))
+                found = Waiting("", publishers, has_died=False, is_newest=True)
             if publishers:
                 found = found._replace(why=f"nobody publishes {', '.join(missing)} yet")
             self._check_waiting(found, deadline)
@@ -305,25 +327,26 @@ class Subscriber:
         if publishers:
             self._check_fits(publishers)
 
-    def _ask_next(self, seen: frozenset[str], turn_s: float) -> Version | Waiting:
-        found: Version | Waiting = until_known(
-            lambda: ask("next", self.name, self._id, seen, turn_s), self._register
-        )
+    def _ask_next(self, failed: frozenset[str], turn_s: float) -> Version | Waiting:
+        def call() -> Any:
+            return ask("next", self.name, self._id, self._token, failed, turn_s)
+
+        found: Version | Waiting = until_known(call, self._register)
         return found
 
     def _next(
-        self, seen: frozenset[str], deadline: Deadline, trouble: str, is_over: threading.Event
+        self, failed: frozenset[str], deadline: Deadline, trouble: str, is_over: threading.Event
     ) -> Version:
-        """Return the newest version; not the one that was seen.
+        """Return the newest version, if it is newer than what is here.
 
         Args:
-            seen: The token of a version that is here, or that cannot be read.
+            failed: The keys of what could not be read.
             deadline: Until when to wait.
             trouble: Why it cannot be read, or "".
             is_over: Set when nobody waits for the version any more.
         """
         while True:
-            found = self._ask_next(seen, turn_of(deadline))
+            found = self._ask_next(failed, turn_of(deadline))
             if isinstance(found, Version):
                 return found
             if trouble and found.is_newest:
@@ -332,9 +355,12 @@ class Subscriber:
                     f"process keeps {self._kept()}: {trouble}"
                 )
             self._check_waiting(found, deadline)
-            self._check_open()
-            if is_over.is_set():
-                raise ValueError(f"this subscriber of {self.name!r} waits no longer")
+            self._check_goes_on(is_over)
+
+    def _check_goes_on(self, is_over: threading.Event) -> None:
+        self._check_open()
+        if is_over.is_set():
+            raise ValueError(f"this subscriber of {self.name!r} waits no longer")
 
     def _check_waiting(self, found: Waiting, deadline: Deadline) -> None:
         """Raise if a publisher has died, or the time is over."""
@@ -348,8 +374,7 @@ class Subscriber:
                 f"the weights {self.name!r}: {found.why}; waited {deadline.timeout_s:g} s. This "
                 f"process keeps {self._kept()}"
             )
-        parts = [Part(key, "", each, {}) for key, each in found.publishers.items()]
-        leave_dead(self._here, self.name, parts)
+        leave_dead(self.name, found.publishers)
 
     def _kept(self) -> str:
         return "no version" if self.version is None else f"version {self.version}"
@@ -374,11 +399,12 @@ class Subscriber:
         if self._id not in ids:  # another process thinks that this one is dead
             self._register()
             return None
-        plan = WeightsPlan(
+        plan, ours = plan_of(
             [Member(each.label, each.shards) for each in publishers],
             [Member(each.label, each.shards) for each in readers],
+            ids.index(self._id),
         )
-        copies = list(plan.copies(ids.index(self._id)))
+        copies = list(plan.copies(ours))
         phases.end("plan")
         self._route = self._make_route(publishers, copies)
         phases.end("register")
@@ -414,7 +440,7 @@ class Subscriber:
             else {
                 name: bytes_of(each.detach())
                 for name, each in tensors.items()
-                if each.is_cpu and each.is_contiguous()
+                if each.is_cpu and each.is_contiguous() and not is_lazy(each)
             }
         )
         places = [each.data_ptr() for each in own.values()]
@@ -453,13 +479,14 @@ class Subscriber:
             self._here.got.append(call.got(f"{self.name} version {version.number}"))
         died = [call.part for call in calls if call.has_died]
         if died:
-            leave_dead(self._here, self.name, died)
+            leave_dead(self.name, died)
             return f"{died[0].label} has died"
-        withdrawn = [each for each in problems if isinstance(each, Withdrawn)]
+        withdrawn = [str(each) for each in problems if isinstance(each, Withdrawn)]
         if withdrawn:
-            return str(withdrawn[0])
+            return withdrawn[0]
+        calls.clear()
         if problems:
-            raise problems[0]
+            raise problems.pop(0)
         return ""
 
     def _apply(self, tensors: Mapping[str, Any]) -> None:
@@ -469,7 +496,7 @@ class Subscriber:
         plain: list[tuple[int, int, int]] = []
         with torch.no_grad():
             for (name, tensor), memory in zip(tensors.items(), self._memory, strict=True):
-                is_plain = tensor.is_cpu and tensor.is_contiguous()
+                is_plain = tensor.is_cpu and tensor.is_contiguous() and not is_lazy(tensor)
                 if not is_plain:
                     shape = [len(each) for each in self._shards[name].ranges]
                     tensor.copy_(memory.view(tensor.dtype).view(shape))
@@ -478,6 +505,21 @@ class Subscriber:
                     plain.append((memory.data_ptr(), tensor.data_ptr(), memory.numel()))
                 torch.autograd.graph.increment_version(tensor)
         peer_memory.copy(*np.array(plain, np.int64).reshape(-1, 3).T)
+
+
+def _check_writable(tensors: Mapping[str, Any]) -> None:
+    """Raise ValueError for tensors that cannot get values."""
+    wrong = [
+        name
+        for name, each in tensors.items()
+        if each.is_inference()
+        or any(step == 0 and size > 1 for step, size in zip(each.stride(), each.shape, strict=True))
+    ]
+    if wrong:
+        raise ValueError(
+            "these tensors cannot be written to, because they are expanded or of inference mode: "
+            + ", ".join(wrong)
+        )
 
 
 class _Pull:
