@@ -10,7 +10,7 @@ numbers says where it lies.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -198,19 +198,3 @@ def runs_of(pairs: Sequence[tuple[Region, Region]], addresses: Sequence[int]) ->
             column.append(row)
     empty = np.empty(0, np.int64)
     return Runs(*(np.concatenate([empty, *column]) for column in columns))
-
-
-def in_pieces(region: Region, most_bytes: int) -> Iterator[Region]:
-    """Yield a region in pieces of whole runs, each of at most so many bytes if a run is not more.
-
-    Args:
-        region: The region.
-        most_bytes: The bytes of a piece.
-    """
-    count = max(1, most_bytes // max(1, region.run))
-    for outer in range(region.outer):
-        base = region.start + outer * region.outer_step
-        for inner in range(0, region.inner, count):
-            start = base + inner * region.inner_step
-            some = min(count, region.inner - inner)
-            yield region._replace(start=start, outer=1, inner=some)

@@ -175,9 +175,11 @@ class TensorTransportManager(ABC):
         """End a transfer of which one end has failed or is gone; any thread."""
 
 
-OBJECT_STORE: Final = "object_store"
 AUTO: Final = "auto"
-"""Tensors come straight from the process that holds them, by ``SHM`` or ``TCP``; both names."""
+"""Tensors come straight from the process that holds them, by ``SHM`` or ``TCP``."""
+
+OBJECT_STORE: Final = "object_store"
+"""The same, by the name that Ray has for what needs no group."""
 
 SHM: Final = "shm"
 """On one node: read where they lie, or copied through memory that both processes have."""

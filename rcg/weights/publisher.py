@@ -193,7 +193,8 @@ class Publisher:
 
         Readers that have ended, or have come after it was pushed, are not waited for. A version
         that was replaced by a newer one is not waited for, either. Unless it is a copy, it cannot
-        be read any more afterwards: who comes later gets the next one.
+        be read here any more afterwards: who comes later reads it from readers that keep it, or
+        waits for the next one.
 
         Args:
             version: As ``push`` returned it; None for the newest.

@@ -301,8 +301,8 @@ class Subscriber:
     def _wait_for_publishers(self, deadline: Deadline) -> None:
         """Wait until somebody publishes these weights, and check that they fit.
 
-        What is missing is an error once there can be no other publisher to bring it: one has said
-        that it has everything, or there is a version.
+        What is missing is an error only if no other publisher can bring it, because one has said
+        that it has everything.
         """
         until_s, has_told = time.monotonic() + _TELL_S, False
         while True:
