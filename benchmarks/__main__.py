@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 
@@ -17,7 +17,7 @@ from benchmarks.transfers import TRANSFERS, measure_transfer
 from benchmarks.unequal import measure_unequal_pair
 from benchmarks.weights import measure_weights
 from rcg.bench.__main__ import main as bench
-from rcg.bench.contestants import RayCall, RayGraph, RcgGraph
+from rcg.bench.contestants import GraphContestant, RayCall, RcgGraph
 from rcg.bench.record import RCG, RCG_FUTEX, Figure
 from rcg.bench.runner import Experiment, Setup
 
@@ -27,12 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return bench(arguments, EXPERIMENTS, "benchmarks")
 
 
-def _graphs(setup: Setup) -> dict[str, RcgGraph | RayGraph]:
+def _graphs(setup: Setup) -> dict[str, GraphContestant]:
     """Return the contestants that compile graphs, each with its default options."""
     return {
-        contestant.name: contestant
-        for contestant in setup.contestants
-        if isinstance(contestant, RcgGraph | RayGraph) and contestant.name != RCG_FUTEX
+        each.name: each
+        for each in setup.contestants
+        if isinstance(each, GraphContestant) and each.name != RCG_FUTEX
     }
 
 
@@ -48,6 +48,12 @@ def _failures(setup: Setup) -> tuple[Figure, ...]:
     if isinstance(graph, RcgGraph) and find_spec("torch") is not None:
         found += (measure_transfer_deaths(graph),)
     return found
+
+
+def _with_torch(
+    name: str, title: str, measure: Callable[[], tuple[Figure, ...]], nodes: int = 1
+) -> Experiment:
+    return Experiment(name, title, lambda _: measure(), needs=("torch",), nodes=nodes)
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -71,29 +77,13 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         lambda setup: lifetime.measure_fresh(_graphs(setup)),
     ),
     Experiment("failures", "time until the death of an actor is reported", _failures),
-    Experiment(
-        "overlap", "transfers beside computation", lambda _: measure_overlap(), needs=("torch",)
+    _with_torch("overlap", "transfers beside computation", measure_overlap),
+    _with_torch("unequal-pair", "layers on a pair of which one is slower", measure_unequal_pair),
+    _with_torch("rdt", "tensors by reference in ordinary calls", measure_references),
+    _with_torch(
+        "rdt-across", "tensors by reference between two nodes", measure_references_across, nodes=2
     ),
-    Experiment(
-        "unequal-pair",
-        "layers on a pair of which one is slower",
-        lambda _: measure_unequal_pair(),
-        needs=("torch",),
-    ),
-    Experiment(
-        "rdt",
-        "tensors by reference in ordinary calls",
-        lambda _: measure_references(),
-        needs=("torch",),
-    ),
-    Experiment(
-        "rdt-across",
-        "tensors by reference between two nodes",
-        lambda _: measure_references_across(),
-        needs=("torch",),
-        nodes=2,
-    ),
-    Experiment("weights", "weights by name", lambda _: measure_weights(), needs=("torch",)),
+    _with_torch("weights", "weights by name", measure_weights),
     Experiment(
         "recorder",
         "cost of recording an event",

@@ -28,7 +28,7 @@ import ray.exceptions
 import rcg
 import rcg.dag
 from benchmarks.transfers import Peer
-from rcg.bench.contestants import ACTOR_OPTIONS, READY_TIMEOUT_S, RayGraph, RcgGraph
+from rcg.bench.contestants import ACTOR_OPTIONS, READY_TIMEOUT_S, GraphContestant, RcgGraph
 from rcg.bench.record import RCG, Figure
 
 KILLS = 10
@@ -46,55 +46,39 @@ WAYS: tuple[Way, ...] = ("kill -9", "ray.kill")
 
 
 class DeathNotReported(Exception):
-    """A get did not raise the death of the actor."""
+    """A get did not raise the death of the actor, or a survivor does not answer."""
 
 
 def measure_failures(
-    graphs: Mapping[str, RcgGraph | RayGraph],
-    kills: int = KILLS,
-    sleep: Callable[[float], None] = time.sleep,
+    graphs: Mapping[str, GraphContestant], kills: int = KILLS
 ) -> tuple[Figure, ...]:
     """Kill actors of each contestant in each way; return median and longest times."""
     with _quiet():
-        found = tuple(_measure(way, graphs, kills, sleep) for way in WAYS)
-        sleep(SETTLE_S)  # until Ray has printed its messages
+        found = tuple(_measure(way, graphs, kills) for way in WAYS)
+        time.sleep(SETTLE_S)  # until Ray has printed its messages
     return found
 
 
-def _measure(
-    way: Way,
-    graphs: Mapping[str, RcgGraph | RayGraph],
-    kills: int,
-    sleep: Callable[[float], None],
-) -> Figure:
+def _measure(way: Way, graphs: Mapping[str, GraphContestant], kills: int) -> Figure:
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(kills):
         victims = {name: graph.start_one() for name, graph in graphs.items()}
         pids = rcg.get([victim.pid.remote() for victim in victims.values()])
         for (name, victim), pid in zip(victims.items(), pids, strict=True):
-            times[name].append(_time_death(graphs[name], victim, pid, way, sleep))
-    values = {}
-    for name, found in times.items():
-        values[name] = median(found)
-        values[f"{name}, longest"] = max(found)
-    return Figure(
-        name=way.replace(" ", ""),
-        title=f"{way} until a waiting get raises, chain of 3, {kills} kills",
-        unit="ms",
-        values=values,
-        most=MAX_MS,
-        bound=(f"{RCG}, longest",),
-    )
+            times[name].append(_time_death(graphs[name], victim, pid, way))
+    title = f"{way} until a waiting get raises, chain of 3, {kills} kills"
+    return _figure(way.replace(" ", ""), title, times)
 
 
-def _time_death(
-    graph: RcgGraph | RayGraph, victim: Any, pid: int, way: Way, sleep: Callable[[float], None]
-) -> float:
-    """Return the milliseconds from the kill to the error.
+def _figure(name: str, title: str, times: Mapping[str, list[float]]) -> Figure:
+    values: dict[str, float] = {}
+    for each, found in times.items():
+        values |= {each: median(found), f"{each}, longest": max(found)}
+    return Figure(name, title, "ms", values, most=MAX_MS, bound=(f"{RCG}, longest",))
 
-    Raises:
-        DeathNotReported: There was another error or none, or a survivor does not answer.
-    """
+
+def _time_death(graph: GraphContestant, victim: Any, pid: int, way: Way) -> float:
+    """Return the milliseconds from the kill to the error."""
     first, last, *_ = graph.actors
     with graph.input_node() as inp:
         dag = last.echo.bind(victim.hold.bind(first.echo.bind(inp)))
@@ -109,7 +93,7 @@ def _time_death(
             else:
                 rcg.kill(victim)
 
-        taken_ms = _time_until_reported(graph, compiled.execute(HOLD_S), kill, sleep)
+        taken_ms = _time_until_reported(graph, compiled.execute(HOLD_S), kill)
     finally:
         compiled.teardown()
     answers = rcg.get([each.echo.remote(1) for each in (first, last)], timeout=READY_TIMEOUT_S)
@@ -118,27 +102,20 @@ def _time_death(
     return taken_ms
 
 
-def _time_until_reported(
-    graph: RcgGraph | RayGraph, ref: Any, kill: Callable[[], None], sleep: Callable[[float], None]
-) -> float:
-    """Return the milliseconds from a kill to the error of a get that waits.
-
-    Raises:
-        DeathNotReported: There was another error or none.
-    """
+def _time_until_reported(graph: GraphContestant, ref: Any, kill: Callable[[], None]) -> float:
+    """Return the milliseconds from a kill to the error of a get that waits."""
     outcome: list[tuple[float, BaseException | None]] = []
 
     def wait() -> None:
-        error: BaseException | None = None
         try:
             graph.get(ref, timeout=READY_TIMEOUT_S)
-        except BaseException as raised:  # noqa: BLE001 - judged below
-            error = raised
-        outcome.append((time.perf_counter(), error))
+            outcome.append((time.perf_counter(), None))
+        except BaseException as error:  # noqa: BLE001 - judged below
+            outcome.append((time.perf_counter(), error))
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    sleep(SETTLE_S)
+    time.sleep(SETTLE_S)
     start = time.perf_counter()
     kill()
     thread.join()
@@ -148,20 +125,15 @@ def _time_until_reported(
     return (end - start) * 1e3
 
 
-def measure_transfer_deaths(
-    graph: RcgGraph,
-    kills: int = TRANSFER_KILLS,
-    size_bytes: int = TRANSFER_BYTES,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Figure:
+def measure_transfer_deaths(graph: RcgGraph, kills: int = TRANSFER_KILLS) -> Figure:
     """Kill actors in transfers over Gloo; return median and longest time."""
     remote = rcg.remote(Peer).options(**ACTOR_OPTIONS)
     survivor, times = remote.remote(), []
-    rcg.get(survivor.hold.remote(size_bytes))
+    rcg.get(survivor.hold.remote(TRANSFER_BYTES))
     with _quiet():
         for number in range(kills):
             victim = remote.remote()
-            pid, _ = rcg.get([victim.pid.remote(), victim.hold.remote(size_bytes)])
+            pid, _ = rcg.get([victim.pid.remote(), victim.hold.remote(TRANSFER_BYTES)])
             writer, reader = (victim, survivor) if number % 2 else (survivor, victim)
             with rcg.dag.InputNode() as inp:
                 tensor = writer.held.bind(inp).with_tensor_transport("gloo")
@@ -170,20 +142,13 @@ def measure_transfer_deaths(
                 rcg.get(compiled.execute(0))
                 *_, ref = [compiled.execute(0) for _ in range(TRANSFERS)]
                 kill = functools.partial(os.kill, pid, signal.SIGKILL)
-                times.append(_time_until_reported(graph, ref, kill, sleep))
+                times.append(_time_until_reported(graph, ref, kill))
             finally:
                 compiled.teardown()
             rcg.get(survivor.pid.remote(), timeout=READY_TIMEOUT_S)  # it answers
     rcg.kill(survivor)
-    values = {RCG: median(times), f"{RCG}, longest": max(times)}
-    return Figure(
-        name="kill-9-transfer",
-        title=f"kill -9 in a transfer over Gloo until a waiting get raises, {kills} kills",
-        unit="ms",
-        values=values,
-        most=MAX_MS,
-        bound=(f"{RCG}, longest",),
-    )
+    title = f"kill -9 in a transfer over Gloo until a waiting get raises, {kills} kills"
+    return _figure("kill-9-transfer", title, {RCG: times})
 
 
 @contextlib.contextmanager

@@ -16,16 +16,15 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import rcg
-from rcg.bench.contestants import READY_TIMEOUT_S, RayCall, RayGraph, RcgGraph
-from rcg.bench.record import RAY_GRAPH, RCG, Figure
-from rcg.bench.rows import ROWS, Row
+from rcg.bench.contestants import READY_TIMEOUT_S, GraphContestant, RayCall
+from rcg.bench.record import RAY_GRAPH, RCG, Figure, medians
+from rcg.bench.rows import ROWS
 
 IDLE_S = 10.0
 MAX_WAKEUPS_PER_S = 2.0
@@ -38,34 +37,26 @@ PAYLOAD = b"x"
 THREAD_PREFIX = "rcg"  # of the names of rcg's threads
 
 
-def row_called(name: str) -> Row:
-    """Return the row with a name."""
-    return next(row for row in ROWS if row.name == name)
+CHAIN: Final = next(row for row in ROWS if row.name == "chain-4")
 
 
-def measure_idle(
-    graphs: Mapping[str, RcgGraph | RayGraph],
-    bare: RayCall,
-    seconds: float = IDLE_S,
-    sleep: Callable[[float], None] = time.sleep,
-) -> tuple[Figure, ...]:
+def measure_idle(graphs: Mapping[str, GraphContestant], bare: RayCall) -> tuple[Figure, ...]:
     """Let a compiled chain of 4 wait, and read the kernel's counters before and after.
 
     All contestants wait at the same time. The figures include actors without a graph for
     comparison, because a Ray worker uses CPU time as well.
     """
-    row = row_called("chain-4")
-    payload = row.payload(random.Random(0))
+    payload = CHAIN.payload(random.Random(0))
     loop = asyncio.new_event_loop()  # only asynchronous rows use it
-    sessions = [graph.open(row, payload, loop) for graph in graphs.values()]
+    sessions = [graph.open(CHAIN, payload, loop) for graph in graphs.values()]
     for session in sessions:
         session.check()
     actors = {name: graph.actors for name, graph in graphs.items()} | {"no graph": bare.actors}
     # A loop that has just been busy may still spin before it sleeps.
-    sleep(1.0)
+    time.sleep(1.0)
     before = {name: _usages(of) for name, of in actors.items()}
     own_before = read_usage()
-    sleep(seconds)
+    time.sleep(IDLE_S)
     own = read_usage().since(own_before)
     each = {
         name: [after.since(start) for after, start in zip(_usages(of), before[name], strict=True)]
@@ -75,67 +66,60 @@ def measure_idle(
         session.close()
     loop.close()
     loops = total(each[RCG])
+    processes = {name: total(usages).process_ticks for name, usages in each.items()}
     worst = max((usage.wakeups / max(1, usage.threads) for usage in (own, *each[RCG])), default=0)
+    per_s = {
+        "driver": own.wakeups / IDLE_S,
+        "4 actors": loops.wakeups / IDLE_S,
+        "busiest thread": worst / IDLE_S,
+    }
+    lasted = f"in {IDLE_S:.0f} s, waiting graph"
     return (
         Figure(
-            name="idle-ticks",
-            title=f"CPU ticks of rcg's threads in {seconds:.0f} s, waiting graph",
-            unit="ticks",
-            values={"driver": own.thread_ticks, "4 actors": loops.thread_ticks},
+            "idle-ticks",
+            f"CPU ticks of rcg's threads {lasted}",
+            "ticks",
+            {"driver": own.thread_ticks, "4 actors": loops.thread_ticks},
             most=0,
         ),
         Figure(
-            name="idle-wakeups",
-            title="wake-ups a second of rcg's threads, waiting graph",
-            unit="1/s",
-            values={
-                "driver": own.wakeups / seconds,
-                "4 actors": loops.wakeups / seconds,
-                "busiest thread": worst / seconds,
-            },
+            "idle-wakeups",
+            "wake-ups a second of rcg's threads, waiting graph",
+            "1/s",
+            per_s,
             most=MAX_WAKEUPS_PER_S,
             bound=("busiest thread",),
         ),
-        Figure(
-            name="idle-processes",
-            title=f"CPU ticks of 4 actor processes in {seconds:.0f} s, waiting graph",
-            unit="ticks",
-            values={name: total(usages).process_ticks for name, usages in each.items()},
-        ),
+        Figure("idle-processes", f"CPU ticks of 4 actor processes {lasted}", "ticks", processes),
     )
 
 
 def _usages(actors: Sequence[Any]) -> list[Usage]:
-    found: list[Usage] = rcg.get([actor.__ray_call__.remote(usage_of) for actor in actors])
+    found: list[Usage] = rcg.get([actor.__ray_call__.remote(read_usage) for actor in actors])
     return found
 
 
-def measure_lifecycle(graphs: Mapping[str, RcgGraph | RayGraph]) -> tuple[Figure, ...]:
+def measure_lifecycle(graphs: Mapping[str, GraphContestant]) -> tuple[Figure, ...]:
     """Compile and tear down a chain of 4, in turns; return the medians."""
-    row = row_called("chain-4")
-    payload = row.payload(random.Random(0))
+    payload = CHAIN.payload(random.Random(0))
     compiled: dict[str, list[float]] = {name: [] for name in graphs}
     torn_down: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(COMPILES):
         for name, graph in graphs.items():
             start = time.perf_counter()
-            whole = graph.compile(row, payload)
+            whole = graph.compile(CHAIN, payload)
             compiled[name].append((time.perf_counter() - start) * 1e3)
             start = time.perf_counter()
             whole.teardown()
             torn_down[name].append((time.perf_counter() - start) * 1e3)
     return (
-        Figure("compile", "compile, chain of 4", "ms", _medians(compiled)),
-        Figure("teardown", "teardown, chain of 4", "ms", _medians(torn_down)),
+        Figure("compile", "compile, chain of 4", "ms", medians(compiled)),
+        Figure("teardown", "teardown, chain of 4", "ms", medians(torn_down)),
     )
 
 
-def _medians(samples: Mapping[str, Iterable[float]]) -> dict[str, float]:
-    return {name: median(times) for name, times in samples.items()}
-
-
 def measure_fresh(
-    graphs: Mapping[str, RcgGraph | RayGraph],
+    graphs: Mapping[str, GraphContestant],
     starts: int = STARTS,
     settling: int = SETTLING,
     timed: int = TIMED,
@@ -150,22 +134,15 @@ def measure_fresh(
         for name, found in times.items()
         for which, of in (("best", min), ("median", median), ("worst", max))
     }
-    figures = [Figure("fresh", f"echo on fresh actors, {starts} starts", "us", values)]
-    if RCG in times and RAY_GRAPH in times:
-        ratio = max(times[RCG]) / median(times[RAY_GRAPH])
-        figures.append(
-            Figure(
-                "fresh ratio",
-                f"echo on fresh actors, worst of {starts}, to the median of Ray's graph",
-                "",
-                {f"{RCG}, worst": ratio},
-                most=MAX_OF_RAY_GRAPH,
-            )
-        )
-    return tuple(figures)
+    figure = Figure("fresh", f"echo on fresh actors, {starts} starts", "us", values)
+    if RCG not in times or RAY_GRAPH not in times:
+        return (figure,)
+    ratio = {f"{RCG}, worst": max(times[RCG]) / median(times[RAY_GRAPH])}
+    title = f"echo on fresh actors, worst of {starts}, to the median of Ray's graph"
+    return figure, Figure("fresh ratio", title, "", ratio, most=MAX_OF_RAY_GRAPH)
 
 
-def _time_echo(graph: RcgGraph | RayGraph, settling: int, timed: int) -> float:
+def _time_echo(graph: GraphContestant, settling: int, timed: int) -> float:
     """Return the median time in microseconds of an echo on a fresh actor."""
     actor = graph.start_one()
     try:
@@ -189,8 +166,7 @@ def _time_echo(graph: RcgGraph | RayGraph, settling: int, timed: int) -> float:
     return median(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Counters since the start of a process.
 
     Attributes:
@@ -217,13 +193,7 @@ class Usage:
 
 def total(usages: Iterable[Usage]) -> Usage:
     """Return the sum of the usage of several processes."""
-    found = list(usages)
-    return Usage(
-        sum(usage.process_ticks for usage in found),
-        sum(usage.threads for usage in found),
-        sum(usage.thread_ticks for usage in found),
-        sum(usage.wakeups for usage in found),
-    )
+    return Usage(*map(sum, zip(*usages, strict=True)))
 
 
 def parse_ticks(stat: str) -> int:
@@ -251,8 +221,8 @@ def parse_wakeups(status: str) -> int:
     raise ValueError("there is no line voluntary_ctxt_switches")
 
 
-def read_usage() -> Usage:
-    """Return the usage of this process and of rcg's threads in it."""
+def read_usage(_: object = None) -> Usage:
+    """Return the usage of this process, also of an actor's, and of rcg's threads in it."""
     own = [
         thread.native_id
         for thread in threading.enumerate()
@@ -265,8 +235,3 @@ def read_usage() -> Usage:
         wakeups += parse_wakeups((task / "status").read_text())
     process = parse_ticks(Path(f"/proc/{os.getpid()}/stat").read_text())
     return Usage(process, len(own), ticks, wakeups)
-
-
-def usage_of(_: object) -> Usage:
-    """Return the usage of the process of an actor, in which it is called."""
-    return read_usage()

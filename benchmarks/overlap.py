@@ -13,15 +13,16 @@ what is left is the gain. All of it is given in percent of the time without over
 
 from __future__ import annotations
 
+import contextlib
 import random
-from statistics import median
+from functools import partial
 from typing import Any, Final
 
 import rcg
 import rcg.dag
-from rcg.bench.contestants import ACTOR_OPTIONS
-from rcg.bench.measure import Pace, Turn, batch_turn, take_rounds
-from rcg.bench.record import Figure
+from rcg.bench.contestants import ACTOR_OPTIONS, ending
+from rcg.bench.measure import Pace, batch_turn, take_rounds
+from rcg.bench.record import Figure, medians
 from rcg.options import Overlap
 from rcg.trace.analysis.shares import LaneShares
 
@@ -70,26 +71,28 @@ def measure_overlap() -> tuple[Figure, ...]:
     """Measure executions with and without overlap, in turns, on actors of their own."""
     cls = rcg.remote(Worker).options(**ACTOR_OPTIONS)
     *senders, receiver = [cls.remote() for _ in range(_SENDERS + 1)]
-    graphs = {name: _compiled(senders, receiver, overlap=name == _ON) for name in (_OFF, _ON)}
-    try:
+    with ending((*senders, receiver)), contextlib.ExitStack() as stack:
+        graphs = {
+            name: stack.enter_context(_compiled(senders, receiver, overlap=name == _ON))
+            for name in (_OFF, _ON)
+        }
         rcg.get(receiver.widen.remote(_FIRST_WIDTH))
         _run(graphs[_OFF])
         _, found, _ = _profiled(graphs[_OFF], receiver)
         factor = _COMPUTE_PER_TRANSFER * found.communication_ns / found.compute_ns
         rcg.get(receiver.widen.remote(max(1, round(_FIRST_WIDTH * factor))))
         _, _, profile = _profiled(graphs[_OFF], receiver)
-        graphs[_AUTO] = _compiled(senders, receiver, overlap="auto", costs=profile)
-        turns = {name: _turn_of(graph) for name, graph in graphs.items()}
+        auto_graph = _compiled(senders, receiver, overlap="auto", costs=profile)
+        graphs[_AUTO] = stack.enter_context(auto_graph)
+        turns = {
+            name: batch_turn(partial(graph.execute, 0), rcg.get, _EXECUTIONS)
+            for name, graph in graphs.items()
+        }
         pace = Pace(1, time_ns=0, warm_up=_EXECUTIONS)
-        samples = take_rounds(turns, pace, _ROUNDS, random.Random("overlap"))
-        off, on, auto = (median(samples[name]) for name in (_OFF, _ON, _AUTO))
+        times = medians(take_rounds(turns, pace, _ROUNDS, random.Random("overlap")))
         _, plain, _ = _profiled(graphs[_OFF], receiver)
         lane, calls, _ = _profiled(graphs[_ON], receiver)
-    finally:
-        for graph in graphs.values():
-            graph.teardown()
-        for actor in (*senders, receiver):
-            rcg.kill(actor)
+    off, on, auto = (times[name] for name in (_OFF, _ON, _AUTO))
     whole_ns = plain.duration_ns
     waited_ns = calls.waiting_for.get(lane.label, 0)
     hidden = 100 * (plain.communication_ns - calls.communication_ns - waited_ns) / whole_ns
@@ -141,10 +144,6 @@ def _compiled(senders: list[Any], receiver: Any, *, overlap: Overlap, costs: Any
 def _run(graph: Any) -> None:
     for ref in [graph.execute(0) for _ in range(_EXECUTIONS)]:
         rcg.get(ref)
-
-
-def _turn_of(graph: Any) -> Turn:
-    return batch_turn(lambda: graph.execute(0), rcg.get, _EXECUTIONS)
 
 
 def _profiled(graph: Any, receiver: Any) -> tuple[LaneShares, LaneShares, Any]:

@@ -13,7 +13,6 @@ ready until the last of them is done.
 
 from __future__ import annotations
 
-import random
 import tempfile
 from array import array
 from collections.abc import Callable, Sequence
@@ -24,15 +23,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import rcg
-from rcg.bench.contestants import ACTOR_OPTIONS, WrongResult
-from rcg.bench.measure import Pace, Turn, batch_turn, take_rounds
-from rcg.bench.record import BY_HAND, RCG, RowResult, SampleSummary
+from rcg.bench.contestants import ACTOR_OPTIONS, WrongResult, ending
+from rcg.bench.measure import Pace, Turn, batch_turn
+from rcg.bench.record import BY_HAND, RCG, RowResult
 from rcg.bench.rows import Target
-from rcg.bench.runner import Setup
+from rcg.bench.runner import Setup, raced, skipped
 
 __all__ = ["PARALLELS", "Parallel", "measure_parallel"]
 
-NANO = 1e-3  # samples are nanoseconds, tables microseconds
 MOST: Final = 1.05
 CHECKED: Final = 3  # executions whose results are compared; weights change between them
 TOLERANCE: Final = 1e-4
@@ -68,15 +66,12 @@ def measure_parallel(row: Parallel, setup: Setup) -> tuple[RowResult]:
     Raises:
         WrongResult: The graph and the loop do not compute the same.
     """
-    target = Target(hand=row.most)
+    result = RowResult(row.name, row.title, Target(hand=row.most), {})
     if find_spec("torch") is None:
-        for _ in range(setup.rounds):
-            setup.progress.advance()
-        absent = dict.fromkeys((RCG, BY_HAND), "needs torch")
-        return (RowResult(row.name, row.title, target, {}, absent),)
+        return (skipped(result, dict.fromkeys((RCG, BY_HAND), "needs torch"), setup),)
     cls, compiled, data = _kind_of(row)
     actors = [rcg.remote(cls).options(**ACTOR_OPTIONS).remote(rank) for rank in range(2)]
-    try:
+    with ending(actors):
         with tempfile.TemporaryDirectory(prefix="rcg-bench-") as folder:
             rcg.get([actor.meet.remote(str(Path(folder, "store"))) for actor in actors])
         with compiled(actors) as graph:
@@ -85,14 +80,7 @@ def measure_parallel(row: Parallel, setup: Setup) -> tuple[RowResult]:
                 RCG: batch_turn(lambda: graph.execute(data), rcg.get, row.calls),
                 BY_HAND: _turn_by_hand(actors, row.calls, data),
             }
-            pace = Pace(1, time_ns=0, warm_up=1)
-            rng = random.Random(f"{setup.seed} {row.name} order")
-            samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
-    finally:
-        for actor in actors:
-            rcg.kill(actor)
-    summaries = {name: SampleSummary.of(found).scaled(NANO) for name, found in samples.items()}
-    return (RowResult(row.name, row.title, target, summaries),)
+            return (raced(result, turns, Pace(1, time_ns=0, warm_up=1), setup),)
 
 
 def _kind_of(row: Parallel) -> tuple[type, Callable[[Sequence[Any]], Any], Any]:
@@ -118,19 +106,15 @@ def _check(row: Parallel, graph: Any, actors: Sequence[Any], data: Any) -> None:
     """
     import torch
 
-    _reset(actors)
+    rcg.get([actor.reset.remote() for actor in actors])
     by_graph = [rcg.get(graph.execute(data)) for _ in range(CHECKED)]
-    _reset(actors)
+    rcg.get([actor.reset.remote() for actor in actors])
     by_hand = zip(*[found for _, _, found in _run_by_hand(actors, data, CHECKED)], strict=True)
     for one, other in zip(by_graph, by_hand, strict=True):
         for value, expected in zip(one, other, strict=True):
             pair = torch.as_tensor(value), torch.as_tensor(expected)
             if not torch.allclose(*pair, rtol=TOLERANCE, atol=TOLERANCE):
                 raise WrongResult(f"{row.name}: by hand {expected!r}, by the graph {value!r}")
-
-
-def _reset(actors: Sequence[Any]) -> None:
-    rcg.get([actor.reset.remote() for actor in actors])
 
 
 def _turn_by_hand(actors: Sequence[Any], calls: int, data: Any) -> Turn:

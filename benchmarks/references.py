@@ -29,17 +29,17 @@ from typing import Any, Final
 import ray
 
 import rcg
-from rcg.bench.across import resource
-from rcg.bench.contestants import ACTOR_OPTIONS
+from rcg.bench.contestants import ACTOR_OPTIONS, ending, resource
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
-from rcg.bench.record import Figure
+from rcg.bench.record import Figure, medians
 from rcg.dag import InputNode
 from rcg.rdt.collective_groups import create_collective_group, destroy_collective_group
 
 __all__ = ["measure_references", "measure_references_across"]
 
 _ROUNDS: Final = 6
-_MICRO: Final = 1e-3  # samples are nanoseconds
+_PACE_OF_SMALL: Final = Pace(60, int(2e9), 5)
+_PACE_OF_LARGE: Final = Pace(2, int(4e9), 1)
 _RCG: Final = "rcg"
 _RAY: Final = "Ray's RDT"
 _CALLS: Final = "two calls"
@@ -114,7 +114,7 @@ class Worker:
         """Get a tensor by a plain socket into fresh memory; returns how long each took."""
         import socket
 
-        from rcg.rdt.groups import fresh_memory
+        from rcg.rdt.runs import fresh_memory
 
         took = []
         with socket.create_connection((host, port)) as connection:
@@ -147,17 +147,15 @@ class Worker:
 def measure_references() -> tuple[Figure, ...]:
     """Measure all rows, on actors of their own."""
     marked = rcg.remote(_with_transport(rcg.method)).options(**ACTOR_OPTIONS)
-    sender, receiver = marked.remote(), marked.remote()
-    group = create_collective_group([sender, receiver], backend="gloo")
-    with tempfile.TemporaryDirectory(prefix="rcg-bench-") as folder, _rays() as rays:
+    pair = (marked.remote(), marked.remote())
+    group = create_collective_group(list(pair), backend="gloo")
+    with tempfile.TemporaryDirectory(prefix="rcg-bench-") as folder, _rays() as rays, ending(pair):
         path = str(Path(folder, "store"))
-        rcg.get([each.meet.remote(rank, path) for rank, each in enumerate((sender, receiver))])
+        rcg.get([each.meet.remote(rank, path) for rank, each in enumerate(pair)])
         try:
-            return _figures((sender, receiver), rays)
+            return _figures(pair, rays)
         finally:
             destroy_collective_group(group)
-            for actor in (sender, receiver):
-                rcg.kill(actor)
 
 
 def measure_references_across() -> tuple[Figure, ...]:
@@ -168,48 +166,56 @@ def measure_references_across() -> tuple[Figure, ...]:
         for number in (1, 0)
     )
     host = ray.util.get_node_ip_address()
-    try:
-        small = _times(pair, None, 1, 256, Pace(60, int(2e9), 5))
+    with ending(pair):
+        small = _times(pair, None, 1, 256, _PACE_OF_SMALL)
         sockets = {_SOCKETS: _sockets_turn(pair, host, _LARGE)}
-        large = _times(pair, None, 1, _LARGE, Pace(2, int(4e9), 1), sockets)
-        many = _times(pair, None, *_MANY, Pace(2, int(4e9), 1))
-    finally:
-        for actor in pair:
-            rcg.kill(actor)
+        large = _times(pair, None, 1, _LARGE, _PACE_OF_LARGE, sockets)
+        many = _times(pair, None, *_MANY, _PACE_OF_LARGE)
     return (
-        _table("rdt-across-1kb", "1 KB to an actor on another node", small),
-        _table("rdt-across-many", "1,000 tensors of 100 KB to another node", many),
-        _table("rdt-across-100mb", "100 MB to an actor on another node", large),
+        Figure("rdt-across-1kb", "1 KB to an actor on another node", "µs", small),
+        Figure("rdt-across-many", "1,000 tensors of 100 KB to another node", "µs", many),
+        Figure("rdt-across-100mb", "100 MB to an actor on another node", "µs", large),
         _ratio("rdt-across-1kb-calls", "1 KB, to two calls", small, _CALLS, 1.2),
         _ratio("rdt-across-sockets", "100 MB, to raw sockets", large, _SOCKETS, 1.25),
         _ratio("rdt-across-store", "100 MB, to the object store", large, _STORE, 0.35),
     )
 
 
+def _turn_of(take: Callable[[int], list[int]]) -> Turn:
+    """Return a turn of so many calls, whose times the actors measure."""
+    return lambda pace: array("q", take(pace.warm_up + pace.calls)[pace.warm_up :])
+
+
 def _sockets_turn(pair: tuple[Any, ...], host: str, size: int) -> Turn:
     sender, receiver = pair
     port = rcg.get(sender.listen.remote())
 
-    def turn(pace: Pace) -> array[int]:
-        calls = pace.warm_up + pace.calls
+    def take(calls: int) -> Any:
         giving = sender.give.remote(size, calls)
         took = rcg.get(receiver.bring.remote(host, port, size, calls))
         rcg.get(giving)
-        return array("q", took[pace.warm_up :])
+        return took
 
-    return turn
+    return _turn_of(take)
+
+
+def _gloo_turn(pair: tuple[Any, Any], size: int) -> Turn:
+    def take(calls: int) -> Any:
+        return rcg.get([each.move.remote(rank, size, calls) for rank, each in enumerate(pair)])[1]
+
+    return _turn_of(take)
 
 
 def _figures(pair: tuple[Any, Any], rays: tuple[Any, Any] | None) -> tuple[Figure, ...]:
-    small = _times(pair, rays, 1, 256, Pace(60, int(2e9), 5))
-    many = _times(pair, rays, *_MANY, Pace(2, int(4e9), 1))
+    small = _times(pair, rays, 1, 256, _PACE_OF_SMALL)
+    many = _times(pair, rays, *_MANY, _PACE_OF_LARGE)
     gloo = {_GLOO: _gloo_turn(pair, _LARGE)}
-    large = _times(pair, rays, 1, _LARGE, Pace(2, int(4e9), 1), gloo)
+    large = _times(pair, rays, 1, _LARGE, _PACE_OF_LARGE, gloo)
     ones, both = _duplex(pair)
     figures = [
-        _table("rdt-1kb", "1 KB from actor to actor", small),
-        _table("rdt-many", "1,000 tensors of 100 KB from actor to actor", many),
-        _table("rdt-100mb", "100 MB from actor to actor", large),
+        Figure("rdt-1kb", "1 KB from actor to actor", "µs", small),
+        Figure("rdt-many", "1,000 tensors of 100 KB from actor to actor", "µs", many),
+        Figure("rdt-100mb", "100 MB from actor to actor", "µs", large),
         _ratio("rdt-1kb-calls", "1 KB, to two calls", small, _CALLS, 1.3),
         _ratio("rdt-100mb-gloo", "100 MB, to raw Gloo into fresh memory", large, _GLOO, 1.2),
         _ratio("rdt-100mb-store", "100 MB, to the object store", large, _STORE, 0.35),
@@ -257,16 +263,7 @@ def _times(
         one, other = rays
         turns[_RAY] = call_turn(lambda: ray.get(other.take.remote(one.make.remote(count, size))))
     samples = take_rounds(turns, pace, _ROUNDS, random.Random(f"rdt {count} {size}"))
-    return {name: median(found) * _MICRO for name, found in samples.items()}
-
-
-def _gloo_turn(pair: tuple[Any, Any], size: int) -> Turn:
-    def turn(pace: Pace) -> array[int]:
-        calls = pace.warm_up + pace.calls
-        _, took = rcg.get([each.move.remote(rank, size, calls) for rank, each in enumerate(pair)])
-        return array("q", took[pace.warm_up :])
-
-    return turn
+    return medians(samples, 1e-3)  # from nanoseconds
 
 
 def _duplex(pair: tuple[Any, Any]) -> tuple[float, float]:
@@ -319,7 +316,7 @@ def _echoes(pair: tuple[Any, Any]) -> float:
 
 @contextlib.contextmanager
 def _rays() -> Iterator[tuple[Any, Any] | None]:
-    """Two actors with Ray's own direct transport; None if this Ray has none."""
+    """Start two actors with Ray's own direct transport; None if this Ray has none."""
     try:
         from ray.experimental import collective
     except ImportError:
@@ -348,10 +345,6 @@ def _with_transport(method: Callable[..., Any], transport: str = "gloo") -> type
             return Worker.make(self, count, size)
 
     return Marked
-
-
-def _table(name: str, title: str, times: dict[str, float]) -> Figure:
-    return Figure(name, title, "µs", times)
 
 
 def _ratio(name: str, title: str, times: dict[str, float], other: str, most: float) -> Figure:

@@ -7,7 +7,6 @@ Both are made up and pure: nothing runs on Ray.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,23 +40,15 @@ def measure_planning() -> tuple[Figure, ...]:
         locations = {actor.id: "node" for actor in graph.actors}
         simulate(schedule(place(graph, locations, "node", channel_slots=16)))
         seconds[f"{nodes:,} nodes"] = time.perf_counter() - start
-    return (
-        Figure(
-            name="planning",
-            title="place, schedule and simulate",
-            unit="s",
-            values=seconds,
-            most=MAX_PLANNING_S,
-        ),
-    )
+    return (Figure("planning", "place, schedule and simulate", "s", seconds, MAX_PLANNING_S),)
 
 
-def layered_graph(nodes: int, actors: int = 16) -> Graph:
-    """Return a graph of `nodes` calls in layers. A call takes two values of the layer above.
+def layered_graph(nodes: int) -> Graph:
+    """Return a graph of `nodes` calls of 16 actors in layers. A call takes two values of the last.
 
     These are the value of its own actor and that of the next one, so every layer crosses processes.
     """
-    site = Site(__file__, 0)
+    site, actors = Site(__file__, 0), 16
     specs = tuple(ActorSpec(f"a{i}", "Stage", "") for i in range(actors))
     bound: list[InputValue | MethodCall] = [InputValue(0, None, site)]
     above = [0] * actors
@@ -79,44 +70,27 @@ def layered_graph(nodes: int, actors: int = 16) -> Graph:
     )
 
 
-def measure_large_trace(
-    events: int = EVENTS, clock: Callable[[], float] = time.perf_counter
-) -> tuple[Figure, ...]:
+def measure_large_trace() -> tuple[Figure, ...]:
     """Measure the analysis of a large trace, and making a page of it."""
-    trace = large_trace(events)
-    start = clock()
-    summary = Profile(trace).summary
-    text = str(summary)
-    analysed = clock() - start
-    start = clock()
+    trace = large_trace()
+    start = time.perf_counter()
+    text = str(Profile(trace).summary)
+    analysed = {"summary": time.perf_counter() - start}
+    start = time.perf_counter()
     page = page_of(trace, "a million events")
-    made = clock() - start
+    made = {"page": time.perf_counter() - start, "summary": float(text.count("\n"))}
+    size = {"HTML": len(page.encode()) / 1e6}
+    title = f"trace of {trace.num_events / 1e6:.1f} million events"
     return (
-        Figure(
-            "trace-analysis",
-            f"trace of {trace.num_events / 1e6:.1f} million events: analysis",
-            "s",
-            {"summary": analysed},
-            most=MAX_ANALYSIS_S,
-        ),
-        Figure(
-            "trace-page",
-            f"trace of {trace.num_events / 1e6:.1f} million events: page",
-            "MB",
-            {"HTML": len(page.encode()) / 1e6},
-            most=MAX_PAGE_MB,
-        ),
-        Figure(
-            "trace-time",
-            "time to make the page; length of the summary",
-            "s; lines",
-            {"page": made, "summary": float(text.count("\n"))},
-        ),
+        Figure("trace-analysis", f"{title}: analysis", "s", analysed, MAX_ANALYSIS_S),
+        Figure("trace-page", f"{title}: page", "MB", size, MAX_PAGE_MB),
+        Figure("trace-time", "time to make the page; length of the summary", "s; lines", made),
     )
 
 
-def large_trace(events: int, actors: int = 8) -> Trace:
-    """Return a synthetic trace of a chain of actors, with random jitter from a fixed seed."""
+def large_trace() -> Trace:
+    """Return a synthetic trace of a chain of 8 actors, with random jitter from a fixed seed."""
+    actors = 8
     chain = range(actors)
     lines = ["plan positional=1 keywords=[] returns=one"]
     lines += [f"actor a{i} 'Stage' ''" for i in chain]
@@ -131,7 +105,7 @@ def large_trace(events: int, actors: int = 8) -> Trace:
         lines += [f"program a{i}", f"  Read c{i} -> s0", f"  Call a{i}.fwd(s0) -> s1 #{i + 1}"]
         lines += ["  Free s0", f"  Write s1 -> c{i + 1}", "  Free s1"]
     plan = Plan.from_text("\n".join(lines))
-    count = events // (3 * actors + 2)
+    count = EVENTS // (3 * actors + 2)
     rng = np.random.default_rng(0)
     period = 40_000
     submitted = np.arange(count) * period + rng.integers(0, 2_000, count)

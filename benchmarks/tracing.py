@@ -12,7 +12,8 @@ import os
 import random
 import time
 from collections import deque
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -22,10 +23,11 @@ from rcg import _native
 from rcg.bench.contestants import ACTOR_OPTIONS
 from rcg.bench.graphs import Worker
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
-from rcg.bench.record import Figure
+from rcg.bench.record import Figure, medians
 from rcg.profiles import Profile
 
 MAX_RECORDER_NS = 50.0
+RECORDER_EVENTS = RECORDER_ROUNDS = 1_000
 COMPILES = 8
 ROUNDS = 8
 PACE = Pace(calls=1000, time_ns=50_000_000, warm_up=50)
@@ -39,53 +41,46 @@ IN_FLIGHT = 8
 MAX_ERROR = 15.0
 
 
-def measure_recorder(events: int = 1_000, rounds: int = 1_000) -> tuple[Figure, ...]:
+def measure_recorder() -> tuple[Figure, ...]:
     """Measure `mark`, as the actors' loop calls it, with the recorder on and off, in turns.
 
     The two calls differ only in recording, so the difference is its cost. There are many short
     turns: other processes interrupt a small share of short turns, but most of a few long ones.
     """
     times: dict[bool, list[float]] = {True: [], False: []}
-    with closing(_Board()) as board:
-        members = {record: board.member(record=record) for record in times}
-        for _ in range(rounds):
+    with _board() as (board, arena):
+        members = {
+            record: _native.Member(board, [arena], 0, record=record, looping=True)
+            for record in times
+        }
+        for _ in range(RECORDER_ROUNDS):
             for record, member in members.items():
                 mark = member.mark
                 start = time.perf_counter_ns()
-                for execution in range(events):
+                for execution in range(RECORDER_EVENTS):
                     mark(1, execution)
-                times[record].append((time.perf_counter_ns() - start) / events)
-    on, off = (median(times[record]) for record in (True, False))
-    return (
-        Figure(
-            name="recorder",
-            title="recorder, per event",
-            unit="ns",
-            values={"recording": on - off, "call and recording": on, "call alone": off},
-            most=MAX_RECORDER_NS,
-            bound=("recording",),
-        ),
-    )
+                times[record].append((time.perf_counter_ns() - start) / RECORDER_EVENTS)
+    on, off = median(times[True]), median(times[False])
+    values = {"recording": on - off, "call and recording": on, "call alone": off}
+    bound = ("recording",)
+    return (Figure("recorder", "recorder, per event", "ns", values, MAX_RECORDER_NS, bound),)
 
 
-class _Board:
-    """A board and an arena for one member without peers."""
-
-    def __init__(self) -> None:
-        self._board = os.memfd_create("rcg-bench-board", os.MFD_CLOEXEC)
-        self._arena = os.memfd_create("rcg-bench-arena", os.MFD_CLOEXEC)
-        _native.format_board(self._board, 1, [], 1024, 1 << 20)
-        _native.format_arena(self._arena, 0, 1, 1 << 20)
-
-    def member(self, *, record: bool) -> Any:
-        return _native.Member(self._board, [self._arena], 0, record=record, looping=True)
-
-    def close(self) -> None:
-        os.close(self._board)
-        os.close(self._arena)
+@contextmanager
+def _board() -> Iterator[tuple[int, int]]:
+    """Make a board and an arena for one member without peers."""
+    board = os.memfd_create("rcg-bench-board", os.MFD_CLOEXEC)
+    arena = os.memfd_create("rcg-bench-arena", os.MFD_CLOEXEC)
+    _native.format_board(board, 1, [], 1024, 1 << 20)
+    _native.format_arena(arena, 0, 1, 1 << 20)
+    try:
+        yield board, arena
+    finally:
+        os.close(board)
+        os.close(arena)
 
 
-def measure_tracing(compiles: int = COMPILES, rounds: int = ROUNDS) -> tuple[Figure, ...]:
+def measure_tracing() -> tuple[Figure, ...]:
     """Measure an echo with the recorder off, on, and in a profile, in turns, on one actor.
 
     The graphs are compiled several times, in both orders, because the addresses of their memory
@@ -95,32 +90,22 @@ def measure_tracing(compiles: int = COMPILES, rounds: int = ROUNDS) -> tuple[Fig
     with rcg.dag.InputNode() as inp:
         dag = actor.echo.bind(inp)
     samples: dict[str, list[int]] = {}
-    for number in range(compiles):
+    for number in range(COMPILES):
         is_recorded = (False, True) if number % 2 else (True, False)
         graphs = {record: dag.compile(record=record) for record in is_recorded}
         turns = _turns(graphs[False], graphs[True])
-        found = take_rounds(turns, PACE, rounds, random.Random(number))
+        found = take_rounds(turns, PACE, ROUNDS, random.Random(number))
         for name, taken in found.items():
             samples.setdefault(name, []).extend(taken)
         for graph in graphs.values():
             graph.teardown()
-    times = {name: median(found) / 1e3 for name, found in samples.items()}
+    times = medians(samples, 1e-3)  # from nanoseconds
+    on, profile = ({"ratio": times[name] / times["off"]} for name in ("on", "profile"))
+    title = "echo, in a profile to recorder off"
     return (
         Figure("tracing-echo", "echo, by what is recorded", "us", times),
-        Figure(
-            "tracing-recorder",
-            "echo, recorder on to off",
-            "times",
-            {"ratio": times["on"] / times["off"]},
-            most=MAX_RECORDER_RATIO,
-        ),
-        Figure(
-            "tracing-profile",
-            "echo, in a profile to recorder off",
-            "times",
-            {"ratio": times["profile"] / times["off"]},
-            most=MAX_PROFILE_RATIO,
-        ),
+        Figure("tracing-recorder", "echo, recorder on to off", "times", on, MAX_RECORDER_RATIO),
+        Figure("tracing-profile", title, "times", profile, MAX_PROFILE_RATIO),
     )
 
 
@@ -157,25 +142,16 @@ def measure_what_if() -> tuple[Figure, ...]:
     predicted = before.what_if({f"a{SLOWEST}.hold_on": 0.5}).throughput or nothing
     measured = after.executions().throughput or nothing
     fewer = before.what_if(max_inflight=1).throughput or nothing
+    rates = {
+        "before": before.executions().throughput or 0.0,
+        "predicted": predicted,
+        "measured": measured,
+        "predicted with 1 in flight": fewer,
+    }
+    error = {"error": abs(predicted / measured - 1) * 100}
     return (
-        Figure(
-            "what-if",
-            "executions per second, one stage twice as fast",
-            "1/s",
-            {
-                "before": before.executions().throughput or 0.0,
-                "predicted": predicted,
-                "measured": measured,
-                "predicted with 1 in flight": fewer,
-            },
-        ),
-        Figure(
-            "what-if-error",
-            "what-if: error of the prediction",
-            "%",
-            {"error": abs(predicted / measured - 1) * 100},
-            most=MAX_ERROR,
-        ),
+        Figure("what-if", "executions per second, one stage twice as fast", "1/s", rates),
+        Figure("what-if-error", "what-if: error of the prediction", "%", error, MAX_ERROR),
     )
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 import tempfile
 import time
 from array import array
@@ -33,15 +32,14 @@ import numpy as np
 import rcg
 import rcg.dag
 from rcg import collective
-from rcg.bench.contestants import ACTOR_OPTIONS
-from rcg.bench.measure import Pace, take_rounds
-from rcg.bench.record import RAW_GLOO, RCG, RowResult, SampleSummary
+from rcg.bench.contestants import ACTOR_OPTIONS, ending
+from rcg.bench.measure import Pace, Turn
+from rcg.bench.record import RAW_GLOO, RCG, RowResult
 from rcg.bench.rows import MEGABYTE, Target
-from rcg.bench.runner import Setup
+from rcg.bench.runner import Setup, raced, skipped
 from rcg.ir.ops import Collective, Op, Read, Write
 from rcg.trace.model import Events, GraphTrace
 
-NANO = 1e-3  # samples are nanoseconds, tables microseconds
 FIRST_CALLS = 15  # before the first round, so that all buffers have been used
 MAX_BULK = 1.15
 MAX_SMALL = 2.0
@@ -109,7 +107,7 @@ class Peer:
         return os.getpid()
 
     def meet(self, path: str, rank: int, size: int) -> None:
-        """Build a process group of Gloo with the other ranks, which meet in a file."""
+        """Build a process group of Gloo with the other ranks; they meet in a file."""
         import torch.distributed as dist
 
         gloo: Any = dist.ProcessGroupGloo
@@ -142,17 +140,14 @@ class Peer:
         import torch
 
         group, mine, other = self._group, [torch.ones_like(self._tensor)], 1 - self._rank
-        samples = array("q")
+        steps = (group.send, group.recv) if self._rank == 0 else (group.recv, group.send)
+        samples = []
         for _ in range(warm_up + calls):
             start = time.monotonic_ns()
-            if self._rank == 0:
-                group.send(mine, other, 0).wait()
-                group.recv(mine, other, 0).wait()
-            else:
-                group.recv(mine, other, 0).wait()
-                group.send(mine, other, 0).wait()
+            for step in steps:
+                step(mine, other, 0).wait()
             samples.append((time.monotonic_ns() - start) // 2)
-        return samples[warm_up:].tolist()
+        return samples[warm_up:]
 
     def allreduce(self, calls: int, warm_up: int, is_kept: bool) -> list[tuple[int, int]]:
         """Combine tensors as large as the held one in place, or copies of it.
@@ -175,32 +170,22 @@ class Peer:
 
 def measure_transfer(transfer: Transfer, setup: Setup) -> tuple[RowResult]:
     """Measure one row on actors of its own, in turns."""
-    target = Target(raw=transfer.most)
+    result = RowResult(transfer.name, transfer.title, Target(raw=transfer.most), {})
     if find_spec("torch") is None:
-        for _ in range(setup.rounds):
-            setup.progress.advance()
-        absent = dict.fromkeys((RCG, RAW_GLOO), "needs torch")
-        return (RowResult(transfer.name, transfer.title, target, {}, absent),)
+        return (skipped(result, dict.fromkeys((RCG, RAW_GLOO), "needs torch"), setup),)
     actors = [rcg.remote(Peer).options(**ACTOR_OPTIONS).remote() for _ in range(transfer.ranks)]
-    try:
-        with tempfile.TemporaryDirectory(prefix="rcg-bench-") as folder:
-            store = str(Path(folder, "store"))
-            meeting = [
-                actor.meet.remote(store, rank, transfer.ranks) for rank, actor in enumerate(actors)
-            ]
-            rcg.get([*meeting, *(actor.hold.remote(transfer.size_bytes) for actor in actors)])
-            with compiled(transfer, actors) as graph:
-                for _ in range(FIRST_CALLS):
-                    rcg.get(graph.execute(0))
-                turns = {RCG: _turn_of(transfer, graph), RAW_GLOO: _raw_turn(transfer, actors)}
-                pace = Pace(transfer.calls, time_ns=0, warm_up=1 + transfer.calls // 20)
-                rng = random.Random(f"{setup.seed} {transfer.name} order")
-                samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
-    finally:
-        for actor in actors:
-            rcg.kill(actor)
-    summaries = {name: SampleSummary.of(found).scaled(NANO) for name, found in samples.items()}
-    return (RowResult(transfer.name, transfer.title, target, summaries),)
+    with ending(actors), tempfile.TemporaryDirectory(prefix="rcg-bench-") as folder:
+        store = str(Path(folder, "store"))
+        meeting = [
+            actor.meet.remote(store, rank, transfer.ranks) for rank, actor in enumerate(actors)
+        ]
+        rcg.get([*meeting, *(actor.hold.remote(transfer.size_bytes) for actor in actors)])
+        with compiled(transfer, actors) as graph:
+            for _ in range(FIRST_CALLS):
+                rcg.get(graph.execute(0))
+            turns = {RCG: _turn_of(transfer, graph), RAW_GLOO: _raw_turn(transfer, actors)}
+            pace = Pace(transfer.calls, time_ns=0, warm_up=1 + transfer.calls // 20)
+            return (raced(result, turns, pace, setup),)
 
 
 def compiled(transfer: Transfer, actors: Sequence[Any]) -> Any:
@@ -216,7 +201,7 @@ def compiled(transfer: Transfer, actors: Sequence[Any]) -> Any:
         return rcg.compile(rcg.dag.MultiOutputNode(taken))
 
 
-def _turn_of(transfer: Transfer, graph: Any) -> Callable[[Pace], array[int]]:
+def _turn_of(transfer: Transfer, graph: Any) -> Turn:
     def turn(pace: Pace) -> array[int]:
         for _ in range(pace.warm_up):
             rcg.get(graph.execute(0))
@@ -228,7 +213,7 @@ def _turn_of(transfer: Transfer, graph: Any) -> Callable[[Pace], array[int]]:
     return turn
 
 
-def _raw_turn(transfer: Transfer, actors: Sequence[Any]) -> Callable[[Pace], array[int]]:
+def _raw_turn(transfer: Transfer, actors: Sequence[Any]) -> Turn:
     def turn(pace: Pace) -> array[int]:
         if not transfer.is_collective:
             calls = [actor.ping_pong.remote(pace.calls, pace.warm_up) for actor in actors]

@@ -9,17 +9,18 @@ the division with the shortest predicted time is compared with the fastest one.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Mapping
-from statistics import median
+from functools import partial
 from typing import Any, Final
 
 import rcg
 import rcg.dag
-from rcg.bench.contestants import ACTOR_OPTIONS
-from rcg.bench.measure import Pace, Turn, batch_turn, take_rounds
-from rcg.bench.record import Figure
+from rcg.bench.contestants import ACTOR_OPTIONS, ending
+from rcg.bench.measure import Pace, batch_turn, take_rounds
+from rcg.bench.record import Figure, medians
 
 __all__ = ["measure_unequal_pair", "regret"]
 
@@ -29,7 +30,6 @@ _EXECUTIONS: Final = 10  # in one sample
 _PROFILED: Final = 4  # samples in the profile: means of a second vary with what else runs
 _ROUNDS: Final = 8
 _MOST: Final = 1.05
-_MILLI: Final = 1e-6  # samples are nanoseconds
 
 
 class Device:
@@ -86,18 +86,18 @@ def measure_unequal_pair() -> tuple[Figure, ...]:
         fast: rcg.plan(dag, overlap=True, costs=profile).predicted[0].period_ns
         for fast, dag in divisions.items()
     }
-    graphs = {fast: _compiled(dag) for fast, dag in divisions.items()}
-    try:
-        turns = {_name(fast): _turn_of(graph) for fast, graph in graphs.items()}
+    with ending(pair), contextlib.ExitStack() as stack:
+        graphs = {
+            _name(fast): stack.enter_context(_compiled(dag)) for fast, dag in divisions.items()
+        }
+        turns = {
+            name: batch_turn(partial(graph.execute, 0), rcg.get, _EXECUTIONS)
+            for name, graph in graphs.items()
+        }
         pace = Pace(1, time_ns=0, warm_up=1)
         samples = take_rounds(turns, pace, _ROUNDS, random.Random("unequal-pair"))
-    finally:
-        for graph in graphs.values():
-            graph.teardown()
-        for actor in pair:
-            rcg.kill(actor)
-    measured = {name: median(samples[name]) * _MILLI for name in turns}
-    predicted = {_name(fast): ns * _MILLI for fast, ns in predicted_ns.items()}
+    measured = medians(samples, 1e-6)  # from nanoseconds
+    predicted = {_name(fast): ns * 1e-6 for fast, ns in predicted_ns.items()}
     return (
         Figure(
             "unequal-pair",
@@ -145,7 +145,3 @@ def _compiled(dag: Any) -> Any:
 def _run(graph: Any) -> None:
     for ref in [graph.execute(0) for _ in range(_EXECUTIONS)]:
         rcg.get(ref)
-
-
-def _turn_of(graph: Any) -> Turn:
-    return batch_turn(lambda: graph.execute(0), rcg.get, _EXECUTIONS)

@@ -11,16 +11,15 @@ from __future__ import annotations
 import os
 import random
 import time
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
 import ray
 
 import rcg
-from rcg.bench.contestants import ACTOR_OPTIONS
+from rcg.bench.contestants import ACTOR_OPTIONS, ending
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
-from rcg.bench.record import Figure
+from rcg.bench.record import Figure, medians
 from rcg.rdt import peer_memory
 
 __all__ = ["measure_weights"]
@@ -28,7 +27,6 @@ __all__ = ["measure_weights"]
 _TENSORS: Final = 400
 _NUMBERS: Final = 655_360  # in each: 2.6 MB
 _ROUNDS: Final = 6
-_MILLI: Final = 1e-6  # samples are nanoseconds
 _RCG: Final = "rcg"
 _DIRECT: Final = "rcg, atomic=False"
 _RAW: Final = "raw reads"
@@ -98,15 +96,10 @@ class Peer:
 def measure_weights() -> tuple[Figure, ...]:
     """Measure all rows, on actors of their own."""
     made = rcg.remote(Peer).options(**ACTOR_OPTIONS)
-    trainer, *readers = (made.remote() for _ in range(3))
-    try:
-        figures: list[Figure] = []
-        for count in (1, 2):
-            figures += _figures(trainer, readers[:count])
+    trainer, *readers = [made.remote() for _ in range(3)]
+    with ending((trainer, *readers)):
+        figures = [each for count in (1, 2) for each in _figures(trainer, readers[:count])]
         return (*figures, _idle(trainer, readers))
-    finally:
-        for actor in (trainer, *readers):
-            rcg.kill(actor)
 
 
 def _figures(trainer: Any, readers: list[Any]) -> list[Figure]:
@@ -136,7 +129,7 @@ def _figures(trainer: Any, readers: list[Any]) -> list[Figure]:
     again = _phases_again(trainer, readers[0])
     for name in (_RCG, _DIRECT):
         rcg.get([each.close.remote(name) for each in (*readers, trainer)])
-    times = {name: median(found) * _MILLI for name, found in samples.items()}
+    times = medians(samples, 1e-6)  # from nanoseconds
     title = f"1 GB in {_TENSORS} tensors to {count} reader{'s' if count > 1 else ''}"
     to_raw = {name: times[name] / times[_RAW] for name in (_RCG, _DIRECT)}
     to_store = {name: times[name] / times[_STORE] for name in (_RCG, _DIRECT)}

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rcg.runtime.refs import CompiledDAGFuture, CompiledDAGRef
     from rcg.runtime.remote.handle import CompiledDAGHandle
     from rcg.serialization import register_array_type
-    from rcg.trace.spans import span
+    from rcg.trace.recorder import span
     from rcg.trace.trace import Trace
 
 __all__ = [
@@ -96,34 +96,26 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    **dict.fromkeys(
-        (
-            "ActorClass",
-            "ActorHandle",
-            "ActorMethod",
-            "get_actor",
-            "kill",
-            "method",
-            "remote",
-            "unwrap",
-            "wrap_actor",
-        ),
-        "rcg.actors",
-    ),
-    **dict.fromkeys(("cancel", "get", "put", "wait"), "rcg.refs"),
-    "TensorRef": "rcg.rdt.refs",
-    "CompiledDAG": "rcg.runtime.driver.compiled_dag",
-    "CompiledDAGHandle": "rcg.runtime.remote.handle",
-    **dict.fromkeys(("CompiledDAGFuture", "CompiledDAGRef"), "rcg.runtime.refs"),
-    **dict.fromkeys(("InputNode", "MultiOutputNode"), "rcg.dag"),
-    **dict.fromkeys(("compile", "plan"), "rcg.interop"),
-    "empty": "rcg.runtime.node.arrays",
-    "register_array_type": "rcg.serialization",
-    "register_communicator": "rcg.comm.registry",
-    "register_tensor_transport": "rcg.rdt.transports",
-    "Profile": "rcg.profiles",
-    "Trace": "rcg.trace.trace",
-    "span": "rcg.trace.spans",
+    name: home
+    for home, names in {
+        "rcg.actors": "ActorClass ActorHandle ActorMethod get_actor kill method remote unwrap "
+        "wrap_actor",
+        "rcg.comm.registry": "register_communicator",
+        "rcg.dag": "InputNode MultiOutputNode",
+        "rcg.interop": "compile plan",
+        "rcg.profiles": "Profile",
+        "rcg.rdt.refs": "TensorRef",
+        "rcg.rdt.transports": "register_tensor_transport",
+        "rcg.refs": "cancel get put wait",
+        "rcg.runtime.driver.compiled_dag": "CompiledDAG",
+        "rcg.runtime.node.arrays": "empty",
+        "rcg.runtime.refs": "CompiledDAGFuture CompiledDAGRef",
+        "rcg.runtime.remote.handle": "CompiledDAGHandle",
+        "rcg.serialization": "register_array_type",
+        "rcg.trace.recorder": "span",
+        "rcg.trace.trace": "Trace",
+    }.items()
+    for name in names.split()
 }
 _ROOMS: Final = ("collective", "dag", "errors", "experimental", "weights")
 
@@ -134,15 +126,13 @@ def shutdown(**options: Any) -> None:
     Args:
         **options: Ray's options of ``shutdown``.
     """
-    execute = sys.modules.get("rcg.runtime.driver.live")
-    if execute is not None:
-        execute.teardown_all()
-    tensors = sys.modules.get("rcg.rdt.process")
-    if tensors is not None:
-        tensors.leave_session()
-    owner = sys.modules.get("rcg.weights.owner")
-    if owner is not None:
-        owner.leave_cluster()
+    for module, leave in (
+        ("rcg.runtime.driver.compiled_dag", "teardown_all"),
+        ("rcg.rdt.process", "leave_session"),
+        ("rcg.weights.client", "leave_cluster"),
+    ):
+        if module in sys.modules:
+            getattr(sys.modules[module], leave)()
     importlib.import_module("rcg.cluster").shutdown(**options)
 
 
@@ -155,7 +145,7 @@ def report() -> Reports:
 
     The result is a sequence of reports and prints as text.
     """
-    execute = importlib.import_module("rcg.runtime.driver.live")
+    execute = importlib.import_module("rcg.runtime.driver.compiled_dag")
     found: Reports = execute.report_all()
     if "rcg.rdt.process" in sys.modules:
         found.tensors = importlib.import_module("rcg.rdt.observe").report_tensors()
@@ -183,7 +173,7 @@ def profile(*, max_events: int | None = None, torch: bool = False) -> Profiler:
             methods and transfers. Its events are shown inside these, as spans are. Torch's profiler
             slows small operations down.
     """
-    execute = importlib.import_module("rcg.runtime.driver.live")
+    execute = importlib.import_module("rcg.runtime.driver.compiled_dag")
     found: Profiler = execute.profile_all(max_events=max_events, torch=torch)
     return found
 

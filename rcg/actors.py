@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Actors as users see them: Ray's, with ``bind``.
 
-A handle, a class and a method are thin wrappers (composition) of Ray's, to which every call goes.
-They do not pose as Ray's types: Ray serializes a top-level handle by its type, so one that posed as
-Ray's would arrive unwrapped. ``wrap_actor`` and ``unwrap`` go back and forth.
+Handles, classes and methods are thin wrappers (composition) of Ray's. They are no subclasses: Ray
+serializes a top-level handle by its type, so one that posed as Ray's would arrive unwrapped.
 
 This room stands above ``rcg.dag``: a handle's ``bind`` makes a node, while a node needs only Ray's
 handle. It must know nothing of graphs and plans.
@@ -19,7 +18,7 @@ from rcg import cluster
 from rcg.dag.authoring import bind_method
 from rcg.dag.binding import OWN_OPTIONS
 from rcg.dag.nodes import ClassMethodNode
-from rcg.dag.site import find_site
+from rcg.dag.records import find_site
 from rcg.errors import UnsupportedNodeError
 from rcg.option_kinds import check_cost_s
 from rcg.rdt.actors import CALLED, DECLARED, declare_targets, declare_transport, derive
@@ -60,9 +59,7 @@ class ActorHandle:
 
     def __getattr__(self, name: str) -> Any:
         if name == "_ray_handle" or (_is_special(name) and name not in CALLED):
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
-            )
+            raise _no_attribute(self, name)
         found = getattr(self._ray_handle, name)
         if cluster.is_actor_method(found):
             return ActorMethod(self._ray_handle, name, found)
@@ -99,11 +96,7 @@ class ActorMethod:
         self._method = ray_method
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise a TypeError: an actor's methods are called with ``remote``.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Raise TypeError: an actor's methods are called with ``remote``."""
         raise TypeError(
             "Actor methods cannot be called directly. Instead of running "
             f"'object.{self._name}()', try 'object.{self._name}.remote()'."
@@ -160,9 +153,7 @@ class ActorMethod:
 
     def __getattr__(self, name: str) -> Any:
         if name in ActorMethod.__slots__ or _is_special(name):
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
-            )
+            raise _no_attribute(self, name)
         return getattr(self._method, name)
 
     def __repr__(self) -> str:
@@ -325,19 +316,11 @@ class ActorClass:
         return ActorClassOptions(self._ray_class.options(**options), str(self))
 
     def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error: an actor must be created before its methods are bound.
-
-        Raises:
-            UnsupportedNodeError: Always.
-        """
+        """Raise UnsupportedNodeError: an actor must be created before its methods are bound."""
         _refuse_class_node(str(self))
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise a TypeError: ``remote`` creates an actor.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Raise TypeError: ``remote`` creates an actor."""
         raise TypeError(
             f"Actors cannot be instantiated directly. Instead of '{self}()', use '{self}.remote()'."
         )
@@ -470,12 +453,10 @@ def _dress(made: Any) -> Any:
 def _with_values(
     remote: Callable[..., Any], name: str, silent: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Return the ``remote`` of a function whose arguments may be references to tensors.
+    """Return a ``remote`` whose arguments may be references to tensors, for Ray's of a function.
 
-    Args:
-        remote: Ray's.
-        name: The name of the function.
-        silent: The same with a result, for one that has none: what it takes is held until then.
+    A function without a result is called by ``silent``, Ray's ``remote`` with a hidden one: the
+    arguments are held until that is there.
     """
 
     @functools.wraps(remote)
@@ -512,11 +493,7 @@ def _with_values_of(options: Callable[..., Any], name: str) -> Callable[..., Any
 
 
 def _refuse_declared(cls: type) -> None:
-    """Raise if methods have a transport, and the class says that it wants none.
-
-    Raises:
-        ValueError: It is so.
-    """
+    """Raise ValueError if methods have a transport, although the class wants none."""
     found = [name for name in dir(cls) if hasattr(getattr(cls, name), DECLARED)]
     if found:
         raise ValueError(
@@ -553,6 +530,11 @@ def _refuse_class_node(name: str) -> NoReturn:
 
 def _ray_class_of(base: Any) -> Any:
     return base._ray_class if isinstance(base, ActorClass) else base
+
+
+def _no_attribute(thing: object, name: str) -> AttributeError:
+    text = f"{type(thing).__name__!r} object has no attribute {name!r}"
+    return AttributeError(text, name=name, obj=thing)
 
 
 def _is_special(name: str) -> bool:

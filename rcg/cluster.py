@@ -4,8 +4,8 @@
 Besides the error tree this is the only room that imports Ray, so changes of a new release are
 handled here. It uses Ray's public core. If Ray has no public way to get a fact (the signatures of a
 handle's methods), it reads a semi-public attribute that several releases share, and the function's
-docstring says what it returns without it. This room must know nothing of graphs, channels or
-wrapped handles: every handle here is Ray's own.
+docstring says what it returns without it. Every handle here is Ray's own; this room must know
+nothing of graphs and channels.
 """
 
 from __future__ import annotations
@@ -37,15 +37,11 @@ _LOOP_NAME_TIMEOUT_S: Final = 5.0
 # Ray adds this parameter to the methods of an actor when it traces; users never pass it.
 _TRACE_PARAMETER = "_ray_trace_ctx"
 
+# ``rcg.rdt.actors`` adds these; users do not pass them.
 HIDDEN_KEYWORD: Final = "_rcg_tensor_transport_"
-"""A keyword of the methods of rcg's actors: the name of a tensor transport, or "".
-
-``rcg.rdt.actors`` adds it; users do not pass it."""
-
+"""A keyword of the methods of rcg's actors: the name of a tensor transport, or ""."""
 SECRET_KEYWORD: Final = "_rcg_secret_"
-"""A keyword of the constructors of rcg's actors, whose default is the secret of their class.
-
-``rcg.rdt.actors`` adds it; nobody passes it."""
+"""A keyword of the constructors of rcg's actors, whose default is the secret of their class."""
 
 # `Actor(Stage, 05224b2e...)`: how Ray has printed a handle in every release so far.
 _HANDLE_TEXT = re.compile(r"Actor\((?P<label>.*), (?P<id>[0-9a-f]+)\)")
@@ -92,12 +88,9 @@ def other_nodes() -> list[str]:
 
 
 def run_on_node(node: str, function: Callable[..., Any], /, *args: Any) -> Any:
-    """Run a function in a task on a node; returns the ObjectRef of its result.
+    """Run a function in a task on a node, by its id in hex; returns the ObjectRef of its result.
 
-    Args:
-        node: The id of the node, in hex.
-        function: Of a module that can be imported there; it may run twice.
-        *args: Its arguments.
+    The function is importable there, and may run twice.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -144,9 +137,9 @@ def current_actor() -> Any | None:
 def current_actor_instance() -> Any | None:
     """Return the instance of the actor this process is; None in a driver or a task.
 
-    An actor that compiles a graph it takes part in is busy with that very call, so it cannot be
-    asked through Ray for its own instance. It is read from the runtime context's worker, and where
-    a Ray has none there, found among the objects alive: a process holds one actor.
+    An actor that compiles a graph it takes part in is busy with that call, so it cannot be asked
+    through Ray for its own instance. It is read from the runtime context's worker; where Ray has
+    none there, it is found among the objects alive: a process holds one actor.
     """
     own = current_actor_id()
     if own is None:
@@ -166,7 +159,7 @@ def actor_event_loop() -> asyncio.AbstractEventLoop | None:
 
     Ray has no public way to ask for it. So the loops that run in this process are found among the
     objects alive; if there are several, Ray's is the one whose thread has the name that Ray gives.
-    None where there is no telling.
+    None if it cannot be found.
     """
     try:
         return asyncio.get_running_loop()  # called on it
@@ -259,11 +252,9 @@ def is_object_ref(thing: object) -> bool:
 
 
 def refuse_client(thing: object) -> None:
-    """Raise where ``thing`` comes from a Ray Client (``ray://``) connection.
+    """Raise ``PlacementError`` for a handle of a Ray Client (``ray://``) connection.
 
-    Raises:
-        PlacementError: It does. A client has no process of its own in the cluster, so there
-            is nothing that shared memory could connect.
+    A client has no process of its own in the cluster, so shared memory cannot reach it.
     """
     if any(base.__module__.startswith("ray.util.client") for base in type(thing).__mro__):
         raise PlacementError(
@@ -287,11 +278,7 @@ def method(*args: Any, **options: Any) -> Any:
 
 
 def get_actor(name: str, namespace: str | None = None) -> Any:
-    """Return the handle of a named actor.
-
-    Raises:
-        ValueError: There is none of that name.
-    """
+    """Return the handle of a named actor; raises ValueError if there is none."""
     return ray.get_actor(name, namespace=namespace)
 
 
@@ -413,11 +400,7 @@ def put(value: Any, **options: Any) -> Any:
 
 
 def wait(
-    refs: Any,
-    *,
-    num_returns: int = 1,
-    timeout_s: float | None = None,
-    fetch_local: bool = True,
+    refs: Any, *, num_returns: int = 1, timeout_s: float | None = None, fetch_local: bool = True
 ) -> tuple[list[Any], list[Any]]:
     """Wait until ``num_returns`` of a list of ObjectRefs are ready; returns (ready, others)."""
     ready, others = ray.wait(
@@ -445,12 +428,7 @@ def value_of(key: bytes) -> Any:
 
 
 def ready_of(refs: list[Any], timeout_s: float = 0) -> list[Any]:
-    """Return those of several ObjectRefs whose values are there, or failed.
-
-    Args:
-        refs: The references.
-        timeout_s: How long to wait for all of them.
-    """
+    """Return those ObjectRefs whose values are there or failed; waits so long for all of them."""
     if not refs:
         return []
     wait = _without_starting(ray.wait)
@@ -459,10 +437,7 @@ def ready_of(refs: list[Any], timeout_s: float = 0) -> list[Any]:
 
 
 def _without_starting(function: Any) -> Any:
-    """Return a function of Ray's without what starts a session where there is none.
-
-    For threads of rcg's own: the user may leave Ray at any moment.
-    """
+    """Return a function of Ray's that starts no session: the user may leave Ray at any moment."""
     return inspect.unwrap(function)
 
 
@@ -510,14 +485,8 @@ def task_error(
 ) -> Any:
     """Build Ray's record of an exception in a user's method: the ``RayTaskError``, not raised.
 
-    Args:
-        function_name: Name of the method, as it should be printed.
-        traceback_text: The traceback in the actor, formatted.
-        cause: The exception itself. One that does not pickle is replaced by its text.
-        pid: The actor's process; this one if None.
-        ip: Address of the actor's node; this one's if None.
-        actor_repr: The actor's ``repr``, printed beside the traceback.
-        actor_id: The actor's id in hex.
+    It prints the name, the traceback in the actor and the actor's ``repr``. A cause that does not
+    pickle is replaced by its text. ``pid`` and ``ip`` are this process's and node's if None.
     """
     return ray.exceptions.RayTaskError(
         function_name,

@@ -26,18 +26,10 @@ from rcg import actors, cluster
 from rcg.comm.base import ReduceOp
 from rcg.dag.authoring import bind_collective_nodes
 from rcg.dag.nodes import CollectiveOutputNode
-from rcg.dag.site import find_site
+from rcg.dag.records import find_site
 from rcg.errors import UnsupportedNodeError
 
-__all__ = [
-    "ReduceOp",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reducescatter",
-]
+__all__ = ["ReduceOp", "allgather", "allreduce", "broadcast", "gather", "reduce", "reducescatter"]
 
 
 class _Collective:
@@ -46,12 +38,11 @@ class _Collective:
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error: Ray's function of this name works on a tensor outside of a DAG.
+    def _bind(self, input_nodes: Sequence[Any], **options: Any) -> list[Any]:
+        return bind_collective_nodes(self._kind, input_nodes, handle_of=_handle_of, **options)
 
-        Raises:
-            UnsupportedNodeError: Always.
-        """
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise UnsupportedNodeError: Ray's function of this name works outside of DAGs."""
         raise UnsupportedNodeError(
             f"{self._kind}(...) is not a call of rcg's: inside of a DAG write "
             f"rcg.collective.{self._kind}.bind([...]); for a tensor in a running method call "
@@ -90,9 +81,7 @@ class _AllReduce(_Collective):
             GraphError: Something cannot be; the text says what and where.
             UnsupportedNodeError: A node is not rcg's.
         """
-        return bind_collective_nodes(
-            "allreduce", input_nodes, op=op, transport=transport, handle_of=_handle_of
-        )
+        return self._bind(input_nodes, op=op, transport=transport)
 
 
 class _AllGather(_Collective):
@@ -103,9 +92,7 @@ class _AllGather(_Collective):
 
         Arguments, result and errors are those of ``allreduce.bind``, but one list is taken.
         """
-        return bind_collective_nodes(
-            "allgather", input_nodes, transport=transport, handle_of=_handle_of
-        )
+        return self._bind(input_nodes, transport=transport)
 
 
 class _ReduceScatter(_Collective):
@@ -118,9 +105,7 @@ class _ReduceScatter(_Collective):
 
         Arguments, result and errors are those of ``allreduce.bind``, but one list is taken.
         """
-        return bind_collective_nodes(
-            "reducescatter", input_nodes, op=op, transport=transport, handle_of=_handle_of
-        )
+        return self._bind(input_nodes, op=op, transport=transport)
 
 
 class _Broadcast(_Collective):
@@ -138,9 +123,7 @@ class _Broadcast(_Collective):
             root: The position of the root in the list; its entry is a node.
             transport: See ``allreduce.bind``; so are result and errors.
         """
-        return bind_collective_nodes(
-            "broadcast", input_nodes, root=root, transport=transport, handle_of=_handle_of
-        )
+        return self._bind(input_nodes, root=root, transport=transport)
 
 
 class _Reduce(_Collective):
@@ -161,9 +144,7 @@ class _Reduce(_Collective):
             root: The position of the root in the list.
             transport: See ``allreduce.bind``; so are result and errors.
         """
-        return bind_collective_nodes(
-            "reduce", input_nodes, op=op, root=root, transport=transport, handle_of=_handle_of
-        )
+        return self._bind(input_nodes, op=op, root=root, transport=transport)
 
 
 class _Gather(_Collective):
@@ -181,9 +162,7 @@ class _Gather(_Collective):
             root: The position of the root in the list.
             transport: See ``allreduce.bind``; so are result and errors.
         """
-        return bind_collective_nodes(
-            "gather", input_nodes, root=root, transport=transport, handle_of=_handle_of
-        )
+        return self._bind(input_nodes, root=root, transport=transport)
 
 
 def _handle_of(value: object) -> Any | None:

@@ -33,13 +33,8 @@ def close_all(fds: list[int]) -> None:
 class Descriptor:
     """A descriptor that is closed by ``close`` or with the last reference to this object.
 
-    Args:
-        opener: A function of the interpreter's own that opens it, such as ``os.eventfd``; None for
-            no descriptor.
-        *args: Its arguments.
-
-    Raises:
-        OSError: As ``opener``.
+    It is opened by ``opener(*args)``, a function of the interpreter's own such as ``os.eventfd``,
+    whose errors are raised; without one there is no descriptor.
     """
 
     __slots__ = ("__weakref__", "_fds")
@@ -83,11 +78,6 @@ def out_of_descriptors(
     """Return ``OutOfDescriptors`` for an error that descriptors caused; None for other errors.
 
     ``OutOfThreads`` is returned in the same form: it comes from the same calls of other processes.
-
-    Args:
-        error: The error.
-        purpose: What the descriptor was for: "to do something".
-        actor: The actor of this process, if any.
     """
     kinds: tuple[type[OutOfDescriptors | OutOfThreads], ...] = (OutOfDescriptors, OutOfThreads)
     for kind in kinds:
@@ -122,10 +112,6 @@ def out_of_descriptors(
 @contextlib.contextmanager
 def telling_exhaustion(purpose: str, actor: str | None = None) -> Iterator[None]:
     """Raise ``OutOfDescriptors`` in place of an error that running out of descriptors caused.
-
-    Args:
-        purpose: What the descriptors are for: "to do something".
-        actor: The actor of this process, if any.
 
     Raises:
         OutOfDescriptors: The block failed because descriptors are used up.

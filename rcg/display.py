@@ -8,7 +8,6 @@ hook to the views; this room must not know them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -44,13 +43,7 @@ class Views(Protocol):
         ...
 
     def reports(self, reports: Iterable[Any], text: str, tensors: Any = None) -> Mimebundle:
-        """Return the displayed forms of reports: a table of each, and their text.
-
-        Args:
-            reports: Those of graphs.
-            text: The text.
-            tensors: That of references to tensors, if any.
-        """
+        """Return the displayed forms of reports of graphs, and of the one of tensors, if any."""
         ...
 
     def visualize(
@@ -59,15 +52,12 @@ class Views(Protocol):
         actor_ids: Mapping[str, str],
         *,
         addresses: Mapping[str, str],
-        filename: str | os.PathLike[str],
-        format: str | None,
-        view: bool,
-        channel_details: bool,
-        legend: bool,
-        title: str,
-        dark: bool | None,
+        **options: Any,
     ) -> str:
-        """Write a picture of a plan to a file; see ``CompiledDAG.visualize``."""
+        """Write a picture of a plan to a file.
+
+        The options are ``title`` and the parameters of ``CompiledDAG.visualize``.
+        """
         ...
 
 

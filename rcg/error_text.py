@@ -18,10 +18,8 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
-
 _E = TypeVar("_E", bound=BaseException)
 _MAX_CHAIN: Final = 20
-_MOST_CAUSES: Final = 20
 # The attributes that the interpreter itself uses, which no class can replace.
 _CAUSE: Final[Any] = BaseException.__dict__["__cause__"]
 _CONTEXT: Final[Any] = BaseException.__dict__["__context__"]
@@ -64,7 +62,7 @@ class shielding(contextlib.AbstractContextManager[None]):  # noqa: N801 - used a
 
 
 def type_name(kind: type) -> str:
-    """Return the module and name of a class, also where its metaclass refuses to tell.
+    """Return the module and name of a class, even if its metaclass refuses to give them.
 
     >>> type_name(ValueError), type_name(threading.Thread)
     ('ValueError', 'threading.Thread')
@@ -115,9 +113,7 @@ def format_error(error: BaseException, trace: TracebackType | None) -> str:
     """
     usual: list[str] = []
     if _has_text(error):
-        usual = shielded(
-            traceback.format_exception, type(error), error, trace, otherwise=list[str]()
-        )
+        usual = shielded(traceback.format_exception, type(error), error, trace, otherwise=usual)
     return "".join(usual or _format_chain(error, trace))
 
 
@@ -166,7 +162,7 @@ def without_frames(error: _E) -> _E:
     of the user's method.
     """
     found: BaseException | None = error
-    for _ in range(_MOST_CAUSES):
+    for _ in range(_MAX_CHAIN):
         if found is None:
             break
         found.__traceback__ = None

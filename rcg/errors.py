@@ -25,6 +25,7 @@ fields::
     |-- OutOfThreads (RuntimeError)           a process can start no more threads: .limit
     |-- TransportError
     |   |-- Unavailable                       this transport does not work between these processes
+    |   |-- NixlOutOfMemoryError              a pool registered with NIXL is full (RuntimeError)
     |   |-- TensorMismatch                    shape, dtype or device differ from what was promised
     |   `-- Transfer                          moving the bytes failed
     |-- CommError
@@ -60,6 +61,7 @@ __all__ = [
     "GroupAborted",
     "InternalError",
     "MessageTooLarge",
+    "NixlOutOfMemoryError",
     "OutOfDescriptors",
     "OutOfSharedMemory",
     "OutOfThreads",
@@ -109,9 +111,8 @@ class RcgError(Exception):
     """Base of all errors that rcg itself raises.
 
     A class declares its usual facts by annotations; these are attributes of every instance, None if
-    not given. Any other keyword becomes an attribute as well. Facts are plain
-    data (strings, numbers, tuples, things with a short ``str``), because errors travel between
-    processes.
+    not given. Any other keyword becomes an attribute as well. Facts are plain data (strings,
+    numbers, tuples, things with a short ``str``), because errors travel between processes.
 
     Args:
         message: A sentence that says what is wrong and what to do about it.
@@ -325,6 +326,10 @@ class TransportError(RcgError):
 
 class Unavailable(TransportError):
     """The transport does not work here, or not between these two processes."""
+
+
+class NixlOutOfMemoryError(TransportError, RuntimeError):
+    """The memory pool that was registered with NIXL has no room for an object."""
 
 
 class TensorMismatch(TransportError, ValueError):

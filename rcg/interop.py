@@ -35,9 +35,9 @@ from rcg.dag.records import (
     Record,
     ResultRecord,
     common_source,
+    find_site,
     next_order,
 )
-from rcg.dag.site import find_site
 from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
@@ -200,14 +200,10 @@ class _Conversion:
             return [node.collective_op]
         if node.is_class_method_output:
             return [node.class_method_call]
-        arguments = [*node.get_args(), *node.get_kwargs().values()]
-        return [
-            found
-            for argument in arguments
-            for found in Template.of(
-                argument, is_ray_node, node=node.get_method_name(), site=self._site
-            )[1]
-        ]
+        name, found = node.get_method_name(), []
+        for argument in (*node.get_args(), *node.get_kwargs().values()):
+            found += Template.of(argument, is_ray_node, node=name, site=self._site)[1]
+        return found
 
     def _record_of(self, node: Any) -> Record:
         dag, site = self._dag, self._site
@@ -218,23 +214,15 @@ class _Conversion:
             return self._attribute_record(node)
         if kind is dag.MultiOutputNode:
             outputs = tuple([self._records[output] for output in node.get_args()])
-            return OutputsRecord(
-                order=next_order(),
-                site=site,
-                source=common_source(outputs, taker="MultiOutputNode", site=site),
-                outputs=outputs,
-            )
+            source = common_source(outputs, taker="MultiOutputNode", site=site)
+            return OutputsRecord(order=next_order(), site=site, source=source, outputs=outputs)
         if node in self._ranks:
             return self._collective_record(node)
         if _is_rank(node):
             return self._result_record(node)
         if node.is_class_method_output:
-            return PartRecord(
-                order=next_order(),
-                site=site,
-                call=self._records[node.class_method_call],
-                index=node.output_idx,
-            )
+            call = self._records[node.class_method_call]
+            return PartRecord(order=next_order(), site=site, call=call, index=node.output_idx)
         return bind_call(
             node._get_actor_handle(),
             node.get_method_name(),
@@ -247,13 +235,12 @@ class _Conversion:
 
     def _attribute_record(self, node: Any) -> AttributeRecord:
         source: InputRecord = self._records[node._dag_input_node]
-        by_attribute = node._accessor_method == "__getattr__"
         record = AttributeRecord(
             order=next_order(),
             site=self._site,
             source=source,
             key=node.key,
-            accessor="attribute" if by_attribute else "item",
+            accessor="attribute" if node._accessor_method == "__getattr__" else "item",
         )
         source.attributes[record.key] = record
         return record
@@ -316,7 +303,7 @@ def _is_rank(node: Any) -> bool:
 def _ranks_by_operation(root: Any) -> dict[Any, list[Any]]:
     """Return the ranks of every collective that Ray's node is connected with, in their order.
 
-    From one rank no way leads up to the others, only down from what they have in common.
+    The ranks are not upstream of each other: they are reached through what they have in common.
     """
     met: dict[int, Any] = {id(root): root}
     ranks: dict[Any, list[Any]] = {}

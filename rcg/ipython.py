@@ -18,6 +18,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
+import traceback
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -46,12 +47,7 @@ Place = tuple[dict[Any, Any], Any]
 
 
 class LetGo:
-    """The note that replaces a value which only IPython's history held.
-
-    Args:
-        text: The text of the value.
-        why: Why it was let go.
-    """
+    """The note that replaces a value which only IPython's history held, and says why."""
 
     __slots__ = ("_text", "_why")
 
@@ -91,7 +87,7 @@ class _Seen:
         value: The value. Held here and nowhere else of this room.
         places: Where IPython keeps it.
         fixed: How many more references IPython has, which pass by themselves.
-        holders: Who of those that were found holds it, with one entry per reference.
+        holders: Which of those that were found hold it, with one entry per reference.
         is_alone: Whether only IPython holds it, itself or through others.
     """
 
@@ -147,19 +143,15 @@ class _Keeper:
         for place in self._places():
             value = place[0][place[1]]
             found.setdefault(id(value), _Seen(value)).places.append(place)
-        result = vars(self._shell.last_execution_result or _Nothing()).get("result")
+        result = getattr(self._shell.last_execution_result, "result", None)
         if id(result) in found:
             found[id(result)].fixed = 1
         del result
         budget = [_MAX_ITEMS]
-        kept = {}
         for seen in list(found.values()):
             _look_into(seen, found, budget)
-        for seen in found.values():
-            if _is_ours(seen.value):
-                for each in _with_holders(seen):
-                    kept[id(each.value)] = each
-        return kept
+        ours = [seen for seen in found.values() if _is_ours(seen.value)]
+        return {id(each.value): each for seen in ours for each in _with_holders(seen)}
 
     def _places(self) -> Iterator[Place]:
         shell = self._shell
@@ -200,10 +192,6 @@ class _Keeper:
                 except TypeError:  # lists and the like
                     named[key] = _number(seen)
         self._named = named
-
-
-class _Nothing:
-    """No result of a cell."""
 
 
 def _number(seen: _Seen) -> int:
@@ -345,8 +333,5 @@ def _frames_of_last_error() -> Iterator[FrameType]:
         if error is None or id(error) in known:
             continue
         known.add(id(error))
-        traceback = error.__traceback__
-        while traceback is not None:
-            yield traceback.tb_frame
-            traceback = traceback.tb_next
+        yield from (frame for frame, _ in traceback.walk_tb(error.__traceback__))
         errors += [error.__cause__, error.__context__]

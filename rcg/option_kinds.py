@@ -22,28 +22,18 @@ _LONGEST_COST_S: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an option takes.
+    """What an option takes."""
 
-    Attributes:
-        check: Returns a value in its plain form. Takes the value and the name to use in errors, and
-            raises a TypeError or a ValueError.
-        parse: Returns the value that a text stands for. Takes the text and the name of the
-            variable, and raises a ValueError.
-    """
-
+    # From a value and its name to its plain form, or a TypeError or ValueError with that name.
     check: Callable[[object, str], object]
+    # From a text and the name of its variable to the value, or a ValueError with that name.
     parse: Callable[[str, str], object]
 
 
 def timeout_from_user(value: object, name: str) -> float | None:
     """Read a timeout as users give it: seconds, None for no limit, or Ray's old -1 for the same.
 
-    Args:
-        value: What the user gave.
-        name: What the user calls it (a parameter or an environment variable), for messages.
-
-    Returns:
-        Seconds, or None for "no limit".
+    ``name`` is what the user calls it: a parameter or an environment variable.
 
     Raises:
         TypeError: It is not a number.
@@ -85,24 +75,19 @@ def _parse_timeout(text: str, variable: str) -> object:
     return timeout_from_user(_number(text, variable, "a number of seconds"), variable)
 
 
-def _check_count(value: object, name: str, or_none: str = "") -> object:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
-        raise ValueError(f"`{name}` must be a positive integer{or_none}, found {_shown(value)}")
-    return int(value)
+def _count(or_none: str = "") -> Kind:
+    def check(value: object, name: str) -> object:
+        if or_none and value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, Integral) or value <= 0:
+            raise ValueError(f"`{name}` must be a positive integer{or_none}, found {_shown(value)}")
+        return int(value)
 
+    def parse(text: str, variable: str) -> object:
+        is_none = or_none and text.lower() == "none"
+        return check(None if is_none else _whole(text, variable), variable)
 
-def _parse_count(text: str, variable: str) -> object:
-    return _check_count(_whole(text, variable), variable)
-
-
-def _check_count_or_none(value: object, name: str) -> object:
-    return None if value is None else _check_count(value, name, " or None")
-
-
-def _parse_count_or_none(text: str, variable: str) -> object:
-    return _check_count_or_none(
-        None if text.lower() == "none" else _whole(text, variable), variable
-    )
+    return Kind(check, parse)
 
 
 def _check_flag(value: object, name: str) -> object:
@@ -154,8 +139,8 @@ _FLAGS: Final[Mapping[str, bool]] = {
 }
 
 TIMEOUT: Final = Kind(timeout_from_user, _parse_timeout)
-COUNT: Final = Kind(_check_count, _parse_count)
-COUNT_OR_NONE: Final = Kind(_check_count_or_none, _parse_count_or_none)
+COUNT: Final = _count()
+COUNT_OR_NONE: Final = _count(" or None")
 FLAG: Final = Kind(_check_flag, _parse_flag)
 FLAG_OR_AUTO: Final = Kind(_check_flag_or_auto, _parse_flag_or_auto)
 

@@ -3,12 +3,12 @@
 
 Each field of ``Options`` is declared together with its ``Option``: the one record from which the
 keywords of ``compile``, the variables, the attributes of ``DAGContext``, the checks and the
-documentation follow. ``Options`` is frozen and checked whenever one is made.
-``Options.from_environment`` reads their variables, and four functions those of the process: how it
-connects to other nodes (``port_range``, ``peer_timeout_s``, and Ray's own ``tls_files``), and
-whether it shows progress. Nothing else reads ``RCG_*`` and ``RAY_CGRAPH_*`` variables. Every
-internal wait takes a ``Deadline``. Only one function, ``timeout_from_user``, understands Ray's -1
-for "no limit". This room knows nothing of graphs, channels or Ray.
+documentation follow. ``Options.from_environment`` reads their variables, and four functions those
+of the process: how it connects to other nodes (``port_range``, ``peer_timeout_s``, and Ray's own
+``tls_files``), and whether it shows progress. Nothing else reads ``RCG_*`` and ``RAY_CGRAPH_*``
+variables; an empty one counts as not set. Every internal wait takes a ``Deadline``. Only
+``timeout_from_user`` understands Ray's -1 for "no limit". This room knows nothing of graphs,
+channels or Ray.
 """
 
 from __future__ import annotations
@@ -82,83 +82,55 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """The record of one option of a compiled graph.
+    """The record of one option of a compiled graph."""
 
-    Attributes:
-        field: The field of ``Options`` that holds it.
-        default: Its value if it is not set.
-        kind: The type of its value: checks values and parses variables.
-        keyword: The keyword of ``compile``.
-        variable: The environment variable.
-        text: One line of documentation, in Markdown.
-        rays_keyword: The keyword of Ray's ``experimental_compile`` that means the same.
-        rays_variable: The variable of Ray's that means the same; ``variable`` wins.
-        context: The attribute of ``DAGContext``.
-    """
-
-    field: str
+    field: str  # of ``Options``; the variable has the same name in capitals
     default: object
     kind: Kind
-    keyword: str
-    variable: str
-    text: str
-    rays_keyword: str | None = None
-    rays_variable: str | None = None
-    context: str | None = None
+    text: str  # one line of documentation, in Markdown
+    keyword: str  # of ``compile``
+    rays_keyword: str | None = None  # of Ray's ``experimental_compile``, if it means the same
+    context: str | None = None  # the attribute of ``DAGContext``; Ray's variable is named after it
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"RCG_{self.field.removesuffix('_s').upper()}"
 
     @property
     def keywords(self) -> tuple[str, ...]:
         """The keywords of ``compile`` that set it."""
-        return tuple(filter(None, (self.keyword, self.rays_keyword)))
+        return (self.keyword, self.rays_keyword) if self.rays_keyword else (self.keyword,)
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The variables that set it; the first that is set wins."""
-        return tuple(filter(None, (self.variable, self.rays_variable)))
+        """The variables that set it: ours, and Ray's that means the same. The first wins."""
+        rays = (f"RAY_CGRAPH_{self.context}",) if self.context else ()
+        return self.variable, *rays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoredSetting:
     """A setting of Ray's that is accepted and has no effect.
 
-    Attributes:
-        instead: What to use instead, or why there is no need for it.
-        keyword: The keyword of ``experimental_compile``, if it is one.
-        variable: The environment variable, if it is one.
-        context: The attribute of ``DAGContext``, if it is one.
-        default: The value of that attribute if it is not set.
-        kind: The type of that attribute.
+    It is a keyword of ``experimental_compile``, a variable, an attribute of ``DAGContext``, or both
+    of the latter.
     """
 
-    instead: str
+    instead: str  # what to use, or why there is no need for it
     keyword: str | None = None
     variable: str | None = None
     context: str | None = None
-    default: object = None
-    kind: Kind = TIMEOUT
+    default: object = None  # of the attribute
+    kind: Kind = TIMEOUT  # of the attribute
 
 
-def _option(
-    default: _Value,
-    kind: Kind,
-    *,
-    keyword: str,
-    variable: str,
-    text: str,
-    rays_keyword: str | None = None,
-    rays_variable: str | None = None,
-    context: str | None = None,
-) -> _Value:
-    """Return a field of ``Options`` that carries the names of its option; see ``Option``."""
-    names = {
-        "keyword": keyword,
-        "variable": variable,
-        "text": text,
-        "rays_keyword": rays_keyword,
-        "rays_variable": rays_variable,
-        "context": context,
-    }
-    return field(default=default, metadata={"kind": kind, "names": names})
+def _option(default: _Value, kind: Kind, text: str, **names: str) -> _Value:
+    """Return a field of ``Options`` with the rest of its ``Option``.
+
+    The keyword is the name of the field, without its unit of time, unless ``names`` has another.
+    """
+    return field(default=default, metadata={"kind": kind, "text": text, **names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,116 +154,72 @@ class Options:
     wait: WaitPolicy = _option(  # noqa: RUF009 - it makes a field
         "auto",
         choice(*get_args(WaitPolicy)),
-        keyword="wait",
-        variable="RCG_WAIT",
-        text="how a process waits: `auto`, `futex` (least CPU), `yield`, `spin`",
+        "how a process waits: `auto`, `futex` (least CPU), `yield`, `spin`",
     )
     compile_timeout_s: float | None = _option(
-        None,
-        TIMEOUT,
-        keyword="timeout",
-        variable="RCG_COMPILE_TIMEOUT",
-        text="how long compiling may wait for busy actors",
+        None, TIMEOUT, "how long compiling may wait for busy actors", keyword="timeout"
     )
     submit_timeout_s: float | None = _option(
         None,
         TIMEOUT,
-        keyword="submit_timeout",
-        variable="RCG_SUBMIT_TIMEOUT",
+        "how long `execute` may wait for room in the window",
         rays_keyword="_submit_timeout",
-        rays_variable="RAY_CGRAPH_submit_timeout",
         context="submit_timeout",
-        text="how long `execute` may wait for room in the window",
     )
     get_timeout_s: float | None = _option(
-        None,
-        TIMEOUT,
-        keyword="get_timeout",
-        variable="RCG_GET_TIMEOUT",
-        rays_variable="RAY_CGRAPH_get_timeout",
-        context="get_timeout",
-        text="how long a `get` without a timeout of its own waits",
+        None, TIMEOUT, "how long a `get` without a timeout of its own waits", context="get_timeout"
     )
     teardown_timeout_s: float | None = _option(
         30.0,
         TIMEOUT,
-        keyword="teardown_timeout",
-        variable="RCG_TEARDOWN_TIMEOUT",
-        rays_variable="RAY_CGRAPH_teardown_timeout",
+        "how long a teardown waits for methods that are still running",
         context="teardown_timeout",
-        text="how long a teardown waits for methods that are still running",
     )
     max_inflight_executions: int = _option(
         10,
         COUNT,
-        keyword="max_inflight_executions",
-        variable="RCG_MAX_INFLIGHT_EXECUTIONS",
-        rays_keyword="_max_inflight_executions",
-        rays_variable="RAY_CGRAPH_max_inflight_executions",
-        context="max_inflight_executions",
-        text="how many executions may be in flight; once you set it, `execute` raises at the limit "
+        "how many executions may be in flight; once you set it, `execute` raises at the limit "
         "instead of waiting",
+        rays_keyword="_max_inflight_executions",
+        context="max_inflight_executions",
     )
     max_buffered_results: int = _option(
         1000,
         COUNT,
-        keyword="max_buffered_results",
-        variable="RCG_MAX_BUFFERED_RESULTS",
+        "how many executions may have unread results at the driver",
         rays_keyword="_max_buffered_results",
-        rays_variable="RAY_CGRAPH_max_buffered_results",
         context="max_buffered_results",
-        text="how many executions may have unread results at the driver",
     )
     buffer_size_bytes: int = _option(
         1_000_000,
         COUNT,
-        keyword="buffer_size_bytes",
-        variable="RCG_BUFFER_SIZE_BYTES",
+        "no effect: it is checked and then ignored, because channels size themselves",
         rays_keyword="_buffer_size_bytes",
-        rays_variable="RAY_CGRAPH_buffer_size_bytes",
         context="buffer_size_bytes",
-        text="no effect: it is checked and then ignored, because channels size themselves",
     )
     overlap: Overlap = _option(  # noqa: RUF009 - it makes a field
         False,
         FLAG_OR_AUTO,
-        keyword="overlap",
-        variable="RCG_OVERLAP",
-        rays_keyword="_overlap_gpu_communication",
-        rays_variable="RAY_CGRAPH_overlap_gpu_communication",
-        context="overlap_gpu_communication",
-        text="whether tensors move over communicators while methods run, on threads of their own; "
+        "whether tensors move over communicators while methods run, on threads of their own; "
         "`auto` does it where the costs of calls and transfers predict a gain",
+        rays_keyword="_overlap_gpu_communication",
+        context="overlap_gpu_communication",
     )
     memory_cap_bytes: int | None = _option(
         None,
         COUNT_OR_NONE,
-        keyword="memory_cap_bytes",
-        variable="RCG_MEMORY_CAP_BYTES",
-        text="how much shared memory a graph may hold; `None` is half of what the machine has free",
+        "how much shared memory a graph may hold; `None` is half of what the machine has free",
     )
     thread: ThreadChoice = _option(  # noqa: RUF009 - it makes a field
         "own",
         choice(*get_args(ThreadChoice)),
-        keyword="thread",
-        variable="RCG_THREAD",
-        text="on which thread of an actor methods run: `own` is one of the graph's, `main` the "
+        "on which thread of an actor methods run: `own` is one of the graph's, `main` the "
         "actor's main thread",
     )
     concurrent: bool = _option(
-        False,
-        FLAG,
-        keyword="concurrent",
-        variable="RCG_CONCURRENT",
-        text="whether methods of different graphs may overlap on one actor",
+        False, FLAG, "whether methods of different graphs may overlap on one actor"
     )
-    record: bool = _option(
-        True,
-        FLAG,
-        keyword="record",
-        variable="RCG_RECORD",
-        text="whether the flight recorder runs",
-    )
+    record: bool = _option(True, FLAG, "whether the flight recorder runs")
     is_inflight_limit_set_by_user: bool = False
 
     def __post_init__(self) -> None:
@@ -328,9 +256,6 @@ class Options:
 
         A warning names each variable that rcg does not know or that has no effect here.
 
-        Args:
-            environ: The variables. Empty ones count as not set.
-
         Raises:
             ValueError: A variable does not hold what its option takes; the text names it.
         """
@@ -347,13 +272,12 @@ class Options:
 
 OPTIONS: Final[tuple[Option, ...]] = tuple(
     Option(
-        field=declared.name,
-        default=declared.default,
-        kind=declared.metadata["kind"],
-        **declared.metadata["names"],
+        field=each.name,
+        default=each.default,
+        **{"keyword": each.name.removesuffix("_s"), **each.metadata},
     )
-    for declared in fields(Options)
-    if declared.metadata
+    for each in fields(Options)
+    if each.metadata
 )
 
 IGNORED: Final[tuple[IgnoredSetting, ...]] = (
@@ -406,9 +330,6 @@ _MAX_PORT: Final = 65535
 def port_range(environ: Mapping[str, str] = os.environ) -> range | None:
     """Return the ports at which a process may listen for other nodes; None for any free one.
 
-    Args:
-        environ: The variables. An empty one counts as not set.
-
     Raises:
         ValueError: ``RCG_PORT_RANGE`` holds no range of ports.
 
@@ -433,9 +354,6 @@ def port_range(environ: Mapping[str, str] = os.environ) -> range | None:
 def peer_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
     """Return how long a process of another node may be unreachable before it counts as lost.
 
-    Args:
-        environ: The variables. An empty one counts as not set.
-
     Raises:
         ValueError: ``RCG_PEER_TIMEOUT`` holds no number of seconds from 1 to an hour.
     """
@@ -456,31 +374,22 @@ def peer_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The files of Ray's TLS, of which each machine of a cluster has its own.
+    """The files of Ray's TLS, of which each machine of a cluster has its own."""
 
-    Attributes:
-        certificate: Of this machine.
-        key: The key of that.
-        authority: The certificate of who has signed those of all machines.
-    """
-
-    certificate: str
-    key: str
-    authority: str
+    certificate: str  # of this machine
+    key: str  # of the certificate
+    authority: str  # the certificate of the authority that has signed those of all machines
 
 
-def tls_files(environ: Mapping[str, str] = os.environ) -> TlsFiles | None:
+def tls_files() -> TlsFiles | None:
     """Return the files by which Ray's own connections use TLS, None if they do not.
-
-    Args:
-        environ: The variables. Empty ones count as not set.
 
     Raises:
         ValueError: ``RAY_USE_TLS`` is on and a file is not named.
     """
-    if environ.get(_USE_TLS, "").strip().lower() not in ("1", "true"):
+    if os.environ.get(_USE_TLS, "").strip().lower() not in ("1", "true"):
         return None
-    found = [environ.get(name, "").strip() for name in TLS_FILES]
+    found = [os.environ.get(name, "").strip() for name in TLS_FILES]
     for name, path in zip(TLS_FILES, found, strict=True):
         if not path:
             raise ValueError(f"`{_USE_TLS}` is on, so `{name}` must name a file")
@@ -489,9 +398,6 @@ def tls_files(environ: Mapping[str, str] = os.environ) -> TlsFiles | None:
 
 def is_progress_wanted(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether long work may show its progress: unless ``RCG_PROGRESS`` says no.
-
-    Args:
-        environ: The variables. An empty one counts as not set.
 
     Raises:
         ValueError: The variable holds neither yes nor no.

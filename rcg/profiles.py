@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from rcg.errors import TraceError
 from rcg.ir.costs import CallCosts
 from rcg.text import plural
-from rcg.trace.analysis.compare import Comparison, compare
 from rcg.trace.analysis.costs import call_costs_of
 from rcg.trace.analysis.critical import CriticalPath, critical_path
 from rcg.trace.analysis.executions import Executions, executions_of
-from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.figures import Comparison, compare, summarize
 from rcg.trace.analysis.summary import Summary
 from rcg.trace.analysis.what_if import WhatIf, what_if
 from rcg.trace.model import GraphTrace

@@ -19,8 +19,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TextIO, TypeVar
+from typing import Any, Final, Generic, Self, TextIO, TypeVar
 
 from rcg.options import is_progress_wanted
 
@@ -42,11 +41,8 @@ def progress(work: Iterable[T] | int, label: str = "") -> Progress[T]:
         work: What to go through, or how many steps there will be.
         label: What is being done.
     """
-    if isinstance(work, int):
-        steps: Any = range(work)
-        return Progress(work, label, items=steps)
-    total = len(work) if isinstance(work, Sized) else None
-    return Progress(total, label, items=work)
+    items: Any = range(work) if isinstance(work, int) else work
+    return Progress(len(items) if isinstance(items, Sized) else None, label, items=items)
 
 
 class Progress(Generic[T]):
@@ -75,8 +71,8 @@ class Progress(Generic[T]):
         self._clock = clock
         self._done = 0
         self._stream = sys.stderr if stream is None else stream
-        self._look: _Look | None = None
-        self._is_shown = is_progress_wanted() and _is_watched(self._stream)
+        self._look: _Line | _Tqdm | None = None
+        self._is_shown = is_progress_wanted() and (self._stream.isatty() or _is_notebook())
         self._next = clock() + SILENT_S
 
     def start(self, label: str) -> None:
@@ -101,12 +97,7 @@ class Progress(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[T]:
@@ -118,10 +109,7 @@ class Progress(Generic[T]):
             self.close()
 
     def _draw(self) -> None:
-        if not self._is_shown:
-            return
-        now = self._clock()
-        if now < self._next:
+        if not self._is_shown or (now := self._clock()) < self._next:
             return
         self._next = now + REDRAW_S
         if self._look is None:
@@ -130,12 +118,6 @@ class Progress(Generic[T]):
 
 
 # --- what it looks like -------------------------------------------------------------------------
-
-
-class _Look(Protocol):
-    def draw(self, done: int, label: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _Line:
@@ -150,8 +132,7 @@ class _Line:
 
     def draw(self, done: int, label: str) -> None:
         if self._total:
-            filled = WIDTH * done // self._total
-            bar = "#" * filled + "." * (WIDTH - filled)
+            bar = ("#" * (WIDTH * done // self._total)).ljust(WIDTH, ".")
             text = f"[{bar}] {100 * done // self._total:3d} % {label}"
         else:
             text = f"{label}: {done}" if label else f"{done}"
@@ -187,15 +168,11 @@ class _Tqdm:
         self._bar.close()
 
 
-def _look_of(stream: TextIO, total: int | None) -> _Look:
+def _look_of(stream: TextIO, total: int | None) -> _Line | _Tqdm:
     needed = ("tqdm", "ipywidgets") if _is_notebook() else ("tqdm",)
     if all(importlib.util.find_spec(name) is not None for name in needed):
         return _Tqdm(stream, total)
     return _Line(stream, total)
-
-
-def _is_watched(stream: TextIO) -> bool:
-    return stream.isatty() or _is_notebook()
 
 
 def _is_notebook() -> bool:

@@ -53,7 +53,9 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
     """
     if isinstance(object_refs, CompiledDAGRef) and not options:
         return object_refs.get() if timeout is None else object_refs.get(timeout)
-    transport = _transport_in(options)
+    transport = options.pop("_tensor_transport", None)
+    if options.pop("_use_object_store", False):
+        transport = transport or OBJECT_STORE
     out = options.pop("out", None)
     has_tensors = isinstance(object_refs, list) and TensorRef in map(type, object_refs)
     if options and (has_tensors or isinstance(object_refs, CompiledDAGRef | TensorRef)):
@@ -114,11 +116,7 @@ def put(value: Any, **options: Any) -> Any:
 
 
 def wait(
-    refs: Any,
-    *,
-    num_returns: int = 1,
-    timeout: float | None = None,
-    fetch_local: bool = True,
+    refs: Any, *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
 ) -> tuple[list[Any], list[Any]]:
     """Wait until some references of a list are ready.
 
@@ -140,14 +138,12 @@ def wait(
         raise TypeError(f"wait() expected a list of references, got a single one: {refs}")
     if isinstance(refs, list) and TensorRef in map(type, refs):
         return _wait_with_tensors(refs, num_returns, timeout, fetch_local)
+    if isinstance(refs, list) and _has_nested(refs):
+        raise _nested_in_wait(refs)
     if not isinstance(refs, list) or not any(isinstance(ref, CompiledDAGRef) for ref in refs):
-        if isinstance(refs, list) and _has_nested(refs):
-            raise _nested_in_wait(refs)
         return cluster.wait(
             refs, num_returns=num_returns, timeout_s=timeout, fetch_local=fetch_local
         )
-    if _has_nested(refs):
-        raise _nested_in_wait(refs)
     _check_members(refs, "wait")
     if len(set(refs)) != len(refs):
         raise ValueError("wait() requires a list of unique references")
@@ -196,14 +192,6 @@ def refuse_compiled_refs(arguments: Iterable[Any]) -> None:
                 "CompiledDAGRef cannot be used as Ray task/actor argument: it works in the "
                 "process that executed the DAG. Pass the value: rcg.get(ref)."
             )
-
-
-def _transport_in(options: dict[str, Any]) -> str | None:
-    """Take what says how tensors come here out of the options of ``get``."""
-    transport: str | None = options.pop("_tensor_transport", None)
-    if options.pop("_use_object_store", False):
-        transport = transport or OBJECT_STORE
-    return transport
 
 
 def _get_with_tensors(refs: list[Any], timeout_s: float | None, transport: str | None) -> list[Any]:

@@ -2,17 +2,16 @@
 """In which order a device does what threads have queued on it: torch's streams and events.
 
 A device such as a GPU does its work later, stream by stream. torch gives each thread a current
-stream for each device, and all threads begin with the same one, the default stream. Methods run on
-that one. So two threads that shall not wait for each other's work need streams of their own, and
-a thread that hands a tensor to another records that for the device (an event) and for torch's
-allocator (``record_stream``). Otherwise the allocator gives the memory of a dropped tensor to the
-next tensor of the stream on which it was made, although another stream may still use it.
+stream for each device; all threads begin with the default stream, on which methods run. So two
+threads that shall not wait for each other's work need streams of their own, and a thread that hands
+a tensor to another records that for the device (an event) and for torch's allocator
+(``record_stream``). Otherwise the allocator gives the memory of a dropped tensor to the next tensor
+of the stream on which it was made, although another stream may still use it.
 
 torch has these for every maker under the same names: ``torch.cuda``, ``torch.npu``. A device
 without streams, such as the CPU, has finished what was called. See
-https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams.
-
-Nothing here imports torch: where it is not loaded there are no tensors, and nothing to order.
+https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams. Nothing here imports torch: where
+it is not loaded there are no tensors to order.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ def of_type(device: str) -> Any:
 def devices_in_use() -> dict[str, int]:
     """Return the device that is current in this thread, for each type that the process uses.
 
-    A thread that is started later begins with device 0, whatever this one has chosen; see
-    ``enter_lane``. What no tensor has been put on yet is not named: to ask would initialize it.
+    A thread that is started later begins with device 0, whatever this one has chosen. Types that no
+    tensor has been put on yet are left out: to ask would initialize them.
     """
     module = of_type("cuda")
     if module is None or not module.is_initialized():
@@ -66,11 +65,7 @@ def take_devices(devices: Mapping[str, int]) -> None:
 
 
 def enter_lane(devices: Iterable[str]) -> None:
-    """Give this thread streams of its own, so that it and methods do not wait for each other.
-
-    Args:
-        devices: The types of devices whose tensors it moves.
-    """
+    """Give this thread its own streams, so that it and methods do not wait for each other."""
     for device in devices:
         module = of_type(device)
         if module is not None:
@@ -80,8 +75,7 @@ def enter_lane(devices: Iterable[str]) -> None:
 def keep_for_methods(tensor: Any) -> None:
     """Have torch keep the memory of a tensor for the default stream, where methods use it.
 
-    It is called for each tensor that a lane makes and hands to methods. On the default stream, and
-    on devices without streams, it does nothing.
+    It is called for each tensor that a lane makes and hands to methods.
     """
     module = None if tensor.is_cpu else of_type(tensor.device.type)
     if module is not None:
@@ -111,10 +105,7 @@ class SideStream:
     """A stream beside the current one, for work that others must not wait for one by one.
 
     What is queued on it comes after all that was queued on the current stream of the calling
-    thread, and what is queued there next comes after it.
-
-    Args:
-        module: Of torch's, for the type of devices; see ``of_type``.
+    thread, and what is queued there next comes after it. ``module`` is torch's; see ``of_type``.
     """
 
     def __init__(self, module: Any) -> None:
@@ -125,9 +116,7 @@ class SideStream:
     def run(self, queue: Callable[[int], None], tensors: Sequence[Any]) -> None:
         """Queue work between what the current stream has and what it gets next.
 
-        Args:
-            queue: Queues it; it gets the address of this stream.
-            tensors: All that the work uses.
+        ``queue`` gets the address of this stream. ``tensors`` are all that the work uses.
         """
         current = self._module.current_stream(self._device)
         self._stream.wait_stream(current)
@@ -146,8 +135,7 @@ class SideStream:
 class Handover:
     """The order of the device for values that go from one thread of a process to another.
 
-    Args:
-        devices: The types of devices whose tensors may be in them.
+    ``devices`` are the types of devices whose tensors may be in them.
     """
 
     __slots__ = ("_devices",)

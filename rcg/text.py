@@ -36,7 +36,6 @@ _ENDS: Final = 5  # rows that are shown at either end of a table that is cut
 
 _Row = TypeVar("_Row")
 
-
 # --- figures ------------------------------------------------------------------------------------
 
 
@@ -73,9 +72,8 @@ def count_text(count: float) -> str:
     >>> count_text(1234567), count_text(12.3456), count_text(515.2)
     ('1,234,567', '12.3', '515')
     """
-    if count == int(count) or abs(count) >= 1000:
-        return f"{round(count):,}"
-    return _digits(count)
+    is_whole = count == int(count) or abs(count) >= 1000
+    return f"{round(count):,}" if is_whole else _digits(count)
 
 
 def plural(count: int, word: str) -> str:
@@ -179,16 +177,14 @@ def _exact(time_ns: int, scale: int) -> str:
 
 def _digits(value: float) -> str:
     """Three digits, or all those before the point."""
-    if abs(value) >= 99.95:
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
 # --- names --------------------------------------------------------------------------------------
 
 
 def short_label(label: str) -> str:
-    """Return the name of an actor as people tell actors apart; other names are unchanged.
+    """Return the name of an actor with the start of its id; other names are unchanged.
 
     >>> short_label("Actor(Encoder, 76ef0f6218d3672ed17af3cc01000000)"), short_label("process 7")
     ('Encoder 76ef0f62', 'process 7')
@@ -216,10 +212,7 @@ def visible(text: str) -> str:
 def whole_numbers(text: str, first: int, last: int) -> tuple[int, int]:
     """Return where to cut a text so that no number is: a part of one is another number.
 
-    Args:
-        text: What is cut.
-        first: How many of its first characters are kept.
-        last: From which on they are kept as well.
+    The text is kept up to ``first``, and from ``last`` on.
 
     >>> first, last = whole_numbers("execution 561", 3, 12)
     >>> "execution 561"[:first], "execution 561"[last:]
@@ -271,13 +264,9 @@ def brief(name: str, most: int = _IN_HOVER) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ") -> list[str]:
-    """Return rows as lines with aligned columns; whatever cannot be shown is escaped.
+    """Return rows, at least one, as lines with aligned columns; what cannot be shown is escaped.
 
-    Args:
-        rows: Of equal length, at least one.
-        left: How many columns are aligned to the left, and shortened as they hold names; the
-            others are to the right.
-        indent: Before each line.
+    The first ``left`` columns hold names: they are shortened, and aligned to the left.
     """
     rows = [
         (*(brief(cell, IN_LINE) for cell in row[:left]), *map(visible, row[left:])) for row in rows
@@ -285,11 +274,9 @@ def columns(rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = [
-            cell.ljust(width) if at < left else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append((indent + "  ".join(cells)).rstrip())
+        names = map(str.ljust, row[:left], widths)
+        figures = map(str.rjust, row[left:], widths[left:])
+        lines.append((indent + "  ".join([*names, *figures])).rstrip())
     return lines
 
 
@@ -298,14 +285,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]
     cells = [[row[i] for i in used] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
 def cut(rows: Sequence[_Row], gap: Callable[[int], _Row], most: int = 2 * _ENDS) -> list[_Row]:
-    """Return all rows, or those at both ends and between them what says how many are not there."""
+    """Return all rows, or those at both ends with a row between them for those left out."""
     if len(rows) <= most + 1:
         return list(rows)
     half = most // 2

@@ -3,8 +3,10 @@
 
 Where no thread can be started, Python raises a bare RuntimeError, and ``start_thread`` raises
 ``OutOfThreads``, whose text names the limits. Nothing may depend on a thread that has not started:
-a caller counts it, and queues work for it, when it runs, or undoes that if it cannot start. The
-lack may be over in a moment, so every later attempt tries again.
+a caller counts it, and queues work for it, when it runs, or undoes that if it cannot start.
+
+Here and in ``descriptors`` a ``purpose`` says what a thread or descriptor is for, as "to do
+something", and ``actor`` is the actor of this process, if any.
 """
 
 from __future__ import annotations
@@ -30,16 +32,7 @@ _log = Log()
 def start_thread(
     thread: threading.Thread, purpose: str, actor: str | None = None
 ) -> threading.Thread:
-    """Start a thread and return it.
-
-    Args:
-        thread: The thread.
-        purpose: What it is for: "to do something".
-        actor: The actor of this process, if any.
-
-    Raises:
-        OutOfThreads: It cannot be started.
-    """
+    """Start a thread and return it, or raise ``OutOfThreads``."""
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
@@ -53,13 +46,7 @@ def start_owner(
     """Start a thread that owns descriptors from then on, and closes them at its end.
 
     Ctrl-C may come while this waits for the thread, which runs by then or is about to. Either the
-    thread gets the descriptors or they are closed here, never both.
-
-    Args:
-        run: Called on the thread; it also closes the descriptors.
-        close: Closes them. Called here if ``run`` is not going to be called.
-        name: The name of the thread.
-        purpose: As in ``start_thread``.
+    thread calls ``run``, which also closes the descriptors, or this calls ``close``, never both.
 
     Raises:
         OutOfThreads: It cannot be started.
@@ -81,10 +68,7 @@ def start_owner(
 def out_of_threads(error: Exception, purpose: str, actor: str | None = None) -> OutOfThreads:
     """Return the error for a thread that cannot be started.
 
-    Args:
-        error: What says so: RuntimeError or MemoryError of Python, EAGAIN of native code.
-        purpose: What the thread is for: "to do something".
-        actor: The actor of this process, if any.
+    Its cause is a RuntimeError or MemoryError of Python, or EAGAIN of native code.
     """
     who = f"process {os.getpid()}" if actor is None else f"{actor} (process {os.getpid()})"
     if "shutdown" in str(error):
@@ -103,14 +87,10 @@ def out_of_threads(error: Exception, purpose: str, actor: str | None = None) -> 
 
 
 def run_together(calls: Iterable[Callable[[], object]], name: str, most: int | None = None) -> None:
-    """Run calls at the same time, one of them on this thread; returns when all have ended.
+    """Run calls, which must not raise, on ``most`` threads at most; returns when all have ended.
 
-    Where no more threads can be started, those that there are run the calls one after another.
-
-    Args:
-        calls: They must not raise.
-        name: Of the threads.
-        most: How many threads run at most; None for one for each call.
+    This thread is one of them. Where no more can be started, those that there are run the calls one
+    after another.
     """
     left = deque(calls)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import rcg.bench
 from rcg.bench import runner
+from rcg.bench.record import render
 from rcg.bench.rows import select
-from rcg.bench.table import render
 from rcg.progress import progress
 
 
@@ -44,7 +44,6 @@ def main(
         parser.error(f"{error}{'' if experiments else elsewhere}")
     if asked.json is not None and not asked.json.absolute().parent.is_dir():
         parser.error(f"--json: there is no folder {asked.json.absolute().parent}")
-
     if asked.beside is not None and not (asked.beside / "rcg" / "__init__.py").is_file():
         parser.error(f"--beside: there is no package rcg in {asked.beside}")
     if asked.beside is not None and asked.nodes > 1:

@@ -4,28 +4,36 @@
 A contestant makes its actors once and then runs one row after the other: it *opens* a row, which
 returns a `RowSession`, and closes it. Ray's own compiled graph is a contestant if the installed Ray
 still has one. Only this module and `rcg.interop` may import it.
+
+With ``--beside FOLDER`` a graph of another version of rcg and one of this version are contestants,
+too. Both are run in a separate process, so they differ only in the rcg that they import.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import warnings
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import ray
 
 import rcg
 import rcg.dag
-from rcg.bench.across import resource
+from rcg.bench import visitor
 from rcg.bench.graphs import Worker, build, lent
 from rcg.bench.measure import Pace, Turn, async_turn, call_turn, pipelined_turn
-from rcg.bench.record import RAY_CALL, RAY_GRAPH, RCG, RCG_FUTEX
+from rcg.bench.record import BESIDE, HERE, RAY_CALL, RAY_GRAPH, RCG, RCG_FUTEX
 from rcg.bench.rows import Arguments, Row
 from rcg.options import WaitPolicy
 
@@ -34,10 +42,25 @@ __rcg_user__ = True  # see rcg.frames
 Seats = Sequence[int | None]
 """The number of the Ray node of each actor, or None where it does not matter."""
 
-MAX_ACTORS = 4
-ANYWHERE: Seats = (None,) * MAX_ACTORS
+ANYWHERE: Seats = (None,) * 4
+ON_TWO_NODES: Seats = (0, 0, 1, 1)
 READY_TIMEOUT_S = 120
 ACTOR_OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
+
+
+def resource(node: int) -> str:
+    """Return the name of the resource that only the Ray node with a number has."""
+    return f"node{node}"
+
+
+@contextlib.contextmanager
+def ending(actors: Iterable[Any]) -> Iterator[None]:
+    """Kill actors at the end of a block."""
+    try:
+        yield
+    finally:
+        for actor in actors:
+            rcg.kill(actor)
 
 
 class WrongResult(Exception):
@@ -64,7 +87,7 @@ def session(
     loop: asyncio.AbstractEventLoop,
     *,
     call: Callable[[], Any],
-    call_async: Callable[[], Awaitable[Any]],
+    call_async: Callable[[], Coroutine[Any, Any, Any]],
     submit: Callable[[], Any],
     fetch: Callable[[Any], Any],
     close: Callable[[], object],
@@ -80,42 +103,12 @@ def session(
         fetch: Waits for the execution and returns its value.
         close: Ends the session.
     """
-
-    async def inside() -> Any:
-        return await call_async()
-
     if row.is_async:
         turn = async_turn(call_async, loop)
-        return RowSession(lambda: loop.run_until_complete(inside()), turn, close)
+        return RowSession(lambda: loop.run_until_complete(call_async()), turn, close)
     if row.in_flight > 1:
         return RowSession(call, pipelined_turn(submit, fetch, row.in_flight), close)
     return RowSession(call, call_turn(call), close)
-
-
-def session_of_graph(
-    row: Row,
-    payload: Arguments,
-    loop: asyncio.AbstractEventLoop,
-    graph: Any,
-    get: Callable[[Any], Any],
-) -> RowSession:
-    """Return the session of a compiled graph, of rcg or of Ray."""
-    if row.lends:
-        payload = lent(graph, payload)
-    execute, execute_async = graph.execute, graph.execute_async
-
-    async def call_async() -> Any:
-        return await (await execute_async(*payload))
-
-    return session(
-        row,
-        loop,
-        call=lambda: get(execute(*payload)),
-        call_async=call_async,
-        submit=lambda: execute(*payload),
-        fetch=get,
-        close=graph.teardown,
-    )
 
 
 class Contestant(Protocol):
@@ -141,7 +134,7 @@ class WithActors:
 
     Args:
         actor_class: The class of its actors.
-        seats: The number of the Ray node of each actor, or None where it does not matter.
+        seats: The nodes of its actors.
     """
 
     def __init__(self, actor_class: Any, seats: Seats) -> None:
@@ -150,8 +143,13 @@ class WithActors:
 
     def start_actors(self) -> None:
         """Start the actors, in place of earlier ones if any, and wait until they answer."""
-        self.actors = [self._class.options(**options_on(seat)).remote() for seat in self._seats]
+        self.actors = [self.start_one(seat) for seat in self._seats]
         rcg.get([actor.count.remote() for actor in self.actors], timeout=READY_TIMEOUT_S)
+
+    def start_one(self, seat: int | None = None) -> Any:
+        """Start an actor, on the node with a number or on any."""
+        place = {} if seat is None else {"resources": {resource(seat): 0.01}}
+        return self._class.options(**ACTOR_OPTIONS, **place).remote()
 
     def methods(self, row: Row) -> list[Any]:
         """Return the method of each actor that a row needs, on the nodes that it needs."""
@@ -169,7 +167,57 @@ class WithActors:
         return found
 
 
-class RcgGraph(WithActors):
+class GraphContestant(WithActors):
+    """A contestant that compiles graphs.
+
+    Args:
+        actor_class: The class of its actors.
+        seats: The nodes of its actors.
+        nodes: The classes of the input node and of the node that gathers several outputs.
+        get: Waits for an execution and returns its value.
+    """
+
+    name: str
+
+    def __init__(
+        self, actor_class: Any, seats: Seats, nodes: tuple[Any, Any], get: Callable[..., Any]
+    ) -> None:
+        self.input_node, self._multi_output = nodes
+        self.get = get
+        super().__init__(actor_class, seats)
+
+    def compile(self, row: Row, payload: Arguments) -> Any:
+        """Compile and return the graph of a row."""
+        nodes = self.input_node, self._multi_output
+        dag = build(row.shape, self.methods(row), len(payload), *nodes, row.transport)
+        return self.compile_dag(dag, is_async=row.is_async)
+
+    def compile_dag(self, dag: Any, *, is_async: bool = False) -> Any:
+        """Compile a DAG, for calls from an event loop or from threads."""
+        raise NotImplementedError
+
+    def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
+        """Compile the row's graph."""
+        graph, get = self.compile(row, payload), self.get
+        if row.lends:
+            payload = lent(graph, payload)
+        execute, execute_async = graph.execute, graph.execute_async
+
+        async def call_async() -> Any:
+            return await (await execute_async(*payload))
+
+        return session(
+            row,
+            loop,
+            call=lambda: get(execute(*payload)),
+            call_async=call_async,
+            submit=lambda: execute(*payload),
+            fetch=get,
+            close=graph.teardown,
+        )
+
+
+class RcgGraph(GraphContestant):
     """A graph compiled by rcg, with one wait policy.
 
     Args:
@@ -179,28 +227,64 @@ class RcgGraph(WithActors):
     """
 
     def __init__(self, name: str, wait: WaitPolicy, seats: Seats = ANYWHERE) -> None:
-        self.name = name
-        self.input_node, self.get = rcg.dag.InputNode, rcg.get
-        super().__init__(rcg.remote(Worker), seats)
-        self._wait = wait
-
-    def compile(self, row: Row, payload: Arguments) -> Any:
-        """Compile and return the graph of a row."""
-        methods = self.methods(row)
+        self.name, self._wait = name, wait
         nodes = rcg.dag.InputNode, rcg.dag.MultiOutputNode
-        return self.compile_dag(build(row.shape, methods, len(payload), *nodes, row.transport))
+        super().__init__(rcg.remote(Worker), seats, nodes, rcg.get)
 
-    def compile_dag(self, dag: Any) -> Any:
+    def compile_dag(self, dag: Any, *, is_async: bool = False) -> Any:
         """Compile a DAG."""
         return rcg.compile(dag, wait=self._wait)
 
-    def start_one(self) -> Any:
-        """Start an additional actor."""
-        return rcg.remote(Worker).options(**ACTOR_OPTIONS).remote()
+
+class RayGraph(GraphContestant):
+    """A graph compiled by Ray.
+
+    Raises:
+        ImportError: The installed Ray has no compiled graphs.
+    """
+
+    name = RAY_GRAPH
+
+    def __init__(self, seats: Seats = ANYWHERE) -> None:
+        with warnings.catch_warnings(action="ignore"):
+            from ray.dag import DAGNode, InputNode, MultiOutputNode  # not in every Ray
+
+        if not hasattr(DAGNode, "experimental_compile"):
+            raise ImportError("this Ray has a ray.dag that compiles nothing")
+        super().__init__(ray.remote(Worker), seats, (InputNode, MultiOutputNode), ray.get)
+
+    def compile(self, row: Row, payload: Arguments) -> Any:
+        """Compile and return the graph of a row."""
+        with warnings.catch_warnings(action="ignore"):  # its deprecation
+            return super().compile(row, payload)
+
+    def compile_dag(self, dag: Any, *, is_async: bool = False) -> Any:
+        """Compile a DAG, for calls from an event loop or from threads."""
+        with warnings.catch_warnings(action="ignore"):
+            return dag.experimental_compile(enable_asyncio=is_async)
 
     def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
         """Compile the row's graph."""
-        return session_of_graph(row, payload, loop, self.compile(row, payload), rcg.get)
+        if row.is_async:
+
+            async def inside() -> RowSession:  # it must be compiled inside its loop
+                return super(RayGraph, self).open(row, payload, loop)
+
+            return loop.run_until_complete(inside())
+        found = super().open(row, payload, loop)
+        return found if row.transport is None else replace(found, close=lambda: self._end(found))
+
+    def _end(self, ended: RowSession) -> None:
+        """Tear a graph with a tensor transport down, with its actors, and start new ones.
+
+        In Ray 2.60 the loops of such a graph do not end, and its teardown waits for them forever.
+        """
+        for actor in self.actors:
+            ray.kill(actor)
+        # A thread of the graph reports that the actors are gone, at any time.
+        logging.getLogger("ray.dag.compiled_dag_node").disabled = True
+        ended.close()
+        self.start_actors()
 
 
 class RayCall(WithActors):
@@ -230,69 +314,125 @@ class RayCall(WithActors):
         )
 
 
-class RayGraph(WithActors):
-    """A graph compiled by Ray.
+def core_submit(row: Row, methods: Sequence[Any], payload: Arguments) -> Callable[[], Any]:
+    """Return a function that submits a row's tasks to Ray Core and returns refs for `get`."""
+    first, rest = methods[0], methods[1:]
+
+    def chain() -> Any:
+        ref = first.remote(*payload)
+        for method in rest:
+            ref = method.remote(ref)
+        return ref
+
+    match row.shape:
+        case "scatter":
+            return lambda: [method.remote(*payload) for method in methods]
+        case "chain" | "arguments":
+            return chain
+
+
+class VisitorFailed(Exception):
+    """A request to the process of a visitor failed."""
+
+
+class Visitor:
+    """A graph compiled by the rcg in a folder.
+
+    Args:
+        name: Its name in the table.
+        folder: The folder with its package ``rcg``, whose native core is built.
 
     Raises:
-        ImportError: The installed Ray has no compiled graphs.
+        VisitorFailed: The package cannot be imported, or the process does not start.
     """
 
-    name = RAY_GRAPH
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._pids: list[int] = []
+        folder = folder.resolve()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(visitor.__file__)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+        )
+        try:
+            files, self._pids = self._ask("start", ray.get_runtime_context().gcs_address)
+            if files != {str(folder / "rcg" / "__init__.py")}:
+                raise VisitorFailed(f"it imports rcg from {', '.join(sorted(files))}, not {folder}")
+        except BaseException:
+            self.end()
+            raise
 
-    def __init__(self, seats: Seats = ANYWHERE) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from ray.dag import DAGNode, InputNode, MultiOutputNode  # not in every Ray
-
-        if not hasattr(DAGNode, "experimental_compile"):
-            raise ImportError("this Ray has a ray.dag that compiles nothing")
-        self.input_node, self.get = InputNode, ray.get
-        self._multi_output = MultiOutputNode
-        super().__init__(ray.remote(Worker), seats)
-
-    def compile(self, row: Row, payload: Arguments) -> Any:
-        """Compile and return the graph of a row."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its deprecation
-            methods, nodes = self.methods(row), (self.input_node, self._multi_output)
-            dag = build(row.shape, methods, len(payload), *nodes, row.transport)
-            return dag.experimental_compile(enable_asyncio=row.is_async)
-
-    def compile_dag(self, dag: Any) -> Any:
-        """Compile a DAG."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return dag.experimental_compile()
-
-    def start_one(self) -> Any:
-        """Start an additional actor."""
-        return ray.remote(Worker).options(**ACTOR_OPTIONS).remote()
+    def pids(self) -> list[int]:
+        """Return the ids of its actors' processes."""
+        return self._pids
 
     def open(self, row: Row, payload: Arguments, loop: asyncio.AbstractEventLoop) -> RowSession:
-        """Compile the row's graph."""
-        if row.transport is not None:
-            graph = self.compile(row, payload)
-            found = session_of_graph(row, payload, loop, graph, ray.get)
-            return replace(found, close=lambda: self._end(graph))
-        if not row.is_async:
-            return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
+        """Compile the row's graph. The process uses its own event loop."""
+        names = ("shape", "methods", "transport", "is_async", "in_flight", "lends")
+        task = {name: getattr(row, name) for name in names}
+        value = self._ask("open", task, payload)
+        return RowSession(lambda: value, self._turn, lambda: self._ask("close"))
 
-        async def inside() -> RowSession:  # it must be compiled inside its loop
-            return session_of_graph(row, payload, loop, self.compile(row, payload), ray.get)
+    def _turn(self, pace: Pace) -> array[int]:
+        samples = array("q")
+        samples.frombytes(self._ask("turn", pace.calls, pace.time_ns, pace.warm_up))
+        return samples
 
-        return loop.run_until_complete(inside())
+    def end(self) -> None:
+        """End its process, which ends its actors."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._process.wait(READY_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
-    def _end(self, graph: Any) -> None:
-        """Tear a graph with a tensor transport down, with its actors, and start new ones.
+    def _ask(self, *request: Any) -> Any:
+        to, back = self._process.stdin, self._process.stdout
+        if to is None or back is None:
+            raise VisitorFailed("its process has no pipes")
+        try:
+            pickle.dump(request, to, 5)
+            to.flush()
+            kind, found = pickle.load(back)
+        except (BrokenPipeError, EOFError):
+            raise VisitorFailed("its process ended; its output says why") from None
+        if kind == "error":
+            raise VisitorFailed(found)
+        return found
 
-        In Ray 2.60 the loops of such a graph do not end, and its teardown waits for them forever.
-        """
-        for actor in self.actors:
-            ray.kill(actor)
-        # A thread of the graph reports that the actors are gone, at any time.
-        logging.getLogger("ray.dag.compiled_dag_node").disabled = True
-        graph.teardown()
-        self.start_actors()
+
+def start_all(seats: Seats = ANYWHERE) -> tuple[list[Contestant], dict[str, str]]:
+    """Return the contestants, and why others are missing, by name."""
+    contestants: list[Contestant] = [
+        RcgGraph(RCG, "auto", seats),
+        RcgGraph(RCG_FUTEX, "futex", seats),
+        RayCall(seats),
+    ]
+    absent = {}
+    try:
+        contestants.append(RayGraph(seats))
+    except ImportError as error:
+        absent[RAY_GRAPH] = str(error)
+    return contestants, absent
+
+
+def start_both(folder: Path) -> tuple[list[Visitor], dict[str, str]]:
+    """Return this version and the one in a folder as visitors, and why one is missing, by name."""
+    here = Path(str(rcg.__file__)).parents[1]
+    found: list[Visitor] = []
+    absent: dict[str, str] = {}
+    for name, where in ((HERE, here), (BESIDE, folder)):
+        try:
+            found.append(Visitor(name, where))
+        except VisitorFailed as error:
+            absent[name] = str(error)
+    return found, absent
 
 
 class ActorPauser:
@@ -320,40 +460,3 @@ class ActorPauser:
                     os.kill(pid, signal.SIGCONT)
 
         return alone
-
-
-def options_on(seat: int | None) -> dict[str, Any]:
-    """Return the options of an actor on the node with a number, or on any."""
-    return ACTOR_OPTIONS if seat is None else {**ACTOR_OPTIONS, "resources": {resource(seat): 0.01}}
-
-
-def start_all(seats: Seats = ANYWHERE) -> tuple[list[Contestant], dict[str, str]]:
-    """Return the contestants, and why others are missing, by name."""
-    contestants: list[Contestant] = [
-        RcgGraph(RCG, "auto", seats),
-        RcgGraph(RCG_FUTEX, "futex", seats),
-        RayCall(seats),
-    ]
-    absent = {}
-    try:
-        contestants.append(RayGraph(seats))
-    except ImportError as error:
-        absent[RAY_GRAPH] = str(error)
-    return contestants, absent
-
-
-def core_submit(row: Row, methods: Sequence[Any], payload: Arguments) -> Callable[[], Any]:
-    """Return a function that submits a row's tasks to Ray Core and returns refs for `get`."""
-    first, rest = methods[0], methods[1:]
-
-    def chain() -> Any:
-        ref = first.remote(*payload)
-        for method in rest:
-            ref = method.remote(ref)
-        return ref
-
-    match row.shape:
-        case "scatter":
-            return lambda: [method.remote(*payload) for method in methods]
-        case "chain" | "arguments":
-            return chain

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The graphs of the rows: the class of the actors, and the DAGs, with the nodes of any library.
 
-All contestants make their actors of this class and their DAGs by this function. This file imports
-nothing of rcg at the top, because ``visitor`` loads it into a process that may have another version
-of rcg.
+This file imports nothing of rcg at the top, because ``visitor`` loads it into a process that may
+have another version of rcg.
 """
 
 from __future__ import annotations

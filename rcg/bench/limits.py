@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of the machine: a futex and a socket between two processes, and memcpy."""
+"""The limits of the machine: a futex and a socket between two processes, and memcpy.
+
+This file is also the program of the answering side: ``python -m rcg.bench.limits futex FD`` answers
+through a futex word: each line of its standard input is a number of round trips. ``... tcp PORT
+SIZE`` connects to that port of this machine, and sends each message of that size back until the
+connection ends, by plain blocking sockets of Python.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +16,11 @@ import sys
 import time
 from array import array
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
 from rcg.bench import _limits
 from rcg.bench.measure import Pace, Turn
-from rcg.bench.pong import receive
-from rcg.bench.rows import Limit
 
 ROUND_TRIP_HOPS = 2
 PAGE_BYTES = 4096
@@ -27,33 +29,14 @@ CONNECT_TIMEOUT_S = 60
 UNCOUNTED = 10  # the first round trips after the other side was asleep
 
 
-class _Ending:
-    """What `with` ends."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End it."""
-        raise NotImplementedError
-
-
-class PingPong(_Ending):
-    """A process that answers through a futex word. `with` ends it."""
+class PingPong:
+    """A process that answers through a futex word, until `close`."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("rcg-ping-pong", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, PAGE_BYTES)
         self._other = subprocess.Popen(
-            [sys.executable, "-m", "rcg.bench.pong", "futex", str(self._fd)],
+            [sys.executable, "-m", "rcg.bench.limits", "futex", str(self._fd)],
             stdin=subprocess.PIPE,
             pass_fds=[self._fd],
             text=True,
@@ -97,8 +80,8 @@ class PingPong(_Ending):
         return turn
 
 
-class TcpPingPong(_Ending):
-    """A process that sends messages of one size back by TCP. `with` ends it.
+class TcpPingPong:
+    """A process that sends messages of one size back by TCP, until `close`.
 
     Args:
         size_bytes: Size of the messages.
@@ -115,7 +98,7 @@ class TcpPingPong(_Ending):
             listening.settimeout(CONNECT_TIMEOUT_S)
             port = listening.getsockname()[1]
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rcg.bench.pong", "tcp", str(port), str(size_bytes)]
+                [sys.executable, "-m", "rcg.bench.limits", "tcp", str(port), str(size_bytes)]
             )
             self._peer, _ = listening.accept()
         self._peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -148,6 +131,31 @@ def memcpy(size_bytes: int, copies: int) -> Callable[[], None]:
     return call
 
 
-def is_of_copies(limit: Limit) -> bool:
-    """Return whether a limit is the time of copying instead of waking up."""
-    return limit.copied_bytes > 0
+def receive(peer: socket.socket, into: memoryview) -> bool:
+    """Receive until a buffer is full; return False if the connection ended before."""
+    filled = 0
+    while filled < len(into):
+        count = peer.recv_into(into[filled:])
+        if not count:
+            return False
+        filled += count
+    return True
+
+
+def answer(kind: str, *numbers: int) -> None:
+    """Be the answering side, of a `PingPong` ("futex") or a `TcpPingPong` ("tcp")."""
+    if kind == "futex":
+        (fd,) = numbers
+        for line in sys.stdin:
+            _limits.ping_pong(fd, 1, int(line))
+        return
+    port, size_bytes = numbers
+    message = memoryview(bytearray(size_bytes))
+    with socket.create_connection(("127.0.0.1", port)) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while receive(peer, message):
+            peer.sendall(message)
+
+
+if __name__ == "__main__":
+    answer(sys.argv[1], *map(int, sys.argv[2:]))

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 Clock = Callable[[], int]
-Samples = array  # of type code "q"
 Turn = Callable[["Pace"], "array[int]"]
 
 
@@ -100,7 +99,6 @@ def pipelined_turn(
     """
 
     def turn(pace: Pace) -> array[int]:
-        samples = array("q")
         pending = deque(submit() for _ in range(in_flight))
 
         def items() -> None:
@@ -108,19 +106,11 @@ def pipelined_turn(
                 fetch(pending.popleft())
                 pending.append(submit())
 
-        for _ in range(-(-pace.warm_up // in_flight)):
-            items()
-        end = clock() + pace.time_ns
-        for _ in range(-(-pace.calls // in_flight)):
-            start = clock()
-            items()
-            stop = clock()
-            samples.append((stop - start) // in_flight)
-            if stop >= end:
-                break
+        calls, warm_up = (-(-number // in_flight) for number in (pace.calls, pace.warm_up))
+        samples = call_turn(items, clock)(Pace(calls, pace.time_ns, warm_up))
         while pending:
             fetch(pending.popleft())
-        return samples
+        return array("q", [sample // in_flight for sample in samples])
 
     return turn
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a run as plain data, with their JSON form. It must not know how they are measured.
+"""The results of a run as plain data, as JSON and as text. It must not know how they are measured.
 
 A report reads back equal to what was written:
 
@@ -40,9 +40,7 @@ MAX_TO_BESIDE = 1.05  # the largest ratio of this version's median to the other 
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest sample that at least `share` of all samples do not exceed.
-
-    This is the nearest-rank definition: the result is one of the samples.
+    """Return the smallest sample that at least `share` of all samples do not exceed (nearest rank).
 
     Args:
         ordered: The samples, ascending, at least one.
@@ -59,6 +57,11 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"share must be between 0 and 1, found {share}")
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def medians(samples: Mapping[str, Iterable[float]], factor: float = 1.0) -> dict[str, float]:
+    """Return the median of the samples of each contestant, in a unit that differs by a factor."""
+    return {name: median(found) * factor for name, found in samples.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +81,8 @@ class SampleSummary:
             ValueError: There is no sample.
         """
         ordered = sorted(samples)
-        return cls(
-            samples=len(ordered),
-            p10=percentile(ordered, 0.10),
-            median=median(ordered),
-            p99=percentile(ordered, 0.99),
-        )
+        p10, p99 = percentile(ordered, 0.10), percentile(ordered, 0.99)
+        return cls(len(ordered), p10, median(ordered), p99)
 
     def scaled(self, factor: float) -> SampleSummary:
         """Return the same summary in another unit."""
@@ -138,8 +137,7 @@ class RowResult:
         """
         if contestant not in self.summaries or to not in self.summaries:
             return None
-        divisor: float = getattr(self.summaries[to], quantity)
-        dividend: float = getattr(self.summaries[contestant], quantity)
+        dividend, divisor = (getattr(self.summaries[each], quantity) for each in (contestant, to))
         return dividend / divisor if divisor else None
 
     @property
@@ -219,13 +217,19 @@ class BenchReport:
     figures: tuple[Figure, ...]
 
     @property
+    def entries(self) -> tuple[RowResult | Figure, ...]:
+        """The rows, then the figures."""
+        return (*self.rows, *self.figures)
+
+    @property
     def missed(self) -> tuple[tuple[str, Verdict], ...]:
         """The targets that were missed, each with the title of its row or figure."""
-        found: list[tuple[str, Verdict]] = []
-        entries: tuple[RowResult | Figure, ...] = (*self.rows, *self.figures)
-        for entry in entries:
-            found += [(entry.title, verdict) for verdict in entry.verdicts if not verdict.is_met]
-        return tuple(found)
+        return tuple(
+            (entry.title, verdict)
+            for entry in self.entries
+            for verdict in entry.verdicts
+            if not verdict.is_met
+        )
 
     def to_json(self) -> str:
         """Return the report as JSON, which `from_json` reads back to an equal report.
@@ -275,21 +279,143 @@ def _verdicts(entry: RowResult | Figure) -> list[dict[str, Any]]:
 
 
 def _row(entry: Mapping[str, Any]) -> RowResult:
-    return RowResult(
-        name=entry["name"],
-        title=entry["title"],
-        target=Target(**entry["target"]),
-        summaries={name: SampleSummary(**summary) for name, summary in entry["summaries"].items()},
-        absent=dict(entry["absent"]),
-    )
+    summaries = {name: SampleSummary(**each) for name, each in entry["summaries"].items()}
+    target = Target(**entry["target"])
+    return RowResult(entry["name"], entry["title"], target, summaries, dict(entry["absent"]))
 
 
 def _figure(entry: Mapping[str, Any]) -> Figure:
-    return Figure(
-        name=entry["name"],
-        title=entry["title"],
-        unit=entry["unit"],
-        values=dict(entry["values"]),
-        most=entry["most"],
-        bound=tuple(entry["bound"]),
+    fields = {name: entry[name] for name in ("name", "title", "unit", "values", "most")}
+    return Figure(**fields, bound=tuple(entry["bound"]))
+
+
+# --- as text ------------------------------------------------------------------------------------
+
+COLUMNS = (
+    "",
+    "p10",
+    "median",
+    "p99",
+    "samples",
+    "to Ray call",
+    "to Ray graph",
+    "to limit",
+    "verdict",
+)
+
+
+def render(report: BenchReport) -> str:
+    """Return the whole report as text that ends with a newline."""
+    lines = [*_header(report), ""]
+    if report.rows:
+        lines += [*_align([COLUMNS, *_race(report.rows)]), ""]
+    if report.figures:
+        lines += [*_align(list(_figures(report.figures))), ""]
+    lines += _closing(report)
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float) -> str:
+    """Return a number with about three digits.
+
+    >>> [number(v) for v in (0.1234, 1.876, 26.64, 183.4, 8426.0, 0)]
+    ['0.123', '1.88', '26.6', '183', '8426', '0']
+    """
+    if value == 0:
+        return "0"
+    places = sum(abs(value) < limit for limit in (100, 10, 1))
+    return f"{value:.{places}f}"
+
+
+def _header(report: BenchReport) -> Iterable[str]:
+    h = report.header
+    yield f"rcg {h.rcg}, Ray {h.ray}, Python {h.python}"
+    nodes = "" if h.nodes == 1 else f", {h.nodes} Ray nodes"
+    yield f"{h.machine}, {h.cores} cores{nodes}, load {h.load:.1f}"
+    yield (
+        f"{h.started}, seed {h.seed}, {h.rounds} rounds, {h.seconds:.0f} s. "
+        "Times in microseconds; ratios are of medians (p99 beside it)."
     )
+
+
+def _race(rows: Sequence[RowResult]) -> Iterable[Sequence[str]]:
+    for row in rows:
+        yield (row.title, *[""] * (len(COLUMNS) - 1))
+        for contestant in CONTESTANTS:
+            if contestant in row.summaries:
+                yield _contestant(row, contestant)
+            elif contestant in row.absent:
+                yield (f"  {contestant}", "-", "-", "-", "-", "", "", "", row.absent[contestant])
+
+
+def _contestant(row: RowResult, contestant: str) -> Sequence[str]:
+    summary = row.summaries[contestant]
+    return (
+        f"  {contestant}",
+        number(summary.p10),
+        number(summary.median),
+        number(summary.p99),
+        str(summary.samples),
+        _ratios(row, contestant, RAY_CALL),
+        _ratios(row, contestant, RAY_GRAPH),
+        _ratios(row, contestant, LIMIT),
+        "; ".join(_judge(v) for v in row.verdicts if _whose(v) == contestant),
+    )
+
+
+def _ratios(row: RowResult, contestant: str, to: str) -> str:
+    if contestant in (to, LIMIT):
+        return ""
+    shares = [row.ratio(contestant, to, quantity) for quantity in ("median", "p99")]
+    return " ".join(number(share) for share in shares if share is not None)
+
+
+def _whose(verdict: Verdict) -> str:
+    if verdict.what.startswith("here"):
+        return HERE
+    return RCG_FUTEX if verdict.what.startswith("futex") else RCG
+
+
+def _judge(verdict: Verdict) -> str:
+    return f"{'ok' if verdict.is_met else 'MISSED'} {verdict}"
+
+
+def _figures(figures: Sequence[Figure]) -> Iterable[Sequence[str]]:
+    for figure in figures:
+        values = ", ".join(f"{name} {number(value)}" for name, value in figure.values.items())
+        judged = (
+            f"ok {number(v.found)} <= {number(v.most)}"
+            if v.is_met
+            else f"MISSED {number(v.found)} > {number(v.most)}"
+            for v in figure.verdicts
+        )
+        yield (figure.title, f"{values} {figure.unit}", "; ".join(judged))
+
+
+def _align(cells: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Align columns: the first and the last to the left, numbers to the right."""
+    last = max(len(line) for line in cells) - 1
+    widths = [0] * (last + 1)
+    for line in cells:
+        for i, cell in enumerate(line):
+            # A title may extend over the empty columns beside it.
+            if i < last and not (i == 0 and not any(line[1:])):
+                widths[i] = max(widths[i], len(cell))
+    for line in cells:
+        padded = [
+            cell.ljust(width) if i in (0, last) or last < 3 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(padded).rstrip()
+
+
+def _closing(report: BenchReport) -> Iterable[str]:
+    judged = sum(len(entry.verdicts) for entry in report.entries)
+    if not judged:
+        yield "This run has no targets to check."
+        return
+    missed = report.missed
+    yield f"{judged - len(missed)} of {judged} targets met."
+    for title, verdict in missed:
+        prefix = "" if title == verdict.what else f"{title}, "
+        yield f"  missed: {prefix}{verdict}"

@@ -66,56 +66,6 @@ class Limit:
     work_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        name: The name for `--rows`.
-        title: The displayed title.
-        shape: `chain`: each actor calls `method` on the value of the previous one. `scatter`: all
-            actors take the same input, and the results are gathered in a list. `arguments`: one
-            actor, whose `method` takes all arguments of `payload`.
-        actors: Number of actors.
-        method: The method of `rcg.bench.graphs.Worker` that each node calls.
-        last: The method that the last node calls, if it is another one.
-        payload: Makes the arguments, which are the same for all calls and contestants.
-        limit: The limit of the machine.
-        target: The targets of rcg.
-        in_flight: Number of executions in flight. If it is above 1, a sample is the time per item.
-        is_async: Whether it is called from an event loop.
-        is_bulk: Whether copying bytes dominates, so that the limit is copies.
-        lends: Whether the arrays of the payload are made in the graph's memory (`cdag.empty`), for
-            contestants that can do so. They are filled before the calls, as every payload is, so
-            only sending them is measured.
-        needs: Modules that the row needs. Without them it is left out.
-        transport: The tensor transport of the values between the actors, if they have a hint.
-        nodes: The number of the Ray node of each actor, if it matters. The driver is on node 0.
-    """
-
-    name: str
-    title: str
-    shape: Shape
-    actors: int
-    limit: Limit
-    target: Target
-    payload: Callable[[random.Random], Arguments]
-    method: str = "echo"
-    last: str | None = None
-    in_flight: int = 1
-    is_async: bool = False
-    is_bulk: bool = False
-    lends: bool = False
-    needs: tuple[str, ...] = ()
-    transport: str | None = None
-    nodes: tuple[int, ...] = ()
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """The method of each actor."""
-        return (*[self.method] * (self.actors - 1), self.last or self.method)
-
-
 def one_byte(_: random.Random) -> Arguments:
     """Return the smallest payload."""
     return (b"x",)
@@ -162,27 +112,74 @@ def size_of(size_bytes: int) -> Callable[[random.Random], Arguments]:
     return lambda _: (size_bytes,)
 
 
-def chain_with_work(actors: int, work_us: int, most_us: float | None = None) -> Row:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: The name for `--rows`.
+        title: The displayed title.
+        actors: Number of actors.
+        payload: Makes the arguments, which are the same for all calls and contestants.
+        limit: The limit of the machine.
+        target: The targets of rcg.
+        shape: `chain`: each actor calls `method` on the value of the previous one. `scatter`: all
+            actors take the same input, and the results are gathered in a list. `arguments`: one
+            actor, whose `method` takes all arguments of `payload`.
+        method: The method of `rcg.bench.graphs.Worker` that each node calls.
+        last: The method that the last node calls, if it is another one.
+        in_flight: Number of executions in flight. If it is above 1, a sample is the time per item.
+        is_async: Whether it is called from an event loop.
+        is_bulk: Whether copying bytes dominates, so that the limit is copies.
+        lends: Whether the arrays of the payload are made in the graph's memory (`cdag.empty`), for
+            contestants that can do so. They are filled before the calls, as every payload is, so
+            only sending them is measured.
+        needs: Modules that the row needs. Without them it is left out.
+        transport: The tensor transport of the values between the actors, if they have a hint.
+        nodes: The number of the Ray node of each actor, if it matters. The driver is on node 0.
+    """
+
+    name: str
+    title: str
+    actors: int = 1
+    payload: Callable[[random.Random], Arguments] = one_byte
+    limit: Limit = Limit()
+    target: Target = Target()
+    shape: Shape = "chain"
+    method: str = "echo"
+    last: str | None = None
+    in_flight: int = 1
+    is_async: bool = False
+    is_bulk: bool = False
+    lends: bool = False
+    needs: tuple[str, ...] = ()
+    transport: str | None = None
+    nodes: tuple[int, ...] = ()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The method of each actor."""
+        return (*[self.method] * (self.actors - 1), self.last or self.method)
+
+
+def with_work(actors: int, work_us: int, most_us: float | None = None) -> Row:
     """Return the row of a chain whose methods compute for a while, as real ones do."""
     return Row(
-        name=f"work-{work_us}us-{actors}",
-        title=f"chain of {actors}, {work_us} us of work each",
-        shape="chain",
-        actors=actors,
+        f"work-{work_us}us-{actors}",
+        f"chain of {actors}, {work_us} us of work each",
+        actors,
         method=f"work_{work_us}us",
-        payload=one_byte,
         limit=Limit(hops=actors + 1, work_us=actors * work_us),
         target=Target(us=most_us),
     )
 
 
-def chain_of_small(kind: str, actors: int, most_us: float | None = None) -> Row:
+def of_sixteen(kind: str, actors: int, most_us: float | None = None) -> Row:
     """Return the row of a chain through which an array or a tensor of 16 numbers goes."""
     return Row(
-        name=f"{kind}-16-{actors}",
-        title=f"{kind}[16], chain of {actors}",
-        shape="chain",
-        actors=actors,
+        f"{kind}-16-{actors}",
+        f"{kind}[16], chain of {actors}",
+        actors,
         payload=tensor_of(16) if kind == "torch" else array_of(16 * 8),
         limit=Limit(hops=actors + 1),
         target=Target(us=most_us),
@@ -190,178 +187,117 @@ def chain_of_small(kind: str, actors: int, most_us: float | None = None) -> Row:
     )
 
 
+def of_array(
+    name: str,
+    title: str,
+    size_bytes: int,
+    target: Target,
+    *,
+    limit: Limit | None = None,
+    method: str = "echo",
+    lends: bool = False,
+    nodes: tuple[int, ...] = (),
+) -> Row:
+    """Return the row of an actor that gets a large array and returns one.
+
+    Its limit is one copy of the array if nothing else is said.
+    """
+    return Row(
+        name,
+        title,
+        payload=array_of(size_bytes),
+        method=method,
+        limit=limit or Limit(copied_bytes=size_bytes),
+        target=target,
+        is_bulk=True,
+        lends=lends,
+        nodes=nodes,
+    )
+
+
 SMALL_P99 = 0.5  # for all rows that do not copy much
 
 ROWS: tuple[Row, ...] = (
-    Row(
-        name="echo",
-        title="echo, 1 actor",
-        shape="chain",
-        actors=1,
-        payload=one_byte,
-        limit=Limit(hops=2),
-        target=Target(auto=0.15, futex=0.35, p99=SMALL_P99),
-    ),
-    Row(
-        name="chain-2",
-        title="chain of 2",
-        shape="chain",
-        actors=2,
-        payload=one_byte,
-        limit=Limit(hops=3),
-        target=Target(auto=0.2, p99=SMALL_P99),
-    ),
-    Row(
-        name="chain-4",
-        title="chain of 4",
-        shape="chain",
-        actors=4,
-        payload=one_byte,
-        limit=Limit(hops=5),
-        target=Target(p99=SMALL_P99),
-    ),
+    Row("echo", "echo, 1 actor", target=Target(auto=0.15, futex=0.35, p99=SMALL_P99)),
+    Row("chain-2", "chain of 2", 2, limit=Limit(hops=3), target=Target(auto=0.2, p99=SMALL_P99)),
+    Row("chain-4", "chain of 4", 4, limit=Limit(hops=5), target=Target(p99=SMALL_P99)),
     # 15 us beside the work: three processes share two cores there, and each has to be woken up.
-    chain_with_work(2, 10, most_us=2 * 10 + 15),
-    chain_with_work(2, 50, most_us=2 * 50 + 15),
-    chain_with_work(2, 200),
-    chain_with_work(4, 10),
-    chain_with_work(4, 50),
-    chain_with_work(4, 200),
-    chain_of_small("numpy", 2, most_us=25),
-    chain_of_small("numpy", 4),
-    chain_of_small("torch", 2),
-    chain_of_small("torch", 4),
-    Row(
-        name="scatter-2",
-        title="scatter-gather, 2 actors",
-        shape="scatter",
-        actors=2,
-        payload=one_byte,
-        limit=Limit(hops=2),
-        target=Target(auto=0.1, p99=SMALL_P99),
+    with_work(2, 10, most_us=2 * 10 + 15),
+    with_work(2, 50, most_us=2 * 50 + 15),
+    with_work(2, 200),
+    *(with_work(4, work_us) for work_us in (10, 50, 200)),
+    of_sixteen("numpy", 2, most_us=25),
+    of_sixteen("numpy", 4),
+    of_sixteen("torch", 2),
+    of_sixteen("torch", 4),
+    *(
+        Row(
+            f"scatter-{actors}",
+            f"scatter-gather, {actors} actors",
+            actors,
+            shape="scatter",
+            target=Target(auto=0.1, p99=SMALL_P99),
+        )
+        for actors in (2, 4)
     ),
     Row(
-        name="scatter-4",
-        title="scatter-gather, 4 actors",
-        shape="scatter",
-        actors=4,
-        payload=one_byte,
-        limit=Limit(hops=2),
-        target=Target(auto=0.1, p99=SMALL_P99),
-    ),
-    Row(
-        name="pipeline-4",
-        title="chain of 4, 8 in flight, per item",
-        shape="chain",
-        actors=4,
-        payload=one_byte,
+        "pipeline-4",
+        "chain of 4, 8 in flight, per item",
+        4,
         in_flight=8,
         limit=Limit(hops=1),
         target=Target(auto=0.15, p99=SMALL_P99),
     ),
     Row(
-        name="arguments-8",
-        title="8 arguments, 1 actor",
+        "arguments-8",
+        "8 arguments, 1 actor",
         shape="arguments",
-        actors=1,
         method="count",
         payload=eight_arguments,
-        limit=Limit(hops=2),
         target=Target(auto=0.2, p99=SMALL_P99),
     ),
     Row(
-        name="asyncio",
-        title="asyncio echo, 1 actor",
-        shape="chain",
-        actors=1,
-        payload=one_byte,
+        "asyncio",
+        "asyncio echo, 1 actor",
         is_async=True,
-        limit=Limit(hops=2),
         target=Target(auto=0.5, p99=SMALL_P99),
     ),
-    Row(
-        name="numpy-1mb",
-        title="numpy echo, 1 MB",
-        shape="chain",
-        actors=1,
-        payload=array_of(MEGABYTE),
-        is_bulk=True,
-        limit=Limit(copied_bytes=MEGABYTE),
-        target=Target(auto=0.35),
-    ),
-    Row(
-        name="numpy-10mb",
-        title="numpy echo, 10 MB",
-        shape="chain",
-        actors=1,
-        payload=array_of(10 * MEGABYTE),
-        is_bulk=True,
-        limit=Limit(copied_bytes=10 * MEGABYTE),
-        target=Target(auto=0.25),
-    ),
-    Row(
-        name="numpy-64mb",
-        title="numpy echo, 64 MB",
-        shape="chain",
-        actors=1,
-        payload=array_of(64 * MEGABYTE),
-        is_bulk=True,
-        limit=Limit(copied_bytes=64 * MEGABYTE),
-        target=Target(auto=0.5),
-    ),
-    Row(
-        name="numpy-10mb-new",
-        title="numpy 10 MB, a new array back",
-        shape="chain",
-        actors=1,
+    of_array("numpy-1mb", "numpy echo, 1 MB", MEGABYTE, Target(auto=0.35)),
+    of_array("numpy-10mb", "numpy echo, 10 MB", 10 * MEGABYTE, Target(auto=0.25)),
+    of_array("numpy-64mb", "numpy echo, 64 MB", 64 * MEGABYTE, Target(auto=0.5)),
+    of_array(
+        "numpy-10mb-new",
+        "numpy 10 MB, a new array back",
+        10 * MEGABYTE,
+        Target(auto=0.7),
         method="fresh",
-        payload=array_of(10 * MEGABYTE),
-        is_bulk=True,
         limit=Limit(copied_bytes=10 * MEGABYTE, copies=3),  # in, the method's own, out
-        target=Target(auto=0.7),
     ),
     # The calls send the same loan each time: sending one again is a claim, as it is at first.
-    Row(
-        name="numpy-10mb-loan",
-        title="numpy echo 10 MB, loan",
-        shape="chain",
-        actors=1,
-        payload=array_of(10 * MEGABYTE),
-        is_bulk=True,
-        lends=True,
-        limit=Limit(hops=2),
-        target=Target(auto=0.05),
-    ),
-    Row(
-        name="numpy-64mb-loan",
-        title="numpy echo 64 MB, loan",
-        shape="chain",
-        actors=1,
-        payload=array_of(64 * MEGABYTE),
-        is_bulk=True,
-        lends=True,
-        limit=Limit(hops=2),
-        target=Target(auto=0.05),
+    *(
+        of_array(
+            f"numpy-{size}mb-loan",
+            f"numpy echo {size} MB, loan",
+            size * MEGABYTE,
+            Target(auto=0.05),
+            limit=Limit(hops=2),
+            lends=True,
+        )
+        for size in (10, 64)
     ),
     # The method of every contestant fills its result by one copy of the input, which nothing
     # avoids; where it lends memory, this copy is the only one.
-    Row(
-        name="numpy-10mb-new-loan",
-        title="numpy 10 MB, new array back, loan",
-        shape="chain",
-        actors=1,
+    of_array(
+        "numpy-10mb-new-loan",
+        "numpy 10 MB, new array back, loan",
+        10 * MEGABYTE,
+        Target(limit=1.25),
         method="filled",
-        payload=array_of(10 * MEGABYTE),
-        is_bulk=True,
         lends=True,
-        limit=Limit(copied_bytes=10 * MEGABYTE),
-        target=Target(limit=1.25),
     ),
     Row(
-        name="tensors",
-        title="two torch tensors in a dict",
-        shape="chain",
-        actors=1,
+        "tensors",
+        "two torch tensors in a dict",
         payload=two_tensors,
         is_bulk=True,
         limit=Limit(copied_bytes=4 * 2 * 256 * 256),
@@ -369,10 +305,9 @@ ROWS: tuple[Row, ...] = (
         needs=("torch",),
     ),
     Row(
-        name="tensor-1mib",
-        title="annotated tensor 1 MiB, chain of 2",
-        shape="chain",
-        actors=2,
+        "tensor-1mib",
+        "annotated tensor 1 MiB, chain of 2",
+        2,
         payload=tensor_of(MEBIBYTE // 4),
         is_bulk=True,
         limit=Limit(copied_bytes=MEBIBYTE, copies=3),  # each edge
@@ -381,10 +316,9 @@ ROWS: tuple[Row, ...] = (
         transport="auto",
     ),
     Row(
-        name="tensor-chain-3",
-        title="annotated tensor [16], chain of 3",
-        shape="chain",
-        actors=3,
+        "tensor-chain-3",
+        "annotated tensor [16], chain of 3",
+        3,
         payload=tensor_of(16),
         limit=Limit(hops=4),
         target=Target(auto=0.25),
@@ -394,10 +328,9 @@ ROWS: tuple[Row, ...] = (
     # Only the edge between the actors has a tensor, and it is the same one each time.
     *(
         Row(
-            name=f"tensor-shm-{size}mb",
-            title=f"tensor edge, shared memory, {size} MB",
-            shape="chain",
-            actors=2,
+            f"tensor-shm-{size}mb",
+            f"tensor edge, shared memory, {size} MB",
+            2,
             method="tensor",
             last="size",
             payload=size_of(size * MEGABYTE),
@@ -410,6 +343,49 @@ ROWS: tuple[Row, ...] = (
         for size in (1, 10, 100)
     ),
 )
+
+MAX_OF_RAW = 1 / 0.75  # 75 % of the throughput of raw sockets
+_ROUND_TRIP = Limit(wire_bytes=1)
+
+ACROSS: tuple[Row, ...] = (
+    Row(
+        "echo",
+        "echo, an actor on the other node",
+        nodes=(1,),
+        limit=_ROUND_TRIP,
+        target=Target(auto=0.12, limit=2.5),
+    ),
+    Row(
+        "chain-2",
+        "chain of 2, an actor on each node",
+        2,
+        nodes=(0, 1),
+        limit=_ROUND_TRIP,
+        target=Target(auto=0.2),
+    ),
+    Row("chain-4", "chain of 4, two actors on each node", 4, nodes=(0, 0, 1, 1), limit=_ROUND_TRIP),
+    Row(
+        "pipeline-4",
+        "chain of 4 on two nodes, 8 in flight, per item",
+        4,
+        nodes=(0, 0, 1, 1),
+        in_flight=8,
+        limit=Limit(hops=1),
+        target=Target(auto=0.2),
+    ),
+    *(
+        of_array(
+            f"numpy-{size}mb",
+            f"numpy echo on the other node, {size} MB",
+            size * MEGABYTE,
+            target,
+            limit=Limit(wire_bytes=size * MEGABYTE),
+            nodes=(1,),
+        )
+        for size, target in ((1, Target(auto=0.4)), (64, Target(auto=0.2, limit=MAX_OF_RAW)))
+    ),
+)
+"""The rows of graphs that cross Ray nodes."""
 
 
 def select(patterns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

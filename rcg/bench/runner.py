@@ -13,7 +13,7 @@ import platform
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,19 +24,20 @@ import ray
 
 import rcg
 from rcg.bench import limits
-from rcg.bench.across import ACROSS, SEATS, two_nodes
-from rcg.bench.beside import Visitor, start_both
 from rcg.bench.contestants import (
     ANYWHERE,
+    ON_TWO_NODES,
     ActorPauser,
     Contestant,
     RowSession,
     WrongResult,
+    resource,
     start_all,
+    start_both,
 )
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import LIMIT, BenchReport, Figure, Header, RowResult, SampleSummary
-from rcg.bench.rows import ROWS, Arguments, Row
+from rcg.bench.rows import ACROSS, ROWS, Arguments, Row
 from rcg.progress import Progress
 
 # Turns are short, so that the machine is in the same state for all contestants, and long enough
@@ -47,7 +48,8 @@ DEFAULT_ROUNDS = 12
 FIRST_CALLS = 30  # before the first round, so that all buffers have been used
 # Ray's graph keeps ten buffers of the largest array on each edge.
 OBJECT_STORE_BYTES = 3_000_000_000
-NANO = 1e-3  # samples are nanoseconds, tables microseconds
+START_TIMEOUT_S = "180"  # of two Ray nodes: on a busy machine Ray's own 30 s are short
+CPUS_OF_NODE = 4  # for the scheduler; the actors take none
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Settings:
         rounds: Number of turns of each contestant per row.
         seed: The seed of payloads and of the orders of turns.
         beside: The folder of another version of rcg to compare with.
-        nodes: Number of Ray nodes, 1 or 2. With 2 the rows are those of `across`.
+        nodes: Number of Ray nodes, 1 or 2. With 2 the rows are `ACROSS`.
         experiments: The experiments that there are.
     """
 
@@ -115,10 +117,13 @@ class Settings:
 
 def titles(nodes: int = 1, experiments: Sequence[Experiment] = ()) -> dict[str, str]:
     """Return the titles of the rows, then of the experiments, by name."""
-    rows = ACROSS if nodes == 2 else ROWS
     chosen = [each for each in experiments if each.nodes == nodes]
-    offered: tuple[Row | Experiment, ...] = (*rows, *chosen)
+    offered: tuple[Row | Experiment, ...] = (*_offered(nodes), *chosen)
     return {each.name: each.title for each in offered}
+
+
+def _offered(nodes: int) -> tuple[Row, ...]:
+    return ACROSS if nodes == 2 else ROWS
 
 
 def run(settings: Settings, progress: Progress[int]) -> BenchReport:
@@ -130,19 +135,17 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     """
     started, began = datetime.now(UTC), time.perf_counter()
     load = os.getloadavg()[0]
-    offered = ACROSS if settings.nodes == 2 else ROWS
-    rows = [row for row in offered if row.name in settings.rows]
+    rows = [row for row in _offered(settings.nodes) if row.name in settings.rows]
     experiments = _wanted(settings)
     found: list[RowResult | Figure] = []
     contestants: list[Contestant] = []
     absent: dict[str, str] = {}
-    visitors: list[Visitor] = []
     with contextlib.ExitStack() as to_end:
         to_end.callback(progress.close)
         if rows or any(each.is_on_ray for each in experiments):
             progress.start("starting Ray and the actors")
             to_end.enter_context(running_ray(settings.nodes))
-            contestants, absent = start_all(SEATS if settings.nodes == 2 else ANYWHERE)
+            contestants, absent = start_all(ON_TWO_NODES if settings.nodes == 2 else ANYWHERE)
         if settings.beside is not None and rows:
             visitors, missing = start_both(settings.beside)
             for visitor in visitors:
@@ -151,7 +154,7 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
             absent |= missing
         setup = Setup(contestants, absent, settings.rounds, settings.seed, progress)
         if rows:
-            with limits.PingPong() as ping_pong:
+            with contextlib.closing(limits.PingPong()) as ping_pong:
                 found += [run_row(row, setup, ping_pong) for row in rows]
         for experiment in experiments:
             progress.start(experiment.title)
@@ -181,8 +184,7 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
 
 def count_steps(settings: Settings) -> int:
     """Return the number of steps in `run`."""
-    experiments = _wanted(settings)
-    at_once = sum(not each.is_in_rounds for each in experiments)
+    at_once = sum(not each.is_in_rounds for each in _wanted(settings))
     return (len(settings.rows) - at_once) * settings.rounds + at_once
 
 
@@ -198,41 +200,48 @@ def _wanted(settings: Settings) -> list[Experiment]:
 def running_ray(nodes: int) -> Iterator[None]:
     """Run Ray without messages, and with memory for the values of all contestants.
 
+    Two nodes are on this machine, with this process on the first. They share its cores, and their
+    sockets its loopback, for all contestants alike.
+
     Args:
         nodes: Number of Ray nodes, 1 or 2.
     """
-    if nodes == 2:
-        with two_nodes(OBJECT_STORE_BYTES):
-            yield
-        return
-    ray.init(
-        address="local",
-        num_cpus=len(os.sched_getaffinity(0)),
-        object_store_memory=OBJECT_STORE_BYTES,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-    )
-    try:
+    memory: dict[str, Any] = {
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+    }
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    with contextlib.ExitStack() as to_end:
+        if nodes == 1:
+            ray.init("local", num_cpus=len(os.sched_getaffinity(0)), **memory, **quiet)
+            to_end.callback(ray.shutdown)
+        else:
+            from ray.cluster_utils import Cluster
+
+            os.environ.setdefault("RAY_raylet_start_wait_time_s", START_TIMEOUT_S)
+            cluster = Cluster()
+            to_end.callback(cluster.shutdown)
+            to_end.callback(ray.shutdown)
+            for number in range(nodes):
+                own = {resource(number): 1}
+                cluster.add_node(num_cpus=CPUS_OF_NODE, resources=own, **memory)
+            ray.init(cluster.address, **quiet)
         yield
-    finally:
-        ray.shutdown()
 
 
 def run_row(row: Row, setup: Setup, ping_pong: limits.PingPong) -> RowResult:
     """Measure one row. A contestant that fails is absent from the result, with the reason."""
     setup.progress.start(row.title)
+    absent = dict(setup.absent)
+    result = RowResult(row.name, row.title, row.target, {}, absent)
     missing = [name for name in row.needs if find_spec(name) is None]
     if missing:
         reason = f"needs {', '.join(missing)}"
-        for _ in range(setup.rounds):
-            setup.progress.advance()
-        all_absent = dict.fromkeys((contestant.name for contestant in setup.contestants), reason)
-        return RowResult(row.name, row.title, row.target, {}, {**setup.absent, **all_absent})
+        absent |= dict.fromkeys((contestant.name for contestant in setup.contestants), reason)
+        return skipped(result, absent, setup)
 
     payload = row.payload(random.Random(f"{setup.seed} {row.name}"))
     pace = BULK if row.is_bulk else SMALL
-    absent = dict(setup.absent)
     loop = asyncio.new_event_loop()
     # A torn-down graph of Ray leaves a cancelled future that is never awaited.
     loop.set_exception_handler(lambda _loop, _context: None)
@@ -249,37 +258,48 @@ def run_row(row: Row, setup: Setup, ping_pong: limits.PingPong) -> RowResult:
                 turns[contestant.name] = session.turn
             except Exception as error:  # noqa: BLE001 - the other contestants are still measured
                 absent[contestant.name] = f"{type(error).__name__}: {error}".splitlines()[0]
-        rng = random.Random(f"{setup.seed} {row.name} order")
         pauser = ActorPauser(setup.contestants)
         turns = {name: pauser.turn_of(name, turn) for name, turn in turns.items()}
-        samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
+        return raced(result, turns, pace, setup)
     finally:
         for session in sessions.values():
             session.close()
         to_end.close()
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def raced(result: RowResult, turns: Mapping[str, Turn], pace: Pace, setup: Setup) -> RowResult:
+    """Return the result of a row with the samples of turns, which take all its rounds."""
+    rng = random.Random(f"{setup.seed} {result.name} order")
+    samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
+    # Samples are nanoseconds, tables microseconds.
     summaries = {
-        name: SampleSummary.of(times).scaled(NANO) for name, times in samples.items() if times
+        name: SampleSummary.of(times).scaled(1e-3) for name, times in samples.items() if times
     }
-    return RowResult(row.name, row.title, row.target, summaries, absent)
+    return replace(result, summaries=summaries)
+
+
+def skipped(result: RowResult, absent: Mapping[str, str], setup: Setup) -> RowResult:
+    """Return the result of a row that is left out, after the progress of all its rounds."""
+    for _ in range(setup.rounds):
+        setup.progress.advance()
+    return replace(result, absent=absent)
 
 
 def machine() -> str:
     """Return the model of the CPU and the release of the kernel."""
-    cpu = platform.machine()
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            cpu = line.partition(":")[2].strip()
-            break
-    return f"{cpu}, Linux {platform.release()}"
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(models, platform.machine())}, Linux {platform.release()}"
 
 
 def _limit_turn(row: Row, ping_pong: limits.PingPong, to_end: contextlib.ExitStack) -> Turn:
     limit = row.limit
     if limit.wire_bytes:
-        return call_turn(to_end.enter_context(limits.TcpPingPong(limit.wire_bytes)).round_trip)
-    if limits.is_of_copies(limit):
+        ping_pong_by_tcp = contextlib.closing(limits.TcpPingPong(limit.wire_bytes))
+        return call_turn(to_end.enter_context(ping_pong_by_tcp).round_trip)
+    if limit.copied_bytes:
         return call_turn(limits.memcpy(limit.copied_bytes, limit.copies))
     return ping_pong.turn(limit.hops, limit.work_us)
 

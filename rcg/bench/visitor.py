@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver in a separate process, for a graph of the version of rcg that it imports.
 
-``beside`` runs it as a script, with the folder of a version of rcg first in PYTHONPATH. It uses
+A ``Visitor`` runs it as a script, with the folder of a version of rcg first in PYTHONPATH. It uses
 only public names of that version. Everything else comes from the folder of this file, so that both
 versions are measured by the same code.
 

@@ -10,31 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from rcg.channels import local, shm, tensor
+from rcg.channels import shm
 from rcg.channels.base import Endpoint, FrameReader, FrameWriter, Reader, Writer
+from rcg.channels.local import LocalReader, LocalWriter
+from rcg.channels.tensor import TensorReader, TensorWriter
 from rcg.errors import InternalError
 from rcg.ir.channels import ChannelSpec
 
-_Opener = TypeVar("_Opener")
+_End = TypeVar("_End")
+_Openers = Mapping[str, Callable[[ChannelSpec, int, Endpoint], _End]]
 
-_READERS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], Reader]]] = {
+_READERS: Final[_Openers[Reader]] = {
     "ring": shm.open_reader,
     "status": shm.open_reader,
-    "tensor": tensor.open_reader,
-    "local": local.open_reader,
+    "tensor": TensorReader,
+    "local": LocalReader,
 }
-_WRITERS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], Writer]]] = {
+_WRITERS: Final[_Openers[Writer]] = {
     "ring": shm.open_writer,
     "status": shm.open_status_writer,
-    "tensor": tensor.open_writer,
-    "local": local.open_writer,
+    "tensor": TensorWriter,
+    "local": LocalWriter,
 }
-_INPUTS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], FrameWriter]]] = {
-    "ring": shm.open_input,
-}
-_OUTPUTS: Final[Mapping[str, Callable[[ChannelSpec, int, Endpoint], FrameReader]]] = {
-    "ring": shm.open_reader,
-}
+_INPUTS: Final[_Openers[FrameWriter]] = {"ring": shm.open_input}
+_OUTPUTS: Final[_Openers[FrameReader]] = {"ring": shm.open_reader}
 
 
 def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Reader:
@@ -48,7 +47,7 @@ def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Reader:
     Raises:
         InternalError: No process can read channels of this kind.
     """
-    return _opener(_READERS, spec)(spec, op, endpoint)
+    return _open(_READERS, spec, op, endpoint)
 
 
 def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Writer:
@@ -56,22 +55,22 @@ def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> Writer:
 
     See ``open_reader``.
     """
-    return _opener(_WRITERS, spec)(spec, op, endpoint)
+    return _open(_WRITERS, spec, op, endpoint)
 
 
 def open_input(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameWriter:
     """Return the driver's end of an input, for an ``InputPublisher``; see ``open_reader``."""
-    return _opener(_INPUTS, spec)(spec, op, endpoint)
+    return _open(_INPUTS, spec, op, endpoint)
 
 
 def open_output(spec: ChannelSpec, op: int, endpoint: Endpoint) -> FrameReader:
     """Return the driver's reading end of an output; see ``open_reader``."""
-    return _opener(_OUTPUTS, spec)(spec, op, endpoint)
+    return _open(_OUTPUTS, spec, op, endpoint)
 
 
-def _opener(openers: Mapping[str, _Opener], spec: ChannelSpec) -> _Opener:
+def _open(openers: _Openers[_End], spec: ChannelSpec, op: int, endpoint: Endpoint) -> _End:
     if spec.kind not in openers:
         raise InternalError(
             f"channel {spec.id} is of the kind {spec.kind!r}, which has no implementation"
         )
-    return openers[spec.kind]
+    return openers[spec.kind](spec, op, endpoint)

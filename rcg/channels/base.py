@@ -11,9 +11,9 @@ The ends of a channel are opened by ``rcg.channels.open_writer`` and ``open_read
 are protocols: an end may be an object of the native core, whose methods are called without a layer
 in between. Every implementation passes ``tests/conformance/test_channels.py``.
 
-Times are in nanoseconds, and None means no limit. A channel itself raises a ``Signal``. Every other
-exception of ``write`` or ``read`` was raised by users' code that pickles or unpickles. The two must
-not be confused: the first concerns the graph, the second one value.
+Times are in nanoseconds, and None means no limit. A channel itself raises a ``Signal``, which
+concerns the graph. Every other exception of ``write`` or ``read`` was raised by users' code that
+pickles or unpickles, and concerns one value.
 """
 
 from __future__ import annotations
@@ -146,12 +146,19 @@ class TransferFailed(Signal):
 # --- the ends -------------------------------------------------------------------------------------
 
 
-class Writer(Protocol):
-    """The writing end of a channel, used by one thread at a time."""
+class End(Protocol):
+    """One end of a channel.
+
+    What waits raises ``GraphEnded`` or ``FrameDamaged`` if the channel cannot be used any more.
+    """
 
     @property
     def seq(self) -> int:
-        """How many frames were written: the execution that the next one is for."""
+        """How many frames were written, or taken: the execution of the next one."""
+
+
+class Writer(End, Protocol):
+    """The writing end of a channel, used by one thread at a time."""
 
     def write(self, value: Any, /) -> None:
         """Publish a value, or a ``Failure`` in its place, as the next frame.
@@ -163,16 +170,11 @@ class Writer(Protocol):
         Raises:
             UnpicklableError: The value cannot leave its process.
             NoMemory: There is no room for its bytes.
-            GraphEnded, FrameDamaged: The channel cannot be used any more.
         """
 
 
-class Reader(Protocol):
+class Reader(End, Protocol):
     """The reading end of a channel, used by one thread at a time."""
-
-    @property
-    def seq(self) -> int:
-        """How many frames were taken: the execution of the next one."""
 
     def read(self, timeout_ns: int | None = None, /) -> Any:
         """Return the next value, or the ``Failure`` in its place.
@@ -182,16 +184,11 @@ class Reader(Protocol):
 
         Raises:
             TimedOut: It did not come in time.
-            GraphEnded, FrameDamaged: The channel cannot be used any more.
         """
 
 
-class PartsWriter(Protocol):
+class PartsWriter(End, Protocol):
     """The writing end of a channel whose frames have several parts."""
-
-    @property
-    def seq(self) -> int:
-        """See ``Writer``."""
 
     def write(self, values: list[Any], failed: Callable[[BaseException], Failure], /) -> None:
         """Publish the values, or ``Failure`` objects in their places, as the next frame.
@@ -201,16 +198,11 @@ class PartsWriter(Protocol):
 
         Raises:
             NoMemory: There is no room for the failures either; nothing was written.
-            GraphEnded, FrameDamaged: The channel cannot be used any more.
         """
 
 
-class PartsReader(Protocol):
+class PartsReader(End, Protocol):
     """The reading end of a channel whose frames have several parts."""
-
-    @property
-    def seq(self) -> int:
-        """See ``Reader``."""
 
     def read(self, timeout_ns: int | None = None, /) -> Any:
         """Return the parts of the next frame.
@@ -220,7 +212,6 @@ class PartsReader(Protocol):
 
         Raises:
             TimedOut: It did not come in time.
-            GraphEnded, FrameDamaged: The channel cannot be used any more.
         """
 
 
@@ -256,24 +247,20 @@ class FrameReader(Reader, Protocol):
     def collect(self, frames: Frames, execution: int, timeout_ns: int | None = None, /) -> None:
         """Take frames into ``frames``, by execution, until that of ``execution`` was taken.
 
-        Any number of threads may be in here at once; each returns when the frame was taken, by
-        whichever of them. A frame is taken and entered in one step: no exception, not even one of
-        a signal handler, loses it.
+        Any number of threads may call it at once; each returns when any of them took the frame. A
+        frame is taken and entered in one step: no exception, not even of a signal handler, loses
+        it.
 
         Raises:
-            TimedOut, GraphEnded, FrameDamaged: As in ``read``.
+            TimedOut: As in ``read``.
         """
 
     def collect_pending(self, frames: Frames, /) -> None:
         """Take the frames that are there into ``frames``, without waiting for more."""
 
 
-class FrameWriter(Protocol):
+class FrameWriter(End, Protocol):
     """The writing end of an input: its frames are published by an ``InputPublisher``."""
-
-    @property
-    def seq(self) -> int:
-        """How many frames were published."""
 
 
 class InputPublisher(Protocol):
@@ -292,7 +279,7 @@ class InputPublisher(Protocol):
     ) -> int | None:
         """Give the next execution its number and publish its inputs, or do nothing.
 
-        In one step, in which no other code of this process runs: the number is compared with
+        In one step, in which no other code of this process runs, the number is compared with
         ``limit``, ``left[number] = wanted`` is set, each ref gets its ``execution`` and ``state``,
         and all frames are published.
 
@@ -319,11 +306,7 @@ class Waiter(Protocol):
     """Waits for any of several channels of one process."""
 
     def wait_any(
-        self,
-        readers: list[Any],
-        timeout_ns: int | None = None,
-        interrupts: int | None = None,
-        /,
+        self, readers: list[Any], timeout_ns: int | None = None, interrupts: int | None = None, /
     ) -> int:
         """Wait until one of the readers has a frame.
 

@@ -9,9 +9,8 @@
 
 A frame is encoded once and lies in the ring of the writer's node. The writer's process reads that
 ring, too, and sends each frame to the gates of the other nodes that have readers. A gate publishes
-it in a ring of its own node, so for readers a channel is a ring wherever they are.
-
-The connections are made elsewhere, and have proved that they belong to the graph.
+it in a ring of its own node, so for readers a channel is a ring wherever they are. The connections
+have proved that they belong to the graph.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class Links:
         connections: The connection to each node, by the node's name; closed by ``close``.
         passes: The number of each channel that crosses.
         crossings: The nodes to which each of these goes.
-        failed: Called once with the name of a node and a text if a connection fails, from a thread
-            of the links. It must not block.
+        failed: Called once with a node and a text if its connection fails, on a thread of the
+            links. It must not block.
     """
 
     def __init__(
@@ -86,24 +85,17 @@ class Links:
 
 
 class Passage(NamedTuple):
-    """A channel that arrives at a node.
+    """A channel that arrives at a node."""
 
-    Attributes:
-        channel: Its id in the plan.
-        number: Its number on the way between nodes.
-        ring: The number of its ring on this node.
-        op: The Pass in the gate's program.
-        writer: The process that sends it.
-        is_awaited: Whether its frames arrive even where they are larger than the node's shared
-            memory may be; then they go through the heap. A rendezvous follows on these frames, and
-            a failure in place of one would keep only some of its processes away.
-    """
+    channel: str  # its id in the plan
+    number: int  # on the way between nodes
+    ring: int  # the number of its ring on this node
+    op: int  # the Pass in the gate's program
+    writer: str  # the process that sends it
 
-    channel: str
-    number: int
-    ring: int
-    op: int
-    writer: str
+    # Whether its frames arrive, through the heap, even where they are larger than the node's shared
+    # memory may be: a rendezvous follows on these frames, and a failure in place of one would keep
+    # only some of its processes away.
     is_awaited: bool = False
 
 
@@ -118,7 +110,7 @@ _WHY: Final[Mapping[int, str]] = {
 
 
 def loss_text(why: int, error: int, channel: str | None, expected: int, found: int) -> str:
-    """Return what happened to a connection, as a gate tells it."""
+    """Return what a gate reports of a connection that has ended, as text."""
     text = _WHY.get(why, "it ended")
     if channel is not None and why in (_native.LOST_ORDER, _native.LOST_CHANNEL):
         text += f" (channel {channel}"
@@ -134,11 +126,11 @@ class Gate:
     """Publishes frames from other nodes in the rings of its own.
 
     Args:
-        member: A member of the node's shared memory, which is the gate's alone from now on, but for
-            looking at the recorders and rings of others, and ending their waits.
+        member: A member of the node's shared memory, which from now on only the gate uses, except
+            to look at the recorders and rings of others, and to end their waits.
         passages: What arrives.
-        lost: Called with the process that sent, the channel or None, and a text when a connection
-            has ended, from the gate's thread. It must not block.
+        lost: Called with the process that sent and a text when a connection has ended, on the
+            gate's thread. It must not block.
         refusal: Returns what a ``Failure`` frame carries in place of a frame of a channel for which
             there is no memory.
     """

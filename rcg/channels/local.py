@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Channels between two lanes of one process: values pass as they are, nothing is copied.
 
-The value waits in a queue of the process, and an empty frame in a ring of shared memory says that
-it is there. So waiting for a value or for room, the end of the graph, the flight recorder and the
-count of what is unread are those of every ring, and the driver sees them.
+The value waits in a queue of the process, and an empty frame in a ring of shared memory reports it.
+So waiting, the end of the graph, the flight recorder and the count of what is unread are those of
+every ring, and the driver sees them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,7 @@ def _unread(data: Any, buffers: Sequence[Any] = ()) -> None:
 
 
 class LocalWriter:
-    """The writing end; see ``base.Writer`` and ``base.PartsWriter``.
-
-    Args:
-        spec: The channel.
-        op: Its Write in the program.
-        endpoint: The lane that writes.
-    """
+    """The writing end; see ``base.Writer``, ``base.PartsWriter`` and ``channels.open_writer``."""
 
     __slots__ = ("_handover", "_has_parts", "_queue", "_ring", "_write")
 
@@ -51,7 +45,7 @@ class LocalWriter:
 
     @property
     def seq(self) -> int:
-        """See ``base.Writer``."""
+        """See ``base.End``."""
         return int(self._ring.seq)
 
     def write(self, value: Any, failed: object = None, /) -> None:
@@ -78,13 +72,7 @@ class LocalWriter:
 
 
 class LocalReader:
-    """The reading end; see ``base.Reader``.
-
-    Args:
-        spec: The channel.
-        op: Its Read in the program.
-        endpoint: The lane that reads.
-    """
+    """The reading end; see ``base.Reader`` and ``channels.open_reader``."""
 
     __slots__ = ("_handover", "_queue", "_ring")
 
@@ -95,7 +83,7 @@ class LocalReader:
 
     @property
     def seq(self) -> int:
-        """See ``base.Reader``."""
+        """See ``base.End``."""
         return int(self._ring.seq)
 
     def read(self, timeout_ns: int | None = None, /) -> Any:
@@ -112,13 +100,3 @@ class LocalReader:
     def pending(self) -> int:
         """Return how many values could be read without waiting."""
         return int(self._ring.pending())
-
-
-def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> LocalWriter:
-    """Return the writing end; ``op`` is its Write in the program."""
-    return LocalWriter(spec, op, endpoint)
-
-
-def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> LocalReader:
-    """Return the reading end; ``op`` is its Read in the program."""
-    return LocalReader(spec, op, endpoint)

@@ -70,13 +70,8 @@ ERRORS: Final = (_Poisoned, TimedOut, NoMemory, FrameDamaged)
 """The exceptions of a member of shared memory; see ``_native.Member``."""
 
 
-class RingWriter:
-    """The writing end of a ring; see ``base.Writer``.
-
-    Args:
-        ring: The native end.
-        endpoint: Encodes the values.
-    """
+class _RingEnd:
+    """A writing end of a ring, over the native one."""
 
     __slots__ = ("_encode", "_open", "_ring", "_write")
 
@@ -88,8 +83,14 @@ class RingWriter:
 
     @property
     def seq(self) -> int:
-        """See ``base.Writer``."""
+        """See ``base.End``."""
         return self._ring.seq
+
+
+class RingWriter(_RingEnd):
+    """The writing end of a ring; see ``base.Writer``."""
+
+    __slots__ = ()
 
     def write(self, value: Any, /) -> None:
         """See ``base.Writer``."""
@@ -107,25 +108,10 @@ class RingWriter:
             self._write(*encoded)
 
 
-class RingPartsWriter:
-    """The writing end of a ring whose frames have several parts; see ``base.PartsWriter``.
+class RingPartsWriter(_RingEnd):
+    """The writing end of a ring whose frames have several parts; see ``base.PartsWriter``."""
 
-    Args:
-        ring: The native end.
-        endpoint: Encodes the values.
-    """
-
-    __slots__ = ("_encode", "_ring", "_write")
-
-    def __init__(self, ring: _native.Writer, endpoint: Endpoint) -> None:
-        self._ring = ring
-        self._write = ring.write
-        self._encode = endpoint.encode
-
-    @property
-    def seq(self) -> int:
-        """See ``base.PartsWriter``."""
-        return self._ring.seq
+    __slots__ = ()
 
     def write(self, values: list[Any], failed: Callable[[BaseException], Failure], /) -> None:
         """See ``base.PartsWriter``."""
@@ -133,14 +119,11 @@ class RingPartsWriter:
         if type(first) is Failure and all(value is first for value in values):
             self._write(KIND_FAILURE, first.data)
             return
-        self._ring.open()  # encoding is part of the write
+        self._open()  # encoding is part of the write
         try:
             encoded = tuple_of_parts(values)
-            parts = (
-                []
-                if encoded
-                else [self._encode_values(values, at, failed) for at in range(len(values))]
-            )
+            numbers = () if encoded else range(len(values))
+            parts = [self._encode_value(values, at, failed) for at in numbers]
         except BaseException:
             self._ring.shut()
             raise
@@ -159,7 +142,7 @@ class RingPartsWriter:
                 values[at] = failed(error)
                 parts[at] = encode_failure(values[at])
 
-    def _encode_values(
+    def _encode_value(
         self, values: list[Any], at: int, failed: Callable[[BaseException], Failure]
     ) -> Encoded:
         value = values[at]
@@ -174,8 +157,8 @@ class RingPartsWriter:
 def _to_blame(parts: Sequence[Encoded], error: BaseException) -> int | None:
     """Return which part is the cause of a failed write; None if all of them are failures.
 
-    It is the one with the buffer that found no memory, or with a buffer that cannot be had. If
-    there is none, it is the largest.
+    It is the one with the buffer that found no memory, or that cannot be read any more. If there is
+    none, it is the largest.
     """
     largest, most = None, -1
     for at, (kind, data, buffers, _) in enumerate(parts):

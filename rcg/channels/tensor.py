@@ -12,10 +12,10 @@
 
 The frame is the status of the value. If the value is a ``Failure``, or cannot be encoded, the frame
 says so and nothing follows, so a failed value never leaves a peer inside a rendezvous. The writer
-enters the communicator only when all readers have taken the frame, so it waits for them where every
-wait of a graph happens, and that ends as they all do: by poison, with the peer's name in the
-recorder. What waits inside the communicator is ended by ``abort``. (It is faster, too: Gloo takes
-longer to match a send that comes before its receive.)
+enters the communicator only when all readers have taken the frame. So it waits for them in the
+ring, where poison ends the wait and the recorder has the peer's name; a wait inside the
+communicator is ended by ``abort``. (It is faster, too: Gloo takes longer to match a send that comes
+before its receive.)
 
 A reader without memory for the tensors must receive them all the same, because the writer sends
 them. Tensors are sent in pieces of ``PIECE_BYTES``; such a reader takes them into one piece of
@@ -42,14 +42,7 @@ from rcg.channels.base import Endpoint, Signal, TransferFailed
 from rcg.error_text import describe_error
 from rcg.errors import CommError, TensorMismatch
 from rcg.ir.channels import ChannelSpec
-from rcg.serialization import (
-    KIND_BYTES,
-    KIND_FAILURE,
-    KIND_PICKLE,
-    Failure,
-    loads_to,
-)
-from rcg.serialization.devices import EVERY_DEVICE, device_of, moved_to
+from rcg.serialization import KIND_BYTES, KIND_FAILURE, KIND_PICKLE, Failure, loads_to
 from rcg.serialization.payloads import (
     LoneTable,
     Skeleton,
@@ -61,7 +54,7 @@ from rcg.serialization.payloads import (
     put_back,
     take_out,
 )
-from rcg.serialization.tensors import Described
+from rcg.serialization.tensors import EVERY_DEVICE, Described, device_of, moved_to
 from rcg.streams import keep_for_methods, keep_for_this_thread
 
 __rcg_plumbing__ = True  # see rcg.frames
@@ -83,19 +76,12 @@ _WHOLE_AGAIN: Final = b"\x04"  # a pickle, and tensors as the newest table says
 
 
 class _Outgoing(NamedTuple):
-    """What is sent for a value.
+    """What is sent for a value."""
 
-    Attributes:
-        frame: What the ring takes.
-        table: The table that the readers have after that, with its first byte.
-        payloads: The bytes of the tensors.
-        devices: The type of the device that each of these is on.
-    """
-
-    frame: tuple[Any, ...]
-    table: bytes | None
-    payloads: Sequence[Any] = ()
-    devices: Sequence[str] = ()
+    frame: tuple[Any, ...]  # what the ring takes
+    table: bytes | None  # the table that the readers have after that, with its first byte
+    payloads: Sequence[Any] = ()  # the bytes of the tensors
+    devices: Sequence[str] = ()  # the type of the device that each of these is on
 
 
 def _undecoded(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> tuple[Any, Sequence[Any]]:
@@ -104,12 +90,9 @@ def _undecoded(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> tuple[A
 
 
 def room_for(endpoint: Endpoint, size_bytes: int, device: str = "cpu") -> Any:
-    """Return a tensor of uint8 [size_bytes] for what arrives, in recycled memory if that pays.
+    """Return a tensor of uint8 [size_bytes] for what arrives on a device of this type.
 
-    Args:
-        endpoint: This process's place on its node.
-        size_bytes: The size.
-        device: The type of the device that it is on; torch recycles the memory of most others.
+    On the CPU it lies in recycled memory if that pays; torch recycles the memory of most others.
 
     Raises:
         MemoryError, RuntimeError: There is no memory.
@@ -159,9 +142,7 @@ def pieces_of(payloads: Sequence[Any]) -> list[Any]:
 def calls_of(pieces: list[Any], devices: Sequence[str]) -> list[list[Any]]:
     """Return the pieces for each call of a communicator: neighbours on devices of one type.
 
-    Args:
-        pieces: The pieces of payloads.
-        devices: The types of the devices of these payloads.
+    The payloads of the pieces are on ``devices``.
     """
     if len(devices) == 1 or len(set(devices)) == 1:
         return [pieces]
@@ -169,11 +150,7 @@ def calls_of(pieces: list[Any], devices: Sequence[str]) -> list[list[Any]]:
 
 
 def nowhere(sizes: Sequence[int], devices: Sequence[str]) -> list[Any]:
-    """Return pieces for payloads that nobody keeps: those of a device are the same memory.
-
-    Args:
-        sizes: The bytes of each payload.
-        devices: The type of the device that each is on.
+    """Return pieces for payloads of these sizes that are not kept: one memory for each device.
 
     Raises:
         TransferFailed: There is no memory even for that.
@@ -203,16 +180,6 @@ def failed_transfer(error: BaseException) -> TransferFailed:
     return TransferFailed(error)
 
 
-def open_writer(spec: ChannelSpec, op: int, endpoint: Endpoint) -> TensorWriter:
-    """Return the writing end; ``op`` is its Write in the program."""
-    return TensorWriter(spec, op, endpoint)
-
-
-def open_reader(spec: ChannelSpec, op: int, endpoint: Endpoint) -> TensorReader:
-    """Return the reading end; ``op`` is its Read in the program."""
-    return TensorReader(spec, op, endpoint)
-
-
 class _Route:
     """How the tensors of a channel travel, seen from one end."""
 
@@ -238,28 +205,12 @@ class _Route:
 
 
 class TensorWriter:
-    """The writing end; see ``base.Writer``.
-
-    Args:
-        spec: The channel.
-        op: Its Write in the program.
-        endpoint: This process's place on its node.
-    """
+    """The writing end; see ``base.Writer`` and ``channels.open_writer``."""
 
     __slots__ = (
-        "_encode",
-        "_endpoint",
-        "_expected",
-        "_like",
-        "_lone",
-        "_lone_table",
-        "_member",
-        "_peer",
-        "_ring",
-        "_route",
-        "_sent_table",
-        "_spec",
-    )
+        "_encode", "_endpoint", "_expected", "_like", "_lone", "_lone_table", "_member", "_peer",
+        "_ring", "_route", "_sent_table", "_spec"
+    )  # fmt: skip
 
     def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
         self._spec = spec
@@ -282,7 +233,7 @@ class TensorWriter:
 
     @property
     def seq(self) -> int:
-        """See ``base.Writer``."""
+        """See ``base.End``."""
         return int(self._ring.seq)
 
     def write(self, value: Any, /) -> None:
@@ -385,25 +336,12 @@ class TensorWriter:
 
 
 class TensorReader:
-    """The reading end; see ``base.Reader``.
-
-    Args:
-        spec: The channel.
-        op: Its Read in the program.
-        endpoint: This process's place on its node.
-    """
+    """The reading end; see ``base.Reader`` and ``channels.open_reader``."""
 
     __slots__ = (
-        "_endpoint",
-        "_loads",
-        "_lone",
-        "_lone_table",
-        "_member",
-        "_ring",
-        "_route",
-        "_spec",
-        "_table",
-    )
+        "_endpoint", "_loads", "_lone", "_lone_table", "_member", "_ring", "_route", "_spec",
+        "_table"
+    )  # fmt: skip
 
     def __init__(self, spec: ChannelSpec, op: int, endpoint: Endpoint) -> None:
         self._spec = spec
@@ -419,7 +357,7 @@ class TensorReader:
 
     @property
     def seq(self) -> int:
-        """See ``base.Reader``."""
+        """See ``base.End``."""
         return int(self._ring.seq)
 
     def read(self, timeout_ns: int | None = None, /) -> Any:
@@ -470,10 +408,10 @@ class TensorReader:
         return (0, (size,), (self._lone.device,)) if size else (0, (), ())
 
     def _receive(self, sizes: tuple[int, ...], devices: tuple[str, ...]) -> list[Any] | Exception:
-        """Return the payloads, tensors of uint8 [n] in memory of this process and these devices.
+        """Return the payloads: tensors of uint8 [n] on these devices.
 
-        Where there is no memory, they are taken all the same, because the writer sends; what says
-        so is returned. So is what says that a user's communicator brought something else.
+        Without memory they are received all the same, because the writer sends them, and the error
+        is returned. So is the error of a user's communicator that brought something else.
         """
         if not sizes:
             return []

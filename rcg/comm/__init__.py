@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Communicators: send, receive and collectives among the fixed ranks of a group.
 
-``base``: the protocol, and that of the store through which ranks meet. ``gloo``: tensors in main
-memory, over sockets of the loopback device; ``gloo_group`` builds its process groups and finds the
-sockets whose shutdown ends a pending operation; ``sideline`` is a thread for operations that may
-never end. ``nccl`` and ``cuda_ipc``: tensors of GPUs, each with a group of Gloo beside it that
-tells of lost ranks. ``rays``: users' objects with the methods of Ray's ``Communicator``.
-``registry``: the names; ``reduction``: what a reduction computes for each dtype; ``checks``:
-arguments that no communicator accepts; ``local_store``: a store for threads. It knows neither Ray
-nor graphs, and imports torch when a group is opened.
+``base``: the protocol, the store through which ranks meet, and what all communicators check.
+``gloo``: tensors in main memory, over sockets; ``gloo_group`` builds its process groups and finds
+the sockets whose shutdown ends a pending operation; ``sideline`` is a thread for operations that
+may never end. ``nccl`` and ``cuda_ipc``: tensors of GPUs, each with a group of Gloo beside it that
+reports lost ranks. ``rays``: users' objects with the methods of Ray's ``Communicator``.
+``registry``: the names; ``reduction``: what a reduction computes for each dtype. The room knows
+neither Ray nor graphs, and imports torch when a group is opened.
 """
 
 from __future__ import annotations

@@ -24,12 +24,14 @@ This room must know neither Ray nor graphs.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Protocol, Self
 
+from rcg.errors import CommError, GroupAborted, RcgError
 from rcg.options import Deadline
 
 
@@ -45,39 +47,99 @@ class ReduceOp(Enum):
 
 
 class Store(Protocol):
-    """Keys and values that all ranks of a group see, for their rendezvous. Any thread may call."""
+    """Keys and values that all ranks of a group see, for their rendezvous. Any thread may call.
+
+    Every method but ``close`` raises ``GroupAborted`` once the store is closed.
+    """
 
     def set(self, key: str, value: bytes) -> None:
-        """Store a value.
-
-        Raises:
-            GroupAborted: The store is closed.
-        """
+        """Store a value."""
 
     def get(self, keys: Sequence[str], timeout_s: float | None = None) -> list[bytes]:
         """Return the values of keys; blocks until all are there.
 
         Raises:
             TimeoutError: They did not come in time.
-            GroupAborted: The store is closed, also while this waited.
         """
 
     def has(self, keys: Sequence[str]) -> bool:
-        """Return whether all keys are there.
-
-        Raises:
-            GroupAborted: The store is closed.
-        """
+        """Return whether all keys are there."""
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter, which begins at 0, and return its new value.
-
-        Raises:
-            GroupAborted: The store is closed.
-        """
+        """Add to a counter, which begins at 0, and return its new value."""
 
     def close(self) -> None:
         """End every wait; idempotent."""
+
+
+class LocalStore:
+    """A ``Store`` for threads; see ``rcg.comm.Store``. ``close`` closes it for all of them.
+
+    >>> store = LocalStore()
+    >>> store.set("address", b"here")
+    >>> store.get(["address"]), store.has(["address", "other"]), store.add("count", 2)
+    ([b'here'], False, 2)
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._objects: dict[str, Any] = {}
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value; see ``Store``."""
+        with self._changed:
+            self._check()
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, keys: Sequence[str], timeout_s: float | None = None) -> list[bytes]:
+        """Return the values of keys; see ``Store``."""
+
+        def is_there() -> bool:
+            return self._is_closed or all(key in self._values for key in keys)
+
+        with self._changed:
+            is_done = self._changed.wait_for(is_there, timeout_s)
+            self._check()
+            if not is_done:
+                missing = [key for key in keys if key not in self._values]
+                raise TimeoutError(f"no value of {', '.join(missing)} within {timeout_s} s")
+            return [self._values[key] for key in keys]
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys are there; see ``Store``."""
+        with self._changed:
+            self._check()
+            return all(key in self._values for key in keys)
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter; see ``Store``."""
+        with self._changed:
+            self._check()
+            total = int(self._values.get(key, b"0")) + amount
+            self._values[key] = b"%d" % total
+            self._changed.notify_all()
+            return total
+
+    def share(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return the object of a key, the same for all threads; the first call makes it."""
+        with self._changed:
+            self._check()
+            if key not in self._objects:
+                self._objects[key] = make()
+            return self._objects[key]
+
+    def close(self) -> None:
+        """End every wait; idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise GroupAborted("the store of the group is closed")
 
 
 LOOPBACK: Final = "127.0.0.1"
@@ -222,15 +284,79 @@ class Communicator(ABC):
     def destroy(self) -> None:
         """Close all connections and end all threads; idempotent. No operation may be pending."""
 
+    # --- checks for subclasses: each raises ValueError for what no communicator accepts
+
+    def _check_peer(self, peer: int, tag: int, max_tag: int) -> None:
+        """Check the peer and the tag of ``send`` and ``recv``."""
+        if peer == self.rank or not 0 <= peer < self.size:
+            raise ValueError(
+                f"rank {self.rank} of {self.size} cannot send to or receive from rank {peer}"
+            )
+        if not 0 <= tag < max_tag:
+            raise ValueError(f"a tag must be from 0 to {max_tag - 1}, found {tag}")
+
+    def _check_root(self, root: int, tensors: Iterable[Any]) -> None:
+        """Check the root of a collective, and its tensors."""
+        if not 0 <= root < self.size:
+            raise ValueError(f"a group of {self.size} has no rank {root}")
+        check_tensors(tensors)
+
+    def _check_gather(self, output: Any | None, tensor: Any, root: int) -> None:
+        """Check the arguments of ``gather``; the output counts at the root only."""
+        self._check_root(root, (tensor,))
+        if self.rank == root:
+            self._check_collected(output, tensor)
+
+    def _check_collected(self, whole: Any, part: Any) -> None:
+        """Check two tensors, and that the parts of all ranks fill the whole, in the same dtype."""
+        if whole is None:
+            raise ValueError("this rank must give an output")
+        if whole.dtype != part.dtype or whole.numel() != self.size * part.numel():
+            raise ValueError(
+                f"{self.size} tensors of {list(part.shape)} {part.dtype} do not fill one of "
+                f"{list(whole.shape)} {whole.dtype}"
+            )
+        check_tensors((whole, part))
+
+
+class Refusal:
+    """Why the operations of one rank are refused: nothing, at first. Any thread.
+
+    That the group was aborted or destroyed counts more than that an operation failed.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self.errors: dict[str, RcgError] = {}  # by what ended it; an entry is made in one step
+        self._group, self._rank = membership.group, membership.rank
+
+    def abort(self, why: str) -> bool:
+        """Refuse operations from now on; returns whether this is the first abort."""
+        own = GroupAborted(why, group=self._group, rank=self._rank)
+        return self.errors.setdefault("aborted", own) is own
+
+    def destroy(self) -> None:
+        """Refuse operations from now on, if nothing else has ended the group."""
+        if not self.errors:
+            self.abort(f"group {self._group} was destroyed")
+
+    def fail(self, why: str) -> None:
+        """Refuse operations because one has failed, if nothing else has ended the group."""
+        if not self.errors:
+            failed = CommError(why, group=self._group, rank=self._rank)
+            self.errors.setdefault("failed", failed)
+
+    def error(self) -> RcgError:
+        """Return an error of its own for each caller."""
+        found = self.errors.get("aborted") or self.errors.get("failed")
+        if found is None:
+            return CommError("it was left behind", group=self._group, rank=self._rank)
+        return type(found)(found.message, **found.facts)
+
 
 def exchange(membership: Membership, step: str, value: bytes, deadline: Deadline) -> list[bytes]:
     """Publish a value, and return the values of all ranks; blocks until all have published theirs.
 
-    Args:
-        membership: The rank that calls.
-        step: A name that every rank uses once.
-        value: What this rank publishes.
-        deadline: How long to wait.
+    Each rank uses the name ``step`` once.
 
     Raises:
         TimeoutError: Some ranks did not come in time; the text names them and the group.
@@ -251,51 +377,10 @@ def exchange(membership: Membership, step: str, value: bytes, deadline: Deadline
 
 
 def check_tensors(tensors: Iterable[Any]) -> None:
-    """Check that the memory of tensors is what they say, from the first element to the last.
-
-    Raises:
-        ValueError: One is strided, or conjugated or negated lazily.
-    """
+    """Raise ValueError unless tensors are contiguous, and not conjugated or negated lazily."""
     for tensor in tensors:
         if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             raise ValueError(
                 f"a tensor of {list(tensor.shape)} with strides {tensor.stride()} must be made "
                 "contiguous and resolved first (resolve_conj, resolve_neg)"
             )
-
-
-def check_peer(peer: int, tag: int, rank: int, size: int, max_tag: int) -> None:
-    """Check the peer and the tag of ``send`` and ``recv``.
-
-    Raises:
-        ValueError: The peer is this rank or no rank, or the tag is out of range.
-    """
-    if peer == rank or not 0 <= peer < size:
-        raise ValueError(f"rank {rank} of {size} cannot send to or receive from rank {peer}")
-    if not 0 <= tag < max_tag:
-        raise ValueError(f"a tag must be from 0 to {max_tag - 1}, found {tag}")
-
-
-def check_root(root: int, size: int) -> None:
-    """Check the root of a collective.
-
-    Raises:
-        ValueError: It is no rank.
-    """
-    if not 0 <= root < size:
-        raise ValueError(f"a group of {size} has no rank {root}")
-
-
-def check_collected(whole: Any, part: Any, size: int) -> None:
-    """Check that the parts of all ranks fill a tensor.
-
-    Raises:
-        ValueError: They differ in dtype, or the sizes do not fit.
-    """
-    if whole is None:
-        raise ValueError("this rank must give an output")
-    if whole.dtype != part.dtype or whole.numel() != size * part.numel():
-        raise ValueError(
-            f"{size} tensors of {list(part.shape)} {part.dtype} do not fill one of "
-            f"{list(whole.shape)} {whole.dtype}"
-        )

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA IPC: tensors among processes that use one GPU; each reads the others' memory directly.
 
-A rank tells the others where its tensors lie, over Gloo: an IPC handle of the allocation and the
-place in it. They map the allocation, copy, and say so. Events across processes order the copies on
+A rank sends the others over Gloo where its tensors lie: an IPC handle of the allocation and the
+place in it. They map the allocation, copy, and reply. Events across processes order the copies on
 the device: a reader's copy comes after what the writer had queued, and what the writer queues after
-the call comes after the copies. So the memory is free for its owner when the last reader is done.
+the call comes after the copies.
 
-Mapping takes a hundred times as long as a copy begins to, so mappings are kept: torch's allocator
+Mapping takes a hundred times as long as starting a copy, so mappings are kept: torch's allocator
 gives the same memory out again and again. An allocation that its owner has given back to the GPU
 stays mapped, and so taken, until newer ones take its place in the cache.
 
-Memory of torch's ``expandable_segments`` has no such handles, and is refused with the setting that
-turns it off. See https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (interprocess
-communication).
+Memory of torch's ``expandable_segments`` has no such handles, and is refused. See
+https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (interprocess communication).
 """
 
 from __future__ import annotations
@@ -22,20 +21,11 @@ import importlib
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Self
 
-from rcg.comm.base import (
-    Communicator,
-    Membership,
-    ReduceOp,
-    check_collected,
-    check_peer,
-    check_root,
-    check_tensors,
-    exchange,
-)
+from rcg.comm.base import Communicator, Membership, ReduceOp, check_tensors, exchange
 from rcg.comm.gloo import GlooCommunicator
-from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
+from rcg.comm.reduction import as_bytes, find_reduction, reduced, unsupported_reduction
 from rcg.error_text import describe_error
 from rcg.errors import CommError, Unavailable
 from rcg.options import Deadline
@@ -47,46 +37,8 @@ _PLACE: Final = struct.Struct("=64sQQ")  # the handle, where the tensor begins, 
 _LAZY_PEER_ACCESS: Final = 1  # cudaIpcMemLazyEnablePeerAccess, the only flag there is
 
 
-class SharedMemory(Protocol):
-    """How processes reach each other's memory of a device, and order what they do with it."""
-
-    def place_of(self, raw: Any) -> tuple[bytes, int]:
-        """Return the handle, 64 bytes, of the allocation of a tensor, and where it begins there.
-
-        Raises:
-            CommError: The allocation has no handle.
-        """
-
-    def open_handle(self, handle: bytes) -> Any:
-        """Map an allocation of another process; what is returned is for the two below."""
-
-    def view(self, mapping: Any, start: int, size: int) -> Any:
-        """Return a tensor of uint8 [size] over a part of a mapped allocation."""
-
-    def unmap(self, mapping: Any) -> None:
-        """Let go of an allocation that nothing uses any more."""
-
-    def event(self) -> Any:
-        """Return an event that ``export_event`` can pass to other processes."""
-
-    def export_event(self, event: Any) -> bytes:
-        """Return what another process needs for ``import_event``."""
-
-    def import_event(self, exported: bytes) -> Any:
-        """Return the event of another process."""
-
-    def record(self, event: Any) -> None:
-        """Record an event on the current stream."""
-
-    def wait(self, event: Any) -> None:
-        """Have the current stream wait for the newest record of an event."""
-
-    def finish(self) -> None:
-        """Return when the current stream has done all that was queued."""
-
-
 class CudaMemory:
-    """The memory of the current GPU; see ``SharedMemory``."""
+    """The current GPU's memory as processes share it, and the order of what they do with it."""
 
     def __init__(self) -> None:
         self._cuda = of_type("cuda")
@@ -96,7 +48,11 @@ class CudaMemory:
         self._device = int(self._cuda.current_device())
 
     def place_of(self, raw: Any) -> tuple[bytes, int]:
-        """See ``SharedMemory``."""
+        """Return the handle, 64 bytes, of the allocation of a tensor, and where it begins there.
+
+        Raises:
+            CommError: The allocation has no handle.
+        """
         base, size = ctypes.c_ulonglong(), ctypes.c_size_t()
         address = ctypes.c_ulonglong(raw.data_ptr())
         status = self._range_of(ctypes.byref(base), ctypes.byref(size), address)
@@ -113,41 +69,41 @@ class CudaMemory:
         return handle, raw.data_ptr() - base.value
 
     def open_handle(self, handle: bytes) -> int:
-        """See ``SharedMemory``."""
+        """Map an allocation of another process; what is returned is for the two below."""
         return int(self._runtime.ipcOpenMemHandle(handle, _LAZY_PEER_ACCESS))
 
     def view(self, mapping: int, start: int, size: int) -> Any:
-        """See ``SharedMemory``."""
+        """Return a tensor of uint8 [size] over a part of a mapped allocation."""
         part = _CudaBytes(mapping + start, size)
         return self._torch.as_tensor(part, device=f"cuda:{self._device}")
 
     def unmap(self, mapping: int) -> None:
-        """See ``SharedMemory``."""
+        """Let go of an allocation that nothing uses any more."""
         self._runtime.ipcCloseMemHandle(mapping)
 
     def event(self) -> Any:
-        """See ``SharedMemory``."""
+        """Return an event that ``export_event`` can pass to other processes."""
         return self._cuda.Event(interprocess=True)
 
     def export_event(self, event: Any) -> bytes:
-        """See ``SharedMemory``."""
+        """Return what another process needs for ``import_event``."""
         event.record(self._cuda.current_stream())  # torch makes the event when it is first used
         return bytes(event.ipc_handle())
 
     def import_event(self, exported: bytes) -> Any:
-        """See ``SharedMemory``."""
+        """Return the event of another process."""
         return self._cuda.Event.from_ipc_handle(self._torch.device("cuda", self._device), exported)
 
     def record(self, event: Any) -> None:
-        """See ``SharedMemory``."""
+        """Record an event on the current stream."""
         event.record(self._cuda.current_stream())
 
     def wait(self, event: Any) -> None:
-        """See ``SharedMemory``."""
+        """Have the current stream wait for the newest record of an event."""
         self._cuda.current_stream().wait_event(event)
 
     def finish(self) -> None:
-        """See ``SharedMemory``."""
+        """Return when the current stream has done all that was queued."""
         self._cuda.current_stream().synchronize()
 
 
@@ -170,7 +126,7 @@ class _CudaBytes:
 class _Mappings:
     """The allocations of other processes that were used last."""
 
-    def __init__(self, memory: SharedMemory) -> None:
+    def __init__(self, memory: CudaMemory) -> None:
         self._memory = memory
         self._kept: OrderedDict[bytes, Any] = OrderedDict()
 
@@ -201,7 +157,7 @@ class CudaIpcCommunicator(Communicator):
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
 
     def __init__(
-        self, membership: Membership, connected: GlooCommunicator, memory: SharedMemory
+        self, membership: Membership, connected: GlooCommunicator, memory: CudaMemory
     ) -> None:
         super().__init__(membership)
         self._connected = connected
@@ -213,12 +169,8 @@ class CudaIpcCommunicator(Communicator):
         self._others: list[tuple[Any, ...]] = []  # the former of each rank, and the latter
 
     @classmethod
-    def memory(cls, membership: Membership) -> SharedMemory:
-        """Return how this process reaches the memory of others.
-
-        Raises:
-            Unavailable: CuPy is not installed, or torch finds no GPU.
-        """
+    def memory(cls, membership: Membership) -> CudaMemory:
+        """Return how this process reaches the memory of others, or raise ``Unavailable``."""
         importlib.import_module("torch")
         if of_type("cuda") is None:
             raise Unavailable(
@@ -281,7 +233,7 @@ class CudaIpcCommunicator(Communicator):
 
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Have a rank copy tensors; see ``Communicator``."""
-        check_peer(peer, tag, self.rank, self.size, _REPLY_TAG)
+        self._check_peer(peer, tag, _REPLY_TAG)
         check_tensors(tensors)
         message = self._places(tensors)
         if message is None:
@@ -293,7 +245,7 @@ class CudaIpcCommunicator(Communicator):
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Copy tensors of a rank; see ``Communicator``."""
-        check_peer(peer, tag, self.rank, self.size, _REPLY_TAG)
+        self._check_peer(peer, tag, _REPLY_TAG)
         check_tensors(tensors)
         kept = [each for each in tensors if each.numel()]
         if not kept:
@@ -310,8 +262,7 @@ class CudaIpcCommunicator(Communicator):
 
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Have all others copy the tensors of a rank; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors(tensors)
+        self._check_root(root, tensors)
         kept = [each for each in tensors if each.numel()]
         if not kept:
             return
@@ -332,14 +283,12 @@ class CudaIpcCommunicator(Communicator):
 
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
         """Combine the tensors of all ranks at one; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors((tensor,))
+        self._check_root(root, (tensor,))
         self._combine(tensor, tensor, op, slice(None), is_reader=self.rank == root)
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
-        check_collected(tensor, output, self.size)
-        check_tensors((output, tensor))
+        self._check_collected(tensor, output)
         count = output.numel()
         part = slice(self.rank * count, (self.rank + 1) * count)
         self._combine(output, tensor, op, part, is_reader=True)
@@ -348,9 +297,7 @@ class CudaIpcCommunicator(Communicator):
         self, output: Any, tensor: Any, op: ReduceOp, part: slice, *, is_reader: bool
     ) -> None:
         """Combine a part of the tensors of all ranks, from rank 0 upwards."""
-        why = unsupported_reduction(tensor.dtype, op)
-        if why is not None:
-            raise ValueError(why)
+        find_reduction(tensor.dtype, op)  # raises where there is none
         if not tensor.numel():
             return
         parts = [each.view(tensor.dtype)[part] for each in self._of_all(tensor)]
@@ -362,17 +309,12 @@ class CudaIpcCommunicator(Communicator):
 
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
-        check_collected(output, tensor, self.size)
-        check_tensors((output, tensor))
+        self._check_collected(output, tensor)
         self._collect(output, tensor)
 
     def gather(self, output: Any | None, tensor: Any, root: int) -> None:
         """Put the tensors of all ranks one after another at one; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors((tensor,))
-        if self.rank == root:
-            check_collected(output, tensor, self.size)
-            check_tensors((output,))
+        self._check_gather(output, tensor, root)
         self._collect(output if self.rank == root else None, tensor)
 
     def _collect(self, output: Any | None, tensor: Any) -> None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gloo: tensors in main memory, over sockets; of ranks on one machine, of the loopback device.
 
-``gloo_group`` builds the group. A lost process closes its sockets, which ends the operations of its
-peers, and ``abort`` closes ours. But when a connection closes, Gloo (seen with PyTorch 2.13) does
-not end two kinds of waits: for sending a message that is partly written, and for receiving one of
-which a part has come. So long waits run on a thread that can be left behind (``sideline``); it ends
-with Gloo's time limit. Waits for small messages do not: see ``docs/design/data-plane.md``. And
-``abort`` closes our connections when nothing moves on them any more: where all processes are alive,
-each message that is under way arrives.
+A lost process closes its sockets, which ends the operations of its peers, and ``abort`` closes
+ours. But when a connection closes, Gloo (seen with PyTorch 2.13) does not end two kinds of waits:
+for sending a message that is partly written, and for receiving one of which a part has come. So
+long waits run on a thread that can be left behind (``sideline``); it ends with Gloo's time limit.
+Waits for small messages do not: see ``docs/design/data-plane.md``. And ``abort`` closes our
+connections when nothing moves on them any more: where all processes are alive, each message that is
+under way arrives.
 
 The sizes of what is sent and received must agree: Gloo ends a process that receives more bytes than
 it has room for, and no exception can be caught there.
@@ -28,19 +28,11 @@ from datetime import timedelta
 from typing import Any, ClassVar, Final, Self
 
 from rcg.comm import gloo_group
-from rcg.comm.base import (
-    Communicator,
-    Membership,
-    ReduceOp,
-    check_collected,
-    check_peer,
-    check_root,
-    check_tensors,
-)
+from rcg.comm.base import Communicator, Membership, ReduceOp, Refusal, check_tensors
 from rcg.comm.gloo_group import Group
-from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
+from rcg.comm.reduction import Reduction, as_bytes, find_reduction, unsupported_reduction
 from rcg.comm.sideline import LeftBehind, Sideline
-from rcg.errors import CommError, GroupAborted, OutOfThreads, RcgError
+from rcg.errors import OutOfThreads, RcgError
 from rcg.options import Deadline
 from rcg.threads import start_thread
 
@@ -81,8 +73,7 @@ class GlooCommunicator(Communicator):
         self._hang_ups = select.poll()
         for connection in group.connections:
             self._hang_ups.register(connection, select.POLLRDHUP)
-        # Why operations are refused, by what ended them; any thread makes an entry in one step.
-        self._ends: dict[str, RcgError] = {}
+        self._refusal = Refusal(membership)
         self._reserved: list[Any] = []
         self._sideline = Sideline(f"rcg-{membership.group}-gloo", self._look)
         self._closing: dict[str, threading.Thread] = {}  # one, which any thread makes in one step
@@ -127,22 +118,23 @@ class GlooCommunicator(Communicator):
                 tensor.new_empty(self.size * tensor.numel())
         if op is not None:
             is_copied = operation == "reducescatter"
-            carriers = [_reduction(each, op).memory_for(each, is_copied) for each in tensors]
-            self._reserved = [each for each in carriers if each is not None]
+            for each in tensors:
+                carrier = find_reduction(each.dtype, op).memory_for(each, is_copied)
+                self._reserved += [] if carrier is None else [carrier]
 
     # --- between two ranks
 
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Send tensors to a rank; see ``Communicator``."""
         if peer == self.rank or not 0 <= tag < _BROADCAST_TAG:
-            check_peer(peer, tag, self.rank, self.size, _BROADCAST_TAG)
+            self._check_peer(peer, tag, _BROADCAST_TAG)
         check_tensors(tensors)
         self._move("send", tensors, [peer] * len(tensors), tag)
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Receive tensors from a rank; see ``Communicator``."""
         if peer == self.rank or not 0 <= tag < _BROADCAST_TAG:
-            check_peer(peer, tag, self.rank, self.size, _BROADCAST_TAG)
+            self._check_peer(peer, tag, _BROADCAST_TAG)
         check_tensors(tensors)
         self._move("recv", tensors, [peer] * len(tensors), tag)
 
@@ -150,8 +142,7 @@ class GlooCommunicator(Communicator):
 
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Give the tensors of a rank to all others; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors(tensors)
+        self._check_root(root, tensors)
         if sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES:
             options = _filled(self._broadcast(), rootRank=root, rootTensor=0)
             plain = self._plain
@@ -171,7 +162,7 @@ class GlooCommunicator(Communicator):
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
         check_tensors((tensor,))
-        how = _reduction(tensor, op)
+        how = find_reduction(tensor.dtype, op)
         is_direct = how.carrier is tensor.dtype
         carried = tensor if is_direct else self._carried(how, tensor)
         self._collective("allreduce", ([carried], self._allreduce[how.op]))
@@ -182,15 +173,13 @@ class GlooCommunicator(Communicator):
 
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
-        check_collected(output, tensor, self.size)
-        check_tensors((output, tensor))
+        self._check_collected(output, tensor)
         self._collective("_allgather_base", (as_bytes(output), as_bytes(tensor), self._allgather))
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
-        check_collected(tensor, output, self.size)
-        check_tensors((output, tensor))
-        how = _reduction(tensor, op)
+        self._check_collected(tensor, output)
+        how = find_reduction(tensor.dtype, op)
         carried = self._carried(how, tensor, is_copied=True)
         self._collective("allreduce", ([carried], self._allreduce[how.op]))
         part = carried.chunk(self.size)[self.rank] if carried.numel() else carried
@@ -199,9 +188,8 @@ class GlooCommunicator(Communicator):
 
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
         """Combine the tensors of all ranks at one; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors((tensor,))
-        how = _reduction(tensor, op)
+        self._check_root(root, (tensor,))
+        how = find_reduction(tensor.dtype, op)
         carried = self._carried(how, tensor)
         options = _filled(self._reduce(), rootRank=root, rootTensor=0, reduceOp=self._ops[how.op])
         self._collective("reduce", ([carried], options))
@@ -212,13 +200,10 @@ class GlooCommunicator(Communicator):
 
     def gather(self, output: Any | None, tensor: Any, root: int) -> None:
         """Put the tensors of all ranks one after another at one; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors((tensor,))
+        self._check_gather(output, tensor, root)
         if self.rank != root:
             self._move("send", [as_bytes(tensor)], [root], _GATHER_TAG, "gather")
             return
-        check_collected(output, tensor, self.size)
-        check_tensors((output,))
         parts = as_bytes(output).reshape(self.size, -1)
         others = [rank for rank in range(self.size) if rank != root]
         self._move("recv", [parts[rank] for rank in others], others, _GATHER_TAG, "gather")
@@ -287,8 +272,8 @@ class GlooCommunicator(Communicator):
 
     def _check(self, method: str) -> None:
         """Raise if no operation can begin."""
-        if self._ends:
-            raise self._refusal()
+        if self._refusal.errors:
+            raise self._refusal.error()
         if self.has_lost_a_rank():
             raise self._failure(method, _LOST)
 
@@ -300,16 +285,12 @@ class GlooCommunicator(Communicator):
 
     def abort(self, why: str) -> None:
         """End the pending operation and refuse later ones; see ``Communicator``."""
-        self._ends.setdefault("aborted", GroupAborted(why, group=self.group, rank=self.rank))
+        self._refusal.abort(why)
         self._close_soon()
 
     def destroy(self) -> None:
         """Close all connections and end all threads; idempotent. No operation may be pending."""
-        destroyed = GroupAborted(
-            f"group {self.group} was destroyed", group=self.group, rank=self.rank
-        )
-        if not self._ends:
-            self._ends.setdefault("aborted", destroyed)
+        self._refusal.destroy()
         self._is_destroyed.set()
         for closing in list(self._closing.values()):
             with contextlib.suppress(RuntimeError):  # it has not begun, and will have nothing to do
@@ -341,7 +322,7 @@ class GlooCommunicator(Communicator):
             before = now
             if self._is_destroyed.wait(min(_STILL_S, grace.remaining_s() or 0.0)):
                 return
-        self._fail(f"group {self.group}: {_LOST}")
+        self._refusal.fail(f"group {self.group}: {_LOST}")
         self._shut_down()
 
     def _moved_bytes(self) -> int:
@@ -355,43 +336,27 @@ class GlooCommunicator(Communicator):
 
     def _shut_down(self) -> None:
         """Shut down the connections, which ends the operation that runs."""
-        for connection in self._take_connections():
-            with contextlib.suppress(OSError):  # the peer has ended it
-                connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
-        self._sideline.leave()
-
-    def _take_connections(self) -> list[socket.socket]:
-        """Return connections that no other thread gets."""
-        taken = []
-        with contextlib.suppress(IndexError):
+        with contextlib.suppress(IndexError):  # another thread may take some of them
             while True:
-                taken.append(self._connections.popleft())
-        return taken
+                connection = self._connections.popleft()
+                with contextlib.suppress(OSError):  # the peer has ended it
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
+        self._sideline.leave()
 
     def _failure(self, method: str, why: str) -> RcgError:
         """Return the error for a failed operation. The peers' operations end, too."""
         text = _ASIDE.sub("", why.partition("\n")[0])
-        self._fail(f"{method.strip('_')} in group {self.group} failed: {text}")
+        self._refusal.fail(f"{method.strip('_')} in group {self.group} failed: {text}")
         self._close_soon()
-        return self._refusal()
-
-    def _fail(self, why: str) -> None:
-        """Refuse operations from now on, if nothing else has ended the group."""
-        if not self._ends:
-            self._ends.setdefault("failed", CommError(why, group=self.group, rank=self.rank))
-
-    def _refusal(self) -> RcgError:
-        """Return an error of its own for each caller."""
-        ended = self._ends.get("aborted") or self._ends["failed"]
-        return type(ended)(ended.message, **ended.facts)
+        return self._refusal.error()
 
 
 def _tree(rank: int, root: int, size: int) -> tuple[int | None, list[int]]:
-    """Return from which rank a rank gets what it broadcasts, and to which ranks it sends that.
+    """Return the rank from which a rank receives a broadcast, and those to which it passes it on.
 
     They are a binomial tree: counted from the root, a rank has the number of its parent and one
-    more bit, which is lower than all others. Who has the most to pass on comes first.
+    more bit, which is lower than all others. The child with the most descendants comes first.
     """
     number = (rank - root) % size
     lowest = number & -number or 1 << (size - 1).bit_length()
@@ -453,10 +418,3 @@ def _filled(options: Any, **fields: Any) -> Any:
     for name, value in fields.items():
         setattr(options, name, value)
     return options
-
-
-def _reduction(tensor: Any, op: ReduceOp) -> Reduction:
-    found = reduction_of(tensor.dtype, op)
-    if isinstance(found, str):
-        raise ValueError(found)
-    return found

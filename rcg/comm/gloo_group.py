@@ -5,18 +5,17 @@ The group is built directly and never registered with ``torch.distributed``, so 
 group stays as it is. Its sockets listen at the address of this rank alone: that of the loopback
 device, unless ranks are on other nodes.
 
-Gloo cannot cancel anything. What ends its calls is the shutdown of the sockets between the ranks,
-so these are found among the descriptors of the process: a connection belongs to the group if one
-end has the address of a rank's listening socket, which Gloo publishes through the store. The other
-end may have any address of its machine. The listening socket is left alone: Gloo ends the process
-if that fails.
+Gloo cannot cancel anything. Only the shutdown of the sockets between the ranks ends its calls, so
+these are found among the descriptors of the process: a connection belongs to the group if one end
+has the address of a rank's listening socket, which Gloo publishes through the store. The listening
+socket is left alone: Gloo ends the process if that fails.
 
-Gloo takes whatever connects to a listening socket for a rank. So each rank tells the others through
-the store which connections it has, and one that no other rank has fails the attempt.
+Gloo takes whatever connects to a listening socket for a rank. So each rank publishes through the
+store which connections it has, and one that no other rank has fails the attempt.
 
 While Gloo connects, it cannot be ended at all. All ranks wait for each other first, so connecting
 takes milliseconds; if a rank is lost just then, Gloo gives up after a short time. Then the ranks
-agree to try again, and waiting for that agreement can be ended: the store is closed.
+agree to try again; closing the store ends the wait for that.
 """
 
 from __future__ import annotations
@@ -50,15 +49,11 @@ _Address = tuple[str, int]
 
 @dataclass(slots=True)
 class Group:
-    """A process group whose ranks are connected.
+    """A process group whose ranks are connected."""
 
-    Attributes:
-        process_group: A ``torch.distributed.ProcessGroupGloo``.
-        connections: Own descriptors of the sockets to the other ranks: the numbers of Gloo's may
-            belong to something else once Gloo has closed them.
-    """
-
-    process_group: Any
+    process_group: Any  # a ``torch.distributed.ProcessGroupGloo``
+    # Own descriptors of the sockets to the other ranks: the numbers of Gloo's may belong to
+    # something else once Gloo has closed them.
     connections: tuple[socket.socket, ...]
 
     def drop(self) -> None:
@@ -69,11 +64,7 @@ class Group:
 
 
 def distributed() -> Any:
-    """Return ``torch.distributed``, with Gloo.
-
-    Raises:
-        Unavailable: It is not installed.
-    """
+    """Return ``torch.distributed`` with Gloo, or raise ``Unavailable``."""
     try:
         found = importlib.import_module("torch.distributed")
     except ImportError as error:
@@ -139,12 +130,7 @@ def _failures(labels: Sequence[str], answers: Sequence[bytes]) -> list[str]:
 def _try_build(
     dist: Any, membership: Membership, hosts: frozenset[str], step: str, deadline: Deadline
 ) -> tuple[Group | None, str]:
-    """Build the group; returns why that failed, or ''.
-
-    Raises:
-        GroupAborted: The store was closed.
-        TimeoutError: The time was up.
-    """
+    """Build the group; returns why that failed, or ''. Errors of the store are raised."""
     store = _store_class()(membership, hosts, step, deadline)
     process_group: Any = None
     try:
@@ -174,12 +160,7 @@ def _store_class() -> Any:
     base: Any = distributed().Store
 
     class GroupStore(base):
-        """The store of one attempt. It keeps the listening addresses that go through it.
-
-        Attributes:
-            problem: The exception that it has raised in Gloo.
-            listeners: The addresses of the other ranks, and of this one.
-        """
+        """The store of one attempt. It keeps the listening addresses that go through it."""
 
         def __init__(
             self, membership: Membership, hosts: frozenset[str], step: str, deadline: Deadline
@@ -189,7 +170,8 @@ def _store_class() -> Any:
             self._store = membership.store
             self._step = step
             self._deadline = deadline
-            self.problem: BaseException | None = None
+            self.problem: BaseException | None = None  # which it has raised in Gloo
+            # The addresses of the other ranks, and of this one.
             self.listeners: tuple[set[_Address], set[_Address]] = set(), set()
 
         def _call(self, call: Callable[..., Any], *args: Any) -> Any:
@@ -244,10 +226,7 @@ def _addresses_in(data: bytes, patterns: Mapping[str, re.Pattern[bytes]]) -> set
 
 
 def _address_at(host: str) -> re.Pattern[bytes]:
-    """Return what finds the port of an address at a host among those that Gloo publishes.
-
-    It is a ``sockaddr_in`` or ``sockaddr_in6``, as the kernel has it.
-    """
+    """Return what finds the port in the ``sockaddr_in`` or ``sockaddr_in6`` that Gloo publishes."""
     family = _family_of(host)
     packed = re.escape(socket.inet_pton(family, host))
     before, after = (rb"", rb"\0{8}") if family == socket.AF_INET else (rb".{4}", rb"")
@@ -269,14 +248,9 @@ def _numbers_of(host: str) -> str:
 def _connections(
     listeners: tuple[set[_Address], set[_Address]], membership: Membership
 ) -> tuple[socket.socket, ...]:
-    """Return own descriptors of the connections to the other ranks.
-
-    Raises:
-        CommError: Some are not to be found.
-    """
+    """Return own descriptors of the connections to the other ranks, or raise ``CommError``."""
     theirs, ours = listeners
     found: list[socket.socket] = []
-    is_complete = False
     try:
         for name in os.listdir("/proc/self/fd"):
             candidate = _duplicate_of_socket(int(name))
@@ -294,20 +268,15 @@ def _connections(
                 group=membership.group,
                 rank=membership.rank,
             )
-        is_complete = True
         return tuple(found)
-    finally:
-        if not is_complete:
-            for connection in found:
-                connection.close()
+    except BaseException:
+        for connection in found:
+            connection.close()
+        raise
 
 
 def _duplicate_of_socket(fd: int) -> socket.socket | None:
-    """Return a descriptor of our own if this is one of a socket; another thread may close it.
-
-    Raises:
-        OSError: There is no descriptor left.
-    """
+    """Return a descriptor of our own if this is one of a socket; another thread may close it."""
     try:
         if not os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
             return None

@@ -5,10 +5,10 @@ An operation returns when it is queued. The group has a stream of its own: what 
 comes after all that the caller has queued on its current stream, and before what the caller queues
 next (``rcg.streams``). So "done" is the device's, as ``Communicator`` has it.
 
-NCCL tells nobody that a process has died: its kernels wait for ever. So the ranks are connected
-over Gloo as well. These connections tell of a lost rank, and the ranks meet and wait for each other
-over them. What waits inside a kernel is ended by ``ncclCommAbort``. After that a tensor that was
-being received holds anything; the graph that aborts is over and delivers nothing.
+NCCL does not report a dead process: its kernels wait for ever. So the ranks are also connected over
+Gloo, over which they meet, wait for each other and learn of a lost rank. ``ncclCommAbort`` ends a
+wait inside a kernel. After that a tensor that was being received holds anything; the graph that
+aborts is over and delivers nothing.
 
 Messages between two ranks are matched by their order: NCCL has no tags. See
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
@@ -24,21 +24,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Self
 
-from rcg.comm.base import (
-    Communicator,
-    Membership,
-    ReduceOp,
-    check_collected,
-    check_peer,
-    check_root,
-    check_tensors,
-    exchange,
-)
+from rcg.comm.base import Communicator, Membership, ReduceOp, Refusal, check_tensors, exchange
 from rcg.comm.gloo import GlooCommunicator
-from rcg.comm.reduction import Reduction, as_bytes, reduction_of, unsupported_reduction
+from rcg.comm.reduction import Reduction, as_bytes, find_reduction, unsupported_reduction
 from rcg.comm.sideline import LeftBehind, Sideline
 from rcg.error_text import describe_error, shielding
-from rcg.errors import CommError, GroupAborted, OutOfThreads, RcgError, Unavailable
+from rcg.errors import OutOfThreads, RcgError, Unavailable
 from rcg.options import Deadline
 from rcg.streams import SideStream, of_type
 from rcg.threads import start_thread
@@ -84,8 +75,7 @@ class NcclCommunicator(Communicator):
         self._device = min(self.devices)
         self._side = SideStream(of_type(self._device))
         self._nccl: Any = None
-        # Why operations are refused, by what ended them; any thread makes an entry in one step.
-        self._ends: dict[str, RcgError] = {}
+        self._refusal = Refusal(membership)
         self._reserved: list[Any] = []
         self._sideline = Sideline(f"rcg-{membership.group}-nccl", self._look)
         self._aborting: dict[str, threading.Thread] = {}  # one, made in one step
@@ -93,11 +83,7 @@ class NcclCommunicator(Communicator):
 
     @classmethod
     def library(cls) -> Any:
-        """Return ``cupy.cuda.nccl``.
-
-        Raises:
-            Unavailable: It is not installed, or finds no NCCL, or torch finds no GPU.
-        """
+        """Return ``cupy.cuda.nccl``, or raise ``Unavailable``."""
         try:
             library = importlib.import_module("cupy.cuda.nccl")
         except ImportError as error:
@@ -130,23 +116,20 @@ class NcclCommunicator(Communicator):
             )
         deadline = Deadline(membership.timeout_s)
         connected = GlooCommunicator.open(membership)
-        made = None
+        opened: Communicator = connected
         try:
-            made = cls(membership, library, connected)
+            opened = made = cls(membership, library, connected)
             made._connect(membership, deadline)
         except BaseException:
-            if made is None:
-                connected.destroy()
-            else:
-                made.destroy()
+            opened.destroy()
             raise
         return made
 
     def _connect(self, membership: Membership, deadline: Deadline) -> None:
         """Build the communicator of NCCL.
 
-        NCCL waits for all ranks without a limit. So they come to it together, and on a thread that
-        is left behind if one is lost just then.
+        NCCL waits for all ranks without a limit. So they enter it together, and on a thread that is
+        left behind if one is lost just then.
         """
         mine = self._library.get_unique_id() if self.rank == 0 else b""
         membership = replace(membership, timeout_s=deadline.remaining_s())
@@ -161,7 +144,7 @@ class NcclCommunicator(Communicator):
         try:
             self._sideline.run(initialize)
         except LeftBehind:
-            raise self._refusal() from None
+            raise self._refusal.error() from None
         except Exception as error:
             raise self._failure("initialization", error) from error
         self._check("initialization")
@@ -175,7 +158,7 @@ class NcclCommunicator(Communicator):
         self._reserved = []
         if op is not None:
             for tensor in tensors:
-                how = _reduction(tensor, op)
+                how = find_reduction(tensor.dtype, op)
                 is_scattered = operation == "reducescatter"
                 found = [how.memory_for(tensor, is_scattered and how.is_by_order)]
                 if is_scattered:  # and for the part of this rank
@@ -187,13 +170,13 @@ class NcclCommunicator(Communicator):
 
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Queue the sending of tensors to a rank; see ``Communicator``."""
-        check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        self._check_peer(peer, tag, _MAX_TAG)
         check_tensors(tensors)
         self._move("send", [(each, peer) for each in tensors])
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Queue the receiving of tensors from a rank; see ``Communicator``."""
-        check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        self._check_peer(peer, tag, _MAX_TAG)
         check_tensors(tensors)
         self._move("recv", [(each, peer) for each in tensors])
 
@@ -212,8 +195,7 @@ class NcclCommunicator(Communicator):
 
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Give the tensors of a rank to all others; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors(tensors)
+        self._check_root(root, tensors)
         kept = [each for each in tensors if each.numel()]
 
         def queue(stream: int) -> None:
@@ -225,16 +207,15 @@ class NcclCommunicator(Communicator):
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
         check_tensors((tensor,))
-        how = _reduction(tensor, op)
+        how = find_reduction(tensor.dtype, op)
         carried = self._carried(how, tensor)
         self._combine("allReduce", how, carried, carried, carried.numel())
         self._store(how, tensor, carried)
 
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
         """Combine the tensors of all ranks at one; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors((tensor,))
-        how = _reduction(tensor, op)
+        self._check_root(root, (tensor,))
+        how = find_reduction(tensor.dtype, op)
         carried = self._carried(how, tensor)
         self._combine("reduce", how, carried, carried, carried.numel(), root)
         if self.rank == root:
@@ -242,9 +223,8 @@ class NcclCommunicator(Communicator):
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
-        check_collected(tensor, output, self.size)
-        check_tensors((output, tensor))
-        how = _reduction(tensor, op)
+        self._check_collected(tensor, output)
+        how = find_reduction(tensor.dtype, op)
         carried = self._carried(how, tensor, is_copied=how.is_by_order)
         part = how.carry(output) if how.is_view else self._memory(how, output)
         self._combine("reduceScatter", how, carried, part, part.numel())
@@ -252,8 +232,7 @@ class NcclCommunicator(Communicator):
 
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
-        check_collected(output, tensor, self.size)
-        check_tensors((output, tensor))
+        self._check_collected(output, tensor)
         if not tensor.numel():
             return self._check("allgather")
 
@@ -266,13 +245,10 @@ class NcclCommunicator(Communicator):
 
     def gather(self, output: Any | None, tensor: Any, root: int) -> None:
         """Put the tensors of all ranks one after another at one; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors((tensor,))
+        self._check_gather(output, tensor, root)
         if self.rank != root:
             self._move("send", [(as_bytes(tensor), root)])
             return
-        check_collected(output, tensor, self.size)
-        check_tensors((output,))
         parts = as_bytes(output).reshape(self.size, -1)
         self._move("recv", [(parts[rank], rank) for rank in range(self.size) if rank != root])
         parts[root].copy_(as_bytes(tensor))
@@ -329,14 +305,7 @@ class NcclCommunicator(Communicator):
         *,
         is_group: bool = False,
     ) -> None:
-        """Queue an operation.
-
-        Args:
-            method: Its name, for errors.
-            queue: Queues it on a stream.
-            tensors: All that it uses.
-            is_group: Whether ``queue`` makes several calls, which NCCL shall take together.
-        """
+        """Queue an operation that uses ``tensors``; NCCL takes the calls of a group together."""
         self._check(method)
         if not tensors:
             return
@@ -352,13 +321,13 @@ class NcclCommunicator(Communicator):
             self._side.run(together if is_group else queue, tensors)
         except Exception as error:
             raise self._failure(method, error) from error
-        if self._ends:  # aborted meanwhile: what NCCL has queued may be nothing
-            raise self._refusal()
+        if self._refusal.errors:  # aborted meanwhile: what NCCL has queued may be nothing
+            raise self._refusal.error()
 
     def _check(self, method: str) -> None:
         """Raise if no operation can begin."""
-        if self._ends:
-            raise self._refusal()
+        if self._refusal.errors:
+            raise self._refusal.error()
         if self._connected.has_lost_a_rank():
             raise self._failure(method, "the connection to a rank is lost")
         if self._nccl is not None:
@@ -371,7 +340,7 @@ class NcclCommunicator(Communicator):
 
     def abort(self, why: str) -> None:
         """End what is queued and pending, and refuse later operations; see ``Communicator``."""
-        self._ends.setdefault("aborted", GroupAborted(why, group=self.group, rank=self.rank))
+        self._refusal.abort(why)
         self._connected.abort(why)
         self._abort_soon()
 
@@ -380,10 +349,8 @@ class NcclCommunicator(Communicator):
 
         What is queued has a second to be done; it is aborted after that.
         """
-        was_ended = bool(self._ends)
-        if not was_ended:
-            why = f"group {self.group} was destroyed"
-            self._ends.setdefault("aborted", GroupAborted(why, group=self.group, rank=self.rank))
+        was_ended = bool(self._refusal.errors)
+        self._refusal.destroy()
         deadline = Deadline(_LAST_S)
         while not was_ended and not self._side.is_done() and not deadline.expired:
             time.sleep(_GLANCE_S)
@@ -402,7 +369,7 @@ class NcclCommunicator(Communicator):
     def _look(self) -> None:
         """Abort if a rank is lost: nothing else ends what waits for it."""
         if self._connected.has_lost_a_rank():
-            self._fail(f"group {self.group}: the connection to a rank is lost")
+            self._refusal.fail(f"group {self.group}: the connection to a rank is lost")
             self._abort_soon()
 
     def _abort_soon(self) -> None:
@@ -425,26 +392,7 @@ class NcclCommunicator(Communicator):
     def _failure(self, method: str, why: object) -> RcgError:
         """Return the error for a failed operation. The peers' operations end, too."""
         text = describe_error(why) if isinstance(why, BaseException) else str(why)
-        self._fail(f"{method} in group {self.group} failed: {text}")
+        self._refusal.fail(f"{method} in group {self.group} failed: {text}")
         self._connected.abort(text)
         self._abort_soon()
-        return self._refusal()
-
-    def _fail(self, why: str) -> None:
-        """Refuse operations from now on, if nothing else has ended the group."""
-        if not self._ends:
-            self._ends.setdefault("failed", CommError(why, group=self.group, rank=self.rank))
-
-    def _refusal(self) -> RcgError:
-        """Return an error of its own for each caller."""
-        ended = self._ends.get("aborted") or self._ends.get("failed")
-        if ended is None:
-            ended = CommError("it was left behind", group=self.group, rank=self.rank)
-        return type(ended)(ended.message, **ended.facts)
-
-
-def _reduction(tensor: Any, op: ReduceOp) -> Reduction:
-    found = reduction_of(tensor.dtype, op)
-    if isinstance(found, str):
-        raise ValueError(found)
-    return found
+        return self._refusal.error()

@@ -5,8 +5,8 @@ Ray's abstract class names the methods; an object of any class that has them is 
 operations that Ray's signature lacks are built from those it has.
 
 What such an object returns is compared with what it was asked for. If it differs, the operation
-raises ``TensorMismatch`` at this rank, when all of its tensors have been moved, so the other ranks
-do not wait and the group can be used on.
+raises ``TensorMismatch`` at this rank once all of its tensors have been moved, so the other ranks
+do not wait and the group stays usable.
 
 What Ray's signature cannot express: it has no tags, so messages are matched by their order; it has
 no ``abort``, so ``abort`` calls ``destroy`` on a thread of its own, and whether that ends a pending
@@ -23,25 +23,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from rcg.comm.base import (
-    Communicator,
-    Membership,
-    ReduceOp,
-    check_collected,
-    check_peer,
-    check_root,
-    check_tensors,
-    exchange,
-)
+from rcg.comm.base import Communicator, Membership, ReduceOp, Refusal, check_tensors, exchange
 from rcg.error_text import describe_error, shielded, shielding
-from rcg.errors import (
-    CommError,
-    GroupAborted,
-    OutOfThreads,
-    RcgError,
-    TensorMismatch,
-    Unavailable,
-)
+from rcg.errors import OutOfThreads, TensorMismatch, Unavailable
 from rcg.options import Deadline
 from rcg.threads import start_thread
 
@@ -138,8 +122,7 @@ class RaysCommunicator(Communicator):
         self._labels = membership.labels
         self._device = min(opener.own_devices)
         self._ops = _ops_of(self._rays)
-        # Why operations are refused, by what ended them; any thread makes an entry in one step.
-        self._ends: dict[str, RcgError] = {}
+        self._refusal = Refusal(membership)
         self._reserved: list[Any] = []
         self._destroying = threading.Lock()
 
@@ -169,18 +152,18 @@ class RaysCommunicator(Communicator):
         if operation in ("allreduce", "reduce"):
             self._reserved = [each.new_empty(each.shape) for each in tensors]
         elif operation == "gather":
-            self._reserved = [self._gathered(each) for each in tensors]
+            self._reserved = [each.new_empty(self._gathered_shape(each)) for each in tensors]
 
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Send tensors to a rank; see ``Communicator``."""
-        check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        self._check_peer(peer, tag, _MAX_TAG)
         check_tensors(tensors)
         for tensor in tensors:
             self._call("send", tensor, peer)
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Receive tensors from a rank; see ``Communicator``."""
-        check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        self._check_peer(peer, tag, _MAX_TAG)
         check_tensors(tensors)
         wrong: list[TensorMismatch] = []  # the first
         for tensor in tensors:
@@ -198,8 +181,7 @@ class RaysCommunicator(Communicator):
 
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Send the tensors of a rank to each of the others in turn; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors(tensors)
+        self._check_root(root, tensors)
         if self.rank != root:
             self.recv(tensors, root)
             return
@@ -218,38 +200,30 @@ class RaysCommunicator(Communicator):
 
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
-        check_collected(output, tensor, self.size)
-        check_tensors((output, tensor))
+        self._check_collected(output, tensor)
         self._collective("allgather", tensor, output)
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
-        check_collected(tensor, output, self.size)
-        check_tensors((output, tensor))
+        self._check_collected(tensor, output)
         self._collective("reducescatter", tensor, output, self._ops[op.name])
 
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
         """Combine the tensors of all ranks everywhere; see ``Communicator``."""
-        check_root(root, self.size)
+        self._check_root(root, (tensor,))
         self.allreduce(tensor, op)
 
     def gather(self, output: Any | None, tensor: Any, root: int) -> None:
         """Put the tensors of all ranks one after another, everywhere; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors((tensor,))
-        if self.rank == root:
-            check_collected(output, tensor, self.size)
-            check_tensors((output,))
+        self._check_gather(output, tensor, root)
         if self.rank != root or output is None:
-            rows = (self.size * tensor.shape[0], *tensor.shape[1:])
-            output = self._take_reserved(rows, tensor.dtype)
+            output = self._take_reserved(self._gathered_shape(tensor), tensor.dtype)
             if output is None:
-                output = self._gathered(tensor)
+                output = tensor.new_empty(self._gathered_shape(tensor))
         self.allgather(output, tensor)
 
-    def _gathered(self, tensor: Any) -> Any:
-        """Return an uninitialized tensor for those of all ranks."""
-        return tensor.new_empty((self.size * tensor.shape[0], *tensor.shape[1:]))
+    def _gathered_shape(self, tensor: Any) -> tuple[int, ...]:
+        return (self.size * tensor.shape[0], *tensor.shape[1:])
 
     def _take_reserved(self, shape: Sequence[int], dtype: Any) -> Any:
         """Return the reserved tensor that comes next, if it has this form."""
@@ -266,8 +240,7 @@ class RaysCommunicator(Communicator):
 
     def abort(self, why: str) -> None:
         """Refuse later operations, and destroy the object on a thread; see ``Communicator``."""
-        own = GroupAborted(why, group=self.group, rank=self.rank)
-        if self._ends.setdefault("aborted", own) is not own:
+        if not self._refusal.abort(why):
             return
         name = f"rcg-abort-{self.group}"
         thread = threading.Thread(target=self._destroy_quietly, name=name, daemon=True)
@@ -278,9 +251,7 @@ class RaysCommunicator(Communicator):
 
     def destroy(self) -> None:
         """Destroy the object; idempotent."""
-        if not self._ends:
-            why = f"group {self.group} was destroyed"
-            self._ends.setdefault("aborted", GroupAborted(why, group=self.group, rank=self.rank))
+        self._refusal.destroy()
         self._destroy_once()
 
     def _destroy_quietly(self) -> None:
@@ -292,11 +263,7 @@ class RaysCommunicator(Communicator):
             self._rays.destroy()
 
     def _collective(self, name: str, source: Any, target: Any, *args: Any) -> None:
-        """Call a method of the object that fills a tensor.
-
-        Raises:
-            TensorMismatch: It has changed the tensor to another, or returned another.
-        """
+        """Call a method of the object that fills a tensor, and check what it made of it."""
         wanted, room = _form_of(target), target.detach()
         returned = self._call(name, source, target, *args)
         where = f"at {self._labels[self.rank]}"
@@ -322,27 +289,14 @@ class RaysCommunicator(Communicator):
 
     def _call(self, name: str, *args: Any) -> Any:
         """Call a method of the object; its exceptions become ours, with the cause."""
-        self._check()
+        if self._refusal.errors:
+            raise self._refusal.error()
         try:
             return getattr(self._rays, name)(*args)
         except Exception as error:
-            failed = CommError(
-                f"{name} of {type(self._rays).__name__} failed: {describe_error(error)}",
-                group=self.group,
-                rank=self.rank,
-            )
-            self._ends.setdefault("failed", failed)
-            ended = self._ended or failed
-            raise type(ended)(ended.message, **ended.facts) from error
-
-    @property
-    def _ended(self) -> RcgError | None:
-        return self._ends.get("aborted") or self._ends.get("failed")
-
-    def _check(self) -> None:
-        ended = self._ended
-        if ended is not None:
-            raise type(ended)(ended.message, **ended.facts)
+            kind = type(self._rays).__name__
+            self._refusal.fail(f"{name} of {kind} failed: {describe_error(error)}")
+            raise self._refusal.error() from error
 
 
 class _Form(NamedTuple):

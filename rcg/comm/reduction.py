@@ -46,22 +46,15 @@ _OF_BOOL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """How tensors of a dtype are reduced.
+    """How tensors of a dtype are reduced."""
 
-    Attributes:
-        op: What is computed: never AVG.
-        carrier: The dtype in which it is computed.
-        converted: The dtype to which the numbers are converted, whose bytes the carrier takes. None
-            if it takes the bytes as they are.
-        has_quotient: Whether the result is then divided by the number of ranks.
-        is_by_order: Whether the carrier's whole numbers stand for floating-point ones.
-    """
-
-    op: ReduceOp
-    carrier: Any
+    op: ReduceOp  # what is computed: never AVG
+    carrier: Any  # the dtype in which it is computed
+    # The dtype to which the numbers are converted, whose bytes the carrier takes. None if it takes
+    # the bytes as they are.
     converted: Any = None
-    has_quotient: bool = False
-    is_by_order: bool = False
+    has_quotient: bool = False  # whether the result is then divided by the number of ranks
+    is_by_order: bool = False  # whether the carrier's whole numbers stand for floating-point ones
 
     @property
     def is_view(self) -> bool:
@@ -155,6 +148,14 @@ def reduction_of(dtype: Any, op: ReduceOp) -> Reduction | str:
     return f"{op.name} of {name} is not supported; convert to a dtype that torch computes in"
 
 
+def find_reduction(dtype: Any, op: ReduceOp) -> Reduction:
+    """Return how a dtype is reduced; raises ValueError if it cannot be."""
+    found = reduction_of(dtype, op)
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
+
+
 def unsupported_reduction(dtype: Any, op: ReduceOp) -> str | None:
     """Return why a dtype cannot be reduced; None if it can."""
     found = reduction_of(dtype, op)
@@ -176,9 +177,7 @@ def reduced(tensors: Sequence[Any], op: ReduceOp) -> Any:
         ReduceOp.MIN: torch.minimum,
     }
     first = tensors[0]
-    how = reduction_of(first.dtype, op)
-    if isinstance(how, str):
-        raise ValueError(how)
+    how = find_reduction(first.dtype, op)
     is_copied = how.is_by_order
     total = how.loaded(first, how.memory_for(first, True))
     memory = None  # for the others, which must stay as they are
@@ -194,12 +193,9 @@ def reduced(tensors: Sequence[Any], op: ReduceOp) -> Any:
 def _to_order(numbers: Any, op: ReduceOp) -> None:
     """Make floating-point numbers whole numbers of the same order, in place.
 
-    The bits of a float are its sign and its size. Taken for a whole number, those of a negative one
-    are in the wrong order, so all but the sign are inverted. A NaN gets the one place that wins.
-
-    Args:
-        numbers: The floating-point numbers, as a flat tensor of int32 or int64.
-        op: MAX or MIN.
+    The numbers are a flat tensor of int32 or int64. The bits of a float are its sign and its size.
+    Taken for a whole number, those of a negative one are in the wrong order, so all but the sign
+    are inverted. A NaN gets the one place that wins.
     """
     import torch
 

@@ -31,16 +31,10 @@ _RESERVED: Final = frozenset({"auto", "shm", "create", ACCELERATOR})
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A communicator that has a name.
-
-    Attributes:
-        name: Its name.
-        devices: The types of devices whose tensors it takes.
-        cls: Its class.
-    """
+    """A communicator that has a name."""
 
     name: str
-    devices: frozenset[str]
+    devices: frozenset[str]  # the types of devices whose tensors it takes
     cls: type[Communicator]
 
     @property
@@ -103,11 +97,7 @@ def register_communicator(name: str, devices: Iterable[str], cls: type[Communica
 
 
 def find_communicator(name: str) -> Registered:
-    """Return the communicator of a name.
-
-    Raises:
-        ValueError: Nobody has registered the name.
-    """
+    """Return the communicator of a name; raises ValueError if it is not registered."""
     name = "nccl" if name == ACCELERATOR else name
     if name in _registered:
         return _registered[name]
@@ -166,12 +156,8 @@ def _checked_devices(devices: Iterable[str], cls: type[Communicator]) -> frozens
 
 def _is_type(device: object) -> bool:
     """Return whether something may be the type of a device."""
-    return (
-        isinstance(device, str)
-        and device.isidentifier()
-        and device == device.lower()
-        and device not in _OTHER_WORDS
-    )
+    is_name = isinstance(device, str) and device.isidentifier() and device == device.lower()
+    return is_name and device not in _OTHER_WORDS
 
 
 def _origin(cls: type) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A thread for operations that may never end, so that their callers can leave it behind.
 
-Gloo has such operations: when a connection closes, Gloo does not end the wait for a message that
-has been sent or received in part; it ends only at Gloo's time limit.
+Gloo has such operations: when a connection closes, the wait for a message that has been sent or
+received in part ends only at Gloo's time limit.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ class _Task:
 
 
 class Sideline:
-    """Runs operations, one at a time, on a thread of its own.
+    """Runs operations, one at a time, on a thread of its own, which starts with the first one.
 
-    Args:
-        name: The name of the thread, which starts with the first operation.
-        glance: Called a few times a second while an operation is waited for, until ``leave``.
+    ``glance`` is called a few times a second while an operation is waited for, until ``leave``.
     """
 
     def __init__(self, name: str, glance: Callable[[], object]) -> None:
@@ -64,11 +62,7 @@ class Sideline:
         self._is_left_behind = False
 
     def start(self) -> None:
-        """Start the thread, if it does not run: before what must not begin without it.
-
-        Raises:
-            OutOfThreads: No more threads can be started.
-        """
+        """Start the thread if it does not run, before what must not begin without it."""
         if not self._threads:
             self._has_started = True
             thread = threading.Thread(target=self._work, name=self._name, daemon=True)

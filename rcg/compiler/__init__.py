@@ -7,10 +7,10 @@
                                                  (overlap)                     │
                       the plan and a timeline: Simulation <──simulate──────────┘
 
-``transports`` decides what ``auto`` is, ``place`` how every value travels (``routes``). ``lanes``
-gives transfers programs of their own where they overlap with calls, ``schedule`` sets the order of
-every program (``order``), ``simulate`` rejects plans that could deadlock and predicts a timeline.
-``room`` rejects plans with too many processes on a node.
+``transports`` decides what ``auto`` is, ``place`` how every value travels (``routes``); it rejects
+plans with too many processes on a node. ``lanes`` gives transfers programs of their own where they
+overlap with calls, ``schedule`` sets the order of every program (``order``), ``simulate`` rejects
+plans that could deadlock and predicts a timeline.
 Each pass checks its input. The same graph always gives the same plan: no order comes from a hash.
 This package must know neither Ray, nor torch, nor how a plan is run.
 """
@@ -28,7 +28,7 @@ from rcg.compiler import schedule as _schedule
 from rcg.compiler import simulate as _simulate
 from rcg.compiler import transports as _transports
 from rcg.compiler.order import has_rendezvous
-from rcg.compiler.room import check_room, has_room
+from rcg.compiler.place import check_room, has_room
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.graph import Graph
 from rcg.ir.plan import Plan
@@ -69,26 +69,24 @@ def compile_graph(
         The plan and its predicted timeline.
 
     Raises:
-        PlacementError: Nobody knows where an actor is, or a node has too many processes.
+        PlacementError: It is not known where an actor is, or a node has too many processes.
         DeadlockError: The programs would wait for each other.
         InternalError: A pass broke the rules of ``Plan.check``.
     """
-    graph = _transports.with_transports(graph, gpus or {})
-    placed = _place.place(graph, locations, driver_location, channel_slots, gpus or {})
+    gpus = gpus or {}
+    graph = _transports.with_transports(graph, gpus)
+    placed = _place.place(graph, locations, driver_location, channel_slots, gpus)
     check_room(placed)
+    if overlap and overlap != "auto":
+        placed = _lanes.with_lanes(placed)
+        check_room(placed)
     known = tuple(costs)
-    if overlap != "auto":
-        if overlap:
-            placed = _lanes.with_lanes(placed)
-            check_room(placed)
-        scheduled = _put_in_order(placed, known)
-    else:
-        scheduled = _put_in_order(placed, known)
+    scheduled = _put_in_order(placed, known)
+    if overlap == "auto" and known:
         laned = _lanes.with_lanes(placed)
-        if known and laned.lanes and has_room(laned):
+        if laned.lanes and has_room(laned):
             laned = _put_in_order(laned, known)
-            on_gpus = [actor for actor, own in (gpus or {}).items() if own]
-            on_cpus = {actor: each for actor, each in locations.items() if actor not in on_gpus}
+            on_cpus = {actor: each for actor, each in locations.items() if not gpus.get(actor)}
             period_ns = _period_ns(scheduled, on_cpus, cores or {})
             if _period_ns(laned, on_cpus, cores or {}) <= (1 - LEAST_GAIN) * period_ns:
                 scheduled = laned
@@ -96,7 +94,7 @@ def compile_graph(
 
 
 def _put_in_order(placed: Plan, costs: tuple[Cost, ...]) -> Plan:
-    """Return a plan with its order, which is the faster one where there are costs."""
+    """Return a plan in order; with costs, in the faster of two orders."""
     scheduled = _schedule.schedule(placed)
     if not costs:
         return scheduled
@@ -106,12 +104,8 @@ def _put_in_order(placed: Plan, costs: tuple[Cost, ...]) -> Plan:
 def _period_ns(plan: Plan, locations: Mapping[str, str], cores: Mapping[str, int]) -> float:
     """Return the predicted time between two completions, in which no node does more than it can.
 
-    Lanes of the same processors take turns with the calls: what they do at once takes longer.
-
-    Args:
-        plan: The plan, with its prediction.
-        locations: The node of each actor whose calls and transfers use processors.
-        cores: How many of these each node has.
+    Lanes take turns with the calls on the processors of their node: what they do at once takes
+    longer. ``locations`` has the node of each actor whose calls and transfers use processors.
     """
     actors = {lane.id: lane.actor for lane in plan.lanes}
     work_ns: Counter[str] = Counter()
@@ -126,7 +120,7 @@ def _period_ns(plan: Plan, locations: Mapping[str, str], cores: Mapping[str, int
 def _faster(scheduled: Plan, placed: Plan) -> Plan:
     """Return a plan in the order that its costs suggest, unless ``scheduled`` is faster.
 
-    Both orders are greedy, so either may be. The prediction is put into the plan.
+    Both orders are greedy, so either may be faster. The prediction is put into the plan.
     """
     best = _full(scheduled)
     if has_rendezvous(placed):  # otherwise there is one order only

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the passes assume that each op of a plan takes.
 
-Where a plan has no costs, an op costs what its class says: a call 1, handing a value over a
-twentieth of that. Where it has some, times are nanoseconds. A call of unknown cost takes as long as
-the known ones on average, a transfer of unknown cost a twentieth of that, and handing a value over
-in shared memory some microseconds, whatever its size.
+If a plan has no costs, an op costs what its class says: a call 1, handing a value over a twentieth
+of that. If it has some, times are nanoseconds. A call of unknown cost takes as long as the known
+ones on average, a transfer of unknown cost a twentieth of that, and handing a value over in shared
+memory some microseconds, whatever its size.
 
 This room must know neither where costs come from nor what is decided by them.
 """
@@ -27,14 +27,7 @@ _HANDOVER_NS: Final = 10_000
 
 
 class OpCosts:
-    """The assumed times of a plan's ops.
-
-    Args:
-        plan: The plan, from any pass.
-
-    Attributes:
-        are_times: Whether they are nanoseconds; otherwise a call is 1.
-    """
+    """The assumed times of a plan's ops; ``are_times`` says whether they are nanoseconds."""
 
     def __init__(self, plan: PlanData) -> None:
         self.are_times = bool(plan.costs)

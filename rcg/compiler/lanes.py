@@ -86,7 +86,7 @@ This room must know neither graphs nor the order of ops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -115,9 +115,7 @@ def with_lanes(plan: Plan) -> Plan:
     """
     plan.check()
     split = _Split(plan)
-    if not split.has_lanes:
-        return plan
-    return split.plan()
+    return split.plan() if split.has_lanes else plan
 
 
 @dataclass
@@ -161,10 +159,10 @@ class _Split:
         for actor in self._actors:
             self._join(actor)
         groups, group_of = self._groups()
-        whose = [(actor, process) for actor in self._actors for process in actor.ops]
         programs = [
-            Program(where, tuple([_over(op, group_of) for op in actor.ops[where]]))
-            for actor, where in whose
+            Program(where, tuple([_over(op, group_of) for op in ops]))
+            for actor in self._actors
+            for where, ops in actor.ops.items()
         ]
         return replace(
             plan,
@@ -178,11 +176,9 @@ class _Split:
         """Return the channels of the plan between the programs that have their ops now."""
         writer: dict[str, str] = {}
         reader: dict[tuple[str, str], str] = {}
-        for actor in self._actors:
-            for where, ops in actor.ops.items():
-                for op in ops:
-                    writer.update(dict.fromkeys(op.channels_out, where))
-                    reader.update({(channel, actor.id): where for channel in op.channels_in})
+        for actor, where, op in self._placed_ops():
+            writer.update(dict.fromkeys(op.channels_out, where))
+            reader.update({(channel, actor): where for channel in op.channels_in})
         return [
             replace(
                 channel,
@@ -207,8 +203,7 @@ class _Split:
         for lane in sorted(set(lane_of.values())):
             found.ops[f"{actor}.{lane}"] = []
         for op in program.ops:
-            lane = lane_of.get(op)
-            where = actor if lane is None else f"{actor}.{lane}"
+            where = f"{actor}.{lane_of[op]}" if op in lane_of else actor
             found.ops[where].append(op)
             found.made.update(dict.fromkeys(op.made(), where))
         return found
@@ -239,8 +234,8 @@ class _Split:
                 lanes = set().union(*(users.get(slot, set()) for slot in op.outs))
             else:
                 lanes = {makers[slot] for slot in op.slots}
-            (lane, *others) = lanes or {None}
-            if lane is not None and not others:
+            lane = lanes.pop() if len(lanes) == 1 else None
+            if lane is not None:
                 lane_of[op] = lane
 
     # Values that pass from program to program
@@ -248,13 +243,14 @@ class _Split:
     def _join(self, actor: _Actor) -> None:
         """Add a local channel for each value that another program of the actor uses."""
         nodes = self._nodes_of(actor)
-        wanted: dict[tuple[int, str], None] = {}
-        for where, ops in actor.ops.items():
-            for op in ops:
-                for slot in op.used():
-                    if actor.made.get(slot, where) != where:
-                        wanted[slot, where] = None
-        for slot, reader in wanted:
+        wanted = [
+            (slot, where)
+            for where, ops in actor.ops.items()
+            for op in ops
+            for slot in op.used()
+            if actor.made.get(slot, where) != where
+        ]
+        for slot, reader in dict.fromkeys(wanted):
             writer = actor.made[slot]
             number = len(self._plan.channels) + len(self._locals)
             channel = ChannelSpec(
@@ -294,13 +290,14 @@ class _Split:
                 divided[group].append(fitting)
             fitting.uses.append(use)
             fitting.program_of.update(ends)
+        first_lanes = {actor.id: next(iter(actor.lanes), actor.id) for actor in self._actors}
         groups: list[Group] = []
         group_of: dict[str, str] = {}
         for each in self._plan.groups:
             for part in divided[each.id]:
                 programs = part.program_of
                 if each.communicator is not None:  # all of its members, whatever they do
-                    programs = {**self._first_lanes(), **programs}
+                    programs = {**first_lanes, **programs}
                 members = [programs[actor] for actor in each.members if actor in programs]
                 name = f"g{len(groups)}"
                 groups.append(replace(each, id=name, members=tuple(members)))
@@ -310,19 +307,21 @@ class _Split:
     def _uses(self) -> list[tuple[str, str, dict[str, str]]]:
         """Return the uses of groups in the order of the plan, with the program of each actor."""
         found: dict[str, tuple[str, dict[str, str]]] = {}
+        for actor, where, op in self._placed_ops():
+            if isinstance(op, Collective):
+                found.setdefault(_use_of(op), (op.group, {}))[1][actor] = where
+            for channel in (*op.values_in, *op.values_out):
+                spec = self._channels.get(channel)
+                if spec is not None and spec.group is not None:
+                    found.setdefault(channel, (spec.group, {}))[1][actor] = where
+        return [(use, group, ends) for use, (group, ends) in found.items()]
+
+    def _placed_ops(self) -> Iterator[tuple[str, str, Op]]:
+        """Yield all ops with their actors and programs."""
         for actor in self._actors:
             for where, ops in actor.ops.items():
                 for op in ops:
-                    if isinstance(op, Collective):
-                        found.setdefault(_use_of(op), (op.group, {}))[1][actor.id] = where
-                    for channel in (*op.values_in, *op.values_out):
-                        spec = self._channels.get(channel)
-                        if spec is not None and spec.group is not None:
-                            found.setdefault(channel, (spec.group, {}))[1][actor.id] = where
-        return [(use, group, ends) for use, (group, ends) in found.items()]
-
-    def _first_lanes(self) -> dict[str, str]:
-        return {actor.id: next(iter(actor.lanes), actor.id) for actor in self._actors}
+                    yield actor.id, where, op
 
 
 @dataclass

@@ -16,9 +16,8 @@ earliest start first, stages of a pipeline begin calls a moment before their nei
 their tensors, and each neighbour idles for the length of a call.) Of tasks with the same middle,
 what was bound first comes first.
 
-Each process keeps the restriction of this one order to its own tasks.
-
-This room must know neither what is put around the tasks of a program nor how ops are run.
+Each process keeps this order among its own tasks. This room must know neither what is put around
+the tasks of a program nor how ops are run.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _TICKS_PER_CALL: Final = 1_000_000
 costs a tick is a nanosecond."""
 
 _Order = tuple[int, int]
-"""Which of two tasks with the same middle goes first."""
+"""Which of two tasks with the same middle comes first."""
 
 _Entry = tuple[int, _Order, int]
 """A time, the order of a task, and its number."""

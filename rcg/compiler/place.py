@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first pass: decide how every value of a graph gets to the calls that use it.
+"""The pass that decides how every value of a graph gets to the calls that use it.
 
 ``rcg.compiler.routes`` chooses the channels and groups, this pass writes the programs. A value is
 read once by each process that uses it, also if several of its calls do, and an output that an actor
@@ -12,8 +12,9 @@ that this pass adds to the plan (``Plan.crossings``), with a gate for each node 
 arrives.
 
 The resulting plan keeps all rules of ``Plan.check``. Its ops are in a simple order (reads, then
-calls, then writes), which may deadlock: the next pass orders them. This room must know neither how
-ops are ordered nor how channels work.
+calls, then writes), which may deadlock: the next pass orders them. ``check_room`` refuses plans
+with too many processes on a node, as soon as it is known which actors are where, and again with
+lanes. This room must know neither how ops are ordered nor how channels work.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from rcg.ir.nodes import (
 )
 from rcg.ir.ops import COLLECTIVES, Build, Call, Input, Op, Output, Pass, Read, Write
 from rcg.ir.plan import Plan
-from rcg.ir.programs import Program
+from rcg.ir.programs import FIRST_NODE, MAX_LINKS, MAX_PROCESSES, Program
+from rcg.text import plural
 
 
 def place(
@@ -59,13 +61,13 @@ def place(
         gpus: The GPUs of the actors, which decide who can be in one group.
 
     Raises:
-        PlacementError: Nobody knows the node of an actor.
+        PlacementError: The node of an actor is not known.
         ValueError: ``channel_slots`` is below 1.
     """
     if channel_slots < 1:
         raise ValueError(f"`channel_slots` must be a positive integer, found {channel_slots}")
     _check_locations(graph, locations)
-    plan = _Placement(graph, find_routes(graph, channel_slots, gpus or {})).plan()
+    plan = _placed(graph, find_routes(graph, channel_slots, gpus or {}))
     return _with_nodes(plan, locations, driver_location)
 
 
@@ -98,81 +100,62 @@ def _with_nodes(plan: Plan, locations: Mapping[str, str], driver_location: str) 
 
 
 def _check_locations(graph: Graph, locations: Mapping[str, str]) -> None:
-    first: dict[str, MethodCall | CollectiveCall] = {}
-    for node in graph.nodes:
-        if isinstance(node, MethodCall | CollectiveCall):
-            first.setdefault(node.actor, node)
+    calls = [node for node in graph.nodes if isinstance(node, MethodCall | CollectiveCall)]
     for actor in graph.actors:
-        if locations.get(actor.id) is not None:
-            continue
-        node = first[actor.id]
-        raise PlacementError(
-            f"{graph.describe(node.id)} runs on an actor that is on a node nobody knows: it may "
-            "have moved or died. Compile again when Ray says that the actor is alive.",
-            actor=actor.id,
-            node=graph.name(node.id),
-            site=node.site,
-        )
+        if locations.get(actor.id) is None:
+            node = next(node for node in calls if node.actor == actor.id)
+            raise PlacementError(
+                f"{graph.describe(node.id)} runs on an actor that is on a node nobody knows: it "
+                "may have moved or died. Compile again when Ray says that the actor is alive.",
+                actor=actor.id,
+                node=graph.name(node.id),
+                site=node.site,
+            )
 
 
-class _Placement:
-    """The programs of one run of the pass. Everything is visited in creation order."""
+def _placed(graph: Graph, routes: Routes) -> Plan:
+    """Return the programs, with everything visited in creation order."""
+    steps: dict[str, list[MethodCall | CollectiveCall]] = {actor.id: [] for actor in graph.actors}
+    parts: dict[int, list[Part]] = {}
+    for node in graph.nodes:
+        match node:
+            case CollectiveCall() | MethodCall():
+                steps[node.actor].append(node)
+            case Part():
+                parts.setdefault(node.call, []).append(node)
+            case InputValue():
+                pass
+    ranks = graph.collectives()
+    programs = [_ActorProgram(routes, ranks, parts, actor).of(own) for actor, own in steps.items()]
+    return Plan(
+        programs=(_driver_program(graph, routes), *programs),
+        channels=routes.channels,
+        actors=graph.actors,
+        is_multi=graph.is_multi,
+        num_positional=graph.num_positional,
+        keywords=graph.keywords,
+        groups=routes.groups,
+    )
 
-    def __init__(self, graph: Graph, routes: Routes) -> None:
-        self._graph = graph
-        self._routes = routes
-        self._ranks: dict[int, dict[str, CollectiveCall]] = {}
-        self._parts: dict[int, list[Part]] = {}
-        self._steps: dict[str, list[MethodCall | CollectiveCall]] = {
-            actor.id: [] for actor in graph.actors
-        }
-        for node in graph.nodes:
-            match node:
-                case CollectiveCall():
-                    self._ranks.setdefault(node.collective, {})[node.actor] = node
-                    self._steps[node.actor].append(node)
-                case MethodCall():
-                    self._steps[node.actor].append(node)
-                case Part():
-                    self._parts.setdefault(node.call, []).append(node)
-                case InputValue():
-                    pass
 
-    def plan(self) -> Plan:
-        graph = self._graph
-        programs = [self._driver_program()]
-        for actor in graph.actors:
-            program = _ActorProgram(self._routes, self._ranks, self._parts, actor.id)
-            programs.append(program.of(self._steps[actor.id]))
-        return Plan(
-            programs=tuple(programs),
-            channels=self._routes.channels,
-            actors=graph.actors,
-            is_multi=graph.is_multi,
-            num_positional=graph.num_positional,
-            keywords=graph.keywords,
-            groups=self._routes.groups,
-        )
-
-    def _driver_program(self) -> Program:
-        graph = self._graph
-        ops: list[Op] = []
-        slot_of: dict[int, int] = {}
-        for node in graph.nodes:
-            if isinstance(node, InputValue):
-                slot_of[node.id] = len(slot_of)
-                ops.append(Input(node.key, slot_of[node.id]))
-        for channel in self._routes.channels:
-            if channel.writer == DRIVER:
-                ops.append(Write(tuple([slot_of[node] for node in channel.nodes]), channel.id))
-        for output in sorted(set(graph.outputs)):
-            if output not in slot_of:
-                channel = self._routes.arriving[output, DRIVER]
-                outs = tuple(range(len(slot_of), len(slot_of) + len(channel.nodes)))
-                slot_of.update(zip(channel.nodes, outs, strict=True))
-                ops.append(Read(channel.id, outs))
-        ops.append(Output(tuple(slot_of[output] for output in graph.outputs)))
-        return Program(DRIVER, tuple(ops))
+def _driver_program(graph: Graph, routes: Routes) -> Program:
+    ops: list[Op] = []
+    slot_of: dict[int, int] = {}
+    for node in graph.nodes:
+        if isinstance(node, InputValue):
+            slot_of[node.id] = len(slot_of)
+            ops.append(Input(node.key, slot_of[node.id]))
+    for channel in routes.channels:
+        if channel.writer == DRIVER:
+            ops.append(Write(tuple([slot_of[node] for node in channel.nodes]), channel.id))
+    for output in sorted(set(graph.outputs)):
+        if output not in slot_of:
+            channel = routes.arriving[output, DRIVER]
+            outs = tuple(range(len(slot_of), len(slot_of) + len(channel.nodes)))
+            slot_of.update(zip(channel.nodes, outs, strict=True))
+            ops.append(Read(channel.id, outs))
+    ops.append(Output(tuple(slot_of[output] for output in graph.outputs)))
+    return Program(DRIVER, tuple(ops))
 
 
 class _ActorProgram:
@@ -181,7 +164,7 @@ class _ActorProgram:
     def __init__(
         self,
         routes: Routes,
-        ranks: Mapping[int, Mapping[str, CollectiveCall]],
+        ranks: Mapping[int, Sequence[CollectiveCall]],
         parts: Mapping[int, Sequence[Part]],
         actor: str,
     ) -> None:
@@ -210,20 +193,17 @@ class _ActorProgram:
 
     def _add_rank(self, rank: CollectiveCall) -> tuple[int, ...]:
         """Add this actor's part in a collective."""
-        group = self._routes.group_of[rank.collective]
-        ranks = self._ranks[rank.collective]
-        others = [ranks[member].id for member in group.members if member != self._actor]
-        readers = [rank.id] if others else []
+        status = self._routes.status
+        others = [each.id for each in self._ranks[rank.collective] if each.id != rank.id]
         slots = tuple([self._slot(node) for node in rank.args])
         outs = self._new_slots(rank.num_returns)
-        status = self._routes.status
         self._calls.append(
             COLLECTIVES[rank.kind](
                 slots,
                 rank.reduction,
                 rank.root,
-                group.id,
-                tuple([status[node].id for node in readers]),
+                self._routes.group_of[rank.collective].id,
+                (status[rank.id].id,) if others else (),
                 tuple([status[node].id for node in others]),
                 outs,
                 rank.id,
@@ -267,3 +247,58 @@ class _ActorProgram:
     def _new_slots(self, count: int) -> tuple[int, ...]:
         self._num_slots += count
         return tuple(range(self._num_slots - count, self._num_slots))
+
+
+# --- room on the nodes --------------------------------------------------------------------------
+
+
+def check_room(plan: Plan) -> None:
+    """Check that the processes of a plan fit on their nodes, and reach the others.
+
+    Raises:
+        PlacementError: Those of a node are too many, or one sends to too many nodes.
+    """
+    for node in [each.id for each in plan.nodes] or [FIRST_NODE]:
+        processes = plan.processes_of(node)
+        if len(processes) > MAX_PROCESSES:
+            raise _refusal(plan, node, processes)
+    reached: dict[str, set[str]] = {}
+    crossings = plan.crossings()
+    for channel in plan.channels:
+        reached.setdefault(channel.writer, set()).update(crossings.get(channel.id, ()))
+    for process, nodes in reached.items():
+        if len(nodes) > MAX_LINKS:
+            raise PlacementError(
+                f"{plan.label(process)} would send to {len(nodes)} other nodes, and a process can "
+                f"send to at most {MAX_LINKS}: have another actor pass the value on to some of them"
+            )
+
+
+def has_room(plan: Plan) -> bool:
+    """Return whether the processes of a plan fit on their nodes, and reach the others."""
+    try:
+        check_room(plan)
+    except PlacementError:
+        return False
+    return True
+
+
+def _refusal(plan: Plan, node: str, processes: tuple[str, ...]) -> PlacementError:
+    lanes = {lane.id for lane in plan.lanes}.intersection(processes)
+    actors = {actor.id for actor in plan.actors}.intersection(processes)
+    counts = [
+        *(["the driver"] if DRIVER in processes else []),
+        plural(len(actors), "actor"),
+        *([plural(len(lanes), "lane")] if lanes else []),
+        *(["a gate"] if node in processes else []),
+    ]
+    key = next((each.key for each in plan.nodes if each.id == node), None)
+    where = "one node" if key is None else f"the node {key}"
+    ways = ["use fewer actors there", "several compiled DAGs, or actors on more nodes"]
+    if lanes:
+        ways.insert(0, "compile without overlap")
+    return PlacementError(
+        f"the DAG would have {len(processes)} processes on {where} ({', '.join(counts)}), and at "
+        f"most {MAX_PROCESSES} can share channels on a node: {', '.join(ways)}",
+        location=key,
+    )

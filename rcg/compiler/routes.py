@@ -47,11 +47,9 @@ from rcg.ir.nodes import (
     Part,
     Site,
     TensorHint,
+    is_communicator,
     upstream_of,
 )
-
-_SHARED_MEMORY: Final = ("auto", "shm")
-"""The transports that are shared memory, and between nodes TCP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +85,6 @@ def find_routes(graph: Graph, channel_slots: int, gpus: Gpus) -> Routes:
     return _Search(graph, channel_slots, gpus).routes()
 
 
-def _is_over_communicator(hint: TensorHint) -> bool:
-    return hint.communicator is not None or hint.transport not in _SHARED_MEMORY
-
-
 class _Carrier(NamedTuple):
     """Values that travel in one channel, and what makes it one; ``value`` is None for rings."""
 
@@ -114,7 +108,10 @@ class _Search:
         self._home = [graph.actor_of(node.id) or DRIVER for node in graph.nodes]
         self._readers = self._find_readers()
         self._groups = _Groups(graph, gpus)
-        self._group_of = self._find_groups_of_collectives()
+        self._group_of = {
+            number: self._groups.of_collective(ranks)
+            for number, ranks in graph.collectives().items()
+        }
         self._over_groups = self._find_tensor_edges()
 
     def _find_readers(self) -> list[tuple[str, ...]]:
@@ -133,16 +130,6 @@ class _Search:
             tuple(sorted(each - {home}, key=rank.__getitem__))
             for each, home in zip(found, self._home, strict=True)
         ]
-
-    def _find_groups_of_collectives(self) -> dict[int, Group]:
-        ranks: dict[int, list[CollectiveCall]] = {}
-        for node in self._graph.nodes:
-            if isinstance(node, CollectiveCall):
-                ranks.setdefault(node.collective, []).append(node)
-        return {
-            collective: self._groups.of_collective(sorted(calls, key=lambda call: call.rank))
-            for collective, calls in ranks.items()
-        }
 
     def _find_tensor_edges(self) -> dict[int, list[tuple[tuple[str, ...], Group]]]:
         """The readers and the group of each tensor channel of a value, by its node."""
@@ -173,7 +160,8 @@ class _Search:
 
     def _actor_readers(self, node_id: int, hint: TensorHint) -> tuple[str, ...]:
         """The readers of a value that get it over a communicator."""
-        if not _is_over_communicator(hint) or self._home[node_id] == DRIVER:
+        is_over_communicator = hint.communicator is not None or is_communicator(hint)
+        if not is_over_communicator or self._home[node_id] == DRIVER:
             return ()
         return tuple([reader for reader in self._readers[node_id] if reader != DRIVER])
 
@@ -231,10 +219,8 @@ class _Search:
         over_ring = [each for each in self._readers[node.id] if each not in over_groups]
         found: list[_Carrier] = []
         if over_ring:
-            made_at = self._made_at(node)
-            found.append(
-                _Carrier(RING, writer, tuple(over_ring), made_at=made_at, device=hint.device)
-            )
+            made_at = _made_at(node)
+            found.append(_Carrier(RING, writer, tuple(over_ring), made_at, device=hint.device))
         found += [
             _Carrier(
                 TENSOR,
@@ -250,15 +236,12 @@ class _Search:
         ]
         return found
 
-    def _made_at(self, node: Node) -> int | None:
-        """The call that makes a node's value; None for inputs, which are all there at once."""
-        match node:
-            case InputValue():
-                return None
-            case MethodCall() | CollectiveCall():
-                return node.id
-            case Part(call=call):
-                return call
+
+def _made_at(node: Node) -> int | None:
+    """Return the call that makes a node's value; None for inputs, which are all there at once."""
+    if isinstance(node, InputValue):
+        return None
+    return node.call if isinstance(node, Part) else node.id
 
 
 _NO_HINT: Final = TensorHint("auto", Site("", 0))
@@ -279,25 +262,19 @@ class _Groups:
         if hint.communicator is not None:
             return self.of_user(hint.communicator)
         actors = tuple([rank.actor for rank in ranks])
-        for group in self._own(hint.transport):
-            if group.members == actors:
-                return group
-        return self._add(hint.transport, actors)
+        found = [group for group in self._own(hint.transport) if group.members == actors]
+        return found[0] if found else self._add(hint.transport, actors)
 
     def of_user(self, communicator: str) -> Group:
         """The group of a user's communicator."""
-        for group in self.all:
-            if group.communicator == communicator:
-                return group
+        found = [group for group in self.all if group.communicator == communicator]
         spec = self._specs[communicator]
-        return self._add(spec.backend, spec.members, communicator)
+        return found[0] if found else self._add(spec.backend, spec.members, communicator)
 
     def of_exactly(self, backend: str, ends: set[str]) -> Group:
         """The first group with exactly these members, in any order."""
-        for group in self._own(backend):
-            if set(group.members) == ends:
-                return group
-        return self._add(backend, self._in_order(ends))
+        found = [group for group in self._own(backend) if set(group.members) == ends]
+        return found[0] if found else self._add(backend, self._in_order(ends))
 
     def including(self, backend: str, ends: set[str]) -> Group:
         """The first group that includes these members; there is one."""
@@ -313,11 +290,12 @@ class _Groups:
         for ends in edges:
             if any(ends <= each for each in members):
                 continue
-            found = next((each for each in made if self._go_together(backend, each | ends)), None)
-            if found is None:
-                made.append(set(ends))
+            for each in made:
+                if self._go_together(backend, each | ends):
+                    each |= ends
+                    break
             else:
-                found |= ends
+                made.append(set(ends))
         for each in made:
             self._add(backend, self._in_order(each))
 
@@ -329,12 +307,9 @@ class _Groups:
         """
         owned = [tuple(self._gpus.get(each, ())) for each in members]
         known = [gpus for gpus in owned if len(gpus) == 1]
-        match backend:
-            case "nccl":
-                return len(set(known)) == len(known)
-            case "cuda_ipc":
-                return len(set(known)) <= 1
-        return True
+        if backend == "nccl":
+            return len(set(known)) == len(known)
+        return backend != "cuda_ipc" or len(set(known)) <= 1
 
     def _own(self, backend: str) -> list[Group]:
         """The groups of a backend, without those of users' communicators."""

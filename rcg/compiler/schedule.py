@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second pass: put the ops of every program in the order in which they run.
+"""The pass that puts the ops of every program in the order in which they run.
 
 The rule: there is one order of all *tasks* (``order``), which are the calls and the rendezvous, and
 every process runs its own tasks in it. An actor runs its calls in the order in which the user bound
@@ -35,19 +35,14 @@ An example: two stages that pass a value forth and back. The graph, as bound::
 >>> from rcg.ir.graph import Graph
 >>> from rcg.ir.nodes import InputValue, MethodCall, NodeArg, Site
 >>> site = Site("two.py", 1)
->>> graph = Graph(
-...     nodes=(
-...         InputValue(0, None, site),
-...         MethodCall(1, "a0", "split", (NodeArg(0),), (), 1, site),
-...         MethodCall(2, "a1", "work", (NodeArg(1),), (), 1, site),
-...         MethodCall(3, "a0", "join", (NodeArg(1), NodeArg(2)), (), 1, site),
-...     ),
-...     outputs=(3,),
-...     is_multi=False,
-...     actors=(ActorSpec("a0", "Ends", ""), ActorSpec("a1", "Middle", "")),
-...     num_positional=1,
-...     keywords=(),
+>>> actors = (ActorSpec("a0", "Ends", ""), ActorSpec("a1", "Middle", ""))
+>>> nodes = (
+...     InputValue(0, None, site),
+...     MethodCall(1, "a0", "split", (NodeArg(0),), (), 1, site),
+...     MethodCall(2, "a1", "work", (NodeArg(1),), (), 1, site),
+...     MethodCall(3, "a0", "join", (NodeArg(1), NodeArg(2)), (), 1, site),
 ... )
+>>> graph = Graph(nodes, (3,), False, actors, num_positional=1, keywords=())
 >>> placed = place(graph, {"a0": "n", "a1": "n"}, "n", channel_slots=10)
 >>> print(placed.program("a0"))  # in this order a0 and a1 would wait for each other
 program a0
@@ -74,20 +69,14 @@ they would wait for each other. In the order of all tasks, x travels as soon as 
 
 >>> from rcg.ir.nodes import TensorHint
 >>> gloo = TensorHint("gloo", site)
->>> graph = Graph(
-...     nodes=(
-...         InputValue(0, None, site),
-...         MethodCall(1, "a0", "x", (NodeArg(0),), (), 1, site, gloo),
-...         MethodCall(2, "a0", "y", (NodeArg(0),), (), 1, site, gloo),
-...         MethodCall(3, "a1", "use_y", (NodeArg(2),), (), 1, site),
-...         MethodCall(4, "a1", "use_x", (NodeArg(1),), (), 1, site),
-...     ),
-...     outputs=(3, 4),
-...     is_multi=True,
-...     actors=(ActorSpec("a0", "Maker", ""), ActorSpec("a1", "User", "")),
-...     num_positional=1,
-...     keywords=(),
+>>> nodes = (
+...     InputValue(0, None, site),
+...     MethodCall(1, "a0", "x", (NodeArg(0),), (), 1, site, gloo),
+...     MethodCall(2, "a0", "y", (NodeArg(0),), (), 1, site, gloo),
+...     MethodCall(3, "a1", "use_y", (NodeArg(2),), (), 1, site),
+...     MethodCall(4, "a1", "use_x", (NodeArg(1),), (), 1, site),
 ... )
+>>> graph = Graph(nodes, (3, 4), True, actors, num_positional=1, keywords=())
 >>> placed = place(graph, {"a0": "n", "a1": "n"}, "n", channel_slots=10)
 >>> print(placed.channels[1])
 channel c1 a0 -> a1 tensor @g0 node=1 slots=10
@@ -159,7 +148,7 @@ def without_copies(program: Program) -> Program:
 
 
 def _with_copies(ops: list[Op], is_task: Container[Op]) -> tuple[list[Op], set[Op]]:
-    """Have a value copied that a rendezvous sends only after another call of the actor.
+    """Copy each value that a rendezvous sends only after another call of the actor.
 
     That call may change it: methods return what they keep. A value is copied once, right after it
     was made and written to rings, for all rendezvous that come after such a call. Rings need no
@@ -177,12 +166,11 @@ def _with_copies(ops: list[Op], is_task: Container[Op]) -> tuple[list[Op], set[O
     for at, op in enumerate(ops):
         if op not in is_task or op.is_call:
             continue
-        for slot in op.used():
-            if slot not in copy_of and _is_late(made_at[slot], calls, at):
-                copy_of[slot], new = new, new + 1
-        late = {slot: copy_of[slot] for slot in op.used() if _is_late(made_at[slot], calls, at)}
+        late = [slot for slot in op.used() if _is_late(made_at[slot], calls, at)]
+        for slot in late:
+            copy_of.setdefault(slot, new + len(copy_of))
         if late:
-            ordered[at] = _using(op, late)
+            ordered[at] = _using(op, {slot: copy_of[slot] for slot in late})
             changed.add(ordered[at])
     copies: dict[int, list[Op]] = {}
     for slot, out in copy_of.items():
@@ -198,7 +186,7 @@ def _with_copies(ops: list[Op], is_task: Container[Op]) -> tuple[list[Op], set[O
 
 
 def _with_copies_for_lanes(ops: list[Op], local: Container[str]) -> tuple[list[Op], set[Op]]:
-    """Have a value copied before another lane of the actor gets it, if both could use it then.
+    """Copy each value before another lane of the actor gets it, if both could use it then.
 
     A lane that only moves values has no use for what it has handed over. A method's result may be
     what the actor keeps and changes in its next call, or what the next op here uses; the runtime
@@ -243,14 +231,10 @@ def _using(op: Op, instead: Mapping[int, int]) -> Op:
 def _driver_order(program: Program) -> list[Op]:
     """Each input followed by the writes that it completes, then the reads, then the output."""
     writes = _Writes(program)
-    ordered: list[Op] = []
-    for op in program.ops:
-        if isinstance(op, Input):
-            ordered.append(op)
-            ordered += writes.ready_after(op)
-    ordered += [op for op in program.ops if op.channels_in]
-    ordered += [op for op in program.ops if isinstance(op, Output)]
-    return ordered
+    inputs = [op for op in program.ops if isinstance(op, Input)]
+    sent = [each for op in inputs for each in (op, *writes.ready_after(op))]
+    reads = [op for op in program.ops if op.channels_in]
+    return [*sent, *reads, *[op for op in program.ops if isinstance(op, Output)]]
 
 
 def _order(
@@ -315,10 +299,9 @@ def _with_frees(ops: list[Op], is_task: Container[Op]) -> list[Op]:
 
     Writes to rings come before it. A Write that is a task, or goes to another lane, may wait.
     """
-    last_use: dict[int, int] = {}
-    for position, op in enumerate(ops):
-        for slot in (*op.made(), *op.used()):
-            last_use[slot] = position
+    last_use = {
+        slot: position for position, op in enumerate(ops) for slot in (*op.made(), *op.used())
+    }
     for position, op in enumerate(ops):
         if op.is_holding:
             for slot in op.used():

@@ -135,10 +135,10 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The time that each op takes in each process.
+    """The time that each op takes, by its process and its index in the program.
 
     Attributes:
-        each: By process and index in its program; an op that is not in it takes no time.
+        each: How long the op takes; one that is not in it takes no time.
         waking: How long after the end of its wait a Read or Write continues, if it had to wait. It
             is negative if the peer ends the wait before its own op ends.
     """
@@ -190,16 +190,7 @@ def simulate(
 
 
 def check_deadlock_free(plan: Plan, *, describe: Callable[[int], str] | None = None) -> None:
-    """Raise unless the plan can run for ever; one execution decides (see above).
-
-    Args:
-        plan: The plan, scheduled.
-        describe: Names a graph node for errors (``Graph.describe``).
-
-    Raises:
-        DeadlockError: The programs would wait for each other.
-        InternalError: The plan breaks the rules of ``Plan.check``.
-    """
+    """Raise what ``simulate`` does unless the plan can run for ever; one execution decides."""
     simulate(plan, executions=1, describe=describe)
 
 
@@ -228,7 +219,6 @@ class _Fifo:
 
     __slots__ = (
         "capacity",
-        "channel",
         "freed_at",
         "num_readers",
         "put_at",
@@ -239,8 +229,7 @@ class _Fifo:
         "writer",
     )
 
-    def __init__(self, channel: str | None, capacity: int | None, num_readers: int) -> None:
-        self.channel = channel
+    def __init__(self, capacity: int | None, num_readers: int) -> None:
         self.capacity = capacity
         self.num_readers = num_readers
         self.put_at: list[float] = []  # by frame
@@ -302,12 +291,11 @@ class _Thread:
 
     def num_taken(self, fifo: _Fifo) -> int:
         """How many frames of a fifo it has taken."""
-        whole = sum(
-            any(step.fifo is fifo and step.action == _GET for step in steps)
-            for steps, _ in self.blocks[: self.at_block]
+        begun = [steps for steps, _ in self.blocks[: self.at_block]]
+        begun += [] if self.is_done else [self.blocks[self.at_block][0][: self.at_step]]
+        return sum(
+            any(step.fifo is fifo and step.action == _GET for step in steps) for steps in begun
         )
-        begun = self.blocks[self.at_block][0][: self.at_step] if not self.is_done else []
-        return whole + any(step.fifo is fifo and step.action == _GET for step in begun)
 
     def run(self, wake: Callable[[_Thread], None]) -> None:
         """Run until blocked or done, waking the threads that can then continue."""
@@ -388,19 +376,16 @@ class _Run:
         window: int,
         is_driver_draining: bool,
     ) -> None:
-        self._fifos = {
-            channel.id: _Fifo(channel.id, channel.slots, len(channel.readers))
-            for channel in plan.channels
-        }
+        self._fifos = {each.id: _Fifo(each.slots, len(each.readers)) for each in plan.channels}
         # How each process says that it came to a rendezvous: by the process and its op.
         self._came: dict[tuple[str, Op], _Fifo] = {}
         self._others: dict[tuple[str, Op], tuple[_Fifo, ...]] = {}
         for task in tasks_of(plan) if has_rendezvous(plan) else ():
             if len(task.ops) > 1:
-                self._came |= {each: _Fifo(None, None, 0) for each in task.ops}
-                for each in task.ops:
-                    others = [self._came[other] for other in task.ops if other != each]
-                    self._others[each] = tuple(others)
+                came = {each: _Fifo(None, 0) for each in task.ops}
+                self._came |= came
+                for each in came:
+                    self._others[each] = tuple([came[other] for other in came if other != each])
         self._op_cost = op_cost
         self._executions = executions
         driver, *actors = _simulated(plan)
@@ -410,9 +395,7 @@ class _Run:
             else self._filling_driver(driver, window)
         )
         self._num_driver_threads = len(self.threads)
-        for program in actors:
-            steps = self._steps(program)
-            self.threads.append(self._loop(program.process, steps))
+        self.threads += [self._loop(each.process, self._steps(each)) for each in actors]
 
     def _steps(self, program: Program) -> list[_Step]:
         steps: list[_Step] = []
@@ -445,7 +428,7 @@ class _Run:
 
     def _draining_driver(self, program: Program, window: int) -> list[_Thread]:
         """Lanes that submit as the window allows, take results as they come, and give them out."""
-        given_out = _Fifo(None, None, 1)
+        given_out = _Fifo(None, 1)
         for _ in range(window):
             given_out.put(0.0)
         submit = [_Step(_GET, given_out, _NO_OP, 0.0)]
@@ -454,7 +437,7 @@ class _Run:
         last: list[_Step] = []
         for op, step in zip(program.ops, self._steps(program), strict=True):
             if op.channels_in:
-                arrived = _Fifo(None, None, 1)
+                arrived = _Fifo(None, 1)
                 threads.append(self._loop(DRIVER, [step, _Step(_PUT, arrived, _NO_OP, 0.0)]))
                 output.append(_Step(_GET, arrived, _NO_OP, 0.0))
             elif isinstance(op, Output):
@@ -467,9 +450,8 @@ class _Run:
     def _filling_driver(self, program: Program, window: int) -> list[_Thread]:
         """One thread that fills the window before it takes the first result."""
         steps = self._steps(program)
-        first_read = next(
-            (position for position, op in enumerate(program.ops) if op.channels_in), len(steps)
-        )
+        reads = [position for position, op in enumerate(program.ops) if op.channels_in]
+        first_read = min(reads, default=len(steps))
         submit, collect = steps[:first_read], steps[first_read:]
         blocks = [(submit, execution) for execution in range(min(window, self._executions))]
         for execution in range(self._executions):
@@ -486,12 +468,10 @@ class _Run:
         return all(thread.is_done for thread in self.threads)
 
     def timeline(self) -> tuple[SimulatedOp, ...]:
-        driver = [
-            span for thread in self.threads[: self._num_driver_threads] for span in thread.spans
-        ]
-        driver.sort(key=lambda span: (span.execution, span.op))
-        spans = driver
-        for thread in self.threads[self._num_driver_threads :]:
+        count = self._num_driver_threads
+        spans = [span for thread in self.threads[:count] for span in thread.spans]
+        spans.sort(key=lambda span: (span.execution, span.op))
+        for thread in self.threads[count:]:
             spans += thread.spans
         return tuple(spans)
 
@@ -515,15 +495,11 @@ def _deadlock(
             op = plan.program(thread.process).ops[thread.step.op]
             text = _why(plan, thread, op, describe)
             why.setdefault(thread.process, {})[thread.step.op] = text
-    shown = [
-        _show_program(
-            program,
-            plan.label(program.process),
-            standing.get(program.process),
-            why.get(program.process, {}),
-        )
-        for program in _simulated(plan)
-    ]
+    shown = []
+    for program in _simulated(plan):
+        process = program.process
+        label = plan.label(process)
+        shown.append(_show_program(program, label, standing.get(process), why.get(process, {})))
     return DeadlockError(
         "the programs would wait for each other for ever: "
         f"{', '.join(_describe_cycle(plan, blocked))}. Bind the calls in an order in which every "
@@ -566,7 +542,7 @@ def _waits_for(thread: _Thread) -> list[_Thread]:
     if fifo is None:
         return []
     if step.action == _GET:
-        return [fifo.writer] if fifo.writer is not None else []
+        return [] if fifo.writer is None else [fifo.writer]
     reused = thread.execution - (fifo.capacity or 0)
     return [reader for reader in fifo.readers if reader.num_taken(fifo) <= reused]
 
@@ -574,13 +550,11 @@ def _waits_for(thread: _Thread) -> list[_Thread]:
 def _describe_cycle(plan: Plan, blocked: Sequence[_Thread]) -> list[str]:
     """Follow the waits until a thread repeats; all threads on the way are blocked."""
     path: list[_Thread] = []
-    place_of: dict[int, int] = {}
     thread = blocked[0]
-    while id(thread) not in place_of:
-        place_of[id(thread)] = len(path)
+    while thread not in path:
         path.append(thread)
         thread = _waits_for(thread)[0]
-    cycle = path[place_of[id(thread)] :]
+    cycle = path[path.index(thread) :]
     ops = {program.process: program.ops for program in plan.programs}
     rank = {process: position for position, process in enumerate(ops)}
     first = min(range(len(cycle)), key=lambda position: rank[cycle[position].process])
@@ -598,10 +572,8 @@ def _show_program(program: Program, label: str, execution: int | None, why: dict
     lines = [f"{label}, {'done' if execution is None else f'in execution {execution}'}"]
     left_out = 0
     for position, op in enumerate(program.ops):
-        is_near = len(program.ops) <= _LONG_PROGRAM or any(
-            position + offset in why for offset in range(-_AROUND, _AROUND + 1)
-        )
-        if not is_near:
+        is_near = any(abs(position - blocked) <= _AROUND for blocked in why)
+        if not is_near and len(program.ops) > _LONG_PROGRAM:
             left_out += 1
             continue
         if left_out:

@@ -7,12 +7,12 @@
 | are actors with one GPU each, all different | ``nccl`` | ``nccl`` |
 | anything else, or the driver is among them | shared memory | ``gloo`` |
 
-It is about values for which the user gave a hint: without one nobody says that there are tensors.
+It is about values for which the user gave a hint: without one nothing says that there are tensors.
 Actors on different nodes never have the same GPU, because its name begins with the node's. Shared
 memory is TCP for the readers on other nodes.
-Two ranks of NCCL cannot be on one GPU, so where only some share one, tensors take the way through
-the host's memory. So do those that arrive there anyway, or on a device of another maker
-(``device="cpu"``), and those of an actor with several GPUs: which one it uses, nobody knows.
+Two ranks of NCCL cannot be on one GPU, so where only some actors share one, tensors take the way
+through the host's memory. So do those that arrive there anyway, or on a device of another maker
+(``device="cpu"``), and those of an actor with several GPUs: nothing says which one it uses.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rcg.ir.edges import remote_readers
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import CollectiveCall, Node, TensorHint
+from rcg.ir.nodes import CollectiveCall, Node, TensorHint, remote_readers
 
 Gpus = Mapping[str, Sequence[str]]
 """The GPUs that each actor has, by its id; each is named by its node and its number there."""
@@ -40,12 +39,11 @@ def with_transports(graph: Graph, gpus: Gpus) -> Graph:
         graph: The checked graph.
         gpus: What the actors have; an actor that is not named has none.
     """
-    ranks: dict[int, list[str]] = {}
-    for node in graph.nodes:
-        if isinstance(node, CollectiveCall):
-            ranks.setdefault(node.collective, []).append(node.actor)
+    members = {
+        number: [rank.actor for rank in ranks] for number, ranks in graph.collectives().items()
+    }
     readers = remote_readers(graph)
-    nodes = [_resolve(graph, node, readers[node.id], ranks, gpus) for node in graph.nodes]
+    nodes = [_resolve(graph, node, readers[node.id], members, gpus) for node in graph.nodes]
     if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
     return replace(graph, nodes=tuple(nodes))
@@ -55,7 +53,7 @@ def _resolve(
     graph: Graph,
     node: Node,
     readers: Sequence[str],
-    ranks: Mapping[int, Sequence[str]],
+    members: Mapping[int, Sequence[str]],
     gpus: Gpus,
 ) -> Node:
     hint, writer = node.hint, graph.actor_of(node.id)
@@ -65,7 +63,7 @@ def _resolve(
         if found is not None:
             node = replace(node, hint=replace(hint, transport=found))
     if isinstance(node, CollectiveCall) and _is_open(node.communicates):
-        found = _between(ranks[node.collective], gpus) or "gloo"
+        found = _between(members[node.collective], gpus) or "gloo"
         node = replace(node, communicates=replace(node.communicates, transport=found))
     return node
 

@@ -13,8 +13,7 @@ from rcg import cluster
 from rcg.dag.binding import bind_call
 from rcg.dag.collective import Entry, Receiver, bind_collective
 from rcg.dag.nodes import ClassMethodNode, CollectiveOutputNode, value_record
-from rcg.dag.records import PartRecord, ResultRecord, ValueRecord, next_order
-from rcg.dag.site import find_site
+from rcg.dag.records import PartRecord, ResultRecord, ValueRecord, find_site
 
 
 def bind_method(
@@ -26,12 +25,7 @@ def bind_method(
 ) -> ClassMethodNode | tuple[ClassMethodNode, ...]:
     """Make the node of a method's call; ``actor.method.bind(...)`` calls this.
 
-    Args:
-        handle: Ray's handle of the actor.
-        method: Name of the method.
-        args: The positional arguments: nodes, containers with nodes inside, and constants.
-        kwargs: The keyword arguments.
-        options: The user's ``options``.
+    The arguments are those of ``rcg.dag.binding.bind_call``.
 
     Returns:
         The node, or a tuple of k nodes if the method returns k values.
@@ -52,10 +46,7 @@ def bind_method(
     call = bind_call(handle, method, args, kwargs, options=options, as_record=as_record, site=site)
     if call.num_returns == 1:
         return ClassMethodNode(call)
-    parts = [
-        PartRecord(order=next_order(), site=site, call=call, index=index)
-        for index in range(call.num_returns)
-    ]
+    parts = [PartRecord(site=site, call=call, index=index) for index in range(call.num_returns)]
     return tuple([ClassMethodNode(part) for part in parts])
 
 
@@ -70,13 +61,8 @@ def bind_collective_nodes(
 ) -> list[Any]:
     """Make the nodes of a collective; ``rcg.collective`` calls this.
 
-    Args:
-        kind: One of ``rcg.ir.ops.COLLECTIVES``.
-        inputs: A list of nodes, or several for an ``allreduce`` of several tensors.
-        op: How tensors are combined, for kinds that combine them.
-        root: The position of the root, for kinds that have one.
-        transport: See ``rcg.collective``.
-        handle_of: Returns Ray's handle for a handle of an actor, None for any other value.
+    The arguments are those of ``rcg.dag.collective.bind_collective``; ``handle_of`` returns Ray's
+    handle for a handle of an actor, None for any other value.
 
     Returns:
         The result of each member, in the order of the list. With several lists the results of each
@@ -103,13 +89,7 @@ def bind_collective_nodes(
 
     def result(position: int, index: int | None) -> CollectiveOutputNode:
         return CollectiveOutputNode(
-            ResultRecord(
-                order=next_order(),
-                site=site,
-                collective=collective,
-                position=position,
-                index=index,
-            )
+            ResultRecord(site=site, collective=collective, position=position, index=index)
         )
 
     positions = range(len(collective.members))

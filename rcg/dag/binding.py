@@ -20,7 +20,7 @@ from rcg.dag.records import (
     RecordArgument,
     ValueRecord,
     common_source,
-    next_order,
+    nodes_of,
 )
 from rcg.errors import GraphError, SignatureError, UnsupportedNodeError
 from rcg.ir.containers import Template
@@ -74,11 +74,9 @@ def bind_call(
         (key, _freeze(value, as_record, name=name, site=site)) for key, value in kwargs.items()
     )
     arguments = (*frozen_args, *(value for _, value in frozen_kwargs))
-    source = common_source(
-        (record for argument in arguments for record in _nodes_of(argument)), taker=name, site=site
-    )
+    records = [record for argument in arguments for record in nodes_of(argument)]
+    source = common_source(records, taker=name, site=site)
     call = CallRecord(
-        order=next_order(),
         site=site,
         source=source,
         handle=handle,
@@ -158,8 +156,9 @@ def _freeze(value: Any, as_record: AsRecord, *, name: str, site: Site) -> Record
         value, lambda item: as_record(item) is not None, node=name, site=site
     )
     if nodes:
-        inner = tuple(found for found in map(as_record, nodes) if found is not None)
-        return Nested(template, inner)
+        return Nested(
+            template, tuple(found for found in map(as_record, nodes) if found is not None)
+        )
     _refuse_hidden_node(value, as_record, name=name, site=site)
     return Constant(value)
 
@@ -177,13 +176,3 @@ def _refuse_hidden_node(value: Any, as_record: AsRecord, *, name: str, site: Sit
                 node=name,
                 site=site,
             )
-
-
-def _nodes_of(argument: RecordArgument) -> tuple[ValueRecord, ...]:
-    match argument:
-        case Constant():
-            return ()
-        case Nested(nodes=nodes):
-            return nodes
-        case _:
-            return (argument,)

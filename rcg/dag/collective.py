@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from rcg import cluster
 from rcg.comm.base import ReduceOp
-from rcg.dag import communicators
+from rcg.dag.communicators import actors_by_rank
 from rcg.dag.hints import collective_hint
 from rcg.dag.records import (
     CallRecord,
@@ -25,7 +25,6 @@ from rcg.dag.records import (
     ValueRecord,
     common_source,
     label_of,
-    next_order,
 )
 from rcg.errors import GraphError
 from rcg.ir.nodes import Site
@@ -43,27 +42,6 @@ Entry = ValueRecord | Receiver
 
 # Returns the record of a node, a Receiver for a handle, or None for any other value.
 AsEntry = Callable[[object], Entry | None]
-
-
-def reduction_of(op: object, *, node: str, site: Site) -> ReduceOp:
-    """Return rcg's operation for rcg's or Ray's.
-
-    Raises:
-        GraphError: It is none.
-    """
-    if isinstance(op, ReduceOp):
-        return op
-    # Ray's members have the same names; there is no need to import its enum.
-    if isinstance(op, enum.Enum) and type(op).__name__ == "ReduceOp":
-        found = ReduceOp.__members__.get(op.name)
-        if found is not None:
-            return found
-    raise GraphError(
-        f"Unexpected operation: {op!r}. {node} takes one of "
-        f"{', '.join(f'ReduceOp.{name}' for name in ReduceOp.__members__)}.",
-        node=node,
-        site=site,
-    )
 
 
 def bind_collective(
@@ -105,9 +83,7 @@ class _Binding:
 
     def bind(self, inputs: Any, op: object, root: object, transport: Any) -> CollectiveRecord:
         kind, site = self._kind, self._site
-        reduction = (
-            reduction_of(op, node=kind, site=site).value if self._class.is_reducing else None
-        )
+        reduction = self._reduction(op) if self._class.is_reducing else None
         lists = self._lists(inputs)
         entries = [
             self._entries(each, f" at list at index {index}" if len(lists) > 1 else "")
@@ -125,7 +101,6 @@ class _Binding:
             (record for member in members for record in member.inputs), taker=kind, site=site
         )
         record = CollectiveRecord(
-            order=next_order(),
             site=site,
             source=source,
             kind=kind,
@@ -141,6 +116,16 @@ class _Binding:
 
     def _fail(self, text: str) -> NoReturn:
         raise GraphError(text, node=self._kind, site=self._site)
+
+    def _reduction(self, op: object) -> str:
+        """Return the value of rcg's operation for rcg's or Ray's."""
+        # Ray's members have the same names; there is no need to import its enum.
+        if isinstance(op, enum.Enum) and type(op).__name__ == "ReduceOp":
+            found = ReduceOp.__members__.get(op.name)
+            if found is not None:
+                return found.value
+        names = ", ".join(f"ReduceOp.{name}" for name in ReduceOp.__members__)
+        self._fail(f"Unexpected operation: {op!r}. {self._kind} takes one of {names}.")
 
     def _lists(self, inputs: Any) -> list[list[Any]]:
         """Return the inputs as lists, one for each tensor."""
@@ -241,16 +226,15 @@ class _Binding:
         return Member(handle=handle, label=cluster.actor_label(handle), inputs=inputs)
 
     def _check_communicator(self, communicator: Any, members: Sequence[Member]) -> None:
-        own = {cluster.actor_key(member.handle) for member in members}
+        own = [member.handle for member in members]
         try:
-            actors = communicators.actors_by_rank(communicator)
+            actors = actors_by_rank(communicator)
         except ValueError as error:
             raise GraphError(str(error), node=self._kind, site=self._site) from error
-        if own != {cluster.actor_key(handle) for handle in actors}:
+        if set(map(cluster.actor_key, own)) != set(map(cluster.actor_key, actors)):
             self._fail(
                 "Expected actor handles to match the custom communicator group: "
-                f"{self._kind} has {[member.handle for member in members]}, "
-                f"{type(communicator).__name__} has {list(actors)}"
+                f"{self._kind} has {own}, {type(communicator).__name__} has {actors}"
             )
 
 

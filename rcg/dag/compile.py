@@ -12,17 +12,16 @@ from typing import Any, Final, TypedDict
 
 from rcg.compiler import compile_graph
 from rcg.compiler.transports import with_transports
+from rcg.dag.communicators import DefaultCommunicator
 from rcg.dag.context import DAGContext
 from rcg.dag.costs import GivenCosts, costs_of_graph
-from rcg.dag.default_communicator import DefaultCommunicator
 from rcg.dag.lower import lower, unreached_calls
 from rcg.dag.records import Record
 from rcg.descriptors import telling_exhaustion
 from rcg.frames import warn_user
 from rcg.ir.channels import slots_for
-from rcg.ir.edges import driver_edges, group_members
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import CollectiveCall, MethodCall, Site
+from rcg.ir.nodes import CollectiveCall, MethodCall, Site, driver_edges, group_members
 from rcg.ir.plan import Bindings, Plan
 from rcg.option_kinds import TIMEOUT
 from rcg.options import (
@@ -106,10 +105,6 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
 
     Blocks until every actor has answered, or until ``timeout``.
 
-    Args:
-        root: The record of the node that ``compile`` was called on.
-        keywords: The user's keywords.
-
     Raises:
         TypeError: There is no such keyword.
         ValueError: A keyword's value is out of range.
@@ -130,15 +125,8 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
 def plan_record(root: Record, keywords: CompileKeywords) -> Plan:
     """Return the plan that ``compile_record`` would start, and start nothing.
 
-    Blocks until every actor has said on which node it is, or until ``timeout``.
-
-    Args:
-        root: The record of the root.
-        keywords: The user's keywords. Those that are about running have no effect.
-
-    Raises:
-        TypeError, ValueError, TraceError, GraphError, CompileError, ActorDiedError, ChannelTimeout,
-            OutOfDescriptors: As in ``compile_record``.
+    Blocks until every actor has said on which node it is, or until ``timeout``. Keywords that are
+    about running have no effect. The errors are those of ``compile_record``.
     """
     options = options_from_user(keywords)
     with telling_exhaustion("to plan a graph"):
@@ -225,7 +213,7 @@ def _methods_by_actor(graph: Graph) -> dict[str, dict[str, Site | None]]:
 
 
 def _tensor_nodes(graph: Graph) -> dict[str, tuple[str, Site]]:
-    """Return for each actor that takes part in a group the node, and its place, that needs it."""
+    """Return the node, and its place, for which each actor takes part in a group."""
     return {
         actor: (graph.name(node_id), graph.nodes[node_id].site)
         for actor, node_id in group_members(graph).items()
@@ -252,8 +240,7 @@ def options_from_user(keywords: CompileKeywords) -> Options:
         if option is None:
             continue
         is_timeout = option.kind is TIMEOUT
-        # None means the default, except for a timeout under rcg's own name: there it means no
-        # limit.
+        # None is the default, except for a timeout under rcg's own name: there it is no limit.
         if value is not None or (is_timeout and keyword == option.keyword):
             # Ray names a size `buffer_size_bytes` in errors, whichever keyword was used.
             name = keyword if is_timeout else option.keyword

@@ -18,9 +18,15 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
 from rcg.ir.costs import CALL, MOVE, CallCosts, Cost, Transfer
-from rcg.ir.edges import is_communicator, remote_readers
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import CollectiveCall, MethodCall, Node, Part
+from rcg.ir.nodes import (
+    CollectiveCall,
+    MethodCall,
+    Node,
+    Part,
+    is_communicator,
+    remote_readers,
+)
 from rcg.option_kinds import check_cost_s
 
 _NS_PER_S: Final = 1e9
@@ -72,20 +78,14 @@ class GivenCosts:
             ValueError: A name is that of no call, or a profile is about none of the actors.
         """
         calls = [node for node in graph.nodes if isinstance(node, MethodCall)]
-        if self._measured.calls and not any(
-            (_key(graph, node.actor), node.method) in self._measured.calls for node in calls
-        ):
+        measured = self._measured.calls
+        if measured and not any(_identity(graph, node) in measured for node in calls):
             raise ValueError(
                 "the profile given as costs= has none of the calls of this DAG: it knows actors by "
                 "their ids in Ray, so profile these actors, or give costs by name, such as "
                 "{'Stage.forward': 0.02}"
             )
-        known = {
-            name
-            for node in graph.nodes
-            if isinstance(node, MethodCall)
-            for name in _names(graph, node)
-        }
+        known = {name for node in calls for name in _names(graph, node)}
         for name in self._named:
             if name not in known:
                 raise ValueError(
@@ -93,28 +93,21 @@ class GivenCosts:
                     f"{', '.join(sorted(known))}"
                 )
 
-    def of_call(self, graph: Graph, node: MethodCall) -> float | None:
-        """Return what the user gave for a call, in ns; None if that is nothing."""
-        for name in _names(graph, node):
-            if name in self._named:
-                return self._named[name] * _NS_PER_S
-        return self._measured.calls.get((_key(graph, node.actor), node.method))
-
-    def of_collective(self, graph: Graph, node: CollectiveCall) -> float | None:
-        """Return what a rank's part in a collective was measured to take, in ns."""
-        return self._measured.calls.get((_key(graph, node.actor), node.kind))
+    def of_call(self, graph: Graph, node: MethodCall | CollectiveCall) -> float | None:
+        """Return what the user gave for a call or a rank of a collective, in ns, if anything."""
+        if isinstance(node, MethodCall):
+            for name in _names(graph, node):
+                if name in self._named:
+                    return self._named[name] * _NS_PER_S
+        return self._measured.calls.get(_identity(graph, node))
 
     def of_transfer(self, graph: Graph, maker: Node, readers: tuple[str, ...]) -> float | None:
         """Return what a value's transfer was measured to take, in ns: to the slowest reader."""
-        if isinstance(maker, MethodCall):
-            what = _key(graph, maker.actor), maker.method
-        elif isinstance(maker, CollectiveCall):
-            what = _key(graph, maker.actor), maker.kind
-        else:
+        if not isinstance(maker, MethodCall | CollectiveCall):
             return None
-        found = [
-            self._measured.transfers.get(Transfer(*what, _key(graph, each))) for each in readers
-        ]
+        actor, method = _identity(graph, maker)
+        transfers = [Transfer(actor, method, _key(graph, each)) for each in readers]
+        found = [self._measured.transfers.get(each) for each in transfers]
         return max((each for each in found if each is not None), default=None)
 
 
@@ -132,14 +125,12 @@ def costs_of_graph(
     readers = remote_readers(graph)
     for node in graph.nodes:
         cost_ns: float | None = None
-        if isinstance(node, MethodCall):
+        if isinstance(node, MethodCall | CollectiveCall):
             cost_ns = given.of_call(graph, node)
+        if isinstance(node, MethodCall) and cost_ns is None:
             cost_s = declared.get(node.actor, {}).get(node.method)
             cost_s = cost_s if node.cost_s is None else node.cost_s
-            if cost_ns is None and cost_s is not None:
-                cost_ns = cost_s * _NS_PER_S
-        elif isinstance(node, CollectiveCall):
-            cost_ns = given.of_collective(graph, node)
+            cost_ns = None if cost_s is None else cost_s * _NS_PER_S
         if cost_ns is not None:
             found.append(Cost(CALL, node.id, round(cost_ns)))
         if is_communicator(node.hint) and readers[node.id]:
@@ -153,6 +144,11 @@ def costs_of_graph(
 
 def _key(graph: Graph, actor: str) -> str:
     return next((each.key or each.id for each in graph.actors if each.id == actor), actor)
+
+
+def _identity(graph: Graph, node: MethodCall | CollectiveCall) -> tuple[str, str]:
+    """Return what identifies a call in a profile: the actor, and the method or the collective."""
+    return _key(graph, node.actor), node.method if isinstance(node, MethodCall) else node.kind
 
 
 def _names(graph: Graph, node: MethodCall) -> tuple[str, ...]:

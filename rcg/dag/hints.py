@@ -8,6 +8,7 @@ neither nodes nor records.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -21,8 +22,8 @@ _DEVICES: Final = {"default": "default", "cpu": "cpu", "gpu": "cuda", "cuda": "c
 """What a hint may say beside the registered types of devices, and which type that is."""
 _ACCELERATORS: Final = ("nccl", ACCELERATOR)
 _SHARED_MEMORY: Final = "shm"
-# How Ray calls a communicator whose tensors travel through shared memory.
 _RAYS_CPU: Final = "cpu"
+"""Ray's name for communicators whose tensors travel through shared memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +95,6 @@ class Choice:
 def choice_of(type_hint: Any) -> Choice | None:
     """Return what a ``TorchTensorType``, or a type hint of Ray, chooses; None if it is neither."""
     if isinstance(type_hint, TorchTensorType):
-        # Ray's name for communicators whose tensors use shared memory.
         transport = _SHARED_MEMORY if type_hint.transport == _RAYS_CPU else type_hint.transport
         return Choice(transport, type_hint.device, type_hint.static_shape, type_hint.direct_return)
     match type(type_hint).__name__:
@@ -107,12 +107,8 @@ def choice_of(type_hint: Any) -> Choice | None:
             transport = "auto"
         case _:
             return None
-    return Choice(
-        transport,
-        type_hint.device,
-        bool(type_hint._static_shape),
-        bool(type_hint._direct_return),
-    )
+    is_static, is_direct = bool(type_hint._static_shape), bool(type_hint._direct_return)
+    return Choice(transport, type_hint.device, is_static, is_direct)
 
 
 def tensor_hint(choice: Choice, *, is_input: bool, node: str, site: Site) -> Hint:
@@ -127,27 +123,22 @@ def tensor_hint(choice: Choice, *, is_input: bool, node: str, site: Site) -> Hin
     Raises:
         GraphError: There is no such transport or device, or not both together.
     """
+
+    def fail(text: str) -> NoReturn:
+        raise GraphError(text, node=node, site=site)
+
     transport, device = choice.transport, choice.device
     device = device.value if isinstance(device, enum.Enum) else device
     devices = {**_DEVICES, **{name: name for name in device_types()}}
     if not isinstance(device, str) or device not in devices:
-        valid = ", ".join(f"'{name}'" for name in devices)
-        raise GraphError(
-            f"Invalid device '{device}'. Valid options are: {valid}.", node=node, site=site
-        )
+        fail(f"Invalid device '{device}'. Valid options are: {_list_text(devices)}.")
     if isinstance(transport, str) and transport in _ACCELERATORS:
         if device == "cpu":
-            raise GraphError(
-                "accelerator transport is not supported with CPU target device.",
-                node=node,
-                site=site,
-            )
+            fail("accelerator transport is not supported with CPU target device.")
         if is_input:
-            raise GraphError(
+            fail(
                 "DAG inputs cannot be transferred via accelerator because the driver cannot "
-                "participate in the communicator group",
-                node=node,
-                site=site,
+                "participate in the communicator group"
             )
     name, communicator = _chosen(transport, also=("auto", _SHARED_MEMORY), node=node, site=site)
     if communicator is not None and communicator.get_transport_name() == _RAYS_CPU:
@@ -172,7 +163,7 @@ def collective_hint(transport: Any, *, node: str, site: Site) -> Hint:
     if isinstance(transport, str) and transport == _SHARED_MEMORY:
         raise GraphError(
             f"{node} needs a communicator, and 'shm' is none: leave transport out, or give "
-            f"{_list_text(tuple(communicator_names()))} or a communicator of your own",
+            f"{_list_text(communicator_names())} or a communicator of your own",
             node=node,
             site=site,
         )
@@ -212,5 +203,5 @@ def _refuse(transport: Any, names: tuple[str, ...], *, node: str, site: Site) ->
     raise GraphError(text, node=node, site=site)
 
 
-def _list_text(names: tuple[str, ...]) -> str:
+def _list_text(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)

@@ -22,7 +22,7 @@ from typing import Any, Final
 from rcg import cluster
 from rcg.comm.base import ReduceOp
 from rcg.comm.reduction import reduced, unsupported_reduction
-from rcg.dag import communicators
+from rcg.dag.communicators import positions_by_rank
 from rcg.dag.records import (
     AttributeRecord,
     CallRecord,
@@ -46,15 +46,12 @@ from rcg.rdt.calls import hold_until_done, lower_arguments, references_in
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """A collective as plain data; see ``rcg.dag.records.CollectiveRecord``.
+    """A collective as plain data; ``root`` is a rank, the rest as in ``CollectiveRecord``.
 
     Attributes:
-        kind: One of ``rcg.ir.ops.COLLECTIVES``.
         name: The name and the place of the collective, for errors.
         labels: What errors call each rank.
         given: How many tensors each rank gives.
-        num_returns: How many each rank gets.
-        reduction: See the record; so is ``root``, here a rank.
     """
 
     kind: str
@@ -67,9 +64,6 @@ class Combination:
 
     def results(self, *tensors: Any) -> list[Any]:
         """Return what each rank gets, one after another.
-
-        Args:
-            *tensors: What each rank gives, one after another.
 
         Raises:
             TensorMismatch: One is no tensor, tensors that must agree do not, or they cannot be
@@ -158,11 +152,6 @@ def interpret(root: Record, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     with several arguments also accepts one object that contains them (``execute([1, 2])`` for
     ``inp[0]`` and ``inp[1]``).
 
-    Args:
-        root: The record of the node that ``execute`` was called on.
-        args: The positional arguments.
-        kwargs: The keyword arguments.
-
     Returns:
         The ObjectRef of the root's value, or a list of them for several outputs; an output that is
         the input is returned as its value.
@@ -200,14 +189,12 @@ def _inputs(
 
     is_one_object = len(args) == 1 and not kwargs
     if is_one_object and signature.num_positional + len(signature.keywords) > 1:
-        return {record: _take(args[0], record) for record in attributes}
+        given = args[0]
+        return {
+            each: getattr(given, str(each.key)) if each.accessor == "attribute" else given[each.key]
+            for each in attributes
+        }
     return dict(zip(inputs, signature.values(args, kwargs), strict=True))
-
-
-def _take(given: Any, record: AttributeRecord) -> Any:
-    if record.accessor == "attribute":
-        return getattr(given, str(record.key))
-    return given[record.key]
 
 
 def _submit(call: CallRecord, values: Mapping[Record, Any]) -> Any:
@@ -226,15 +213,7 @@ def _call(
     what: str,
     handle: Any = None,
 ) -> Any:
-    """Call a method, or a task, which gets the values of references to tensors.
-
-    Args:
-        remote: Ray's ``remote``.
-        args: The arguments.
-        kwargs: The keyword arguments.
-        what: The call, for people.
-        handle: The actor; None for a task.
-    """
+    """Call a method, or a task if there is no handle, with the values of references to tensors."""
     taken = references_in(args, kwargs)
     if not taken:
         return remote(*args, **kwargs)
@@ -247,9 +226,8 @@ def _call(
 def _combine(record: CollectiveRecord, values: Mapping[Record, Any]) -> list[list[Any]]:
     """Submit the collective as a task of its own; returns the ObjectRefs of each member."""
     members, count = record.members, record.num_returns
-    positions = communicators.positions_by_rank(
-        record.transport.communicator, [member.handle for member in members]
-    )
+    handles = [member.handle for member in members]
+    positions = positions_by_rank(record.transport.communicator, handles)
     by_rank = [members[position] for position in positions]
     combination = Combination(
         kind=record.kind,

@@ -11,8 +11,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from rcg import cluster
-from rcg.dag import communicators
-from rcg.dag.default_communicator import CREATE, DefaultCommunicator
+from rcg.dag.communicators import (
+    CREATE,
+    DefaultCommunicator,
+    actors_by_rank,
+    positions_by_rank,
+)
 from rcg.dag.hints import Hint
 from rcg.dag.records import (
     AttributeRecord,
@@ -63,7 +67,7 @@ def lower(root: Record, default: DefaultCommunicator = CREATE) -> tuple[Graph, B
     # Parts of the input that the user named count even if nothing uses them: the graph rejects an
     # argument that callers would have to pass for nothing.
     touched = () if root.source is None else root.source.attributes.values()
-    records = _in_creation_order(reached_from(root), touched)
+    records = sorted({*reached_from(root), *touched}, key=lambda record: record.order)
     lowering = _Lowering(records, default)
     nodes = tuple([node for record in records for node in lowering.nodes_of(record)])
     signature = ExecutionSignature.of([node.key for node in nodes if isinstance(node, InputValue)])
@@ -81,10 +85,9 @@ def lower(root: Record, default: DefaultCommunicator = CREATE) -> tuple[Graph, B
 
 
 def unreached_calls(root: Record) -> list[str]:
-    """Return name and place of the calls and collectives that ``root`` does not depend on.
+    """Return name and place of the calls of the same input that ``root`` does not depend on.
 
-    Only those with the same input count, including those whose node the user did not keep. They are
-    in creation order.
+    Collectives count as calls, and so do calls whose node the user did not keep.
     """
     if root.source is None:
         return []
@@ -93,24 +96,13 @@ def unreached_calls(root: Record) -> list[str]:
     return [f"{name} ({site})" for order, (name, site) in bound if order not in reached]
 
 
-def _in_creation_order(
-    reached: Iterable[Record], touched: Iterable[AttributeRecord]
-) -> list[Record]:
-    """Return the records that become nodes; the result of a collective of one tensor is its own."""
-    found = dict.fromkeys((*reached, *touched))
-    return sorted(
-        [record for record in found if not isinstance(record, OutputsRecord)],
-        key=lambda record: record.order,
-    )
-
-
 class _Lowering:
     """Assigns ids to records, actors and constants, in the order in which they are found."""
 
     def __init__(self, records: Iterable[Record], default: DefaultCommunicator) -> None:
         self.ids: dict[Record, int] = {}
         self.actors: list[ActorSpec] = []
-        self.bindings = Bindings({}, {})
+        self.bindings = Bindings()
         self._default = default
         self._actor_ids: dict[str, str] = {}
         # The users' communicators: each with the first hint that names it, and its constant.
@@ -126,9 +118,11 @@ class _Lowering:
         for record in records:
             self.ids[record] = count
             match record:
+                case OutputsRecord():
+                    pass
                 case CollectiveRecord(members=members):
                     self._numbers[record] = len(self._numbers)
-                    self._ranks[record] = communicators.positions_by_rank(
+                    self._ranks[record] = positions_by_rank(
                         self._default.for_collective(record).communicator,
                         [member.handle for member in members],
                     )
@@ -211,11 +205,10 @@ class _Lowering:
     def _tensor_hint(self, hint: Hint, node: str) -> TensorHint:
         const = None
         if hint.communicator is not None:
-            known = self._chosen.get(id(hint.communicator))
-            if known is None:
-                known = hint, self._constant(hint.communicator), node
-                self._chosen[id(hint.communicator)] = known
-            const = known[1]
+            key = id(hint.communicator)
+            if key not in self._chosen:
+                self._chosen[key] = hint, self._constant(hint.communicator), node
+            const = self._chosen[key][1]
         return TensorHint(
             transport=hint.transport,
             site=hint.site,
@@ -232,15 +225,13 @@ class _Lowering:
             GraphError: One has ranks that are none, or an actor that the DAG does not use.
         """
         return tuple(
-            [
-                CommunicatorSpec(const, hint.transport, self._members(hint, node))
-                for hint, const, node in self._chosen.values()
-            ]
+            CommunicatorSpec(const, hint.transport, self._members(hint, node))
+            for hint, const, node in self._chosen.values()
         )
 
     def _members(self, hint: Hint, node: str) -> tuple[str, ...]:
         try:
-            handles = communicators.actors_by_rank(hint.communicator)
+            handles = actors_by_rank(hint.communicator)
         except ValueError as error:
             raise GraphError(str(error), node=node, site=hint.site) from error
         strangers = [each for each in handles if cluster.actor_key(each) not in self._actor_ids]
@@ -271,9 +262,8 @@ class _Lowering:
             case Constant(value=value):
                 return ConstArg(self._constant(value))
             case Nested(template=template, nodes=nodes):
-                return NestedArg(
-                    self._constant(template), tuple([self.ids[node] for node in nodes])
-                )
+                const = self._constant(template)
+                return NestedArg(const, tuple([self.ids[node] for node in nodes]))
             case _:
                 return NodeArg(self.ids[argument])
 

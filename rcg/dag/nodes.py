@@ -25,18 +25,15 @@ from rcg.dag.records import (
     ResultRecord,
     ValueRecord,
     common_source,
+    find_site,
     label_of,
-    next_order,
 )
-from rcg.dag.site import find_site
 from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.ir.nodes import Site
 
 if TYPE_CHECKING:
     from rcg.dag.compile import CompileKeywords
     from rcg.runtime.driver.compiled_dag import CompiledDAG
-
-_RUN_INSTEAD = "To run the DAG, use .compile().execute(...), or .execute(...) without compiling."
 
 
 class DAGNode:
@@ -117,6 +114,9 @@ class ValueNode(DAGNode):
     __slots__ = ()
 
     _record: ValueRecord
+
+    def __init__(self, record: ValueRecord) -> None:
+        self._record = record
 
     def with_tensor_transport(
         self,
@@ -203,7 +203,7 @@ class InputNode(ValueNode):
                 "execute()",
                 site=site,
             )
-        self._record = InputRecord(order=next_order(), site=site)
+        self._record = InputRecord(site=site)
         self._attributes: dict[int | str, InputAttributeNode] = {}
 
     def __enter__(self) -> Self:
@@ -214,18 +214,14 @@ class InputNode(ValueNode):
 
     def __getitem__(self, key: int | str) -> InputAttributeNode:
         if isinstance(key, bool) or not isinstance(key, int | str):
-            raise GraphError(
+            text = (
                 "Please only use int index or str as first-level key to access fields of dag "
-                f"input: found {key!r}",
-                node="InputNode",
-                site=find_site(),
+                f"input: found {key!r}"
             )
+            raise GraphError(text, node="InputNode", site=find_site())
         if isinstance(key, int) and key < 0:
-            raise GraphError(
-                f"positional arguments of a DAG are counted from 0, found inp[{key}]",
-                node="InputNode",
-                site=find_site(),
-            )
+            text = f"positional arguments of a DAG are counted from 0, found inp[{key}]"
+            raise GraphError(text, node="InputNode", site=find_site())
         return self._attribute(key, "item")
 
     def __getattr__(self, name: str) -> InputAttributeNode:
@@ -240,11 +236,7 @@ class InputNode(ValueNode):
         found = self._attributes.get(key)
         if found is None:
             record = AttributeRecord(
-                order=next_order(),
-                site=find_site(),
-                source=self._record,
-                key=key,
-                accessor=accessor,
+                site=find_site(), source=self._record, key=key, accessor=accessor
             )
             self._record.attributes[key] = record
             found = self._attributes[key] = InputAttributeNode(record)
@@ -258,9 +250,6 @@ class InputAttributeNode(ValueNode):
 
     _record: AttributeRecord
 
-    def __init__(self, record: AttributeRecord) -> None:
-        self._record = record
-
     @property
     def key(self) -> int | str:
         """The position or the name of the argument."""
@@ -273,9 +262,6 @@ class ClassMethodNode(ValueNode):
     __slots__ = ()
 
     _record: CallRecord | PartRecord
-
-    def __init__(self, record: CallRecord | PartRecord) -> None:
-        self._record = record
 
     def get_method_name(self) -> str:
         """Return the name of the method."""
@@ -313,9 +299,6 @@ class CollectiveOutputNode(ValueNode):
 
     _record: ResultRecord
 
-    def __init__(self, record: ResultRecord) -> None:
-        self._record = record
-
 
 class MultiOutputNode(DAGNode):
     """The outputs of a DAG, for which ``execute`` returns a list, even if there is only one.
@@ -334,26 +317,28 @@ class MultiOutputNode(DAGNode):
 
     def __init__(self, args: Sequence[DAGNode]) -> None:
         site = find_site()
+        name = "MultiOutputNode"
         if not isinstance(args, list | tuple):
             raise GraphError(
-                f"Invalid input type for `args`, {type(args)}: MultiOutputNode takes a list or a "
-                "tuple of nodes",
-                node="MultiOutputNode",
+                f"Invalid input type for `args`, {type(args)}: {name} takes a list or a tuple of "
+                "nodes",
+                node=name,
                 site=site,
             )
         if not args:
-            raise GraphError(
-                "MultiOutputNode needs at least one node", node="MultiOutputNode", site=site
-            )
-        outputs = tuple(
-            [_output_record(position, output, site) for position, output in enumerate(args)]
-        )
-        self._record = OutputsRecord(
-            order=next_order(),
-            site=site,
-            source=common_source(outputs, taker="MultiOutputNode", site=site),
-            outputs=outputs,
-        )
+            raise GraphError(f"{name} needs at least one node", node=name, site=site)
+        outputs = []
+        for position, output in enumerate(args):
+            record = value_record(output, taker=name, site=site)
+            if record is None:
+                raise GraphError(
+                    f"{name} takes nodes, but found {output!r} at position {position}",
+                    node=name,
+                    site=site,
+                )
+            outputs.append(record)
+        source = common_source(outputs, taker=name, site=site)
+        self._record = OutputsRecord(site=site, source=source, outputs=tuple(outputs))
 
 
 # These names raise an explanation even on an input, where other names are keywords.
@@ -372,7 +357,10 @@ def _no_attribute(node: DAGNode, name: str) -> AttributeError:
         case "bind":
             text = f".bind() cannot be used again on {kind}: {node!r} is a node already"
         case "remote":
-            text = f".remote() cannot be used on {kind}. {_RUN_INSTEAD}"
+            text = (
+                f".remote() cannot be used on {kind}. To run the DAG, use .compile().execute(...), "
+                "or .execute(...) without compiling."
+            )
         case "with_tensor_transport" | "with_type_hint":
             text = (
                 f".{name}() cannot be used on {kind}: {node!r} is the end of a DAG and not a "
@@ -381,17 +369,6 @@ def _no_attribute(node: DAGNode, name: str) -> AttributeError:
         case _:
             text = f"{kind.__name__!r} object has no attribute {name!r}"
     return AttributeError(text, name=name, obj=node)
-
-
-def _output_record(position: int, output: object, site: Site) -> ValueRecord:
-    record = value_record(output, taker="MultiOutputNode", site=site)
-    if record is None:
-        raise GraphError(
-            f"MultiOutputNode takes nodes, but found {output!r} at position {position}",
-            node="MultiOutputNode",
-            site=site,
-        )
-    return record
 
 
 def value_record(value: object, *, taker: str, site: Site) -> ValueRecord | None:
@@ -415,13 +392,9 @@ def value_record(value: object, *, taker: str, site: Site) -> ValueRecord | None
                 site=site,
             )
         return value._record
-    if type(value).__module__.startswith("ray.dag."):
-        _refuse_foreign_node(value, taker=taker, site=site)
-    return None
-
-
-def _refuse_foreign_node(node: object, *, taker: str, site: Site) -> NoReturn:
-    kind = type(node).__name__
+    if not type(value).__module__.startswith("ray.dag."):
+        return None
+    kind = type(value).__name__
     match kind:
         case "FunctionNode":
             why = "Compiled DAGs currently only support actor method nodes"

@@ -7,19 +7,21 @@ values it takes, never the other way, so a call that was bound and then dropped 
 ``InputRecord.bound`` lists calls for one warning, and holds only their names and places.
 
 A record never changes, except that an input lists what is bound to it and that a value gets a hint
-for its tensors. Each record has a number from one counter per process: creation order, which is the
-order in which an actor runs its calls.
+for its tensors. Each record has its site in the user's source, and a number from one counter per
+process: creation order, which is the order in which an actor runs its calls.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from rcg.dag.hints import Hint, HintCell
 from rcg.errors import GraphError
+from rcg.frames import innermost_of_user
 from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
 
@@ -33,8 +35,43 @@ def next_order() -> int:
     return next(_orders)
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class InputRecord:
+def find_site() -> Site:
+    """Return the file and line of the innermost frame outside of rcg.
+
+    A cell of a notebook, which is compiled under a generated file name, is ``cell [3]``.
+    """
+    frame, _ = innermost_of_user()
+    file = frame.f_code.co_filename
+    return Site(_cell_name(file) or file, frame.f_lineno)
+
+
+def _cell_name(file: str) -> str | None:
+    """Return the name of the notebook cell that was compiled as ``file``, if it is one."""
+    ipython = sys.modules.get("IPython")  # not imported: it is loaded if the user runs it
+    shell = ipython.get_ipython() if ipython is not None else None
+    format_code_name = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    named = format_code_name(file) if format_code_name is not None else None
+    # IPython gives ("Cell", "In[3]").
+    return f"cell {named[1].removeprefix('In')}" if named else None
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True, kw_only=True)
+class _Bound:
+    """Something that the user made, with its number in creation order."""
+
+    order: int = field(default_factory=next_order)
+    site: Site
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Value(_Bound):
+    """Something that has a value, with the hint for its tensors."""
+
+    cell: HintCell = field(default_factory=HintCell)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class InputRecord(_Value):
     """The input of a DAG as a whole.
 
     Attributes:
@@ -42,11 +79,8 @@ class InputRecord:
         bound: Name and place of every call or collective that depends on it, by its order.
     """
 
-    order: int
-    site: Site
     attributes: dict[int | str, AttributeRecord] = field(default_factory=dict)
     bound: dict[int, tuple[str, Site]] = field(default_factory=dict)
-    cell: HintCell = field(default_factory=HintCell)
 
     @property
     def source(self) -> InputRecord:
@@ -59,8 +93,8 @@ class InputRecord:
         return "InputNode"
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class AttributeRecord:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class AttributeRecord(_Value):
     """One positional (int) or keyword (str) argument of ``execute``.
 
     Attributes:
@@ -68,12 +102,9 @@ class AttributeRecord:
             matters only if an uncompiled DAG takes its arguments from a single object.
     """
 
-    order: int
-    site: Site
     source: InputRecord
     key: int | str
     accessor: Literal["item", "attribute"]
-    cell: HintCell = field(default_factory=HintCell)
 
     @property
     def name(self) -> str:
@@ -96,8 +127,8 @@ class Nested:
     nodes: tuple[ValueRecord, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class CallRecord:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CallRecord(_Value):
     """A call of an actor's method.
 
     Attributes:
@@ -106,8 +137,6 @@ class CallRecord:
         options: Ray's options of the call, for the uncompiled run.
     """
 
-    order: int
-    site: Site
     source: InputRecord | None
     handle: Any
     label: str
@@ -117,7 +146,6 @@ class CallRecord:
     options: tuple[tuple[str, Any], ...]
     num_returns: int
     cost_s: float | None = None
-    cell: HintCell = field(default_factory=HintCell)
 
     @property
     def name(self) -> str:
@@ -125,15 +153,12 @@ class CallRecord:
         return f"{self.label}.{self.method}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class PartRecord:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PartRecord(_Value):
     """One of the values of a call that returns several."""
 
-    order: int
-    site: Site
     call: CallRecord
     index: int
-    cell: HintCell = field(default_factory=HintCell)
 
     @property
     def source(self) -> InputRecord | None:
@@ -148,35 +173,26 @@ class PartRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """One rank of a collective.
-
-    Attributes:
-        handle: Ray's handle of the actor.
-        label: The name of its class.
-        inputs: Its tensors; none where it only receives.
-    """
+    """One rank of a collective, with its tensors; none where it only receives."""
 
     handle: Any
     label: str
     inputs: tuple[ValueRecord, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class CollectiveRecord:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CollectiveRecord(_Bound):
     """A collective with all its members, so that a result that is used brings all of them with it.
 
     Attributes:
         source: The input that it depends on; None if it depends on none.
-        kind: One of ``rcg.ir.ops.COLLECTIVES``.
         members: Its ranks, in the user's order.
         num_returns: How many tensors each member gives and gets.
-        reduction: How tensors are combined, for kinds that combine them.
         root: The position of the member that sends or receives alone, for kinds that have one.
         transport: The transport of the collective itself.
+        kind: As in ``rcg.ir.nodes.CollectiveCall``; so is ``reduction``.
     """
 
-    order: int
-    site: Site
     source: InputRecord | None
     kind: str
     members: tuple[Member, ...]
@@ -191,8 +207,8 @@ class CollectiveRecord:
         return self.kind
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class ResultRecord:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ResultRecord(_Value):
     """What one member of a collective gets.
 
     Attributes:
@@ -200,12 +216,9 @@ class ResultRecord:
         index: Which of the member's tensors it is, in a collective of several; else None.
     """
 
-    order: int
-    site: Site
     collective: CollectiveRecord
     position: int
     index: int | None
-    cell: HintCell = field(default_factory=HintCell)
 
     @property
     def source(self) -> InputRecord | None:
@@ -224,12 +237,10 @@ class ResultRecord:
         return f"{self.collective.kind} of {self.member.label}{part}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class OutputsRecord:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class OutputsRecord(_Bound):
     """Several outputs, in the user's order."""
 
-    order: int
-    site: Site
     source: InputRecord | None
     outputs: tuple[ValueRecord, ...]
 
@@ -247,6 +258,17 @@ Record = ValueRecord | CollectiveRecord | OutputsRecord
 def label_of(record: Record) -> str:
     """Return a record's name and place: ``Stage.fwd (pipeline.py:12)``."""
     return f"{record.name} ({record.site})"
+
+
+def nodes_of(argument: RecordArgument) -> tuple[ValueRecord, ...]:
+    """Return the records in an argument."""
+    match argument:
+        case Constant():
+            return ()
+        case Nested(nodes=nodes):
+            return nodes
+        case _:
+            return (argument,)
 
 
 def upstream_of(record: Record) -> Iterator[Record]:
@@ -269,51 +291,39 @@ def upstream_of(record: Record) -> Iterator[Record]:
             yield from outputs
         case CallRecord(args=args, kwargs=kwargs):
             for argument in itertools.chain(args, (argument for _, argument in kwargs)):
-                match argument:
-                    case Constant():
-                        pass
-                    case Nested(nodes=nodes):
-                        yield from nodes
-                    case _:
-                        yield argument
+                yield from nodes_of(argument)
 
 
 def common_source(records: Iterable[ValueRecord], *, taker: str, site: Site) -> InputRecord | None:
     """Return the one input that all these depend on; None if they depend on none.
 
-    Args:
-        records: The records that are used together.
-        taker: Name of the node that uses them.
-        site: Where the user bound that node.
-
     Raises:
-        GraphError: They depend on two different ``InputNode``s.
+        GraphError: They depend on different ``InputNode``s; the error is about ``taker``, the node
+            that uses them, which was bound at ``site``.
     """
-    found: ValueRecord | None = None
-    for record in records:
-        if record.source is None:
-            continue
-        if found is None:
-            found = record
-        elif record.source is not found.source:
+    sources = [(record, record.source) for record in records if record.source is not None]
+    if not sources:
+        return None
+    first, source = sources[0]
+    for record, other in sources:
+        if other is not source:
             raise GraphError(
-                f"{taker} takes {label_of(found)} and {label_of(record)}, which come from "
-                f"different InputNodes ({found.source and found.source.site} and "
-                f"{record.source.site}): a DAG has one input, so bind all its nodes "
-                "under the same one",
+                f"{taker} takes {label_of(first)} and {label_of(record)}, which come from "
+                f"different InputNodes ({source.site} and {other.site}): a DAG has one input, so "
+                "bind all its nodes under the same one",
                 node=taker,
                 site=site,
             )
-    return None if found is None else found.source
+    return source
 
 
 def reached_from(root: Record) -> list[Record]:
     """Return the root and everything that it depends on, in creation order."""
-    found: dict[Record, None] = {root: None}
+    found: set[Record] = {root}
     stack: list[Record] = [root]
     while stack:
         for above in upstream_of(stack.pop()):
             if above not in found:
-                found[above] = None
+                found.add(above)
                 stack.append(above)
     return sorted(found, key=lambda record: record.order)

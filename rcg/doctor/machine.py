@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from rcg.doctor.report import Check, error_line, text_of
+from rcg.doctor.report import Check, State, error_line, text_of
 from rcg.doctor.transports import SHM, Ping
 from rcg.text import bytes_text
 
@@ -24,10 +24,9 @@ def check_machine(ping: Ping) -> Iterator[Check]:
     """Look at the system, cores, memory and limits."""
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
     is_linux = sys.platform.startswith("linux")
+    state: State = "ok" if is_linux else "missing"
     advice = "" if is_linux else "rcg needs Linux: futexes, memory files and pidfds"
-    yield Check(
-        "machine", "system", "ok" if is_linux else "missing", system, advice, is_needed=True
-    )
+    yield Check("machine", "system", state, system, advice, is_needed=True)
     yield _cores()
     yield _memory(ping)
     yield _shm(ping)
@@ -46,17 +45,17 @@ def _cores() -> Check:
     if quota is not None and quota < usable:
         found += f", {quota:g} by the control group"
         advice = "processes stop when the quota is used up, so latency may jump"
-        return Check("machine", "cores", "warn", found, advice)
-    if usable == 1:
+    elif usable == 1:
         advice = (
             "all processes share one core, so each hop needs a context switch: provide more cores"
         )
-        return Check("machine", "cores", "warn", found, advice)
-    return Check("machine", "cores", "ok", found)
+    else:
+        return Check("machine", "cores", "ok", found)
+    return Check("machine", "cores", "warn", found, advice)
 
 
 def _cpu_quota() -> float | None:
-    """Return the number of cores that the control group (version 2) allows, None for no limit."""
+    """Return how many cores the control group (version 2) allows; None for no limit."""
     text = text_of("/sys/fs/cgroup/cpu.max").split()
     if len(text) != 2 or text[0] == "max":
         return None

@@ -53,11 +53,8 @@ class DoctorReport:
 
     def to_json(self) -> str:
         """Return JSON with ``rcg``, ``is_fine``, and ``checks`` with the fields of ``Check``."""
-        data = {
-            "rcg": __version__,
-            "is_fine": not self.problems,
-            "checks": [asdict(check) for check in self.checks],
-        }
+        checks = [asdict(check) for check in self.checks]
+        data = {"rcg": __version__, "is_fine": not self.problems, "checks": checks}
         return json.dumps(data, indent=2)
 
     def __str__(self) -> str:
@@ -71,12 +68,9 @@ class DoctorReport:
             lines.append(f"  {check.state:<8} {check.name:<{width}}  {check.found}")
             if check.advice:
                 lines.append(f"  {'':<8} {'':<{width}}  -> {check.advice}")
-        problems = self.problems
-        if problems:
-            names = ", ".join(check.name for check in problems)
-            lines += ["", f"rcg cannot work here: see {names} above."]
-        else:
-            lines += ["", "rcg works here."]
+        names = ", ".join(check.name for check in self.problems)
+        end = f"rcg cannot work here: see {names} above." if names else "rcg works here."
+        lines += ["", end]
         return "\n".join(lines[1:])
 
 

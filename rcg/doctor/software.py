@@ -10,17 +10,17 @@ import sys
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 import rcg
-from rcg.doctor.report import Check, error_line, text_of
+from rcg.doctor.report import Check, State, error_line, text_of
 from rcg.options import Options, is_progress_wanted, peer_timeout_s, port_range, tls_files
 from rcg.version import __version__
 
 OLDEST_PYTHON: Final = (3, 11)
 OLDEST_RAY: Final = (2, 44)
-
 
 _FOR_NOTEBOOKS: Final = "pip install '.[notebook]' in the folder of rcg"
 # Optional packages: their purpose, and how to install them.
@@ -37,16 +37,10 @@ _OPTIONAL: Final = {
 
 def check_versions() -> Iterator[Check]:
     """Check Python, rcg and the packages that it uses."""
-    python = platform.python_version()
     is_new = sys.version_info >= OLDEST_PYTHON
-    yield Check(
-        "versions",
-        "python",
-        "ok" if is_new else "missing",
-        python,
-        "" if is_new else "rcg needs Python 3.11 or newer",
-        is_needed=True,
-    )
+    state: State = "ok" if is_new else "missing"
+    advice = "" if is_new else "rcg needs Python 3.11 or newer"
+    yield Check("versions", "python", state, platform.python_version(), advice, is_needed=True)
     yield Check("versions", "rcg", "ok", f"{__version__} in {Path(rcg.__file__).parent}")
     yield _native_core()
     yield _package("ray", OLDEST_RAY)
@@ -69,15 +63,12 @@ def _native_core() -> Check:
     try:
         from rcg import _native
     except ImportError as error:
-        return Check(
-            "versions",
-            "native core",
-            "missing",
-            error_line(error),
+        found = error_line(error)
+        advice = (
             "it needs Linux on x86-64 or aarch64: install rcg again, or run `make setup` in a "
-            "checkout",
-            is_needed=True,
+            "checkout"
         )
+        return Check("versions", "native core", "missing", found, advice, is_needed=True)
     found = f"ABI {_native.ABI_VERSION}, {platform.machine()}"
     return Check("versions", "native core", "ok", found, is_needed=True)
 
@@ -103,12 +94,7 @@ def version_of(name: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    numbers = []
-    for part in version.split(".")[:2]:
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
+    return tuple(map(int, takewhile(str.isdigit, version.split(".")[:2])))
 
 
 # The undocumented attributes of Ray's handles that `rcg.cluster` uses, and their purpose.
@@ -124,9 +110,8 @@ def check_ray() -> Iterator[Check]:
     """Check the attributes of Ray that rcg uses, in Ray's source, and the environment variables."""
     found = importlib.util.find_spec("ray")
     if found is None or found.origin is None:
-        yield Check(
-            "Ray", "hooks", "missing", "Ray is not installed", "pip install ray", is_needed=True
-        )
+        missing, advice = "Ray is not installed", "pip install ray"
+        yield Check("Ray", "hooks", "missing", missing, advice, is_needed=True)
         return
     source = text_of(str(Path(found.origin).parent / "actor.py"))
     for name, purpose in _HOOKS.items():
@@ -144,7 +129,6 @@ def check_ray() -> Iterator[Check]:
 
 def _environment() -> Check:
     """Check whether rcg understands the variables that are set for it."""
-    name = "variables"
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         try:
@@ -154,11 +138,9 @@ def _environment() -> Check:
             peer_timeout_s()
             tls_files()
         except (TypeError, ValueError) as error:
-            return Check(
-                "Ray", name, "missing", str(error), "correct it or unset it", is_needed=True
-            )
+            advice = "correct it or unset it"
+            return Check("Ray", "variables", "missing", str(error), advice, is_needed=True)
     if raised:
-        found = "; ".join(str(warning.message) for warning in raised)
-        return Check("Ray", name, "warn", found)
+        return Check("Ray", "variables", "warn", "; ".join(str(each.message) for each in raised))
     given = [key for key in os.environ if key.startswith(("RCG_", "RAY_CGRAPH_"))]
-    return Check("Ray", name, "ok", ", ".join(sorted(given)) or "none set")
+    return Check("Ray", "variables", "ok", ", ".join(sorted(given)) or "none set")

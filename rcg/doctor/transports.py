@@ -22,6 +22,10 @@ from rcg.text import time_text
 
 PING_TIMEOUT_S: Final = 60
 SHM: Final = "/dev/shm"
+INFINIBAND: Final = "/sys/class/infiniband"
+GDRCOPY: Final = "/dev/gdrdrv"
+UCX: Final = frozenset({"UCX_TLS", "UCX_NET_DEVICES", "NIXL_PLUGIN_DIR"})
+"""Variables that change how NIXL moves bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +40,27 @@ class Ping:
 
 def try_ping() -> Ping:
     """Run the ping in a separate process. A failure is a result."""
-    command = [sys.executable, "-m", "rcg.doctor.ping"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PING_TIMEOUT_S)
+        done = _run("rcg.doctor.ping")
         if done.returncode < 0:
             return Ping(failure=f"ended by {signal.Signals(-done.returncode).name}")
         if done.returncode:
-            said = done.stderr.strip().splitlines()
-            return Ping(failure=said[-1] if said else f"ended with status {done.returncode}")
+            return Ping(failure=_last_line(done))
         return Ping(**json.loads(done.stdout))
     except subprocess.TimeoutExpired:
         return Ping(failure=f"no answer within {PING_TIMEOUT_S} s")
     except Exception as error:  # noqa: BLE001 - every failure is the result
         return Ping(failure=error_line(error))
+
+
+def _run(module: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PING_TIMEOUT_S)
+
+
+def _last_line(failed: subprocess.CompletedProcess[str]) -> str:
+    said = failed.stderr.strip().splitlines()
+    return said[-1] if said else f"ended with status {failed.returncode}"
 
 
 def check_transports(ping: Ping) -> Iterator[Check]:
@@ -57,16 +69,11 @@ def check_transports(ping: Ping) -> Iterator[Check]:
         advice = "all channels need it; the cause may be a missing item below, or memory above"
         yield Check("transports", "shared memory", "missing", ping.failure, advice, is_needed=True)
     else:
-        trip = f"round trip {time_text(ping.round_trip_ns)}"
-        found = f"works, with {ping.made}; {trip}"
+        found = f"works, with {ping.made}; round trip {time_text(ping.round_trip_ns)}"
         yield Check("transports", "shared memory", "ok", found, is_needed=True)
+    unnamed = "files without a name in /dev/shm; otherwise memfd_create"
     for name, purpose, is_needed, attempt in (
-        (
-            "O_TMPFILE",
-            "files without a name in /dev/shm; otherwise memfd_create",
-            False,
-            _unnamed_file,
-        ),
+        ("O_TMPFILE", unnamed, False, _unnamed_file),
         ("memfd_create", "memory files if /dev/shm is small", False, _memory_file),
         ("local sockets", "passing memory to other processes", True, _abstract_socket),
         ("pidfd_open", "immediate notice of deaths", True, _pidfd),
@@ -75,10 +82,9 @@ def check_transports(ping: Ping) -> Iterator[Check]:
             attempt()
             yield Check("transports", name, "ok", purpose, is_needed=is_needed)
         except (OSError, AttributeError) as error:
+            found = error_line(error)
             advice = f"for {purpose}: check the kernel's version and seccomp filters"
-            yield Check(
-                "transports", name, "missing", error_line(error), advice, is_needed=is_needed
-            )
+            yield Check("transports", name, "missing", found, advice, is_needed=is_needed)
     yield _gloo()
     yield from _of_gpus()
 
@@ -98,8 +104,25 @@ def _of_gpus() -> Iterator[Check]:
             yield Check("transports", name, "missing", found, advice)
         else:
             yield Check("transports", name, "ok", f"CuPy {there['CuPy']} and a GPU; not tried")
-    advice = "between nodes, tensors go over gloo, and values over TCP"
-    yield Check("transports", "nixl", "missing", "not part of this release", advice)
+    yield _nixl()
+
+
+def _nixl() -> Check:
+    """Check whether tensors can be read by NIXL, and say what it finds here."""
+    advice = 'without it, tensor_transport="auto" reads tensors over shared memory and TCP'
+    if not any(map(version_of, ("nixl", "nixl-cu12", "nixl-cu13"))):
+        return Check("transports", "nixl", "missing", "pip install nixl", advice)
+    found = try_tensors("nixl")
+    if not isinstance(found, int):
+        return Check("transports", "nixl", "missing", found, advice)
+    devices = sorted(os.listdir(INFINIBAND)) if os.path.isdir(INFINIBAND) else []
+    notes = [
+        f"works; a read takes {time_text(found)}",
+        f"RDMA: {', '.join(devices) or 'no device'}",
+        f"GDRCopy: {'there' if os.path.exists(GDRCOPY) else 'not there'}",
+        *(f"{name}={value}" for name, value in sorted(os.environ.items()) if name in UCX),
+    ]
+    return Check("transports", "nixl", "ok", "; ".join(notes))
 
 
 def _gloo() -> Check:
@@ -107,25 +130,24 @@ def _gloo() -> Check:
     if not version_of("torch"):
         advice = "tensors go through shared memory without it: pip install torch"
         return Check("transports", "gloo", "missing", "this machine lacks torch for it", advice)
-    found = try_gloo()
+    found = try_tensors("gloo")
     if isinstance(found, int):
         return Check("transports", "gloo", "ok", f"works; round trip {time_text(found)}")
     return Check("transports", "gloo", "missing", found, "tensors go through shared memory")
 
 
-def try_gloo() -> int | str:
-    """Send a tensor over Gloo in a process of its own.
+def try_tensors(name: str) -> int | str:
+    """Send tensors in a process of its own.
+
+    Args:
+        name: The transport: ``gloo``, ``nixl``.
 
     Returns:
-        The round trip in nanoseconds, or why it failed.
+        The time in nanoseconds, of a round trip or a read, or why it failed.
     """
-    command = [sys.executable, "-m", "rcg.doctor.gloo"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PING_TIMEOUT_S)
-        if not done.returncode:
-            return int(done.stdout)
-        lines = done.stderr.strip().splitlines()
-        return lines[-1] if lines else f"ended with status {done.returncode}"
+        done = _run(f"rcg.doctor.{name}")
+        return _last_line(done) if done.returncode else int(done.stdout)
     except Exception as error:  # noqa: BLE001 - every failure is the result
         return error_line(error)
 

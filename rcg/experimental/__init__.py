@@ -8,6 +8,7 @@ Any other name is ``ray.experimental``'s. Where this Ray has no such module, eve
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rcg import cluster
@@ -15,6 +16,12 @@ from rcg import cluster
 if TYPE_CHECKING:
     from rcg.experimental import channel, collective, util
     from rcg.rdt.methods import wait_tensor_freed
+    from rcg.rdt.nixl_memory import (
+        deregister_nixl_memory,
+        register_nixl_memory,
+        register_nixl_memory_pool,
+        set_nixl_cuda_stream,
+    )
     from rcg.rdt.transports import (
         CommunicatorMetadata,
         FetchRequest,
@@ -28,7 +35,11 @@ _PLACES: Final = {
     "FetchRequest": "rcg.rdt.transports",
     "TensorTransportManager": "rcg.rdt.transports",
     "TensorTransportMetadata": "rcg.rdt.transports",
+    "deregister_nixl_memory": "rcg.rdt.nixl_memory",
+    "register_nixl_memory": "rcg.rdt.nixl_memory",
+    "register_nixl_memory_pool": "rcg.rdt.nixl_memory",
     "register_tensor_transport": "rcg.rdt.transports",
+    "set_nixl_cuda_stream": "rcg.rdt.nixl_memory",
     "wait_tensor_freed": "rcg.rdt.methods",
 }
 
@@ -39,21 +50,39 @@ __all__ = [
     "TensorTransportMetadata",
     "channel",
     "collective",
+    "deregister_nixl_memory",
+    "register_nixl_memory",
+    "register_nixl_memory_pool",
     "register_tensor_transport",
+    "set_nixl_cuda_stream",
     "util",
     "wait_tensor_freed",
 ]
 
 
+def names_behind(
+    module: str, own: Sequence[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and ``__dir__`` of a module whose other names are Ray's."""
+    rays = f"ray{module.removeprefix('rcg')}"
+
+    def getattribute(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return cluster.attribute(name, of=rays)
+
+    def names() -> list[str]:
+        return sorted({*own, *cluster.attribute_names(of=rays)})
+
+    return getattribute, names
+
+
+_rays_attribute, __dir__ = names_behind(__name__, __all__)
+
+
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(f"module 'rcg.experimental' has no attribute {name!r}")
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
     if name in __all__:
         return importlib.import_module(f"rcg.experimental.{name}")
-    return cluster.attribute(name, of="ray.experimental")
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *cluster.attribute_names(of="ray.experimental")})
+    return _rays_attribute(name)

@@ -7,7 +7,7 @@ Any other name is ``ray.experimental.collective``'s.
 from __future__ import annotations
 
 from rcg.collective import allgather, allreduce, broadcast, gather, reduce, reducescatter
-from rcg.experimental.behind import names_behind
+from rcg.experimental import names_behind
 from rcg.rdt.collective_groups import (
     create_collective_group,
     destroy_all_collective_groups,

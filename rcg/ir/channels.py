@@ -74,7 +74,7 @@ MOST_SLOTS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec(Record):
-    """An actor of the graph: its id here, its name for people, its id in Ray (hex, or empty)."""
+    """An actor of the graph: its id, its name for people, its id in Ray (hex, or empty)."""
 
     keyword: ClassVar[str] = "actor"
     form: ClassVar[str] = "{id} {label} {key}"
@@ -89,7 +89,7 @@ class ClusterNode(Record):
     """A machine of the cluster, in a plan whose processes are on several.
 
     Attributes:
-        id: ``n0``, the driver's, ``n1``, ...
+        id: ``n0`` is the driver's.
         key: Its id in Ray.
         processes: The driver and the actors there, in this order; their lanes are there, too. The
             first is the node's host, which makes its shared memory.
@@ -105,12 +105,7 @@ class ClusterNode(Record):
 
 @dataclass(frozen=True, slots=True)
 class Lane(Record):
-    """A second program of an actor, run by a thread of its own beside the first.
-
-    Attributes:
-        id: The actor's id, a point and the lane's name: ``a0.comm``.
-        actor: The actor that it belongs to.
-    """
+    """A second program of an actor, run by a thread of its own beside the first."""
 
     keyword: ClassVar[str] = "lane"
     form: ClassVar[str] = "{id} of {actor}"
@@ -123,9 +118,7 @@ class Lane(Record):
 class Gate(Record):
     """The lane that receives frames from other nodes and publishes them on its own node.
 
-    Attributes:
-        id: ``n0``, ``n1``, ...: the node that it is for.
-        host: The host process of that node, in which it runs: the driver or an actor.
+    Its id is that of the node; it runs in the node's host process.
     """
 
     keyword: ClassVar[str] = "gate"
@@ -140,7 +133,7 @@ class Group(Record):
     """Processes that exchange tensors through one communicator.
 
     Attributes:
-        id: ``g0``, ``g1``, ...
+        id: ``g0``, ...
         backend: The library that sends the tensors: ``gloo``, ``nccl``, or a user's own.
         members: Actors or lanes of actors; a member's rank is its position.
         communicator: The user's own communicator in the bindings, if it is one.
@@ -164,7 +157,7 @@ class ChannelSpec(Record):
     other node where it has readers another one, whose writer is the gate there.
 
     Attributes:
-        id: ``c0``, ``c1``, ...
+        id: ``c0``, ...
         writer: The process that writes it, once per execution.
         readers: The processes that read it, each once per execution; the driver first, then
             actors by number.
@@ -199,8 +192,8 @@ class ChannelSpec(Record):
 def slots_for(executions: int) -> int:
     """Return how many frames a channel holds if so many executions may be in flight.
 
-    One for each, so that a write never waits inside an execution, up to ``MOST_SLOTS``. This is the
-    only place that decides it: the window and the rings follow the channels of the plan.
+    One for each, so that a write never waits inside an execution, up to ``MOST_SLOTS``. The window
+    and the rings follow the channels of the plan.
     """
     return min(executions, MOST_SLOTS)
 
@@ -220,7 +213,7 @@ def memory_sources(
     Args:
         processes: All processes.
         channels: All channels.
-        node_of: The node of each process; None where all are on one.
+        node_of: The node of each process; None if all are on one.
 
     >>> there = ChannelSpec("c0", "driver", ("a0",), "ring", (0,), 1)
     >>> back = ChannelSpec("c1", "a0", ("driver",), "ring", (1,), 1)

@@ -3,9 +3,6 @@
 
 The rules about slots and channels hold for every op, by what its class declares. A rule that is
 about one op alone (inputs, calls, the output) names it.
-
-Each process is on one node. A gate is where channels arrive from other nodes, and passes on exactly
-these.
 """
 
 from __future__ import annotations
@@ -15,31 +12,41 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from rcg.errors import InternalError
-from rcg.ir.channels import (
-    CHANNEL_KINDS,
-    LOCAL,
-    MOST_SLOTS,
-    RING,
-    STATUS,
-    TENSOR,
-    ChannelSpec,
-)
+from rcg.ir.channels import CHANNEL_KINDS, LOCAL, MOST_SLOTS, RING, STATUS, TENSOR, ChannelSpec
 from rcg.ir.costs import COST_KINDS
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Input, Op, Output, Pass
 from rcg.ir.programs import FIRST_NODE, MAX_PROCESSES, PlanData, Program
+from rcg.ir.signature import ExecutionSignature
 from rcg.text import plural
 
+_LIVE, _FREED = 1, 2
 
-def check_nodes(plan: PlanData) -> None:
-    """Check that each process of a plan is on one node, and that no node has too many.
+_CollectiveKey = tuple[type[Collective], str | None, int | None, str, frozenset[str]]
+"""What all ranks of a collective have in common: class, reduction, root, group and channels."""
 
-    Args:
-        plan: A plan with the right programs, actors and lanes.
+
+def check(plan: PlanData) -> None:
+    """Check a plan.
 
     Raises:
-        InternalError: The plan breaks a rule.
+        InternalError: The plan breaks a rule that the runtime relies on.
     """
+    _Checker(plan).run()
+
+
+def _fail(text: str, process: str | None = None, op: Op | None = None) -> NoReturn:
+    raise InternalError(f"a plan breaks its rules: {text}", process=process, op=op)
+
+
+def _check_once(what: str, names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            _fail(f"{count} {what} {name}")
+
+
+def _check_nodes(plan: PlanData) -> None:
+    """Check that each process of a plan is on one node, and that no node has too many."""
     if plan.nodes:
         _check_places(plan)
     for node, count in Counter(plan.nodes_by_process().values()).items():
@@ -71,15 +78,8 @@ def _check_places(plan: PlanData) -> None:
         _fail(f"{FIRST_NODE} is not the driver's node")
 
 
-def check_gates(plan: PlanData) -> None:
-    """Check that gates are where channels arrive, and that each passes on those that do.
-
-    Args:
-        plan: A plan whose nodes and channels are right.
-
-    Raises:
-        InternalError: The plan breaks a rule.
-    """
+def _check_gates(plan: PlanData) -> None:
+    """Check that gates are where channels arrive, and that each passes on exactly those."""
     arriving: dict[str, list[Op]] = {}
     for channel, nodes in plan.crossings().items():
         for node in nodes:
@@ -96,31 +96,6 @@ def check_gates(plan: PlanData) -> None:
         if program.process in arriving and list(program.ops) != arriving[program.process]:
             passes = ", ".join(map(str, arriving[program.process]))
             _fail(f"{program.process} must do exactly this: {passes}", program.process)
-
-
-def _check_once(what: str, names: Iterable[str]) -> None:
-    for name, count in Counter(names).items():
-        if count > 1:
-            _fail(f"{count} {what} {name}")
-
-
-def _fail(text: str, process: str | None = None) -> NoReturn:
-    raise InternalError(f"a plan breaks its rules: {text}", process=process)
-
-
-_LIVE, _FREED = 1, 2
-
-_CollectiveKey = tuple[type[Collective], str | None, int | None, str, frozenset[str]]
-"""What all ranks of a collective have in common: class, reduction, root, group and channels."""
-
-
-def check(plan: PlanData) -> None:
-    """Check a plan.
-
-    Raises:
-        InternalError: The plan breaks a rule that the runtime relies on.
-    """
-    _Checker(plan).run()
 
 
 class _Checker:
@@ -144,24 +119,21 @@ class _Checker:
     def run(self) -> None:
         plan = self._plan
         self._check_processes()
-        check_nodes(plan)
+        _check_nodes(plan)
         self._check_groups()
         self._check_channels()
-        check_gates(plan)
+        _check_gates(plan)
         for program in plan.programs:
             self._check_program(program)
         for channel in plan.channels:
             if channel.id not in self._written:
-                self._fail(f"{channel.writer} never writes {channel.id}")
+                _fail(f"{channel.writer} never writes {channel.id}")
             for reader in channel.readers:
                 if (channel.id, reader) not in self._reads:
-                    self._fail(f"{reader} is a reader of {channel.id} but never reads it")
+                    _fail(f"{reader} is a reader of {channel.id} but never reads it")
         self._check_inputs()
         self._check_collectives()
         self._check_costs()
-
-    def _fail(self, text: str, process: str | None = None, op: Op | None = None) -> NoReturn:
-        raise InternalError(f"a plan breaks its rules: {text}", process=process, op=op)
 
     # Processes and groups
 
@@ -169,33 +141,28 @@ class _Checker:
         plan = self._plan
         for position, actor in enumerate(plan.actors):
             if actor.id != f"a{position}":
-                self._fail(f"actor {position} has the id {actor.id!r}")
+                _fail(f"actor {position} has the id {actor.id!r}")
         for lane in plan.lanes:
             if lane.actor not in self._actors:
-                self._fail(f"{lane.id} is a lane of {lane.actor}, which is no actor of the plan")
+                _fail(f"{lane.id} is a lane of {lane.actor}, which is no actor of the plan")
             if not lane.id.startswith(f"{lane.actor}."):
-                self._fail(f"{lane.id} is not named as a lane of {lane.actor}")
+                _fail(f"{lane.id} is not named as a lane of {lane.actor}")
         expected = plan.processes()
-        self._check_once("processes have the id", expected)
+        _check_once("processes have the id", expected)
         found = [program.process for program in plan.programs]
         if found[:1] != [DRIVER] or sorted(found) != sorted(expected):
-            self._fail(f"the programs are those of {found}, they must be those of {expected}")
-
-    def _check_once(self, what: str, names: list[str]) -> None:
-        for name, count in Counter(names).items():
-            if count > 1:
-                self._fail(f"{count} {what} {name}")
+            _fail(f"the programs are those of {found}, they must be those of {expected}")
 
     def _check_groups(self) -> None:
         plan = self._plan
-        self._check_once("groups have the id", [group.id for group in plan.groups])
+        _check_once("groups have the id", [group.id for group in plan.groups])
         for group in plan.groups:
             if not group.backend or not group.members:
-                self._fail(f"{group.id} must have a backend and members")
+                _fail(f"{group.id} must have a backend and members")
             for member in group.members:
                 if self._hosts.get(member) not in self._actors or member in self._gates:
-                    self._fail(f"{group.id} has the member {member}, which is no actor or lane")
-            self._check_once(
+                    _fail(f"{group.id} has the member {member}, which is no actor or lane")
+            _check_once(
                 f"ranks of {group.id} are in", [self._hosts[member] for member in group.members]
             )
 
@@ -204,20 +171,20 @@ class _Checker:
     def _check_channels(self) -> None:
         plan = self._plan
         if len(self._channels) != len(plan.channels):
-            self._fail("two channels have the same id")
+            _fail("two channels have the same id")
         for channel in plan.channels:
             ends = {channel.writer, *channel.readers}
             if not ends <= self._hosts.keys():
                 missing = sorted(ends - self._hosts.keys())
-                self._fail(f"{channel.id} has an end at {missing}, not a process")
+                _fail(f"{channel.id} has an end at {missing}, not a process")
             if not channel.readers or len(ends) != len(channel.readers) + 1:
-                self._fail(f"{channel.id} must have readers, each once, and not its own writer")
+                _fail(f"{channel.id} must have readers, each once, and not its own writer")
             if not channel.nodes or len(set(channel.nodes)) != len(channel.nodes):
-                self._fail(f"{channel.id} must carry one node or more, each once: {channel.nodes}")
+                _fail(f"{channel.id} must carry one node or more, each once: {channel.nodes}")
             if not 1 <= channel.slots <= MOST_SLOTS:
-                self._fail(f"{channel.id} has {channel.slots} slots, not 1 to {MOST_SLOTS}")
+                _fail(f"{channel.id} has {channel.slots} slots, not 1 to {MOST_SLOTS}")
             if not self._gates.isdisjoint(ends):
-                self._fail(f"{channel.id} has an end at a gate, which only passes channels on")
+                _fail(f"{channel.id} has an end at a gate, which only passes channels on")
             self._check_kind(channel)
             self._check_group_of(channel)
 
@@ -227,29 +194,28 @@ class _Checker:
         hosts = {self._hosts[each] for each in (writer, *readers)}
         if channel.kind == LOCAL:
             if len(readers) != 1 or len(hosts) != 1:
-                self._fail(f"{channel.id} is a local channel: it must join two lanes of a process")
+                _fail(f"{channel.id} is a local channel: it must join two lanes of a process")
         elif channel.kind in (TENSOR, STATUS):
+            what = f"{channel.id} is a {channel.kind} channel"
             if not hosts <= self._actors:
-                self._fail(
-                    f"{channel.id} is a {channel.kind} channel: its ends must be actors or lanes"
-                )
+                _fail(f"{what}: its ends must be actors or lanes")
             if len(channel.nodes) > 1:
-                self._fail(f"{channel.id} is a {channel.kind} channel: it carries one value")
+                _fail(f"{what}: it carries one value")
         elif channel.kind != RING:
             known = ", ".join(CHANNEL_KINDS)
-            self._fail(f"{channel.id} is of the unknown kind {channel.kind!r}, known are {known}")
+            _fail(f"{channel.id} is of the unknown kind {channel.kind!r}, known are {known}")
 
     def _check_group_of(self, channel: ChannelSpec) -> None:
         if channel.group is None:
             return
         group = self._groups.get(channel.group)
         if channel.kind != TENSOR or group is None:
-            self._fail(f"{channel.id} names {channel.group}: a tensor channel names a group")
+            _fail(f"{channel.id} names {channel.group}: a tensor channel names a group")
         ends = {channel.writer, *channel.readers}
         if not ends <= set(group.members):
-            self._fail(f"{channel.id} has an end that is not in {group.id}")
+            _fail(f"{channel.id} has an end that is not in {group.id}")
         if len(channel.readers) > 1 and ends != set(group.members):
-            self._fail(f"{channel.id} is a broadcast: its ends must be all members of {group.id}")
+            _fail(f"{channel.id} is a broadcast: its ends must be all members of {group.id}")
 
     # Programs
 
@@ -262,15 +228,15 @@ class _Checker:
             for slot in used:
                 if state.get(slot) != _LIVE:
                     when = "after it was freed" if slot in state else "before it is filled"
-                    self._fail(f"s{slot} is used {when}", process, op)
+                    _fail(f"s{slot} is used {when}", process, op)
             for slot in made:
                 if slot in state:
-                    self._fail(f"s{slot} is filled twice", process, op)
+                    _fail(f"s{slot} is filled twice", process, op)
                 state[slot] = _LIVE
             freed = op.freed()
             if freed:
                 if len(set(freed)) != len(freed):
-                    self._fail("a slot is freed twice", process, op)
+                    _fail("a slot is freed twice", process, op)
                 state.update(dict.fromkeys(freed, _FREED))
             for channel in op.channels_in:
                 self._check_read(channel, process, op)
@@ -278,54 +244,54 @@ class _Checker:
                 received.update(made)
             for channel in op.channels_out:
                 if process == DRIVER and not received.isdisjoint(used):
-                    self._fail("the driver sends inputs only", process, op)
+                    _fail("the driver sends inputs only", process, op)
                 self._check_write(channel, process, op)
                 self._check_parts(channel, used, process, op)
             self._check_op(process, op, is_last=position == len(ops) - 1)
         if process == DRIVER:
             self._check_last(ops)
         elif not received and process not in self._gates:
-            self._fail(f"{process} reads nothing, so nothing would ever hold its loop", process)
+            _fail(f"{process} reads nothing, so nothing would ever hold its loop", process)
 
     def _check_read(self, channel: str, process: str, op: Op) -> None:
         if process not in self._channel(channel, process, op).readers:
-            self._fail(f"{process} is not a reader of {channel}", process, op)
+            _fail(f"{process} is not a reader of {channel}", process, op)
         if (channel, process) in self._reads:
-            self._fail(f"{channel} is read twice in one execution", process, op)
+            _fail(f"{channel} is read twice in one execution", process, op)
         self._reads.add((channel, process))
 
     def _check_write(self, channel: str, process: str, op: Op) -> None:
         if process != self._channel(channel, process, op).writer:
-            self._fail(f"{process} is not the writer of {channel}", process, op)
+            _fail(f"{process} is not the writer of {channel}", process, op)
         if channel in self._written:
-            self._fail(f"{channel} is written twice in one execution", process, op)
+            _fail(f"{channel} is written twice in one execution", process, op)
         self._written.add(channel)
 
     def _check_parts(self, channel: str, slots: tuple[int, ...], process: str, op: Op) -> None:
         spec = self._channels[channel]
         if isinstance(op, Collective) != (spec.kind == STATUS):
-            self._fail(f"{channel} is a {spec.kind} channel, not for {op.word}", process, op)
+            _fail(f"{channel} is a {spec.kind} channel, not for {op.word}", process, op)
         count, nodes = len(slots), spec.nodes
         if spec.kind != STATUS and count != len(nodes):
-            self._fail(f"{channel} carries {plural(len(nodes), 'value')}, not {count}", process, op)
+            _fail(f"{channel} carries {plural(len(nodes), 'value')}, not {count}", process, op)
 
     def _check_op(self, process: str, op: Op, *, is_last: bool) -> None:
         match op:
             case Call(actor=actor, node=node, outs=outs):
                 if actor != process or not outs or node in self._called:
-                    self._fail("a call is in its own actor's program, once", process, op)
+                    _fail("a call is in its own actor's program, once", process, op)
                 self._called.add(node)
             case Collective():
                 self._check_rank(process, op)
             case Input():
                 if process != DRIVER:
-                    self._fail("only the driver takes inputs", process, op)
+                    _fail("only the driver takes inputs", process, op)
             case Output():
                 if process != DRIVER or not is_last:
-                    self._fail("an output is the last op of the driver", process, op)
+                    _fail("an output is the last op of the driver", process, op)
             case Pass():
                 if process not in self._gates:
-                    self._fail("only a gate passes channels on", process, op)
+                    _fail("only a gate passes channels on", process, op)
             case _:
                 pass
 
@@ -333,19 +299,19 @@ class _Checker:
         """Check one rank's part in a collective."""
         group = self._groups.get(op.group)
         if group is None or process not in group.members:
-            self._fail(f"{process} is no member of {op.group}", process, op)
+            _fail(f"{process} is no member of {op.group}", process, op)
         others = [member for member in group.members if member != process]
         tells = [self._channel(channel, process, op) for channel in op.tells]
         hears = [self._channel(channel, process, op) for channel in op.hears]
         if len(tells) != bool(others) or any(set(each.readers) != set(others) for each in tells):
-            self._fail(f"{process} must tell all other members of {group.id}", process, op)
+            _fail(f"{process} must tell all other members of {group.id}", process, op)
         if [each.writer for each in hears] != others:
-            self._fail(f"{process} must hear the other members of {group.id}", process, op)
+            _fail(f"{process} must hear the other members of {group.id}", process, op)
         if op.root is not None and not 0 <= op.root < len(group.members):
-            self._fail(f"{group.id} has no rank {op.root}", process, op)
+            _fail(f"{group.id} has no rank {op.root}", process, op)
         is_receiver = op.word == "broadcast" and group.members.index(process) != op.root
         if len(op.slots) != len(op.outs) and not (is_receiver and not op.slots):
-            self._fail("a collective fills a slot for each of its tensors", process, op)
+            _fail("a collective fills a slot for each of its tensors", process, op)
         if not group.members[1:]:
             return
         key = (type(op), op.reduction, op.root, op.group, frozenset((*op.tells, *op.hears)))
@@ -355,49 +321,47 @@ class _Checker:
         for (_, _, _, group, channels), found in self._collectives.items():
             missing = set(self._groups[group].members) - set(found)
             if missing:
-                self._fail(
+                _fail(
                     f"{sorted(missing)} have no part in the collective of {group} over "
                     f"{sorted(channels)}"
                 )
 
     def _check_costs(self) -> None:
         plan = self._plan
-        self._check_once("costs are of", [f"{each.kind} #{each.node}" for each in plan.costs])
+        _check_once("costs are of", [f"{each.kind} #{each.node}" for each in plan.costs])
         for cost in plan.costs:
             if cost.kind not in COST_KINDS or cost.cost_ns < 0:
-                self._fail(f"{cost} is no cost")
+                _fail(f"{cost} is no cost")
         processes = plan.processes()
         for each in plan.predicted:
             if each.process not in processes or each.busy_ns < 0 or each.period_ns < 0:
-                self._fail(f"{each} is no prediction about a process of the plan")
+                _fail(f"{each} is no prediction about a process of the plan")
 
     def _channel(self, channel: str, process: str, op: Op) -> ChannelSpec:
-        spec = self._channels.get(channel)
-        if spec is None:
-            self._fail(f"there is no channel {channel}", process, op)
-        return spec
+        if channel not in self._channels:
+            _fail(f"there is no channel {channel}", process, op)
+        return self._channels[channel]
 
     def _check_last(self, ops: tuple[Op, ...]) -> None:
         last = ops[-1] if ops else None
         if not isinstance(last, Output):
-            self._fail("the driver's last op must be its output", DRIVER)
+            _fail("the driver's last op must be its output", DRIVER)
         count = len(last.slots)
         if count == 0 or (count != 1 and not self._plan.is_multi):
-            self._fail(f"{count} outputs are listed", DRIVER, last)
+            _fail(f"{count} outputs are listed", DRIVER, last)
 
     def _check_inputs(self) -> None:
         plan = self._plan
         keys = [op.key for op in plan.programs[0].ops if isinstance(op, Input)]
         if not keys or len(set(keys)) != len(keys):
-            self._fail(f"the driver must take inputs, each once, it takes {keys}", DRIVER)
-        if None in keys:
-            is_right = len(keys) == 1 and plan.num_positional == 1 and not plan.keywords
-        else:
-            needed = max((key + 1 for key in keys if isinstance(key, int)), default=0)
-            names = {key for key in keys if isinstance(key, str)}
-            is_right = plan.num_positional == needed and set(plan.keywords) == names
-        if not is_right:
-            self._fail(
+            _fail(f"the driver must take inputs, each once, it takes {keys}", DRIVER)
+        found = ExecutionSignature.of(keys)
+        if (
+            plan.num_positional != found.num_positional
+            or set(plan.keywords) != set(found.keywords)
+            or (None in keys and len(keys) > 1)
+        ):
+            _fail(
                 f"the driver takes the inputs {keys}, declared are {plan.num_positional} "
                 f"positional and {list(plan.keywords)}",
                 DRIVER,

@@ -69,12 +69,9 @@ class Predicted(Record):
 
 
 class Transfer(NamedTuple):
-    """What identifies a transfer.
+    """What identifies a transfer: the method or the word of the collective that made the value.
 
-    Attributes:
-        actor: The id in Ray of the actor that made the value.
-        method: The method that did, or the word of a collective.
-        reader: The id in Ray of the actor that got it.
+    ``actor`` and ``reader`` are the ids in Ray of the actors that made and got it.
     """
 
     actor: str
@@ -86,9 +83,7 @@ class Transfer(NamedTuple):
 class CallCosts:
     """The costs of the calls and transfers of some actors, in ns, whatever the graph.
 
-    Attributes:
-        calls: By the actor's id in Ray, and the method or the word of a collective.
-        transfers: By what made and got the value.
+    Calls are identified by the actor's id in Ray, and the method or the word of a collective.
     """
 
     calls: Mapping[tuple[str, str], float]

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data of a graph: its nodes, their arguments, and where the user bound them.
 
-``rcg.ir.graph.Graph`` is this data, checked. This room must know neither Ray nor how a DAG is run.
+``rcg.ir.graph.Graph`` is this data, checked. What follows from it is here as well: between which
+processes values travel. A communicator carries tensors from actor to actor; the driver is no member
+of one. This room must know neither Ray nor how a DAG is run.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rcg.errors import GraphError
 from rcg.ir.channels import ActorSpec
 
 
@@ -182,13 +183,7 @@ def upstream_of(node: Node) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorSpec:
-    """A communicator that the user made.
-
-    Attributes:
-        const: Its id in the bindings.
-        backend: The name of its transport.
-        members: Its actors in the order of their ranks.
-    """
+    """A communicator that the user made: its id in the bindings, and its actors by rank."""
 
     const: str
     backend: str
@@ -248,11 +243,60 @@ class GraphData:
             case MethodCall(actor=actor) | CollectiveCall(actor=actor):
                 return actor
 
-    def error(self, text: str, node_id: int | None = None) -> GraphError:
-        """Return an error about the graph, or about one of its nodes."""
-        if node_id is None:
-            return GraphError(text)
-        return GraphError(text, node=self.name(node_id), site=self.nodes[node_id].site)
+    def collectives(self) -> dict[int, list[CollectiveCall]]:
+        """Return the ranks of each collective by its number, in creation order."""
+        found: dict[int, list[CollectiveCall]] = {}
+        for node in self.nodes:
+            if isinstance(node, CollectiveCall):
+                found.setdefault(node.collective, []).append(node)
+        return found
 
     def _label(self, actor: str) -> str:
         return next((spec.label for spec in self.actors if spec.id == actor), actor)
+
+
+# --- between which processes the values of nodes travel -----------------------------------------
+
+
+def is_communicator(hint: TensorHint | None) -> bool:
+    """Return whether a hint asks for a communicator, whatever the actors' nodes."""
+    return hint is not None and hint.transport not in ("auto", "shm")
+
+
+def remote_readers(graph: GraphData) -> list[tuple[str, ...]]:
+    """Return for each node the other actors that use an actor's value, in creation order.
+
+    None for the input, which comes from the driver; nor does the driver count as a reader.
+    """
+    found: list[dict[str, None]] = [{} for _ in graph.nodes]
+    for node in graph.nodes:
+        if isinstance(node, MethodCall | CollectiveCall):
+            for value in upstream_of(node):
+                if graph.actor_of(value) not in (None, node.actor):
+                    found[value][node.actor] = None
+    return [tuple(readers) for readers in found]
+
+
+def driver_edges(graph: GraphData) -> list[int]:
+    """Return the nodes whose hint asks for a communicator although the driver is at one end."""
+    return [
+        node.id
+        for node in graph.nodes
+        if is_communicator(node.hint) and (isinstance(node, InputValue) or node.id in graph.outputs)
+    ]
+
+
+def group_members(graph: GraphData) -> dict[str, int]:
+    """Return the actors that take part in a group of a communicator, each with the first reason.
+
+    The reason is a node: a rank of a collective, or a value that travels through a communicator.
+    """
+    found: dict[str, int] = {}
+    for node, readers in zip(graph.nodes, remote_readers(graph), strict=True):
+        if isinstance(node, CollectiveCall):
+            found.setdefault(node.actor, node.id)
+        writer = graph.actor_of(node.id)
+        if is_communicator(node.hint) and writer is not None and readers:
+            for actor in (writer, *readers):
+                found.setdefault(actor, node.id)
+    return found

@@ -2,8 +2,7 @@
 """The ops: the steps of a program.
 
 The class of an op is the only place where it is defined. Its fields declare which slots and
-channels it uses (``rcg.ir.fields``), and ``form`` how it prints; from these follow the text, its
-parser, the JSON, its checks and the traits that passes, traces and views ask for.
+channels it uses, and ``form`` how it prints (``rcg.ir.record``); the rest follows from these.
 
 >>> from rcg.ir.ids import Const, Slot
 >>> op = Call("a0", "fwd", (Slot(0), Const("k0")), (("scale", Const("k1")),), (1,), 7)
@@ -29,7 +28,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import rcg.checked as checked
-from rcg.ir.field_type import FieldType, Use
 from rcg.ir.fields import (
     ActorId,
     ChannelPassed,
@@ -37,6 +35,7 @@ from rcg.ir.fields import (
     ChannelsRead,
     ChannelsWritten,
     ChannelWritten,
+    FieldType,
     GroupUsed,
     InputKey,
     Keywords,
@@ -51,6 +50,7 @@ from rcg.ir.fields import (
     SlotsUsed,
     SlotUsed,
     TemplateId,
+    Use,
 )
 from rcg.ir.record import Record
 
@@ -104,17 +104,10 @@ class Op(Record):
             if getattr(type(each), what) is not getattr(FieldType, what)
             and (use is None or each.use is use)
         ]
-
-        def find_all(op: Any) -> tuple[Any, ...]:
-            found: tuple[Any, ...] = ()
-            for name, find in parts:
-                found += find(getattr(op, name))
-            return found
-
         if len(parts) == 1:  # the commonest by far, and compiling asks often
             ((name, find),) = parts
             return lambda op: find(getattr(op, name))
-        return find_all if parts else lambda _: ()
+        return lambda op: tuple([each for name, find in parts for each in find(getattr(op, name))])
 
     @staticmethod
     def named(name: object) -> type[Op]:
@@ -174,11 +167,12 @@ class Op(Record):
         Args:
             labels: Names of actors by their ids; without them a call is its method alone.
         """
-        words = [self.word]
-        for name, declared in self.types.items():
-            if declared.is_subject:
-                words.append(declared.subject(getattr(self, name)))
-        return " ".join(filter(None, words))
+        subjects = [
+            declared.subject(getattr(self, name))
+            for name, declared in self.types.items()
+            if declared.is_subject
+        ]
+        return " ".join(filter(None, (self.word, *subjects)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +249,7 @@ class Copy(Op):
 
 @dataclass(frozen=True, slots=True)
 class Write(Op):
-    """Send the values of slots to all readers of a channel, in one frame; waits for room."""
+    """Send the values of slots to all readers of a channel in one frame; waits for room."""
 
     form: ClassVar[str] = "{slots} -> {channel}"
     cost: ClassVar[float] = 0.05
@@ -269,8 +263,8 @@ class Write(Op):
 class Pass(Op):
     """Gate: publish the frame of a channel that arrives from another node in the ring of this one.
 
-    A gate takes frames as they arrive, so its ops have no order, and none waits for another. It is
-    neither the channel's writer nor one of its readers: the value is what it was, and has no slot.
+    A gate takes frames as they arrive, so its ops have no order and none waits for another. It is
+    neither the channel's writer nor a reader: the value has no slot there.
     """
 
     form: ClassVar[str] = "{channel}"
@@ -289,15 +283,13 @@ class Collective(Op):
 
     Attributes:
         slots: This rank's tensors; none where it only receives.
-        reduction: How tensors are combined, for kinds that combine them.
+        reduction: How tensors are combined, for kinds that are reducing.
         root: The rank that sends or receives alone, for kinds that have one.
         group: The group whose communicator is used.
         tells: The channel of this rank's status; none in a group of one.
         hears: The channels of the other ranks' statuses, in the order of ranks.
         outs: The slots of the results; where a kind has none, they are filled with None.
         node: The graph node of this rank's part.
-        is_reducing: Whether the kind combines tensors.
-        has_root: Whether the kind has a rank that sends or receives alone.
     """
 
     form: ClassVar[str] = "{slots}{reduction}{root} @{group}{tells}{hears} -> {outs} #{node}"

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rcg.display import Displayed
-from rcg.ir import codec, text
+from rcg.ir import formats
 from rcg.ir.channels import LOCAL, ChannelSpec, memory_sources
 from rcg.ir.check import check
 from rcg.ir.programs import PlanData, Program
@@ -113,31 +113,26 @@ class Plan(PlanData, Displayed):
         return self.to_text()
 
     def to_text(self) -> str:
-        """Return the plan as text that ``from_text`` reads back, one line per op."""
-        return text.text_of(self)
+        """Return the plan as text that ``from_text`` reads back: a line for each record and op."""
+        return formats.to_text(self)
 
     @classmethod
     def from_text(cls, stored: str) -> Plan:
-        """Read a plan from its text. Blank lines, indentation and trailing blanks do not matter.
-
-        Raises:
-            ValueError: A line is not understood; the text gives its number.
-        """
-        return cls._of(text.parse(stored))
+        """Read a plan from its text; raises ValueError with the number of the line if it cannot."""
+        return cls._of(formats.from_text(stored))
 
     def to_json(self) -> str:
         """Return the plan as JSON: every record an object, every op with its name as ``op``."""
-        return codec.to_json(self)
+        return formats.to_json(self)
 
     @classmethod
     def from_json(cls, stored: str) -> Plan:
-        """Read a plan from its JSON, also of the version before.
+        """Read a plan from its JSON; ``check`` says whether the plan makes sense.
 
         Raises:
-            ValueError: It is not JSON, or not a plan of a known version. Whether the plan makes
-                sense says ``check``.
+            ValueError: It is not JSON, or not a plan of a known version.
         """
-        return cls._of(codec.from_json(stored))
+        return cls._of(formats.from_json(stored))
 
     @classmethod
     def _of(cls, data: PlanData) -> Plan:

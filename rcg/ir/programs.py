@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data of a plan: a program per process, and everything that the programs name.
 
-The checker, the text form and the JSON work on this data; ``rcg.ir.plan.Plan`` puts them together.
+``check`` and ``formats`` work on this data; ``rcg.ir.plan.Plan`` puts them together.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class PlanData:
     nodes: tuple[ClusterNode, ...] = ()
 
     def processes(self) -> list[str]:
-        """Return who has a program, the driver first."""
+        """Return the processes with a program, the driver first."""
         return [
             DRIVER,
             *[actor.id for actor in self.actors],
@@ -113,11 +113,7 @@ class PlanData:
         return found | {gate.id: gate.id for gate in self.gates}
 
     def node_of(self, process: str) -> str:
-        """Return the node that a process is on; a lane is where its actor is.
-
-        Raises:
-            KeyError: The plan has no such process.
-        """
+        """Return the node that a process is on; raises KeyError if the plan has no such process."""
         return self.nodes_by_process()[process]
 
     def processes_of(self, node: str) -> tuple[str, ...]:
@@ -126,19 +122,12 @@ class PlanData:
         return tuple([each.process for each in self.programs if nodes[each.process] == node])
 
     def host_of_node(self, node: str) -> str:
-        """Return the process that makes the shared memory of a node.
-
-        Raises:
-            KeyError: The plan has no such node.
-        """
+        """Return the process that makes a node's shared memory; raises KeyError if unknown."""
         hosts = {each.id: each.processes[0] for each in self.nodes} or {FIRST_NODE: DRIVER}
         return hosts[node]
 
     def crossings(self) -> dict[str, tuple[str, ...]]:
-        """Return the nodes to which each channel crosses, in order, by the channels that do.
-
-        These are the nodes of its readers other than that of its writer.
-        """
+        """Return, for each channel that crosses, the other nodes with readers, in order."""
         if not self.nodes:
             return {}
         nodes = self.nodes_by_process()

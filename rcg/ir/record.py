@@ -28,7 +28,7 @@ from dataclasses import MISSING, fields
 from typing import Any, ClassVar, Self, get_type_hints
 
 import rcg.checked as checked
-from rcg.ir.field_type import FieldType, ListType
+from rcg.ir.fields import FieldType, ListType, refuse
 from rcg.ir.line import Line
 
 _Fields = tuple[tuple[str, FieldType[Any]], ...]
@@ -53,10 +53,11 @@ class Record:
     _pieces: ClassVar[tuple[_Piece, ...]]
 
     def __init_subclass__(cls) -> None:
-        cls.types = {}
-        for name, hint in get_type_hints(cls, include_extras=True).items():
-            for declared in getattr(hint, "__metadata__", ()):
-                cls.types[name] = declared
+        cls.types = {
+            name: declared
+            for name, hint in get_type_hints(cls, include_extras=True).items()
+            for declared in getattr(hint, "__metadata__", ())
+        }
         if cls.types:
             cls.keyword = cls.__dict__.get("keyword", cls.__name__)
             cls._pieces = tuple(
@@ -69,14 +70,14 @@ class Record:
     # Text
 
     def __str__(self) -> str:
-        shown = []
+        shown = ""
         for piece in self._pieces:
             if isinstance(piece, str):
-                shown.append(piece)
+                shown += piece
             else:
                 texts = [declared.text(getattr(self, name)) for name, declared in piece]
-                shown.append(texts[0] if len(texts) == 1 else ", ".join(filter(None, texts)))
-        return f"{self.keyword} {''.join(shown).lstrip()}"  # the first field may be empty
+                shown += ", ".join(filter(None, texts))
+        return f"{self.keyword} {shown.lstrip()}"  # the first field may be empty
 
     @classmethod
     def parse(cls, line: Line) -> Self:
@@ -115,7 +116,7 @@ class Record:
             ValueError: A field is missing, is not one of the record's, or has a wrong value.
         """
         if not isinstance(data, dict):
-            raise ValueError(f"not a plan: {checked.found(data)} is no {cls.keyword}")
+            refuse(cls.keyword, data)
         for name in data:
             if name not in cls.types:
                 raise ValueError(f"not a plan: {cls.keyword} has no {checked.found(name)}")
@@ -132,11 +133,9 @@ class Record:
 def _parse_list(line: Line, fields: _Fields, end: str) -> dict[str, tuple[Any, ...]]:
     """Read the list that several fields share, up to the text behind it."""
     found: dict[str, list[Any]] = {name: [] for name, _ in fields}
-    is_first = True
     while not line.is_before(end):
-        if not is_first:
+        if any(found.values()):
             line.expect(",")
-        is_first = False
         for name, declared in reversed(fields):
             item = declared.try_item(line) if isinstance(declared, ListType) else None
             if item is not None:

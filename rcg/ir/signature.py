@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an execution takes: the arguments of ``execute``, counted and named in one place.
 
-A compiled graph, a handle on one in another process and a DAG that runs without compiling check
-their arguments here, so that all three take and refuse the same.
+Compiled graphs, handles on graphs of other processes and DAGs that run without compiling check
+their arguments here, so that all three accept the same.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class ExecutionSignature:
         keys = tuple(keys)
         # The whole input is what stands at position 0.
         positions = [key or 0 for key in keys if not isinstance(key, str)]
-        return cls(
-            keys, max(positions, default=-1) + 1, tuple(k for k in keys if isinstance(k, str))
-        )
+        keywords = tuple(key for key in keys if isinstance(key, str))
+        return cls(keys, max(positions, default=-1) + 1, keywords)
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the value of each key, in the order of the keys.

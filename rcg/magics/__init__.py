@@ -3,7 +3,6 @@
 
 * ``magics``: the magics;
 * ``parser``: the options in a line of a magic;
-* ``code``: running the code of a cell;
 * ``showing``: displaying pictures and widgets.
 """
 

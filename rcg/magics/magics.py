@@ -8,6 +8,7 @@ The help of each magic names the call that does the same. IPython does not expan
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import keyword
 import os
@@ -24,7 +25,6 @@ from IPython.display import display
 from rcg.errors import RcgError
 from rcg.ipython import attach
 from rcg.ir.plan import Plan
-from rcg.magics.code import Code
 from rcg.magics.parser import (
     HelpPrinted,
     MagicParser,
@@ -49,8 +49,7 @@ from rcg.magics.showing import (
 )
 from rcg.profiles import Profile
 from rcg.progress import progress
-from rcg.runtime.driver.compiled_dag import CompiledDAG
-from rcg.runtime.driver.live import live_graphs, profile_all
+from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
 from rcg.runtime.observe.report import Reports
 from rcg.text import visible
 from rcg.trace.trace import Trace
@@ -121,28 +120,25 @@ class RcgMagics(Magics):
                     f"%rcg_profile: -n takes a number from 1 to {_MAX_RUNS:,}, found "
                     f"{number_text(options.n)}"
                 )
-            if options.o is not None and (
-                not options.o.isidentifier() or keyword.iskeyword(options.o)
-            ):
-                raise UsageError(
-                    f"%rcg_profile: -o takes a variable's name, found {quoted(options.o)}"
-                )
+            name = options.o
+            if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
+                raise UsageError(f"%rcg_profile: -o takes a variable's name, found {quoted(name)}")
             for option in ("html", "perfetto"):
                 setattr(options, option, _file(option, getattr(options, option)))
             if not (code or cell):
                 raise UsageError(
                     "%rcg_profile: there is nothing to run: %rcg_profile cdag.execute(x).get()"
                 )
-            return self._profile(options, Code(self.shell, code if cell is None else cell))
+            return self._profile(options, _compiled(self.shell, code if cell is None else cell))
         return None
 
-    def _profile(self, options: argparse.Namespace, code: Code) -> Any:
+    def _profile(self, options: argparse.Namespace, run: Callable[[], Any]) -> Any:
         value = None
         with profile_all(torch=options.torch) as profile:
             if options.o:
                 self.shell.user_ns[options.o] = profile  # also if the code raises
             for _ in progress(range(options.n), "rcg_profile"):
-                value = code.run()
+                value = run()
         with _one_sentence("rcg_profile"):
             # Files come last, so that the profile is shown even if they cannot be written.
             if not options.quiet:
@@ -174,22 +170,13 @@ class RcgMagics(Magics):
         parser.add_argument(
             "--channels", action="store_true", help="show which channel carries which value"
         )
-        parser.add_argument("--widget", action="store_true", help="show an interactive view")
-        with contextlib.suppress(HelpPrinted):
-            options, name = parser.split_name(line)
-            found = self._find(name, "rcg_graph")
-            with _one_sentence("rcg_graph"):
-                if options.widget and display_widgets("TopologyWidget", *found):
-                    return
-                display_pictures(
-                    [
-                        picture
-                        for shown in found
-                        for picture in topologies(shown, channel_details=options.channels)
-                    ],
-                    "rcg_graph",
-                    "there is no graph in it: compile one before recording",
-                )
+        self._show(
+            parser,
+            line,
+            "TopologyWidget",
+            lambda shown, options: topologies(shown, channel_details=options.channels),
+            "there is no graph in it: compile one before recording",
+        )
 
     @no_var_expand
     @line_magic
@@ -202,19 +189,33 @@ class RcgMagics(Magics):
             "profile (as the last line of a cell)",
             "[name]",
         )
+        self._show(
+            parser,
+            line,
+            "ScheduleWidget",
+            lambda shown, _: schedules(shown),
+            "no execution is in it from beginning to end: run some while recording, or record for "
+            "longer",
+        )
+
+    def _show(
+        self,
+        parser: MagicParser,
+        line: str,
+        widget: str,
+        pictures_of: Callable[[Any, argparse.Namespace], list[tuple[str, str]]],
+        nothing: str,
+    ) -> None:
+        """Show the pictures of what a line names, or a widget if it asks for one."""
         parser.add_argument("--widget", action="store_true", help="show an interactive view")
         with contextlib.suppress(HelpPrinted):
             options, name = parser.split_name(line)
-            found = self._find(name, "rcg_schedule")
-            with _one_sentence("rcg_schedule"):
-                if options.widget and display_widgets("ScheduleWidget", *found):
+            found = self._find(name, parser.prog)
+            with _one_sentence(parser.prog):
+                if options.widget and display_widgets(widget, *found):
                     return
-                display_pictures(
-                    [picture for shown in found for picture in schedules(shown)],
-                    "rcg_schedule",
-                    "no execution is in it from beginning to end: run some while recording, or "
-                    "record for longer",
-                )
+                pictures = [each for shown in found for each in pictures_of(shown, options)]
+                display_pictures(pictures, parser.prog, nothing)
 
     @no_var_expand
     @line_magic
@@ -229,10 +230,7 @@ class RcgMagics(Magics):
         )
         with contextlib.suppress(HelpPrinted):
             _, name = parser.split_name(line)
-            found = self._find(name, "rcg_report")
-            for graph in found:
-                if not isinstance(graph, CompiledDAG):
-                    raise UsageError(f"%rcg_report: {cut(name)} is not a compiled graph")
+            found = self._find_graphs(name, "rcg_report")
             with _one_sentence("rcg_report"):
                 shown = found if name else with_executions(found)
                 display(Reports(graph.report() for graph in shown))
@@ -260,22 +258,24 @@ class RcgMagics(Magics):
                     f"%rcg_top: --interval takes a number of seconds from {_MIN_INTERVAL_S} to "
                     f"{_MAX_INTERVAL_S:,}, found {options.interval:g}"
                 )
-            found = self._find(name, "rcg_top")
-            for graph in found:
-                if not isinstance(graph, CompiledDAG):
-                    raise UsageError(f"%rcg_top: {cut(name)} is not a compiled graph")
+            found = self._find_graphs(name, "rcg_top")
             with _one_sentence("rcg_top"):
-                count = len(found)
-                found = found if name else with_executions(found)
-                print_idle(count - len(found))
+                shown = found if name else with_executions(found)
+                print_idle(len(found) - len(shown))
                 widgets = None if options.text else load_widgets()
-                if widgets is not None:
-                    for graph in found[:MAX_WIDGETS]:
-                        display(widgets.LiveMonitor(graph, interval_s=options.interval))
-                    print_more(len(found) - MAX_WIDGETS)
+                if widgets is None:
+                    for graph in shown:
+                        print(f"{graph}: {graph.statistics()}")
                     return
-                for graph in found:
-                    print(f"{graph}: {graph.statistics()}")
+                for graph in shown[:MAX_WIDGETS]:
+                    display(widgets.LiveMonitor(graph, interval_s=options.interval))
+                print_more(len(shown) - MAX_WIDGETS)
+
+    def _find_graphs(self, name: str, magic: str) -> list[CompiledDAG]:
+        found = self._find(name, magic)
+        if not all(isinstance(graph, CompiledDAG) for graph in found):
+            raise UsageError(f"%{magic}: {cut(name)} is not a compiled graph")
+        return found
 
     def _find(self, name: str, magic: str) -> list[Any]:
         """Return the object that a name refers to, or all live graphs."""
@@ -299,15 +299,48 @@ class RcgMagics(Magics):
                 f"{first_line(error)}"
             ) from None
         if not isinstance(shown, CompiledDAG | Plan | Profile | Trace):
+            kind = type(shown).__name__
+            article = "an" if kind[:1].lower() in "aeiou" else "a"
             raise UsageError(
-                f"%{magic}: {cut(name)} is {_with_article(type(shown).__name__)}; it takes a "
-                "compiled graph, a profile, a trace or a plan"
+                f"%{magic}: {cut(name)} is {article} {kind}; it takes a compiled graph, a profile, "
+                "a trace or a plan"
             )
         return [shown]
 
 
-def _with_article(word: str) -> str:
-    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
+def _compiled(shell: InteractiveShell, text: str) -> Callable[[], Any]:
+    """Compile the code of a cell as IPython does. Its variables stay in the user's namespace.
+
+    Returns:
+        A function that runs the code and returns the value of the expression at its end, if any.
+    """
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise UsageError("%rcg_profile: there is a character in the code that Python cannot read")
+    source = shell.transform_cell(text)
+    try:
+        tree = shell.compile.ast_parse(source)
+    except SyntaxError as error:
+        raise UsageError(f"%rcg_profile: {error.msg} in line {error.lineno}") from None
+    tree = shell.transform_ast(tree)
+    shown = tree.body[-1] if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    name = shell.compile.cache(source)  # so that tracebacks show its lines
+    module = ast.Module(tree.body[: -1 if shown else None], [])
+    try:
+        body = shell.compile(module, name, "exec")
+        last = shell.compile(ast.Expression(shown.value), name, "eval") if shown else None
+    except SyntaxError as error:
+        awaits = (ast.Await, ast.AsyncFor, ast.AsyncWith)
+        if any(isinstance(node, awaits) for node in ast.walk(tree)):
+            why = "a magic cannot await: write `with rcg.profile() as p:` in the cell"
+        else:
+            why = f"{error.msg} in line {error.lineno}"
+        raise UsageError(f"%rcg_profile: {why}") from None
+
+    def run() -> Any:
+        exec(body, shell.user_ns)
+        return None if last is None else eval(last, shell.user_ns)
+
+    return run
 
 
 @contextlib.contextmanager

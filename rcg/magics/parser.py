@@ -52,12 +52,6 @@ def quoted(text: str) -> str:
     return f"'{cut(text)}'"
 
 
-def _shorten(message: str) -> str:
-    """Return a message of argparse, with the middle of long words left out."""
-    half = _MAX_ERROR_CHARS // 2
-    return message if len(message) <= _MAX_ERROR_CHARS else f"{message[:half]}...{message[-half:]}"
-
-
 class HelpPrinted(Exception):
     """The help was printed, as the user asked for."""
 
@@ -66,8 +60,11 @@ class MagicParser(argparse.ArgumentParser):
     """A parser that raises instead of ending the kernel."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message as an error of usage."""
-        raise UsageError(f"%{self.prog}: {visible(_shorten(message))} (see %{self.prog} --help)")
+        """Raise the message as an error of usage, with the middle of a long one left out."""
+        half = _MAX_ERROR_CHARS // 2
+        if len(message) > _MAX_ERROR_CHARS:
+            message = f"{message[:half]}...{message[-half:]}"
+        raise UsageError(f"%{self.prog}: {visible(message)} (see %{self.prog} --help)")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Raise ``HelpPrinted``: argparse exits after it has printed the help."""

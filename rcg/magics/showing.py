@@ -31,28 +31,18 @@ def topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
         shown = shown.trace
     if isinstance(shown, Trace):
         shown = shown.active
-        figures = summarize(shown).graphs
-        return [
-            (
-                f"Topology of {_name(graph.graph_id)}",
-                topology_picture(
-                    graph.plan,
-                    title=_name(graph.graph_id),
-                    channel_details=channel_details,
-                    measured=(graph, measured),
-                ),
+        found = []
+        for measured in zip(shown.graphs, summarize(shown).graphs, strict=True):
+            plan, title = measured[0].plan, _name(measured[0].graph_id)
+            picture = topology_picture(
+                plan, title=title, channel_details=channel_details, measured=measured
             )
-            for graph, measured in zip(shown.graphs, figures, strict=True)
-        ]
-    plan, title = (
-        (shown, "Plan") if isinstance(shown, Plan) else (shown.plan, _name(shown.get_id()))
-    )
-    return [
-        (
-            f"Topology of {title}",
-            topology_picture(plan, title=title, channel_details=channel_details),
-        )
-    ]
+            found.append((f"Topology of {title}", picture))
+        return found
+    is_plan = isinstance(shown, Plan)
+    plan, title = (shown, "Plan") if is_plan else (shown.plan, _name(shown.get_id()))
+    picture = topology_picture(plan, title=title, channel_details=channel_details)
+    return [(f"Topology of {title}", picture)]
 
 
 def schedules(shown: Any) -> list[tuple[str, str]]:
@@ -65,8 +55,8 @@ def schedules(shown: Any) -> list[tuple[str, str]]:
         return [(f"Schedule of {name}", svg) for name, svg in made if svg is not None]
     if isinstance(shown, Plan):
         return [("Schedule of the plan", predicted_schedule(shown, _MAX_INFLIGHT))]
-    limit = shown.plan.window
-    return [(f"Schedule of {_name(shown.get_id())}", predicted_schedule(shown.plan, limit))]
+    picture = predicted_schedule(shown.plan, shown.plan.window)
+    return [(f"Schedule of {_name(shown.get_id())}", picture)]
 
 
 def _name(graph_id: str) -> str:
@@ -121,11 +111,8 @@ def display_widgets(name: str, *shown: Any) -> bool:
     for each in shown:
         trace = each.trace if isinstance(each, Profile) else each
         if isinstance(trace, Trace):
-            wanted += [
-                (trace, {"graph": number})
-                for number, graph in enumerate(trace.graphs)
-                if graph.is_active
-            ]
+            active = [at for at, graph in enumerate(trace.graphs) if graph.is_active]
+            wanted += [(trace, {"graph": at}) for at in active]
         else:
             wanted.append((each, {}))
     for each, options in wanted[:MAX_WIDGETS]:

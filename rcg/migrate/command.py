@@ -37,13 +37,7 @@ class FileError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a file.
-
-    Attributes:
-        path: The path as it was given or found.
-        text: The text, with its original newlines.
-        encoding: The encoding to write it in.
-    """
+    """The text of a file with its original newlines, and the encoding to write it in."""
 
     path: Path
     text: str
@@ -144,12 +138,7 @@ FAILED: Final = 2  # a path failed, or libcst is missing
 
 
 def migrate(paths: Sequence[Path], *, is_written: bool) -> int:
-    """Rewrite files, or print a diff; return the exit status.
-
-    Args:
-        paths: Files and folders.
-        is_written: Whether to change the files.
-    """
+    """Rewrite files and folders, or print a diff; return the exit status."""
     if importlib.util.find_spec("libcst") is None:
         _say('error: migrate needs libcst: pip install ".[migrate]" in the folder of rcg')
         return FAILED

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides, for one imported module or name of Ray, what is imported instead.
 
-The decisions are about dotted names only. This file must not know syntax trees or files.
+The decisions are about dotted names. What rcg exports is read from its source files: importing the
+modules would give the same result, but it would load Ray.
 
 ``import ray.util`` binds ``ray``, not ``ray.util``. Unchanged, it would bind ``ray`` to Ray again
 after ``import rcg as ray``. So it becomes two imports: one binds ``ray`` to rcg, and the other
@@ -17,10 +18,13 @@ loads ``ray.util`` under a private name:
 
 from __future__ import annotations
 
+import ast
+import functools
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from rcg.migrate.exports import exports_of
+from rcg.migrate.stars import listed_names
 
 # The modules of Ray whose names rcg has, and the module of rcg that has them.
 _HOMES: Final = {
@@ -40,8 +44,7 @@ _HOMES: Final = {
 _REPLACED: Final = ("ray.dag", "ray.experimental")
 
 
-@dataclass(frozen=True)
-class ImportMove:
+class ImportMove(NamedTuple):
     """The replacement of one part of an ``import`` statement.
 
     Attributes:
@@ -53,14 +56,8 @@ class ImportMove:
     remark: str | None = None
 
 
-@dataclass(frozen=True)
-class NameMove:
-    """The module from which one name of a ``from`` statement is imported.
-
-    Attributes:
-        module: The module that replaces the one in the statement; None to keep it.
-        remark: What the user has to check, or None.
-    """
+class NameMove(NamedTuple):
+    """The module that replaces the one in a ``from`` statement, None to keep it; and a remark."""
 
     module: str | None
     remark: str | None = None
@@ -124,3 +121,48 @@ def _no_home(module: str) -> str | None:
     if module.startswith(tuple(f"{each}." for each in _REPLACED)):
         return f"rcg has no module for {module}; the import stays Ray's"
     return None
+
+
+# --- what rcg exports ---------------------------------------------------------------------------
+
+_PACKAGE: Final = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Exports:
+    """The names in the ``__all__`` of a module of rcg.
+
+    ``is_open`` says whether it has a ``__getattr__``, which gets any other public name from Ray.
+    """
+
+    names: frozenset[str]
+    is_open: bool
+
+    def has(self, name: str) -> bool:
+        """Return whether ``from module import name`` can work."""
+        return name in self.names or (self.is_open and not name.startswith("_"))
+
+
+@functools.cache
+def exports_of(module: str) -> Exports | None:
+    """Return what a module of rcg exports; None if rcg has no such module."""
+    first, *rest = module.split(".")
+    if first != _PACKAGE.name:
+        return None
+    stem = _PACKAGE.joinpath(*rest)
+    for path in (stem / "__init__.py", stem.with_suffix(".py")):
+        if path.is_file():
+            return _read(ast.parse(path.read_bytes()))
+    return None
+
+
+def _read(tree: ast.Module) -> Exports:
+    is_open = False
+    for statement in tree.body:
+        match statement:
+            case (
+                ast.FunctionDef(name="__getattr__")
+                | ast.Assign(targets=[ast.Tuple(elts=[ast.Name("__getattr__"), *_])])
+            ):
+                is_open = True
+    return Exports(frozenset(listed_names(tree) or ()), is_open)

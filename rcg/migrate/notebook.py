@@ -7,6 +7,7 @@ placeholders while a cell is rewritten. Cells in other languages stay unchanged.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -41,7 +42,7 @@ def rewrite_notebook(source: str, *, judge: Callable[[str], str | None] = unknow
         raise SourceError("this is not a notebook of version 4", 1) from error
     remarks: list[Remark] = []
     names: dict[str, str] = {}
-    dump = _format_of(source, notebook)
+    form = _format_of(source, notebook)
     for number, cell in enumerate(cells, start=1):
         if cell.get("cell_type") != "code" or not _is_python(notebook):
             continue
@@ -59,7 +60,8 @@ def rewrite_notebook(source: str, *, judge: Callable[[str], str | None] = unknow
         if done.text != text:
             is_text = isinstance(cell["source"], str)
             cell["source"] = done.text if is_text else done.text.splitlines(keepends=True)
-    return Rewritten(dump(), tuple(remarks), names)
+    end = source[len(source.rstrip()) :]
+    return Rewritten(json.dumps(notebook, **form) + end, tuple(remarks), names)
 
 
 def _is_python(notebook: dict[str, Any]) -> bool:
@@ -76,26 +78,18 @@ def _text_of(source: object) -> str | None:
     return source if isinstance(source, str) else None
 
 
-def _format_of(source: str, notebook: object) -> Callable[[], str]:
-    """Return a function that writes the notebook in the format of its text."""
-    body = source.rstrip()
-    end = source[len(body) :]
-    for indent in (1, 2, 4, None, 0, 3, "\t"):
-        for is_ascii in (False, True):
-            for separators in ((",", ": "), (", ", ": "), (",", ":")):
-
-                def dump(
-                    indent: Any = indent,
-                    is_ascii: bool = is_ascii,
-                    separators: tuple[str, str] = separators,
-                ) -> str:
-                    written = json.dumps(
-                        notebook, indent=indent, ensure_ascii=is_ascii, separators=separators
-                    )
-                    return written + end
-
-                if dump() == source:
-                    return dump
+def _format_of(source: str, notebook: object) -> dict[str, Any]:
+    """Return the keywords of ``json.dumps`` that write the notebook as it is in its text."""
+    for indent, is_ascii, separators in itertools.product(
+        (1, 2, 4, None, 0, 3, "\t"), (False, True), ((",", ": "), (", ", ": "), (",", ":"))
+    ):
+        form: dict[str, Any] = {
+            "indent": indent,
+            "ensure_ascii": is_ascii,
+            "separators": separators,
+        }
+        if json.dumps(notebook, **form) == source.rstrip():
+            return form
     raise SourceError("its JSON is in a format that would be lost: save it in Jupyter first", 1)
 
 

@@ -11,9 +11,8 @@ from typing import Final
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from rcg.migrate.exports import exports_of
 from rcg.migrate.imports import dotted
-from rcg.migrate.moves import home_of
+from rcg.migrate.moves import exports_of, home_of
 
 # The last part of the names of functions whose string argument names a module or an attribute.
 _TAKES_A_PATH: Final = frozenset(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from rcg.migrate.exports import exports_of
 from rcg.migrate.imports import (
     aliases_of,
     bound_name,
@@ -27,7 +27,7 @@ from rcg.migrate.imports import (
     with_names,
     without_comma,
 )
-from rcg.migrate.moves import home_of, move_import, move_name, move_star
+from rcg.migrate.moves import exports_of, home_of, move_import, move_name, move_star
 from rcg.migrate.remarks import Remark, remarks_on_uses
 from rcg.migrate.stars import is_too_deep, unknown
 
@@ -201,7 +201,7 @@ class _Rewriter(cst.CSTTransformer):
             body.extend(each.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for each in new[:-1])
             body.append(new[-1])
             self._follow(original, new)
-        is_same = len(body) == len(updated) and all(map(_is, body, updated))
+        is_same = len(body) == len(updated) and all(map(is_, body, updated))
         return None if is_same else body
 
     def _import(
@@ -223,7 +223,7 @@ class _Rewriter(cst.CSTTransformer):
                 bound_to[name] = target
                 is_last = position == len(move.imports) - 1
                 aliases.append(moved_alias(alias, target, name, keeps_comma=is_last))
-        if all(map(_is, aliases, node.names)) and len(aliases) == len(node.names):
+        if all(map(is_, aliases, node.names)) and len(aliases) == len(node.names):
             return [node]
         if is_alone and len(node.names) == 1:
             return [node.with_changes(names=[without_comma(alias)]) for alias in aliases]
@@ -260,10 +260,8 @@ class _Rewriter(cst.CSTTransformer):
         """Note what a rewritten import does to the name `ray`."""
         for node in new:
             if isinstance(node, cst.Import):
-                if any(
-                    name_after_as(each) == "ray" and dotted(each.name) == "rcg"
-                    for each in node.names
-                ):
+                bound = [(dotted(each.name), name_after_as(each)) for each in node.names]
+                if ("rcg", "ray") in bound:
                     self.is_bound = True
                     if not self.function_depth:
                         self.threats.clear()
@@ -299,13 +297,9 @@ class _Rewriter(cst.CSTTransformer):
         bound: set[str] = set()
         above: Sequence[cst.EmptyLine] = ()
         for line in body:
-            _, continues = self.made.get(id(line), (None, False))
+            made, continues = self.made.get(id(line), (None, False))
             name = name_bound_to_rcg(line)
-            if (
-                id(line) in self.made
-                and name in bound
-                and isinstance(line, cst.SimpleStatementLine)
-            ):
+            if made is not None and name in bound and isinstance(line, cst.SimpleStatementLine):
                 if continues:
                     above = line.leading_lines
                     continue
@@ -339,7 +333,3 @@ class _Rewriter(cst.CSTTransformer):
     def _line(self, node: cst.CSTNode) -> int:
         line: int = self.get_metadata(PositionProvider, node).start.line
         return line
-
-
-def _is(left: object, right: object) -> bool:
-    return left is right

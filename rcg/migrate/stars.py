@@ -38,10 +38,8 @@ def is_too_deep(source: str) -> bool:
         parse(source)
     except (RecursionError, MemoryError):
         return True
-    except SyntaxError as error:
-        return "too many nested" in error.msg
-    except ValueError:
-        return False
+    except (SyntaxError, ValueError) as error:
+        return isinstance(error, SyntaxError) and "too many nested" in error.msg
     return False
 
 
@@ -54,12 +52,7 @@ def unknown(module: str) -> str:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The files that one run rewrites, and the folders in which modules are searched.
-
-    Attributes:
-        files: The resolved paths of the files of this run.
-        folders: The given folders.
-    """
+    """The resolved paths of the files that one run rewrites, and the given folders."""
 
     files: frozenset[Path]
     folders: tuple[Path, ...] = ()
@@ -109,7 +102,7 @@ class Neighbours:
             tree = parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
-        listed = _listed(tree)
+        listed = listed_names(tree)
         if listed is not None and "ray" not in listed:
             return None
         found: Path | None = None
@@ -140,7 +133,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                     yield from _statements(inner.body if field == "handlers" else [inner])
 
 
-def _listed(tree: ast.Module) -> set[str] | None:
+def listed_names(tree: ast.Module) -> set[str] | None:
     """Return the names in ``__all__``; None without an ``__all__`` that can be read."""
     for statement in tree.body:
         match statement:

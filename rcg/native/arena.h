@@ -1,12 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Arenas: blocks of one owner, mapped by all members; their claims, their memory, and leases over them.
+/* Arenas: blocks of one owner, mapped by all members; their claims, leases over them, and the ledger that counts them.
  *
  * The reader's form of a lease (an object, a pointer) is not known here. memory.h gives and takes memory under the cap
  * of the graph. */
 #ifndef RCG_ARENA_H
 #define RCG_ARENA_H
 
-#include "ledger.h"
+#include "platform.h"
+
+/* ---- the ledger: bytes of claimed blocks, in all and of each of the last executions
+ *
+ * It is mapped once more than the board, because leases outlive their member. The users of a mapping are counted under
+ * the host's lock. */
+
+typedef struct {
+    Ledger *ledger;
+    uint32_t users;
+} LedgerMap;
+
+/* NULL with errno. */
+static LedgerMap *ledger_open(int fd, uint64_t offset) {
+    LedgerMap *l = malloc(sizeof *l);
+    void *p = l ? map_file(fd, offset, sizeof(Ledger), true) : NULL;
+    if (!p) {
+        free(l);
+        return NULL;
+    }
+    *l = (LedgerMap){p, 1};
+    return l;
+}
+
+static void ledger_close(LedgerMap *l) {
+    if (!l || --l->users) return;
+    munmap(l->ledger, sizeof(Ledger));
+    free(l);
+}
+
+static Account *account_of(Ledger *l, uint64_t execution) { return &l->account[execution & (ACCOUNTS - 1)]; }
+
+/* A new execution begins: on its own node by the driver, before others have blocks of it; on the others by the gate. */
+static void ledger_begin(Ledger *l, uint64_t execution) {
+    Account *c = account_of(l, execution);
+    store_relaxed(&c->live_bytes, 0);
+    store_relaxed(&c->peak_bytes, 0);
+    store_relaxed(&c->execution, execution + 1);
+}
+
+/* Whether an execution, or a later one in its place, has begun. */
+static bool ledger_has(Ledger *l, uint64_t execution) {
+    return load_relaxed(&account_of(l, execution)->execution) > execution;
+}
+
+/* A block that was taken becomes that execution's; before the frame that names it is published. */
+static void ledger_assign(Ledger *l, Block *b, uint64_t execution) {
+    Account *c = account_of(l, execution);
+    store_relaxed(&b->execution, execution);
+    if (load_relaxed(&c->execution) != execution + 1) return;
+    uint64_t bytes = block_committed(b);
+    uint64_t live = add_relaxed(&c->live_bytes, bytes) + bytes;
+    uint64_t peak = load_relaxed(&c->peak_bytes);
+    while (live > peak && !atomic_compare_exchange_weak_explicit(&c->peak_bytes, &peak, live, memory_order_relaxed,
+                                                                 memory_order_relaxed)) {}
+}
+
+static void ledger_freed(Ledger *l, uint64_t bytes, uint64_t execution) {
+    sub_relaxed(&l->claimed_bytes, bytes);
+    if (execution == NO_EXECUTION) return;
+    Account *c = account_of(l, execution);
+    if (load_relaxed(&c->execution) != execution + 1) return;
+    /* Never below zero: the account may become another execution's just now. */
+    uint64_t live = load_relaxed(&c->live_bytes);
+    while (!atomic_compare_exchange_weak_explicit(&c->live_bytes, &live, live > bytes ? live - bytes : 0,
+                                                  memory_order_relaxed, memory_order_relaxed)) {}
+}
+
+/* What the ledger says of executions: see ledger_survey(). */
+typedef struct {
+    uint64_t claimed, peak, live, most;
+} Survey;
+
+/* Of the executions from `seen` that the ledger still knows: of complete ones the highest peak; of those under way,
+ * what they have now together and the highest peak so far. And the bytes that are claimed now. */
+static Survey ledger_survey(Ledger *l, uint64_t seen, uint64_t complete, uint64_t submitted) {
+    Survey s = {.claimed = atomic_load(&l->claimed_bytes)};
+    uint64_t back = submitted > ACCOUNTS ? submitted - ACCOUNTS : 0;
+    for (uint64_t i = seen > back ? seen : back; i < submitted; i++) {
+        const Account *c = account_of(l, i);
+        if (load_relaxed(&c->execution) != i + 1) continue;
+        uint64_t now = load_relaxed(&c->live_bytes);
+        uint64_t top = load_relaxed(&c->peak_bytes);
+        if (i < complete) s.peak = top > s.peak ? top : s.peak;
+        else s.live += now, s.most = top > s.most ? top : s.most;
+    }
+    return s;
+}
+
+/* ---- arenas */
 
 #define NCLASSES 160 /* 4 per doubling from 16 KiB reaches 16 KiB * 2^40 */
 
@@ -21,7 +110,7 @@ typedef struct {
     uint64_t offset, capacity;
     uint64_t used_at; /* tick of its last use */
     uint32_t kind;    /* its size class, or: */
-    bool is_lent;     /* a loan of the owner's lies in it; see loan.h */
+    bool is_lent;     /* a loan of the owner's lies in it; see memory.h */
 } Book;
 
 enum { KIND_MERGED = NCLASSES, KIND_EARLIER }; /* became part of a neighbour; is of an earlier owner */
@@ -58,9 +147,7 @@ static uint64_t claim_mask(const Arena *a, uint32_t member) {
 
 /* ---- claims */
 
-static bool block_is_free(const Arena *a, uint32_t id) {
-    return atomic_load_explicit(&a->header->block[id].claims, memory_order_acquire) == 0;
-}
+static bool block_is_free(const Arena *a, uint32_t id) { return load_acquire(&a->header->block[id].claims) == 0; }
 
 /* Takes a free block; safe against other takers. */
 static bool block_claim(Arena *a, uint32_t id, uint64_t claims) {
@@ -78,7 +165,7 @@ static void block_unclaim(Arena *a, uint32_t id, uint64_t claims) {
 static void arena_unclaim(Arena *a, uint32_t block, uint64_t claims) {
     Block *b = &a->header->block[block];
     /* looked at while the block is still ours */
-    uint64_t bytes = block_committed(b), execution = atomic_load_explicit(&b->execution, memory_order_relaxed);
+    uint64_t bytes = block_committed(b), execution = load_relaxed(&b->execution);
     uint64_t before = atomic_fetch_sub_explicit(&b->claims, claims, memory_order_acq_rel);
     if (before != claims) return;
     ledger_freed(a->ledger->ledger, bytes, execution);
@@ -87,236 +174,11 @@ static void arena_unclaim(Arena *a, uint32_t block, uint64_t claims) {
 
 static void arena_release(Arena *a, uint32_t block) { arena_unclaim(a, block, claim_unit(a, a->holder)); }
 
-/* ---- memory of blocks */
-
-/* Size classes: 4 per doubling, so at most a fifth of a block's addresses is unused. */
-static uint32_t class_of(uint64_t bytes, uint64_t *capacity) {
-    uint64_t base = MIN_BLOCK;
-    uint32_t k = 0;
-    while (base * 2 <= bytes) base *= 2, k += 4;
-    uint64_t step = base / 4, q = bytes > base ? (bytes - base + step - 1) / step : 0;
-    *capacity = base + q * step;
-    return k + (uint32_t)q;
-}
-
-/* The largest class whose blocks fit into so many bytes, of which there are at least MIN_BLOCK. */
-static uint32_t class_within(uint64_t bytes) {
-    uint64_t capacity;
-    uint32_t k = class_of(bytes, &capacity);
-    return capacity > bytes ? k - 1 : k;
-}
-
-static int arena_commit(Arena *a, uint64_t offset, uint64_t bytes) { return claim_file(a->fd, 0, offset, bytes); }
-
-static int arena_punch(Arena *a, uint64_t offset, uint64_t bytes) {
-    atomic_fetch_add_explicit(&a->header->punches, 1, memory_order_relaxed);
-    return claim_file(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ARENA_DATA + offset, bytes);
-}
-
-/* Memory was given back to the system. */
-static void arena_discount(Arena *a, BoardHeader *board, uint64_t bytes) {
-    atomic_fetch_sub_explicit(&board->used_bytes, bytes, memory_order_relaxed);
-    atomic_fetch_sub_explicit(a->committed, bytes, memory_order_relaxed);
-}
-
-/* Gives the memory of a block that is claimed for this back to the system; returns how much. */
-static uint64_t block_empty(Arena *a, BoardHeader *board, uint32_t id) {
-    Block *b = &a->header->block[id];
-    uint64_t bytes = block_committed(b), capacity = block_capacity(b), offset = block_offset(b);
-    if (bytes > capacity) bytes = capacity; /* damaged: not beyond the block at least */
-    if (!bytes || offset > a->reserve || bytes > a->reserve - offset) return 0;
-    atomic_store_explicit(&b->committed, 0, memory_order_relaxed);
-    if (arena_punch(a, offset, bytes)) {
-        atomic_store_explicit(&b->committed, (uint32_t)(bytes / GRANULE), memory_order_relaxed);
-        return 0;
-    }
-    arena_discount(a, board, bytes);
-    return bytes;
-}
-
-/* The same for a block of any member, if it is free. */
-static uint64_t block_reclaim(Arena *a, BoardHeader *board, uint32_t id) {
-    uint64_t unit = claim_unit(a, a->holder);
-    if (!block_committed(&a->header->block[id]) || !block_is_free(a, id) || !block_claim(a, id, unit)) return 0;
-    uint64_t bytes = block_empty(a, board, id);
-    block_unclaim(a, id, unit);
-    return bytes;
-}
-
-/* Gives the memory of the owner's free blocks back, least recently used first, until at most `keep` bytes of free
- * memory stay committed. */
-static uint64_t arena_trim(Arena *a, BoardHeader *board, uint64_t keep) {
-    uint64_t spare = 0, given = 0;
-    for (uint32_t id = 0; id < a->nblocks; id++)
-        if (block_is_free(a, id)) spare += block_committed(&a->header->block[id]);
-    for (int pass = 0; pass < 2 && spare > keep; pass++) {
-        uint64_t old = pass || a->tick < 64 ? UINT64_MAX : a->tick - 64; /* first what rested for 64 allocations */
-        for (uint32_t id = 0; id < a->nblocks && spare > keep; id++) {
-            if (a->books[id].used_at > old) continue;
-            uint64_t bytes = block_reclaim(a, board, id);
-            spare -= bytes < spare ? bytes : spare;
-            given += bytes;
-        }
-    }
-    return given;
-}
-
-/* A free committed block of class k, the most recently used first because its pages are warm; or -1. */
-static int64_t class_take(Arena *a, uint32_t k, uint64_t claims) {
-    SizeClass *c = &a->classes[k];
-    if (!c->count) return -1;
-    uint32_t id = c->ids[c->recent];
-    if (block_committed(&a->header->block[id]) && block_is_free(a, id) && block_claim(a, id, claims)) return id;
-    uint64_t frees = atomic_load_explicit(&a->header->frees, memory_order_acquire);
-    if (frees == c->frees_seen) return -1;
-    uint32_t look = c->count < 256 ? c->count : 256; /* bounded work a call when thousands are held */
-    for (uint32_t i = 0; i < look; i++) {
-        uint32_t j = c->cursor;
-        c->cursor = (j + 1) % c->count;
-        id = c->ids[j];
-        if (block_committed(&a->header->block[id]) && block_is_free(a, id) && block_claim(a, id, claims)) {
-            c->recent = j;
-            return id;
-        }
-    }
-    if (look == c->count) c->frees_seen = frees;
-    return -1;
-}
-
-static int64_t class_take_cold(Arena *a, uint32_t k, uint64_t claims) {
-    SizeClass *c = &a->classes[k];
-    for (uint32_t i = 0; i < c->count; i++)
-        if (block_is_free(a, c->ids[i]) && block_claim(a, c->ids[i], claims)) {
-            c->recent = i;
-            return c->ids[i];
-        }
-    return -1;
-}
-
-static bool reserve_books(Arena *a, uint32_t count) {
-    if (count <= a->book_room) return true;
-    uint32_t room = a->book_room ? a->book_room : 64;
-    while (room < count) room *= 2;
-    Book *p = realloc(a->books, room * sizeof *p);
-    if (!p) return false;
-    memset(p + a->book_room, 0, (room - a->book_room) * sizeof *p);
-    a->books = p;
-    a->book_room = room;
-    return true;
-}
-
-static bool reserve_class(Arena *a, uint32_t k) {
-    SizeClass *c = &a->classes[k];
-    if (c->count == c->room) {
-        uint32_t room = c->room ? c->room * 2 : 4;
-        uint32_t *p = realloc(c->ids, room * sizeof *p);
-        if (!p) return false;
-        c->ids = p;
-        c->room = room;
-    }
-    return true;
-}
-
-/* Enters a block under a class, where room was reserved. */
-static void class_add(Arena *a, uint32_t k, uint32_t id) {
-    SizeClass *c = &a->classes[k];
-    c->recent = c->count;
-    c->ids[c->count++] = id;
-    a->books[id].kind = k;
-}
-
-static void class_remove(Arena *a, uint32_t id) {
-    if (a->books[id].kind >= NCLASSES) return;
-    SizeClass *c = &a->classes[a->books[id].kind];
-    for (uint32_t i = 0; i < c->count; i++)
-        if (c->ids[i] == id) {
-            c->ids[i] = c->ids[--c->count];
-            break;
-        }
-    c->recent = c->cursor = 0;
-    a->books[id].kind = KIND_MERGED;
-}
-
-/* Says where a block lies; of one that is new, or claimed by the owner. */
-static void block_place(Arena *a, uint32_t id, uint64_t offset, uint64_t capacity) {
-    Block *b = &a->header->block[id];
-    a->books[id].offset = offset;
-    atomic_store_explicit(&b->offset, offset, memory_order_relaxed);
-    a->books[id].capacity = capacity;
-    atomic_store_explicit(&b->capacity, (uint32_t)(capacity / GRANULE), memory_order_relaxed);
-}
-
-/* A block at the end of the addresses in use, or -1 with errno. */
-static int64_t arena_extend(Arena *a, uint32_t k, uint64_t capacity, uint64_t claims) {
-    uint32_t n = a->nblocks;
-    errno = ENOMEM;
-    if (n == MAX_BLOCKS || a->end + capacity > a->reserve || !reserve_books(a, n + 1) || !reserve_class(a, k))
-        return -1;
-    if (n % (PAGE / sizeof(Block)) == 0 && arena_commit(a, sizeof(ArenaHeader) + n * sizeof(Block), 2 * PAGE))
-        return -1;
-    atomic_store_explicit(&a->header->block[n].claims, claims, memory_order_relaxed);
-    atomic_store_explicit(&a->header->block[n].committed, 0, memory_order_relaxed);
-    block_place(a, n, a->end, capacity);
-    class_add(a, k, n);
-    a->end += capacity;
-    atomic_store_explicit(&a->header->nblocks, a->nblocks = n + 1, memory_order_release);
-    return n;
-}
-
-static bool block_can_merge(const Arena *a, uint32_t id) {
-    return a->books[id].kind != KIND_EARLIER && block_is_free(a, id);
-}
-
-/* Addresses ran out: makes one block of neighbours that are free, or -1 with errno. What is left over becomes a block
- * with the number of the second of them; numbers that are not needed any more stay, with no addresses, so that blocks
- * lie in the order of their numbers. */
-static int64_t arena_merge(Arena *a, BoardHeader *board, uint32_t k, uint64_t capacity, uint64_t claims) {
-    uint64_t unit = claim_unit(a, a->holder), sum = 0;
-    uint32_t first = 0, next = 0;
-    errno = ENOMEM;
-    if (!reserve_class(a, k)) return -1;
-    for (;;) {
-        while (next < a->nblocks && sum < capacity) {
-            if (block_can_merge(a, next)) sum += a->books[next++].capacity;
-            else first = ++next, sum = 0;
-        }
-        while (next < a->nblocks && next - first == 1 && !a->books[next].capacity) next++; /* a number for the rest */
-        uint64_t more = sum < capacity ? capacity - sum : 0;                               /* at the end of all */
-        if (more && (first == next || a->end + more > a->reserve)) return -1;
-        uint32_t got = first;
-        while (got < next && block_claim(a, got, unit)) got++;
-        if (got == next) break;
-        for (uint32_t id = first; id < got; id++) block_unclaim(a, id, unit); /* another member is reclaiming one */
-        first = next = got + 1;
-        sum = 0;
-    }
-    for (uint32_t id = first; id < next; id++) {
-        block_empty(a, board, id);
-        class_remove(a, id);
-    }
-    uint64_t at = a->books[first].offset, rest = sum > capacity ? sum - capacity : 0;
-    uint64_t end = sum < capacity ? at + capacity : at + sum;
-    if (end > a->end) a->end = end;
-    bool splits = rest >= MIN_BLOCK && next - first > 1;
-    for (uint32_t id = next; --id > first;) block_place(a, id, end, 0);
-    block_place(a, first, at, splits ? capacity : end - at);
-    class_add(a, k, first);
-    if (splits) {
-        block_place(a, first + 1, at + capacity, rest);
-        uint32_t kind = class_within(rest);
-        if (reserve_class(a, kind)) class_add(a, kind, first + 1);
-    }
-    for (uint32_t id = first + 1; id < next; id++) block_unclaim(a, id, unit);
-    atomic_store_explicit(&a->header->block[first].claims, claims, memory_order_relaxed);
-    return first;
-}
-
-/* The block that holds address `p` of one mapping of the data and is leased by this process, or -1. Blocks lie in the
- * order of their ids. */
+/* The block, leased by this process, that holds address `p` of a mapping, or -1. Blocks lie in the order of ids. */
 static int64_t arena_find(const Arena *a, const uint8_t *map, const uint8_t *p, uint64_t bytes) {
     if (!a->held || !map || p < map || p + bytes > map + a->reserve) return -1;
     uint64_t offset = (uint64_t)(p - map);
-    uint32_t low = 0, high = atomic_load_explicit(&a->header->nblocks, memory_order_acquire);
+    uint32_t low = 0, high = load_acquire(&a->header->nblocks);
     if (high > a->held_room) high = a->held_room;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
@@ -333,7 +195,7 @@ static int64_t arena_find(const Arena *a, const uint8_t *map, const uint8_t *p, 
 /* Adds the claims of the readers to a block that we hold. False when a field is full: copy instead. */
 static bool arena_share(Arena *a, uint32_t block, const uint32_t *members, uint32_t n) {
     atomic_u64 *claims = &a->header->block[block].claims;
-    uint64_t seen = atomic_load_explicit(claims, memory_order_relaxed), wanted;
+    uint64_t seen = load_relaxed(claims), wanted;
     do {
         wanted = seen;
         for (uint32_t i = 0; i < n; i++) {
@@ -368,19 +230,26 @@ static bool arena_reaches(Arena *a, uint64_t end) {
     return end <= a->file_bytes;
 }
 
+/* Has the owner's books contain number `id`. */
+static bool reserve_book(Arena *a, uint32_t id) {
+    Book *books = grown(a->books, &a->book_room, id, sizeof *books);
+    if (books) a->books = books;
+    return books;
+}
+
 /* An owner that joins once more leaves the blocks of its earlier self alone and goes on behind them. */
 static bool arena_adopt(Arena *a) {
-    uint32_t n = atomic_load_explicit(&a->header->nblocks, memory_order_acquire);
+    uint32_t n = load_acquire(&a->header->nblocks);
     if (!n) return true;
-    if (n > MAX_BLOCKS || !arena_reaches(a, ARENA_DATA) || !reserve_books(a, n)) return false;
+    if (n > MAX_BLOCKS || !arena_reaches(a, ARENA_DATA) || !reserve_book(a, n - 1)) return false;
     for (uint32_t id = 0; id < n; id++) a->books[id].kind = KIND_EARLIER;
     a->nblocks = n;
     a->end = align_up(a->file_bytes - ARENA_DATA, GRANULE);
     return true;
 }
 
-/* The data of an arena, mapped when it is first looked at or written to: most arenas are only ever mapped one way, and
- * those whose blocks never arrive here not at all. NULL with errno where there is no address space. */
+/* The data of an arena, mapped when it is first used: most arenas are only ever mapped one way, and those whose blocks
+ * never arrive here not at all. NULL with errno where there is no address space. */
 static uint8_t *arena_map(Arena *a, bool writable) {
     uint8_t **map = writable ? &a->writable : &a->readable;
     if (!*map) *map = map_file(a->fd, ARENA_DATA, a->reserve, writable);
@@ -419,16 +288,10 @@ static Outcome arena_open(Arena **opened, int fd, uint32_t owner, uint32_t holde
 
 /* Counts one more use of a block in this process. */
 static bool arena_hold(Arena *a, uint32_t block) {
-    if (block >= a->held_room) {
-        uint32_t room = a->held_room ? a->held_room : 64;
-        while (room <= block) room *= 2;
-        uint32_t *p = realloc(a->held, room * sizeof *p);
-        if (!p) return false;
-        memset(p + a->held_room, 0, (room - a->held_room) * sizeof *p);
-        a->held = p;
-        a->held_room = room;
-    }
-    a->held[block]++;
+    uint32_t *held = grown(a->held, &a->held_room, block, sizeof *held);
+    if (!held) return false;
+    a->held = held;
+    held[block]++;
     return true;
 }
 
@@ -453,8 +316,7 @@ typedef struct Lease {
     uint64_t bytes;
 } Lease;
 
-/* Makes a lease over `bytes` at `offset` of the data, all within the block that is claimed; that use passes to it.
- * `map` is one of the arena's mappings. */
+/* Makes a lease over bytes of the block that is claimed; that use passes to it. `map` is one of the mappings. */
 static void lease_begin(Lease *l, Claim *claim, uint8_t *map, uint64_t offset, uint64_t bytes) {
     Arena *a = claim->arena;
     a->users++;

@@ -1,23 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Shared by all bindings: the objects, the module's state, the host's hooks, and outcomes as exceptions. */
+/* Shared by all bindings: the objects, the module's state, the host's hooks, and outcomes as exceptions.
+ *
+ * A function of a binding that fails returns -1, or NULL, with an exception; the other ints are 0. */
 #ifndef RCG_BIND_H
 #define RCG_BIND_H
 
 #include "core.h"
 
-/* What is raised for an outcome: Poisoned(code, culprit), TimedOut(), NoMemory(wanted, used, cap, errno),
- * Corrupt(text). */
+/* Poisoned(code, culprit), TimedOut(), NoMemory(wanted, used, cap, errno), Corrupt(text) */
 typedef struct {
     PyObject *poisoned, *timed_out, *no_memory, *corrupt;
 } Errors;
 
+/* The types of the module, and the attributes and keywords that it asks for. */
+#define EACH_TYPE(X) X(lease) X(loan) X(frame) X(reader) X(writer) X(member) X(drain) X(ticket) X(links) X(gate)
+#define EACH_NAME(X)                                                                                                   \
+    X(buffers) X(execution) X(state) X(frames) X(dropped) X(number) X(left) X(flags) X(writeable) X(base) X(obj)
+#define TYPE_FIELD(name) PyTypeObject *name##_type;
+#define NAME_FIELD(name) PyObject *name##_name;
+
 typedef struct {
-    PyTypeObject *member_type, *reader_type, *writer_type, *lease_type, *loan_type, *frame_type, *drain_type,
-        *ticket_type, *links_type, *gate_type;
+    EACH_TYPE(TYPE_FIELD)
+    EACH_NAME(NAME_FIELD)
     Errors errors;
-    PyObject *buffers_name, *execution_name, *state_name; /* "buffers", "execution", "state" */
-    PyObject *frames_name, *dropped_name, *number_name, *left_name;
-    PyObject *flags_name, *writeable_name, *base_name, *obj_name;
 } State;
 
 /* The kinds of frames. The core passes them on as numbers. */
@@ -64,12 +69,21 @@ typedef struct {
     Route route;
 } EndObject;
 
+#define UNUSED __attribute__((unused))
+/* Of types whose objects only this module makes. */
+#define MADE_HERE (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION)
+#define FASTCALL(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
+
+_Static_assert(sizeof(uint64_t) == sizeof(unsigned long), "Py_BuildValue: k, PyErr_Format: %lu");
+
 /* ---- objects */
 
 static void *allocate_object(PyTypeObject *type) {
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     return alloc(type, 0);
 }
+
+static Member *member_of(PyObject *self) { return &((MemberObject *)self)->core; }
 
 static void free_object(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
@@ -81,6 +95,13 @@ static void free_object(PyObject *self) {
 static State *state_of(PyTypeObject *type) {
     PyObject *module = PyType_GetModule(type);
     return module ? PyModule_GetState(module) : NULL;
+}
+
+/* The same, for a constructor that takes no keywords. */
+static State *state_without_keywords(PyTypeObject *type, PyObject *kwargs, const char *signature) {
+    if (!kwargs || !PyDict_Size(kwargs)) return state_of(type);
+    PyErr_Format(PyExc_TypeError, "%s takes no keywords", signature);
+    return NULL;
 }
 
 /* ---- the host of the core: Python, its lock and its signal handlers */
@@ -102,15 +123,21 @@ static const Host python_host = {host_leave, host_enter, host_goes_on};
 
 /* ---- outcomes as exceptions */
 
-COLD static PyObject *raise_poison(MemberObject *o) {
-    const BoardHeader *board = o->core.board;
+COLD static int refuse(PyObject *type, const char *text) {
+    PyErr_SetString(type, text);
+    return -1;
+}
+
+/* Raises an error with these arguments, which are consumed. */
+COLD static void raise_with(PyObject *type, PyObject *args) {
+    if (args) PyErr_SetObject(type, args);
+    Py_XDECREF(args);
+}
+
+/* (code, culprit or -1) */
+static PyObject *poison_of(const BoardHeader *board) {
     uint32_t culprit = atomic_load(&board->culprit);
-    PyObject *args = Py_BuildValue("(Ii)", atomic_load(&board->poison), culprit == NO_MEMBER ? -1 : (int)culprit);
-    if (args) {
-        PyErr_SetObject(o->errors.poisoned, args);
-        Py_DECREF(args);
-    }
-    return NULL;
+    return Py_BuildValue("(Ii)", atomic_load(&board->poison), culprit == NO_MEMBER ? -1 : (int)culprit);
 }
 
 COLD static void raise_forked(void) {
@@ -119,19 +146,24 @@ COLD static void raise_forked(void) {
                     "parent process");
 }
 
-/* 0, or -1 with an exception. */
-static int check_usable(MemberObject *o) {
-    if (member_is_ours(&o->core)) return 0;
+static int check_usable(const Member *m) {
+    if (member_is_ours(m)) return 0;
     raise_forked();
     return -1;
 }
 
-/* How a wait, or anything else that can wait, ended: 0, or -1 with an exception. */
+static int check_member(const Member *m, uint64_t index) {
+    if (index < m->nmembers) return 0;
+    PyErr_Format(PyExc_IndexError, "no member %lu", index);
+    return -1;
+}
+
+/* How a wait, or anything else that can wait, ended. */
 COLD static int raise_of_member(MemberObject *o, Outcome outcome) {
     switch (outcome) {
     case DONE: return 0;
     case TIMED_OUT: PyErr_SetNone(o->errors.timed_out); break;
-    case POISONED: raise_poison(o); break;
+    case POISONED: raise_with(o->errors.poisoned, poison_of(o->core.board)); break;
     case INTERRUPTED: break; /* what a signal handler raised */
     case FORKED: raise_forked(); break;
     case NO_HEAP: PyErr_NoMemory(); break;
@@ -140,34 +172,27 @@ COLD static int raise_of_member(MemberObject *o, Outcome outcome) {
     return -1;
 }
 
-/* What an end of a ring has returned: 0, or -1 with an exception. */
+/* What an end of a ring has returned. */
 COLD static int raise_of_end(EndObject *o, Outcome outcome) {
     const End *e = &o->core;
     PyObject *corrupt = o->member->errors.corrupt;
     switch (outcome) {
-    case IN_USE: PyErr_SetString(PyExc_RuntimeError, "this end of the ring is in use by another thread"); return -1;
+    case IN_USE: return refuse(PyExc_RuntimeError, "this end of the ring is in use by another thread");
     case DAMAGED:
-        WITHOUT_COLLECTING(
-            PyErr_Format(corrupt, "ring %u, frame %llu: %s", e->index, (unsigned long long)e->seq, e->fault));
+        WITHOUT_COLLECTING(PyErr_Format(corrupt, "ring %u, frame %lu: %s", e->index, e->seq, e->fault));
         return -1;
     case OUT_OF_ORDER:
-        WITHOUT_COLLECTING(PyErr_Format(corrupt, "ring %u: expected execution %llu and found %llu", e->index,
-                                        (unsigned long long)e->seq, (unsigned long long)e->found));
+        WITHOUT_COLLECTING(
+            PyErr_Format(corrupt, "ring %u: expected execution %lu and found %lu", e->index, e->seq, e->found));
         return -1;
     default: return raise_of_member(o->member, outcome);
     }
 }
 
-COLD static PyObject *raise_no_memory(MemberObject *o, uint64_t bytes, int reason) {
+COLD static void raise_no_memory(MemberObject *o, uint64_t bytes, int reason) {
     const BoardHeader *board = o->core.board;
-    PyObject *args = Py_BuildValue("(KKKi)", (unsigned long long)bytes,
-                                   (unsigned long long)atomic_load_explicit(&board->used_bytes, memory_order_relaxed),
-                                   (unsigned long long)board->cap_bytes, reason);
-    if (args) {
-        PyErr_SetObject(o->errors.no_memory, args);
-        Py_DECREF(args);
-    }
-    return NULL;
+    raise_with(o->errors.no_memory,
+               Py_BuildValue("(kkki)", bytes, load_relaxed(&board->used_bytes), board->cap_bytes, reason));
 }
 
 /* timeout argument in ns: None or negative = never */
@@ -178,6 +203,47 @@ static int deadline_from(PyObject *timeout, uint64_t *deadline) {
     if (ns == -1 && PyErr_Occurred()) return -1;
     if (ns >= 0) *deadline = now_ns() + (uint64_t)ns;
     return 0;
+}
+
+/* ---- ends of rings */
+
+static void pulled_clear(EndObject *o) {
+    while (o->npulled) Py_DECREF(o->pulled[--o->npulled].object);
+}
+
+static void end_dealloc(PyObject *self) {
+    EndObject *o = (EndObject *)self;
+    pulled_clear(o);
+    free(o->pulled);
+    Py_XDECREF(o->decode);
+    Py_XDECREF(o->failure);
+    Py_XDECREF(o->links);
+    Py_XDECREF((PyObject *)o->member);
+    free_object(self);
+}
+
+/* An end that is not opened yet. */
+static EndObject *end_new(MemberObject *member, PyTypeObject *type) {
+    EndObject *o = allocate_object(type);
+    if (!o) return NULL;
+    o->member = (MemberObject *)Py_NewRef((PyObject *)member);
+    return o;
+}
+
+static PyObject *end_get_seq(PyObject *self, UNUSED void *closure) {
+    return PyLong_FromUnsignedLongLong(((EndObject *)self)->core.seq);
+}
+
+static PyGetSetDef end_getset[] = {{"seq", end_get_seq, NULL, "Index of the next frame.", NULL},
+                                   {NULL, NULL, NULL, NULL, NULL}};
+
+static int shape_of(MemberObject *o, unsigned index, Shape *shape) {
+    if (index >= o->core.nrings)
+        PyErr_Format(PyExc_IndexError, "the board has %u rings and no ring %u", o->core.nrings, index);
+    else if (ring_shape(&o->core, index, shape))
+        PyErr_Format(o->errors.corrupt, "ring %u: its description is damaged", index);
+    else return 0;
+    return -1;
 }
 
 #endif

@@ -4,6 +4,7 @@
 #define RCG_BIND_MEMBER_H
 
 #include "bind_reader.h"
+#include "bind_recorder.h"
 #include "bind_submit.h"
 
 /* ---- joining */
@@ -49,26 +50,20 @@ static int raise_of_join(MemberObject *o, Joined joined, uint32_t which) {
 static int errors_from(MemberObject *o, PyObject *given) {
     Errors e = o->state->errors;
     if (given && given != Py_None) {
-        if (!PyTuple_Check(given)) {
-            PyErr_SetString(PyExc_TypeError, "errors is a tuple of four classes");
-            return -1;
-        }
+        if (!PyTuple_Check(given)) return refuse(PyExc_TypeError, "errors is a tuple of four classes");
         if (!PyArg_ParseTuple(given, "OOOO", &e.poisoned, &e.timed_out, &e.no_memory, &e.corrupt)) return -1;
     }
     PyObject *all[] = {e.poisoned, e.timed_out, e.no_memory, e.corrupt};
     for (int i = 0; i < 4; i++)
-        if (!PyExceptionClass_Check(all[i])) {
-            PyErr_SetString(PyExc_TypeError, "errors is a tuple of four classes of exceptions");
-            return -1;
-        }
+        if (!PyExceptionClass_Check(all[i]))
+            return refuse(PyExc_TypeError, "errors is a tuple of four classes of exceptions");
     for (int i = 0; i < 4; i++) Py_INCREF(all[i]);
     o->errors = e;
     return 0;
 }
 
 /* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False, reach=-1, errors=None); the descriptors
- * stay the caller's. Bit i of `reach` says whether blocks of member i may arrive here; the free ones of all can be
- * reclaimed. */
+ * stay the caller's. `reach`: see Role. */
 static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     MemberObject *o = (MemberObject *)self;
     static char *names[] = {"board_fd", "arena_fds", "index", "wait", "record", "looping", "reach", "errors", NULL};
@@ -102,24 +97,13 @@ static PyObject *member_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 /* ---- ends of rings */
 
-/* 0, or -1 with an exception. */
-static int shape_of(MemberObject *o, unsigned index, Shape *shape) {
-    if (index >= o->core.nrings)
-        PyErr_Format(PyExc_IndexError, "the board has %u rings and no ring %u", o->core.nrings, index);
-    else if (ring_shape(&o->core, index, shape))
-        PyErr_Format(o->errors.corrupt, "ring %u: its description is damaged", index);
-    else return 0;
-    return -1;
-}
-
-/* reader(ring, op, decode, failure, parts=1, moves=False) */
 static PyObject *member_reader(PyObject *self, PyObject *args) {
     MemberObject *o = (MemberObject *)self;
     unsigned index, op, nparts = 1;
     int moves = 0;
     PyObject *loads, *failure;
     Shape shape;
-    if (!PyArg_ParseTuple(args, "IIOO|Ip", &index, &op, &loads, &failure, &nparts, &moves) || check_usable(o) ||
+    if (!PyArg_ParseTuple(args, "IIOO|Ip", &index, &op, &loads, &failure, &nparts, &moves) || check_usable(&o->core) ||
         shape_of(o, index, &shape))
         return NULL;
     if (!nparts) return PyErr_Format(PyExc_ValueError, "a frame has one part or more");
@@ -131,20 +115,17 @@ static PyObject *member_reader(PyObject *self, PyObject *args) {
     }
     end->nparts = nparts;
     end->core.moves = moves;
-    Py_INCREF(loads);
-    end->decode = loads;
-    Py_INCREF(failure);
-    end->failure = failure;
+    end->decode = Py_NewRef(loads);
+    end->failure = Py_NewRef(failure);
     return (PyObject *)end;
 }
 
-/* writer(ring, op, goes_on=False) */
 static PyObject *member_writer(PyObject *self, PyObject *args) {
     MemberObject *o = (MemberObject *)self;
     unsigned index, op;
     int goes_on = 0;
     Shape shape;
-    if (!PyArg_ParseTuple(args, "II|p", &index, &op, &goes_on) || check_usable(o) || shape_of(o, index, &shape))
+    if (!PyArg_ParseTuple(args, "II|p", &index, &op, &goes_on) || check_usable(&o->core) || shape_of(o, index, &shape))
         return NULL;
     EndObject *end = end_new(o, o->state->writer_type);
     if (!end) return NULL;
@@ -156,7 +137,6 @@ static PyObject *member_writer(PyObject *self, PyObject *args) {
     return (PyObject *)end;
 }
 
-/* ring(index) -> (published, [consumed by reader ...]) */
 static PyObject *member_ring(PyObject *self, PyObject *args) {
     unsigned index;
     if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
@@ -167,10 +147,25 @@ static PyObject *member_ring(PyObject *self, PyObject *args) {
         PyObject *o = PyLong_FromUnsignedLongLong(atomic_load(&shape.ring->reader[i].seq));
         if (!o || PyList_SetItem(list, i, o)) Py_CLEAR(list);
     }
-    return list ? Py_BuildValue("(KN)", (unsigned long long)atomic_load(&shape.ring->seq), list) : NULL;
+    return list ? Py_BuildValue("(kN)", atomic_load(&shape.ring->seq), list) : NULL;
 }
 
 /* ---- waiting */
+
+/* Makes the watch for one entry of wait_any; returns its end. */
+static End *watch_from(MemberObject *o, PyObject *item, Watch *w) {
+    unsigned long long before = 0;
+    bool is_pair = PyTuple_Check(item);
+    if (is_pair && !PyArg_ParseTuple(item, "OK", &item, &before)) return NULL;
+    if (!PyObject_TypeCheck(item, o->state->reader_type) || ((EndObject *)item)->member != o) {
+        PyErr_SetString(PyExc_TypeError, "wait_any takes readers of this member");
+        return NULL;
+    }
+    End *e = &((EndObject *)item)->core;
+    *w = frame_watch(e);
+    if (is_pair) w->seen = before;
+    return e;
+}
 
 /* wait_any(readers, timeout_ns, interrupts): wait until one of the readers has a frame, or for an interrupt. A
  * reader may be given as (reader, seq): then until frame `seq` was published, even if it was taken */
@@ -178,38 +173,24 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     MemberObject *o = (MemberObject *)self;
     Member *m = &o->core;
     PyObject *readers, *timeout = NULL, *interrupts = NULL;
-    if (!PyArg_ParseTuple(args, "O!|OO", &PyList_Type, &readers, &timeout, &interrupts) || check_usable(o)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!|OO", &PyList_Type, &readers, &timeout, &interrupts) || check_usable(&o->core))
+        return NULL;
     uint64_t deadline, waited = 0, seen = 0;
     if (deadline_from(timeout, &deadline)) return NULL;
     bool listens = interrupts && interrupts != Py_None;
     if (listens && (seen = PyLong_AsUnsignedLongLong(interrupts)) == UINT64_MAX && PyErr_Occurred()) return NULL;
     Py_ssize_t n = PyList_Size(readers);
-    if (n + listens < 1) {
-        PyErr_SetString(PyExc_ValueError, "wait_any needs something to wait for");
-        return NULL;
-    }
+    if (n + listens < 1) return PyErr_Format(PyExc_ValueError, "wait_any needs something to wait for");
     Watch *w = PyMem_Calloc((size_t)n + listens, sizeof *w);
     if (!w) return PyErr_NoMemory();
     End *only = NULL;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = PyList_GetItem(readers, i);
-        unsigned long long before = 0;
-        bool is_pair = PyTuple_Check(item);
-        if (is_pair && !PyArg_ParseTuple(item, "OK", &item, &before)) {
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!(only = watch_from(o, PyList_GetItem(readers, i), &w[i]))) {
             PyMem_Free(w);
             return NULL;
         }
-        if (!PyObject_TypeCheck(item, o->state->reader_type) || ((EndObject *)item)->member != o) {
-            PyMem_Free(w);
-            PyErr_SetString(PyExc_TypeError, "wait_any takes readers of this member");
-            return NULL;
-        }
-        only = &((EndObject *)item)->core;
-        w[i] = frame_watch(only);
-        if (is_pair) w[i].seen = before;
-    }
     if (m->recording) /* which ring, if it is one */
-        atomic_store_explicit(&m->recorder->ring, n == 1 ? only->index : UINT32_MAX, memory_order_relaxed);
+        store_relaxed(&m->recorder->ring, n == 1 ? only->index : UINT32_MAX);
     if (listens) w[n] = (Watch){&m->interrupts, seen, &m->interruptible, NULL};
     Learned learned = m->learned; /* a copy, because others may wait here too */
     uint64_t start = m->recording ? stamp(&m->clock) : 0;
@@ -222,221 +203,79 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(atomic_load(&m->interrupts));
 }
 
-/* interrupt(): end this process's own wait_any calls that listen; any thread */
-static PyObject *member_interrupt(PyObject *self, PyObject *unused) {
-    (void)unused;
+static PyObject *member_interrupt(PyObject *self, UNUSED PyObject *unused) {
     MemberObject *o = (MemberObject *)self;
-    if (check_usable(o)) return NULL;
+    if (check_usable(&o->core)) return NULL;
     interrupt_waits(&o->core);
     Py_RETURN_NONE;
 }
 
-/* poison(code, culprit=-1): end every wait of every member; the first one stands */
 static PyObject *member_poison(PyObject *self, PyObject *args) {
     MemberObject *o = (MemberObject *)self;
     unsigned code;
     int culprit = -1;
-    if (!PyArg_ParseTuple(args, "I|i", &code, &culprit) || check_usable(o)) return NULL;
+    if (!PyArg_ParseTuple(args, "I|i", &code, &culprit) || check_usable(&o->core)) return NULL;
     return PyBool_FromLong(poison_board(&o->core, code, culprit < 0 ? NO_MEMBER : (uint32_t)culprit));
 }
 
-static PyObject *member_get_poison(PyObject *self, void *closure) {
-    (void)closure;
-    Member *m = &((MemberObject *)self)->core;
-    uint32_t culprit = atomic_load(&m->board->culprit);
-    return Py_BuildValue("(Ii)", atomic_load(&m->board->poison), culprit == NO_MEMBER ? -1 : (int)culprit);
-}
-
-/* ---- recording */
-
-/* mark(op, execution): close the open op and open this one; for looping members */
-static PyObject *member_mark(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "mark(op, execution)");
-        return NULL;
-    }
-    uint32_t op = (uint32_t)PyLong_AsUnsignedLong(args[0]);
-    uint64_t execution = PyLong_AsUnsignedLongLong(args[1]);
-    if (PyErr_Occurred() || check_usable((MemberObject *)self)) return NULL;
-    mark(&((MemberObject *)self)->core, op, execution);
-    Py_RETURN_NONE;
-}
-
-/* now(member) -> (pid, op, execution, since_ns, state, ring, events so far) */
-static PyObject *member_now(PyObject *self, PyObject *args) {
-    Member *m = &((MemberObject *)self)->core;
-    unsigned index;
-    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
-    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    Recorder *r = recorder_of(m, index);
-    return Py_BuildValue("(IIKKIIK)", atomic_load(&r->pid), atomic_load(&r->op),
-                         (unsigned long long)atomic_load(&r->execution), (unsigned long long)atomic_load(&r->since_ns),
-                         atomic_load(&r->state), atomic_load(&r->ring), (unsigned long long)atomic_load(&r->head));
-}
-
-/* counters(member) -> (waits, waited_ns, committed_bytes) */
-static PyObject *member_counters(PyObject *self, PyObject *args) {
-    Member *m = &((MemberObject *)self)->core;
-    unsigned index;
-    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
-    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    Recorder *r = recorder_of(m, index);
-    return Py_BuildValue("(KKK)", (unsigned long long)atomic_load(&r->waits),
-                         (unsigned long long)atomic_load(&r->waited_ns),
-                         (unsigned long long)atomic_load(&r->committed_bytes));
-}
-
-/* waiting_since(member) -> ns, or 0 if it does not sleep; what it waits since then is not in its counters yet */
-static PyObject *member_waiting_since(PyObject *self, PyObject *args) {
-    Member *m = &((MemberObject *)self)->core;
-    unsigned index;
-    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
-    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    return PyLong_FromUnsignedLongLong(atomic_load(&recorder_of(m, index)->waiting_since_ns));
-}
-
-/* events(member, start) -> (next, lost, records) */
-static PyObject *member_events(PyObject *self, PyObject *args) {
-    Member *m = &((MemberObject *)self)->core;
-    unsigned index;
-    unsigned long long start;
-    if (!PyArg_ParseTuple(args, "IK", &index, &start)) return NULL;
-    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    uint64_t head = atomic_load_explicit(&recorder_of(m, index)->head, memory_order_acquire);
-    uint64_t n = oldest_event(m, start, head), lost = n - start, count = 0;
-    Record *records = n < head ? PyMem_Malloc((size_t)(head - n) * sizeof(Record)) : NULL;
-    if (n < head && !records) return PyErr_NoMemory();
-    for (; n < head; n++)
-        if (read_event(m, index, n, &records[count])) count++;
-        else lost++; /* overwritten, or being written, while we looked */
-    PyObject *found = PyBytes_FromStringAndSize((const char *)records, (Py_ssize_t)(count * sizeof(Record)));
-    PyMem_Free(records);
-    return found ? Py_BuildValue("(KKN)", (unsigned long long)n, (unsigned long long)lost, found) : NULL;
-}
-
-/* record(op, execution, start_ns, end_ns, coded_ns=0): write an event; any thread */
-static PyObject *member_record(PyObject *self, PyObject *args) {
-    Member *m = &((MemberObject *)self)->core;
-    unsigned op;
-    unsigned long long execution, start, end, coded = 0;
-    if (!PyArg_ParseTuple(args, "IKKK|K", &op, &execution, &start, &end, &coded) || check_usable((MemberObject *)self))
-        return NULL;
-    if (m->recording)
-        write_event(m, &(Record){.start_ns = start,
-                                 .end_ns = end,
-                                 .coded_ns = coded,
-                                 .execution = execution,
-                                 .op = op,
-                                 .peer = NO_MEMBER});
-    Py_RETURN_NONE;
-}
-
-/* waited(ns): the op that is open in this loop waited so long for something outside of the graph */
-static PyObject *member_waited(PyObject *self, PyObject *arg) {
-    uint64_t ns = PyLong_AsUnsignedLongLong(arg);
-    if (ns == UINT64_MAX && PyErr_Occurred()) return NULL;
-    if (check_usable((MemberObject *)self)) return NULL;
-    ((MemberObject *)self)->core.open.waited_ns += ns;
-    Py_RETURN_NONE;
-}
-
-/* transferring(): what was decoded so far is decoded; the open op of this loop moves tensors now */
-static PyObject *member_transferring(PyObject *self, PyObject *unused) {
-    (void)unused;
-    if (check_usable((MemberObject *)self)) return NULL;
-    transfer_begin(&((MemberObject *)self)->core);
-    Py_RETURN_NONE;
-}
-
-/* transferred(bytes, is_decoded_next): it has moved them */
-static PyObject *member_transferred(PyObject *self, PyObject *args) {
-    unsigned long long bytes;
-    int is_decoded_next;
-    if (!PyArg_ParseTuple(args, "Kp", &bytes, &is_decoded_next) || check_usable((MemberObject *)self)) return NULL;
-    transfer_end(&((MemberObject *)self)->core, bytes, is_decoded_next);
-    Py_RETURN_NONE;
-}
-
-/* span(name) -> the `op` of spans of this name. Names are kept for good; what is too many or too long is cut. */
-static PyObject *member_span(PyObject *self, PyObject *name) {
-    if (check_usable((MemberObject *)self)) return NULL;
-    PyObject *bytes = PyUnicode_AsEncodedString(name, "utf-8", "replace");
-    if (!bytes) return NULL;
-    uint32_t op = span_number(&((MemberObject *)self)->core, PyBytes_AsString(bytes));
-    Py_DECREF(bytes);
-    return PyLong_FromUnsignedLong(op);
-}
-
-/* spans(member) -> names of its spans */
-static PyObject *member_spans(PyObject *self, PyObject *args) {
-    Member *m = &((MemberObject *)self)->core;
-    unsigned index;
-    if (!PyArg_ParseTuple(args, "I", &index)) return NULL;
-    if (index >= m->nmembers) return PyErr_Format(PyExc_IndexError, "no member %u", index);
-    uint32_t n = atomic_load_explicit(&recorder_of(m, index)->nspans, memory_order_acquire);
-    const SpanName *names = span_names(m, index);
-    PyObject *list = PyList_New(0);
-    for (uint32_t i = 0; list && i < n && i < MAX_SPANS; i++) {
-        size_t length = strnlen(names[i].text, sizeof names[i].text);
-        PyObject *name = PyUnicode_DecodeUTF8(names[i].text, (Py_ssize_t)length, "replace");
-        if (!name || PyList_Append(list, name)) Py_CLEAR(list);
-        Py_XDECREF(name);
-    }
-    return list;
-}
+static PyObject *member_get_poison(PyObject *self, UNUSED void *closure) { return poison_of(member_of(self)->board); }
 
 /* ---- memory */
 
-/* trim(keep_bytes=0) -> bytes given back to the system; for the thread that writes */
 static PyObject *member_trim(PyObject *self, PyObject *args) {
-    Member *m = &((MemberObject *)self)->core;
+    Member *m = member_of(self);
     unsigned long long keep = 0;
-    if (!PyArg_ParseTuple(args, "|K", &keep) || check_usable((MemberObject *)self)) return NULL;
+    if (!PyArg_ParseTuple(args, "|K", &keep) || check_usable(m)) return NULL;
     return PyLong_FromUnsignedLongLong(arena_trim(m->arenas[m->index], m->board, keep));
 }
 
-/* forget(member) -> blocks whose claims were cleared, because the member is dead */
+/* loan(bytes, is_private=False) -> Loan, or None: there is no shared memory for it now, or this process is a fork */
+static PyObject *member_loan(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    MemberObject *o = (MemberObject *)self;
+    if (!nargs) return PyErr_Format(PyExc_TypeError, "loan(bytes, is_private=False)");
+    uint64_t bytes = PyLong_AsUnsignedLongLong(args[0]);
+    int is_private = nargs > 1 ? PyObject_IsTrue(args[1]) : 0;
+    if (is_private < 0 || (bytes == UINT64_MAX && PyErr_Occurred())) return NULL;
+    LoanObject *l = allocate_object(o->state->loan_type);
+    if (!l || loan_begin(&l->core, &o->core, bytes, is_private)) return (PyObject *)l;
+    Py_DECREF((PyObject *)l);
+    Py_RETURN_NONE;
+}
+
 static PyObject *member_forget(PyObject *self, PyObject *args) {
     MemberObject *o = (MemberObject *)self;
     unsigned dead;
-    if (!PyArg_ParseTuple(args, "I", &dead) || check_usable(o)) return NULL;
+    if (!PyArg_ParseTuple(args, "I", &dead) || check_usable(&o->core)) return NULL;
     if (dead >= o->core.nmembers || dead == o->core.index)
         return PyErr_Format(PyExc_ValueError, "member %u cannot be forgotten", dead);
     return PyLong_FromUnsignedLongLong(forget_claims(&o->core, dead));
 }
 
-/* survey(seen, complete, submitted) -> (claimed, peak, live, most): see ledger_survey() */
 static PyObject *member_survey(PyObject *self, PyObject *args) {
     unsigned long long seen, complete, submitted;
     if (!PyArg_ParseTuple(args, "KKK", &seen, &complete, &submitted)) return NULL;
-    Survey s = ledger_survey(((MemberObject *)self)->core.ledger->ledger, seen, complete, submitted);
-    return Py_BuildValue("(KKKK)", (unsigned long long)s.claimed, (unsigned long long)s.peak,
-                         (unsigned long long)s.live, (unsigned long long)s.most);
+    Survey s = ledger_survey(member_of(self)->ledger->ledger, seen, complete, submitted);
+    return Py_BuildValue("(kkkk)", s.claimed, s.peak, s.live, s.most);
 }
 
-/* expect(bytes): how much an execution needs at its peak; readers leave room for it */
 static PyObject *member_expect(PyObject *self, PyObject *arg) {
     uint64_t bytes = PyLong_AsUnsignedLongLong(arg);
     if (bytes == UINT64_MAX && PyErr_Occurred()) return NULL;
-    atomic_store_explicit(&((MemberObject *)self)->core.ledger->ledger->need_bytes, bytes, memory_order_relaxed);
+    store_relaxed(&member_of(self)->ledger->ledger->need_bytes, bytes);
     Py_RETURN_NONE;
 }
 
-static PyObject *member_statistics(PyObject *self, PyObject *unused) {
-    (void)unused;
-    Member *m = &((MemberObject *)self)->core;
+static PyObject *member_statistics(PyObject *self, UNUSED PyObject *unused) {
+    Member *m = member_of(self);
     Arena *a = m->arenas[m->index];
     Census c = arena_census(a);
     const Ledger *l = m->ledger->ledger;
-    return Py_BuildValue(
-        "{sKsKsKsKsKsKsKsKsKsIsIsKsK}", "used_bytes", (unsigned long long)atomic_load(&m->board->used_bytes),
-        "cap_bytes", (unsigned long long)m->board->cap_bytes, "committed_bytes",
-        (unsigned long long)atomic_load(a->committed), "claimed_bytes", (unsigned long long)c.claimed_bytes, "copies",
-        (unsigned long long)a->copies, "forwards", (unsigned long long)a->forwards, "spins",
-        (unsigned long long)atomic_load(&m->spins), "sleeps", (unsigned long long)atomic_load(&m->sleeps), "wakes",
-        (unsigned long long)atomic_load(&m->wakes), "blocks", c.blocks, "blocks_claimed", c.claimed, "stashes",
-        (unsigned long long)atomic_load(&l->stashes), "stashed_bytes",
-        (unsigned long long)atomic_load(&l->stashed_bytes));
+    return Py_BuildValue("{sksksksksksksksksksIsIsksk}", "used_bytes", atomic_load(&m->board->used_bytes), "cap_bytes",
+                         m->board->cap_bytes, "committed_bytes", atomic_load(a->committed), "claimed_bytes",
+                         c.claimed_bytes, "copies", a->copies, "forwards", a->forwards, "spins", atomic_load(&m->spins),
+                         "sleeps", atomic_load(&m->sleeps), "wakes", atomic_load(&m->wakes), "blocks", c.blocks,
+                         "blocks_claimed", c.claimed, "stashes", atomic_load(&l->stashes), "stashed_bytes",
+                         atomic_load(&l->stashed_bytes));
 }
 
 static PyMethodDef member_methods[] = {
@@ -444,35 +283,42 @@ static PyMethodDef member_methods[] = {
      "reader(ring, op, decode, failure, parts=1, moves=False): this member's reading end; `moves`: what decode "
      "makes of writable buffers is a copy elsewhere."},
     {"writer", member_writer, METH_VARARGS, "writer(ring, op, goes_on=False): this member's writing end."},
-    {"mark", (PyCFunction)(void (*)(void))member_mark, METH_FASTCALL,
-     "mark(op, execution): one timestamp closes the open op and opens this one."},
-    {"submit", (PyCFunction)(void (*)(void))member_submit, METH_FASTCALL,
+    {"mark", FASTCALL(member_mark),
+     "mark(op, execution): one timestamp closes the open op of this loop and opens this one."},
+    {"submit", FASTCALL(member_submit),
      "submit(frames, limit, left, wanted, refs, started_ns=0, stash=False): publish the inputs of an execution, or "
      "none."},
     {"wait_any", member_wait_any, METH_VARARGS,
      "wait_any(readers, timeout_ns=-1, interrupts=None): wait until one has a frame."},
-    {"interrupt", member_interrupt, METH_NOARGS, "End this process's own waits that listen for it."},
-    {"poison", member_poison, METH_VARARGS, "poison(code, culprit=-1): wake every waiter; True if first."},
+    {"interrupt", member_interrupt, METH_NOARGS,
+     "interrupt(): end this process's own wait_any calls that listen; any thread."},
+    {"poison", member_poison, METH_VARARGS,
+     "poison(code, culprit=-1): end every wait of every member; the first one stands: True."},
     {"now", member_now, METH_VARARGS, "now(member) -> (pid, op, execution, since_ns, state, ring, events)."},
     {"counters", member_counters, METH_VARARGS,
      "counters(member) -> (waits, waited_ns, committed_bytes); a wait is counted when it ends."},
     {"waiting_since", member_waiting_since, METH_VARARGS, "waiting_since(member) -> ns, or 0 if it does not sleep."},
     {"events", member_events, METH_VARARGS, "events(member, start) -> (next, lost, records as bytes)."},
-    {"record", member_record, METH_VARARGS, "record(op, execution, start_ns, end_ns, coded_ns=0): write an event."},
-    {"waited", member_waited, METH_O, "waited(ns): the open op of this loop waited so long."},
-    {"transferring", member_transferring, METH_NOARGS, "transferring(): the open op moves tensors now."},
+    {"record", member_record, METH_VARARGS,
+     "record(op, execution, start_ns, end_ns, coded_ns=0): write an event; any thread."},
+    {"waited", member_waited, METH_O,
+     "waited(ns): the open op of this loop waited so long for something outside of the graph."},
+    {"transferring", member_transferring, METH_NOARGS,
+     "transferring(): what was decoded so far is decoded; the open op of this loop moves tensors now."},
     {"transferred", member_transferred, METH_VARARGS,
      "transferred(bytes, is_decoded_next): the open op has moved them, and decodes them or ends."},
     {"span", member_span, METH_O, "span(name) -> the op of spans of this name."},
     {"spans", member_spans, METH_VARARGS, "spans(member) -> names of its spans."},
-    {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed, ...])."},
+    {"ring", member_ring, METH_VARARGS, "ring(index) -> (published, [consumed by reader, ...])."},
     {"survey", member_survey, METH_VARARGS,
      "survey(seen, complete, submitted) -> (claimed, peak, live, most), in bytes."},
-    {"expect", member_expect, METH_O, "expect(bytes): what an execution needs at its peak."},
-    {"loan", (PyCFunction)(void (*)(void))member_loan, METH_FASTCALL,
+    {"expect", member_expect, METH_O, "expect(bytes): what an execution needs at its peak; readers leave room for it."},
+    {"loan", FASTCALL(member_loan),
      "loan(bytes, is_private=False): a block of this member's own as a writable buffer, or None."},
-    {"trim", member_trim, METH_VARARGS, "trim(keep_bytes=0): give free memory back to the system."},
-    {"forget", member_forget, METH_VARARGS, "forget(member): clear the claims of a dead member."},
+    {"trim", member_trim, METH_VARARGS,
+     "trim(keep_bytes=0) -> bytes given back to the system; for the thread that writes."},
+    {"forget", member_forget, METH_VARARGS,
+     "forget(member) -> blocks whose claims were cleared, because the member is dead."},
     {"statistics", member_statistics, METH_NOARGS, "Counters of this member as a dict."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef member_getset[] = {{"poisoned", member_get_poison, NULL, "(code, culprit or -1)", NULL},

@@ -3,7 +3,7 @@
 #ifndef RCG_BIND_READER_H
 #define RCG_BIND_READER_H
 
-#include "bind_parts.h"
+#include "bind_frame.h"
 
 /* Waits for the next frame and takes it off the ring; one thread at a time. */
 static int receive(EndObject *o, uint64_t deadline, Message *msg) {
@@ -30,8 +30,7 @@ static int receive(EndObject *o, uint64_t deadline, Message *msg) {
     return failed;
 }
 
-/* read(timeout_ns=-1) -> value; of a ring with several parts: the tuple of them, a list of their Frames, or what
- * `failure` makes of a failure in place of all */
+/* read(timeout_ns=-1) -> value; of several parts: their tuple, a list of Frames, or the failure in place of all */
 static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     EndObject *o = (EndObject *)self;
     Member *m = &o->member->core;
@@ -53,16 +52,15 @@ static PyObject *reader_take(PyObject *self, PyObject *const *args, Py_ssize_t n
     EndObject *o = (EndObject *)self;
     uint64_t deadline = UINT64_MAX;
     if (nargs && deadline_from(args[0], &deadline)) return NULL;
-    FrameObject *f = frame_new(o);
-    if (!f) return NULL;
     Message msg;
     if (o->nparts > 1) {
-        Py_DECREF((PyObject *)f);
         if (receive(o, deadline, &msg)) return NULL;
         PyObject *frames = frames_of(o, &msg, o->core.seq - 1);
         message_clear(&msg);
         return frames;
     }
+    FrameObject *f = frame_new(o); /* before there is a frame that could be lost */
+    if (!f) return NULL;
     if (receive(o, deadline, &msg)) {
         Py_DECREF((PyObject *)f);
         return NULL;
@@ -96,8 +94,8 @@ static int collect_parts(EndObject *o, PyObject *dicts, const Reading *times) {
     return failed;
 }
 
-/* Takes the frame that lies on the ring into the dict, or the dicts of its parts, or leaves it where it is: 0, -1 with
- * an exception, or 1 if signal handlers have to run before it goes on. */
+/* Takes the frame that lies on the ring into the dict, or the dicts of its parts, or leaves it where it is: 0, -1, or 1
+ * if signal handlers have to run before it goes on. */
 static int collect_one(EndObject *o, PyObject *frames, const Reading *times) {
     if (o->nparts > 1) return collect_parts(o, frames, times);
     PyObject *key = PyLong_FromUnsignedLongLong(o->core.seq);
@@ -127,14 +125,11 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
     EndObject *o = (EndObject *)self;
     End *e = &o->core;
     Member *m = e->member;
-    if (nargs < 2) {
-        PyErr_SetString(PyExc_TypeError, "collect(frames, execution, timeout_ns=-1)");
-        return NULL;
-    }
+    if (nargs < 2) return PyErr_Format(PyExc_TypeError, "collect(frames, execution, timeout_ns=-1)");
     if (check_collected(o, args[0])) return NULL;
     uint64_t execution = PyLong_AsUnsignedLongLong(args[1]), deadline = UINT64_MAX;
     if ((execution == UINT64_MAX && PyErr_Occurred()) || (nargs > 2 && deadline_from(args[2], &deadline)) ||
-        check_usable(o->member))
+        check_usable(&o->member->core))
         return NULL;
     Reading times = {m->recording ? stamp(&m->clock) : 0, 0};
     while (e->seq <= execution) {
@@ -143,9 +138,8 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
                 PyErr_SetNone(o->member->errors.timed_out);
                 return NULL;
             }
-            struct timespec moment = {0, 20000};
             Py_BEGIN_ALLOW_THREADS
-            nanosleep(&moment, NULL);
+            nap(20000);
             Py_END_ALLOW_THREADS
             if (PyErr_CheckSignals()) return NULL;
         } else if (!has_frame(e)) {
@@ -153,7 +147,7 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
             Learned learned = e->learned; /* a copy, because others may wait here too */
             if (m->recording) {
                 now_doing(m, e->op, e->seq, times.start, NOW_IDLE);
-                atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
+                store_relaxed(&m->recorder->ring, e->index);
             }
             Outcome outcome = wait_for(m, &w, 1, &learned, deadline, times.waited ? 0 : times.start, &times.waited);
             e->learned = learned;
@@ -174,13 +168,13 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
-/* collect_pending(frames): take what lies on the ring into the dict, without waiting; what another thread is taking
- * at this moment it brings itself */
+/* collect_pending(frames): take what lies on the ring into the dict, without waiting; what another thread is taking at
+ * this moment it brings itself */
 static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
     EndObject *o = (EndObject *)self;
     End *e = &o->core;
     Member *m = e->member;
-    if (check_collected(o, frames) || check_usable(o->member)) return NULL;
+    if (check_collected(o, frames) || check_usable(&o->member->core)) return NULL;
     uint64_t until = now_ns() + SIGNAL_SLICE;
     while (!e->busy && has_frame(e)) {
         o->pull_until = until;
@@ -196,20 +190,17 @@ static PyObject *reader_collect_pending(PyObject *self, PyObject *frames) {
     Py_RETURN_NONE;
 }
 
-static PyObject *reader_pending(PyObject *self, PyObject *unused) {
-    (void)unused;
+static PyObject *reader_pending(PyObject *self, UNUSED PyObject *unused) {
     const End *e = &((EndObject *)self)->core;
     uint64_t published = atomic_load(&e->ring->seq);
-    if (atomic_load_explicit(&e->ring->stashed, memory_order_relaxed) > e->seq) return PyLong_FromLong(0);
+    if (load_relaxed(&e->ring->stashed) > e->seq) return PyLong_FromLong(0);
     return PyLong_FromUnsignedLongLong(published - e->seq);
 }
 
 static PyMethodDef reader_methods[] = {
-    {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL,
-     "read(timeout_ns=-1): wait for the next frame and return its value."},
-    {"take", (PyCFunction)(void (*)(void))reader_take, METH_FASTCALL,
-     "take(timeout_ns=-1): wait for the next frame and return it undecoded."},
-    {"collect", (PyCFunction)(void (*)(void))reader_collect, METH_FASTCALL,
+    {"read", FASTCALL(reader_read), "read(timeout_ns=-1): wait for the next frame and return its value."},
+    {"take", FASTCALL(reader_take), "take(timeout_ns=-1): wait for the next frame and return it undecoded."},
+    {"collect", FASTCALL(reader_collect),
      "collect(frames, execution, timeout_ns=-1): take frames into the dict up to that of an execution."},
     {"collect_pending", reader_collect_pending, METH_O,
      "collect_pending(frames): take what lies on the ring into the dict, without waiting."},
@@ -219,7 +210,6 @@ static PyMethodDef reader_methods[] = {
 
 static PyType_Slot reader_slots[] = {
     {Py_tp_dealloc, end_dealloc}, {Py_tp_methods, reader_methods}, {Py_tp_getset, end_getset}, {0, NULL}};
-static PyType_Spec reader_spec = {"rcg._native.Reader", sizeof(EndObject), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, reader_slots};
+static PyType_Spec reader_spec = {"rcg._native.Reader", sizeof(EndObject), 0, MADE_HERE, reader_slots};
 
 #endif

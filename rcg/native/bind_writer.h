@@ -1,11 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Writer: Python's objects as spans of bytes, and frames of them written. */
+/* Writer: Python's objects as spans of bytes, and frames of them written; and Loan, a block to write them in. */
 #ifndef RCG_BIND_WRITER_H
 #define RCG_BIND_WRITER_H
 
-#include "bind_end.h"
-#include "bind_link.h"
-#include "bind_loan.h"
+#include "bind_nodes.h"
+
+/* ---- Loan: a block of the own arena, on which arrays are made; read-only once it was sent, like what leads to it */
+
+typedef struct {
+    PyObject_HEAD
+    Lease core;
+    bool is_sent;
+} LoanObject;
+
+static void loan_dealloc(PyObject *self) {
+    loan_end(&((LoanObject *)self)->core);
+    free_object(self);
+}
+
+static int loan_getbuffer(PyObject *self, Py_buffer *view, int flags) {
+    const LoanObject *l = (LoanObject *)self;
+    return PyBuffer_FillInfo(view, self, l->core.data, (Py_ssize_t)l->core.bytes, l->is_sent, flags);
+}
+
+static PyType_Slot loan_slots[] = {{Py_tp_dealloc, loan_dealloc}, {Py_bf_getbuffer, loan_getbuffer}, {0, NULL}};
+static PyType_Spec loan_spec = {"rcg._native.Loan", sizeof(LoanObject), 0, MADE_HERE, loan_slots};
+
+/* The attribute of an object, or NULL without an exception. */
+static PyObject *attribute_of(PyObject *o, PyObject *name) {
+    PyObject *found = PyObject_GetAttr(o, name);
+    if (!found) PyErr_Clear();
+    return found;
+}
+
+#define DEEPEST_VIEW 64 /* an array's `base` is nearly always what owns the memory, or one step before it */
+
+/* A buffer that lies in a loan was published: makes its array, and all that this is a view of, read-only. Objects are
+ * asked as arrays (`flags.writeable`, `base`) and memoryviews (`obj`) answer; at another, as a tensor, the way ends. */
+COLD static void seal(State *state, PyObject *o) {
+    Py_XINCREF(o);
+    for (int depth = 0; o && depth < DEEPEST_VIEW; depth++) {
+        if (PyObject_TypeCheck(o, state->loan_type)) {
+            ((LoanObject *)o)->is_sent = true;
+            break;
+        }
+        PyObject *flags = attribute_of(o, state->flags_name);
+        if (flags && PyObject_SetAttr(flags, state->writeable_name, Py_False)) PyErr_Clear();
+        Py_XDECREF(flags);
+        PyObject *next = attribute_of(o, state->base_name);
+        if (!next) next = attribute_of(o, state->obj_name);
+        Py_DECREF(o);
+        o = next;
+    }
+    Py_XDECREF(o);
+}
+
+/* ---- Writer */
 
 /* Which buffers of a frame will be written to: bit i of `bits`, or byte i of `each` where there are more than 64. */
 typedef struct {
@@ -61,10 +111,7 @@ static int sending_parse(Sending *s, PyObject *const *args, Py_ssize_t nargs) {
     if (PyErr_Occurred()) return -1;
     s->core.apart = s->core.kind == KIND_PARTS;
     s->buffers = nargs > 2 && args[2] != Py_None ? args[2] : NULL;
-    if (s->buffers && !PyList_Check(s->buffers)) {
-        PyErr_SetString(PyExc_TypeError, "buffers must be a list or None");
-        return -1;
-    }
+    if (s->buffers && !PyList_Check(s->buffers)) return refuse(PyExc_TypeError, "buffers must be a list or None");
     if (nargs > 3 && PyBytes_Check(args[3])) {
         if (PyBytes_AsStringAndSize(args[3], (char **)&s->writable.each, &s->writable.count)) return -1;
     } else if (nargs > 3) {
@@ -84,8 +131,7 @@ static int sending_parse(Sending *s, PyObject *const *args, Py_ssize_t nargs) {
     return 0;
 }
 
-/* Gets the buffers and prepares the frame: 0, or -1 with an exception and nothing left behind. Users' code and other
- * threads may run. */
+/* Gets the buffers and prepares the frame, or leaves nothing behind. Users' code and other threads may run. */
 static int sending_prepare(Sending *s) {
     uint32_t n = s->buffers ? (uint32_t)PyList_Size(s->buffers) : 0;
     if (n > FEW) {
@@ -131,7 +177,7 @@ static void sending_seal(Sending *s) {
         if (loan_named(s->core.end->member, &s->core.table[i])) seal(s->end->member->state, s->views[i].obj);
 }
 
-/* Writes one frame, waiting for room first, while nothing is held: 0, or -1 with an exception and nothing written. */
+/* Writes one frame, waiting for room first, while nothing is held; fails with nothing written. */
 static int send_frame(Sending *s, uint64_t deadline) {
     EndObject *o = s->end;
     Writing writing;
@@ -148,28 +194,21 @@ static int send_frame(Sending *s, uint64_t deadline) {
     return failed;
 }
 
-/* open(): the next write begins now, with encoding its value; for the recorder */
-static PyObject *writer_open_next(PyObject *self, PyObject *unused) {
-    (void)unused;
+static PyObject *writer_open_next(PyObject *self, UNUSED PyObject *unused) {
     EndObject *o = (EndObject *)self;
-    if (check_usable(o->member)) return NULL;
+    if (check_usable(&o->member->core)) return NULL;
     write_open(&o->core);
     Py_RETURN_NONE;
 }
 
-/* shut(): what was opened is not written; any number of times */
-static PyObject *writer_shut(PyObject *self, PyObject *unused) {
-    (void)unused;
+static PyObject *writer_shut(PyObject *self, UNUSED PyObject *unused) {
     ((EndObject *)self)->core.opened_ns = 0;
     Py_RETURN_NONE;
 }
 
 /* write(kind, data, buffers=None, writable=0, timeout_ns=-1); `writable`: bit i, or byte i of bytes, for buffer i */
 static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs < 2) {
-        PyErr_SetString(PyExc_TypeError, "write(kind, data, buffers=None, writable=0, timeout_ns=-1)");
-        return NULL;
-    }
+    if (nargs < 2) return PyErr_Format(PyExc_TypeError, "write(kind, data, buffers=None, writable=0, timeout_ns=-1)");
     Sending s;
     sending_begin(&s, (EndObject *)self);
     uint64_t deadline = UINT64_MAX;
@@ -180,13 +219,12 @@ static PyObject *writer_write(PyObject *self, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-/* wait_taken(timeout_ns=-1): every reader has taken all frames that were written */
 static PyObject *writer_wait_taken(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     EndObject *o = (EndObject *)self;
     Member *m = &o->member->core;
     uint64_t deadline = UINT64_MAX, waited = 0;
     uint32_t peer = NO_MEMBER;
-    if ((nargs && deadline_from(args[0], &deadline)) || check_usable(o->member)) return NULL;
+    if ((nargs && deadline_from(args[0], &deadline)) || check_usable(&o->member->core)) return NULL;
     Outcome outcome = wait_until_taken(&o->core, deadline, &waited, &peer);
     if (m->looping) {
         m->open.waited_ns += waited;
@@ -207,16 +245,14 @@ static PyObject *writer_send_by(PyObject *self, PyObject *args) {
     unsigned channel;
     unsigned long long nodes;
     if (!PyArg_ParseTuple(args, "O!IK", o->member->state->links_type, &links, &channel, &nodes) ||
-        check_usable(o->member))
+        check_usable(&o->member->core))
         return NULL;
     Links *all = &((LinksObject *)links)->core;
     uint32_t line = 0;
     while (line < o->core.nreaders && o->core.readers[line] != o->core.member->index) line++;
     if (all->member != o->core.member || line == o->core.nreaders || !nodes ||
-        (all->nlinks < 64 && nodes >> all->nlinks)) {
-        PyErr_SetString(PyExc_ValueError, "send_by takes links of this member, which must read its own ring");
-        return NULL;
-    }
+        (all->nlinks < 64 && nodes >> all->nlinks))
+        return PyErr_Format(PyExc_ValueError, "send_by takes links of this member, which must read its own ring");
     Py_INCREF(links);
     Py_XDECREF(o->links);
     o->links = links;
@@ -226,16 +262,16 @@ static PyObject *writer_send_by(PyObject *self, PyObject *args) {
 
 static PyMethodDef writer_methods[] = {
     {"send_by", writer_send_by, METH_VARARGS, "send_by(links, channel, nodes): frames go to other nodes as well."},
-    {"wait_taken", (PyCFunction)(void (*)(void))writer_wait_taken, METH_FASTCALL,
+    {"wait_taken", FASTCALL(writer_wait_taken),
      "wait_taken(timeout_ns=-1): wait until every reader has taken all frames that were written."},
-    {"shut", writer_shut, METH_NOARGS, "shut(): what was opened is not written."},
-    {"open", writer_open_next, METH_NOARGS, "Say that the next write begins now, with encoding its value."},
-    {"write", (PyCFunction)(void (*)(void))writer_write, METH_FASTCALL,
+    {"shut", writer_shut, METH_NOARGS, "shut(): what was opened is not written; any number of times."},
+    {"open", writer_open_next, METH_NOARGS,
+     "open(): the next write begins now, with encoding its value; for the recorder."},
+    {"write", FASTCALL(writer_write),
      "write(kind, data, buffers=None, writable=0, timeout_ns=-1): publish the next frame."},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot writer_slots[] = {
     {Py_tp_dealloc, end_dealloc}, {Py_tp_methods, writer_methods}, {Py_tp_getset, end_getset}, {0, NULL}};
-static PyType_Spec writer_spec = {"rcg._native.Writer", sizeof(EndObject), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, writer_slots};
+static PyType_Spec writer_spec = {"rcg._native.Writer", sizeof(EndObject), 0, MADE_HERE, writer_slots};
 
 #endif

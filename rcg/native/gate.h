@@ -125,8 +125,7 @@ static void arrival_begin(Arrival *a) { arrival_await(a, AT_HEAD, (uint8_t *)&a-
 
 /* ---- making room */
 
-/* All that the frame needs in this node's memory; as prepare() does for bytes that are there already. DONE, NO_SHARED
- * with the reason in `out`, or NO_HEAP. */
+/* All that the frame needs in this node's memory, as prepare() takes it. DONE; NO_SHARED, the reason noted; NO_HEAP. */
 static Outcome arrival_take_room(Gate *g, Arrival *a) {
     const Head *h = &a->head;
     Outgoing *o = &a->out;
@@ -142,11 +141,7 @@ static Outcome arrival_take_room(Gate *g, Arrival *a) {
     uint64_t outside = h->payload_bytes - inside + (spills ? body : 0);
     if (h->is_apart) outside = spills && body > largest ? body : largest; /* as prepare() counts */
     if (outside > g->member->board->cap_bytes && !a->passage->is_awaited) return outgoing_refuse(o, outside, EFBIG);
-    if (n > FEW && (!(o->table = calloc(n, sizeof *o->table)) || !(o->taken = calloc(n + 1ull, sizeof *o->taken)))) {
-        o->table = o->table ? o->table : o->few_descs;
-        o->taken = o->few_taken;
-        return NO_HEAP;
-    }
+    if (!outgoing_reserve(o, n)) return NO_HEAP;
     if (!spills && inside > a->small_room) {
         uint8_t *p = realloc(a->small, inside);
         if (!p) return NO_HEAP;
@@ -203,8 +198,8 @@ static Outcome arrival_publish(Gate *g, Arrival *a) {
         write_event(m, &(Record){a->started_ns, ended, waited, 0, execution, o->payload, e->op, NO_MEMBER});
         now_doing(m, e->op, execution, ended, NOW_IDLE);
     }
-    atomic_fetch_add_explicit(&g->frames, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&g->bytes, o->payload, memory_order_relaxed);
+    add_relaxed(&g->frames, 1);
+    add_relaxed(&g->bytes, o->payload);
     outgoing_end(o);
     a->is_out = false;
     arrival_begin(a);
@@ -308,14 +303,13 @@ static Outcome arrival_open_head(Gate *g, Arrival *a, Loss *loss) {
 
 /* What this stage waited for is here. */
 static Outcome arrival_step(Gate *g, Arrival *a, Loss *loss) {
-    if (a->stage == AT_HEAD) return arrival_open_head(g, a, loss);
     *loss = (Loss){.sender = a->sender, .channel = a->head.channel, .why = LOST_MEMORY};
     switch (a->stage) {
+    case AT_HEAD: return arrival_open_head(g, a, loss);
     case AT_SIZES:
+        if (sizes_fit(&a->head, a->sizes)) return arrival_open_body(g, a);
         loss->why = LOST_FRAME;
-        if (!sizes_fit(&a->head, a->sizes)) return DAMAGED;
-        loss->why = LOST_MEMORY;
-        return arrival_open_body(g, a);
+        return DAMAGED;
     case AT_SKIP: return arrival_fail(g, a);
     default: return arrival_go_on(g, a);
     }
@@ -348,7 +342,7 @@ static ssize_t arrival_receive(Arrival *a) {
         a->begin = 0;
         a->end = n > 0 ? (uint32_t)n : 0;
     }
-    if (n > 0) atomic_fetch_add_explicit(&a->received_bytes, (uint64_t)n, memory_order_relaxed);
+    if (n > 0) add_relaxed(&a->received_bytes, (uint64_t)n);
     return n;
 }
 
@@ -442,12 +436,6 @@ static void *gate_run(void *arg) {
 
 /* ---- opening and closing */
 
-static void gate_wake(Gate *g) {
-    uint64_t one = 1;
-    ssize_t n = write(g->wake, &one, sizeof one);
-    (void)n; /* it is full, so the thread is awake */
-}
-
 /* Starts a gate whose member, passages and calls are set; all else is zero before. 0, or -1 with errno. */
 static int gate_open(Gate *g) {
     g->poller = g->wake = -1;
@@ -456,18 +444,12 @@ static int gate_open(Gate *g) {
         return -1;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     if (epoll_ctl(g->poller, EPOLL_CTL_ADD, g->wake, &event)) return -1;
-    sigset_t every, before; /* signals are for the host's threads */
-    sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before);
-    int trouble = pthread_create(&g->thread, NULL, gate_run, g);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    g->has_thread = !trouble;
-    errno = trouble;
-    return trouble ? -1 : 0;
+    g->has_thread = !start_thread(&g->thread, gate_run, g);
+    return g->has_thread ? 0 : -1;
 }
 
-/* Has the gate listen to a connection, which becomes its own, for the passages of these numbers. 0, or -1 with errno
- * and the connection still the caller's. */
+/* Has the gate listen to a connection, its own from now on, for these passages. 0, or -1 with errno and it stays the
+ * caller's. */
 static int gate_add(Gate *g, int fd, uint32_t sender, const uint32_t *allowed, uint32_t nallowed) {
     Arrival *a = calloc(1, sizeof *a);
     if (!a) return -1;
@@ -488,16 +470,15 @@ static int gate_add(Gate *g, int fd, uint32_t sender, const uint32_t *allowed, u
     a->next = g->coming;
     g->coming = a;
     pthread_mutex_unlock(&g->lock);
-    gate_wake(g);
+    wake_poller(g->wake);
     return 0;
 }
 
-/* Ends the thread; whether this call did. Without the host's lock, which its calls may want; idempotent. A forked
- * child has no thread. */
+/* Ends the thread, if this process has it; whether this call did. Without the host's lock, which its calls may want. */
 static bool gate_stop(Gate *g) {
     if (!atomic_exchange(&g->has_thread, false) || !member_is_ours(g->member)) return false;
     atomic_store(&g->stop, 1);
-    gate_wake(g);
+    wake_poller(g->wake);
     pthread_join(g->thread, NULL);
     return true;
 }

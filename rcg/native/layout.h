@@ -145,6 +145,13 @@
 typedef _Atomic uint32_t atomic_u32;
 typedef _Atomic uint64_t atomic_u64;
 
+#define load_relaxed(word) atomic_load_explicit(word, memory_order_relaxed)
+#define load_acquire(word) atomic_load_explicit(word, memory_order_acquire)
+#define store_relaxed(word, value) atomic_store_explicit(word, value, memory_order_relaxed)
+#define store_release(word, value) atomic_store_explicit(word, value, memory_order_release)
+#define add_relaxed(word, n) atomic_fetch_add_explicit(word, n, memory_order_relaxed)
+#define sub_relaxed(word, n) atomic_fetch_sub_explicit(word, n, memory_order_relaxed)
+
 /* ---- board
  *
  * "Constant": format_board() writes it before the descriptor is sent out, and it never changes. */
@@ -267,15 +274,11 @@ _Static_assert(sizeof(ArenaHeader) == 3 * LINE, "ArenaHeader");
 #define ARENA_DATA                                                                                                     \
     ((sizeof(ArenaHeader) + (uint64_t)MAX_BLOCKS * sizeof(Block) + LARGEST_PAGE - 1) & ~(uint64_t)(LARGEST_PAGE - 1))
 
-static uint64_t block_offset(const Block *b) { return atomic_load_explicit(&b->offset, memory_order_relaxed); }
+static uint64_t block_offset(const Block *b) { return load_relaxed(&b->offset); }
 
-static uint64_t block_capacity(const Block *b) {
-    return (uint64_t)atomic_load_explicit(&b->capacity, memory_order_relaxed) * GRANULE;
-}
+static uint64_t block_capacity(const Block *b) { return (uint64_t)load_relaxed(&b->capacity) * GRANULE; }
 
-static uint64_t block_committed(const Block *b) {
-    return (uint64_t)atomic_load_explicit(&b->committed, memory_order_relaxed) * GRANULE;
-}
+static uint64_t block_committed(const Block *b) { return (uint64_t)load_relaxed(&b->committed) * GRANULE; }
 
 /* Bits of each member in the word of a block. */
 static uint32_t claim_bits_for(uint32_t members) {
@@ -366,11 +369,16 @@ static inline uint64_t fold(uint64_t a, uint64_t b) {
 
 static inline uint64_t pair(uint32_t low, uint32_t high) { return low | (uint64_t)high << 32; }
 
+static inline uint64_t check_words(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
+    return fold(a ^ 0x9e3779b97f4a7c15u, b ^ 0xbf58476d1ce4e5b9u) ^
+           fold(c ^ 0x94d049bb133111ebu, d ^ 0xd6e8feb86659fd93u) ^
+           fold(e ^ 0xa0761d6478bd642fu, f ^ 0xe7037ed1a0b428dbu);
+}
+
 static inline uint64_t check_header(const Frame *f) {
-    return fold(pair(f->magic, f->kind) ^ 0x9e3779b97f4a7c15u, f->execution ^ 0xbf58476d1ce4e5b9u) ^
-           fold(f->body_bytes ^ 0x94d049bb133111ebu, f->data_bytes ^ 0xd6e8feb86659fd93u) ^
-           fold(pair(f->nbuffers, f->body_block) ^ 0xa0761d6478bd642fu,
-                f->payload_bytes ^ 0xe7037ed1a0b428dbu ^ (f->body_stash << 32 | f->body_stash >> 32));
+    return check_words(pair(f->magic, f->kind), f->execution, f->body_bytes, f->data_bytes,
+                       pair(f->nbuffers, f->body_block),
+                       f->payload_bytes ^ (f->body_stash << 32 | f->body_stash >> 32));
 }
 
 /* A body in a stash is pulled before the whole sum can be checked: its number carries a part of the header's. */

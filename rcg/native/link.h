@@ -14,11 +14,66 @@
 #define RCG_LINK_H
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "packet.h"
+#include "send.h"
+
+/* ---- packets: what a frame is on a connection, and the checks of what arrives
+ *
+ *   Head (64 B) | sizes: uint64_t[nbuffers] | data | small buffers | large buffers
+ *
+ * `data` and the small buffers (up to INLINE_BUFFER bytes) lie together in the sender's slot or block, so they are one
+ * piece of memory at both ends. A size has its lowest bit set where the reader will write to the buffer. Numbers are in
+ * the byte order of the machines, which the start of a graph compares. A connection carries frames of any number of
+ * channels, those of each in the order of executions: the head has the number of both, and a gap or a repeat ends the
+ * connection with an error that names the channel. */
+
+#define PACKET_MAGIC 0x70676372u
+#define MOST_BUFFERS (1u << 24) /* of one frame; their table is 128 MiB then */
+
+typedef struct {
+    uint32_t magic, channel; /* channel: its number in the plan, the same on all nodes */
+    uint32_t kind, nbuffers;
+    uint64_t execution;
+    uint64_t data_bytes, small_bytes; /* small_bytes: of all small buffers together */
+    uint64_t payload_bytes;           /* data and all buffers */
+    uint64_t check;                   /* of all other words */
+    uint32_t is_apart, pad;           /* is_apart: its buffers are of several values, see Outgoing */
+} Head;
+_Static_assert(sizeof(Head) == LINE, "Head");
+
+static uint64_t check_head(const Head *h) {
+    return check_words(pair(h->magic, h->channel), h->execution, h->data_bytes, h->small_bytes,
+                       pair(h->kind, h->nbuffers), h->payload_bytes ^ (uint64_t)h->is_apart << 63);
+}
+
+static uint64_t packed_size(const Desc *d) { return d->bytes << 1 | (d->flags & DESC_WRITABLE); }
+static uint64_t size_bytes(uint64_t packed) { return packed >> 1; }
+static bool size_is_written(uint64_t packed) { return packed & 1; }
+static bool size_is_small(uint64_t packed) { return size_bytes(packed) <= INLINE_BUFFER; }
+
+/* Whether a head is one of ours and adds up. */
+static bool head_fits(const Head *h) {
+    return h->magic == PACKET_MAGIC && h->check == check_head(h) && h->kind && h->nbuffers <= MOST_BUFFERS &&
+           h->is_apart <= 1 && !h->pad && h->data_bytes <= h->payload_bytes &&
+           h->small_bytes <= h->payload_bytes - h->data_bytes &&
+           h->small_bytes <= (uint64_t)h->nbuffers * INLINE_BUFFER;
+}
+
+/* Whether the sizes are those that the head counts. */
+static bool sizes_fit(const Head *h, const uint64_t *sizes) {
+    uint64_t small = 0, left = h->payload_bytes - h->data_bytes;
+    for (uint32_t i = 0; i < h->nbuffers; i++) {
+        uint64_t bytes = size_bytes(sizes[i]);
+        if (bytes > left) return false;
+        left -= bytes;
+        if (size_is_small(sizes[i])) small += bytes;
+    }
+    return !left && small == h->small_bytes;
+}
+
+/* ---- links */
 
 #define MOST_LINKS 64
 #define UNLOCKED_SEND (64u * 1024) /* the host's lock is released to send more than this */
@@ -79,11 +134,10 @@ typedef struct {
 
 /* ---- the end of a frame's way */
 
-/* The member has taken frame `seq` of its own ring. The threads that send to different nodes may come here in any
- * order: the count only grows. */
+/* The member has taken frame `seq` of its own ring. Links may finish it in any order: the count only grows. */
 static void ring_taken(Member *m, Ring *r, uint32_t reader, uint64_t seq) {
     atomic_u64 *count = &r->reader[reader].seq;
-    uint64_t seen = atomic_load_explicit(count, memory_order_relaxed);
+    uint64_t seen = load_relaxed(count);
     while (seen <= seq && !atomic_compare_exchange_weak(count, &seen, seq + 1)) {}
     if (atomic_load(&r->room_wanted)) ring_doorbell(m, r->writer);
 }
@@ -100,12 +154,6 @@ static void parcel_done(Member *m, Parcel *p) {
 }
 
 /* ---- sending */
-
-static void links_wake(Links *all) {
-    uint64_t one = 1;
-    ssize_t n = write(all->wake, &one, sizeof one);
-    (void)n; /* it is full, so the thread is awake */
-}
 
 /* Takes the sent or dropped first parcel out of the queue; whether there is another one. */
 static bool link_advance(Links *all, Link *l) {
@@ -134,7 +182,7 @@ static bool link_flush(Links *all, Link *l) {
                 l->failed = errno;
                 break;
             }
-            atomic_fetch_add_explicit(&l->sent_bytes, (uint64_t)n, memory_order_relaxed);
+            add_relaxed(&l->sent_bytes, (uint64_t)n);
             for (size_t left = (size_t)n; p->at < p->npieces;) {
                 struct iovec *piece = &p->pieces[p->at];
                 if (left < piece->iov_len) {
@@ -150,12 +198,10 @@ static bool link_flush(Links *all, Link *l) {
     return true;
 }
 
-/* Has the thread go on with a link that is busy for this one. */
-static void link_leave_to_thread(Links *all, Link *l) {
+static void link_set_waiting(Link *l, bool is_waiting) {
     pthread_mutex_lock(&l->lock);
-    l->is_waiting = true;
+    l->is_waiting = is_waiting;
     pthread_mutex_unlock(&l->lock);
-    links_wake(all);
 }
 
 static void *links_run(void *arg) {
@@ -184,13 +230,8 @@ static void *links_run(void *arg) {
         for (nfds_t j = 1; j < n; j++) {
             if (!polled[j].revents) continue;
             Link *l = &all->links[which[j]];
-            pthread_mutex_lock(&l->lock);
-            l->is_waiting = false; /* first: when all is sent, another thread may come to wait at once */
-            pthread_mutex_unlock(&l->lock);
-            if (link_flush(all, l)) continue;
-            pthread_mutex_lock(&l->lock);
-            l->is_waiting = true;
-            pthread_mutex_unlock(&l->lock);
+            link_set_waiting(l, false); /* first: when all is sent, another thread may come to wait at once */
+            if (!link_flush(all, l)) link_set_waiting(l, true);
         }
     }
     return NULL;
@@ -264,9 +305,8 @@ static Cargo *cargo_load(const Outgoing *o, const Route *route, struct iovec *pi
     return c;
 }
 
-/* Queues a frame that was just published at every link of its route: bit i for a link by which the caller has to send,
- * see links_send(). With the host's lock, and before anything else is published, so that each link has all frames of a
- * ring, in their order. */
+/* Queues a frame that was just published at every link of its route: bit i for a link by which the caller has to send.
+ * With the host's lock, and before anything else is published, so that each link has all frames in their order. */
 static uint64_t links_load(const Outgoing *o, const Route *route) {
     Links *all = route->links;
     struct iovec few[3 + FEW], *pieces = few;
@@ -281,7 +321,7 @@ static uint64_t links_load(const Outgoing *o, const Route *route) {
         Parcel *p = c ? malloc(sizeof *p + npieces * sizeof *pieces) : NULL;
         if (!p) { /* a frame that is missing ends the link */
             if (!l->failed) l->failed = ENOMEM;
-            links_wake(all);
+            wake_poller(all->wake);
             continue; /* what was claimed for it stays so: the graph is about to end */
         }
         *p = (Parcel){.cargo = c, .npieces = npieces};
@@ -292,8 +332,7 @@ static uint64_t links_load(const Outgoing *o, const Route *route) {
     return ours;
 }
 
-/* Sends by the links that links_load() left to the caller. With the host's lock, which is released if `bytes` are many.
- */
+/* Sends by the links that links_load() left to the caller. The host's lock is released if `bytes` are many. */
 static void links_send(Links *all, uint64_t ours, uint64_t bytes) {
     if (!ours) return;
     void *state = bytes > UNLOCKED_SEND ? all->member->host->leave() : NULL;
@@ -301,8 +340,9 @@ static void links_send(Links *all, uint64_t ours, uint64_t bytes) {
     for (uint32_t i = 0; i < all->nlinks; i++) {
         Link *l = &all->links[i];
         if (!(ours >> i & 1)) continue;
-        if (!link_flush(all, l)) link_leave_to_thread(all, l);
-        else if (l->failed) links_wake(all); /* to tell of it */
+        bool is_sent = link_flush(all, l);
+        if (!is_sent) link_set_waiting(l, true);
+        if (!is_sent || l->failed) wake_poller(all->wake); /* the thread sends the rest, or reports the failure */
     }
     atomic_fetch_sub(&all->senders, 1);
     if (bytes > UNLOCKED_SEND) all->member->host->enter(state);
@@ -323,29 +363,22 @@ static int links_open(Links *all, Member *m, const int *fds, uint32_t n,
         l->last = &l->first;
         pthread_mutex_init(&l->lock, NULL);
     }
-    sigset_t every, before; /* signals are for the host's threads */
-    sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before);
-    int trouble = pthread_create(&all->thread, NULL, links_run, all);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    all->has_thread = !trouble;
-    errno = trouble;
-    return trouble ? -1 : 0;
+    all->has_thread = !start_thread(&all->thread, links_run, all);
+    return all->has_thread ? 0 : -1;
 }
 
-/* Ends the thread, and drops what was not sent; whether this call did. After it nothing uses the sockets any more.
- * Without the host's lock, which `failed` may want; idempotent. In a forked child there is no thread. */
+/* Ends the thread, if this process has it, and drops what was not sent; whether this call did. After it nothing uses
+ * the sockets any more. Without the host's lock, which `failed` may want. */
 static bool links_stop(Links *all) {
     if (!atomic_exchange(&all->has_thread, false) || !member_is_ours(all->member)) return false;
     atomic_store(&all->stop, 1);
-    links_wake(all);
+    wake_poller(all->wake);
     pthread_join(all->thread, NULL);
     for (uint32_t i = 0; i < all->nlinks; i++) {
         int none = 0;
         atomic_compare_exchange_strong(&all->links[i].failed, &none, ECANCELED);
     }
-    const struct timespec moment = {0, 50000};
-    while (atomic_load(&all->senders)) nanosleep(&moment, NULL); /* no send waits */
+    while (atomic_load(&all->senders)) nap(50000); /* no send waits */
     return true;
 }
 

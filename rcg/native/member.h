@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A member in its own process: its mappings, what it has learned, its counters.
- *
- * It is opened and closed in segments.h. */
+/* A member in its own process: its mappings, what it has learned, its counters. core.h opens and closes it. */
 #ifndef RCG_MEMBER_H
 #define RCG_MEMBER_H
 
@@ -77,13 +75,13 @@ static Tray *tray_of(const Member *m, uint32_t member) { return m->trays + membe
 /* Whether this process is the one that joined, and not a fork of it. */
 static bool member_is_ours(const Member *m) { return m->generation == atomic_load(&fork_generation); }
 
-static bool poisoned(const Member *m) { return atomic_load_explicit(&m->board->poison, memory_order_acquire) != 0; }
+static bool poisoned(const Member *m) { return load_acquire(&m->board->poison) != 0; }
 
 static void ring_doorbell(Member *m, uint32_t member) {
     atomic_u32 *word = &m->doorbells[member].word;
     atomic_fetch_add(word, 1);
     futex(word, FUTEX_WAKE, INT_MAX, NULL);
-    atomic_fetch_add_explicit(&m->wakes, 1, memory_order_relaxed);
+    add_relaxed(&m->wakes, 1);
 }
 
 /* Ends this process's own waits that listen for it; any thread, without the host's lock. */
@@ -92,8 +90,8 @@ static void interrupt_waits(Member *m) {
     if (atomic_load(&m->interruptible)) ring_doorbell(m, m->index);
 }
 
-/* Ends every wait of every member; the first code stands, but closing also ends a broken graph. Whether this was the
- * first. `culprit` may be NO_MEMBER. */
+/* Ends every wait of every member; whether this was the first to. The first code stands, but closing also ends a broken
+ * graph. `culprit` may be NO_MEMBER. */
 static bool poison_board(Member *m, uint32_t code, uint32_t culprit) {
     uint32_t none = 0;
     if (!atomic_load(&m->board->poison) && culprit != NO_MEMBER) atomic_store(&m->board->culprit, culprit);

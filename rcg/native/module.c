@@ -13,20 +13,14 @@
 #include <Python.h>
 
 #include "bind_member.h"
-#include "bind_drain.h"
-#include "bind_gate.h"
-#include "bind_ticket.h"
 
 /* ---- module functions */
 
-/* One entry of format_board's rings: 0, or -1 with an exception. */
+/* One entry of format_board's rings. */
 static int ring_from(RingSpec *spec, PyObject *item, Py_ssize_t i, unsigned nmembers) {
     unsigned writer, nslots, slot_bytes;
     PyObject *readers;
-    if (!PyTuple_Check(item)) {
-        PyErr_SetString(PyExc_TypeError, "a ring is (writer, (reader, ...), slots, slot_bytes)");
-        return -1;
-    }
+    if (!PyTuple_Check(item)) return refuse(PyExc_TypeError, "a ring is (writer, (reader, ...), slots, slot_bytes)");
     if (!PyArg_ParseTuple(item, "IO!II", &writer, &PyTuple_Type, &readers, &nslots, &slot_bytes)) return -1;
     Py_ssize_t n = PyTuple_Size(readers);
     *spec = (RingSpec){writer, nslots, slot_bytes, n <= MAX_MEMBERS ? (uint32_t)n : 0, {0}};
@@ -60,18 +54,15 @@ static int raise_of_rings(RingRefusal refusal) {
 }
 
 /* format_board(fd, members, rings, events, cap_bytes) -> size; rings = [(writer, (reader, ...), slots, slot_bytes)] */
-static PyObject *native_format_board(PyObject *module, PyObject *args) {
-    (void)module;
+static PyObject *native_format_board(UNUSED PyObject *module, PyObject *args) {
     int fd;
     unsigned nmembers, nevents;
     unsigned long long cap;
     PyObject *rings;
     if (!PyArg_ParseTuple(args, "iIOIK", &fd, &nmembers, &rings, &nevents, &cap)) return NULL;
-    if (!is_board(nmembers, nevents) || !PyList_Check(rings)) {
-        PyErr_Format(PyExc_ValueError, "a board has 1 to %d members and room for a power of two of events",
-                     MAX_MEMBERS);
-        return NULL;
-    }
+    if (!is_board(nmembers, nevents) || !PyList_Check(rings))
+        return PyErr_Format(PyExc_ValueError, "a board has 1 to %d members and room for a power of two of events",
+                            MAX_MEMBERS);
     Py_ssize_t n = PyList_Size(rings);
     RingSpec *specs = PyMem_Calloc((size_t)n + 1, sizeof *specs);
     if (!specs) return PyErr_NoMemory();
@@ -84,36 +75,20 @@ static PyObject *native_format_board(PyObject *module, PyObject *args) {
     return size ? PyLong_FromUnsignedLongLong(size) : NULL;
 }
 
-/* format_arena(fd, owner, members, reserve_bytes) */
-static PyObject *native_format_arena(PyObject *module, PyObject *args) {
-    (void)module;
+static PyObject *native_format_arena(UNUSED PyObject *module, PyObject *args) {
     int fd;
     unsigned owner, nmembers;
     unsigned long long reserve;
     if (!PyArg_ParseTuple(args, "iIIK", &fd, &owner, &nmembers, &reserve)) return NULL;
-    if (!is_arena(owner, nmembers, reserve)) {
-        PyErr_SetString(PyExc_ValueError, "an arena needs an owner among 1 to 64 members and whole pages to reserve");
-        return NULL;
-    }
+    if (!is_arena(owner, nmembers, reserve))
+        return PyErr_Format(PyExc_ValueError,
+                            "an arena needs an owner among 1 to 64 members and whole pages to reserve");
     if (format_arena(fd, owner, nmembers, reserve)) return PyErr_SetFromErrno(PyExc_OSError);
     Py_RETURN_NONE;
 }
 
-/* release(left, execution, output): note that an output of an execution was fetched or its ref dropped; once is as good
- * as twice. One step, in which nothing else
- * runs, because refs go away anywhere. */
-static PyObject *native_release(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 3 || !PyDict_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "release(left, execution, output)");
-        return NULL;
-    }
-    if (release_output(args[0], args[1], args[2])) return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef module_methods[] = {
-    {"release", (PyCFunction)(void (*)(void))native_release, METH_FASTCALL,
+    {"release", FASTCALL(native_release),
      "release(left, execution, output): an output was fetched or dropped; once is as good as twice."},
     {"format_board", native_format_board, METH_VARARGS, "format_board(fd, members, rings, events, cap_bytes) -> size"},
     {"format_arena", native_format_arena, METH_VARARGS, "format_arena(fd, owner, members, reserve_bytes)"},
@@ -131,33 +106,21 @@ static int add_error(PyObject *module, const char *name, const char *doc, PyObje
     return *error ? PyModule_AddObjectRef(module, name, *error) : -1;
 }
 
+#define ADD_NAME(name)                                                                                                 \
+    if (!(s->name##_name = PyUnicode_InternFromString(#name))) return -1;
+#define ADD_TYPE(name)                                                                                                 \
+    if (add_type(module, &name##_spec, &s->name##_type)) return -1;
+#define CONSTANT(name) {#name, name}
+
 static int module_exec(PyObject *module) {
     static bool watching_forks; /* of the process, not of the interpreter */
     State *s = PyModule_GetState(module);
     if (!watching_forks) {
-        if (pthread_atfork(NULL, NULL, after_fork_in_child)) {
-            PyErr_SetString(PyExc_RuntimeError, "pthread_atfork failed");
-            return -1;
-        }
+        if (pthread_atfork(NULL, NULL, after_fork_in_child)) return refuse(PyExc_RuntimeError, "pthread_atfork failed");
         watching_forks = true;
     }
-    if (!(s->buffers_name = PyUnicode_InternFromString("buffers")) ||
-        !(s->execution_name = PyUnicode_InternFromString("execution")) ||
-        !(s->state_name = PyUnicode_InternFromString("state")) ||
-        !(s->frames_name = PyUnicode_InternFromString("frames")) ||
-        !(s->dropped_name = PyUnicode_InternFromString("dropped")) ||
-        !(s->number_name = PyUnicode_InternFromString("number")) ||
-        !(s->left_name = PyUnicode_InternFromString("left")) ||
-        !(s->flags_name = PyUnicode_InternFromString("flags")) ||
-        !(s->writeable_name = PyUnicode_InternFromString("writeable")) ||
-        !(s->base_name = PyUnicode_InternFromString("base")) || !(s->obj_name = PyUnicode_InternFromString("obj")))
-        return -1;
-    if (add_type(module, &lease_spec, &s->lease_type) || add_type(module, &loan_spec, &s->loan_type) ||
-        add_type(module, &frame_spec, &s->frame_type) || add_type(module, &reader_spec, &s->reader_type) ||
-        add_type(module, &writer_spec, &s->writer_type) || add_type(module, &member_spec, &s->member_type) ||
-        add_type(module, &drain_spec, &s->drain_type) || add_type(module, &ticket_spec, &s->ticket_type) ||
-        add_type(module, &links_spec, &s->links_type) || add_type(module, &gate_spec, &s->gate_type))
-        return -1;
+    EACH_NAME(ADD_NAME)
+    EACH_TYPE(ADD_TYPE)
     if (add_error(module, "Poisoned", "Poisoned(code, culprit): the graph was closed or broke.", &s->errors.poisoned) ||
         add_error(module, "TimedOut", "The deadline passed.", &s->errors.timed_out) ||
         add_error(module, "NoMemory", "NoMemory(wanted, used, cap, errno)", &s->errors.no_memory) ||
@@ -166,53 +129,31 @@ static int module_exec(PyObject *module) {
     static const struct {
         const char *name;
         long value;
-    } constants[] = {{"ABI_VERSION", ABI_VERSION},     {"KIND_PICKLE", KIND_PICKLE},
-                     {"KIND_BYTES", KIND_BYTES},       {"KIND_FAILURE", KIND_FAILURE},
-                     {"KIND_PARTS", KIND_PARTS},       {"KIND_TUPLE", KIND_TUPLE},
-                     {"POISON_CLOSED", POISON_CLOSED}, {"POISON_BROKEN", POISON_BROKEN},
-                     {"MAX_MEMBERS", MAX_MEMBERS},     {"INLINE_BUFFER", INLINE_BUFFER},
-                     {"MAX_SPANS", MAX_SPANS},         {"DRAIN_EVENTS", DRAIN_EVENTS},
-                     {"SPAN_BASE", SPAN_BASE},         {"FRAME_BYTES", sizeof(Frame)},
-                     {"NOW_IDLE", NOW_IDLE},           {"NOW_RUNNING", NOW_RUNNING},
-                     {"NOW_WAITING", NOW_WAITING},     {"MIN_BLOCK", MIN_BLOCK},
-                     {"LOST_CLOSED", LOST_CLOSED},     {"LOST_SYSTEM", LOST_SYSTEM},
-                     {"LOST_FRAME", LOST_FRAME},       {"LOST_CHANNEL", LOST_CHANNEL},
-                     {"LOST_ORDER", LOST_ORDER},       {"LOST_MEMORY", LOST_MEMORY},
-                     {"MOST_LINKS", MOST_LINKS},       {"REF_NEW", REF_NEW},
-                     {"REF_PENDING", REF_PENDING}};
+    } constants[] = {
+        CONSTANT(ABI_VERSION),  CONSTANT(KIND_PICKLE),   CONSTANT(KIND_BYTES),          CONSTANT(KIND_FAILURE),
+        CONSTANT(KIND_PARTS),   CONSTANT(KIND_TUPLE),    CONSTANT(POISON_CLOSED),       CONSTANT(POISON_BROKEN),
+        CONSTANT(MAX_MEMBERS),  CONSTANT(INLINE_BUFFER), CONSTANT(MAX_SPANS),           CONSTANT(DRAIN_EVENTS),
+        CONSTANT(SPAN_BASE),    CONSTANT(NOW_IDLE),      CONSTANT(NOW_RUNNING),         CONSTANT(NOW_WAITING),
+        CONSTANT(MIN_BLOCK),    CONSTANT(LOST_CLOSED),   CONSTANT(LOST_SYSTEM),         CONSTANT(LOST_FRAME),
+        CONSTANT(LOST_CHANNEL), CONSTANT(LOST_ORDER),    CONSTANT(LOST_MEMORY),         CONSTANT(MOST_LINKS),
+        CONSTANT(REF_NEW),      CONSTANT(REF_PENDING),   {"FRAME_BYTES", sizeof(Frame)}};
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value)) return -1;
     return 0;
 }
 
+#define CLEAR_NAME(name) Py_CLEAR(s->name##_name);
+#define CLEAR_TYPE(name) Py_CLEAR(s->name##_type);
+
 static void module_free(void *module) {
     State *s = PyModule_GetState(module);
     if (!s) return;
-    Py_CLEAR(s->lease_type);
-    Py_CLEAR(s->loan_type);
-    Py_CLEAR(s->frame_type);
-    Py_CLEAR(s->drain_type);
-    Py_CLEAR(s->ticket_type);
-    Py_CLEAR(s->links_type);
-    Py_CLEAR(s->gate_type);
-    Py_CLEAR(s->reader_type);
-    Py_CLEAR(s->writer_type);
-    Py_CLEAR(s->member_type);
+    EACH_NAME(CLEAR_NAME)
+    EACH_TYPE(CLEAR_TYPE)
     Py_CLEAR(s->errors.poisoned);
     Py_CLEAR(s->errors.timed_out);
     Py_CLEAR(s->errors.no_memory);
     Py_CLEAR(s->errors.corrupt);
-    Py_CLEAR(s->buffers_name);
-    Py_CLEAR(s->execution_name);
-    Py_CLEAR(s->state_name);
-    Py_CLEAR(s->frames_name);
-    Py_CLEAR(s->dropped_name);
-    Py_CLEAR(s->number_name);
-    Py_CLEAR(s->left_name);
-    Py_CLEAR(s->flags_name);
-    Py_CLEAR(s->writeable_name);
-    Py_CLEAR(s->base_name);
-    Py_CLEAR(s->obj_name);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};

@@ -20,6 +20,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -87,6 +88,10 @@ static long futex(atomic_u32 *word, int op, uint32_t value, const struct timespe
     return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
 
+static bool is_power_of_two(uint32_t n) { return n && !(n & (n - 1)); }
+
+static void nap(long ns) { nanosleep(&(struct timespec){0, ns}, NULL); }
+
 static bool is_main_thread(void) { return syscall(SYS_gettid) == getpid(); }
 
 /* fallocate that signals do not end; 0, or -1 with errno. */
@@ -102,6 +107,36 @@ static void *map_file(int fd, uint64_t offset, uint64_t bytes, bool writable) {
     void *p =
         mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
     return p == MAP_FAILED ? NULL : p;
+}
+
+/* An array with room for item number `index`: the same, or a larger copy that ends in zeros. NULL if malloc failed. */
+static void *grown(void *array, uint32_t *room, uint32_t index, size_t bytes) {
+    if (index < *room) return array;
+    uint32_t more = *room ? *room : 16;
+    while (more <= index) more *= 2;
+    uint8_t *p = realloc(array, more * bytes);
+    if (!p) return NULL;
+    memset(p + *room * bytes, 0, (more - *room) * bytes);
+    *room = more;
+    return p;
+}
+
+/* Starts a thread that gets no signals, which are for the host's threads: 0, or -1 with errno. */
+static int start_thread(pthread_t *thread, void *(*run)(void *), void *arg) {
+    sigset_t every, before;
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before);
+    int trouble = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = trouble;
+    return trouble ? -1 : 0;
+}
+
+/* Wakes the thread that polls this eventfd. */
+static void wake_poller(int fd) {
+    uint64_t one = 1;
+    ssize_t n = write(fd, &one, sizeof one);
+    (void)n; /* it is full, so the thread is awake */
 }
 
 /* A forked child shares our claims but does not own them: objects remember the generation they were made in. */

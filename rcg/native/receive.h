@@ -32,12 +32,11 @@ typedef struct {
 
 /* ---- claims */
 
-/* Finds the bytes that a descriptor names and holds their block: their offset in the data of the arena. DONE, DAMAGED
- * or NO_HEAP. */
+/* Holds the block that a descriptor names: where in the data its bytes are, once checked. DONE, DAMAGED or NO_HEAP. */
 static Outcome hold_bytes(End *e, const Desc *d, Incoming *in, uint64_t *at) {
     Arena *a = d->arena < e->member->nmembers ? e->member->arenas[d->arena] : NULL;
     if (!a || !a->reaches_us || d->block >= MAX_BLOCKS || !arena_reaches(a, ARENA_DATA) ||
-        d->block >= atomic_load_explicit(&a->header->nblocks, memory_order_acquire))
+        d->block >= load_acquire(&a->header->nblocks))
         return damaged(e, "it names a block that is not there");
     const Block *b = &a->header->block[d->block];
     uint64_t offset = block_offset(b), capacity = block_capacity(b), committed = block_committed(b);
@@ -46,8 +45,7 @@ static Outcome hold_bytes(End *e, const Desc *d, Incoming *in, uint64_t *at) {
         d->offset > committed || d->bytes > committed - d->offset)
         return damaged(e, "it names bytes outside their block");
     /* We may have as many uses of the block as we have claims on it, those of frames that are under way included. */
-    uint64_t ours = (atomic_load_explicit(&b->claims, memory_order_relaxed) & claim_mask(a, a->holder)) >>
-                    (a->claim_bits * a->holder);
+    uint64_t ours = (load_relaxed(&b->claims) & claim_mask(a, a->holder)) >> (a->claim_bits * a->holder);
     if (ours <= (d->block < a->held_room ? a->held[d->block] : 0))
         return damaged(e, "it names a block that was not sent to us");
     if (!arena_hold(a, d->block)) return NO_HEAP;
@@ -137,7 +135,7 @@ static Outcome incoming_open(End *e, Incoming *in) {
  * ours alone. Not so while the maker of a loan still holds that. */
 static bool is_only_ours(const Claim *c) {
     const Arena *a = c->arena;
-    return atomic_load_explicit(&a->header->block[c->block].claims, memory_order_acquire) == claim_unit(a, a->holder);
+    return load_acquire(&a->header->block[c->block].claims) == claim_unit(a, a->holder);
 }
 
 /* is_only_ours(), waiting a moment for the maker of a loan to let go of it: it does so as soon as it comes back from
@@ -195,8 +193,7 @@ static bool is_in_block(const Incoming *in) {
     return in->head.body_block != NO_BLOCK && in->head.body_block != STASHED;
 }
 
-/* Pulls a copy out of the stash of the ring's writer, from `*have` bytes on: DONE; TIMED_OUT, POISONED, or SIGNALS,
- * after which it may go on; DAMAGED. */
+/* Pulls a copy out of the stash of the ring's writer, from `*have` on. After SIGNALS it may go on. */
 static Outcome pull(End *e, uint64_t id, uint8_t *to, uint64_t bytes, uint64_t *have, uint64_t deadline) {
     Member *m = e->member;
     uint64_t got = *have;
@@ -214,7 +211,7 @@ typedef struct {
     uint64_t start, waited;
 } Reading;
 
-static bool has_frame(const End *e) { return atomic_load_explicit(&e->ring->seq, memory_order_acquire) != e->seq; }
+static bool has_frame(const End *e) { return load_acquire(&e->ring->seq) != e->seq; }
 
 /* The wait for the next frame of a ring. */
 static Watch frame_watch(const End *e) {
@@ -233,7 +230,7 @@ static Outcome read_begin(End *e, uint64_t deadline, Reading *r) {
     else if (!has_frame(e)) {
         Watch w = frame_watch(e);
         if (m->recording && !m->looping) now_doing(m, e->op, e->seq, r->start, NOW_IDLE);
-        if (m->recording) atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
+        if (m->recording) store_relaxed(&m->recorder->ring, e->index);
         outcome = wait_for(m, &w, 1, &e->learned, deadline, r->start, &r->waited);
         if (outcome) m->open.waited_ns += r->waited; /* a loop comes again for the same frame */
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The flight recorder: its clock, its events, the open op of a loop, and names of spans. */
+/* The flight recorder: its clock, its events, the open op of a loop, names of spans; and drains of all events. */
 #ifndef RCG_RECORDER_H
 #define RCG_RECORDER_H
 
@@ -81,19 +81,19 @@ static SpanName *span_names(const Member *m, uint32_t member) {
     return (SpanName *)((Event *)(recorder_of(m, member) + 1) + m->nevents);
 }
 
-static bool is_taping(const Member *m) { return atomic_load_explicit(&m->board->draining, memory_order_relaxed); }
+static bool is_taping(const Member *m) { return load_relaxed(&m->board->draining); }
 
 /* Under the host's lock: threads of a process write one after the other, so no locked instruction is needed, which
  * would wait until all that was just published has left this processor. */
 static void write_event(Member *m, const Record *record) {
-    uint64_t n = atomic_load_explicit(&m->recorder->head, memory_order_relaxed), words[RECORD_WORDS];
+    uint64_t n = load_relaxed(&m->recorder->head), words[RECORD_WORDS];
     Event *e = event_at(m, m->index, n, is_taping(m));
     memcpy(words, record, sizeof words);
-    atomic_store_explicit(&e->seq, 0, memory_order_relaxed);
+    store_relaxed(&e->seq, 0);
     atomic_thread_fence(memory_order_release);
-    for (size_t i = 0; i < RECORD_WORDS; i++) atomic_store_explicit(&e->record[i], words[i], memory_order_relaxed);
-    atomic_store_explicit(&e->seq, n + 1, memory_order_release);
-    atomic_store_explicit(&m->recorder->head, n + 1, memory_order_release);
+    for (size_t i = 0; i < RECORD_WORDS; i++) store_relaxed(&e->record[i], words[i]);
+    store_release(&e->seq, n + 1);
+    store_release(&m->recorder->head, n + 1);
     /* The next line is here when it is needed: publishing a frame waits until all that was written before has left. */
     __builtin_prefetch(event_at(m, m->index, n + 1, is_taping(m)), 1);
 }
@@ -102,13 +102,13 @@ static void write_event(Member *m, const Record *record) {
 static bool read_event(const Member *m, uint32_t member, uint64_t n, Record *out) {
     bool draining = is_taping(m);
     for (int i = 0; i < 2; i++, draining = !draining) {
-        if (draining && !atomic_load_explicit(&m->board->drained, memory_order_acquire)) continue; /* has no memory */
+        if (draining && !load_acquire(&m->board->drained)) continue; /* has no memory */
         Event *e = event_at(m, member, n, draining);
-        if (atomic_load_explicit(&e->seq, memory_order_acquire) != n + 1) continue;
+        if (load_acquire(&e->seq) != n + 1) continue;
         uint64_t words[RECORD_WORDS];
-        for (size_t j = 0; j < RECORD_WORDS; j++) words[j] = atomic_load_explicit(&e->record[j], memory_order_relaxed);
+        for (size_t j = 0; j < RECORD_WORDS; j++) words[j] = load_relaxed(&e->record[j]);
         atomic_thread_fence(memory_order_acquire);
-        if (atomic_load_explicit(&e->seq, memory_order_relaxed) != n + 1) continue;
+        if (load_relaxed(&e->seq) != n + 1) continue;
         memcpy(out, words, sizeof words);
         return true;
     }
@@ -118,16 +118,16 @@ static bool read_event(const Member *m, uint32_t member, uint64_t n, Record *out
 /* The oldest event from number n on that can still be there. */
 static uint64_t oldest_event(const Member *m, uint64_t n, uint64_t head) {
     uint64_t most = m->nevents;
-    if (most < DRAIN_EVENTS && atomic_load_explicit(&m->board->drained, memory_order_acquire)) most = DRAIN_EVENTS;
+    if (most < DRAIN_EVENTS && load_acquire(&m->board->drained)) most = DRAIN_EVENTS;
     return head > most && n < head - most ? head - most : n;
 }
 
 static void now_doing(Member *m, uint32_t op, uint64_t execution, uint64_t since, uint32_t state) {
     Recorder *r = m->recorder;
-    atomic_store_explicit(&r->op, op, memory_order_relaxed);
-    atomic_store_explicit(&r->execution, execution, memory_order_relaxed);
-    atomic_store_explicit(&r->state, state, memory_order_relaxed);
-    atomic_store_explicit(&r->since_ns, since, memory_order_release);
+    store_relaxed(&r->op, op);
+    store_relaxed(&r->execution, execution);
+    store_relaxed(&r->state, state);
+    store_release(&r->since_ns, since);
 }
 
 /* Ends the open op of a loop, which is when the next one begins. */
@@ -178,13 +178,111 @@ static uint32_t span_number(Member *m, const char *text) {
     if (length >= sizeof(SpanName)) /* whole characters only */
         for (length = sizeof(SpanName) - 1; length && ((unsigned char)text[length] & 0xc0) == 0x80;) length--;
     SpanName *names = span_names(m, m->index);
-    uint32_t n = atomic_load_explicit(&m->recorder->nspans, memory_order_relaxed), i = 0;
+    uint32_t n = load_relaxed(&m->recorder->nspans), i = 0;
     while (i < n && (strncmp(names[i].text, text, length) || names[i].text[length])) i++;
     if (i == n && n < MAX_SPANS) {
         memcpy(names[n].text, text, length); /* the rest of it is zeros */
-        atomic_store_explicit(&m->recorder->nspans, n + 1, memory_order_release);
+        store_release(&m->recorder->nspans, n + 1);
     }
     return SPAN_BASE + i; /* MAX_SPANS itself stands for all others */
+}
+
+/* ---- drains
+ *
+ * A drain takes all members' events as they come, on a thread of its own that never needs the host's lock. */
+
+/* The events of one member. */
+typedef struct {
+    Record *records;
+    size_t count, room;
+    uint64_t next, lost, given; /* given: records that were taken out before the end */
+} Track;
+
+typedef struct {
+    Member *member;
+    uint64_t most;    /* records of each track */
+    atomic_u64 taken; /* records so far, of all tracks */
+    atomic_u32 stop;
+    bool runs;
+    pthread_mutex_t lock; /* of the tracks; the host's lock is not taken while it is held */
+    Track tracks[MAX_MEMBERS];
+} Drain;
+
+static void drain_track(Drain *t, uint32_t index) {
+    Member *m = t->member;
+    Track *k = &t->tracks[index];
+    uint64_t head = load_acquire(&recorder_of(m, index)->head);
+    uint64_t from = oldest_event(m, k->next, head);
+    k->lost += from - k->next;
+    for (k->next = from; k->next < head; k->next++) {
+        if (k->count == k->room && k->given + k->count < t->most) {
+            size_t room = k->room ? 2 * k->room : 4096;
+            Record *records = realloc(k->records, room * sizeof(Record));
+            if (records) {
+                k->records = records;
+                k->room = room;
+            }
+        }
+        if (k->given + k->count >= t->most || k->count == k->room) k->lost++;
+        else if (read_event(m, index, k->next, &k->records[k->count])) {
+            k->count++;
+            t->taken++;
+        } else {
+            Event *e = event_at(m, index, k->next, is_taping(m));
+            if (load_acquire(&e->seq) <= k->next) break; /* is being written */
+            k->lost++;
+        }
+    }
+}
+
+static void drain_all(Drain *t) {
+    pthread_mutex_lock(&t->lock);
+    for (uint32_t i = 0; i < t->member->nmembers; i++) drain_track(t, i);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* Has events go to the larger rings; each member may fill its part of `most`. All zeros before. DONE, or SYSTEM with
+ * errno. */
+static Outcome drain_open(Drain *t, Member *m, int board_fd, uint64_t most) {
+    uint64_t from = (uint64_t)((uint8_t *)m->drains - (uint8_t *)m->board);
+    if (!atomic_load(&m->board->drained) &&
+        claim_file(board_fd, 0, from, m->nmembers * (uint64_t)DRAIN_EVENTS * sizeof(Event)))
+        return SYSTEM;
+    pthread_mutex_init(&t->lock, NULL);
+    t->member = m;
+    t->most = (most + m->nmembers - 1) / m->nmembers;
+    atomic_store(&m->board->drained, 1);
+    atomic_fetch_add(&m->board->draining, 1);
+    t->runs = true;
+    for (uint32_t i = 0; i < m->nmembers; i++) t->tracks[i].next = atomic_load(&recorder_of(m, i)->head);
+    return DONE;
+}
+
+/* Takes events until drain_stop(), and then what came before it. Without the host's lock. */
+static void drain_follow(Drain *t, uint64_t period_ns) {
+    struct timespec ts = {(time_t)(period_ns / 1000000000u), (long)(period_ns % 1000000000u)};
+    while (!atomic_load(&t->stop)) {
+        drain_all(t);
+        futex(&t->stop, FUTEX_WAIT, 0, &ts);
+    }
+    drain_all(t);
+}
+
+static void drain_end(Drain *t) {
+    if (t->runs && member_is_ours(t->member)) atomic_fetch_sub(&t->member->board->draining, 1);
+    t->runs = false;
+}
+
+/* Ends drain_follow(); any thread, any number of times. */
+static void drain_halt(Drain *t) {
+    drain_end(t);
+    atomic_store(&t->stop, 1);
+    futex(&t->stop, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+static void drain_close(Drain *t) {
+    if (t->member) drain_end(t);
+    for (uint32_t i = 0; i < MAX_MEMBERS; i++) free(t->tracks[i].records);
 }
 
 #endif

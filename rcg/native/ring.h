@@ -34,14 +34,18 @@ typedef struct {
 
 static uint8_t *slot_of(const End *e) { return e->slots + (e->seq & (e->nslots - 1)) * (uint64_t)e->slot_bytes; }
 
+static bool is_ring(uint32_t nslots, uint32_t slot_bytes, uint32_t nreaders) {
+    return is_power_of_two(nslots) && slot_bytes >= 2 * sizeof(Frame) && slot_bytes % LINE == 0 && nreaders &&
+           nreaders <= MAX_MEMBERS;
+}
+
 /* DONE or DAMAGED. */
 static Outcome ring_shape(const Member *m, uint32_t index, Shape *shape) {
     uint64_t room = m->board_bytes, at = ring_offsets(m->board)[index];
     if (at % LINE || at > room || room - at < sizeof(Ring)) return DAMAGED;
     Ring *r = (Ring *)((uint8_t *)m->board + at);
     *shape = (Shape){r, r->nslots, r->slot_bytes, r->nreaders, r->writer, {0}};
-    if (!shape->nslots || (shape->nslots & (shape->nslots - 1)) || shape->slot_bytes < 2 * sizeof(Frame) ||
-        shape->slot_bytes % LINE || !shape->nreaders || shape->nreaders > MAX_MEMBERS || shape->writer >= m->nmembers ||
+    if (!is_ring(shape->nslots, shape->slot_bytes, shape->nreaders) || shape->writer >= m->nmembers ||
         shape->nreaders * sizeof(ReaderLine) + (uint64_t)shape->nslots * shape->slot_bytes > room - at - sizeof(Ring))
         return DAMAGED;
     for (uint32_t i = 0; i < shape->nreaders; i++)

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Writing frames: preparing one, which takes memory and copies, and then placing and publishing it without
- * interruption. */
+/* Writing frames: preparing, which takes memory and copies; then placing and publishing, which nothing interrupts. */
 #ifndef RCG_SEND_H
 #define RCG_SEND_H
 
-#include "loan.h"
+#include "memory.h"
 #include "ring.h"
 
 /* ---- room */
@@ -14,7 +13,7 @@ static Outcome has_room(End *e, uint32_t *late, uint64_t *at) {
     if (e->seq < e->room_until) return DONE;
     uint64_t behind = 0; /* how far the slowest reader is */
     for (uint32_t i = 0; i < e->nreaders; i++) {
-        uint64_t seen = atomic_load_explicit(&e->ring->reader[i].seq, memory_order_acquire);
+        uint64_t seen = load_acquire(&e->ring->reader[i].seq);
         if (e->seq - seen > e->nslots) return damaged(e, "a reader's counter is damaged");
         if (e->seq - seen == e->nslots) {
             *late = i;
@@ -27,32 +26,31 @@ static Outcome has_room(End *e, uint32_t *late, uint64_t *at) {
     return DONE;
 }
 
+/* Waits until a reader has taken more than `seen` frames. */
+static Outcome wait_for_reader(End *e, uint32_t reader, uint64_t seen, uint64_t deadline, uint64_t *waited,
+                               uint32_t *peer) {
+    Watch w = {&e->ring->reader[reader].seq, seen, &e->ring->room_wanted, NULL};
+    if (e->member->recording) store_relaxed(&e->member->recorder->ring, e->index);
+    *peer = e->readers[reader];
+    return wait_for(e->member, &w, 1, &e->learned, deadline, 0, waited);
+}
+
 static Outcome wait_for_room(End *e, uint64_t deadline, uint64_t *waited, uint32_t *peer) {
-    Ring *r = e->ring;
     uint32_t late;
     uint64_t seen;
     Outcome outcome;
-    while ((outcome = has_room(e, &late, &seen)) == NO_ROOM) {
-        Watch w = {&r->reader[late].seq, seen, &r->room_wanted, NULL};
-        if (e->member->recording) atomic_store_explicit(&e->member->recorder->ring, e->index, memory_order_relaxed);
-        *peer = e->readers[late];
-        if ((outcome = wait_for(e->member, &w, 1, &e->learned, deadline, 0, waited))) break;
-    }
+    while ((outcome = has_room(e, &late, &seen)) == NO_ROOM)
+        if ((outcome = wait_for_reader(e, late, seen, deadline, waited, peer))) break;
     return outcome;
 }
 
 /* Waits until every reader has taken all frames that were written. */
 static Outcome wait_until_taken(End *e, uint64_t deadline, uint64_t *waited, uint32_t *peer) {
-    Ring *r = e->ring;
-    Member *m = e->member;
     for (uint32_t i = 0; i < e->nreaders; i++) {
         uint64_t seen;
-        while ((seen = atomic_load_explicit(&r->reader[i].seq, memory_order_acquire)) != e->seq) {
+        while ((seen = load_acquire(&e->ring->reader[i].seq)) != e->seq) {
             if (e->seq - seen > e->nslots) return damaged(e, "a reader's counter is damaged");
-            Watch w = {&r->reader[i].seq, seen, &r->room_wanted, NULL};
-            if (m->recording) atomic_store_explicit(&m->recorder->ring, e->index, memory_order_relaxed);
-            *peer = e->readers[i];
-            Outcome outcome = wait_for(m, &w, 1, &e->learned, deadline, 0, waited);
+            Outcome outcome = wait_for_reader(e, i, seen, deadline, waited, peer);
             if (outcome) return outcome;
         }
     }
@@ -112,6 +110,11 @@ static void outgoing_end(Outgoing *o) {
     o->taken = o->few_taken;
 }
 
+/* Room in `table` and `taken` for so many buffers, and a body; false if malloc failed. */
+static bool outgoing_reserve(Outgoing *o, uint32_t n) {
+    return n <= FEW || ((o->table = calloc(n, sizeof *o->table)) && (o->taken = calloc(n + 1ull, sizeof *o->taken)));
+}
+
 /* Takes back the claims of a frame that will not be published after all. */
 static void outgoing_undo(Outgoing *o) {
     bool is_ours = member_is_ours(o->end->member);
@@ -129,8 +132,8 @@ COLD static Outcome outgoing_refuse(Outgoing *o, uint64_t bytes, int reason) {
     return NO_SHARED;
 }
 
-/* Room for some bytes of a frame outside of its slot: a block, or if there is no memory for one, a copy in the stash.
- * NULL, and the reason noted, if there is neither. */
+/* Room outside of the slot: a block, or without memory for one, a copy in the stash. NULL, the reason noted, if
+ * neither. */
 static uint8_t *outgoing_take(Outgoing *o, uint64_t bytes) {
     End *e = o->end;
     Member *m = e->member;
@@ -161,18 +164,17 @@ static void outgoing_assign(const Outgoing *o) {
         const Taken *t = &o->taken[i];
         if (t->kept) {
             stash_publish(m, t->kept, e->ring, e->nreaders, e->seq);
-            atomic_store_explicit(&e->ring->stashed, e->seq + 1, memory_order_relaxed);
+            store_relaxed(&e->ring->stashed, e->seq + 1);
             continue;
         }
         Block *b = &t->arena->header->block[t->block];
         /* A loan belongs to the first execution that sends it: its memory is there once, however often it is sent. */
-        bool is_first = t->is_lent && atomic_load_explicit(&b->execution, memory_order_relaxed) == NO_EXECUTION;
+        bool is_first = t->is_lent && load_relaxed(&b->execution) == NO_EXECUTION;
         if (t->is_fresh || is_first) ledger_assign(m->ledger->ledger, b, e->seq);
     }
 }
 
-/* Adds claims of the readers to a block that we hold, `at` which offset of the data the bytes lie. False when their
- * fields are full. */
+/* Adds claims of the readers to a block that we hold, for bytes at `at` of the data. False when a field is full. */
 static bool outgoing_share(Outgoing *o, Arena *from, uint32_t id, uint64_t at, bool is_lent, Desc *d) {
     End *e = o->end;
     if (!arena_share(from, id, e->readers, e->nreaders)) return false;
@@ -185,9 +187,8 @@ static bool outgoing_share(Outgoing *o, Arena *from, uint32_t id, uint64_t at, b
     return true;
 }
 
-/* One more claim on the block that a buffer lies in, instead of a copy: if it is a loan of ours, or came to us
- * read-only, and the fields of its new readers have room. A reader that writes gets the block itself only if nobody
- * else has a claim on it by then. */
+/* One more claim on the block that a buffer lies in, instead of a copy: a loan of ours, or what came to us read-only. A
+ * reader that writes gets the block itself only if nobody else has a claim on it by then. */
 static bool outgoing_forward(Outgoing *o, const Span *span, Desc *d) {
     Member *m = o->end->member;
     const uint8_t *p = span->data;
@@ -262,8 +263,7 @@ static Outcome prepare(Outgoing *o) {
     if (o->apart) outside = spills && body > largest ? body : largest;
     /* no order of executions would make this fit */
     if (outside > e->member->board->cap_bytes) return outgoing_refuse(o, outside, EFBIG);
-    if (n > FEW && (!(o->table = calloc(n, sizeof *o->table)) || !(o->taken = calloc(n + 1ull, sizeof *o->taken))))
-        return NO_HEAP;
+    if (!outgoing_reserve(o, n)) return NO_HEAP;
     Outcome outcome = n || spills ? outgoing_fill(o, body, spills) : DONE;
     if (!outcome && !member_is_ours(e->member))
         outcome = FORKED; /* users' code may have forked, and this be the child */
@@ -302,7 +302,7 @@ static void publish(End *e) {
     Ring *r = e->ring;
     Member *m = e->member;
     int cpu = sched_getcpu();
-    atomic_store_explicit(&r->cpu, (uint32_t)(cpu + 1), memory_order_relaxed);
+    store_relaxed(&r->cpu, (uint32_t)(cpu + 1));
     atomic_store(&r->seq, ++e->seq); /* sequentially consistent: before the loads of `waiting` */
     for (uint32_t i = 0; i < e->nreaders; i++)
         if (atomic_load(&r->reader[i].waiting)) ring_doorbell(m, e->readers[i]);

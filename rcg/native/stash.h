@@ -29,12 +29,12 @@ typedef struct Stash {
 static bool is_needed(const Kept *k) {
     if (k->seq == NO_EXECUTION) return true;
     for (uint32_t i = 0; i < k->nreaders; i++)
-        if (atomic_load_explicit(&k->ring->reader[i].seq, memory_order_acquire) <= k->seq) return true;
+        if (load_acquire(&k->ring->reader[i].seq) <= k->seq) return true;
     return false;
 }
 
 static void kept_free(Stash *s, Kept *k) {
-    atomic_fetch_sub_explicit(&s->ledger->stashed_bytes, k->bytes, memory_order_relaxed);
+    sub_relaxed(&s->ledger->stashed_bytes, k->bytes);
     free(k);
 }
 
@@ -99,12 +99,7 @@ static Stash *stash_of(Member *m) {
     s->tray = tray_of(m, m->index);
     s->ledger = m->ledger->ledger;
     pthread_mutex_init(&s->lock, NULL);
-    sigset_t all, before; /* signals are for the host's threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&s->thread, NULL, stash_serve, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) {
+    if (start_thread(&s->thread, stash_serve, s)) {
         free(s);
         return NULL;
     }
@@ -118,11 +113,9 @@ static void stash_close(Member *m) {
     if (!s || !member_is_ours(m)) return; /* the thread stayed with the parent */
     atomic_store(&s->stop, 1);
     /* It sleeps on a word that only says whose turn it is: wake it until it has seen that it is over. */
-    const struct timespec moment = {0, 50000};
-    for (;;) {
+    for (;; nap(50000)) {
         futex(&s->tray->turn, FUTEX_WAKE, INT_MAX, NULL);
         if (!pthread_tryjoin_np(s->thread, NULL)) break;
-        nanosleep(&moment, NULL);
     }
     while (s->first) {
         Kept *k = s->first;
@@ -145,8 +138,8 @@ static Kept *stash_keep(Member *m, uint64_t bytes) {
     s->first = k;
     if (bytes > s->tray->largest) atomic_store(&s->tray->largest, bytes);
     pthread_mutex_unlock(&s->lock);
-    atomic_fetch_add_explicit(&s->ledger->stashes, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&s->ledger->stashed_bytes, bytes, memory_order_relaxed);
+    add_relaxed(&s->ledger->stashes, 1);
+    add_relaxed(&s->ledger->stashed_bytes, bytes);
     return k;
 }
 
@@ -188,8 +181,7 @@ static Outcome tray_wait(Member *m, Tray *t, atomic_u32 *word, uint32_t seen, ui
     return is_main_thread() ? SIGNALS : DONE;
 }
 
-/* Pulls what is missing of a copy in a member's stash: DONE when it is all here, else why not.
- * Without the host's lock. */
+/* Pulls what is missing of a copy in a member's stash. Without the host's lock. */
 static Outcome pull_pieces(Member *m, Tray *t, uint64_t id, uint8_t *to, uint64_t bytes, uint64_t *have,
                            uint64_t deadline) {
     Outcome outcome = DONE;

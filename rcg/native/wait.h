@@ -39,9 +39,12 @@ typedef struct {
 #define LOOP_LEAST 16
 #define SIGNAL_SLICE 100000000u /* the main thread looks for Ctrl-C this often */
 
+/* A driver that shares processors with the rest of its graph. */
+static bool is_crowded_driver(const Member *m) { return m->crowded && !m->looping; }
+
 static bool watch_ready(const Watch *w, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
-        if (atomic_load_explicit(w[i].word, memory_order_acquire) != w[i].seen) return true;
+        if (load_acquire(w[i].word) != w[i].seen) return true;
     return false;
 }
 
@@ -59,10 +62,9 @@ static void nudge(uint32_t cpu, bool onto) {
 }
 
 /* Both sides on one processor: spinning would only keep the peer from running, and the scheduler may leave them there
- * for seconds, or bring them together again and again while other processes run. Every so often step off this
- * processor; the two sides use different limits, or they would move together. If waits were shorter after the last
- * step, the next comes sooner; if not, another process needs the other processor, and the next comes later.
- * Whether it stepped. */
+ * for seconds, or bring them together again and again while others run. Every so often step off this processor; the two
+ * sides use different limits, or they would move together. If waits were shorter after the last step, the next comes
+ * sooner; if not, another process needs the other processor, and the next comes later. Whether it stepped. */
 static bool step_aside(Learned *l, uint32_t cpu, uint32_t least, uint32_t most) {
     if (++l->together < l->together_limit) return false;
     bool has_paid = l->apart_waits && l->apart_ns / l->apart_waits < l->together_ns;
@@ -88,7 +90,7 @@ static void note_wait(Learned *l, uint64_t took) {
  * virtual machines: 20 to 100 us against 4 to 9). So while waits are short, which is when both sides take turns
  * and cannot run at the same time anyway, the loop goes where its writer is. */
 static void step_closer(const Watch *w, Learned *l) {
-    uint32_t there = w->cpu ? atomic_load_explicit(w->cpu, memory_order_relaxed) : 0;
+    uint32_t there = w->cpu ? load_relaxed(w->cpu) : 0;
     int here = sched_getcpu();
     if (!there || here < 0 || there == (uint32_t)here + 1 || !l->is_quick || ++l->apart < l->apart_limit) return;
     l->apart = 0;
@@ -100,7 +102,7 @@ static void step_closer(const Watch *w, Learned *l) {
  * rest of its graph yields rather than pauses, which costs the others little: while executions follow each other
  * closely it may do so for as long as they take, and a miss ends that. */
 static void learn(const Member *m, Learned *l, uint64_t took, uint64_t times, uint64_t more) {
-    if (m->crowded && !m->looping) {
+    if (is_crowded_driver(m)) {
         uint64_t counted = took < 4 * CROWDED_BUDGET ? took : 4 * CROWDED_BUDGET; /* one long wait is soon forgotten */
         l->expected = (3 * l->expected + counted) / 4;
         uint64_t wanted = l->expected + l->expected / 4 + 5000;
@@ -113,9 +115,7 @@ static void learn(const Member *m, Learned *l, uint64_t took, uint64_t times, ui
 }
 
 /* Whether the peer last ran where this thread runs. */
-static bool is_beside(const Watch *w, int cpu) {
-    return cpu >= 0 && atomic_load_explicit(w->cpu, memory_order_relaxed) == (uint32_t)cpu + 1;
-}
+static bool is_beside(const Watch *w, int cpu) { return cpu >= 0 && load_relaxed(w->cpu) == (uint32_t)cpu + 1; }
 
 /* The part of a wait that keeps the processor: how long it took until ready, or 0. */
 static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t start) {
@@ -127,7 +127,7 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
     case POLICY_SPIN: budget = pause_phase = BUDGET_MAX; break;
     default:
         budget = l->budget;
-        if (m->crowded && !m->looping) {
+        if (is_crowded_driver(m)) {
             if (!budget) return 0;
         } else if (budget < PAUSE_PHASE) {
             if (++l->probe < 32) return 0;
@@ -135,23 +135,20 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
             budget = BUDGET_PROBE;
         }
         pause_phase = m->crowded ? 0 : PAUSE_PHASE;
-        if (w->cpu && m->crowded && m->looping) {
-            /* Neighbours on one processor leave another one idle, where the driver would have to be woken. */
-            int cpu = sched_getcpu();
-            if (is_beside(w, cpu)) l->is_together = !step_aside(l, (uint32_t)cpu, LOOP_LEAST, TOGETHER_LIMIT);
-            else l->together = 0;
-        } else if (w->cpu) {
-            int cpu = sched_getcpu();
-            if (is_beside(w, cpu)) {
-                l->is_together = m->crowded ? !step_aside(l, (uint32_t)cpu, CROWDED_LIMIT / 2, CROWDED_LIMIT)
-                                            : !step_aside(l, (uint32_t)cpu, l->together_least, TOGETHER_LIMIT);
-                if (l->is_together || m->crowded) return 0;
-                /* It must not sleep soon, although caches are cold: its peer, which would wake it, would bring it
-                 * back. */
-                budget = l->budget = BUDGET_STEPPED;
-            }
+        if (!w->cpu) break;
+        int cpu = sched_getcpu();
+        if (!is_beside(w, cpu)) {
             l->together = 0;
+            break;
         }
+        uint32_t least = !m->crowded ? l->together_least : m->looping ? LOOP_LEAST : CROWDED_LIMIT / 2;
+        uint32_t most = is_crowded_driver(m) ? CROWDED_LIMIT : TOGETHER_LIMIT;
+        l->is_together = !step_aside(l, (uint32_t)cpu, least, most);
+        /* Loops on one processor leave another one idle, where the driver would have to be woken: they go on. */
+        if (m->crowded && m->looping) break;
+        if (l->is_together || m->crowded) return 0;
+        /* It must not sleep soon, although caches are cold: its peer, which would wake it, would bring it back. */
+        budget = l->budget = BUDGET_STEPPED;
     }
     for (uint64_t t = 0; t < budget; t = since_ns(start)) {
         if (t < pause_phase)
@@ -163,10 +160,10 @@ static uint64_t spin(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t
         if (watch_ready(w, n)) goto ready;
         if (poisoned(m)) return 0;
     }
-    if (!m->crowded || m->looping) l->budget /= 2;
+    if (!is_crowded_driver(m)) l->budget /= 2;
     return 0;
 ready:
-    atomic_fetch_add_explicit(&m->spins, 1, memory_order_relaxed);
+    add_relaxed(&m->spins, 1);
     uint64_t took = since_ns(start);
     learn(m, l, took, 2, 10000);
     note_wait(l, took);
@@ -176,13 +173,30 @@ ready:
 /* A thread that waits for nothing but an interrupt has nothing to do: that is not counted. */
 static bool is_awaited(const Member *m, const Watch *w, uint32_t n) { return n > 1 || w->word != &m->interrupts; }
 
-static void count_wait(Member *m, uint64_t took) {
-    atomic_fetch_add_explicit(&m->recorder->waited_ns, took, memory_order_relaxed);
+static void count_wait(Member *m, uint64_t took) { add_relaxed(&m->recorder->waited_ns, took); }
+
+/* Sleeps on the member's doorbell until one watch is ready; the wait was announced before. */
+static Outcome sleep_until(Member *m, const Watch *w, uint32_t n, uint64_t deadline) {
+    atomic_u32 *doorbell = &m->doorbells[m->index].word;
+    bool is_main = is_main_thread();
+    for (;;) {
+        uint32_t value = atomic_load(doorbell);
+        for (uint32_t i = 0; i < n; i++)
+            if (atomic_load(w[i].word) != w[i].seen) return DONE;
+        if (atomic_load(&m->board->poison)) return POISONED;
+        uint64_t t = now_ns(), left = deadline - t;
+        if (t >= deadline) return TIMED_OUT;
+        if (is_main && left > SIGNAL_SLICE) left = SIGNAL_SLICE;
+        struct timespec ts = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+        add_relaxed(&m->sleeps, 1);
+        long r = futex(doorbell, FUTEX_WAIT, value, deadline == UINT64_MAX && !is_main ? NULL : &ts);
+        if (r && (errno == EINTR || (errno == ETIMEDOUT && is_main)))
+            return watch_ready(w, n) ? DONE : now_ns() >= deadline ? TIMED_OUT : SIGNALS;
+    }
 }
 
-/* Waits, without the host's lock, until one watch is ready. `deadline` in CLOCK_MONOTONIC ns, UINT64_MAX for none. Adds
- * how long it waited to `*took`, and stores in `*ended` when it woke up, if it slept. `now` is a timestamp just taken,
- * or 0. */
+/* Waits, without the host's lock, until one watch is ready. `deadline` (UINT64_MAX: none) and `now`, a timestamp just
+ * taken or 0, are of CLOCK_MONOTONIC. Adds the time to `*took`, and stores in `*ended` when it woke up, if it slept. */
 static Outcome wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t now,
                         uint64_t *took, uint64_t *ended) {
     if (watch_ready(w, n)) return DONE;
@@ -196,56 +210,27 @@ static Outcome wait_any(Member *m, const Watch *w, uint32_t n, Learned *l, uint6
     }
     if (m->policy == POLICY_FUTEX && m->looping && !m->crowded) step_closer(w, l);
 
-    atomic_u32 *doorbell = &m->doorbells[m->index].word;
-    bool is_main = is_main_thread();
-    Outcome outcome;
     uint32_t state =
         m->recording ? atomic_exchange_explicit(&m->recorder->state, NOW_WAITING, memory_order_relaxed) : 0;
-    if (is_awaited(m, w, n)) atomic_store_explicit(&m->recorder->waiting_since_ns, start, memory_order_relaxed);
+    if (is_awaited(m, w, n)) store_relaxed(&m->recorder->waiting_since_ns, start);
     for (uint32_t i = 0; i < n; i++) atomic_fetch_add(w[i].waiting, 1);
-    for (;;) {
-        uint32_t value = atomic_load(doorbell);
-        bool ready = false;
-        for (uint32_t i = 0; i < n && !ready; i++) ready = atomic_load(w[i].word) != w[i].seen;
-        if (ready) {
-            outcome = DONE;
-            break;
-        }
-        if (atomic_load(&m->board->poison)) {
-            outcome = POISONED;
-            break;
-        }
-        uint64_t t = now_ns(), left = deadline - t;
-        if (t >= deadline) {
-            outcome = TIMED_OUT;
-            break;
-        }
-        if (is_main && left > SIGNAL_SLICE) left = SIGNAL_SLICE;
-        struct timespec ts = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
-        atomic_fetch_add_explicit(&m->sleeps, 1, memory_order_relaxed);
-        long r = futex(doorbell, FUTEX_WAIT, value, deadline == UINT64_MAX && !is_main ? NULL : &ts);
-        if (r && (errno == EINTR || (errno == ETIMEDOUT && is_main))) {
-            outcome = watch_ready(w, n) ? DONE : now_ns() >= deadline ? TIMED_OUT : SIGNALS;
-            break;
-        }
-    }
+    Outcome outcome = sleep_until(m, w, n, deadline);
     for (uint32_t i = 0; i < n; i++) atomic_fetch_sub(w[i].waiting, 1);
-    if (m->recording) atomic_store_explicit(&m->recorder->state, state, memory_order_relaxed);
+    if (m->recording) store_relaxed(&m->recorder->state, state);
     *ended = now_ns();
     uint64_t slept = *ended > start ? *ended - start : 0;
     if (is_awaited(m, w, n)) {
-        atomic_store_explicit(&m->recorder->waiting_since_ns, 0, memory_order_relaxed);
+        store_relaxed(&m->recorder->waiting_since_ns, 0);
         count_wait(m, slept);
     }
     note_wait(l, slept);
     l->is_quick = outcome == DONE && slept < QUICK;
-    if (l->is_quick || (m->crowded && !m->looping && outcome == DONE)) learn(m, l, slept, 1, 5000);
+    if (l->is_quick || (is_crowded_driver(m) && outcome == DONE)) learn(m, l, slept, 1, 5000);
     *took += slept;
     return outcome;
 }
 
-/* Waits, with the host's lock held by the caller, and adds how long to `*waited`: DONE, TIMED_OUT, POISONED or
- * INTERRUPTED. */
+/* Waits, with the host's lock held: DONE, TIMED_OUT, POISONED or INTERRUPTED. Adds the time to `*waited`. */
 static Outcome wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint64_t deadline, uint64_t now,
                         uint64_t *waited) {
     uint64_t took = 0, ended = 0;
@@ -259,7 +244,7 @@ static Outcome wait_for(Member *m, const Watch *w, uint32_t n, Learned *l, uint6
     *waited += took; /* waits of one op add up */
     /* Who slept also waits for the host's lock; after a spin, another timestamp would only lengthen the way. */
     if (ended && m->recording) *waited += now_ns() - ended;
-    if (took && is_awaited(m, w, n)) atomic_fetch_add_explicit(&m->recorder->waits, 1, memory_order_relaxed);
+    if (took && is_awaited(m, w, n)) add_relaxed(&m->recorder->waits, 1);
     return outcome == SIGNALS ? INTERRUPTED : outcome;
 }
 

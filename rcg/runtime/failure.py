@@ -38,7 +38,7 @@ from rcg.frames import is_plumbing
 from rcg.serialization import Failure
 from rcg.threads import start_thread
 
-# To so many characters each text of a failure is cut down, one after the other, until it fits.
+# Each text of a failure is cut to so many characters, one after the other, until it fits.
 _SHORTER: Final = (8_000, 1_000, 100)
 
 
@@ -149,12 +149,9 @@ def to_exception(failure: Failure) -> BaseException:
     with shielding():
         # IPython asks for this. It shows only the traceback of the actor, because the frames that
         # passed the exception on do not help.
-        raised._render_traceback_ = partial(
-            _render,
-            f"{report.origin.label}.{report.method}",
-            report.execution,
-            report.traceback_text,
-        )
+        method = f"{report.origin.label}.{report.method}"
+        lines = partial(_render, method, report.execution, report.traceback_text)
+        raised._render_traceback_ = lines
     with shielding():
         BaseException.add_note(raised, f"(execution {report.execution} of a compiled graph)")
     with shielding():
@@ -164,11 +161,7 @@ def to_exception(failure: Failure) -> BaseException:
 
 
 def _as_users(report: _FailureReport) -> BaseException | None:
-    """Return the exception in the user's own type; None if it did not pickle.
-
-    Raises:
-        BaseException: Whatever its class does, which may not be importable here.
-    """
+    """Return the exception in the user's own type, whose class may raise; None without a pickle."""
     if report.cause is None:
         return None
     cause = cluster.loads(report.cause)

@@ -15,9 +15,7 @@ it is called when a process is idle, and only if much was freed.
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 LARGE_BYTES: Final = 128 << 10
 """What the C library may take from the system by itself: at first all larger blocks."""
@@ -32,11 +30,6 @@ IDLE_S: Final = 2.0
 
 def give_back_heap() -> None:
     """Give freed memory back to the system; without effect where the C library is not glibc."""
-    trim = _malloc_trim()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], Any] | None:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -19,8 +19,8 @@ from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.sleepers import take_all
 from rcg.serialization import Failure
 
-# A get of several refs waits this long for one before it looks whether another has failed.
-# First this long, then longer and longer.
+# A get of several refs waits this long for one before it looks whether another has failed: first
+# the shortest time, then longer and longer.
 _MIN_POLL_S: Final = 0.002
 _MAX_POLL_S: Final = 0.1
 _MIXED_POLL_S: Final = 0.005
@@ -138,7 +138,7 @@ class CompiledDAGRef(Ticket):
             ActorDiedError, ChannelClosed: There is no result.
         """
         if self.state < READY:
-            _fetch(self, None)
+            self._source.try_fetch(self, None)
         return self.value
 
     def done(self) -> bool:
@@ -208,20 +208,17 @@ def refs_of(
     for index, buffer in enumerate(outputs):
         known = first.get(buffer.number)
         if known is None:
-            known = first[buffer.number] = CompiledDAGRef(dag, buffer, execution, index)
-            refs.append(known)
+            ref = first[buffer.number] = CompiledDAGRef(dag, buffer, execution, index)
         else:
-            refs.append(TwinRef(known, index))
+            ref = TwinRef(known, index)
+        refs.append(ref)
     return refs
 
 
 def confirm(refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
     """Note that another process has submitted the execution of these refs."""
-    if type(refs) is CompiledDAGRef:
-        refs.state = PENDING
-    else:
-        for ref in refs:  # type: ignore[union-attr]
-            ref.state = PENDING
+    for ref in [refs] if isinstance(refs, CompiledDAGRef) else refs:
+        ref.state = PENDING
 
 
 def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelTimeout:
@@ -233,18 +230,6 @@ def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelT
         timeout_s=timeout_s,
         report=dag.report_within(min(timeout_s, STACKS_TIMEOUT_S)),
     )
-
-
-def _fetch(ref: CompiledDAGRef, timeout_s: float | None, asked_s: float | None = None) -> None:
-    """Wait for the result of a ref and fill it; see ``CompiledDAGRef.get`` for the errors.
-
-    Args:
-        ref: Of any graph.
-        timeout_s: How long to wait.
-        asked_s: The timeout that the user gave, if this wait is only the last part of it.
-    """
-    if not ref._source.try_fetch(ref, timeout_s):
-        raise _late(ref, timeout_s if asked_s is None else asked_s)
 
 
 def _late(ref: CompiledDAGRef, asked_s: float | None) -> ChannelTimeout:
@@ -291,7 +276,8 @@ def _fetch_watching(
     while True:
         left = deadline.remaining_s()
         if not others or (left is not None and left <= patience):
-            _fetch(ref, left, deadline.timeout_s)
+            if not dag.try_fetch(ref, left):
+                raise _late(ref, deadline.timeout_s)
             return
         if dag.try_fetch(ref, patience):
             return
@@ -325,7 +311,7 @@ def wait_refs(
 def _wait_for_any(pending: Sequence[CompiledDAGRef], deadline: Deadline) -> None:
     """Wait until something happened at the graph of one of these refs, but not for long.
 
-    Other graphs, and other threads that take the frames, are looked after by looking again.
+    The caller looks again, also for other graphs and other threads that take the frames.
     """
     left = deadline.remaining_s()
     dag = pending[0]._source

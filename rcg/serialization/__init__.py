@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder: any value becomes (kind, pickle bytes, buffers), and back.
 
-``codec`` pickles, with the help of ``arrays``, ``tensors`` and ``foreign``; ``lone`` saves the
-pickler for a value that is one array or tensor. ``encoded`` is what comes out, and ``devices`` says
-where tensors arrive. ``payloads`` takes the tensors out of that, for transports.
+``codec`` pickles, with the help of ``tensors`` and ``foreign``; ``lone`` saves the pickler for a
+value that is one array or tensor. ``encoded`` is what comes out; ``payloads`` takes the tensors out
+of that, for transports. ``pinned`` locks memory from which tensors are moved to a device.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder: any value becomes (kind, pickle bytes, buffers), and back.
 
-Two picklers share the work. C pickle is fast and right for nearly everything; it is *wrong*, and
-silently so, for classes and functions of ``__main__`` (it writes their name, and the reader's
-``__main__`` is another program) and for handles whose pickle needs the cluster's own bookkeeping.
-So the fast pickle is discarded, and the value pickled by value, if the bytes mention ``__main__``,
-if the value contains an opaque type (an ObjectRef, an actor handle), or if C pickle fails.
+C pickle is fast and right for nearly everything. It is silently *wrong* for classes and functions
+of ``__main__`` (it writes their name, and the reader's ``__main__`` is another program) and for
+handles whose pickle needs the cluster's own bookkeeping. So its pickle is discarded, and the value
+pickled by value, if the bytes mention ``__main__``, if the value contains an opaque type (an
+ObjectRef, an actor handle), or if C pickle fails.
 
 Arrays and tensors go out of band: the channel gets their bytes as buffers, and the pickle has only
-dtype and shape.
-
-This room knows nothing of Ray, channels or graphs: the cluster's pickler and its opaque types are
-passed in.
+dtype and shape. This room knows nothing of Ray, channels or graphs: the cluster's pickler and its
+opaque types are passed in.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 
 from rcg.error_text import describe_error, is_ctrl_c_possible, shielded, shortened, type_name
 from rcg.errors import UnpicklableError
-from rcg.serialization.devices import target_device
 from rcg.serialization.encoded import (
     KIND_BYTES,
     KIND_PICKLE,
@@ -40,7 +38,7 @@ from rcg.serialization.encoded import (
 from rcg.serialization.foreign import FromDlpack, import_torch, reducer_of
 from rcg.serialization.lone import loads, lone_array, lone_tensor, reduce_array, reduce_buffer
 from rcg.serialization.pinned import Pins
-from rcg.serialization.tensors import Described, Storages, TensorBytes
+from rcg.serialization.tensors import Described, Storages, TensorBytes, target_device
 
 _ATOMS: Final = frozenset({type(None), bool, int, float, complex, str, bytearray, range})
 _BY_NAME_ELSEWHERE: Final = b"__main__"
@@ -56,15 +54,6 @@ def _refuse(_: object) -> Any:
     raise _Opaque
 
 
-class _Sink:
-    """The file of a pickler: a list of pieces."""
-
-    __slots__ = ("write",)
-
-    def __init__(self, write: Callable[[bytes], object]) -> None:
-        self.write = write
-
-
 class _Fast:
     """A C pickler that is used again and again, which halves the cost of a small value."""
 
@@ -74,7 +63,7 @@ class _Fast:
         self.pieces: list[bytes] = []
         self.buffers: list[pickle.PickleBuffer] = []
         self.storages = Storages(self.buffers, dtypes)
-        sink: Any = _Sink(self.pieces.append)
+        sink: Any = SimpleNamespace(write=self.pieces.append)
         pickler = pickle.Pickler(sink, PROTOCOL, buffer_callback=self.buffers.append)
         pickler.dispatch_table = {**table, **self.storages.reducers()}
         self.dump = pickler.dump
@@ -256,8 +245,8 @@ class Codec:
     def _came_from_outside(self, error: BaseException, value: object) -> bool:
         """Return whether an exception during pickling did not come from the value.
 
-        That is so for Ctrl-C, and for an exception that ends a program if pickling the value again
-        does not raise it: then a signal handler raised it.
+        Ctrl-C did not; nor did an exception that ends a program if pickling the value again does
+        not raise it: then a signal handler raised it.
         """
         if issubclass(type(error), Exception):
             return False
@@ -314,11 +303,10 @@ class Codec:
 
 
 def loads_to(device: str, pins: Pins | None = None) -> Callable[..., Any]:
-    """Return a function like ``pickle.loads`` whose tensors are moved to a device.
+    """Return a function like ``pickle.loads`` whose tensors are moved to a type of devices.
 
-    Args:
-        device: The type of a device; ``default`` is that of the device that each was on.
-        pins: Locks the memory from which they are moved.
+    ``default`` is that of the device that each was on. ``pins`` locks the memory from which they
+    are moved.
     """
     if device == "default":
         return loads
@@ -336,11 +324,7 @@ def loads_to(device: str, pins: Pins | None = None) -> Callable[..., Any]:
 
 
 def loads_with(objects: Sequence[Any]) -> Callable[..., Any]:
-    """Return a function like ``pickle.loads`` that puts objects back in their places.
-
-    Args:
-        objects: What was put apart when the value was encoded.
-    """
+    """Return a function like ``pickle.loads`` that puts objects back that were put apart."""
     if not objects:
         return loads
 

@@ -63,11 +63,7 @@ def reducer_of(types: Mapping[type, FromDlpack]) -> dict[type, Callable[[Any], A
 
 
 def import_torch() -> Any:
-    """Import torch, through which the arrays travel.
-
-    Raises:
-        Unavailable: It is not installed.
-    """
+    """Import torch, through which the arrays travel, or raise ``Unavailable``."""
     try:
         import torch
     except ImportError as error:

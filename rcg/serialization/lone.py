@@ -40,10 +40,10 @@ def is_plain_array(array: Any) -> bool:
 
 
 def reduce_array(array: Any) -> Any:
-    """Bytes out of band, dtype and shape in the pickle.
+    """Reduce an array as NumPy does, with its bytes out of band.
 
-    As NumPy does it, but also for layouts and dtypes that NumPy would copy into the pickle, and in
-    half the time for the plain numbers that nearly all large arrays are made of.
+    But also for layouts and dtypes that NumPy would copy into the pickle, and in half the time for
+    the plain numbers that nearly all large arrays are made of.
     """
     dtype = array.dtype
     if is_plain_array(array):
@@ -102,9 +102,7 @@ def lone_array(array: Any) -> Encoded | None:
 def lone_tensor(tensor: Any, dtypes: dict[Any, str]) -> Encoded | None:
     """Return a tensor in host memory as it travels; None if that takes a pickler.
 
-    Args:
-        tensor: The tensor.
-        dtypes: The names of torch's dtypes.
+    ``dtypes`` are the names of torch's dtypes.
     """
     if not tensor.is_cpu or tensor.requires_grad or tensor.__dict__ or not is_whole(tensor):
         return None

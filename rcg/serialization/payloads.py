@@ -4,8 +4,8 @@
 The pickle of a value has a place for each buffer. The buffers of tensors on the devices that a
 communicator serves are the *payloads*: they travel over it, and the reader puts its own memory in
 their places. Everything else is the *skeleton*: the pickle, the buffers of arrays, and those of
-tensors on other devices, whose bytes are in host memory by then. So whatever pickles through shared
-memory, pickles here: nested tensors, views that share a storage, empty ones, any dtype.
+tensors on other devices, whose bytes are in host memory by then. So everything that pickles through
+shared memory pickles here.
 
 The *table* tells the reader how large the payloads are, on what they arrive, and where they
 belong::
@@ -26,25 +26,25 @@ from collections.abc import Callable, Collection, Container, Sequence
 from typing import Any, Final, NamedTuple
 
 from rcg.errors import TensorMismatch
-from rcg.serialization.devices import device_of
 from rcg.serialization.encoded import PROTOCOL, Encoded, written_to
-from rcg.serialization.tensors import Described, DeviceBytes, is_dense, lacking, tensor_type
+from rcg.serialization.tensors import (
+    Described,
+    DeviceBytes,
+    device_of,
+    is_dense,
+    lacking,
+    tensor_type,
+)
 
 _WORD: Final = 8
 
 
 class Table(NamedTuple):
-    """Where the payloads of a value belong.
+    """Where the payloads of a value belong."""
 
-    Attributes:
-        places: The index of each among the buffers of the pickle, ascending.
-        sizes: The bytes of each.
-        devices: The type of the device that each is on.
-    """
-
-    places: tuple[int, ...]
-    sizes: tuple[int, ...]
-    devices: tuple[str, ...]
+    places: tuple[int, ...]  # the index of each among the buffers of the pickle, ascending
+    sizes: tuple[int, ...]  # the bytes of each
+    devices: tuple[str, ...]  # the type of the device that each is on
 
     def to_bytes(self) -> bytes:
         """Return the table as bytes that ``read`` reads.
@@ -69,21 +69,13 @@ class Table(NamedTuple):
 
 
 class LoneTable(NamedTuple):
-    """What a value is that is exactly one tensor.
+    """What a value is that is exactly one tensor."""
 
-    Attributes:
-        dtype: Its name in torch: ``bfloat16``.
-        shape: Its shape.
-        requires_grad: Whether it requires a gradient.
-        size: Its bytes.
-        device: The type of the device that it is on.
-    """
-
-    dtype: str
+    dtype: str  # its name in torch: ``bfloat16``
     shape: tuple[int, ...]
     requires_grad: bool
-    size: int
-    device: str
+    size: int  # in bytes
+    device: str  # the type of the device that it is on
 
     def to_bytes(self) -> bytes:
         """Return the table as bytes that ``read`` reads."""
@@ -128,11 +120,8 @@ def bytes_of(tensor: Any) -> Any:
 def is_plain_tensor(value: object, devices: Container[str]) -> bool:
     """Return whether a value is a tensor that its numbers alone make up: no strides, no attributes.
 
-    Such a value arrives the same with a ``LoneTable`` as with a pickle, and sooner.
-
-    Args:
-        value: The value.
-        devices: The types of devices on which it may be.
+    Such a value arrives the same with a ``LoneTable`` as with a pickle, and sooner. It may be on
+    these types of devices.
     """
     if type(value) is not tensor_type():
         return False
@@ -149,15 +138,7 @@ def is_plain_tensor(value: object, devices: Container[str]) -> bool:
 
 
 def check_direct(value: object, devices: Collection[str]) -> None:
-    """Check that a value is exactly one dense tensor, as ``_direct_return`` promises.
-
-    Args:
-        value: The value.
-        devices: The types of devices on which it may be.
-
-    Raises:
-        TensorMismatch: It is not.
-    """
+    """Raise ``TensorMismatch`` unless a value is one dense tensor, as ``_direct_return`` says."""
     torch: Any = sys.modules.get("torch")
     if torch is None or type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise TensorMismatch(
@@ -192,25 +173,15 @@ def check_direct(value: object, devices: Collection[str]) -> None:
 
 
 class Skeleton(NamedTuple):
-    """A value without the bytes of its tensors.
+    """A value without the bytes of its tensors."""
 
-    Attributes:
-        data: The pickle.
-        buffers: The buffers of the pickle that are not payloads, in order.
-        writable: Which of them are those of tensors; see ``encoded``.
-    """
-
-    data: bytes | memoryview
-    buffers: list[Any]
-    writable: int | bytes = 0
+    data: bytes | memoryview  # the pickle
+    buffers: list[Any]  # those of the pickle that are not payloads, in order
+    writable: int | bytes = 0  # which of them are those of tensors; see ``encoded``
 
 
 def take_out(encoded: Encoded, devices: Container[str]) -> tuple[Skeleton, Table, list[Any]]:
-    """Take the tensors out of an encoded value.
-
-    Args:
-        encoded: The value, encoded with ``staying=devices``.
-        devices: The types of devices whose tensors are taken out.
+    """Take the tensors on these devices out of a value that was encoded with ``staying=devices``.
 
     Returns:
         The skeleton, the table, and the payloads: tensors of uint8 [n] over the storages of the

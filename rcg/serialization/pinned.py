@@ -2,13 +2,12 @@
 """Page-locked memory: blocks of shared memory from which a device copies by itself.
 
 A copy from pageable memory goes through a buffer of the device's driver: one more copy, at a third
-of the bandwidth or less. So a reader that moves tensors to a device has the blocks locked in which
-they arrive. Locking a block takes as long as several copies, but blocks are used again, so they
-stay locked.
+of the bandwidth or less. So a reader that moves tensors to a device locks the blocks in which they
+arrive. Locking takes as long as several copies, so blocks, which are used again, stay locked.
 
-A device copies from the pages that it locked, whatever happened to the file since. When memory is
-given back to the system and claimed again, the same addresses have new pages, and the device would
-copy the old ones, without an error. Three rules prevent that:
+A device copies from the pages that it locked. When memory is given back to the system and claimed
+again, the same addresses have new pages, and the device would copy the old ones, without an error.
+Three rules prevent that:
 
 * What is locked lies in a mapping that serves nothing but these copies (``arena_map_movable`` in
   ``native/arena.h``). A tensor that a method copies to a device by itself lies in another mapping,
@@ -51,10 +50,7 @@ class Registrar(Protocol):
 
 
 class _Cuda:
-    """``cudaHostRegister``, as torch has it.
-
-    torch is imported when the first tensor arrives, not before.
-    """
+    """``cudaHostRegister``, as torch has it; made when the first tensor arrives."""
 
     def __init__(self) -> None:
         import torch
@@ -93,15 +89,10 @@ REGISTRARS: Final[dict[str, Callable[[], Registrar]]] = {"cuda": _Cuda}
 
 @dataclass(slots=True)
 class _Arena:
-    """What is locked of one arena.
+    """What is locked of one arena."""
 
-    Attributes:
-        punches: How often the arena had given memory back when all of this was locked.
-        sizes: The bytes of each block, by its address.
-    """
-
-    punches: int
-    sizes: dict[int, int] = field(default_factory=dict)
+    punches: int  # how often the arena had given memory back when all of this was locked
+    sizes: dict[int, int] = field(default_factory=dict)  # the bytes of each block, by its address
 
 
 class Pins:
@@ -124,10 +115,8 @@ class Pins:
     def lock(self, buffers: Sequence[Any]) -> Sequence[Any]:
         """Return buffers from which a device may copy, in locked blocks where that pays.
 
-        Where locking fails, copies are slower, and nothing else is wrong; it is not tried again.
-
-        Args:
-            buffers: What arrived. What is not mapped to be moved is left as it is.
+        Where locking fails, copies are only slower; it is not tried again. What is not mapped to be
+        moved is left as it is.
         """
         self._forget_if_forked()
         if not self._is_off:

@@ -22,12 +22,13 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Container
+from contextvars import ContextVar
 from typing import Any, Final
 
 import numpy as np
 
-from rcg.serialization.devices import deliver, device_of
 from rcg.serialization.encoded import PROTOCOL
+from rcg.streams import keep_for_methods
 
 Described = tuple[str, tuple[int, ...]]
 """The dtype and the shape of a tensor: ``("float32", (3, 4))``."""
@@ -40,6 +41,18 @@ _NUMPYS: Final = frozenset(
 _ALIGNMENT: Final = 64  # of the part of a storage that travels, within the storage
 
 
+class _Every:
+    def __contains__(self, device: object) -> bool:
+        return True
+
+
+EVERY_DEVICE: Final[Container[str]] = _Every()
+"""The types of all devices."""
+
+target_device: Final[ContextVar[str | None]] = ContextVar("rcg_device", default=None)
+"""The type of the device to which tensors go that are unpickled; None: where each belongs."""
+
+
 class TensorBytes(np.ndarray[Any, Any]):
     """The bytes of a tensor; the type is how its buffer is recognised later."""
 
@@ -49,25 +62,16 @@ class DeviceBytes(TensorBytes):
 
     The bytes of a device cannot be a buffer. Those of the CPU could, but torch never resizes the
     storage of a tensor that NumPy has seen, so a buffer would change the user's tensor.
-
-    Attributes:
-        payload: A tensor of uint8 [n] over the bytes.
     """
 
-    payload: Any
+    payload: Any  # a tensor of uint8 [n] over the bytes
 
 
 class _StorageSlice:
     """The part of a torch storage that the tensors of one value span; it goes out of band.
 
     It is pickled in place of the storage. The part is known after the last tensor, so the buffer is
-    cut then, and its offset goes out of band as well.
-
-    Args:
-        storage: The storage.
-        device: The type of the device that it is on.
-        buffers: Where the pickler puts them.
-        staying: See ``Storages``.
+    cut then, and its offset goes out of band as well. See ``Storages`` for the arguments.
     """
 
     __slots__ = (
@@ -75,11 +79,7 @@ class _StorageSlice:
     )  # fmt: skip
 
     def __init__(
-        self,
-        storage: Any,
-        device: str,
-        buffers: list[pickle.PickleBuffer],
-        staying: Container[str],
+        self, storage: Any, device: str, buffers: list[pickle.PickleBuffer], staying: Container[str]
     ) -> None:
         self.storage = storage
         self.first = self.last = 0  # in bytes
@@ -122,10 +122,7 @@ class Storages:
     """Writes tensors for one pickler: all that ``pickle`` keeps, with the bytes out of band.
 
     A storage travels once for all tensors of a value. It is written as the first tensor if that
-    covers the storage, otherwise as a ``_StorageSlice``.
-
-    Args:
-        buffers: Where the pickler puts them.
+    covers the storage, otherwise as a ``_StorageSlice``. ``buffers`` are the pickler's.
 
     Attributes:
         described: Where the dtype and the shape of each tensor are listed, if that is wanted.
@@ -267,9 +264,7 @@ def _covers(tensor: Any, storage: Any, shape: tuple[int, ...]) -> bool:
 def lacking(tensor: Any) -> str:
     """Return how the storage of a tensor lacks its numbers, or "" if it does not.
 
-    Args:
-        tensor: A tensor. One without a storage, or with several (sparse, nested), lacks nothing:
-            it is pickled by its parts.
+    A tensor without a storage, or with several (sparse, nested), is pickled by its parts.
     """
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_nested or not torch._C._has_storage(tensor):
@@ -326,10 +321,7 @@ def _all_of(storage: Any) -> Any:
 
 
 def _bytes_of(raw: Any, device: str, staying: Container[str]) -> Any:
-    """Return a tensor of uint8 [n] of a device as the pickler takes it.
-
-    That is a stand-in if its bytes stay there, and otherwise a copy in host memory.
-    """
+    """Return a tensor of uint8 [n] as a stand-in if its bytes stay, or as a copy on the host."""
     if not raw.numel():
         return np.empty(0, np.uint8).view(TensorBytes)
     if device not in staying:
@@ -370,6 +362,7 @@ def rebuild_tensor(
 
 
 def _rebuild_slice(buffer: Any, base: Any, device: str = "cpu") -> tuple[Any, int]:
+    """Return the bytes of a part of a storage, and where in the storage they were."""
     import torch
 
     if isinstance(buffer, torch.Tensor):
@@ -378,7 +371,7 @@ def _rebuild_slice(buffer: Any, base: Any, device: str = "cpu") -> tuple[Any, in
         raw = torch.frombuffer(buffer, dtype=torch.uint8)
     else:
         raw = torch.empty(0, dtype=torch.uint8, device="cpu")
-    return deliver(raw, device).untyped_storage(), int.from_bytes(base, "little")
+    return deliver(raw, device), int.from_bytes(base, "little")
 
 
 def _rebuild_view(
@@ -392,10 +385,12 @@ def _rebuild_view(
     import torch
 
     kind = getattr(torch, dtype)
-    storage, base = anchor if type(anchor) is tuple else (anchor.untyped_storage(), 0)
+    # The bytes were delivered already, once for all tensors that share them; several such may have
+    # arrived in one storage.
+    raw, base = anchor if type(anchor) is tuple else (anchor, 0)
+    base -= raw.storage_offset() * raw.itemsize
     start = max(0, offset - base // kind.itemsize)  # one without elements may lie before it
-    # The storage was delivered already, once for all tensors that share it.
-    tensor = _no_numbers(kind, storage.device).set_(storage, start, shape, stride)
+    tensor = _no_numbers(kind, raw.device).set_(raw.untyped_storage(), start, shape, stride)
     return tensor.requires_grad_() if requires_grad else tensor
 
 
@@ -407,7 +402,9 @@ def _no_numbers(kind: Any, device: Any = "cpu") -> Any:
 
 
 def _storage_of(anchor: Any) -> Any:
-    return anchor[0] if type(anchor) is tuple else anchor.untyped_storage()
+    raw = anchor[0] if type(anchor) is tuple else anchor
+    is_whole = raw.untyped_storage().nbytes() == raw.nbytes
+    return (raw if is_whole else raw.clone()).untyped_storage()
 
 
 def _typed_storage_of(storage: Any, dtype: str) -> Any:
@@ -420,3 +417,42 @@ def _typed_storage_of(storage: Any, dtype: str) -> Any:
 
 def _set_attributes(tensor: Any, state: dict[str, Any]) -> None:
     vars(tensor).update(state)
+
+
+# --- devices, named by their types as torch names them: ``cpu``, ``cuda``, or another maker's
+
+
+def deliver(tensor: Any, origin: str = "cpu") -> Any:
+    """Return a tensor that was unpickled, on the device where it belongs.
+
+    Args:
+        tensor: It is where its bytes have arrived: in host memory, or where it belongs.
+        origin: The type of the device that it was on.
+    """
+    target = target_device.get()
+    if target is None:
+        return tensor if origin == "cpu" else moved_to(tensor, origin)
+    return moved_to(tensor, target)
+
+
+def device_of(tensor: Any) -> str:
+    """Return the type of the device that a tensor is on."""
+    # ``is_cpu`` is several times faster than ``device.type``.
+    return "cpu" if tensor.is_cpu else str(tensor.device.type)
+
+
+def moved_to(tensor: Any, target: str) -> Any:
+    """Return a tensor on a device, ``default`` for its own; raises RuntimeError without one."""
+    if target == "default" or target == tensor.device.type:
+        return tensor
+    import torch
+
+    if target == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(
+            "No CUDA GPUs are available: a tensor of this value belongs on a GPU, and torch finds "
+            "none in this process. Give the actor one (num_gpus=1), or have the tensor arrive "
+            "elsewhere: with_tensor_transport(device='cpu')"
+        )
+    moved = tensor.detach().to(target)
+    keep_for_methods(moved)
+    return moved.requires_grad_() if tensor.requires_grad else moved

@@ -7,6 +7,7 @@ If it is not, an SVG is written instead, with a warning.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -17,24 +18,11 @@ from typing import Final
 from rcg.frames import warn_user
 from rcg.views.data.topology import Topology
 from rcg.views.svg.topology import svg_of
-from rcg.views.text.ascii import ascii_of
-from rcg.views.text.dot import dot_of
+from rcg.views.text import ascii_of, dot_of
 
-_DRAWN_BY_GRAPHVIZ: Final = (
-    "png",
-    "pdf",
-    "jpg",
-    "jpeg",
-    "gif",
-    "bmp",
-    "webp",
-    "tif",
-    "tiff",
-    "ps",
-    "eps",
-)
+_OF_GRAPHVIZ: Final = "png pdf jpg jpeg gif bmp webp tif tiff ps eps"
 
-FORMATS: Final = ("ascii", "dot", "gv", "svg", *_DRAWN_BY_GRAPHVIZ)
+FORMATS: Final = ("ascii", "dot", "gv", "svg", *_OF_GRAPHVIZ.split())
 """The formats of ``visualize``."""
 
 _DEFAULT_NAME: Final = "compiled_graph"
@@ -54,16 +42,7 @@ def visualize(
 ) -> str:
     """Draw a topology. Write a file, unless the format is "ascii".
 
-    Args:
-        topology: The topology.
-        filename: The file, with or without the format as suffix. Not used for "ascii".
-        format: One of ``FORMATS``, in upper or lower case. None: the suffix of the file's name if
-            it is a format, otherwise "png".
-        view: Open the file with the desktop's viewer, if there is a desktop. Print it for "ascii".
-        channel_details: Show which channel carries each value.
-        legend: Draw a legend of the lines.
-        title: The title of an SVG.
-        dark: Whether to use dark colours in SVG; None leaves it to the reader's browser.
+    The options are those of ``CompiledDAG.visualize``, and the title of an SVG.
 
     Returns:
         The text for "ascii". For all other formats, Graphviz source.
@@ -92,7 +71,7 @@ def visualize(
     else:
         problem = None if chosen == "svg" else _draw(source, path, chosen)
         if problem is not None:
-            wanted, path = path, path.with_name(path.name.removesuffix(path.suffix) + ".svg")
+            wanted, path = path, path.with_suffix(".svg")
         if chosen == "svg" or problem is not None:
             drawing = svg_of(
                 topology, title=title, channel_details=channel_details, legend=legend, dark=dark
@@ -154,16 +133,14 @@ def _open(path: Path) -> None:
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
     opener = shutil.which("xdg-open")
-    try:
+    with contextlib.suppress(OSError, webbrowser.Error):
         if opener is None:
             webbrowser.open(path.absolute().as_uri())
-            return
-        subprocess.Popen(
-            [opener, os.fspath(path.absolute())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except (OSError, webbrowser.Error):
-        pass
+        else:
+            subprocess.Popen(
+                [opener, os.fspath(path.absolute())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )

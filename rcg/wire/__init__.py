@@ -3,8 +3,7 @@
 
 ``messages`` (one frozen dataclass each), ``codec`` (their fields as JSON, with all checks),
 ``sockets`` (messages over connections, with descriptors), ``packets`` (the connections to other
-nodes: whole packets over TCP), ``keepalive`` (whether a node can be reached), ``forks`` (children
-close their copies), ``addresses`` (where a process listens for other nodes), ``proof`` (proving to
-know a secret), ``certificates`` and ``tls`` (Ray's certificates), ``payloads`` (encoded values in
-messages), ``liveness`` (whether a peer is alive).
+nodes: whole packets over TCP), ``addresses`` (where a process listens for other nodes), ``proof``
+(proving to know a secret), ``tls`` (by Ray's certificates), ``payloads`` (encoded values in
+messages), ``liveness`` (whether a peer is alive and can be reached).
 """

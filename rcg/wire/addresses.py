@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TCP addresses of endpoints: as text, listening at one, and connecting to one.
 
-A process listens at one address of its machine and at no other, at any free port or within the
-range that ``RCG_PORT_RANGE`` names. An error names both ends of the connection that failed, because
-what is in the way is most often between them.
+A process listens at one address of its machine, at any free port or within the range that
+``RCG_PORT_RANGE`` names. An error names both ends of the connection, because what is in the way is
+most often between them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from rcg.errors import PlacementError
 from rcg.options import PORT_RANGE
-from rcg.wire.forks import close_in_children
+from rcg.wire.liveness import close_in_children
 
 _SCHEME: Final = "tcp://"
 _BACKLOG: Final = 128
@@ -32,12 +32,8 @@ _MAX_PORT: Final = 65535
 class TcpAddress:
     """Where a process listens for other nodes.
 
-    Attributes:
-        host: An address of IPv4 or IPv6, in numbers: of one interface, not of all.
-        port: Its port.
-
     Raises:
-        ValueError: The host is no such address, or the port none.
+        ValueError: The host is no such address, or the port is none.
 
     >>> str(TcpAddress("10.0.0.1", 20000)), str(TcpAddress("::1", 80))
     ('tcp://10.0.0.1:20000', 'tcp://[::1]:80')
@@ -45,7 +41,7 @@ class TcpAddress:
     '::1'
     """
 
-    host: str
+    host: str  # an address of IPv4 or IPv6, in numbers: of one interface, not of all
     port: int
 
     def __post_init__(self) -> None:
@@ -58,11 +54,7 @@ class TcpAddress:
 
     @classmethod
     def parse(cls, text: str) -> TcpAddress:
-        """Return the address of a text.
-
-        Raises:
-            ValueError: It is none.
-        """
+        """Return the address that a text is; raises ValueError for any other text."""
         host, colon, port = text.removeprefix(_SCHEME).rpartition(":")
         if ":" in host:
             if not (host.startswith("[") and host.endswith("]")):
@@ -82,8 +74,8 @@ def listen_tcp(host: str, ports: range | None = None) -> tuple[socket.socket, Tc
     """Return a socket that listens at an address of this machine; its ``accept`` does not wait.
 
     Args:
-        host: The address; connections to others of this machine are not heard.
-        ports: The ports to choose from: the first that is free. None for any.
+        host: The address; connections to other addresses of this machine are not accepted.
+        ports: The first of these that is free is taken; None for any.
 
     Raises:
         ValueError: ``host`` is no address.
@@ -124,10 +116,6 @@ def listen_tcp(host: str, ports: range | None = None) -> tuple[socket.socket, Tc
 def connect_tcp(address: TcpAddress, timeout_s: float) -> socket.socket:
     """Return a socket that is connected to an address.
 
-    Args:
-        address: Where to.
-        timeout_s: How long it may take.
-
     Raises:
         ConnectionRefusedError: Nothing listens there, or a firewall refuses.
         TimeoutError: There was no answer in time.
@@ -167,8 +155,7 @@ def _raise_with_ends(error: OSError, address: TcpAddress) -> None:
     ends = ends_of(address)
     if isinstance(error, ConnectionRefusedError):
         raise ConnectionRefusedError(
-            errno.ECONNREFUSED,
-            f"{ends}: connection refused: the process has ended, or {question}",
+            errno.ECONNREFUSED, f"{ends}: connection refused: the process has ended, or {question}"
         ) from error
     if isinstance(error, TimeoutError):
         raise TimeoutError(errno.ETIMEDOUT, f"{ends}: timed out: {question}") from error

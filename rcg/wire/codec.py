@@ -76,11 +76,7 @@ def message(cls: type[_M]) -> type[_M]:
 
 
 def encode(message: Message) -> bytes:
-    """Return the JSON of a message.
-
-    Raises:
-        ValueError: A field has a value that its type does not allow.
-    """
+    """Return the JSON of a message; raises ValueError for a value that its type does not allow."""
     kind = _by_class[type(message)]
     found = _check_fields(kind, {name: getattr(message, name) for name in kind.checks})
     fields = [f', "{name}": {_text_of(value)}' for name, value in found.items()]

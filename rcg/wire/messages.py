@@ -40,7 +40,7 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
 
     member, to the host of each node to which it sends frames
       OpenLink                 -->
-                               <--  Ready, and from then on frames alone (``native/packet.h``)
+                               <--  Ready, and from then on frames alone (``native/link.h``)
 
     handle on the graph
       Use                      -->
@@ -130,33 +130,37 @@ Signed = Annotated[int, range(-(1 << 62), 1 << 62)]
 Size = Annotated[int, range(_MAX_SIZE_BYTES + 1)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(Message):
+    """A question; its number counts the questions of this connection. A base class."""
+
+    number: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Message):
+    """The answer to a question, whose number it repeats. A base class."""
+
+    number: Number
+
+
 # --- the first message of a connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening(Message):
-    """The first message of a connection; a base class.
+    """The first message of a connection. A base class."""
 
-    Attributes:
-        graph: The id of the graph that is meant.
-        secret: The graph's secret; left out when it is sent.
-    """
-
-    graph: str
-    secret: str
+    graph: str  # the id of the graph that is meant
+    secret: str  # of the graph; left out when it is sent
 
 
 @message
 class Hello(Opening):
-    """A member of a graph has started.
+    """A member of a graph has started."""
 
-    Attributes:
-        process: Its name in the plan.
-        clock: Identifies the clock that it reads; "" if that is unknown.
-    """
-
-    process: str
-    clock: str
+    process: str  # its name in the plan
+    clock: str  # identifies the clock that it reads; "" if that is unknown
 
 
 @message
@@ -171,67 +175,42 @@ class AskReport(Opening):
 
 @message
 class JoinNode(Opening):
-    """The host of another node has made its shared memory.
+    """The host of another node has made its shared memory."""
 
-    Attributes:
-        node: The node, as the plan names it.
-        pid: The host's process.
-        clock: Identifies the clock that it reads; "" if that is unknown.
-        address: Where members of other nodes reach its gate: ``tcp://host:port``.
-    """
-
-    node: str
-    pid: Number
-    clock: str
-    address: str
+    node: str  # as the plan names it
+    pid: Number  # the host's process
+    clock: str  # as in ``Hello``
+    address: str  # where members of other nodes reach its gate: ``tcp://host:port``
 
 
 @message
 class OpenLink(Opening):
-    """A member wants to send frames to the gate of this process's node.
+    """A member wants to send frames to the gate of this process's node."""
 
-    Attributes:
-        process: The member, as the plan names it.
-        node: The node that it means.
-    """
-
-    process: str
-    node: str
+    process: str  # the member, as the plan names it
+    node: str  # the node that it means
 
 
 @message
 class UseStore(Opening):
-    """A rank of a group of communicators wants to use the group's store.
+    """A rank of a group of communicators wants to use the group's store."""
 
-    Attributes:
-        group: The name of the group; each has keys of its own.
-    """
-
-    group: str
+    group: str  # its name; each group has keys of its own
 
 
 @message
 class UseTensors(Opening):
-    """A process wants tensors of this one, or to tell it of a group; ``graph`` is the store's id.
+    """A process wants tensors of this one, or has it join a group; ``graph`` is its store."""
 
-    Attributes:
-        key: The id of that process's own store, "" if it has none.
-        pid: That process.
-    """
-
-    key: str
-    pid: Number
+    key: str  # the id of that process's own store, "" if it has none
+    pid: Number  # of that process
 
 
 @message
 class ListenForNodes(Opening):
-    """Listen for other nodes, too; ``graph`` is the store's id. The answer is ``ListensForNodes``.
+    """Listen for other nodes, too; ``graph`` is its store. Answered by ``ListensForNodes``."""
 
-    Attributes:
-        host: The address of this machine that other nodes reach.
-    """
-
-    host: str
+    host: str  # the address of this machine that other nodes reach
 
 
 # --- before it
@@ -239,39 +218,25 @@ class ListenForNodes(Opening):
 
 @message
 class Challenge(Message):
-    """Prove that you know the secret. The first message of a listener.
+    """Prove that you know the secret. The first message of a listener."""
 
-    Attributes:
-        nonce: A text that it uses only once.
-    """
-
-    nonce: str
+    nonce: str  # a text that it uses only once
 
 
 @message
 class Prove(Message):
-    """The answer to ``Challenge``; beside it is an ``Opening`` whose secret is left out.
-
-    Attributes:
-        graph: The id of the graph that is meant.
-        nonce: A text that is used only once.
-        proof: The HMAC over both texts and the opening, in hex.
-    """
+    """The answer to ``Challenge``; beside it is an ``Opening`` whose secret is left out."""
 
     graph: str
-    nonce: str
-    proof: str
+    nonce: str  # a text that is used only once
+    proof: str  # the HMAC over both texts and the opening, in hex
 
 
 @message
 class Proven(Message):
-    """The process knows the secret as well.
+    """The process knows the secret as well."""
 
-    Attributes:
-        proof: Its own HMAC, in hex.
-    """
-
-    proof: str
+    proof: str  # its own HMAC, in hex
 
 
 # --- answers to it
@@ -284,19 +249,12 @@ class Again(Message):
 
 @message
 class Refused(Message):
-    """There is no descriptor left for this connection, or no thread that could serve it.
+    """There is no descriptor left for this connection, or no thread that could serve it."""
 
-    Attributes:
-        text: The text of the error.
-        pid: The process without descriptors or threads.
-        limit: Its limit on them; 0 if that is not its own, or not known.
-        lacks_threads: Whether it is threads that it lacks.
-    """
-
-    text: str
-    pid: Number
-    limit: Number
-    lacks_threads: bool
+    text: str  # of the error
+    pid: Number  # the process without descriptors or threads
+    limit: Number  # its limit on them; 0 if that is not its own, or not known
+    lacks_threads: bool  # whether it is threads that it lacks
 
 
 @message
@@ -306,13 +264,9 @@ class UnknownGraph(Message):
 
 @message
 class Welcome(Message):
-    """A member was taken in; the board's descriptor comes with it, and those of arenas.
+    """A member was taken in; the board's descriptor comes with it, and those of arenas."""
 
-    Attributes:
-        arenas: Of each member of the graph, whether the descriptor of its arena is among them.
-    """
-
-    arenas: tuple[bool, ...]
+    arenas: tuple[bool, ...]  # of each member: whether the descriptor of its arena came
 
 
 @message
@@ -324,55 +278,30 @@ class Ready(Message):
 
 
 @message
-class Where(Message):
-    """Where are you? The answer is ``Here``.
-
-    Attributes:
-        number: Counts the questions.
-    """
-
-    number: Number
+class Where(Question):
+    """Where are you? The answer is ``Here``."""
 
 
 @message
-class Here(Message):
-    """The answer to ``Where``: a member's stack and clock.
+class Here(Answer):
+    """A member's clock and stack."""
 
-    Attributes:
-        number: The number of the question.
-        clock_ns: The time on its clock.
-        stack: The stack of the running method, innermost last; empty if none runs.
-    """
-
-    number: Number
     clock_ns: Number
-    stack: tuple[str, ...]
+    stack: tuple[str, ...]  # of the running method, innermost last; empty if none runs
 
 
 @message
-class ProfileTorch(Message):
-    """Run torch's profiler, or stop it and record its events. The answer is ``TorchProfiled``.
+class ProfileTorch(Question):
+    """Run torch's profiler, or stop it and record its events. The answer is ``TorchProfiled``."""
 
-    Attributes:
-        number: Counts the requests.
-        is_on: Whether it is to run from now on.
-    """
-
-    number: Number
-    is_on: bool
+    is_on: bool  # whether it is to run from now on
 
 
 @message
-class TorchProfiled(Message):
-    """The answer to ``ProfileTorch``: it was done.
+class TorchProfiled(Answer):
+    """It was done."""
 
-    Attributes:
-        number: The number of the request.
-        trouble: Why torch's profiler does not run here, or "".
-    """
-
-    number: Number
-    trouble: str
+    trouble: str  # why torch's profiler does not run here, or ""
 
 
 @message
@@ -397,7 +326,7 @@ class Done(Message):
 
 @message
 class CloseGroups(Message):
-    """Nobody uses a communicator group any more: those who are done may close theirs."""
+    """No member uses a communicator group any more: those that are done may close theirs."""
 
 
 @message
@@ -407,13 +336,9 @@ class Stopped(Message):
 
 @message
 class Failed(Message):
-    """The loop of a member has ended without a request to stop.
+    """The loop of a member has ended without a request to stop."""
 
-    Attributes:
-        text: Why.
-    """
-
-    text: str
+    text: str  # why
 
 
 # --- between the driver and the host of another node
@@ -421,142 +346,82 @@ class Failed(Message):
 
 @message
 class FromMember(Message):
-    """What a member of the host's node said to the driver.
+    """What a member of the host's node said to the driver."""
 
-    Attributes:
-        process: The member.
-        pid: Its process.
-        text: The message, in JSON.
-    """
-
-    process: str
+    process: str  # the member
     pid: Number
-    text: str
+    text: str  # the message, in JSON
 
 
 @message
 class ToMember(Message):
-    """What the driver says to a member of the host's node.
-
-    Attributes:
-        process: The member.
-        text: The message, in JSON.
-    """
+    """What the driver says to a member of the host's node."""
 
     process: str
-    text: str
+    text: str  # the message, in JSON
 
 
 @message
 class MemberLost(Message):
-    """A member's process has ended, or its connection.
-
-    Attributes:
-        process: The member.
-        how: The name of a ``liveness.How``.
-        why: More about it, or "".
-    """
+    """A member's process has ended, or its connection."""
 
     process: str
-    how: str
-    why: str
+    how: str  # the name of a ``liveness.How``
+    why: str  # more about it, or ""
 
 
 @message
 class LinkLost(Message):
-    """A connection between nodes, over which frames go, has ended.
+    """A connection between nodes, over which frames go, has ended."""
 
-    Attributes:
-        process: The member that sends there.
-        node: The node of the gate.
-        text: What happened.
-    """
-
-    process: str
-    node: str
-    text: str
+    process: str  # the member that sends there
+    node: str  # of the gate
+    text: str  # what happened
 
 
 @message
 class EndNode(Message):
-    """End every wait on the host's node.
+    """End every wait on the host's node."""
 
-    Attributes:
-        is_closed: Whether the graph was closed; it broke otherwise.
-        culprit: The process that is gone, if it broke.
-    """
-
-    is_closed: bool
-    culprit: str
+    is_closed: bool  # whether the graph was closed; it broke otherwise
+    culprit: str  # the process that is gone, if it broke
 
 
 @message
-class AskNode(Message):
-    """Tell what the processes of your node do. The answer is ``NodeHere``.
-
-    Attributes:
-        number: Counts the questions.
-    """
-
-    number: Number
+class AskNode(Question):
+    """What do the processes of your node do? The answer is ``NodeHere``."""
 
 
 @message
-class NodeHere(Message):
-    """What the processes of a node do.
+class NodeHere(Answer):
+    """What the processes of a node do; the number is 0 if it was not asked for."""
 
-    Attributes:
-        number: Of the question; 0 if nobody asked.
-        text: A ``runtime.node.snapshot.Snapshot`` in JSON.
-    """
-
-    number: Number
-    text: str
+    text: str  # a ``runtime.node.snapshot.Snapshot`` in JSON
 
 
 @message
 class RecordEvents(Message):
-    """Keep all events of the processes of your node from now on.
+    """Keep all events of the processes of your node from now on."""
 
-    Attributes:
-        number: Counts the recordings.
-        most: How many events are kept.
-    """
-
-    number: Number
-    most: Number
+    number: Number  # counts the recordings
+    most: Number  # how many events are kept
 
 
 @message
-class AskEvents(Message):
-    """Send the events of a recording, which ends; or the newest of each process.
+class AskEvents(Question):
+    """Send the events of a recording, which ends; or the newest of each process."""
 
-    Attributes:
-        number: Counts the questions; the answers repeat it.
-        recording: The number of the recording; 0 for the newest events.
-    """
-
-    number: Number
-    recording: Number
+    recording: Number  # its number; 0 for the newest events
 
 
 @message
-class EventsHere(Message):
-    """Events of a process of another node, or a part of them; they come with it.
+class EventsHere(Answer):
+    """Events of a process of another node, or a part of them; they come with it."""
 
-    Attributes:
-        number: Of the question.
-        process: Whose events.
-        lost: How many are missing.
-        spans: The names of its spans.
-        left: How many parts of the answer are still to come, of all processes.
-    """
-
-    number: Number
     process: str
-    lost: Number
-    spans: tuple[str, ...]
-    left: Number
+    lost: Number  # how many are missing
+    spans: tuple[str, ...]  # the names of its spans
+    left: Number  # how many parts of the answer are still to come, of all processes
 
 
 # --- between a handle and the process that compiled the graph
@@ -564,63 +429,39 @@ class EventsHere(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carrying(Message):
-    """A message that carries encoded values (``payloads``); a base class.
+    """A message that carries encoded values (``payloads``). A base class."""
 
-    Attributes:
-        size_bytes: How large they are, with their table.
-        table_bytes: How large the table is.
-    """
-
-    size_bytes: Size = 0
-    table_bytes: Size = 0
+    size_bytes: Size = 0  # how large they are, with their table
+    table_bytes: Size = 0  # how large the table is
 
 
 @message
 class Execute(Carrying):
-    """Start an execution; carries the inputs.
+    """Start an execution; carries the inputs."""
 
-    Attributes:
-        number: Its number, which the answer repeats.
-    """
-
-    number: Number = 0
+    number: Number = 0  # which the answer repeats
 
 
 @message
-class Submitted(Message):
-    """An execution has started.
+class Submitted(Answer):
+    """An execution has started, which an ``Execute`` asked for."""
 
-    Attributes:
-        number: Of the ``Execute``.
-        execution: Its index.
-    """
-
-    number: Number
-    execution: Number
+    execution: Number  # its index
 
 
 @message
 class Rejected(Carrying):
-    """No execution has started; carries the error.
+    """No execution has started; carries the error."""
 
-    Attributes:
-        number: Of the ``Execute``.
-    """
-
-    number: Number
+    number: Number  # of the ``Execute``
 
 
 @message
 class Completed(Carrying):
-    """One output of an execution is complete; carries its value, or its failure.
+    """One output of an execution is complete; carries its value, or its failure."""
 
-    Attributes:
-        execution: Its index.
-        output: The number of the output buffer.
-    """
-
-    execution: Number
-    output: Number
+    execution: Number  # its index
+    output: Number  # the number of the output buffer
 
 
 @message
@@ -633,94 +474,52 @@ class Reported(Carrying):
 
 @message
 class SetValue(Message):
-    """Store a value.
-
-    Attributes:
-        key: Its key.
-        value: Its bytes.
-    """
+    """Store a value."""
 
     key: str
     value: bytes
 
 
 @message
-class GetValue(Message):
-    """Wait for a value. The answer is ``Value``.
+class GetValue(Question):
+    """Wait for the value of a key. The answer is ``Value``."""
 
-    Attributes:
-        number: Counts the questions of this rank; the answer repeats it.
-        key: The key of the value.
-    """
-
-    number: Number
     key: str
 
 
 @message
-class Value(Message):
-    """A value is there.
+class Value(Answer):
+    """A value is there."""
 
-    Attributes:
-        number: Of the ``GetValue``.
-        value: Its bytes.
-    """
-
-    number: Number
     value: bytes
 
 
 @message
-class HasValues(Message):
-    """Are all these values there? The answer is ``Presence``.
+class HasValues(Question):
+    """Are the values of all these keys there? The answer is ``Presence``."""
 
-    Attributes:
-        number: Counts the questions of this rank; the answer repeats it.
-        keys: Their keys.
-    """
-
-    number: Number
     keys: tuple[str, ...]
 
 
 @message
-class Presence(Message):
-    """Whether values are there.
+class Presence(Answer):
+    """Whether all of them are there."""
 
-    Attributes:
-        number: Of the ``HasValues``.
-        is_there: Whether all of them are.
-    """
-
-    number: Number
     is_there: bool
 
 
 @message
-class AddValue(Message):
-    """Add to a counter, which begins at 0. The answer is ``Total``.
+class AddValue(Question):
+    """Add to a counter, which begins at 0. The answer is ``Total``."""
 
-    Attributes:
-        number: Counts the questions of this rank; the answer repeats it.
-        key: The key of the counter, whose value is its total in decimal digits.
-        amount: What to add.
-    """
-
-    number: Number
-    key: str
+    key: str  # of the counter, whose value is its total in decimal digits
     amount: Signed
 
 
 @message
-class Total(Message):
-    """The new total of a counter.
+class Total(Answer):
+    """The new total of a counter."""
 
-    Attributes:
-        number: Of the ``AddValue``.
-        total: The total.
-    """
-
-    number: Number
     total: Signed
 
 
@@ -728,48 +527,28 @@ class Total(Message):
 
 
 @message
-class PullTensors(Message):
-    """Send the tensors of an object.
+class PullTensors(Question):
+    """Send the tensors of an object."""
 
-    Attributes:
-        number: Counts the questions of this connection; the answer repeats it.
-        key: The object.
-        group: Through which group, "" for none: they come with the answer.
-        reads: Whether the asker may read them where they lie, and asks ``CheckTensors`` then.
-    """
-
-    number: Number
-    key: str
-    group: str
-    reads: bool
+    key: str  # the object
+    group: str  # through which group; "" for none: they come with the answer
+    reads: bool  # whether the asker may read them where they lie, and asks ``CheckTensors`` then
 
 
 @message
 class NoteSlices(Message):
-    """Slices of tensors, which will be pulled again and again: carries a part of their table.
+    """Slices of tensors, which will be pulled again and again: carries a part of their table."""
 
-    Attributes:
-        slices: Names them, on this connection.
-    """
-
-    slices: Number
+    slices: Number  # names them, on this connection
 
 
 @message
-class PullSlices(Message):
-    """Send slices of the tensors of an object.
+class PullSlices(Question):
+    """Send slices of the tensors of an object."""
 
-    Attributes:
-        number: Counts the questions of this connection; the answer repeats it.
-        key: The object.
-        slices: Which, as in ``NoteSlices``.
-        reads: Whether the asker may read them where they lie, and asks ``CheckTensors`` then.
-    """
-
-    number: Number
     key: str
-    slices: Number
-    reads: bool
+    slices: Number  # as in ``NoteSlices``
+    reads: bool  # as in ``PullTensors``
 
 
 @message
@@ -777,263 +556,146 @@ class CheckTensors(Message):
     """Did the tensors of ``TensorsAt`` lie there until now? They may go afterwards.
 
     The answer is ``TensorsHere`` or ``TensorsGone``.
-
-    Attributes:
-        number: Of the ``PullTensors`` or ``PullSlices``.
     """
 
-    number: Number
+    number: Number  # of the ``PullTensors`` or ``PullSlices``
 
 
 @message
-class AskHeld(Message):
-    """Tell what you hold.
-
-    Attributes:
-        number: Counts the questions of this connection; the answer repeats it.
-    """
-
-    number: Number
+class AskHeld(Question):
+    """What do you hold?"""
 
 
 @message
-class AskTransfers(Message):
-    """Tell which tensors you got.
+class AskTransfers(Question):
+    """Which tensors did you get?
 
-    Attributes:
-        number: Counts the questions of this connection; the answer repeats it.
-        start_ns: Since when, on the monotonic clock.
-        end_ns: Until when.
-        clock: Which clock that is (``rcg.trace.clocks.clock_identity``). A process that reads
-            another one tells all that it got, and the time on its own.
+    A process whose clock is another one tells all that it got, and the time on its own.
     """
 
-    number: Number
-    start_ns: Number
-    end_ns: Number
-    clock: str
+    start_ns: Number  # since when, on the monotonic clock
+    end_ns: Number  # until when
+    clock: str  # which clock that is (``rcg.trace.clocks.clock_identity``)
 
 
 @message
 class Observed(Carrying):
-    """What a process holds, or has got: carries a text, in JSON (``rcg.rdt.observe``).
+    """What a process holds, or has got: carries a text, in JSON (``rcg.rdt.observe``)."""
 
-    Attributes:
-        number: Of the question.
-    """
-
-    number: Number = 0
+    number: Number = 0  # of the question
 
 
 @message
-class SendTensors(Message):
-    """Send the tensors of an object by the user's transport; carries what that says of it.
+class SendTensors(Question):
+    """Send the tensors of an object by the user's transport; carries what that says of it."""
 
-    Attributes:
-        number: Counts the questions of this connection; the answer repeats it.
-        key: The object.
-    """
-
-    number: Number
     key: str
 
 
 @message
 class ObjectsHere(Carrying):
-    """Carries the arrays of an object, as one pickle.
+    """Carries the arrays of an object, as one pickle."""
 
-    Attributes:
-        number: Of the ``PullTensors``.
-    """
-
-    number: Number = 0
+    number: Number = 0  # of the ``PullTensors``
 
 
 @message
-class TensorsHere(Message):
-    """Carries the tensors of an object, or says that all of them have been sent.
-
-    Attributes:
-        number: Of the ``PullTensors``.
-    """
-
-    number: Number
+class TensorsHere(Answer):
+    """Carries the tensors of an object, or says that all of them have been sent."""
 
 
 @message
-class TensorsComing(Message):
-    """The tensors of an object follow through the group.
-
-    Attributes:
-        number: Of the ``PullTensors``.
-    """
-
-    number: Number
+class TensorsComing(Answer):
+    """The tensors of an object follow through the group."""
 
 
 @message
-class TensorsAt(Message):
-    """The tensors of an object may be read in the memory of this process.
+class TensorsAt(Answer):
+    """The tensors of an object may be read in the memory of this process."""
 
-    Attributes:
-        number: Of the ``PullTensors``.
-        addresses: Where each begins.
-    """
-
-    number: Number
-    addresses: tuple[Number, ...]
+    addresses: tuple[Number, ...]  # where each begins
 
 
 @message
 class SlicesAt(Carrying):
-    """The tensors of an object may be read here: carries the address of each.
+    """The tensors of an object may be read here: carries the address of each."""
 
-    Attributes:
-        number: Of the ``PullSlices``.
-    """
-
-    number: Number = 0
+    number: Number = 0  # of the ``PullSlices``
 
 
 @message
-class TensorsFollow(Message):
-    """The bytes of the tensors of an object follow on this connection, and no packets meanwhile.
-
-    Attributes:
-        number: Of the ``PullTensors``.
-    """
-
-    number: Number
+class TensorsFollow(Answer):
+    """The bytes of the tensors of an object follow on this connection, and no packets meanwhile."""
 
 
 @message
-class TensorsGone(Message):
-    """The tensors of an object cannot be sent.
+class TensorsGone(Answer):
+    """The tensors of an object cannot be sent."""
 
-    Attributes:
-        number: Of the ``PullTensors``.
-        text: Why.
-        is_system_error: Whether the process is not a member of the group, or not any more.
-    """
-
-    number: Number
-    text: str
-    is_system_error: bool
+    text: str  # why
+    is_system_error: bool  # whether the process is not a member of the group, or not any more
 
 
 @message
 class KeepTensors(Message):
-    """The process keeps objects, as long as this connection lasts.
+    """The process keeps objects, as long as this connection lasts."""
 
-    Attributes:
-        keys: The objects; they may still be made.
-    """
-
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # the objects; they may still be made
 
 
 @message
 class FreeTensors(Message):
-    """Nobody needs objects any more.
-
-    Attributes:
-        keys: The objects.
-    """
+    """Objects are not needed any more."""
 
     keys: tuple[str, ...]
 
 
 @message
-class JoinGroup(Message):
-    """Become a member of a group.
+class JoinGroup(Question):
+    """Become a member of a group. The answer is ``GroupChanged``."""
 
-    Attributes:
-        number: Counts the questions of this connection; the answer repeats it.
-        group: The name of the group.
-        token: Tells it from others that had or will have this name.
-        backend: Its transport.
-        rank: Of this member.
-        labels: What errors call each member.
-        keys: The id of each member's store.
-        secrets: The secret of each.
-    """
+    group: str  # its name
+    token: str  # tells it from others that had or will have this name
+    backend: str  # its transport
+    rank: Number  # of this member
+    labels: tuple[str, ...]  # what errors call each member
+    keys: tuple[str, ...]  # the id of each member's store
+    secrets: tuple[str, ...]  # the secret of each
 
-    number: Number
+
+@message
+class LeaveGroup(Question):
+    """Close a group. The answer is ``GroupChanged``."""
+
     group: str
-    token: str
-    backend: str
-    rank: Number
-    labels: tuple[str, ...]
-    keys: tuple[str, ...]
-    secrets: tuple[str, ...]
+    token: str  # as in ``JoinGroup``; "" for any group of this name
 
 
 @message
-class LeaveGroup(Message):
-    """Close a group.
+class GroupChanged(Answer):
+    """A group was joined or left."""
 
-    Attributes:
-        number: Counts the questions of this connection; the answer repeats it.
-        group: The name of the group.
-        token: As in ``JoinGroup``; "" for whichever group has the name.
-    """
-
-    number: Number
-    group: str
-    token: str
+    trouble: str  # why that was not possible, or ""
 
 
 @message
-class GroupChanged(Message):
-    """A group was joined or left.
-
-    Attributes:
-        number: Of the question.
-        trouble: Why that was not possible, or "".
-    """
-
-    number: Number
-    trouble: str
+class AskGroups(Question):
+    """Which groups are you in? The answer is ``GroupsHere``."""
 
 
 @message
-class AskGroups(Message):
-    """Which groups are you in? The answer is ``GroupsHere``.
+class GroupsHere(Answer):
+    """The groups of a process."""
 
-    Attributes:
-        number: Counts the questions of this connection; the answer repeats it.
-    """
-
-    number: Number
-
-
-@message
-class GroupsHere(Message):
-    """The groups of a process.
-
-    Attributes:
-        number: Of the ``AskGroups``.
-        names: The name of each group.
-        backends: Its transport.
-        keys: The ids of its members' stores.
-        secrets: The secrets of these.
-    """
-
-    number: Number
     names: tuple[str, ...]
-    backends: tuple[str, ...]
-    keys: tuple[tuple[str, ...], ...]
-    secrets: tuple[tuple[str, ...], ...]
+    backends: tuple[str, ...]  # the transport of each
+    keys: tuple[tuple[str, ...], ...]  # the ids of its members' stores
+    secrets: tuple[tuple[str, ...], ...]  # the secrets of these
 
 
 @message
 class ListensForNodes(Message):
-    """A process can be reached from other nodes.
+    """A process can be reached from other nodes."""
 
-    Attributes:
-        address: Where; "" if it cannot be.
-        trouble: Why not, or "".
-    """
-
-    address: str
-    trouble: str
+    address: str  # where; "" if it cannot be
+    trouble: str  # why not, or ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole packets over TCP: what ``SOCK_SEQPACKET`` is on one node, between nodes.
 
-``PacketStream`` has the calls of a socket that ``sockets`` uses, so messages travel over it as over
-a local one. Only descriptors do not: what would be a memfd on one node travels in pieces, ahead of
-its message. On the wire::
+``PacketStream`` has the methods of a socket that ``sockets`` uses, so messages travel over it as
+over a local one. Descriptors do not: what is a memfd on one node travels in pieces ahead of its
+message. On the wire::
 
     length (4 bytes)   kind (1)   number (4)   content [length bytes, at most MAX_MESSAGE_BYTES]
 
@@ -13,18 +13,18 @@ its message. On the wire::
     kind 3   body ``number`` will not be completed
 
 A message may say that bytes follow that are no packets, of a length that both sides know: tensors,
-from where they lie to where they are to lie (``send_raw``, ``recv_raw_into``).
+from memory to memory without a copy (``send_raw``, ``recv_raw_into``).
 
 Receiving never reads beyond the packet, so ``poll`` shows whether there is more, and the socket can
-be handed over between two packets. A part of a packet is kept until the rest comes: a peer that
-stalls in the middle holds up nobody who does not want to wait.
+be handed over between two packets. A part of a packet is kept until the rest comes, so a peer that
+stalls in the middle does not block a call that must not wait.
 
 Sending keeps packets whole without a lock, because a signal handler or ``__del__`` may send in the
-middle of a send. Packets stand in a queue. The thread that has the *turn* gives the socket what it
-takes and never waits meanwhile. If another thread (or the code below a signal handler) has the
-turn, that one also sends what was queued in the meantime. What is left when nobody waits is
-sent by a thread that lives until then. It also looks after what the kernel has taken and cannot
-send, because the peer does not read: see ``keepalive``.
+middle of a send. Packets are queued. The thread that has the *turn* gives the socket what it takes,
+and never waits meanwhile; it also sends what other threads, or code below a signal handler, queue
+in the meantime. What is left when no caller waits is sent by a thread that lives until then. It
+also checks on what the kernel has taken and cannot send because the peer does not read: see
+``liveness``.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from typing import Any, Final
 
 from rcg.options import Deadline
 from rcg.threads import out_of_threads
-from rcg.wire import keepalive
-from rcg.wire.forks import close_in_children
+from rcg.wire import liveness
+from rcg.wire.liveness import close_in_children
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """The most bytes of a message, of whatever socket."""
@@ -77,20 +77,14 @@ _Received = tuple["bytes | bytearray", list[tuple[int, int, Any]], int, Any]
 
 
 class _Packet:
-    """A packet that is to be sent.
-
-    Attributes:
-        data: With its header.
-        taken: What the socket took of it, in parts.
-        claim: Whose it is: the thread that begins to send it takes this out, or its sender, who
-            has it sent no more.
-    """
+    """A packet that is to be sent."""
 
     __slots__ = ("claim", "data", "taken")
 
     def __init__(self, kind: int, number: int, content: bytes | bytearray) -> None:
         self.data: bytes | memoryview = _HEADER.pack(len(content), kind, number) + content
-        self.taken: list[int] = []
+        self.taken: list[int] = []  # what the socket took of it, in parts
+        # Taken out by the thread that begins to send it, or by its sender to withdraw it.
         self.claim: deque[bool] = deque([True])
 
     @property
@@ -104,7 +98,7 @@ class _Packet:
         return bool(self.claim or self.taken)
 
     def withdraw(self) -> bool:
-        """Have it sent no more; returns False if a thread has begun to send it."""
+        """Stop it from being sent; returns False if a thread has begun to send it."""
         try:
             self.claim.pop()
         except IndexError:
@@ -130,31 +124,15 @@ class PacketStream:
     Attributes:
         takes_bodies: Whether messages may have bodies beyond ``MAX_MESSAGE_BYTES``. A peer that has
             not proven who it is must not make this process keep them.
-        is_proven: Whether the peer has proven who it is. Only then a thread looks after what the
-            kernel cannot send: strangers have a few seconds in any case.
+        is_proven: Whether the peer has proven who it is. Only then a thread watches what the kernel
+            cannot send: strangers have a few seconds in any case.
     """
 
     __slots__ = (
-        "__weakref__",
-        "_bodies",
-        "_data",
-        "_ending",
-        "_failure",
-        "_has_ended",
-        "_is_flushing",
-        "_is_lifted",
-        "_numbers",
-        "_peer_timeout_s",
-        "_queue",
-        "_ready",
-        "_socket",
-        "_timeout_s",
-        "_turn",
-        "_why",
-        "address",
-        "is_proven",
-        "takes_bodies",
-    )
+        "__weakref__", "_bodies", "_data", "_ending", "_failure", "_has_ended", "_is_flushing",
+        "_is_lifted", "_numbers", "_peer_timeout_s", "_queue", "_ready", "_socket", "_timeout_s",
+        "_turn", "_why", "address", "is_proven", "takes_bodies"
+    )  # fmt: skip
 
     def __init__(self, connection: socket.socket, address: str = "") -> None:
         self._socket = connection
@@ -211,13 +189,9 @@ class PacketStream:
     # --- beyond a socket
 
     def keep_alive(self, peer_timeout_s: float) -> None:
-        """Have the connection end when its peer was unreachable for so long; see ``keepalive``.
-
-        Raises:
-            OSError: It is over.
-        """
+        """End the connection if its peer is unreachable for so long: ``liveness.keep_alive``."""
         self._peer_timeout_s = peer_timeout_s
-        keepalive.keep_alive(self._socket, peer_timeout_s)
+        liveness.keep_alive(self._socket, peer_timeout_s)
 
     def end_within(self, timeout_s: float) -> None:
         """Let no call wait for longer from now on. Any thread; returns at once."""
@@ -261,12 +235,8 @@ class PacketStream:
     def recvmsg(self, size: int, ancillary_size: int = 0, flags: int = 0) -> _Received:
         """Return the next packet, b"" at the end; as ``socket.recvmsg``.
 
-        A large message comes with an ancillary item of the level ``BODY``.
-
-        Args:
-            size: At least ``MAX_MESSAGE_BYTES``.
-            ancillary_size: Not used.
-            flags: ``MSG_DONTWAIT`` is heeded.
+        A large message comes with an ancillary item of the level ``BODY``. Of the arguments only
+        ``MSG_DONTWAIT`` in ``flags`` counts.
 
         Raises:
             BlockingIOError: It is not all there yet, and the call must not wait.
@@ -306,11 +276,7 @@ class PacketStream:
             at += count
 
     def fill(self) -> bool:
-        """Read what is there, at most to the end of a message; never waits.
-
-        Returns:
-            Whether ``recvmsg`` has something to return or to raise.
-        """
+        """Read what is there, at most one message; returns whether ``recvmsg`` need not wait."""
         while not self._ready and not self._has_ended and self._failure is None:
             try:
                 if not self._read_packet():
@@ -337,11 +303,7 @@ class PacketStream:
         return True
 
     def _read(self, end: int) -> bool:
-        """Read until there are so many bytes; returns whether they, or the end, are there.
-
-        Raises:
-            ConnectionError: The connection broke.
-        """
+        """Read until there are so many bytes; returns whether they, or the end, are there."""
         data = self._data
         while len(data) < end:
             before = len(data)
@@ -365,11 +327,7 @@ class PacketStream:
         return True
 
     def _take_in(self, kind: int, number: int) -> None:
-        """Take in the packet that is complete.
-
-        Raises:
-            ValueError: It cannot come here.
-        """
+        """Take in the packet that is complete, or raise ValueError if it cannot come here."""
         data, bodies = self._data, self._bodies
         if kind != _MESSAGE and not self.takes_bodies:
             raise ValueError("a packet of this kind is not expected here")
@@ -397,12 +355,10 @@ class PacketStream:
     # --- sending
 
     def send(self, data: bytes | bytearray, flags: int = 0) -> int:
-        """Send a packet; as ``socket.send``.
+        """Send a packet of at most ``MAX_MESSAGE_BYTES``; as ``socket.send``.
 
-        Args:
-            data: At most ``MAX_MESSAGE_BYTES``.
-            flags: ``MSG_DONTWAIT``: a packet of which the socket takes a part is sent, the rest of
-                it later.
+        With the flag ``MSG_DONTWAIT`` a packet of which the socket takes a part counts as sent; the
+        rest follows later.
 
         Raises:
             BlockingIOError: The socket takes nothing, and the call must not wait.
@@ -418,11 +374,7 @@ class PacketStream:
         ancillary: Sequence[tuple[int, int, array.array[int]]] = (),
         flags: int = 0,
     ) -> int:
-        """As ``send``.
-
-        Raises:
-            ValueError: There are descriptors: none can leave this machine.
-        """
+        """As ``send``; raises ValueError for descriptors, which cannot leave this machine."""
         if ancillary:
             raise ValueError("descriptors cannot travel to another node")
         return self.send(b"".join(buffers), flags)
@@ -430,10 +382,8 @@ class PacketStream:
     def send_raw(self, content: memoryview) -> None:
         """Send bytes without a header, from where they lie; no other thread may send meanwhile.
 
-        Memory that is not there any more is sent as zeros: the caller has to look, and to say so.
-
-        Returns when nothing of the memory is needed any more: also what the thread that sends the
-        rest of earlier packets has taken over was read.
+        Memory that is not there any more is sent as zeros; the caller has to check that. Returns
+        when the memory is not needed any more, also by the thread that sends the rest of packets.
 
         Raises:
             TimeoutError, ConnectionError: As ``send``; the connection is of no use any more.
@@ -498,11 +448,7 @@ class PacketStream:
             self._leave_rest()
 
     def _drain(self) -> bool:
-        """Give the socket what it takes of the queue; returns False if another has the turn.
-
-        Raises:
-            ConnectionError: The connection is over.
-        """
+        """Give the socket what it takes of the queue; returns False if another has the turn."""
         held: list[bool] = []
         is_full = False
         while self._queue and not is_full:
@@ -577,7 +523,7 @@ class PacketStream:
         limit_s = self._peer_timeout_s
         if limit_s is None:
             return False
-        if not keepalive.has_unsent(self._socket):
+        if not liveness.has_unsent(self._socket):
             if self._is_lifted:
                 self._restore_limit(limit_s)
             return False
@@ -605,12 +551,7 @@ class PacketStream:
     # --- waiting
 
     def _wait_for_room(self, deadline: Deadline) -> None:
-        """Wait until the socket takes more.
-
-        Raises:
-            TimeoutError: The time was up.
-            ConnectionError: The connection is over, or the peer unreachable.
-        """
+        """Wait until the socket takes more; raises when the time is up or the peer unreachable."""
         limit_s = self._peer_timeout_s
         if limit_s is None:
             while True:
@@ -631,11 +572,7 @@ class PacketStream:
             self._restore_limit(limit_s)
 
     def _wait_until_sent(self) -> None:
-        """Wait until the kernel has sent all that it took, or there is more for it.
-
-        Raises:
-            ConnectionError: The connection is over, or the peer unreachable.
-        """
+        """Wait until the kernel has sent all that it took, or there is more for it."""
         limit_s = self._peer_timeout_s
         if limit_s is None:
             return
@@ -655,16 +592,16 @@ class PacketStream:
     def _restore_limit(self, limit_s: float) -> None:
         """Restore the limit of the kernel, unless it has bytes that it cannot send yet.
 
-        With the limit the kernel would end the connection at its next probe. What remains unsent is
-        looked after by ``_leave_rest``.
+        With the limit the kernel would end the connection at its next probe. ``_leave_rest``
+        watches what remains unsent.
         """
-        if not keepalive.has_unsent(self._socket):
-            keepalive.restore_limit(self._socket, limit_s)
+        if not liveness.has_unsent(self._socket):
+            liveness.restore_limit(self._socket, limit_s)
             self._is_lifted = False
 
     def _lift_limit(self) -> None:
         self._is_lifted = True
-        keepalive.lift_limit(self._socket)
+        liveness.lift_limit(self._socket)
 
     def _check_ending(self) -> None:
         """Raise ConnectionError if no call may wait any more."""
@@ -673,7 +610,7 @@ class PacketStream:
 
     def _check_cut(self, limit_s: float) -> None:
         """Raise ConnectionError if the peer is unreachable; who receives learns of it, too."""
-        if keepalive.is_cut(self._socket, limit_s):
+        if liveness.is_cut(self._socket, limit_s):
             self._why = UNREACHABLE
             raise self._cut() from None
 
@@ -707,10 +644,7 @@ class PacketStream:
 class LargeBody:
     """The body of a large message on its way through one stream; several attempts may not wait.
 
-    Args:
-        stream: Where to.
-        fd: A file with the bytes, which stays open until ``send`` has returned.
-        size: How many they are.
+    ``fd`` is a file of ``size`` bytes, which stays open until ``send`` has returned.
     """
 
     def __init__(self, stream: PacketStream, fd: int, size: int) -> None:

@@ -14,9 +14,9 @@ import os
 import pickle
 import socket
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from rcg.descriptors import Descriptor
 from rcg.serialization import KIND_BYTES, KIND_FAILURE, KIND_PICKLE, Encoded, Failure, loads
@@ -34,13 +34,9 @@ _KINDS: Final = (KIND_PICKLE, KIND_FAILURE, KIND_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One encoded value that arrived.
+    """One encoded value that arrived."""
 
-    Attributes:
-        encoded: As the codec made it; its buffers lie in memory of the payload's own.
-    """
-
-    encoded: Encoded
+    encoded: Encoded  # its buffers lie in memory of the payload's own
 
     def decode(self) -> Any:
         """Return the value, or a ``Failure`` in its place."""
@@ -52,50 +48,25 @@ class Payload:
         return loads(data) if buffers is None else loads(data, buffers=buffers)
 
 
-class PreparedPayloads:
-    """Packed values, which can be sent in several attempts that do not wait.
+class _Prepared:
+    """A message and bytes beside it, which can be sent in several attempts that do not wait.
 
-    Layout: a table in JSON with the position of each part, then pickles and buffers.
-
-    Args:
-        message: The message that carries them.
-        values: The encoded values.
+    The parts are bytes and where they begin; ``size`` includes the gaps between them.
 
     Raises:
         OSError: There is no memory, or no descriptor, for a memfd.
     """
 
-    def __init__(self, message: Carrying, values: Sequence[Encoded]) -> None:
-        table: list[list[Any]] = []
-        parts: list[tuple[int, Any]] = []
-        end = 0
-        for kind, data, buffers, writable in values:
-            flags = list(map(bool, writable)) if isinstance(writable, bytes) else int(writable)
-            spans: list[tuple[int, int]] | None = None if buffers is None else []
-            row: list[Any] = [kind, end, len(data), spans, flags]
-            parts.append((end, data))
-            end += len(data)
-            for buffer in buffers or ():
-                raw = pickle.PickleBuffer(buffer).raw()
-                end = _align(end)
-                row[3].append((end, raw.nbytes))
-                parts.append((end, raw))
-                end += raw.nbytes
-            table.append(row)
-        head = json.dumps(table).encode()
-        start = _align(len(head))
-        size = start + end
-        self._message = replace(message, size_bytes=size, table_bytes=len(head))
+    def __init__(self, message: Message, parts: Iterable[tuple[int, Any]], size: int) -> None:
+        self._message: Any = message
         self._size = size
         self._memfd = Descriptor()
         self._large: LargeBody | None = None  # on its way to another node
-        self._body = b""
-        parts = [(0, head), *((start + at, part) for at, part in parts)]
+        self._body = bytearray()
         if size <= _MAX_INLINE_BYTES:
-            body = bytearray(size)
+            self._body = bytearray(size)
             for at, part in parts:
-                body[at : at + len(part)] = part
-            self._body = bytes(body)
+                self._body[at : at + len(part)] = part
             return
         self._memfd = Descriptor(os.memfd_create, "rcg-payload", os.MFD_CLOEXEC)
         try:
@@ -108,12 +79,7 @@ class PreparedPayloads:
             raise
 
     def send(self, connection: Connection, *, may_wait: bool = True, **changes: int) -> None:
-        """Send it.
-
-        Args:
-            connection: Where to.
-            may_wait: Whether to wait while the peer does not read.
-            **changes: Fields of the message that were not known before.
+        """Send it, with ``changes`` to fields of the message.
 
         Raises:
             BlockingIOError: The peer does not read. Another attempt goes on from there.
@@ -142,11 +108,43 @@ class PreparedPayloads:
             self._large.drop()
             self._large = None
 
-    def __enter__(self) -> PreparedPayloads:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class PreparedPayloads(_Prepared):
+    """Packed values in a message; see ``open_payloads`` for the other end.
+
+    Layout: a table in JSON with the position of each part, then pickles and buffers.
+
+    Raises:
+        OSError: There is no memory, or no descriptor, for a memfd.
+    """
+
+    def __init__(self, message: Carrying, values: Sequence[Encoded]) -> None:
+        table: list[list[Any]] = []
+        parts: list[tuple[int, Any]] = []
+        end = 0
+        for kind, data, buffers, writable in values:
+            flags = list(map(bool, writable)) if isinstance(writable, bytes) else int(writable)
+            spans: list[tuple[int, int]] = []
+            table.append([kind, end, len(data), None if buffers is None else spans, flags])
+            parts.append((end, data))
+            end += len(data)
+            for buffer in buffers or ():
+                raw = pickle.PickleBuffer(buffer).raw()
+                end = _align(end)
+                spans.append((end, raw.nbytes))
+                parts.append((end, raw))
+                end += raw.nbytes
+        head = json.dumps(table).encode()
+        start = _align(len(head))
+        size = start + end
+        message = replace(message, size_bytes=size, table_bytes=len(head))
+        super().__init__(message, [(0, head), *((start + at, part) for at, part in parts)], size)
 
 
 def _write_all(fd: int, part: Any, at: int) -> None:
@@ -165,11 +163,7 @@ def send_payloads(
 ) -> None:
     """Send a message with encoded values; ``open_payloads`` is its other end.
 
-    Args:
-        connection: Where to.
-        message: The message.
-        values: The encoded values.
-        check: Called when they have been copied. What it raises is raised, and nothing is sent.
+    ``check`` is called when they have been copied; if it raises, nothing is sent.
 
     Raises:
         OSError: As for ``PreparedPayloads`` and its ``send``.
@@ -218,56 +212,26 @@ def send_buffers(
 ) -> None:
     """Send a message with bytes, of which the other side knows the sizes; see ``open_buffers``.
 
-    Args:
-        connection: Where to.
-        message: The message.
-        buffers: The bytes.
-        check: Called when they have been copied. What it raises is raised, and nothing is sent.
+    ``check`` is called when they have been copied; if it raises, nothing is sent.
 
     Raises:
         OSError: The connection is over, or there is no memory, or no descriptor, for a memfd.
     """
-    sizes = [each.nbytes for each in buffers]
-    starts, size = _places(sizes)
-    if size <= _MAX_INLINE_BYTES:
-        body = bytearray(size)
-        for at, each in zip(starts, buffers, strict=True):
-            body[at : at + each.nbytes] = each
+    starts, size = _places([each.nbytes for each in buffers])
+    with _Prepared(message, zip(starts, buffers, strict=True), size) as prepared:
         check()
-        sockets.send(connection, message, body=body)
-        return
-    memfd = Descriptor(os.memfd_create, "rcg-payload", os.MFD_CLOEXEC)
-    try:
-        os.posix_fallocate(memfd.fd, 0, size)
-        for at, each in zip(starts, buffers, strict=True):
-            _write_all(memfd.fd, each, at)
-        check()
-        if isinstance(connection, PacketStream):
-            LargeBody(connection, memfd.fd, size).send(sockets.pack_message(message))
-        else:
-            sockets.send(connection, message, [memfd.fd])
-    finally:
-        memfd.close()
+        prepared.send(connection)
 
 
 class Room(NamedTuple):
-    """Memory for the bytes that come with a message.
-
-    Attributes:
-        whole: The memory.
-        parts: The place of each part in it.
-    """
+    """Memory for the bytes that come with a message."""
 
     whole: bytearray
-    parts: list[memoryview]
+    parts: list[memoryview]  # the place of each part in it
 
 
 def room_for(sizes: Sequence[int]) -> Room:
-    """Return memory for parts of these sizes.
-
-    Raises:
-        MemoryError: There is none.
-    """
+    """Return memory for parts of these sizes."""
     starts, size = _places(sizes)
     whole = bytearray(size)
     view = memoryview(whole)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proving to know the secret of a service, without sending it.
 
-Over TCP anybody may connect. On one node the kernel says whose process the peer is, but a process
-of the same user may connect as well, and may listen at an address that another one has left. So the
+Over TCP any process may connect. On one node the kernel says whose process the peer is, but any
+process of the same user may connect, or listen at an address that another one has left. So the
 listener first sends a ``Challenge`` with a number that it never uses again. The answer is
 ``Prove``, with the first message (its secret left out) beside it, and an HMAC over the numbers of
-both sides and the bytes of that message. The listener looks at nothing else before it has compared
-that. ``Proven`` is its own HMAC: the other side looks at nothing else before it has compared that.
+both sides and the bytes of that message. ``Proven`` is the listener's own HMAC. Neither side looks
+at anything else before it has compared the other's.
 
 A proof cannot be used again, because the next challenge has another number, nor sent back, because
-each direction has a label of its own. It is a proof of how a connection begins: what follows is not
-encrypted. Ray's certificates do that where they are used.
+each direction has a label of its own. It proves how a connection begins; what follows is only
+encrypted where Ray's certificates are used.
 """
 
 from __future__ import annotations
@@ -46,11 +46,7 @@ def is_proof(found: Prove, body: bytes | bytearray, secret: str, asked: Challeng
 
 
 def opening_of(found: Prove, body: bytes | bytearray) -> Opening:
-    """Return the first message that came with a proof, which ``is_proof`` has accepted.
-
-    Raises:
-        ValueError: It is none, or for another graph.
-    """
+    """Return the first message that came with an accepted proof, or raise ValueError."""
     opening = decode(bytes(body))
     if not isinstance(opening, Opening) or opening.graph != found.graph:
         raise ValueError("a proof came without a first message")

@@ -97,11 +97,7 @@ def peer_name_of(connection: Connection) -> str:
 
 
 def pack_message(message: Message, body: bytes | bytearray | memoryview = b"") -> bytes:
-    """Return a message, and bytes that go with it, as they are sent.
-
-    Raises:
-        ValueError: A field of the message has a wrong value.
-    """
+    """Return a message and bytes as they are sent; raises ValueError for a wrong field."""
     return b"".join((encode(message), b"\0", body))
 
 
@@ -113,14 +109,7 @@ def send(
     body: bytes | bytearray | memoryview = b"",
     may_wait: bool = True,
 ) -> None:
-    """Send one message.
-
-    Args:
-        connection: Where to.
-        message: The message.
-        fds: Descriptors that go with it.
-        body: Bytes that go with it; the whole must stay below ``MAX_MESSAGE_BYTES``.
-        may_wait: Whether to wait while the peer does not read.
+    """Send one message with descriptors and bytes, together at most ``MAX_MESSAGE_BYTES``.
 
     Raises:
         BlockingIOError: The peer does not read.
@@ -137,24 +126,14 @@ def send(
 
 
 def wait_for_message(connection: Connection, pidfd: int, timeout_s: float | None = None) -> bool:
-    """Wait until there is something to receive, be it the end of the connection.
-
-    Returns:
-        False when the peer's process has ended instead, even if a child of it keeps the connection
-        open.
-
-    Raises:
-        TimeoutError: Neither happened in time.
-    """
+    """Wait once for a message; see ``Waiter.wait``."""
     return Waiter(connection, pidfd).wait(timeout_s)
 
 
 class Waiter:
-    """Waits again and again for messages of one connection.
+    """Waits again and again for messages of one connection, or for the end of the peer's process.
 
-    Args:
-        connection: The connection.
-        pidfd: Becomes readable at the end of the peer's process; -1 for none.
+    ``pidfd`` becomes readable at that end; -1 for none.
     """
 
     __slots__ = ("_fd", "_poll", "_stream")
@@ -168,7 +147,15 @@ class Waiter:
             self._poll.register(pidfd, select.POLLIN)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """As ``wait_for_message``."""
+        """Wait until there is something to receive, be it the end of the connection.
+
+        Returns:
+            False when the peer's process has ended instead, even if a child of it keeps the
+            connection open.
+
+        Raises:
+            TimeoutError: Neither happened in time.
+        """
         if self._stream is not None:
             return self._wait_for_packet(self._stream, Deadline(timeout_s))
         return self._wait(timeout_s)
@@ -188,38 +175,22 @@ class Waiter:
 
 
 class Received:
-    """A received message; it owns its descriptors, and closes them at the end of ``with``.
-
-    Attributes:
-        message: The message; None at the end of the connection.
-        body: The bytes that came with it.
-        lacks_memory: Whether there was no memory for the bytes that came with it.
-        is_short: Whether descriptors are missing, because this process had none left for them.
-        is_reset: Whether the peer ended the connection before it read all messages.
-        why: How a connection to another node broke, or "".
-    """
+    """A received message; it owns its descriptors, and closes them at the end of ``with``."""
 
     __slots__ = (
-        "_fds",
-        "_messages",
-        "body",
-        "is_reset",
-        "is_short",
-        "lacks_memory",
-        "message",
-        "why",
-    )
+        "_fds", "_messages", "body", "is_reset", "is_short", "lacks_memory", "message", "why"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         # As it came, and then its descriptors: one of the two owns them at any moment.
         self._messages: list[Any] = []
         self._fds: list[int] | None = None
-        self.message: Message | None = None
-        self.body: bytes | bytearray = b""
-        self.lacks_memory = False
-        self.is_short = False
-        self.is_reset = False
-        self.why = ""
+        self.message: Message | None = None  # at the end of the connection there is none
+        self.body: bytes | bytearray = b""  # what came with it
+        self.lacks_memory = False  # for that
+        self.is_short = False  # descriptors are missing: this process had none left for them
+        self.is_reset = False  # the peer ended the connection before it read all messages
+        self.why = ""  # how a connection to another node broke
 
     @property
     def fds(self) -> Sequence[int]:
@@ -286,10 +257,7 @@ class Received:
 def receive(connection: Connection, descriptors: int = 0, *, may_wait: bool = True) -> Received:
     """Return the next message, to be used in a ``with``.
 
-    Args:
-        connection: Where from.
-        descriptors: How many may come with it. The kernel closes others: they never get here.
-        may_wait: Whether to wait for it.
+    At most so many ``descriptors`` may come with it; the kernel closes others.
 
     Raises:
         BlockingIOError: There is none, or only a part of one.

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS by Ray's certificates, for connections between nodes: ``RAY_USE_TLS=1``.
 
-``certificates`` makes the contexts of both sides.
+Both sides show a certificate and check that of the other. Names are not compared: the certificates
+say that a machine belongs to the cluster, and the graph's secret says the rest (``proof``).
 
-What uses the connection gets one end of a pair of local sockets; a thread moves bytes between the
+The user of the connection gets one end of a pair of local sockets; a thread moves bytes between the
 other end and the TLS connection. So packets, ``poll``, and native code that takes a bare socket
 over are the same with TLS and without. The thread encrypts without Python's lock, and waits for
-both sides at once: a peer that never shakes hands, or does not read, keeps nobody else waiting.
+both sides at once: a peer that never shakes hands, or does not read, delays nothing else.
 """
 
 from __future__ import annotations
@@ -20,20 +21,53 @@ from collections.abc import Callable
 from typing import Final
 
 from rcg.errors import OutOfThreads, PlacementError
-from rcg.options import TlsFiles, tls_files
+from rcg.options import TLS_FILES, TlsFiles, tls_files
 from rcg.threads import start_owner
-from rcg.wire import keepalive
-from rcg.wire.forks import close_in_children
+from rcg.wire import liveness
+from rcg.wire.liveness import close_in_children
 
 _PIECE_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 5.0  # between looks at a connection that takes nothing
 
 
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return the context of a listener; raises ValueError if a file is not what it has to be."""
+    return _checking(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return the context of the connecting side; raises as ``server_context``."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname = False
+    return _checking(made, files)
+
+
+def _checking(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
+    paths = files.certificate, files.key, files.authority
+    for name, path in zip(TLS_FILES, paths, strict=True):
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            raise ValueError(f"`{name}` names {path!r}: {error.strerror}") from error
+    certificate, key, authority = map("`{}` ({!r})".format, TLS_FILES, paths)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+    except OSError as error:
+        raise ValueError(
+            f"{certificate} and {key} are no certificate in PEM and its key: {error}"
+        ) from error
+    try:
+        context.load_verify_locations(files.authority)
+    except OSError as error:
+        raise ValueError(f"{authority} is no certificate in PEM: {error}") from error
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 def context_of(make: Callable[[TlsFiles], ssl.SSLContext]) -> ssl.SSLContext | None:
     """Return the context of this side by Ray's files, None if Ray does not use TLS.
-
-    Args:
-        make: A function of ``certificates``.
 
     Raises:
         PlacementError: A file of this machine is missing, or contains something else.
@@ -70,7 +104,7 @@ def secure(
     """
     ours: socket.socket | None = None
     try:
-        keepalive.keep_alive(connection, peer_timeout_s)
+        liveness.keep_alive(connection, peer_timeout_s)
         if not isinstance(connection, ssl.SSLSocket):
             connection.setblocking(False)
             connection = context.wrap_socket(
@@ -183,11 +217,7 @@ class _Pump:
         return peer, local
 
     def _wait(self, events: tuple[int, int]) -> bool:
-        """Wait for one of these events; returns whether the local side is closed.
-
-        Raises:
-            ConnectionError: The peer cannot be reached.
-        """
+        """Wait for one of these events; returns whether the local side is closed."""
         poller = select.poll()
         peer, local = events
         if peer:
@@ -197,13 +227,13 @@ class _Pump:
             poller.register(self._local.fileno(), local)
         limit_s = self._peer_timeout_s
         # A peer that does not read is not one that cannot be reached.
-        is_full = bool(self._leaving) or keepalive.has_unsent(self._tls)
+        is_full = bool(self._leaving) or liveness.has_unsent(self._tls)
         if is_full and not self._is_lifted:
-            keepalive.lift_limit(self._tls)
+            liveness.lift_limit(self._tls)
         elif self._is_lifted and not is_full:
-            keepalive.restore_limit(self._tls, limit_s)
+            liveness.restore_limit(self._tls, limit_s)
         self._is_lifted = is_full
         ready = poller.poll(min(_LOOK_S, limit_s / 3) * 1000 if is_full else None)
-        if not ready and keepalive.is_cut(self._tls, limit_s):
+        if not ready and liveness.is_cut(self._tls, limit_s):
             raise ConnectionResetError(errno.ECONNRESET, "the peer cannot be reached any more")
         return not local and (self._local.fileno(), select.POLLHUP) in ready

@@ -59,7 +59,7 @@ _AGAIN = """async () => {
 # In the place of the cell that cleans up: how many graphs and actors there are.
 _CENSUS = """import time
 from ray._private.state import actors
-from rcg.runtime.driver.live import live_graphs
+from rcg.runtime.driver.compiled_dag import live_graphs
 
 def alive():
     return sum(each["State"] == "ALIVE" for each in actors().values())

@@ -19,7 +19,7 @@ import ray
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.runtime.remote.owner import ask_report
+from rcg.runtime.remote.client import ask_report
 from rcg.wire import sockets
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import rcg
-from rcg.runtime.driver.live import live_graphs
+from rcg.runtime.driver.compiled_dag import live_graphs
 from tests.shell import interactive_shell
 
 pytestmark = pytest.mark.usefixtures("ray_session")

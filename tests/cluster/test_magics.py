@@ -246,7 +246,7 @@ def test_graphs_that_have_not_run_are_left_out_and_the_newest_comes_first(
 
 
 def test_without_graphs_it_says_so(shell, capsys):
-    from rcg.runtime.driver.live import live_graphs
+    from rcg.runtime.driver.compiled_dag import live_graphs
 
     gc.collect()
     if live_graphs():

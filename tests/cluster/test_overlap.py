@@ -350,6 +350,6 @@ def test_many_actors_say_that_their_lanes_count(workers):
     with InputNode() as inp:
         dag = one.total.bind(over_gloo(two.make.bind(inp)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rcg.compiler.room.MAX_PROCESSES", 4)
+        patch.setattr("rcg.compiler.place.MAX_PROCESSES", 4)
         with pytest.raises(rcg.errors.PlacementError, match="the driver, 2 actors, 2 lanes"):
             dag.experimental_compile(overlap=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,11 @@ from tests.board import ROOT
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    # Ray's own graphs give up after 10 s, which is not much on a loaded machine.
+    environ = {**os.environ, "RAY_CGRAPH_get_timeout": "100", "RAY_CGRAPH_submit_timeout": "100"}
+    command = [sys.executable, "-m", *arguments]
     return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True, timeout=280
+        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=280
     )
 
 

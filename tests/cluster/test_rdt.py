@@ -767,13 +767,13 @@ def same_node() -> dict[str, Any]:
 def read_nothing_once(_):
     from rcg.rdt import pull
 
-    original = pull._is_readable
+    original = pull._is_worth_reading
 
-    def is_readable(wanted):
-        pull._is_readable = original
+    def is_worth_reading(wanted):
+        pull._is_worth_reading = original
         return False
 
-    pull._is_readable = is_readable
+    pull._is_worth_reading = is_worth_reading
 
 
 def before_it_reads_once(_, call):
@@ -988,7 +988,7 @@ class Mortal(Worker):
         from rcg.rdt import store
 
         super().__init__()
-        store._UNKEPT_S = 0.5
+        store._UNKEPT_S = 4  # news may be late on a loaded machine
         self.mark = mark
 
     @rcg.method(tensor_transport="object_store")
@@ -1006,7 +1006,7 @@ def test_an_actor_that_runs_again_learns_what_is_kept(tmp_path):
     actor = Mortal.options(max_restarts=1, max_task_retries=1).remote(str(tmp_path / "mark"))
     ref = actor.die_or_make.remote(2)
     assert get(ref).sum() == 2.0 * BIG
-    time.sleep(2)
+    time.sleep(6)
     assert held_by(actor) == 1
     assert get(actor.facts.remote())[4] == 0
     del ref

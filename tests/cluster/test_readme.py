@@ -75,7 +75,7 @@ def test_what_a_comment_promises_is_printed(printed: list[str]) -> None:
     promises = 0
     for block, out in zip(BLOCKS, printed, strict=False):
         for promised in re.findall(r"print\(.*\)  # (\[.*)", block.text):
-            assert promised in out.splitlines()
+            assert promised.removesuffix(" ...") in out.splitlines()
             promises += 1
     assert promises
 

@@ -18,7 +18,7 @@ import ray
 import rcg
 from rcg.errors import ActorDiedError, Transfer
 from rcg.rdt.process import here
-from rcg.weights import Slice, owner
+from rcg.weights import Slice, client
 from tests.circles import core_has
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import BIG, SHAPES, Member
@@ -397,7 +397,7 @@ def test_the_death_of_the_owner_loses_nothing(members) -> None:
     get(reader.subscribe.remote("owner dies", SHAPES))
     get(trainer.push.remote(1))
     get(reader.update.remote())
-    handle = owner._handle()
+    handle = client.owner_handle()
     ray.kill(handle, no_restart=False)
     get(trainer.push.remote(2))
     assert get(reader.update.remote())[0] == 2

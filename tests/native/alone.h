@@ -50,8 +50,7 @@ static Outcome drive(Player *p, int ending) {
         atomic_fetch_add(&meeting->progress, 1);
         hold_at_most(p, (uint32_t)draw(&p->chance, MOST_HELD));
     }
-    const struct timespec moment = {0, 200000};
-    while (ending == DEATH && !poisoned(&p->member)) nanosleep(&moment, NULL); /* that is how this round ends */
+    while (ending == DEATH && !poisoned(&p->member)) nap(200000); /* that is how this round ends */
     poison_board(&p->member, POISON_CLOSED, NO_MEMBER);
     return POISONED;
 }

@@ -157,8 +157,8 @@ static void stop_links(Player *p) {
 }
 
 static void dawdle(Player *p) {
-    const struct timespec moment = {0, (long)draw(&p->chance, 500000)};
-    if (!draw(&p->chance, 8)) nanosleep(&moment, NULL);
+    long moment = (long)draw(&p->chance, 500000);
+    if (!draw(&p->chance, 8)) nap(moment);
 }
 
 /* Reads frames of some channels and answers with one: made, or forwarded from what was read last. */
@@ -228,12 +228,11 @@ static Outcome submit(Driver *d) {
 
 static void *run_submitter(void *arg) {
     Driver *d = arg;
-    const struct timespec moment = {0, 50000};
     pthread_mutex_lock(&driver_lock);
     for (Outcome outcome; (outcome = submit(d)) != POISONED;) {
         if (!outcome) continue;
         pthread_mutex_unlock(&driver_lock);
-        nanosleep(&moment, NULL);
+        nap(50000);
         pthread_mutex_lock(&driver_lock);
     }
     pthread_mutex_unlock(&driver_lock);
@@ -255,8 +254,7 @@ static Outcome drive_across(Player *p) {
         hold_at_most(p, (uint32_t)draw(&p->chance, MOST_HELD));
     }
     pthread_mutex_unlock(&driver_lock);
-    const struct timespec moment = {0, 200000};
-    while (cross_ending == CROSS_DEATH && !poisoned(&p->member)) nanosleep(&moment, NULL);
+    while (cross_ending == CROSS_DEATH && !poisoned(&p->member)) nap(200000);
     if (!outcome) poison_all(POISON_CLOSED);
     stop_links(p); /* others may be in the middle of sending */
     for (uint32_t i = 0; i < SUBMITTERS; i++) pthread_join(threads[i], NULL);
@@ -270,9 +268,8 @@ static void gate_has_lost(void *owner, const Loss *loss) {
     const Player *p = owner;
     bool is_torn = (loss->why == LOST_CLOSED && loss->error) || loss->why == LOST_SYSTEM;
     if (loss->why != LOST_CLOSED && loss->why != LOST_SYSTEM)
-        fail("the gate of node %u lost connection %u for reason %d, channel %u, expected %llu, found %llu", p->node,
-             loss->sender, (int)loss->why, loss->channel, (unsigned long long)loss->expected,
-             (unsigned long long)loss->found);
+        fail("the gate of node %u lost connection %u for reason %d, channel %u, expected %lu, found %lu", p->node,
+             loss->sender, (int)loss->why, loss->channel, loss->expected, loss->found);
     if (is_torn) atomic_fetch_add(&meeting->cuts, 1);
     note_end("a gate", p->node, loss->error);
 }
@@ -282,7 +279,7 @@ static uint8_t *gate_has_refused(void *owner, const Head *head, uint64_t wanted,
     Content sent = content_of(head->channel - 100, head->execution);
     Content c = frame_of(head->channel - 100, head->execution, p->node);
     if (c.kind != FAILURE || sent.kind == FAILURE || wanted != outside_of(&sent) || reason != EFBIG)
-        fail("the gate of node %u refused %llu bytes, errno %d", p->node, (unsigned long long)wanted, reason);
+        fail("the gate of node %u refused %lu bytes, errno %d", p->node, wanted, reason);
     atomic_fetch_add(&meeting->refusals, 1);
     uint8_t *text = malloc(c.data_bytes + 1);
     fill(text, c.data_bytes, c.data_key);
@@ -310,17 +307,16 @@ static void keep_gate(Player *p) {
             if (sends(c, g.passages[j].channel - 100)) allowed[n++] = j;
         if (gate_add(&g, c->far, i, allowed, n)) fail("a connection was not added: errno %d", errno);
     }
-    const struct timespec moment = {0, 200000}, a_while = {0, 5000000 + (long)draw(&p->chance, 20000000)};
+    long a_while = 5000000 + (long)draw(&p->chance, 20000000);
     if (cross_ending == CROSS_STALL && p->node == Z) {
-        nanosleep(&a_while, NULL);
+        nap(a_while);
         poison_all(POISON_CLOSED);
     }
-    while (!poisoned(&p->member)) nanosleep(&moment, NULL);
+    while (!poisoned(&p->member)) nap(200000);
     if (!gate_stop(&g)) fail("the gate was stopped before");
     for (uint32_t i = 0; i < g.npassages && cross_ending == CROSS_COMPLETE; i++)
         if (g.passages[i].end.seq != executions)
-            fail("of channel %u %llu frames have passed", g.passages[i].channel - 100,
-                 (unsigned long long)g.passages[i].end.seq);
+            fail("of channel %u %lu frames have passed", g.passages[i].channel - 100, g.passages[i].end.seq);
     gate_close(&g);
     for (uint32_t i = 0; i < nconnections; i++)
         if (connections[i].to == p->node && connections[i].stands_still) close(connections[i].far);
@@ -373,7 +369,7 @@ static void connect_pair(Connection *c, uint64_t *chance) {
 }
 
 static void make_connections(void) {
-    uint64_t chance = mix(mix(seed, round_number), 0x400);
+    uint64_t chance = chance_of(0x400);
     nconnections = 0;
     for (uint32_t i = 0; i < CROSS_PLAYERS; i++)
         for (uint32_t to = 0; to < nnodes; to++) {
@@ -429,7 +425,7 @@ static void cross_processes(uint32_t who) {
 }
 
 static void play_crossing(bool has_threads) {
-    uint64_t chance = mix(mix(seed, round_number), 0x500);
+    uint64_t chance = chance_of(0x500);
     cross_ending = (int)(round_number % CROSS_ENDINGS);
     if (has_threads && cross_ending == CROSS_DEATH) cross_ending = CROSS_CUT;
     channels = cross_channels;

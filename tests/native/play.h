@@ -84,6 +84,8 @@ static _Noreturn void fail(const char *format, ...) {
 
 static uint64_t mix(uint64_t a, uint64_t b) { return fold(a ^ 0x9e3779b97f4a7c15u, b ^ 0xbf58476d1ce4e5b9u) + a + b; }
 
+static uint64_t chance_of(uint64_t what) { return mix(mix(seed, round_number), what); }
+
 static uint64_t draw(uint64_t *state, uint64_t below) {
     *state = mix(*state, 0x94d049bb133111ebu);
     return *state % below;
@@ -124,7 +126,7 @@ static uint64_t draw_bytes(uint64_t *state) {
 
 /* What a gate publishes in place of a frame. */
 static Content failure_of(uint32_t channel, uint64_t number) {
-    uint64_t own = mix(mix(seed, round_number), mix(channel + 0x300, number));
+    uint64_t own = chance_of(mix(channel + 0x300, number));
     return (Content){.kind = FAILURE, .data_bytes = draw(&own, draw(&own, 4) ? 200 : 4000), .data_key = own};
 }
 
@@ -144,7 +146,7 @@ static Content content_of(uint32_t channel, uint64_t number) {
     const Channel *about = &channels[channel];
     bool is_made = about->from == channel; /* the others forward */
     if (!is_made && frame_of(about->from, number, about->node).kind == FAILURE) return failure_of(channel, number);
-    uint64_t chance = mix(mix(seed, round_number), mix(about->from, number)), own = mix(chance, channel + 1);
+    uint64_t chance = chance_of(mix(about->from, number)), own = mix(chance, channel + 1);
     Content c = {.nbuffers = (uint32_t)draw(&chance, draw(&chance, 4) ? 3 : SOME_BUFFERS + 1)};
     for (uint32_t i = 0; i < c.nbuffers; i++) {
         c.bytes[i] = draw_bytes(&chance);
@@ -213,8 +215,7 @@ static void received_check(const Received *r) {
     const Content *c = &r->content;
     for (uint32_t i = 0; i < r->nbuffers; i++)
         if (!r->buffer[i].is_mine && !matches(r->buffer[i].data, c->bytes[i], c->keys[i]))
-            fail("channel %u, frame %llu: buffer %u changed while it was held", r->channel,
-                 (unsigned long long)r->number, i);
+            fail("channel %u, frame %lu: buffer %u changed while it was held", r->channel, r->number, i);
 }
 
 static void received_free(Received *r) {
@@ -296,17 +297,17 @@ static Outcome parse(End *e, Incoming *in, Received *r) {
     if (!outcome) outcome = incoming_open(e, in);
     if (!outcome && (in->head.kind != c.kind || in->head.nbuffers != c.nbuffers ||
                      in->head.data_bytes != c.data_bytes || !matches(incoming_data(in), c.data_bytes, c.data_key)))
-        fail("channel %u, frame %llu: other data arrived", e->op, (unsigned long long)e->seq);
+        fail("channel %u, frame %lu: other data arrived", e->op, e->seq);
     for (uint32_t i = 0; !outcome && i < c.nbuffers; i++) {
         Part part;
         if (!(outcome = incoming_part(e, in, i, &part))) outcome = take_part(e, in, &part, r, i);
         if (outcome) break;
         if (part.bytes != c.bytes[i] || part.writable != c.is_written[i] ||
             !matches(r->buffer[i].data, c.bytes[i], c.keys[i]))
-            fail("channel %u, frame %llu: another buffer %u arrived", e->op, (unsigned long long)e->seq, i);
+            fail("channel %u, frame %lu: another buffer %u arrived", e->op, e->seq, i);
     }
     free(pulled);
-    if (outcome == DAMAGED) fail("channel %u, frame %llu: %s", e->op, (unsigned long long)e->seq, e->fault);
+    if (outcome == DAMAGED) fail("channel %u, frame %lu: %s", e->op, e->seq, e->fault);
     if (outcome == OUT_OF_ORDER || outcome == NO_HEAP || outcome == SYSTEM) fail("a read ended with %d", outcome);
     return outcome;
 }
@@ -449,7 +450,7 @@ static void poison_all(uint32_t code) {
 
 static void player_open(Player *p, const Host *with, uint32_t node, uint32_t index, bool loops) {
     p->node = node;
-    p->chance = mix(mix(seed, round_number), 0x100 + 0x10 * node + index);
+    p->chance = chance_of(0x100 + 0x10 * node + index);
     join(&p->member, with, node, index, (int)draw(&p->chance, 4), loops);
     for (uint32_t i = 0; i < nodes[node].nrings; i++) {
         Shape shape;
@@ -463,9 +464,8 @@ static void player_open(Player *p, const Host *with, uint32_t node, uint32_t ind
 }
 
 static void meet(atomic_u32 *count) {
-    const struct timespec moment = {0, 200000};
     atomic_fetch_add(count, 1);
-    while (atomic_load(count) < atomic_load(&meeting->expected)) nanosleep(&moment, NULL);
+    while (atomic_load(count) < atomic_load(&meeting->expected)) nap(200000);
 }
 
 /* Takes what lies on the rings once nobody writes any more, clears the claims of the dead, and leaves. */
@@ -509,11 +509,11 @@ static void clear_trays(void) {
 
 /* Kills the victim at some moment, and has the others notice. */
 static void kill_victim(pid_t pid) {
-    uint64_t chance = mix(mix(seed, round_number), 0x200);
+    uint64_t chance = chance_of(0x200);
     uint32_t after = (uint32_t)draw(&chance, executions);
-    const struct timespec moment = {0, 20000}, more = {0, (long)draw(&chance, 1000000)};
-    while (atomic_load(&meeting->progress) < after && waitpid(pid, NULL, WNOHANG) == 0) nanosleep(&moment, NULL);
-    nanosleep(&more, NULL);
+    long more = (long)draw(&chance, 1000000);
+    while (atomic_load(&meeting->progress) < after && waitpid(pid, NULL, WNOHANG) == 0) nap(20000);
+    nap(more);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     clear_trays();

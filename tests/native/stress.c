@@ -31,17 +31,16 @@ int main(int argc, char **argv) {
     alarm(TIME_LIMIT_S);
     uint64_t start = now_ns();
     for (round_number = 0; round_number < rounds; round_number++) {
-        if (getenv("DBG")) fprintf(stderr, "%u at %.2f\n", round_number, (double)(now_ns() - start) / 1e9);
         if (crosses) play_crossing(has_threads);
         else play_alone(has_threads);
     }
-    unsigned long long copies = atomic_load(&meeting->copies), forwards = atomic_load(&meeting->forwards);
-    unsigned long long loans = atomic_load(&meeting->loans), refusals = atomic_load(&meeting->refusals);
-    unsigned long long cuts = atomic_load(&meeting->cuts);
-    printf("stress: %s: %u rounds of %llu executions in %.1f s, seed %llu: %llu buffers copied, %llu forwarded, %llu "
-           "stashed, %llu loans, %llu frames refused, %llu connections torn\n",
-           argv[1], rounds, (unsigned long long)executions, (double)(now_ns() - start) / 1e9, (unsigned long long)seed,
-           copies, forwards, (unsigned long long)meeting->stashes, loans, refusals, cuts);
+    uint64_t copies = atomic_load(&meeting->copies), forwards = atomic_load(&meeting->forwards);
+    uint64_t loans = atomic_load(&meeting->loans), refusals = atomic_load(&meeting->refusals);
+    uint64_t cuts = atomic_load(&meeting->cuts);
+    printf("stress: %s: %u rounds of %lu executions in %.1f s, seed %lu: %lu buffers copied, %lu forwarded, %lu "
+           "stashed, %lu loans, %lu frames refused, %lu connections torn\n",
+           argv[1], rounds, executions, (double)(now_ns() - start) / 1e9, seed, copies, forwards, meeting->stashes,
+           loans, refusals, cuts);
     fflush(stdout);
     if (!copies || !forwards || !meeting->stashes || !loans || (crosses && (!refusals || !cuts)))
         fail("something was never tried");

@@ -62,7 +62,6 @@ def test_gpus(quick, tmp_path):
     )
     assert found("GPU 1").found == "NVIDIA H200, 143771 MiB, 570.1"
     assert 'with_tensor_transport("auto")' in found("GPU 0").advice
-    assert "between nodes, tensors go over gloo" in found("nixl").advice
     program(tmp_path, "echo 'No devices were found' >&2; exit 6")
     assert found("NVIDIA").state == "warn"
     assert "No devices were found" in found("NVIDIA").found
@@ -72,6 +71,9 @@ def test_gpus(quick, tmp_path):
     assert "does not answer" in found("NVIDIA").found
 
 
-def test_gloo_works_here():
+@pytest.mark.parametrize("name", ["gloo", "nixl"])
+def test_tensors_travel_here(name):
     pytest.importorskip("torch")
-    assert type(transports.try_gloo()) is int
+    if name == "nixl":
+        pytest.importorskip("nixl_cu12")
+    assert type(transports.try_tensors(name)) is int

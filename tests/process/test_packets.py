@@ -17,7 +17,7 @@ from rcg.runtime.control.far_nodes import FarNode
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.joining import connect_gates, join
 from rcg.runtime.node.layout import Layout
-from rcg.wire import codec, keepalive, messages, sockets
+from rcg.wire import codec, liveness, messages, sockets
 from rcg.wire.liveness import Ending, How
 from rcg.wire.packets import MAX_MESSAGE_BYTES, UNREACHABLE, PacketStream
 from tests.peers import GUARD_S, until
@@ -101,8 +101,8 @@ def test_a_peer_that_does_not_read_is_not_unreachable(monkeypatch):
         looks.append(known(*args))
         return looks[-1]
 
-    known = keepalive.is_cut
-    monkeypatch.setattr(keepalive, "is_cut", is_cut)
+    known = liveness.is_cut
+    monkeypatch.setattr(liveness, "is_cut", is_cut)
     with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
         ours.keep_alive(1.0)
         contents = [bytes([number]) * 50_000 for number in range(10)]

@@ -31,15 +31,15 @@ from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
 from rcg.rdt.transports import OBJECT_STORE, find_transport
 from rcg.runtime.codec import make_codec
+from rcg.runtime.control.acceptor import Refusals
 from rcg.runtime.control.joining import Joined, join
-from rcg.runtime.control.listeners import Refusals
 from rcg.runtime.control.stores import ControlStore
 from rcg.runtime.remote import handle as handles
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.wire import messages, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp
-from rcg.wire.certificates import client_context, server_context
 from rcg.wire.packets import MAX_MESSAGE_BYTES, PacketStream
+from rcg.wire.tls import client_context, server_context
 from tests.driven import Driven
 from tests.peers import GUARD_S, descriptors, until
 from tests.served import Served

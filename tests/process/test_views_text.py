@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from rcg.views.data.topology import topology_of
-from rcg.views.text.dot import dot_of
+from rcg.views.text import dot_of
 from tests.unit.views_plans import ring_of_stages, two_parts, wicked
 
 

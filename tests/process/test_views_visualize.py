@@ -13,8 +13,7 @@ import pytest
 
 from rcg.views.data.topology import topology_of
 from rcg.views.svg.topology import svg_of
-from rcg.views.text.ascii import ascii_of
-from rcg.views.text.dot import dot_of
+from rcg.views.text import ascii_of, dot_of
 from rcg.views.visualize import FORMATS, visualize
 from tests.unit.views_plans import scatter_gather
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from rcg.migrate.exports import exports_of
+from rcg.migrate.moves import exports_of
 
 MODULES = {
     "os": {"sep"},

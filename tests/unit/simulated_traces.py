@@ -12,7 +12,7 @@ from rcg.compiler import compile_graph
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.errors import DeadlockError
 from rcg.ir.ops import Call, Collective, Read, Write
-from rcg.trace.analysis.simulated import from_simulation
+from rcg.trace.analysis.what_if import from_simulation
 from rcg.trace.model import GraphTrace
 from tests.unit.random_graphs import cases, placements
 

@@ -24,8 +24,7 @@ from benchmarks.transfers import TRANSFERS, recorded
 from benchmarks.unequal import regret
 from rcg.bench import _limits, record, rows, runner
 from rcg.bench.__main__ import main
-from rcg.bench.across import ACROSS, SEATS
-from rcg.bench.contestants import WithActors
+from rcg.bench.contestants import ON_TWO_NODES, WithActors
 from rcg.bench.measure import Pace, async_turn, batch_turn, call_turn, pipelined_turn, take_rounds
 from rcg.bench.record import (
     BESIDE,
@@ -43,10 +42,10 @@ from rcg.bench.record import (
     RowResult,
     SampleSummary,
     percentile,
+    render,
 )
-from rcg.bench.rows import ROWS, Row, Target
+from rcg.bench.rows import ACROSS, ROWS, Row, Target
 from rcg.bench.runner import Experiment, Settings, run
-from rcg.bench.table import render
 from rcg.ir.plan import Plan
 from rcg.progress import progress
 from rcg.trace.model import GraphTrace
@@ -328,7 +327,7 @@ def test_a_row_across_nodes_is_run_where_it_says(row: Row) -> None:
             names = [f"{seat}.{number}" for number, seat in enumerate(self._seats)]
             self.actors = [SimpleNamespace(echo=name) for name in names]
 
-    methods = Seated(None, SEATS).methods(row)
+    methods = Seated(None, ON_TWO_NODES).methods(row)
     assert [int(each.partition(".")[0]) for each in methods] == list(row.nodes)
     assert len(set(methods)) == row.actors
     assert 1 in row.nodes, "the driver is on node 0"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import rcg
 from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, reduce, reducescatter
 from rcg.dag import CollectiveOutputNode, DAGNode, InputNode, MultiOutputNode
-from rcg.dag.default_communicator import CREATE, DefaultCommunicator
+from rcg.dag.communicators import CREATE, DefaultCommunicator
 from rcg.dag.lower import lower, unreached_calls
 from rcg.errors import GraphError, RcgError, UnsupportedNodeError
 from rcg.ir.graph import Graph

@@ -26,7 +26,7 @@ from rcg.runtime.control import client as control_client
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.graph_control import GraphControl
-from rcg.runtime.control.questions import Questions
+from rcg.runtime.control.members import Questions
 from rcg.runtime.sleepers import Sleepers
 from rcg.wire import liveness, messages, sockets
 from rcg.wire.liveness import How
@@ -127,7 +127,7 @@ def listener() -> Iterator[tuple[str, socket.socket]]:
 def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
     listener, count, monkeypatch
 ):
-    monkeypatch.setattr(control_client, "_JOIN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(control_client, "JOIN_TIMEOUT_S", 0.5)
     address, server = listener
     before = descriptors()
     given = [os.memfd_create("x") for _ in range(count)]
@@ -255,9 +255,7 @@ def test_the_oldest_silent_stranger_is_ended_first(served):
 
 
 def test_a_stranger_that_says_nothing_is_ended_in_time(monkeypatch):
-    monkeypatch.setattr(
-        acceptor.Acceptor.__init__, "__kwdefaults__", {"max_pending": 64, "timeout_s": 0.05}
-    )
+    monkeypatch.setattr(acceptor.Acceptor.__init__, "__kwdefaults__", {"timeout_s": 0.05})
     served = Served()
     with served.stranger() as stranger:
         assert is_over(stranger)

@@ -20,7 +20,7 @@ from rcg.ir.ops import Call
 from rcg.ir.plan import Plan
 from rcg.option_kinds import check_cost_s
 from rcg.trace.analysis.costs import call_costs_of
-from rcg.trace.analysis.simulated import from_simulation
+from rcg.trace.analysis.what_if import from_simulation
 from tests.unit.pipelines import Script, one_forward_one_backward
 from tests.unit.test_rendezvous import HERE
 

@@ -11,7 +11,7 @@ import pytest
 from rcg import frames
 
 
-@pytest.mark.parametrize("module", ["loop", "steps", "start", "coroutines"])
+@pytest.mark.parametrize("module", ["loop", "steps", "start", "methods"])
 def test_what_runs_users_methods_is_plumbing(module):
     assert importlib.import_module(f"rcg.runtime.actor.{module}").__rcg_plumbing__
 

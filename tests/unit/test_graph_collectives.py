@@ -12,7 +12,6 @@ import pytest
 
 from rcg.errors import GraphError
 from rcg.ir.channels import ActorSpec
-from rcg.ir.edges import driver_edges, group_members, remote_readers
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
     CollectiveCall,
@@ -23,6 +22,9 @@ from rcg.ir.nodes import (
     Part,
     Site,
     TensorHint,
+    driver_edges,
+    group_members,
+    remote_readers,
 )
 
 

@@ -20,9 +20,8 @@ from rcg import _native
 from rcg.errors import ChannelClosed, OutOfDescriptors, OutOfThreads, RcgError
 from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.control.acceptor import refusal_of
-from rcg.runtime.remote.client import Client
+from rcg.runtime.remote.client import Client, HandleFacts, ask_report
 from rcg.runtime.remote.handle import CompiledDAGHandle
-from rcg.runtime.remote.owner import HandleFacts, ask_report
 from rcg.serialization import Failure, encode_failure
 from rcg.wire import messages, sockets
 from rcg.wire.codec import encode

@@ -16,8 +16,8 @@ from rcg.collective import allreduce
 from rcg.comm import registry
 from rcg.comm.base import Communicator
 from rcg.dag import InputNode, MultiOutputNode
+from rcg.dag.communicators import CREATE, DefaultCommunicator
 from rcg.dag.compile import warn_of_fallbacks
-from rcg.dag.default_communicator import CREATE, DefaultCommunicator
 from rcg.dag.hints import TorchTensorType
 from rcg.dag.lower import lower
 from rcg.errors import GraphError, RcgError

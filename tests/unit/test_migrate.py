@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import rcg
 import rcg.dag
 import rcg.experimental
-from rcg.migrate.exports import exports_of
+from rcg.migrate.moves import exports_of
 from rcg.migrate.rewrite import SourceError, rewrite
 from tests.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERVIEW
 from tests.unit.import_stubs import EAGER, MODULES, Thing, run

@@ -8,8 +8,8 @@ import pytest
 
 from rcg.runtime.control.far_nodes import FarNode, FarNodes, _join_parts
 from rcg.runtime.control.node_control import _events_of, _parts_of
+from rcg.runtime.node.host import Recorded
 from rcg.runtime.node.layout import Layout
-from rcg.runtime.node.recordings import Recorded
 from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.trace.model import EVENT
 from rcg.wire import codec

@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.options import Deadline
-from rcg.wire import keepalive, messages, packets, sockets
+from rcg.wire import liveness, messages, packets, sockets
 from rcg.wire.packets import BODY, MAX_MESSAGE_BYTES, LargeBody, PacketStream
 from tests.peers import GUARD_S, descriptors, until
 from tests.served import together
@@ -595,13 +595,13 @@ def test_the_kernel_looks_after_a_connection():
         assert idle + between * count <= 15 and count >= 5
         assert option(tcp, socket.TCP_USER_TIMEOUT) == 15_000
         assert option(tcp, socket.TCP_NODELAY)
-        assert not keepalive.is_cut(ours._socket, 15.0)
+        assert not liveness.is_cut(ours._socket, 15.0)
 
 
 def test_the_kernel_gets_no_limit_while_it_holds_what_it_cannot_send(monkeypatch):
     restored = []
     monkeypatch.setattr(
-        keepalive, "restore_limit", lambda sock, _: restored.append(keepalive.has_unsent(sock))
+        liveness, "restore_limit", lambda sock, _: restored.append(liveness.has_unsent(sock))
     )
     with stream_pair(buffer_bytes=1 << 14) as (ours, theirs):
         ours.keep_alive(15.0)
@@ -612,7 +612,7 @@ def test_the_kernel_gets_no_limit_while_it_holds_what_it_cannot_send(monkeypatch
             while True:
                 ours.send(bytes(60_000))
                 count += 1
-        assert keepalive.has_unsent(ours._socket)
+        assert liveness.has_unsent(ours._socket)
         for _ in range(count):
             received(theirs)
         until(lambda: not ours._is_flushing)

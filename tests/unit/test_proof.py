@@ -29,13 +29,12 @@ from rcg.rdt.groups import MemberGroups
 from rcg.rdt.service import Service
 from rcg.rdt.store import Store
 from rcg.runtime.control import endpoint
+from rcg.runtime.control.acceptor import Refusals
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.endpoint import Endpoint
-from rcg.runtime.control.listeners import Refusals
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import ControlStore
-from rcg.runtime.remote.client import Client
-from rcg.runtime.remote.owner import HandleFacts, ask_report
+from rcg.runtime.remote.client import Client, HandleFacts, ask_report
 from rcg.wire import messages, proof, sockets
 from rcg.wire.codec import Message, encode
 from rcg.wire.liveness import Ending

@@ -16,7 +16,7 @@ from rcg import cluster
 from rcg.rdt import methods
 from rcg.rdt.actors import derive
 from rcg.rdt.transports import find_transport
-from rcg.runtime.actor.plain import plain_of
+from rcg.runtime.actor.methods import plain_of
 
 HIDDEN = cluster.HIDDEN_KEYWORD
 

@@ -19,7 +19,7 @@ from rcg.errors import ActorDiedError, Transfer
 from rcg.rdt import process
 from rcg.rdt import store as stores
 from rcg.rdt.envelope import Holder, Parts
-from rcg.rdt.groups import MemberGroups, _join, _pad, _runs
+from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
 from rcg.rdt.pull import Connections
 from rcg.rdt.store import Entry, Store, memory_of
@@ -295,20 +295,6 @@ def test_the_keeper_looks_at_transfers(store: Store, monkeypatch: Any) -> None:
         tensor.untyped_storage().resize_(0)
         until(lambda: ended)
     store.free(["a"])
-
-
-def test_small_tensors_travel_in_one_piece_at_aligned_places() -> None:
-    small, large = 100, 1 << 20
-    assert _runs([]) == []
-    assert _runs([small, large, small, small, 0]) == [[0], [1], [2, 3, 4]]
-    many = _runs([250_000] * 100)
-    assert [at for run in many for at in run] == list(range(100))
-    assert max(map(len, many)) * _pad(250_000) <= 16 << 20
-    parts = [torch.full((size,), at, dtype=torch.uint8) for at, size in enumerate((3, 64, 65))]
-    whole = _join(parts)
-    assert whole.numel() == 64 + 64 + 128
-    assert whole[0:3].tolist() == [0, 0, 0] and whole[64:128].eq(1).all()
-    assert whole[128 : 128 + 65].eq(2).all()
 
 
 def test_a_write_to_a_held_tensor_warns_once(store: Store) -> None:

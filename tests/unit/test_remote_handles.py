@@ -21,9 +21,8 @@ from rcg.channels.base import Signal
 from rcg.errors import ChannelBroken, ChannelClosed, ChannelTimeout
 from rcg.runtime.control.joining import join
 from rcg.runtime.remote import handle as handles
-from rcg.runtime.remote.client import Client
+from rcg.runtime.remote.client import Client, ask_report
 from rcg.runtime.remote.handle import CompiledDAGHandle
-from rcg.runtime.remote.owner import ask_report
 from rcg.wire import messages, sockets
 from rcg.wire.packets import LargeBody, PacketStream
 from rcg.wire.payloads import open_buffers, open_payloads, room_for, send_buffers, send_payloads

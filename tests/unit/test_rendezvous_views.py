@@ -29,8 +29,7 @@ from rcg.views.svg.pictures import (
     whole_timeline_picture,
 )
 from rcg.views.svg.topology_payload import topology_payload
-from rcg.views.text.ascii import ascii_of
-from rcg.views.text.dot import dot_of
+from rcg.views.text import ascii_of, dot_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.simulated_traces import Simulated, simulated
 

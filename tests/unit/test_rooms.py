@@ -24,7 +24,6 @@ KNOW_THE_CORE = {
     "rcg.runtime.node.node",
     "rcg.runtime.node.memory",
     "rcg.trace.recorder",
-    "rcg.trace.spans",
     "rcg.doctor.software",
 }
 

@@ -318,7 +318,7 @@ def test_ctrl_c_while_a_dropped_graph_is_closed_comes_after_that_or_before() -> 
 def test_ctrl_c_while_a_profile_begins_leaves_no_thread_that_records() -> None:
     graph = launched()
     profiler, started = graph.profile(), []
-    names = "rcg.runtime.observe.profiler", "rcg.runtime.node.recordings"
+    names = "rcg.runtime.observe.profiler", "rcg.runtime.node.host"
     for _ in ctrl_c_anywhere(lambda: started.append(profiler.start()), *names):
         if not started:
             until(lambda: not recorders())

@@ -7,7 +7,7 @@ import inspect
 import warnings
 
 from rcg.dag import InputNode
-from rcg.dag.site import find_site
+from rcg.dag.records import find_site
 from rcg.frames import warn_user
 
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from rcg.errors import PlacementError
 from rcg.runtime.control import acceptor, endpoint
+from rcg.runtime.control.acceptor import Refusals, Tally, TcpListener
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.joining import Joined, join
-from rcg.runtime.control.listeners import Refusals, Tally, TcpListener
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import ControlStore
 from rcg.wire import messages, packets, proof, sockets
@@ -186,7 +186,8 @@ def test_a_process_of_another_node_talks_to_a_service(service):
         assert said(joined.connection) == text
     (peer,) = service.peers
     host, port = joined.connection._socket.getsockname()
-    assert peer.is_remote and peer.address == f"{host}:{port}" and peer.pid == 0
+    assert peer.is_remote and peer.pid == 0
+    assert sockets.peer_name_of(peer.connection) == f"{host}:{port}"
     joined.close()
     until(lambda: service.endings)
     assert service.endings[0].how is How.LEFT
@@ -197,7 +198,8 @@ def test_a_peer_of_this_node_is_a_peer_as_well(service):
     joined = join(service.endpoint.address, service.ask(), GUARD_S, lambda *_: None)
     assert joined.message == Line(text="come in")
     (peer,) = service.peers
-    assert not peer.is_remote and peer.pid == os.getpid() and str(os.getpid()) in peer.address
+    assert not peer.is_remote and peer.pid == os.getpid()
+    assert str(os.getpid()) in sockets.peer_name_of(peer.connection)
     joined.close()
 
 
@@ -220,7 +222,7 @@ def test_ctrl_c_while_an_address_is_opened_leaves_one_that_can_be_opened(service
     names = (
         "rcg.runtime.control.endpoint.Endpoint.listen_tcp",
         "rcg.runtime.control.connections.Connections.open",
-        "rcg.runtime.control.listeners.TcpListener",
+        "rcg.runtime.control.acceptor.TcpListener",
         "rcg.runtime.control.acceptor.Acceptor.__init__",
     )
     before = descriptors()
@@ -237,7 +239,7 @@ def test_ipv6(service):
     address = service.endpoint.listen_tcp("::1")
     joined = join(str(address), service.ask(), GUARD_S, never)
     assert joined.message == Line(text="come in")
-    assert service.peers[0].address.startswith("[::1]:")
+    assert sockets.peer_name_of(service.peers[0].connection).startswith("[::1]:")
     joined.close()
 
 
@@ -446,7 +448,7 @@ def test_a_port_scan(service):
 
 def quick(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
     """Have strangers be ended after this time."""
-    known = {"max_pending": 64, "timeout_s": timeout_s}
+    known = {"timeout_s": timeout_s}
     monkeypatch.setattr(acceptor.Acceptor.__init__, "__kwdefaults__", known)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rcg.errors import TraceError
 from rcg.profiles import Profile
-from rcg.trace.analysis.references import reference_lines, reference_sums
+from rcg.trace.analysis.transfers import reference_lines, reference_sums
 from rcg.trace.model import TensorTransfer
 from rcg.trace.trace import Trace
 from rcg.views.svg.references import references_picture

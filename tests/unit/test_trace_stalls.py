@@ -10,7 +10,7 @@ import pytest
 
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.stalls import stall_of
+from rcg.trace.analysis.ops import stall_of
 from rcg.trace.model import GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import card_of, topology_figures_of

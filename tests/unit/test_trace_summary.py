@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 
 from rcg.profiles import Profile
-from rcg.trace.analysis.compare import compare
 from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.figures import compare, summarize
 from rcg.trace.analysis.ops import ops_of
 from rcg.trace.model import Clock
 from tests.unit.simulated_traces import Simulated, simulated

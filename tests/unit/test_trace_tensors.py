@@ -15,11 +15,10 @@ from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.dependencies import NONE, Dependencies
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.ops import ops_of
+from rcg.trace.analysis.ops import ops_of, stall_of
 from rcg.trace.analysis.parts import TimeKind, parts_of
 from rcg.trace.analysis.rendezvous import exchanges_of, rendezvous_of
 from rcg.trace.analysis.shares import shares_of
-from rcg.trace.analysis.stalls import stall_of
 from rcg.trace.analysis.what_if import what_if
 from rcg.trace.export.files import check_plan
 from rcg.trace.model import OpenOp

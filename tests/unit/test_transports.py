@@ -18,8 +18,8 @@ from rcg.collective import allgather, allreduce
 from rcg.compiler import compile_graph
 from rcg.compiler.transports import with_transports
 from rcg.dag import InputNode, MultiOutputNode
+from rcg.dag.communicators import CREATE, DefaultCommunicator
 from rcg.dag.compile import warn_of_lacking_cupy
-from rcg.dag.default_communicator import CREATE, DefaultCommunicator
 from rcg.dag.lower import lower
 from rcg.errors import CompileError, GraphError, PlacementError
 from rcg.ir.channels import TENSOR

@@ -13,8 +13,7 @@ from rcg.compiler import compile_graph
 from rcg.ir.plan import Plan
 from rcg.views.data.arrangement import Sizes, layers_of
 from rcg.views.data.blocks import Block, Connector, End, count_crossings
-from rcg.views.data.layout import Rect, TopologyLayout, lay_out
-from rcg.views.data.tags import tags_of
+from rcg.views.data.layout import Rect, TopologyLayout, lay_out, tags_of
 from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases, placements
 from tests.unit.views_plans import Builder, planned, ring_of_stages, scatter_gather

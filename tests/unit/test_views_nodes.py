@@ -15,10 +15,10 @@ from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.ops import stall_of
 from rcg.trace.analysis.parts import TimeKind, parts_of
 from rcg.trace.analysis.shares import shares_of
-from rcg.trace.analysis.stalls import stall_of
-from rcg.trace.analysis.wire import wires_of
+from rcg.trace.analysis.transfers import wires_of
 from rcg.trace.model import NO_PEER, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.labels import TopologyLabels
@@ -29,8 +29,7 @@ from rcg.views.data.topology import topology_of
 from rcg.views.svg.pictures import predicted_schedule, timeline_picture
 from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
-from rcg.views.text.ascii import ascii_of
-from rcg.views.text.dot import dot_of
+from rcg.views.text import ascii_of, dot_of
 from tests.unit.traces import event, graph_trace
 
 TEXT = """

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.runtime.control.listeners import Refusals
+from rcg.runtime.control.acceptor import Refusals
 from rcg.runtime.observe.report import Activity, Backlog, Report, SocketQueue
 from rcg.views.html.report import report_of
 from tests.unit.views_traces import WICKED

@@ -10,9 +10,9 @@ import pytest
 
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import SPAN_BASE, OpenOp
-from rcg.views.data.queues import queues_of
 from rcg.views.data.slices import COLUMNS, NOBODY, OPS, SPAN, SPANS, Slices
 from rcg.views.data.slicing import slices_of
+from rcg.views.data.timeline import queues_of
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import many_events, pipeline, simulated

@@ -16,21 +16,19 @@ from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.parts import TimeKind
-from rcg.views.data.exchanges import exchange_lines_of
 from rcg.views.data.figures import topology_figures_of
 from rcg.views.data.labels import TopologyLabels
-from rcg.views.data.queues import queues_of
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slices import COLUMNS, Slices
 from rcg.views.data.slicing import slices_of
-from rcg.views.data.timeline import timeline_payload
+from rcg.views.data.timeline import queues_of, timeline_payload
 from rcg.views.data.topology import Topology, topology_of
+from rcg.views.svg.joins import exchange_lines_of
 from rcg.views.svg.schedule import schedule_of
 from rcg.views.svg.timeline import timeline_of
 from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
-from rcg.views.text.ascii import ascii_of
-from rcg.views.text.dot import dot_of
+from rcg.views.text import ascii_of, dot_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.tensors_by_hand import PLAN, ROWS, tensor_trace, tensors_by_hand

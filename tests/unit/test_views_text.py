@@ -9,8 +9,7 @@ from dataclasses import replace
 from hypothesis import given
 
 from rcg.views.data.topology import Topology, topology_of
-from rcg.views.text.ascii import ascii_of
-from rcg.views.text.dot import dot_of
+from rcg.views.text import ascii_of, dot_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, ring_of_stages, two_parts, wicked
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.weights.planning import Member, WeightsPlan
+from rcg.weights.planning import WeightsPlan
 from rcg.weights.shards import (
+    Member,
     Shard,
     Slice,
     disagreements,
@@ -86,7 +87,10 @@ def test_all_slices_that_do_not_fit_are_listed() -> None:
 
 
 def test_everything_that_does_not_fit_is_listed() -> None:
-    have = [("A", {"w": whole(4, 2), "b": whole(2)}), ("B", {"n": whole(1, dtype="int64")})]
+    have = [
+        Member("A", {"w": whole(4, 2), "b": whole(2)}),
+        Member("B", {"n": whole(1, dtype="int64")}),
+    ]
     want = {"w": whole(4, 3), "b": whole(2, dtype="float16"), "n": whole(1, dtype="int64")}
     assert mismatches(have, want) == [
         "w: it is [4, 2], here [4, 3]",
@@ -96,7 +100,7 @@ def test_everything_that_does_not_fit_is_listed() -> None:
 
 
 def test_publishers_of_one_name_must_agree() -> None:
-    have = [("A", {"w": rows(0, 2, 4, 4)})]
+    have = [Member("A", {"w": rows(0, 2, 4, 4)})]
     assert disagreements(have, {"w": rows(2, 4, 4, 4)}) == []
     assert disagreements(have, {"w": whole(4, 4)}) == []
     assert disagreements(have, {"w": rows(2, 4, 4, 4, dim=1)}) == [
@@ -108,10 +112,11 @@ def test_publishers_of_one_name_must_agree() -> None:
 
 
 def test_a_part_that_nobody_has_is_found() -> None:
-    first, last = {"w": rows(0, 2, 6), "b": whole(3)}, {"w": rows(3, 6, 6)}
+    first = Member("first", {"w": rows(0, 2, 6), "b": whole(3)})
+    last = Member("last", {"w": rows(3, 6, 6)})
     assert holes([first, last]) == ["w"]
-    assert holes([first, last, {"w": rows(1, 4, 6)}]) == []
-    assert holes([{"s": whole()}]) == []
+    assert holes([first, last, Member("between", {"w": rows(1, 4, 6)})]) == []
+    assert holes([Member("scalar", {"s": whole()})]) == []
 
 
 # --- the plan -----------------------------------------------------------------------------------
@@ -151,7 +156,7 @@ def test_every_reader_gets_each_element_once_from_one_that_has_it(world) -> None
     publishers, readers = world
     members = [Member(f"p{at}", each) for at, each in enumerate(publishers)]
     wanting = [Member(f"r{at}", each) for at, each in enumerate(readers)]
-    missing = set(holes(publishers))
+    missing = set(holes(members))
     if any(
         name in missing or not any(name in p for p in publishers) for r in readers for name in r
     ):

@@ -10,7 +10,7 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import shares_of
 from rcg.views.data.colours import HATCHED, KIND_COLOURS
 from rcg.views.data.topology import topology_of
-from rcg.views.text.dot import dot_of
+from rcg.views.text import dot_of
 from rcg_widgets.subject import recorded, subject_of
 
 if TYPE_CHECKING:

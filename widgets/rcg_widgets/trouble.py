@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg.text import IN_LINE, brief, time_text
-from rcg.trace.analysis.stalls import waits_for
+from rcg.trace.analysis.ops import waits_for
 
 __all__ = ["OpTimeout", "Trouble", "trouble_of"]
 

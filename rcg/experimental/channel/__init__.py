@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from rcg.experimental.behind import names_behind
+from rcg.experimental import names_behind
 from rcg.experimental.channel import communicator, torch_tensor_type
 from rcg.experimental.channel.communicator import Communicator
 from rcg.experimental.channel.torch_tensor_type import TorchTensorType

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rcg.comm import ReduceOp
-from rcg.experimental.behind import names_behind
+from rcg.experimental import names_behind
 
 __all__ = ["Communicator", "ReduceOp", "TorchTensorAllocator"]
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from rcg.dag.hints import TorchTensorType
-from rcg.experimental.behind import names_behind
+from rcg.experimental import names_behind
 from rcg.experimental.channel.communicator import Communicator
 
 __all__ = ["Communicator", "TorchTensorType"]

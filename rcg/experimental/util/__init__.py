@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from rcg.experimental.behind import names_behind
+from rcg.experimental import names_behind
 from rcg.experimental.util import types
 
 __all__ = ["types"]

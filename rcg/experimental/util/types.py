@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import Enum
 
 from rcg.collective import ReduceOp
-from rcg.experimental.behind import names_behind
+from rcg.experimental import names_behind
 
 __all__ = ["Device", "ReduceOp"]
 

@@ -29,7 +29,7 @@ from rcg.errors import TensorMismatch, TransportError
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ops import Collective
 from rcg.runtime.actor import failpoints
-from rcg.runtime.actor.exchanges import NoResult, Rank, exchange_of, status_of
+from rcg.runtime.actor.exchanges import EXCHANGES, NoResult, Rank, status_of
 from rcg.runtime.actor.ownership import may_overwrite
 from rcg.runtime.failure import Origin, capture, capture_own, smaller_failures
 from rcg.runtime.node.node import Node
@@ -54,30 +54,22 @@ def collective_step(
     channels: Mapping[str, ChannelSpec],
     last_used: Collection[int] = (),
 ) -> Callable[[], None]:
-    """Return the step of a collective.
+    """Return the step of the collective at ``index`` of the program that ``loop`` runs.
 
-    Args:
-        index: Of the op in the program.
-        op: The op.
-        slots: The slots of the program.
-        loop: What runs it.
-        node: This process's place on its node.
-        channels: The channels of the process.
-        last_used: The slots whose last use this is (``Program.last_used``).
+    ``last_used`` has the slots whose last use this is (``Program.last_used``).
     """
     rank = Rank(op, node)
-    exchange = exchange_of(op.word)
+    exchange = EXCHANGES[op.word]
     tells = [open_writer(channels[each], index, node) for each in op.tells]
     hears = [open_reader(channels[each], index, node) for each in op.hears]
     sources, outs, member = op.slots, op.outs, node.member
     candidates = [(each, each in last_used and sources.count(each) == 1) for each in sources]
     is_announced = failpoints.on_failpoint is not None
-    word = f"({op.word} over {op.group})"
 
     def failure_of(error: BaseException) -> Failure:
         if isinstance(error, TransportError):
             return capture_own(error)
-        return capture(error, loop.origin, word, loop.execution)
+        return capture(error, loop.origin, f"({rank.name})", loop.execution)
 
     def prepare() -> tuple[bytes | Failure, list[Any], Any]:
         """Return this rank's status, its tensors, and the room for the result."""
@@ -117,12 +109,10 @@ def collective_step(
                 result = failure_of(missed.cause)
             except Exception as error:  # the others may wait for this rank now
                 raise failed_transfer(error) from error
-        if result is None:
-            for out, value in zip(outs, values, strict=True):
-                slots[out] = value
-        else:
-            for out in outs:
-                slots[out] = result
+        if result is not None:
+            values = [result] * len(outs)
+        for out, value in zip(outs, values, strict=True):
+            slots[out] = value
         member.transferred(0 if result else exchange.bytes_moved(rank, statuses), False)
 
     return step

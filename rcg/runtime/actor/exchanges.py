@@ -15,16 +15,15 @@ import math
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from rcg.channels.tensor import calls_of, nowhere, pieces_of, room_for
 from rcg.comm import Communicator, ReduceOp
 from rcg.errors import TensorMismatch
 from rcg.ir.ops import Collective
 from rcg.runtime.node.node import Node
-from rcg.serialization.devices import device_of
 from rcg.serialization.payloads import bytes_of
-from rcg.serialization.tensors import lacking
+from rcg.serialization.tensors import device_of, lacking
 from rcg.streams import keep_for_this_thread
 from rcg.text import plural
 
@@ -37,38 +36,28 @@ _LARGE_BYTES: Final = 1 << 18
 
 
 class Described(NamedTuple):
-    """What the other ranks have to know of a tensor.
+    """What the other ranks have to know of a tensor."""
 
-    Attributes:
-        dtype: Its name in torch.
-        shape: Its shape.
-        device: The type of the device that it is on.
-        size_bytes: Its bytes.
-    """
-
-    dtype: str
+    dtype: str  # its name in torch
     shape: tuple[int, ...]
-    device: str
+    device: str  # the type of the device that it is on
     size_bytes: int
 
     @classmethod
     def of(cls, tensor: Any) -> Described:
-        """Return the description of a tensor."""
+        """Describe a tensor."""
         dtype = str(tensor.dtype).removeprefix("torch.")
         return cls(dtype, tuple(tensor.shape), device_of(tensor), tensor.nbytes)
-
-    @property
-    def torch_dtype(self) -> Any:
-        """The dtype itself."""
-        return getattr(sys.modules["torch"], self.dtype)
 
     def __str__(self) -> str:
         where = "" if self.device == "cpu" else f" on {self.device}"
         return f"{self.dtype} {list(self.shape)}{where}"
 
 
+Tensors = Sequence[Any]
 Status = tuple[Described, ...]
 """The descriptions of all tensors of a rank."""
+Statuses = Sequence[Status]
 
 
 @functools.lru_cache(maxsize=64)
@@ -78,21 +67,17 @@ def status_of(sent: bytes) -> Status:
 
 
 class Rank:
-    """One rank's part in one collective of a program.
-
-    Args:
-        op: The collective.
-        node: This process's place on its node.
-    """
+    """One rank's part in one collective of a program."""
 
     def __init__(self, op: Collective, node: Node) -> None:
         self.op = op
         self.node = node
-        self.members = node.groups.members(op.group)
+        self.name = f"{op.word} over {op.group}"
         self.labels = node.groups.labels(op.group)
         self.devices = node.groups.devices(op.group)
-        self.size = len(self.members)
-        self.rank = self.members.index(node.process)
+        members = node.groups.members(op.group)
+        self.size = len(members)
+        self.rank = members.index(node.process)
         self.label = self.labels[self.rank]
         self.reduction = ReduceOp(op.reduction or "sum")
         self.root = op.root or 0
@@ -124,20 +109,19 @@ class Rank:
                 found=type(value).__name__,
             )
         if device_of(value) not in self.devices:
+            expected = ", ".join(sorted(self.devices))
             raise TensorMismatch(
-                f"{self.op.word} over {self.op.group} takes tensors on "
-                f"{', '.join(sorted(self.devices))}, but {self.label} has one on "
+                f"{self.name} takes tensors on {expected}, but {self.label} has one on "
                 f"{value.device}: move it there, or name a transport that takes it where the "
                 'collective is bound, such as transport="gloo" for the CPU',
-                expected=", ".join(sorted(self.devices)),
+                expected=expected,
                 found=str(value.device),
             )
         if value.dtype is not self._supported:
             reduction = None if self.op.reduction is None else self.reduction
             why = self.communicator.unsupported(value.dtype, reduction)
             if why is not None:
-                text = f"{self.op.word} over {self.op.group}: {why}"
-                raise TensorMismatch(text, found=value.dtype)
+                raise TensorMismatch(f"{self.name}: {why}", found=value.dtype)
             self._supported = value.dtype
         plain = value.detach()
         if type(plain) is not torch.Tensor:
@@ -145,8 +129,7 @@ class Rank:
         why = lacking(plain)
         if why:
             raise TensorMismatch(
-                f"{self.op.word} over {self.op.group}: the tensor of {self.label} has lost its "
-                f"memory: {why}"
+                f"{self.name}: the tensor of {self.label} has lost its memory: {why}"
             )
         if not plain.is_cpu:
             keep_for_this_thread(plain)
@@ -154,7 +137,7 @@ class Rank:
             plain = plain.resolve_conj().resolve_neg()
         return plain.contiguous()
 
-    def status_bytes(self, tensors: Sequence[Any]) -> bytes:
+    def status_bytes(self, tensors: Tensors) -> bytes:
         """Return the status of tensors that are ``checked``, as it is sent; see ``status_of``."""
         like = [(each.dtype, each.shape, each.is_cpu or each.device) for each in tensors]
         if like != self._like:
@@ -163,15 +146,15 @@ class Rank:
             self._like = like
         return self._status
 
-    def mismatch(self, statuses: Sequence[Status]) -> TensorMismatch:
+    def mismatch(self, statuses: Statuses) -> TensorMismatch:
         """Return the error for ranks whose tensors differ; the same at every rank."""
         found = "; ".join(
             f"{label}, rank {rank}, has {', '.join(map(str, status)) or 'none'}"
             for rank, (label, status) in enumerate(zip(self.labels, statuses, strict=True))
         )
         return TensorMismatch(
-            f"{self.op.word} over {self.op.group} needs tensors of the same shapes and dtypes, on "
-            f"devices of the same type, at all ranks: {found}",
+            f"{self.name} needs tensors of the same shapes and dtypes, on devices of the same "
+            f"type, at all ranks: {found}",
             found=found,
         )
 
@@ -187,12 +170,8 @@ class Rank:
         """Return a tensor of the dtype and on the device of another; see ``room``."""
         return self.room(tensor.dtype, shape, device_of(tensor))
 
-    def broadcast(self, tensors: Sequence[Any], devices: Sequence[str]) -> None:
-        """Give the bytes [n] of the root's tensors to all: those on a type of device at once.
-
-        Raises:
-            NoResult: See ``_each``.
-        """
+    def broadcast(self, tensors: Tensors, devices: Sequence[str]) -> None:
+        """Give the bytes [n] of the root's tensors to all: those on a type of device at once."""
         calls = calls_of(pieces_of(tensors), devices)
         _each(self.communicator.broadcast, [(call, self.root) for call in calls])
 
@@ -205,10 +184,10 @@ class NoResult(Exception):
         self.cause = cause
 
 
-class Exchange(Protocol):
-    """What one kind of collective does."""
+class Exchange:
+    """What one kind of collective does; in most kinds the tensors of all ranks are alike."""
 
-    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
+    def room(self, rank: Rank, tensors: Tensors, ours: Sequence[bool]) -> Any:
         """Check this rank's tensors, and return memory for the result.
 
         `ours` says which of the tensors may be overwritten, and so be results themselves.
@@ -220,50 +199,35 @@ class Exchange(Protocol):
             TensorMismatch: The tensors are not right for this kind.
             MemoryError, RuntimeError: There is no memory.
         """
+        raise NotImplementedError
 
-    def compare(self, rank: Rank, statuses: Sequence[Status]) -> None:
+    def compare(self, rank: Rank, statuses: Statuses) -> None:
         """Compare the tensors of all ranks.
 
         Raises:
             TensorMismatch: They do not go together. Every rank raises the same.
         """
+        if any(status != statuses[0] for status in statuses):
+            raise rank.mismatch(statuses)
 
-    def run(
-        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
-    ) -> list[Any]:
+    def run(self, rank: Rank, tensors: Tensors, room: Any, statuses: Statuses) -> list[Any]:
         """Return the results, one for each slot that the op fills.
 
         Raises:
             NoResult: This rank has taken part, but could not take the result.
             CommError: The communicator failed.
         """
+        raise NotImplementedError
 
-    def bytes_moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
+    def bytes_moved(self, rank: Rank, statuses: Statuses) -> int:
         """Return the bytes of the tensors that this rank takes part with."""
-
-
-def exchange_of(word: str) -> Exchange:
-    """Return what a kind of collective does, by its word: ``allreduce``."""
-    return _EXCHANGES[word]
-
-
-class _Alike:
-    """Kinds in which all ranks have tensors of the same shapes and dtypes."""
-
-    def compare(self, rank: Rank, statuses: Sequence[Status]) -> None:
-        """See ``Exchange``."""
-        if any(status != statuses[0] for status in statuses):
-            raise rank.mismatch(statuses)
-
-    def bytes_moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
-        """See ``Exchange``."""
         return sum(each.size_bytes for each in statuses[rank.rank])
 
 
-class _Combining(_Alike):
+class _Combining(Exchange):
     """Kinds that combine in place: a large tensor by itself, the others of each dtype together."""
 
-    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
+    def room(self, rank: Rank, tensors: Tensors, ours: Sequence[bool]) -> Any:
         """See ``Exchange``. Returns the pieces, and the views of them for the results.
 
         This rank's tensors are copied there at once: a copy that fails is reported to the others,
@@ -292,58 +256,45 @@ class _Combining(_Alike):
 
 
 class _AllReduce(_Combining):
-    def run(
-        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
-    ) -> list[Any]:
+    def run(self, rank: Rank, tensors: Tensors, room: Any, statuses: Statuses) -> list[Any]:
         pieces, views = room
         _each(rank.communicator.allreduce, [(piece, rank.reduction) for piece in pieces])
         return list(views)
 
 
 class _Reduce(_Combining):
-    def run(
-        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
-    ) -> list[Any]:
+    def run(self, rank: Rank, tensors: Tensors, room: Any, statuses: Statuses) -> list[Any]:
         pieces, views = room
-        calls = [(piece, rank.root, rank.reduction) for piece in pieces]
-        _each(rank.communicator.reduce, calls)
+        _each(rank.communicator.reduce, [(piece, rank.root, rank.reduction) for piece in pieces])
         return list(views) if rank.is_root else [None] * len(tensors)
 
 
-class _AllGather(_Alike):
-    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
-        outputs = [rank.room_like(tensor, _gathered(rank, tensor)) for tensor in tensors]
+class _AllGather(Exchange):
+    def room(self, rank: Rank, tensors: Tensors, ours: Sequence[bool]) -> Any:
+        outputs = _gathered(rank, tensors)
         rank.communicator.reserve(rank.op.word, tensors)
         return outputs
 
-    def run(
-        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
-    ) -> list[Any]:
-        rows = [tensor.reshape(_row(tensor)) for tensor in tensors]
-        _each(rank.communicator.allgather, list(zip(room, rows, strict=True)))
+    def run(self, rank: Rank, tensors: Tensors, room: Any, statuses: Statuses) -> list[Any]:
+        _each(rank.communicator.allgather, list(zip(room, _rows(tensors), strict=True)))
         return list(room)
 
 
-class _Gather(_Alike):
-    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
-        if not rank.is_root:
-            rank.communicator.reserve(
-                rank.op.word, [tensor.reshape(_row(tensor)) for tensor in tensors]
-            )
-            return [None] * len(tensors)
-        return [rank.room_like(tensor, _gathered(rank, tensor)) for tensor in tensors]
+class _Gather(Exchange):
+    def room(self, rank: Rank, tensors: Tensors, ours: Sequence[bool]) -> Any:
+        if rank.is_root:
+            return _gathered(rank, tensors)
+        rank.communicator.reserve(rank.op.word, _rows(tensors))
+        return [None] * len(tensors)
 
-    def run(
-        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
-    ) -> list[Any]:
-        rows = [tensor.reshape(_row(tensor)) for tensor in tensors]
-        calls = [(output, row, rank.root) for output, row in zip(room, rows, strict=True)]
-        _each(rank.communicator.gather, calls)
+    def run(self, rank: Rank, tensors: Tensors, room: Any, statuses: Statuses) -> list[Any]:
+        pairs = zip(room, _rows(tensors), strict=True)
+        _each(rank.communicator.gather, [(*pair, rank.root) for pair in pairs])
         return list(room)
 
 
-class _ReduceScatter(_Alike):
-    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
+class _ReduceScatter(Exchange):
+    def room(self, rank: Rank, tensors: Tensors, ours: Sequence[bool]) -> Any:
         for tensor in tensors:
             if tensor.dim() == 0 or tensor.shape[0] % rank.size:
                 raise TensorMismatch(
@@ -359,18 +310,16 @@ class _ReduceScatter(_Alike):
             for tensor in tensors
         ]
 
-    def run(
-        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
-    ) -> list[Any]:
+    def run(self, rank: Rank, tensors: Tensors, room: Any, statuses: Statuses) -> list[Any]:
         pairs = zip(room, tensors, strict=True)
         _each(rank.communicator.reducescatter, [(*pair, rank.reduction) for pair in pairs])
         return list(room)
 
 
-class _Broadcast:
+class _Broadcast(Exchange):
     """The root's tensors go to all; what the others have does not matter."""
 
-    def room(self, rank: Rank, tensors: Sequence[Any], ours: Sequence[bool]) -> Any:
+    def room(self, rank: Rank, tensors: Tensors, ours: Sequence[bool]) -> Any:
         if not rank.is_root:
             return None  # the shapes are not known yet
         # The root's result is its own, as those of the others are.
@@ -379,35 +328,36 @@ class _Broadcast:
             for tensor, is_ours in zip(tensors, ours, strict=True)
         ]
 
-    def compare(self, rank: Rank, statuses: Sequence[Status]) -> None:
-        count = len(rank.op.outs)
-        if len(statuses[rank.root]) != count:
+    def compare(self, rank: Rank, statuses: Statuses) -> None:
+        found, expected = len(statuses[rank.root]), len(rank.op.outs)
+        if found != expected:
             raise TensorMismatch(
-                f"broadcast over {rank.op.group}: rank {rank.root} has "
-                f"{plural(len(statuses[rank.root]), 'tensor')}, expected are {count}"
+                f"{rank.name}: rank {rank.root} has {plural(found, 'tensor')}, expected are "
+                f"{expected}"
             )
 
-    def run(
-        self, rank: Rank, tensors: Sequence[Any], room: Any, statuses: Sequence[Status]
-    ) -> list[Any]:
+    def run(self, rank: Rank, tensors: Tensors, room: Any, statuses: Statuses) -> list[Any]:
         described = statuses[rank.root]
         devices = [each.device for each in described]
         if rank.is_root:
             rank.broadcast([bytes_of(each) for each in room], devices)
             return list(room)
         try:
-            results = [rank.room(each.torch_dtype, each.shape, each.device) for each in described]
+            results = [
+                rank.room(getattr(sys.modules["torch"], each.dtype), each.shape, each.device)
+                for each in described
+            ]
         except (MemoryError, RuntimeError) as error:  # the root sends, whatever happens here
             rank.broadcast(nowhere([each.size_bytes for each in described], devices), devices)
             raise NoResult(error) from error
         rank.broadcast([bytes_of(each) for each in results], devices)
         return results
 
-    def bytes_moved(self, rank: Rank, statuses: Sequence[Status]) -> int:
+    def bytes_moved(self, rank: Rank, statuses: Statuses) -> int:
         return sum(each.size_bytes for each in statuses[rank.root])
 
 
-_EXCHANGES: Final[Mapping[str, Exchange]] = {
+EXCHANGES: Final[Mapping[str, Exchange]] = {
     "allreduce": _AllReduce(),
     "allgather": _AllGather(),
     "reducescatter": _ReduceScatter(),
@@ -420,9 +370,7 @@ _EXCHANGES: Final[Mapping[str, Exchange]] = {
 def _each(operation: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> None:
     """Call an operation of a communicator with each of these arguments, as all ranks do.
 
-    Raises:
-        NoResult: A user's communicator gave another result than it was asked for.
-        CommError: The communicator failed.
+    Raises NoResult if a user's communicator gave another result than it was asked for.
     """
     wrong: list[TensorMismatch] = []  # the first
     for arguments in calls:
@@ -434,7 +382,7 @@ def _each(operation: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> N
         raise NoResult(wrong.pop())  # no local name may hold it: it holds this frame
 
 
-def _pieces(tensors: Sequence[Any]) -> list[list[int]]:
+def _pieces(tensors: Tensors) -> list[list[int]]:
     """Return the positions of the tensors that are combined together; the same at all ranks."""
     alone = []
     alike: dict[tuple[Any, str], list[int]] = {}
@@ -451,6 +399,11 @@ def _row(tensor: Any) -> tuple[int, ...]:
     return tuple(tensor.shape) or (1,)
 
 
-def _gathered(rank: Rank, tensor: Any) -> tuple[int, ...]:
-    first, *rest = _row(tensor)
-    return (rank.size * first, *rest)
+def _rows(tensors: Tensors) -> list[Any]:
+    return [tensor.reshape(_row(tensor)) for tensor in tensors]
+
+
+def _gathered(rank: Rank, tensors: Tensors) -> list[Any]:
+    """Return the memory for each tensor's rows of all ranks, one rank after another."""
+    shapes = [(rank.size * first, *rest) for first, *rest in map(_row, tensors)]
+    return [rank.room_like(tensor, each) for tensor, each in zip(tensors, shapes, strict=True)]

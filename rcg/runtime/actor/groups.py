@@ -43,18 +43,11 @@ class Opener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupStart:
-    """What a process needs to open a group that it is in.
-
-    Attributes:
-        group: The group, of the plan.
-        labels: What errors call each member.
-        opener: What opens this process's end of it: a registered communicator, or a user's.
-        is_across_nodes: Whether its members are on several nodes.
-    """
+    """What a process needs to open a group that it is in."""
 
     group: Group
-    labels: tuple[str, ...]
-    opener: Opener
+    labels: tuple[str, ...]  # what errors call each member
+    opener: Opener  # a registered communicator, or a user's
     is_across_nodes: bool = False
 
 
@@ -91,14 +84,7 @@ def graphs_that_queue() -> list[str]:
 
 
 class OpenGroups:
-    """The groups of one process; see ``channels.base.Groups``.
-
-    Args:
-        process: The process, as the plan names it.
-        starts: Its groups, in the order of the plan.
-        open_store: Returns the store of a group.
-        graph_id: The graph.
-    """
+    """The groups of one process, in the order of the plan; see ``channels.base.Groups``."""
 
     def __init__(
         self,
@@ -167,11 +153,11 @@ class OpenGroups:
             raise
 
     def _open_one(self, name: str, start: GroupStart, timeout_s: float | None) -> Communicator:
+        rank = start.group.members.index(self._process)
         store = self._store = self._open_store(name)
         try:
             if self._aborted is not None:
                 raise GroupAborted(self._aborted, group=name)
-            rank = start.group.members.index(self._process)
             host = cluster.node_ip() if start.is_across_nodes else LOOPBACK
             return start.opener.open(Membership(name, rank, start.labels, store, timeout_s, host))
         except (RcgError, TimeoutError):
@@ -180,7 +166,7 @@ class OpenGroups:
             raise CommError(
                 f"the communicator of {name} could not be opened: {describe_error(error)}",
                 group=name,
-                rank=start.group.members.index(self._process),
+                rank=rank,
             ) from error
         finally:
             self._store = None
@@ -189,7 +175,7 @@ class OpenGroups:
     def abort(self, why: str) -> None:
         """End every pending operation, and opening; any thread, idempotent."""
         self._aborted = why
-        store: Any = self._store
+        store = self._store
         if store is not None:
             store.close()
         for communicator in list(self._open.values()):

@@ -21,51 +21,41 @@ from typing import Any, Final
 from rcg import cluster
 from rcg.channels.base import GraphEnded, Signal, TransferFailed
 from rcg.error_text import describe_error, format_error, trace_of, type_name
-from rcg.errors import (
-    CommError,
-    InternalError,
-    RcgError,
-    UnpicklableError,
-)
+from rcg.errors import CommError, InternalError, RcgError, UnpicklableError
 from rcg.frames import is_plumbing
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime.actor import failpoints
-from rcg.runtime.actor.coroutines import Coroutines
 from rcg.runtime.actor.groups import OpenGroups
+from rcg.runtime.actor.methods import Coroutines
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.actor.steps import Steps
 from rcg.runtime.actor.torch_ops import Marks, torch_profiling
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.control.client import ControlClient
-from rcg.runtime.failure import (
-    Origin,
-)
+from rcg.runtime.failure import Origin
 from rcg.runtime.node import arrays
 from rcg.runtime.node.node import Node
-from rcg.trace import spans
+from rcg.trace import recorder
 from rcg.trace.clocks import now_ns
 
 __rcg_plumbing__ = True  # see rcg.frames
 
 _log = Log()
 
-# A communicator reports a peer's death before the driver does. After this long it was none.
+# A communicator reports a peer's death before the driver does. If no death is reported by then, the
+# communicator itself failed.
 _CAUSE_PATIENCE_S: Final = 2.0
 _POLL_S: Final = 0.005
-# So long a loop waits for those of others before it closes its groups. An aborted operation has
+# How long a loop waits for those of others before it closes its groups. An aborted operation has
 # ended by then. A method may take longer; when it returns, its loop uses no communicator any more.
 _DONE_PATIENCE_S: Final = 2.5
 
 
 class Loop:
-    """Runs one program on one actor until the graph ends.
-
-    Attributes:
-        prepare: Called first, in the thread that runs the loop.
-    """
+    """Runs one program on one actor until the graph ends."""
 
     def __init__(
         self, instance: Any, spec: Start, node: Node, control: ControlClient, groups: OpenGroups
@@ -81,7 +71,6 @@ class Loop:
         self._is_kept_out = False  # by another graph's method
         self._marks: Marks | None = None  # while torch is profiled
         self.coroutines: Coroutines | None = None
-        self.prepare: Callable[[], None] = _nothing
         self._steps = Steps(self, instance, spec, node).make()
 
     @property
@@ -90,15 +79,19 @@ class Loop:
         return f"{self._spec.program.process}-{self._spec.graph_id[:6]}"
 
     def give_up(self, why: str) -> None:
-        """Say why a loop will not run; the end of the graph ends one that does."""
+        """Report why a loop will not run; the end of the graph ends one that does."""
         self._control.finish(why)
 
-    def run(self) -> None:
-        """Run executions until the graph is closed or breaks; reports any other end."""
+    def run(self, prepare: Callable[[], None] | None = None) -> None:
+        """Run executions until the graph is closed or breaks; reports any other end.
+
+        A thread that is not the actor's own calls ``prepare`` first.
+        """
         failure: str | None = "it ended without a reason"
         try:
             try:
-                self.prepare()
+                if prepare is not None:
+                    prepare()
                 self._open_groups()
                 self._run_steps()
             except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
@@ -111,9 +104,8 @@ class Loop:
                     self._control.finish(failure)  # before users' log handlers run
                     _log.exception("the loop of %s ended", self._spec.program.process)
             self._steps = []  # releases the values in the slots
-            failpoints.reach(
-                failpoints.Failpoint("stop", self._spec.program.process, self.execution)
-            )
+            process = self._spec.program.process
+            failpoints.reach(failpoints.Failpoint("stop", process, self.execution))
         finally:
             try:
                 self._node.unlink()
@@ -142,9 +134,9 @@ class Loop:
             self._groups.close()
 
     def _is_end(self, error: BaseException) -> bool:
-        """Return whether an exception is how the end of the graph shows itself here.
+        """Return whether an exception only shows that the graph has ended.
 
-        A communicator may fail before the death that is the cause is known. So it waits a moment.
+        A communicator may fail before the death that is the cause is known, so this waits for that.
         """
         kind = type(error)
         if issubclass(kind, TransferFailed | CommError | TimeoutError):
@@ -160,7 +152,7 @@ class Loop:
         steps = self._steps
         self._thread = threading.get_ident()
         writer = self._node.span_writer(lambda: self.execution)
-        outside = spans.here.set(writer if self._spec.options.record else None)
+        outside = recorder.here.set(writer if self._spec.options.record else None)
         memory_outside = arrays.here.set(self._node.lend)
         try:
             while True:
@@ -170,7 +162,7 @@ class Loop:
         finally:
             # Of an actor's main thread, which goes on.
             arrays.here.reset(memory_outside)
-            spans.here.reset(outside)
+            recorder.here.reset(outside)
 
     def wait_for_turn(self) -> None:
         """Take the lock that another graph's method holds on this actor, or did a moment ago."""
@@ -188,7 +180,7 @@ class Loop:
     # --- called by the control socket's thread
 
     def on_stop(self) -> None:
-        """The graph ends. Poison ends the loop at its next read or write; the rest ends now."""
+        """End what poison does not: it ends the loop at its next read or write."""
         self._groups.abort("the graph has ended")
         if self.coroutines is not None:
             self.coroutines.cancel()
@@ -234,10 +226,6 @@ class Loop:
                 return []  # the loop has not begun, or is over
         summary = traceback.StackSummary.extract(iter(frames), lookup_lines=False)
         return [f"{entry.filename}:{entry.lineno} in {entry.name}" for entry in summary]
-
-
-def _nothing() -> None:
-    """Prepare nothing: the thread is the actor's own."""
 
 
 def _works(op: Op) -> bool:

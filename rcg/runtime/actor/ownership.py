@@ -8,8 +8,8 @@ Memory that torch did not allocate itself, or shares with other processes, has n
 
 Work that is queued on a device has no such count either. A user's stream may still have to
 read a tensor that nothing holds any more: torch keeps its memory for that (``record_stream``), but
-does not keep it from being overwritten. So only tensors on the CPU are; others are copied, on their
-device.
+does not keep it from being overwritten. So only tensors on the CPU are overwritten; others are
+copied, on their device.
 """
 
 from __future__ import annotations

@@ -15,39 +15,47 @@ from rcg.runtime.actor.groups import GroupStart
 from rcg.runtime.node.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
-class HostStart:
-    """Everything an actor needs to be the host of its node.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What every process of a graph needs.
 
     Attributes:
         graph_id: Hex id of the graph.
-        node: The node, as the plan names it.
-        plan: What runs.
-        secret: The graph's secret.
-        driver: The endpoint of the driver's process, over TCP.
+        secret: The graph's secret, which proves that the driver sent us.
         options: Of the graph.
-        label: What errors call this actor.
         version: The driver's version of rcg.
         abi: The driver's layout of shared memory.
     """
 
     graph_id: str
-    node: str
-    plan: Plan
     secret: str
-    driver: str
     options: Options
-    label: str
     version: str
     abi: int
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStart(Spec):
+    """Everything an actor needs to be the host of its node.
+
+    Attributes:
+        node: The node, as the plan names it.
+        plan: What runs.
+        driver: The endpoint of the driver's process, over TCP.
+        label: What errors call this actor.
+    """
+
+    node: str
+    plan: Plan
+    driver: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Spec):
     """Everything an actor needs to run its part of a graph.
 
     Attributes:
-        graph_id: Hex id of the graph.
         program: What to run.
         channels: The channels that it reads and writes.
         layout: The numbers of processes and channels on this node.
@@ -55,17 +63,12 @@ class Start:
         stores: The endpoint of the driver's process, where the stores of groups are.
         gates: The endpoint of the host of each node to which this program sends frames.
         crossings: The nodes to which each of its channels crosses.
-        secret: Proves to it that the driver sent us.
         groups: The communicator groups that it is in, in the order of the plan.
         constants: The constants and templates that the program names.
-        options: Of the graph.
         array_types: Types of arrays that travel as tensors; see ``register_array_type``.
         actor: What errors say about this actor: its label, its id and its repr.
-        version: The driver's version of rcg.
-        abi: The driver's layout of shared memory.
     """
 
-    graph_id: str
     program: Program
     channels: Mapping[str, ChannelSpec]
     layout: Layout
@@ -73,11 +76,7 @@ class Start:
     stores: str
     gates: Mapping[str, str]
     crossings: Mapping[str, tuple[str, ...]]
-    secret: str
     groups: tuple[GroupStart, ...]
     constants: Mapping[str, Any]
-    options: Options
     array_types: Mapping[type, Any]
     actor: tuple[str, str, str]
-    version: str
-    abi: int

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an actor takes part in a graph: it tells what it is, and starts a loop.
+"""How an actor takes part in a graph: it is inspected, hosts its node, and starts its loops.
 
-``inspect_actor`` and ``start`` are called in the actor through ``__ray_call__``. They are
-importable by name, so they travel as a name.
+``inspect_actor``, ``open_node`` and ``start`` are called in the actor through ``__ray_call__``, in
+this order. They are importable by name, so they travel as a name. The host of a node is an ordinary
+member beside that, and joins like the others.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from rcg import cluster, streams
+from rcg.channels.base import NoMemory
 from rcg.descriptors import out_of_descriptors, telling_exhaustion
 from rcg.error_text import describe_error
-from rcg.errors import (
-    PlacementError,
-)
+from rcg.errors import InternalError, PlacementError
 from rcg.ir.channels import LOCAL
+from rcg.ir.plan import Plan
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.groups import OpenGroups, graphs_that_queue
 from rcg.runtime.actor.loop import Loop
-from rcg.runtime.actor.spec import HostStart, Start
+from rcg.runtime.actor.spec import HostStart, Spec, Start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.joining import connect_gates, patience_s
-from rcg.runtime.control.node_control import note_sender
+from rcg.runtime.control.node_control import NodeControl, note_sender
 from rcg.runtime.control.stores import ControlStore
+from rcg.runtime.failure import capture_own
+from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.node import ABI_VERSION, Node
 from rcg.serialization.foreign import import_torch
 from rcg.streams import Handover
@@ -60,11 +63,12 @@ def inspect_actor(
             GPUs looks for torch and CuPy, which it may come to need.
     """
     failpoints.reach(failpoints.Failpoint("inspect"))
+    find_spec = importlib.util.find_spec  # importing a package takes seconds
     has_driver = any(map(os.path.exists, _DRIVERS))
     cls = type(instance)
     return {
-        "lacks_torch": (needs_torch or has_driver) and not _has("torch"),
-        "lacks_cupy": has_driver and not _has("cupy"),
+        "lacks_torch": (needs_torch or has_driver) and find_spec("torch") is None,
+        "lacks_cupy": has_driver and find_spec("cupy") is None,
         "version": __version__,
         "abi": ABI_VERSION,
         "machine": platform.machine(),
@@ -88,7 +92,7 @@ def inspect_actor(
     }
 
 
-def check_version(spec: Start | HostStart) -> None:
+def check_version(spec: Spec) -> None:
     """Raise PlacementError if this process has another rcg than the driver."""
     if (spec.version, spec.abi) != (__version__, ABI_VERSION):
         raise PlacementError(
@@ -97,9 +101,52 @@ def check_version(spec: Start | HostStart) -> None:
         )
 
 
-def _has(package: str) -> bool:
-    """Return whether a package is there, without importing it, which takes seconds."""
-    return importlib.util.find_spec(package) is not None
+def open_node(instance: Any, spec: HostStart) -> str:
+    """Host this node for a graph, until the connection to the driver ends.
+
+    Returns:
+        The address of this process's endpoint, where the members of this node join.
+
+    Raises:
+        PlacementError: This process has another rcg than the driver, cannot reach it, or has no
+            port to listen at.
+        OutOfSharedMemory: There is no room for the channels.
+        OutOfDescriptors: There is none left.
+    """
+    check_version(spec)
+    failpoints.reach(failpoints.Failpoint("host", spec.node))
+    plan, node = spec.plan, spec.node
+    with telling_exhaustion("to host a node of a compiled graph", spec.label):
+        host = NodeHost(plan, spec.options, make_codec(), node=node)
+        try:
+            members = [process for process in plan.processes_of(node) if process != node]
+            senders = senders_to(plan, node)
+            control = NodeControl(spec.graph_id, spec.secret, host, members, senders)
+        except BaseException:
+            host.close()
+            raise
+        try:
+            gate = host.open_gate(plan, control.link_lost, refusal)
+            if gate is None:
+                raise InternalError(f"nothing arrives at node {node}")
+            timeout_s = patience_s(spec.options.compile_timeout_s)
+            control.open(gate, cluster.node_ip(), spec.driver, timeout_s)
+        except BaseException:
+            control.close()
+            raise
+    return control.address
+
+
+def senders_to(plan: Plan, node: str) -> list[str]:
+    """Return the processes of other nodes that send frames to a node."""
+    crossings = plan.crossings()
+    found = [channel.writer for channel in plan.channels if node in crossings.get(channel.id, ())]
+    return list(dict.fromkeys(found))
+
+
+def refusal(channel: str, signal: NoMemory) -> bytes:
+    """Return what a failure carries in place of a frame for which a node has no memory."""
+    return capture_own(signal.public(channel=channel)).data
 
 
 def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
@@ -120,30 +167,21 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
     """
     check_version(spec)
     failpoints.reach(failpoints.Failpoint("start", spec.program.process))
-    queues: dict[str, deque[Any]] = {
-        channel.id: deque()
-        for each in (spec, *lanes)
-        for channel in each.channels.values()
-        if channel.kind == LOCAL
-    }
-    devices = {
-        device
-        for each in (spec, *lanes)
-        for group in each.groups
-        for device in group.opener.devices
-        if device != "cpu"
-    }
+    specs = spec, *lanes
+    channels = [channel for each in specs for channel in each.channels.values()]
+    queues = {each.id: deque[Any]() for each in channels if each.kind == LOCAL}
+    openers = [group.opener for each in specs for group in each.groups]
+    devices = {device for opener in openers for device in opener.devices} - {"cpu"}
     handover = Handover(devices) if devices and lanes else None
     here = streams.devices_in_use() if devices else {}
     loops: list[Loop] = []
     takes_thread = spec.options.thread == "main"
     try:
         with telling_exhaustion("to take part in a compiled graph", spec.actor[0]):
-            for each in (spec, *lanes):
+            for each in specs:
                 loops.append(_join(instance, each, queues, handover))
             for loop in loops[takes_thread:]:
-                lane_devices = () if loop is loops[0] else devices
-                _run_in_thread(loop, here, lane_devices)
+                _run_in_thread(loop, here, () if loop is loops[0] else devices)
     except BaseException as error:
         for loop in loops:  # one that runs says so itself, and ends with the graph
             loop.give_up(f"a loop of its actor could not start: {describe_error(error)}")
@@ -155,10 +193,8 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
 def _run_in_thread(loop: Loop, here: Mapping[str, int], lane_devices: Collection[str]) -> None:
     """Run a loop in a thread of its own.
 
-    Args:
-        loop: The loop.
-        here: The devices that are current in this thread, and shall be so in that one.
-        lane_devices: The types of devices on which it has streams of its own.
+    The devices ``here`` are current in this thread, and become so in that one. On those of
+    the types ``lane_devices`` it gets streams of its own.
     """
 
     def prepare() -> None:
@@ -167,31 +203,28 @@ def _run_in_thread(loop: Loop, here: Mapping[str, int], lane_devices: Collection
         streams.take_devices(here)
         streams.enter_lane(lane_devices)
 
-    loop.prepare = prepare
-    thread = threading.Thread(target=loop.run, name=f"rcg-{loop.name}", daemon=True)
+    name = f"rcg-{loop.name}"
+    thread = threading.Thread(target=loop.run, args=(prepare,), name=name, daemon=True)
     start_thread(thread, "to take part in a compiled graph")
 
 
 def _join(
-    instance: Any,
-    spec: Start,
-    queues: Mapping[str, deque[Any]],
-    handover: Handover | None,
+    instance: Any, spec: Start, queues: Mapping[str, deque[Any]], handover: Handover | None
 ) -> Loop:
     """Return the loop, ready to run; the control socket's thread listens."""
-    control = ControlClient(spec.address, spec.graph_id, spec.secret, spec.program.process)
-    groups = OpenGroups(
-        spec.program.process,
-        spec.groups,
-        lambda group: ControlStore(spec.stores, spec.graph_id, spec.secret, group),
-        spec.graph_id,
-    )
+    process, graph_id, secret = spec.program.process, spec.graph_id, spec.secret
+    control = ControlClient(spec.address, graph_id, secret, process)
+
+    def open_store(group: str) -> ControlStore:
+        return ControlStore(spec.stores, graph_id, secret, group)
+
+    groups = OpenGroups(process, spec.groups, open_store, graph_id)
     try:
         node = Node(
             control.board,
             control.arenas,
             spec.layout,
-            spec.program.process,
+            process,
             spec.options,
             make_codec(spec.array_types),
             is_looping=True,
@@ -200,15 +233,10 @@ def _join(
             handover=handover,
         )
         control.close_descriptors()
-        connections = connect_gates(
-            spec.gates,
-            spec.graph_id,
-            spec.secret,
-            spec.program.process,
-            patience_s(spec.options.compile_timeout_s),
-        )
+        timeout_s = patience_s(spec.options.compile_timeout_s)
+        connections = connect_gates(spec.gates, graph_id, secret, process, timeout_s)
         node.link(connections, spec.crossings, control.link_lost)
-        note_sender(spec.graph_id, node)
+        note_sender(graph_id, node)
         loop = Loop(instance, spec, node, control, groups)
         control.watch(loop, f"rcg-watch-{loop.name}")
     except BaseException as error:

@@ -15,14 +15,7 @@ from typing import Any, Final, Protocol
 
 from rcg import cluster
 from rcg.channels import open_reader, open_writer
-from rcg.channels.base import (
-    Frame,
-    FrameDamaged,
-    GraphEnded,
-    NoMemory,
-    TimedOut,
-    TransferFailed,
-)
+from rcg.channels.base import Frame, FrameDamaged, GraphEnded, NoMemory, TimedOut, TransferFailed
 from rcg.channels.local import LocalWriter
 from rcg.channels.tensor import copy_of
 from rcg.error_text import type_name
@@ -39,17 +32,11 @@ from rcg.ir.ids import Const, Slot
 from rcg.ir.ops import Build, Call, Collective, Copy, Free, Op, Read, Write
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.collectives import collective_step
-from rcg.runtime.actor.coroutines import Coroutines
+from rcg.runtime.actor.methods import Coroutines, plain_of
 from rcg.runtime.actor.ownership import is_held_only_by
-from rcg.runtime.actor.plain import plain_of
 from rcg.runtime.actor.spec import Start
 from rcg.runtime.actor.turns import turns
-from rcg.runtime.failure import (
-    Origin,
-    capture,
-    capture_own,
-    smaller_failures,
-)
+from rcg.runtime.failure import Origin, capture, capture_own, smaller_failures
 from rcg.runtime.heap import IDLE_S
 from rcg.runtime.node.node import Node
 from rcg.serialization import Failure
@@ -67,17 +54,11 @@ _Step = Callable[[], None]
 
 
 class Running(Protocol):
-    """The loop, as its steps see it.
+    """The loop, as its steps see it."""
 
-    Attributes:
-        execution: The one that runs now.
-        origin: What an error says about the actor.
-        coroutines: What runs its ``async def`` methods, once there is one.
-    """
-
-    execution: int
+    execution: int  # the one that runs now
     origin: Origin
-    coroutines: Coroutines | None
+    coroutines: Coroutines | None  # once there is an ``async def`` method
 
     def wait_for_turn(self) -> None:
         """Take the lock that another graph's method holds on this actor."""
@@ -89,13 +70,7 @@ class Running(Protocol):
 class Steps:
     """Makes the steps of a program: op -> closure over the slots."""
 
-    def __init__(
-        self,
-        loop: Running,
-        instance: Any,
-        spec: Start,
-        node: Node,
-    ) -> None:
+    def __init__(self, loop: Running, instance: Any, spec: Start, node: Node) -> None:
         self._loop = loop
         self._instance = instance
         self._spec = spec
@@ -108,9 +83,9 @@ class Steps:
         """Return one step per op, in order."""
         ops = self._spec.program.ops
         steps = [self._step(index, op) for index, op in enumerate(ops)]
-        if failpoints.on_failpoint is not None:
-            return [self._announce(op, step) for op, step in zip(ops, steps, strict=True)]
-        return steps
+        if failpoints.on_failpoint is None:
+            return steps
+        return list(map(self._announce, ops, steps))
 
     def _announce(self, op: Op, step: _Step) -> _Step:
         process, loop = self._spec.program.process, self._loop
@@ -418,12 +393,12 @@ class Steps:
         if not inspect.iscoroutinefunction(method):
             return method
         if self._loop.coroutines is None:
-            loop = cluster.actor_event_loop()
+            loop, actor = cluster.actor_event_loop(), self._loop.origin.label
             if loop is None:
                 raise CompileError(
-                    f"{self._loop.origin.label}.{name} is an `async def` method, and the event "
-                    "loop of its actor was not found: bind a plain method",
-                    actor=self._loop.origin.label,
+                    f"{actor}.{name} is an `async def` method, and the event loop of its actor "
+                    "was not found: bind a plain method",
+                    actor=actor,
                 )
             self._loop.coroutines = Coroutines(loop)
         return self._loop.coroutines.blocking(method)
@@ -437,7 +412,6 @@ class Steps:
         execution: int,
     ) -> None:
         """Spread the values of a method with several outputs over their slots."""
-        label = f"{self._loop.origin.label}.{name}"
         if not isinstance(result, (tuple, list)):
             text = f"Expected a tuple of {len(outs)} outputs, but got {type_name(type(result))}"
         elif len(values := list(result)) != len(outs):
@@ -446,15 +420,9 @@ class Steps:
             for out, value in zip(outs, values, strict=True):
                 self._slots[out] = value
             return
-        fail(
-            capture_own(
-                ExecutionError(
-                    f"{text} from {label}, which is declared with num_returns={len(outs)}",
-                    execution=execution,
-                    actor=self._loop.origin.label,
-                )
-            )
-        )
+        actor = self._loop.origin.label
+        text += f" from {actor}.{name}, which is declared with num_returns={len(outs)}"
+        fail(capture_own(ExecutionError(text, execution=execution, actor=actor)))
 
     def _slot_of(self, argument: Slot | Const) -> int:
         """Return the slot that holds an argument; a constant gets one that is never freed."""

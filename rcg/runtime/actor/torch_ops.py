@@ -28,7 +28,7 @@ __rcg_plumbing__ = True  # see rcg.frames
 
 _MARK: Final = "rcg "
 _MAX_EVENTS: Final = 200_000  # of one loop
-# So many are written at once; in between, the profile's thread copies them from the recorder.
+# How many are written at once; in between, the profile's thread copies them from the recorder.
 _CHUNK: Final = 1000
 _PAUSE_S: Final = 0.01
 
@@ -47,7 +47,7 @@ class TorchEvent(NamedTuple):
 class _TorchProfiling:
     """The profiler of torch in this process, which all loops share. Any thread.
 
-    The first loop that wants it starts it; the first that has enough of it stops it for all.
+    The first loop that starts it starts it for all; so does the first that stops it.
     """
 
     def __init__(self) -> None:
@@ -56,17 +56,13 @@ class _TorchProfiling:
         self._events: list[TorchEvent] = []
 
     def start(self) -> str:
-        """Start it, unless it runs; returns what is in the way, or "".
-
-        It is not started where torch is not loaded: there is nothing to see.
-        """
+        """Start it, unless it runs or torch is not loaded; returns what is in the way, or ""."""
         if "torch" not in sys.modules:
             return ""
         with self._lock:
-            if self._running is not None:
-                return ""
             try:
-                self._running = _start()
+                if self._running is None:
+                    self._running = _start()
             except Exception as error:  # noqa: BLE001 - the user's own profiler runs here
                 return f"torch's profiler does not start: {error}"
         return ""
@@ -85,9 +81,8 @@ def _start() -> Any:
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile
 
-    activities = {ProfilerActivity.CPU}
     running = profile(
-        activities=activities,
+        activities={ProfilerActivity.CPU},
         experimental_config=_ExperimentalConfig(profile_all_threads=True),
         acc_events=True,  # or it warns
     )
@@ -107,12 +102,7 @@ torch_profiling: Final = _TorchProfiling()
 
 
 class Marks:
-    """Marks the ops of one loop, and writes what torch did inside them.
-
-    Args:
-        name: The loop, as no other in this process is called.
-        execution_now: Returns the execution that runs.
-    """
+    """Marks the ops of one loop, of a name of its own, and writes what torch did inside them."""
 
     def __init__(self, name: str, execution_now: Callable[[], int]) -> None:
         self._name = f"{_MARK}{name}"
@@ -139,9 +129,7 @@ class Marks:
     def write(self, events: Sequence[TorchEvent], record: Callable[..., None]) -> None:
         """Write what torch did inside the marks.
 
-        Args:
-            events: All events of torch's in this process.
-            record: Records a span: its name, execution, start and end in ns.
+        ``record`` gets the name, execution, start and end in ns of each span.
         """
         for number, span in enumerate(spans_of(events, self._name, self._marked)[:_MAX_EVENTS]):
             if number % _CHUNK == _CHUNK - 1:
@@ -166,7 +154,7 @@ def spans_of(
     """Return the events inside the marks of a loop, on its thread, with times of our clock.
 
     Args:
-        events: All events of torch's.
+        events: All events of torch's in this process.
         name: The name of the marks.
         marked: When each mark began on our clock, and its execution, in order.
 
@@ -177,7 +165,6 @@ def spans_of(
     if not marks or not marked:
         return []
     thread = marks[0].thread
-    found: list[tuple[str, int, int, int]] = []
     inside = sorted(
         (each for each in events if each.thread == thread and not each.name.startswith(_MARK)),
         key=lambda each: (each.start_ns, -each.end_ns),
@@ -185,6 +172,7 @@ def spans_of(
     both = list(zip(marks, marked, strict=False))
     # We look at our clock first, so what comes in between makes single offsets too small.
     offset_ns = max(start_ns - mark.start_ns for mark, (start_ns, _) in both)
+    found: list[tuple[str, int, int, int]] = []
     at = 0
     for mark, (_, execution) in both:
         while at < len(inside) and inside[at].start_ns < mark.start_ns:

@@ -21,12 +21,7 @@ class Turns:
         self._waiting: dict[str, str] = {}
 
     def wait(self, graph_id: str, label: str) -> None:
-        """Take the lock that another graph's method holds.
-
-        Args:
-            graph_id: The graph whose loop waits.
-            label: The displayed name of the actor.
-        """
+        """Take the lock that another graph's method holds on the actor of this label."""
         self._waiting[graph_id] = label
         try:
             self.lock.acquire()

@@ -3,10 +3,10 @@
 
 At the endpoint, one for all graphs of the process; a file imports only from those above it:
 
-* ``services``: the interface of what can be reached there; ``listeners``: its addresses, and what
-  was refused; ``acceptor``: connections before they have proven the secret.
+* ``services``: the interface of what can be reached there; ``acceptor``: its addresses,
+  connections before they have proven the secret, and those that were refused.
 * ``connections``: those that came in; ``endpoint``: the thread that serves them.
-* ``far_nodes``: the other nodes of a graph; ``members``: its members; ``questions``: asking them.
+* ``far_nodes``: the other nodes of a graph; ``members``: its members, and questions to them.
 * ``graph_control``: one graph at its driver; ``node_control``: one graph at the host of a node.
 
 On the other side: ``joining`` (connecting to an endpoint), ``client`` (a member of a graph) and the

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accepting connections: those that have not proven yet that they know the secret are *pending*.
 
+An endpoint listens at an abstract address for its own node, and at TCP addresses for others. Each
+*listener* has an *acceptor* with limits of its own: a flood from the network ends no pending
+connection of this node. One thread uses all of it; it knows nothing of graphs.
+
+A connection is sent a challenge before anything of it is read (``rcg.wire.proof``), and its first
+message answers that. Nothing that came with it is looked at before the answer was found right,
+except the id of the service, to find the secret.
+
 Every process of the machine can connect, or of the network, so pending connections are limited in
 number and in time. One above the limit ends the one that has been silent for longest, so a process
 that speaks is served, however many others are silent. The one that is ended gets a message to
 connect again: it may only be slow.
 
-The first message of a connection answers a challenge. Nothing that came with it is looked at before
-that answer was found right, except the id of the service, to find the secret.
+A user who looks for a connection that does not come about needs to see what was refused. So
+refusals are counted by reason, and those that cannot be a mistake of rcg are logged.
 
 A process that has no descriptor left cannot accept a connection, and so cannot refuse it. It keeps
 one descriptor in reserve, and closes that to accept the connection and refuse it with the reason.
-
-An endpoint has one acceptor for its own node and one for each address that other nodes reach, each
-with limits of its own: a flood from the network ends no pending connection of this node. Used by
-one thread; knows nothing of graphs.
 """
 
 from __future__ import annotations
@@ -26,19 +30,25 @@ import select
 import socket
 import time
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Literal
 
 from rcg.descriptors import Descriptor, out_of_descriptors
 from rcg.errors import OutOfDescriptors, OutOfThreads
-from rcg.runtime.control.listeners import Listener, Pending, Reason, Tally
+from rcg.log import Log
+from rcg.options import peer_timeout_s, port_range
 from rcg.runtime.control.services import Service
-from rcg.wire import proof, sockets
-from rcg.wire.messages import Again, Message, Opening, Prove, Refused, UnknownGraph
-from rcg.wire.packets import PacketStream
+from rcg.wire import addresses, proof, sockets, tls
+from rcg.wire.liveness import forget_accepted
+from rcg.wire.messages import Again, Challenge, Message, Opening, Prove, Refused, UnknownGraph
+from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection, Received
+from rcg.wire.tls import server_context
+
+_log = Log()
 
 MAX_PENDING: Final = 64
-_SILENCE_TIMEOUT_S: Final = 10.0  # more than a process needs to send its first message
+_SILENCE_S: Final = 10.0  # more than a process needs to send its first message
 _ACCEPT_RETRY_S: Final = 0.05  # while connections cannot be accepted
 # The network's errors about a connection that was on its way: the next one may be all right.
 _PASSING: Final = (
@@ -56,20 +66,153 @@ _PASSING: Final = (
 )
 
 
-def refusal_of(error: OutOfDescriptors | OutOfThreads) -> Refused:
-    """Return the message that refuses a connection for want of descriptors or threads."""
-    return Refused(
-        text=error.message,
-        pid=error.pid or 0,
-        limit=error.limit or 0,
-        lacks_threads=isinstance(error, OutOfThreads),
-    )
+Reason = Literal["wrong_secret", "unknown_graph", "garbage", "silent", "flood", "other_user"]
+
+_LOGGED: Final[dict[Reason, str]] = {
+    "wrong_secret": "it did not prove to know the secret",
+    "garbage": "it sent something else than messages of rcg",
+    "other_user": "only this user's processes may connect",
+}
 
 
-def error_of(message: Refused) -> OutOfDescriptors | OutOfThreads:
-    """Return the error for a refusal."""
-    kind = OutOfThreads if message.lacks_threads else OutOfDescriptors
-    return kind(message.text, pid=message.pid, limit=message.limit or None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusals:
+    """The connections that an endpoint has refused so far, by reason.
+
+    Attributes:
+        wrong_secret: They did not prove to know the secret of the graph that they named.
+        unknown_graph: They named a graph that this process does not have, or not any more.
+        garbage: They sent something else than messages of rcg, or not those that begin a
+            connection.
+        silent: They said nothing, or not all of a message, in time, or hung up before.
+        flood: They made room for others, because too many were silent at once.
+        other_user: They came from a process of another user, on this node.
+    """
+
+    wrong_secret: int = 0
+    unknown_graph: int = 0
+    garbage: int = 0
+    silent: int = 0
+    flood: int = 0
+    other_user: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(asdict(self).values())
+
+    def __str__(self) -> str:
+        found = [
+            f"{count} {reason.replace('_', ' ')}" for reason, count in asdict(self).items() if count
+        ]
+        return ", ".join(found) or "none"
+
+
+class Tally:
+    """Counts refusals; one thread counts, any thread reads ``so_far``."""
+
+    __slots__ = ("so_far",)
+
+    def __init__(self) -> None:
+        self.so_far = Refusals()
+
+    def count(self, reason: Reason, peer: str = "a process") -> None:
+        """Count one more, and log where it came from; the log gets fewer the more there were."""
+        count = getattr(self.so_far, reason) + 1
+        self.so_far = replace(self.so_far, **{reason: count})
+        why = _LOGGED.get(reason)
+        if why is not None and count & (count - 1) == 0:  # a power of two
+            text = "rcg: refused a connection from %s: %s (%d such connections so far)"
+            _log.warning(text, peer, why, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A connection that has not proven yet that it knows the secret."""
+
+    connection: Connection
+    challenge: Challenge  # what it must answer
+
+
+class LocalListener:
+    """Listens on an abstract address, for processes of this user. ``sock`` does not wait.
+
+    Raises:
+        OSError: There is no descriptor left, or another process listens there.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.sock = sockets.listen(address)
+
+    def challenge(self, accepted: socket.socket) -> Pending:
+        """Challenge the connection of an accepted socket; closes it if this raises.
+
+        Raises:
+            PermissionError: It is of another user.
+            OSError: It is over.
+        """
+        try:
+            uid = sockets.peer_of(accepted)[1]
+            if uid != os.getuid():
+                raise PermissionError(errno.EPERM, f"a process of the user {uid}")
+            accepted.setblocking(True)
+            asked = proof.challenge()
+            sockets.send(accepted, asked, may_wait=False)
+            return Pending(accepted, asked)
+        except BaseException:
+            accepted.close()
+            raise
+
+    def close(self) -> None:
+        """Listen no more; idempotent."""
+        self.sock.close()
+
+
+class TcpListener:
+    """Listens at one address of this machine, for other nodes; ``address`` has the port.
+
+    Raises:
+        PlacementError: No port of ``RCG_PORT_RANGE`` is free there, or the files of Ray's TLS here
+            cannot be used.
+        ValueError: A variable holds nothing that rcg understands, or ``host`` is no address.
+        OSError: There is no descriptor left.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._pid = os.getpid()
+        self._peer_timeout_s = peer_timeout_s()
+        self._tls = tls.context_of(server_context)
+        self.sock, self.address = addresses.listen_tcp(host, port_range())
+
+    def challenge(self, accepted: socket.socket) -> Pending:
+        """See ``LocalListener``; from other nodes, any user may connect."""
+        if self._tls is None:
+            stream = PacketStream(accepted)
+        else:
+            name = peer_name(accepted)
+            stream = PacketStream(tls.secure(accepted, self._tls, self._peer_timeout_s), name)
+        try:
+            if self._tls is None:
+                stream.keep_alive(self._peer_timeout_s)
+            asked = proof.challenge()
+            stream.post(sockets.pack_message(asked))
+            return Pending(stream, asked)
+        except BaseException:
+            stream.close()
+            raise
+
+    def close(self) -> None:
+        """Listen no more; idempotent. In a forked child this also ends what others accepted.
+
+        The child is a copy of its parent at any moment: a thread that is not in the child may just
+        have accepted a connection that nothing of Python's knows of yet.
+        """
+        if self._pid != os.getpid() and self.sock.fileno() >= 0:
+            forget_accepted(self.sock)
+        self.sock.close()
+
+
+Listener = LocalListener | TcpListener
 
 
 class Acceptor:
@@ -79,7 +222,6 @@ class Acceptor:
         listener: Where they come from; closed with the acceptor.
         poller: Learns of the listening socket, from the first ``look``, and of each connection.
         tally: Counts the connections that are refused.
-        max_pending: How many such connections are kept.
         timeout_s: How long each of them may be silent.
 
     Raises:
@@ -92,11 +234,9 @@ class Acceptor:
         poller: select.poll,
         tally: Tally,
         *,
-        max_pending: int = MAX_PENDING,
-        timeout_s: float = _SILENCE_TIMEOUT_S,
+        timeout_s: float = _SILENCE_S,
     ) -> None:
         self._poller = poller
-        self._max_pending = max_pending
         self._timeout_s = timeout_s
         self._pending: dict[int, tuple[float, Pending]] = {}  # the oldest first
         self._paused_until: float | None = 0.0  # the poller does not know the listening socket yet
@@ -118,9 +258,8 @@ class Acceptor:
     def timeout_ms(self) -> float | None:
         """Return how long the poller may wait until ``look`` has something to do."""
         until = [] if self._paused_until is None else [self._paused_until]
-        for since, _ in self._pending.values():
-            until.append(since + self._timeout_s)
-            break
+        if self._pending:
+            until.append(next(iter(self._pending.values()))[0] + self._timeout_s)
         return max(0.0, min(until) - time.monotonic()) * 1000 + 1 if until else None
 
     def look(self) -> None:
@@ -148,7 +287,7 @@ class Acceptor:
 
     def accept(self) -> None:
         """Take in one connection."""
-        if len(self._pending) >= self._max_pending and not self._evict():
+        if len(self._pending) >= MAX_PENDING and not self._evict():
             return  # all of them have spoken: they go first
         try:
             accepted, _ = self._socket.accept()
@@ -244,6 +383,22 @@ def _has_spoken(connection: Connection) -> bool:
     poller = select.poll()
     poller.register(connection.fileno(), select.POLLIN)
     return bool(poller.poll(0))
+
+
+def refusal_of(error: OutOfDescriptors | OutOfThreads) -> Refused:
+    """Return the message that refuses a connection for want of descriptors or threads."""
+    return Refused(
+        text=error.message,
+        pid=error.pid or 0,
+        limit=error.limit or 0,
+        lacks_threads=isinstance(error, OutOfThreads),
+    )
+
+
+def error_of(message: Refused) -> OutOfDescriptors | OutOfThreads:
+    """Return the error for a refusal."""
+    kind = OutOfThreads if message.lacks_threads else OutOfDescriptors
+    return kind(message.text, pid=message.pid, limit=message.limit or None)
 
 
 Admitted = tuple[Service, Opening]

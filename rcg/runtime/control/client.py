@@ -17,31 +17,14 @@ from typing import Final, Protocol
 from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error, shielded, shortened
 from rcg.errors import OutOfThreads, PlacementError
-from rcg.runtime.control.joining import check_user, join
+from rcg.runtime.control.joining import JOIN_TIMEOUT_S, check_user, join
 from rcg.threads import start_thread
 from rcg.trace.clocks import clock_identity, now_ns
-from rcg.wire import sockets
-from rcg.wire.messages import (
-    Broken,
-    CloseGroups,
-    Done,
-    Failed,
-    Hello,
-    Here,
-    LinkLost,
-    Message,
-    Prepared,
-    ProfileTorch,
-    Stop,
-    Stopped,
-    TorchProfiled,
-    Welcome,
-    Where,
-)
+from rcg.wire import messages, sockets
+from rcg.wire.messages import Message
 from rcg.wire.packets import MAX_MESSAGE_BYTES
 from rcg.wire.sockets import Received
 
-_JOIN_TIMEOUT_S: Final = 30.0
 _MAX_DESCRIPTORS: Final = 128
 # These keep a message within its size.
 _MAX_FRAMES: Final = 40
@@ -54,7 +37,7 @@ class Watched(Protocol):
     """A loop, as the thread that listens to the driver sees it."""
 
     def on_stop(self) -> None:
-        """The graph ends."""
+        """End: the graph ends."""
 
     def on_broken(self) -> None:
         """A process of the graph is gone."""
@@ -66,20 +49,11 @@ class Watched(Protocol):
         """Return the stack of the user's method that runs now, innermost last; [] in none."""
 
     def profile_torch(self, is_on: bool) -> str:
-        """Run torch's profiler, or stop it and record its events; returns what is in the way.
-
-        It may take seconds.
-        """
+        """Run torch's profiler, or stop it and record its events; returns what is in the way."""
 
 
 class ControlClient:
-    """A member's connection to the endpoint of its driver.
-
-    Args:
-        address: The address of the endpoint.
-        graph_id: The graph.
-        secret: The graph's secret, which the driver sent.
-        process: The member's name in the plan.
+    """A member's connection to the endpoint at ``address``, of its driver or of its node's host.
 
     Raises:
         PlacementError: The driver cannot be reached from this process.
@@ -87,9 +61,11 @@ class ControlClient:
     """
 
     def __init__(self, address: str, graph_id: str, secret: str, process: str) -> None:
-        hello = Hello(graph=graph_id, secret=secret, process=process, clock=clock_identity())
+        hello = messages.Hello(
+            graph=graph_id, secret=secret, process=process, clock=clock_identity()
+        )
         try:
-            joined = join(address, hello, _JOIN_TIMEOUT_S, check_user, descriptors=_MAX_DESCRIPTORS)
+            joined = join(address, hello, JOIN_TIMEOUT_S, check_user, descriptors=_MAX_DESCRIPTORS)
         except ConnectionAbortedError as error:
             raise PlacementError(
                 "the driver refused the connection: its graph has ended"
@@ -141,20 +117,20 @@ class ControlClient:
 
     def _answer(self, message: Message, loop: Watched) -> None:
         match message:
-            case Stop():
+            case messages.Stop():
                 loop.on_stop()  # the loop itself is ended by the poison in shared memory
-            case Broken():
+            case messages.Broken():
                 loop.on_broken()
-            case CloseGroups():
+            case messages.CloseGroups():
                 self._may_close_groups.set()
-            case Where():
+            case messages.Where():
                 found = shielded(loop.where, otherwise=list[str]())  # looks into users' modules
                 stack = [shortened(line, _MAX_LINE) for line in found[-_MAX_FRAMES:]]
                 while len(json.dumps(stack)) > _MAX_JSON_BYTES:
                     del stack[0]
-                answer = Here(number=message.number, clock_ns=now_ns(), stack=tuple(stack))
+                answer = messages.Here(number=message.number, clock_ns=now_ns(), stack=tuple(stack))
                 sockets.send(self._socket, answer, may_wait=False)
-            case ProfileTorch():
+            case messages.ProfileTorch():  # it may take seconds
                 thread = threading.Thread(
                     target=self._profile_torch, args=(message, loop), name="rcg-torch", daemon=True
                 )
@@ -165,39 +141,39 @@ class ControlClient:
             case _:
                 raise ValueError("a member expects no such message")
 
-    def _profile_torch(self, message: ProfileTorch, loop: Watched) -> None:
+    def _profile_torch(self, message: messages.ProfileTorch, loop: Watched) -> None:
         try:
             trouble = loop.profile_torch(message.is_on)
         except Exception as error:  # noqa: BLE001 - torch's; the graph goes on without
             trouble = describe_error(error)
         self._tell_profiled(message, trouble)
 
-    def _tell_profiled(self, message: ProfileTorch, trouble: str) -> None:
-        answer = TorchProfiled(number=message.number, trouble=shortened(trouble, _MAX_LINE))
-        with contextlib.suppress(OSError):
-            sockets.send(self._socket, answer)
+    def _tell_profiled(self, message: messages.ProfileTorch, trouble: str) -> None:
+        self._report(
+            messages.TorchProfiled(number=message.number, trouble=shortened(trouble, _MAX_LINE))
+        )
+
+    def _report(self, message: Message, *, may_wait: bool = True) -> None:
+        with contextlib.suppress(OSError):  # the driver has ended: the watching thread hears of it
+            sockets.send(self._socket, message, may_wait=may_wait)
 
     def report_prepared(self) -> None:
         """Report that the communicator groups are open, and the loop runs."""
-        with contextlib.suppress(OSError):  # the watching thread hears of it
-            sockets.send(self._socket, Prepared())
+        self._report(messages.Prepared())
 
     def done(self, timeout_s: float) -> None:
         """Report that the loop has ended, and wait until the communicator groups may be closed.
 
-        Args:
-            timeout_s: How long to wait for the loops of other members. If the driver has ended,
-                nobody tells when they have: it takes all of this time.
+        That is when the loops of other members have ended, too. If the driver has ended, nothing
+        reports that, and this waits for all of ``timeout_s``.
         """
-        with contextlib.suppress(OSError):  # the driver has ended
-            sockets.send(self._socket, Done())
+        self._report(messages.Done())
         self._may_close_groups.wait(timeout_s)
 
     def link_lost(self, node: str, text: str) -> None:
         """Report that the connection to the gate of a node has ended. Any thread."""
-        with contextlib.suppress(OSError):
-            message = LinkLost(process=self._process, node=node, text=text[:_MAX_LINE])
-            sockets.send(self._socket, message, may_wait=False)
+        message = messages.LinkLost(process=self._process, node=node, text=text[:_MAX_LINE])
+        self._report(message, may_wait=False)
 
     def finish(self, failure: str | None = None) -> None:
         """Report that the loop has ended, with the reason if no stop was requested.
@@ -208,9 +184,10 @@ class ControlClient:
             return
         self._is_over = True
         try:
-            message = Stopped() if failure is None else Failed(text=_fitting(failure))
-            with contextlib.suppress(OSError):
-                sockets.send(self._socket, message)
+            message = (
+                messages.Stopped() if failure is None else messages.Failed(text=_fitting(failure))
+            )
+            self._report(message)
         finally:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -222,17 +199,12 @@ class ControlClient:
 
 
 def _descriptors_of(answer: Received) -> tuple[int, list[int]]:
-    """Return the descriptors of the board and of each arena, -1 for those that are not for us.
-
-    Raises:
-        OutOfDescriptors: They did not arrive, because there was none left for them.
-        PlacementError: The answer is no ``Welcome``.
-    """
+    """Return the descriptors of the board and of each arena, -1 for those that are not for us."""
     if answer.is_short:
         missing = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         raise out_of_descriptors(missing, "for the shared memory of a compiled graph") or missing
     welcome = answer.message
-    if not isinstance(welcome, Welcome) or 1 + sum(welcome.arenas) != len(answer.fds):
+    if not isinstance(welcome, messages.Welcome) or 1 + sum(welcome.arenas) != len(answer.fds):
         raise PlacementError(
             "the process that answered on the driver's control socket is not the driver"
         )

@@ -23,8 +23,15 @@ from typing import Any
 from rcg.descriptors import Descriptor
 from rcg.error_text import describe_error, shielding
 from rcg.log import Log
-from rcg.runtime.control.acceptor import Acceptor, Admitted, admit
-from rcg.runtime.control.listeners import Listener, LocalListener, Refusals, Tally
+from rcg.runtime.control.acceptor import (
+    Acceptor,
+    Admitted,
+    Listener,
+    LocalListener,
+    Refusals,
+    Tally,
+    admit,
+)
 from rcg.runtime.control.services import Handler, Peer, Service
 from rcg.wire import sockets
 from rcg.wire.liveness import EXIT_TIMEOUT_S, Ending, How
@@ -66,9 +73,8 @@ class Connections:
             self._doorbell.close()
             listener.close()
             raise
-        self._acceptors: dict[Listener, Acceptor] = {
-            listener: self.acceptor
-        }  # others: for other nodes
+        # The others accept connections of other nodes.
+        self._acceptors: dict[Listener, Acceptor] = {listener: self.acceptor}
 
     def ring(self) -> None:
         """End the wait of ``serve_round``. Any thread."""
@@ -150,23 +156,15 @@ class Connections:
         self._news.append(service)
         _log.exception("rcg: the control of graph %s failed", service.service_id)
 
-    def close(self) -> None:
-        """Close all addresses and connections."""
+    def close(self, *, in_child: bool = False) -> None:
+        """Close all addresses and connections; in a forked child its copies of the descriptors."""
         self._doorbell = None
         self._is_closed = True
         for acceptor in self._acceptors.copy().values():
-            acceptor.close()
-        self._close_peers()
-
-    def abandon(self) -> None:
-        """Close this process's copies of the descriptors: in a forked child."""
-        self._doorbell = None
-        self._is_closed = True
-        for acceptor in self._acceptors.copy().values():
-            acceptor.abandon()
-        self._close_peers()
-
-    def _close_peers(self) -> None:
+            if in_child:
+                acceptor.abandon()
+            else:
+                acceptor.close()
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()
@@ -175,20 +173,27 @@ class Connections:
 
     def _timeout_ms(self) -> float | None:
         known = [each.timeout_ms() for each in self._acceptors.copy().values()]
-        for until in self._hung_up.values():
+        if self._hung_up:
+            until = next(iter(self._hung_up.values()))
             known.append(max(0.0, until - time.monotonic()) * 1000 + 1)
-            break
         return min((each for each in known if each is not None), default=None)
 
     def _open(self, acceptor: Acceptor, fd: int) -> None:
         """Handle the first message of a connection."""
-        connection = acceptor.pending(fd).connection
+        pending = acceptor.pending(fd)
+        connection = pending.connection
         peer: Peer | None = None
         is_kept = False
+        found: Admitted | None = None
         try:
-            found = self._admit(acceptor, fd)
+            received = sockets.receive(connection, may_wait=False)
         except BlockingIOError:
             return  # a part of a message: the rest may come in time
+        except (OSError, ValueError):
+            self._tally.count("garbage", sockets.peer_name_of(connection))
+        else:
+            with received, contextlib.suppress(OSError, ValueError):
+                found = admit(pending, received, self._services, self._tally)
         if found is not None:
             service, opening = found
             handler = service.handlers.get(type(opening))
@@ -210,26 +215,6 @@ class Connections:
             peer.close()
         else:
             connection.close()
-
-    def _admit(self, acceptor: Acceptor, fd: int) -> Admitted | None:
-        """Return what a connection that has spoken may use and wants; None if it is refused.
-
-        Raises:
-            BlockingIOError: Not all of its message is there.
-        """
-        pending = acceptor.pending(fd)
-        try:
-            received = sockets.receive(pending.connection, may_wait=False)
-        except BlockingIOError:
-            raise
-        except (OSError, ValueError):
-            acceptor.tally.count("garbage", sockets.peer_name_of(pending.connection))
-            return None
-        with received:
-            try:
-                return admit(pending, received, self._services, acceptor.tally)
-            except (OSError, ValueError):
-                return None
 
     def _hear(self, peer: Peer) -> bool:
         """Handle one message; returns whether to go on listening to the peer."""
@@ -280,12 +265,7 @@ class Connections:
         return peer
 
     def _handle(self, peer: Peer, handler: Handler, message: Message) -> bool:
-        """Call the handler of a message; returns whether to go on listening to the peer.
-
-        Raises:
-            OSError: The connection is over.
-            ValueError: The message is wrong.
-        """
+        """Call the handler of a message; returns whether to go on listening to the peer."""
         try:
             return handler(peer.service, peer, message)
         except (OSError, ValueError):

@@ -2,9 +2,8 @@
 """The endpoint of this process: one address, one listening socket, one thread for all its graphs.
 
 It listens on an abstract AF_UNIX address (no file; it disappears with the process) and, once a
-service asks for it, at a TCP address for other nodes. Connections reach services there, such as the
-control of a graph. The endpoint starts with the first service and ends with the last. A forked
-child has none: it closes its copies of the descriptors.
+service asks for it, at a TCP address for other nodes. The endpoint starts with the first service
+and ends with the last. A forked child has none: it closes its copies of the descriptors.
 
 There is no lock, so a signal handler or ``__del__`` may use the endpoint at any point. State
 changes in single steps, and each side writes its own word before it reads that of the other::
@@ -35,8 +34,8 @@ from typing import Final
 
 from rcg.descriptors import telling_exhaustion
 from rcg.error_text import shielding
+from rcg.runtime.control.acceptor import Refusals, TcpListener
 from rcg.runtime.control.connections import Connections
-from rcg.runtime.control.listeners import Refusals, TcpListener
 from rcg.runtime.control.services import Service
 from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.threads import start_owner
@@ -52,11 +51,8 @@ def serve(service: Service, address: str = "") -> Endpoint:
     """Have a service be reached through the endpoint of this process, which is started if need be.
 
     On the endpoint's own thread, where a ``__del__`` may come, the service gets an endpoint of its
-    own: this thread cannot serve it as long as it waits.
-
-    Args:
-        service: The service.
-        address: The abstract address of an endpoint of its own, if it must have a certain one.
+    own: this thread cannot serve it as long as it waits. So does a service that must have a certain
+    abstract ``address``.
 
     Raises:
         OutOfDescriptors: There is none left for the endpoint.
@@ -101,8 +97,7 @@ def _serve(service: Service, address: str) -> Endpoint:
 class Endpoint:
     """The address of this process, and the thread that serves it.
 
-    Args:
-        address: Where it listens; by default at an address that nobody else has.
+    It listens at an address that nothing else has, unless ``address`` gives one.
 
     Raises:
         OutOfDescriptors: There is none left.
@@ -156,10 +151,8 @@ class Endpoint:
     def listen_tcp(self, host: str) -> TcpAddress:
         """Be reached from other nodes, too, at an address of this machine; idempotent.
 
-        All services of the process share the port, which is closed with the endpoint.
-
-        Args:
-            host: The address, in numbers; connections to others of this machine are not heard.
+        All services of the process share the port, which is closed with the endpoint. Connections
+        to other addresses of this machine than ``host``, in numbers, are not heard.
 
         Raises:
             PlacementError: No port of ``RCG_PORT_RANGE`` is free there, or the address is another
@@ -223,7 +216,7 @@ class Endpoint:
     def leave_to_parent(self) -> None:
         """Close this process's copies of the descriptors: in a forked child, without a thread."""
         self._is_ending = self._is_over = True
-        self._connections.abandon()
+        self._connections.close(in_child=True)
         for service in self._services.copy().values():
             service.on_released()
         self._sleepers = Sleepers()  # no thread of this process waits on the old ones

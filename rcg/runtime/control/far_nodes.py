@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from rcg.options import Deadline
 from rcg.runtime.control.services import Peer
+from rcg.runtime.node.host import Recorded
 from rcg.runtime.node.layout import Layout
-from rcg.runtime.node.recordings import Recorded
 from rcg.runtime.node.snapshot import Snapshot
 from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.trace.model import EVENT
@@ -39,15 +39,10 @@ from rcg.wire.messages import (
 
 @dataclass(frozen=True, slots=True)
 class FarNode:
-    """Another node of a graph.
-
-    Attributes:
-        layout: The numbers of its processes and channels.
-        members: The processes there that join, its host first.
-    """
+    """Another node of a graph."""
 
     layout: Layout
-    members: tuple[str, ...]
+    members: tuple[str, ...]  # the processes there that join, its host first
 
     @property
     def name(self) -> str:
@@ -55,21 +50,13 @@ class FarNode:
         return self.layout.node
 
 
+@dataclass(frozen=True, slots=True)
 class FarMember:
-    """A member on another node, as a peer that messages are sent to.
+    """A member on another node, as a peer that messages are sent to."""
 
-    Attributes:
-        name: Its name in the plan.
-        pid: Its process, on its own machine.
-        link: The connection to the host of its node.
-    """
-
-    __slots__ = ("link", "name", "pid")
-
-    def __init__(self, name: str, pid: int, link: Peer) -> None:
-        self.name = name
-        self.pid = pid
-        self.link = link
+    name: str
+    pid: int  # on its own machine
+    link: Peer  # the connection to the host of its node
 
     def send(self, message: Message) -> None:
         """Send it a message; see ``Peer.send``."""
@@ -83,7 +70,7 @@ class FarNodes:
         nodes: These nodes.
         sleepers: Woken when something has arrived.
         notify: Has the endpoint's thread call ``look``.
-        is_over: Whether nobody will answer, or this thread must not wait for it.
+        is_over: Whether no host will answer, or this thread must not wait for answers.
     """
 
     def __init__(
@@ -102,9 +89,7 @@ class FarNodes:
         self.addresses: dict[str, str] = {}  # of the hosts' endpoints, over TCP
         self.clocks: dict[str, str] = {}
         self._joined: set[str] = set()
-        self._snapshots = {
-            name: Snapshot.unknown(node.layout) for name, node in self._nodes.items()
-        }
+        self._snapshots = {node.name: Snapshot.unknown(node.layout) for node in nodes}
         self._numbers = itertools.count(1)
         self._asked: deque[int] = deque()
         self._answered: dict[str, int] = dict.fromkeys(self._nodes, 0)
@@ -139,8 +124,7 @@ class FarNodes:
     def snapshots(self, timeout_s: float) -> list[Snapshot]:
         """Return what each node does; those that do not answer in time as they were last seen.
 
-        Args:
-            timeout_s: How long to wait for answers; 0 asks nobody.
+        With a timeout of 0, none is asked.
         """
         if timeout_s and self.links and not self._is_over():
             number = next(self._numbers)
@@ -160,12 +144,9 @@ class FarNodes:
         return next(self._numbers)
 
     def record(self, recording: int, most: int, timeout_s: float) -> None:
-        """Keep all events of these nodes from now on, until ``events`` or ``drop``.
+        """Keep at most so many events of each node from now on, until ``events`` or ``drop``.
 
-        Args:
-            recording: Its number, from ``new_recording``.
-            most: How many are kept of each node.
-            timeout_s: How long to wait until the hosts have begun.
+        This waits until the hosts have begun. The recording's number is from ``new_recording``.
         """
         self._events[recording] = []
         if self.links and not self._is_over():
@@ -191,6 +172,10 @@ class FarNodes:
         Those of a node that is gone, or does not send anything for ``timeout_s``, are missing.
         """
         number = next(self._numbers)
+
+        def is_complete() -> bool:
+            return not self._pending[number] & self.links.keys() or self._is_over()
+
         self._events[number] = []
         self._pending[number] = set(self.links.copy())
         try:
@@ -198,15 +183,9 @@ class FarNodes:
                 self._wanted.append(AskEvents(number=number, recording=recording))
                 self._notify()
             seen = -1
-            while (
-                self._pending[number] and seen < len(self._events[number]) and not self._is_over()
-            ):
+            while not is_complete() and seen < len(self._events[number]):
                 seen = len(self._events[number])
-                self._sleepers.wait(
-                    lambda: not self._pending[number] & self.links.keys() or self._is_over(),
-                    timeout_s,
-                )
-                self._pending[number] &= self.links.keys()
+                self._sleepers.wait(is_complete, timeout_s)
             return _join_parts([*self._events.get(recording, ()), *self._events[number]])
         finally:
             self._events.pop(recording, None)
@@ -246,7 +225,7 @@ class FarNodes:
         """Take the snapshot of a node.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is no snapshot of that node.
         """
         node = self._nodes[peer.name]
         self._snapshots[peer.name] = Snapshot.parse(message.text, node.layout)
@@ -265,7 +244,7 @@ class FarNodes:
             raise ValueError("these are no events")
         found = self._events.get(message.number)
         if found is None:
-            return  # nobody waits for them any more
+            return  # no thread waits for them any more
         found.append((message, data))
         if not message.left:
             self._pending.get(message.number, set()).discard(peer.name)

@@ -3,9 +3,9 @@
 
 Each member connects once; ``rcg.wire.messages`` draws its messages. The driver sends it the
 descriptors of shared memory, asks for its stack, and stops it. The session of the graph learns when
-a member dies or its loop fails. Handles of other processes connect here, too; their connections are
-passed to the server for handles. The ranks of a group of communicators find their store here
-(``stores``), which ends when the graph does.
+a member dies or its loop fails. Connections of handles in other processes are passed to the server
+for handles. The ranks of a group of communicators find their store here (``stores``), which ends
+when the graph does.
 
 There is no lock: state changes in single steps, and a waiting thread checks again (``sleepers``).
 So a signal handler or ``__del__`` may use the graph at any point.
@@ -29,45 +29,26 @@ from rcg.ir.programs import FIRST_NODE
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime.control import endpoint
+from rcg.runtime.control.acceptor import Refusals
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.far_nodes import FarMember, FarNode, FarNodes
-from rcg.runtime.control.listeners import Refusals
-from rcg.runtime.control.members import Member, Members, accept_link, refuse, send_all, welcome
-from rcg.runtime.control.questions import Questions
+from rcg.runtime.control.members import (
+    Member,
+    Members,
+    Questions,
+    accept_link,
+    refuse,
+    send_all,
+    welcome,
+)
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
 from rcg.runtime.sleepers import Sleepers
 from rcg.threads import start_thread
-from rcg.wire import codec
+from rcg.wire import codec, messages
 from rcg.wire.addresses import TcpAddress
 from rcg.wire.liveness import Ending, How
-from rcg.wire.messages import (
-    AddValue,
-    AskReport,
-    Broken,
-    Done,
-    EventsHere,
-    Failed,
-    FromMember,
-    GetValue,
-    HasValues,
-    Hello,
-    Here,
-    JoinNode,
-    LinkLost,
-    MemberLost,
-    Message,
-    NodeHere,
-    Opening,
-    OpenLink,
-    Prepared,
-    SetValue,
-    Stop,
-    Stopped,
-    TorchProfiled,
-    Use,
-    UseStore,
-)
+from rcg.wire.messages import Message
 from rcg.wire.packets import UNREACHABLE
 from rcg.wire.sockets import Connection
 
@@ -105,7 +86,7 @@ class GraphControl:
         processes: Sequence[str],
         descriptors_for: Callable[[str], tuple[int, list[int]]],
         on_gone: Callable[[str, Ending], None],
-        on_client: Callable[[Connection, Opening], None],
+        on_client: Callable[[Connection, messages.Opening], None],
         far_nodes: Sequence[FarNode] = (),
     ) -> None:
         self.service_id = graph_id
@@ -187,10 +168,9 @@ class GraphControl:
 
     def addresses(self) -> dict[str, str]:
         """Return the address of each node of the graph, without ports; nothing on one node."""
-        here = self.tcp_address
-        far = {node: TcpAddress.parse(text) for node, text in self.nodes.addresses.copy().items()}
-        found = {FIRST_NODE: here, **far}
-        return {node: address.host for node, address in found.items() if address is not None}
+        here = {} if self.tcp_address is None else {FIRST_NODE: self.tcp_address.host}
+        far = self.nodes.addresses.copy().items()
+        return here | {node: TcpAddress.parse(text).host for node, text in far}
 
     def refusals(self) -> Refusals:
         """Return how many connections this process has refused, by reason."""
@@ -203,10 +183,7 @@ class GraphControl:
 
     @property
     def serves_here(self) -> bool:
-        """Whether this is the endpoint's thread, which must not wait for messages of members.
-
-        The garbage collector may run a ``__del__`` here that tears a graph down.
-        """
+        """See ``Endpoint.serves_here``."""
         return self._served_by is not None and self._served_by.serves_here
 
     def wait_stopped(self, deadline: Deadline) -> list[str]:
@@ -252,7 +229,7 @@ class GraphControl:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to hear. Any thread."""
+        """See ``Service``. Any thread."""
         return self._is_closed or (self._is_stopping and self.members.are_all_over)
 
     def look(self) -> None:
@@ -267,7 +244,7 @@ class GraphControl:
             self._stores.end()
         if self._is_stopping and not self._has_sent_stop:
             self._has_sent_stop = True
-            self.members.send(Stop())
+            self.members.send(messages.Stop())
         self.members.close_groups()
 
     def on_lost(self, peer: Peer, ending: Ending) -> None:
@@ -278,7 +255,7 @@ class GraphControl:
         if node is None:
             self._leave(peer.name, ending)
             return
-        # A connection that its host has closed tells of the end of the host; it comes first.
+        # A connection that its host has closed shows the end of the host, the first of the members.
         how = How.UNREACHABLE if ending.why in _CUTS else How.LEFT
         where = f"node {node.name} at {self.nodes.addresses[node.name]}"
         why = f"{ending.why}, {where}" if ending.why else where
@@ -286,7 +263,7 @@ class GraphControl:
             if process in self.members.running:
                 self._leave(process, Ending(how, why))
             self.members.note_over(process)
-            how = How.UNREACHABLE  # nothing is known of those whom the host served
+            how = How.UNREACHABLE  # of the others, which the host served, nothing is known
 
     def _leave(self, process: str, ending: Ending) -> None:
         """A member is gone, or its loop has failed."""
@@ -297,7 +274,7 @@ class GraphControl:
             if not self._is_ending:
                 self.members.note_gone(process, ending)
                 self._on_gone(process, ending)
-                self.members.send(Broken())
+                self.members.send(messages.Broken())
         finally:
             self.members.note_over(process)
 
@@ -309,7 +286,7 @@ class GraphControl:
         self.on_released()
 
     def on_released(self) -> None:
-        """Nothing will be heard any more."""
+        """See ``Service``."""
         self._is_closed = True
         self._stores.end()
         self.members.clear()
@@ -317,11 +294,10 @@ class GraphControl:
 
     # --- the endpoint's thread: handlers of messages
 
-    def _welcome(self, peer: Peer, hello: Hello) -> bool:
+    def _welcome(self, peer: Peer, hello: messages.Hello) -> bool:
         process = hello.process
-        if not self.members.may_join(process):
-            return False
-        if peer.is_remote:  # its node has shared memory of its own
+        # A remote process has shared memory of its own node.
+        if peer.is_remote or not self.members.may_join(process):
             return False
         if not welcome(peer, self._descriptors_for(process)):
             return False
@@ -329,40 +305,39 @@ class GraphControl:
         self._take_in(peer, hello)
         return True
 
-    def _take_in(self, member: Member, hello: Hello) -> None:
+    def _take_in(self, member: Member, hello: messages.Hello) -> None:
         if self._has_sent_stop:
-            send_all([member], Stop())
+            send_all([member], messages.Stop())
         self.questions.know_clock(member.name, hello.clock)
         self.members.join(member)
 
-    def _join_node(self, peer: Peer, opening: JoinNode) -> bool:
+    def _join_node(self, peer: Peer, opening: messages.JoinNode) -> bool:
         return not self._is_stopping and self.nodes.join(peer, opening)
 
-    def _from_member(self, peer: Peer, quoted: FromMember) -> bool:
+    def _from_member(self, peer: Peer, quoted: messages.FromMember) -> bool:
         """Handle what a member of another node says."""
         if not self.nodes.is_home(peer, quoted.process):
             raise ValueError(f"{quoted.process} is not on its node")
         message = codec.decode(quoted.text.encode())
-        if isinstance(message, Hello):
+        member = FarMember(quoted.process, quoted.pid, peer)
+        if isinstance(message, messages.Hello):
             if not self.members.may_join(quoted.process):
                 raise ValueError(f"{quoted.process} has joined already")
-            self._take_in(FarMember(quoted.process, quoted.pid, peer), message)
-            return True
-        handler = self._FROM_FAR.get(type(message))
-        if handler is None:
+            self._take_in(member, message)
+        elif (handler := self._FROM_MEMBERS.get(type(message))) is not None:
+            handler(self, member, message)
+        else:
             raise ValueError("it is not expected of a member")
-        member = FarMember(quoted.process, quoted.pid, peer)
-        handler(self, member, message)
         return True
 
-    def _member_lost(self, peer: Peer, message: MemberLost) -> bool:
+    def _member_lost(self, peer: Peer, message: messages.MemberLost) -> bool:
         if not self.nodes.is_home(peer, message.process) or message.how not in How.__members__:
             raise ValueError(f"{message.process} is not on its node")
         self._leave(message.process, Ending(How[message.how], message.why))
         self.members.note_over(message.process)
         return True
 
-    def _link_lost(self, peer: Peer, message: LinkLost) -> bool:
+    def _link_lost(self, peer: Peer, message: messages.LinkLost) -> bool:
         process = message.process
         is_own = self.members.running.get(process) is peer  # of a member on this node
         if not is_own and message.node != peer.name and not self.nodes.is_home(peer, process):
@@ -370,25 +345,24 @@ class GraphControl:
         self.link_lost(process, message.node, message.text)
         return True
 
-    def _node_here(self, peer: Peer, message: NodeHere) -> bool:
+    def _node_here(self, peer: Peer, message: messages.NodeHere) -> bool:
         self.nodes.hear(peer, message)
         return True
 
-    def _events_here(self, peer: Peer, message: EventsHere) -> bool:
+    def _events_here(self, peer: Peer, message: messages.EventsHere) -> bool:
         self.nodes.take_events(peer, message, bytes(peer.body))
         return True
 
-    def _open_link(self, peer: Peer, opening: OpenLink) -> bool:
+    def _open_link(self, peer: Peer, opening: messages.OpenLink) -> bool:
         if self._gate is None or self._is_stopping:
             return False
-        gate, senders = self._gate
 
         def lost(process: str, text: str) -> None:
             self.link_lost(process, FIRST_NODE, text)
 
-        return accept_link(peer, opening, FIRST_NODE, gate, senders, lost)
+        return accept_link(peer, opening, FIRST_NODE, *self._gate, lost)
 
-    def _pass_on(self, peer: Peer, opening: Opening) -> bool:
+    def _pass_on(self, peer: Peer, opening: messages.Opening) -> bool:
         if self._is_stopping:
             return False
         try:
@@ -396,28 +370,27 @@ class GraphControl:
         except Exception as problem:  # noqa: BLE001 - the trouble of one client is no other's
             peer.take_back()
             refuse(peer, problem, "to serve another user of its graph")
-            _log.warning(
-                "rcg: a client of graph %s could not be served: %r", self.service_id, problem
-            )
+            text = "rcg: a client of graph %s could not be served: %r"
+            _log.warning(text, self.service_id, problem)
         return False
 
-    def _hear(self, peer: Member, answer: Here) -> bool:
+    def _hear(self, peer: Member, answer: messages.Here) -> bool:
         self.questions.hear(peer.name, answer)
         return True
 
-    def _torch_profiled(self, peer: Member, answer: TorchProfiled) -> bool:
+    def _torch_profiled(self, peer: Member, answer: messages.TorchProfiled) -> bool:
         self.questions.hear_torch(peer.name, answer)
         return True
 
-    def _on_prepared(self, peer: Member, _: Prepared) -> bool:
+    def _on_prepared(self, peer: Member, _: messages.Prepared) -> bool:
         self.members.prepared.add(peer.name)
         return True
 
-    def _on_done(self, peer: Member, _: Done) -> bool:
+    def _on_done(self, peer: Member, _: messages.Done) -> bool:
         self.members.note_done(peer)
         return True
 
-    def _on_stopped(self, peer: Member, _: Stopped) -> bool:
+    def _on_stopped(self, peer: Member, _: messages.Stopped) -> bool:
         # Unasked only the poison that follows the first failure may end a loop.
         if not self._is_ending and not self.members.gone:
             self._leave(peer.name, _UNASKED)
@@ -425,44 +398,39 @@ class GraphControl:
         self.members.note_over(peer.name)
         return False
 
-    def _on_failed(self, peer: Member, message: Failed) -> bool:
+    def _on_failed(self, peer: Member, message: messages.Failed) -> bool:
         self._leave(peer.name, Ending(How.FAILED, message.text))
         return False
-
-    def _open_store(self, peer: Peer, opening: UseStore) -> bool:
-        return self._stores.open(peer, opening)
 
     def _use_store(self, peer: Peer, message: Message) -> bool:
         return self._stores.handle(peer, message)
 
-    # What members of other nodes may say.
-    _FROM_FAR: ClassVar[Mapping[type[Message], Callable[[Any, FarMember, Any], bool]]] = {
-        Here: _hear,
-        TorchProfiled: _torch_profiled,
-        Prepared: _on_prepared,
-        Done: _on_done,
-        Stopped: _on_stopped,
-        Failed: _on_failed,
+    # From members of any node; the host of another node quotes its members (``FromMember``).
+    _FROM_MEMBERS: ClassVar[Mapping[type[Message], Callable[[Any, Any, Any], bool]]] = {
+        messages.Here: _hear,
+        messages.TorchProfiled: _torch_profiled,
+        messages.Prepared: _on_prepared,
+        messages.Done: _on_done,
+        messages.Stopped: _on_stopped,
+        messages.Failed: _on_failed,
     }
     handlers: ClassVar[Mapping[type[Message], Handler]] = {
-        Hello: _welcome,
-        JoinNode: _join_node,
-        FromMember: _from_member,
-        MemberLost: _member_lost,
-        LinkLost: _link_lost,
-        NodeHere: _node_here,
-        EventsHere: _events_here,
-        OpenLink: _open_link,
-        Use: _pass_on,
-        AskReport: _pass_on,
-        Here: _hear,
-        TorchProfiled: _torch_profiled,
-        Prepared: _on_prepared,
-        Done: _on_done,
-        Stopped: _on_stopped,
-        Failed: _on_failed,
-        UseStore: _open_store,
-        **dict.fromkeys((SetValue, GetValue, HasValues, AddValue), _use_store),
+        messages.Hello: _welcome,
+        messages.JoinNode: _join_node,
+        messages.FromMember: _from_member,
+        messages.MemberLost: _member_lost,
+        messages.LinkLost: _link_lost,
+        messages.NodeHere: _node_here,
+        messages.EventsHere: _events_here,
+        messages.OpenLink: _open_link,
+        messages.Use: _pass_on,
+        messages.AskReport: _pass_on,
+        **_FROM_MEMBERS,
+        messages.UseStore: lambda self, peer, opening: self._stores.open(peer, opening),
+        **dict.fromkeys(
+            (messages.SetValue, messages.GetValue, messages.HasValues, messages.AddValue),
+            _use_store,
+        ),
     }
 
 

@@ -25,9 +25,7 @@ from rcg.options import Deadline, peer_timeout_s
 from rcg.runtime.control.acceptor import error_of
 from rcg.wire import liveness, proof, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp, ends_of, is_tcp
-from rcg.wire.certificates import client_context
-from rcg.wire.forks import close_in_children
-from rcg.wire.keepalive import lift_limit
+from rcg.wire.liveness import close_in_children, lift_limit
 from rcg.wire.messages import (
     Again,
     Challenge,
@@ -41,18 +39,20 @@ from rcg.wire.messages import (
 )
 from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection, Received
+from rcg.wire.tls import client_context
 
+JOIN_TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.01  # to a process that ended the connection
 _CERTIFICATES: Final = (
     "only one side uses TLS, or with certificates that the other does not accept: set RAY_USE_TLS, "
     "RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT on all nodes alike"
 )
-_REFUSALS: Final = (Again, Refused, UnknownGraph, type(None))
+_REFUSALS: Final = (Again, Refused, UnknownGraph, type(None))  # none: it ended the connection
 
 
 @dataclass(slots=True)
 class Joined:
-    """A connection to the process that compiled a graph.
+    """A connection to the endpoint of another process.
 
     Attributes:
         connection: Its calls have no timeout.
@@ -114,21 +114,20 @@ def join(
         ConnectionAbortedError: The graph has ended.
         TimeoutError: There was no answer in time.
         ProcessLookupError: The peer ended meanwhile.
-        PermissionError: What answers there does not know the secret.
+        PermissionError: What answers there does not know the secret, or the certificates of both
+            sides do not fit.
+        PlacementError: The files of Ray's TLS on this machine cannot be used.
         OSError: It cannot be reached. The text names both ends, if it is on another node.
-        ValueError: The answer is no message.
+        ValueError: The answer is no message, or a variable holds nothing that rcg understands.
     """
     deadline = Deadline(timeout_s)
-    remote: TcpAddress | None = None
-    if isinstance(address, TcpAddress):
-        remote = address
-    elif is_tcp(address):
-        remote = TcpAddress.parse(address)
+    if isinstance(address, str) and is_tcp(address):
+        address = TcpAddress.parse(address)
     attempt: Callable[[], Joined]
-    if remote is None:
-        attempt = partial(_try_join, str(address), opening, deadline, check, descriptors)
+    if isinstance(address, TcpAddress):
+        attempt = partial(_try_tcp, address, opening, deadline)
     else:
-        attempt = partial(_try_tcp, remote, opening, deadline)
+        attempt = partial(_try_join, address, opening, deadline, check, descriptors)
     with telling_exhaustion("to join a compiled graph"):
         is_first = True
         while True:
@@ -139,24 +138,19 @@ def join(
                     raise
                 raise ConnectionAbortedError("the graph has ended") from None
             is_first = False
-            match joined.message:
-                case Refused() as message:
-                    joined.close()
-                    raise error_of(message)
-                case UnknownGraph():
-                    joined.close()
-                    raise ConnectionAbortedError("the graph has ended")
-                case None if not joined.answer.is_reset:
-                    joined.close()
-                    raise ConnectionAbortedError("the graph has ended")
-                case None | Again():
-                    # Too many others connected, and this connection seemed to be a silent one.
-                    joined.close()
-                    if deadline.expired:
-                        raise TimeoutError("too many processes connect at once")
-                    time.sleep(_RETRY_S)
-                case _:
-                    return joined
+            message = joined.message
+            if not isinstance(message, _REFUSALS):
+                return joined
+            is_end = message is None and not joined.answer.is_reset
+            joined.close()
+            if isinstance(message, Refused):
+                raise error_of(message)
+            if is_end or isinstance(message, UnknownGraph):
+                raise ConnectionAbortedError("the graph has ended")
+            # Too many others connected, and this connection seemed to be a silent one.
+            if deadline.expired:
+                raise TimeoutError("too many processes connect at once")
+            time.sleep(_RETRY_S)
 
 
 def _try_join(
@@ -222,14 +216,7 @@ def _try_tcp(address: TcpAddress, opening: Opening, deadline: Deadline) -> Joine
 
 
 def _connect(address: TcpAddress, deadline: Deadline) -> PacketStream:
-    """Return a connection to another node, over TLS if Ray uses it.
-
-    Raises:
-        PermissionError: The certificates of both sides do not fit.
-        PlacementError: The files of Ray's TLS on this machine cannot be used.
-        OSError: As ``connect_tcp``.
-        ValueError: A variable holds nothing that rcg understands.
-    """
+    """Return a connection to another node, over TLS if Ray uses it."""
     peer_timeout = peer_timeout_s()
     context = tls.context_of(client_context)
     connection = connect_tcp(address, deadline.remaining_s() or 0.001)
@@ -255,19 +242,8 @@ def _answer_of(
 ) -> Received:
     """Prove that the secret is known, and return the first answer of a peer that does the same.
 
-    Before proof, the peer may send only a refusal.
-
-    Args:
-        connection: The connection.
-        opening: The first message.
-        hear: Returns the next message, with which so many descriptors may come.
-        descriptors: How many come with the answer.
-
-    Raises:
-        PermissionError: It does not know the secret.
-        ConnectionAbortedError: It ended the connection instead.
-        ConnectionResetError: It ended the connection before it said anything.
-        ValueError: It sent something else.
+    Before proof, the peer may send only a refusal. ``hear`` returns the next message, with which so
+    many descriptors may come.
     """
     stream = connection if isinstance(connection, PacketStream) else None
     first = hear(0)
@@ -305,29 +281,21 @@ def _refusal(received: Received) -> Received:
     return received
 
 
-_JOIN_TIMEOUT_S: Final = 30.0
-
-
 def patience_s(compile_timeout_s: float | None) -> float:
     """Return how long a process tries to reach another node while a graph is compiled.
 
-    That is half of what compiling may take at most: who waits for this process shall still hear
-    what was in the way.
+    That is at most half of what compiling may take: a process that waits for this one shall still
+    learn what was in the way.
     """
-    return min(_JOIN_TIMEOUT_S, (compile_timeout_s or math.inf) / 2)
+    return min(JOIN_TIMEOUT_S, (compile_timeout_s or math.inf) / 2)
 
 
 def connect_gates(
     gates: Mapping[str, str], graph_id: str, secret: str, process: str, timeout_s: float
 ) -> dict[str, socket.socket]:
-    """Return a connection to the gate of each node.
+    """Return a connection to the gate of each node, for a process that sends.
 
-    Args:
-        gates: The address of the endpoint of each node's host, by the node's name.
-        graph_id: The graph.
-        secret: The graph's secret.
-        process: The process that sends, as the plan names it.
-        timeout_s: For all of it.
+    ``gates`` has the address of the endpoint of each node's host. The timeout is for all of them.
 
     Raises:
         PlacementError: A node cannot be reached.

@@ -32,38 +32,15 @@ from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.joining import join
 from rcg.runtime.control.members import accept_link, welcome
 from rcg.runtime.control.services import Handler, Peer
-from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.host import NodeHost, Recorded, Recording, newest_events
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.recordings import Recorded, Recording, newest_events
 from rcg.runtime.node.snapshot import describe_node
 from rcg.threads import start_thread
 from rcg.trace.clocks import clock_identity
 from rcg.trace.model import EVENT
-from rcg.wire import codec, sockets
+from rcg.wire import codec, messages, sockets
 from rcg.wire.liveness import Ending
-from rcg.wire.messages import (
-    AskEvents,
-    AskNode,
-    Done,
-    EndNode,
-    EventsHere,
-    Failed,
-    FromMember,
-    Hello,
-    Here,
-    JoinNode,
-    LinkLost,
-    MemberLost,
-    Message,
-    NodeHere,
-    OpenLink,
-    Prepared,
-    Ready,
-    RecordEvents,
-    Stopped,
-    ToMember,
-    TorchProfiled,
-)
+from rcg.wire.messages import Message
 from rcg.wire.packets import PacketStream
 
 _log = Log()
@@ -71,7 +48,7 @@ _log = Log()
 _controls: Final[weakref.WeakValueDictionary[str, NodeControl]] = weakref.WeakValueDictionary()
 """Those of this process, by the ids of their graphs."""
 
-# Between two looks whether there is something new to tell: while there is, and at rest.
+# Between two looks whether there is news for the driver: while there is some, and at rest.
 _LOOK_S: Final = 0.1
 _REST_S: Final = 1.0
 _LOOKS: Final = 20  # that find nothing new, before it is at rest
@@ -88,7 +65,6 @@ class NodeControl:
         graph_id: The graph.
         secret: The graph's secret.
         host: The memory of this node; closed with this.
-        gate: What publishes the frames of other nodes here; closed with this.
         processes: The members that will connect.
         senders: The processes of other nodes that send frames here.
 
@@ -108,6 +84,7 @@ class NodeControl:
         self.secret = secret
         self._host = host
         self._node = host.node
+        self._name = host.node.layout.node
         self._processes = processes
         self._senders = senders
         self._members: dict[str, Peer] = {}  # of the endpoint's thread, which alone changes it
@@ -129,7 +106,7 @@ class NodeControl:
         """Listen for other nodes, and connect to the driver.
 
         Args:
-            gate: Publishes what they send.
+            gate: Publishes what they send; closed with this.
             node_ip: The address of this node.
             driver: The address of the driver's endpoint.
             timeout_s: How long connecting may take.
@@ -140,10 +117,10 @@ class NodeControl:
         """
         self._gate = gate
         address = self._endpoint.listen_tcp(node_ip)
-        opening = JoinNode(
+        opening = messages.JoinNode(
             graph=self.service_id,
             secret=self.secret,
-            node=self._node.layout.node,
+            node=self._name,
             pid=os.getpid(),
             clock=clock_identity(),
             address=str(address),
@@ -154,23 +131,22 @@ class NodeControl:
             raise PlacementError("the driver's graph has ended") from error
         except (OSError, ValueError) as error:
             raise PlacementError(
-                f"the host of node {self._node.layout.node} cannot reach the driver: {error}",
-                location=node_ip,
+                f"the host of node {self._name} cannot reach the driver: {error}", location=node_ip
             ) from error
         link = joined.connection
-        if not isinstance(joined.message, Ready) or not isinstance(link, PacketStream):
+        if not isinstance(joined.message, messages.Ready) or not isinstance(link, PacketStream):
             joined.close()
             raise PlacementError("the process that answered is not the driver")
         self._link = link
-        name = f"rcg-link-{self._node.layout.node}-{self.service_id[:6]}"
+        name = f"rcg-link-{self._name}-{self.service_id[:6]}"
         thread = threading.Thread(target=self._listen, args=(link,), name=name, daemon=True)
         start_thread(thread, "to listen to the driver of a compiled graph")
 
     # --- any thread
 
     def link_lost(self, process: str, text: str) -> None:
-        """Tell that a connection ended over which frames of a process came."""
-        self._tell_driver(LinkLost(process=process, node=self._node.layout.node, text=text))
+        """Report that a connection ended over which frames of a process came."""
+        self._tell_driver(messages.LinkLost(process=process, node=self._name, text=text))
 
     def _tell_driver(self, message: Message) -> None:
         link = self._link
@@ -178,11 +154,15 @@ class NodeControl:
             with contextlib.suppress(OSError, ValueError):  # the listening thread sees its end
                 link.post(sockets.pack_message(message))
 
+    def _describe(self, number: int = 0) -> None:
+        """Send a snapshot of this node, as the answer to the question of that number."""
+        self._tell_driver(messages.NodeHere(number=number, text=self._description()))
+
     def _description(self) -> str:
         return describe_node(self._node, str(self._endpoint.refusals()), list(self._sending))
 
     def add_sender(self, node: Node) -> None:
-        """Tell what a loop of this process sends, too."""
+        """Also describe what a loop of this process sends."""
         self._sending.add(node)
 
     def close(self) -> None:
@@ -229,28 +209,28 @@ class NodeControl:
         """Send a snapshot if anything has changed since the last one; returns what changed."""
         now = "".join(f"{self._node.now(each)}" for each in self._node.layout.members)
         if now != last:
-            self._tell_driver(NodeHere(number=0, text=self._description()))
+            self._describe()
         return now
 
     def _hear_driver(self, message: Message) -> None:
         match message:
-            case ToMember(process=process, text=text):
+            case messages.ToMember(process=process, text=text):
                 peer = self._members.get(process)
                 if peer is not None:
                     with contextlib.suppress(OSError):  # also one that is stopped and does not read
                         peer.send(codec.decode(text.encode()))
-            case EndNode(is_closed=True):
+            case messages.EndNode(is_closed=True):
                 self._node.end_closed()
-            case EndNode(culprit=culprit):
+            case messages.EndNode(culprit=culprit):
                 self._node.end_broken(culprit)
-            case RecordEvents(number=number, most=most):
+            case messages.RecordEvents(number=number, most=most):
                 with contextlib.suppress(OSError, OutOfThreads):  # the answer will have no events
                     self._recordings[number] = Recording(self._host, most)
-                self._tell_driver(NodeHere(number=number, text=self._description()))
-            case AskEvents():
+                self._describe(number)
+            case messages.AskEvents():
                 self._start_telling(message)
-            case AskNode(number=number):
-                self._tell_driver(NodeHere(number=number, text=self._description()))
+            case messages.AskNode(number=number):
+                self._describe(number)
             case _:
                 raise ValueError("the host of a node expects no such message")
 
@@ -259,12 +239,14 @@ class NodeControl:
         for number, recording in self._recordings.copy().items():
             for each in recording.news():
                 for part, data in _parts_of(each):
-                    message = _events_of(number, part, left=1)
-                    link = self._link
-                    if link is not None:
-                        sockets.send(link, message, body=data)
+                    self._send_events(number, part, data, left=1)
 
-    def _start_telling(self, asked: AskEvents) -> None:
+    def _send_events(self, number: int, part: Recorded, data: bytes, *, left: int) -> None:
+        link = self._link
+        if link is not None:
+            sockets.send(link, _events_of(number, part, left=left), body=data)
+
+    def _start_telling(self, asked: messages.AskEvents) -> None:
         """Send the events on a thread of its own: they may be many."""
         recording = self._recordings.pop(asked.recording, None)
         if recording is not None:
@@ -274,32 +256,26 @@ class NodeControl:
         else:
             found = newest_events(self._node) if recording is None else recording.recorded()
         args = asked.number, found
-        thread = threading.Thread(
-            target=self._tell_events, args=args, name="rcg-events", daemon=True
-        )
+        tell = self._tell_events
+        thread = threading.Thread(target=tell, args=args, name="rcg-events", daemon=True)
         try:
             start_thread(thread, "to send the events of a profile")
         except OutOfThreads:
-            self._tell_events(*args)
+            tell(*args)
 
     def _tell_events(self, number: int, found: Iterator[Recorded]) -> None:
         parts = [part for each in found for part in _parts_of(each)]
         if not parts:
             parts = [(Recorded(self._node.process, 0, np.empty(0, EVENT), ()), b"")]
-        link = self._link
-        for left, (each, data) in zip(reversed(range(len(parts))), parts, strict=True):
-            message = _events_of(number, each, left=left)
-            try:
-                if link is not None:
-                    sockets.send(link, message, body=data)
-            except (OSError, ValueError):
-                return  # the end of the link
+        with contextlib.suppress(OSError, ValueError):  # the end of the link
+            for left, (part, data) in zip(reversed(range(len(parts))), parts, strict=True):
+                self._send_events(number, part, data, left=left)
 
     # --- called by the endpoint's thread
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to hear. Any thread."""
+        """See ``Service``. Any thread."""
         return self._is_closed
 
     def look(self) -> None:
@@ -308,10 +284,9 @@ class NodeControl:
     def on_lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended."""
         if self._members.pop(peer.name, None) is not None:
-            self._tell_driver(NodeHere(number=0, text=self._description()))  # its last op
-            self._tell_driver(
-                MemberLost(process=peer.name, how=ending.how.name, why=ending.why[:1000])
-            )
+            self._describe()  # its last op
+            how, why = ending.how.name, ending.why[:1000]
+            self._tell_driver(messages.MemberLost(process=peer.name, how=how, why=why))
 
     def fail(self, why: str) -> None:
         """End the graph on this node: its members cannot be watched any more."""
@@ -322,14 +297,14 @@ class NodeControl:
                 link.shutdown(socket.SHUT_RDWR)
 
     def on_released(self) -> None:
-        """Nothing will be heard any more."""
+        """See ``Service``."""
         self._members.clear()
 
     # --- the endpoint's thread: handlers of messages
 
-    def _welcome(self, peer: Peer, hello: Hello) -> bool:
+    def _welcome(self, peer: Peer, hello: messages.Hello) -> bool:
         process = hello.process
-        if process not in self._processes or process in self._members or process in self._over:
+        if process not in self._processes or process in self._over | self._members.keys():
             return False
         if not welcome(peer, self._host.descriptors()):
             return False
@@ -340,7 +315,7 @@ class NodeControl:
 
     def _pass_on(self, peer: Peer, message: Message) -> bool:
         text = codec.encode(message).decode()
-        self._tell_driver(FromMember(process=peer.name, pid=peer.pid, text=text))
+        self._tell_driver(messages.FromMember(process=peer.name, pid=peer.pid, text=text))
         return True
 
     def _on_ended(self, peer: Peer, message: Message) -> bool:
@@ -349,24 +324,25 @@ class NodeControl:
         self._pass_on(peer, message)
         return False
 
-    def _on_lost_link(self, peer: Peer, message: LinkLost) -> bool:
+    def _on_lost_link(self, peer: Peer, message: messages.LinkLost) -> bool:
         self._tell_driver(message)
         return True
 
-    def _open_link(self, peer: Peer, opening: OpenLink) -> bool:
-        gate = self._gate
+    def _open_link(self, peer: Peer, opening: messages.OpenLink) -> bool:
+        gate, name = self._gate, self._name
         if gate is None:
             return False
-        node = self._node.layout.node
-        return accept_link(peer, opening, node, gate, self._senders, self.link_lost)
+        return accept_link(peer, opening, name, gate, self._senders, self.link_lost)
 
     handlers: ClassVar[Mapping[type[Message], Handler]] = {
-        Hello: _welcome,
-        OpenLink: _open_link,
-        Stopped: _on_ended,
-        Failed: _on_ended,
-        LinkLost: _on_lost_link,
-        **dict.fromkeys((Here, TorchProfiled, Prepared, Done), _pass_on),
+        messages.Hello: _welcome,
+        messages.OpenLink: _open_link,
+        messages.Stopped: _on_ended,
+        messages.Failed: _on_ended,
+        messages.LinkLost: _on_lost_link,
+        **dict.fromkeys(
+            (messages.Here, messages.TorchProfiled, messages.Prepared, messages.Done), _pass_on
+        ),
     }
 
 
@@ -381,14 +357,10 @@ def _any_process(_: int, __: int) -> None:
     """Accept any process at the other end: it has proved that it knows the secret."""
 
 
-def _events_of(number: int, found: Recorded, *, left: int) -> EventsHere:
-    return EventsHere(
-        number=number,
-        process=found.process,
-        lost=found.lost,
-        spans=found.spans[:_MOST_SPANS],
-        left=left,
-    )
+def _events_of(number: int, found: Recorded, *, left: int) -> messages.EventsHere:
+    process, lost, _, spans = found
+    spans = spans[:_MOST_SPANS]
+    return messages.EventsHere(number=number, process=process, lost=lost, spans=spans, left=left)
 
 
 def _parts_of(found: Recorded) -> Iterator[tuple[Recorded, bytes]]:

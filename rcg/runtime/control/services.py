@@ -27,34 +27,19 @@ class Peer:
         connection: Closed by ``close``, unless it was handed over.
         fd: Its descriptor, also after it was handed over.
         is_remote: Whether it comes from another node: no descriptors go there.
-        address: Where the other end is, for people.
         pid: The process at the other end; 0 if the kernel does not know it.
-        pidfd: Becomes readable at the end of that process. The handler of the first
-            message opens it, if the end of the process matters to the service.
+        pidfd: Becomes readable at the end of that process. The handler of the first message opens
+            it, if the end of the process matters to the service.
         service: The service that it named.
         name: Its name within the service.
         body: The bytes that came with the message that is being handled.
     """
-
-    __slots__ = (
-        "_is_handed_over",
-        "address",
-        "body",
-        "connection",
-        "fd",
-        "is_remote",
-        "name",
-        "pid",
-        "pidfd",
-        "service",
-    )
 
     def __init__(self, connection: Connection, service: Service) -> None:
         self.connection = connection
         self.fd = connection.fileno()
         self.is_remote = isinstance(connection, PacketStream)
         self.pid = sockets.peer_of(connection)[0]
-        self.address = sockets.peer_name_of(connection)
         self.pidfd = Descriptor()
         self.service = service
         self.name = ""
@@ -69,13 +54,7 @@ class Peer:
         *,
         may_wait: bool = False,
     ) -> None:
-        """Send a message. On the endpoint's thread it must not wait.
-
-        Args:
-            message: The message.
-            fds: Descriptors that go with it.
-            body: Bytes that go with it.
-            may_wait: Whether to wait while the peer does not read.
+        """Send a message, with descriptors and bytes. On the endpoint's thread it must not wait.
 
         Raises:
             BlockingIOError: The peer does not read; of this node, because to another node the
@@ -130,20 +109,14 @@ to the peer; if not, it closes what belongs to the peer. ValueError: the message
 
 
 class Service(Protocol):
-    """A service of the endpoint.
+    """A service of the endpoint."""
 
-    Attributes:
-        service_id: The id that first messages name.
-        secret: The secret that first messages must contain, or prove to know.
-        handlers: The handlers of messages, by class. First messages are ``Opening``.
-    """
-
-    service_id: str
-    secret: str
+    service_id: str  # first messages name it
+    secret: str  # first messages prove to know it
 
     @property
     def handlers(self) -> Mapping[type[Message], Handler]:
-        """The table of handlers."""
+        """The handlers of messages, by class. First messages are ``Opening``."""
 
     @property
     def is_over(self) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from rcg.errors import CommError, GroupAborted
 from rcg.options import Deadline
-from rcg.runtime.control.joining import check_user, join
+from rcg.runtime.control.joining import JOIN_TIMEOUT_S, check_user, join
 from rcg.runtime.control.services import Peer
 from rcg.runtime.sleepers import Sleepers
 from rcg.wire import sockets
@@ -40,7 +40,6 @@ from rcg.wire.messages import (
     Value,
 )
 
-_JOIN_TIMEOUT_S: Final = 30.0
 MAX_VALUE_BYTES: Final = 32 * 1024
 _A = TypeVar("_A", Value, Presence, Total)
 _ANSWERS: Final = (Value, Presence, Total)
@@ -136,7 +135,7 @@ class Stores:
 
 @contextlib.contextmanager
 def _ending(peer: Peer) -> Iterator[None]:
-    """End the connection of a rank that does not read, or has gone: it is no trouble of others."""
+    """End the connection of a rank that does not read, or has gone; others go on."""
     try:
         yield
     except OSError:
@@ -147,11 +146,7 @@ def _ending(peer: Peer) -> Iterator[None]:
 class ControlStore:
     """The store of a group of communicators; see ``rcg.comm.Store``. Any thread may use it.
 
-    Args:
-        address: The address of the driver's endpoint.
-        graph_id: The graph.
-        secret: The graph's secret.
-        group: The name of the group.
+    It is at the endpoint at ``address``.
 
     Raises:
         GroupAborted: The graph has ended.
@@ -163,13 +158,12 @@ class ControlStore:
         self._group = group
         opening = UseStore(graph=graph_id, secret=secret, group=group)
         try:
-            self._joined = join(address, opening, _JOIN_TIMEOUT_S, check_user)
+            self._joined = join(address, opening, JOIN_TIMEOUT_S, check_user)
         except ConnectionAbortedError as error:
             raise self._ended_error() from error
         except (OSError, ValueError) as error:
-            raise CommError(f"the store of a group cannot be reached: {error}", group=group) from (
-                error
-            )
+            text = f"the store of a group cannot be reached: {error}"
+            raise CommError(text, group=group) from error
         if not isinstance(self._joined.message, Ready):
             self._joined.close()
             raise CommError("the process that answered is not the driver", group=group)
@@ -195,11 +189,8 @@ class ControlStore:
     def get(self, keys: Sequence[str], timeout_s: float | None = None) -> list[bytes]:
         """Return the values of keys; see ``Store``."""
         deadline = Deadline(timeout_s)
-        found = []
-        for key in keys:
-            question = GetValue(number=next(self._numbers), key=key)
-            found.append(self._ask(question, Value, deadline).value)
-        return found
+        questions = (GetValue(number=next(self._numbers), key=key) for key in keys)
+        return [self._ask(each, Value, deadline).value for each in questions]
 
     def has(self, keys: Sequence[str]) -> bool:
         """Return whether all keys are there; see ``Store``."""
@@ -246,12 +237,7 @@ class ControlStore:
             raise self._ended_error() from error
 
     def _ask(self, question: Any, kind: type[_A], deadline: Deadline) -> _A:
-        """Return the answer to a question.
-
-        Raises:
-            TimeoutError: It did not come in time.
-            GroupAborted: The store is closed.
-        """
+        """Return the answer to a question; raises TimeoutError or GroupAborted."""
         number = question.number
 
         def is_news() -> bool:
@@ -275,11 +261,7 @@ class ControlStore:
         return answer
 
     def _read(self, number: int, deadline: Deadline) -> None:
-        """Receive one message, for whichever thread expects it; unless another thread reads.
-
-        Raises:
-            TimeoutError: None came in time.
-        """
+        """Receive one message, for the thread that expects it; unless another thread reads."""
         held: list[bool] = []
         is_over = True  # also after Ctrl-C: what was received may be lost
         try:
@@ -295,10 +277,11 @@ class ControlStore:
                     if isinstance(message, _ANSWERS) and message.number in self._expected:
                         self._answers[message.number] = message
                 is_over = message is None
-        except (IndexError, TimeoutError) as error:
+        except IndexError:
             is_over = False
-            if isinstance(error, TimeoutError):
-                raise
+        except TimeoutError:
+            is_over = False
+            raise
         except (OSError, ValueError):
             pass
         finally:

@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Final
 
 from rcg.channels.base import Signal
@@ -27,37 +28,12 @@ _NEVER: Final = 1 << 62  # an execution that never comes
 _Waiter = tuple[OutputBuffer, int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class SubmissionQueue:
-    """Coroutines of one event loop that want to execute, in the order in which they came.
+@dataclass(slots=True)
+class _Queue:
+    """The coroutines of one event loop that want to execute, in the order in which they came."""
 
-    Entered by ``async with``; only the first of them looks for room, so each result wakes one.
-
-    Args:
-        on_empty: Called when the last one has left.
-    """
-
-    def __init__(self, on_empty: Callable[[], object]) -> None:
-        self._turn = asyncio.Lock()
-        self._on_empty = on_empty
-        self.length = 0
-
-    async def __aenter__(self) -> None:
-        self.length += 1
-        try:
-            await self._turn.acquire()
-        except BaseException:
-            self._leave()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        # No await in here: a task that leaves executes before the next one looks.
-        self._turn.release()
-        self._leave()
-
-    def _leave(self) -> None:
-        self.length -= 1
-        if not self.length:
-            self._on_empty()
+    turn: asyncio.Lock
+    length: int = 0
 
 
 class AsyncioBridge:
@@ -71,10 +47,10 @@ class AsyncioBridge:
         self._session = session
         self._node = session.node
         self._new: deque[_Waiter] = deque()
-        # Who serves, put there by the thread itself. Without a lock: a thread that finds another
+        # The thread that serves; it puts itself there. Without a lock: a thread that finds another
         # ends at once, so it does no harm to start one too many.
         self._serving: dict[int, object] = {}
-        self._queues: dict[asyncio.AbstractEventLoop, SubmissionQueue] = {}
+        self._queues: dict[asyncio.AbstractEventLoop, _Queue] = {}
         self._graph_id = session.graph_id
         session.on_end(self.wake)
 
@@ -110,13 +86,23 @@ class AsyncioBridge:
         """Whether coroutines of the running loop wait for room."""
         return bool(self._queues) and asyncio.get_running_loop() in self._queues
 
-    def queue(self) -> SubmissionQueue:
-        """Return the queue of the running loop, to be entered at once."""
+    @contextlib.asynccontextmanager
+    async def queue(self) -> AsyncIterator[None]:
+        """Wait for the coroutines of the running loop that came before this one.
+
+        Only the first of them looks for room, so each result wakes one.
+        """
         loop = asyncio.get_running_loop()
-        found = self._queues.get(loop)
-        if found is None:
-            found = self._queues[loop] = SubmissionQueue(lambda: self._queues.pop(loop, None))
-        return found
+        queue = self._queues.setdefault(loop, _Queue(asyncio.Lock()))
+        queue.length += 1
+        try:
+            async with queue.turn:
+                yield
+            # No await from here on: a task that leaves executes before the next one looks.
+        finally:
+            queue.length -= 1
+            if not queue.length:
+                self._queues.pop(loop, None)
 
     def wake(self) -> None:
         """Have the thread look around; any thread."""
@@ -125,10 +111,8 @@ class AsyncioBridge:
 
     def _run(self) -> None:
         thread = threading.current_thread()
-        if self._serving.setdefault(0, thread) is thread:
-            self._serve()
-
-    def _serve(self) -> None:
+        if self._serving.setdefault(0, thread) is not thread:
+            return
         waiters: list[_Waiter] = []
         seen = 0
         try:
@@ -141,21 +125,19 @@ class AsyncioBridge:
                 # wait, also what a thread in `get` takes off the ring before it begins.
                 seqs = [(buffer.reader, buffer.arrived) for buffer in buffers]
                 waiters = self._tell(waiters, buffers)
-                if not waiters:
-                    seqs = []
-                seen = self._node.wait_any(seqs, None, seen)
+                seen = self._node.wait_any(seqs if waiters else [], None, seen)
                 for buffer in buffers:
                     buffer.drain()
         except (Signal, RuntimeError, MemoryError, OSError):
             pass  # raised again when the result is fetched
         finally:
-            # The graph ended: the result itself raises the cause. Ray may have to be asked for it,
-            # which is done here and not on an event loop.
+            # The graph ended: the result raises the cause. Ray may have to be asked for it, here
+            # and not on an event loop.
             try:
                 if not self._session.has_cause:
                     self._session.end_error()
             finally:
-                # Who comes from now on starts another, which ends in the same way.
+                # A new waiter starts another thread, which ends in the same way.
                 self._serving.clear()
                 waiters.extend(take_all(self._new))
                 for _, _, loop, future in waiters:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``CompiledDAG``: a compiled graph as users see it. Its ``Engine`` does the work."""
+"""``CompiledDAG``: a compiled graph as users see it, and all of them in this process.
+
+The ``Engine`` of each does the work.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from rcg.errors import ChannelTimeout
 from rcg.ir.plan import Plan
 from rcg.log import Log
 from rcg.options import timeout_from_user
+from rcg.runtime.control import registry
 from rcg.runtime.driver.engine import UNSET, Engine
 from rcg.runtime.driver.session import Session
-from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report
-from rcg.runtime.observe.statistics import Statistics
+from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports, Statistics
 from rcg.runtime.remote.handle import handle_from
 
 if TYPE_CHECKING:
@@ -161,7 +164,7 @@ class CompiledDAG(Displayed):
             session = reference()
             return [] if session is None else [session]
 
-        found: Profiler = _profiler().profiler_of(sessions, max_events=max_events, torch=torch)
+        found: Profiler = _profiler().Profiler(sessions, max_events=max_events, torch=torch)
         return found
 
     def trace(self) -> Trace:
@@ -275,6 +278,38 @@ class CompiledDAG(Displayed):
             if kind is None:
                 raise
             _log.warning("rcg: %s", error)  # what happened in the block matters more
+
+
+def live_graphs() -> list[CompiledDAG]:
+    """Return the graphs of this process that are not torn down."""
+    return [engine.face() for engine in registry.live(Engine)]
+
+
+def teardown_all() -> None:
+    """Tear down every live graph of this process; log those that do not end in time."""
+    for dag in live_graphs():
+        try:
+            dag.teardown()
+        except ChannelTimeout as error:
+            _log.warning("rcg: %s", error)
+
+
+def profile_all(*, max_events: int | None = None, torch: bool = False) -> Profiler:
+    """Return a profiler of all live graphs of this process, and of those compiled meanwhile."""
+
+    def sessions() -> list[Session]:
+        return [engine.session for engine in registry.live(Engine)]
+
+    found: Profiler = _profiler().Profiler(
+        sessions, is_following=True, max_events=max_events, torch=torch
+    )
+    return found
+
+
+def report_all() -> Reports:
+    """Return the reports of all live compiled graphs of this process; prints as text."""
+    live = sorted(live_graphs(), key=lambda dag: dag.get_id())
+    return Reports(dag.report() for dag in live)
 
 
 def _profiler() -> Any:

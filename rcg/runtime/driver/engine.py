@@ -16,6 +16,7 @@ import dataclasses
 import types
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from rcg import cluster
@@ -32,22 +33,21 @@ from rcg.runtime.control import registry
 from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.output import OutputBuffer, Outputs, ResultFeed
 from rcg.runtime.driver.session import Session
-from rcg.runtime.driver.submission import (
-    RING_POLL_S,
-    InputChannel,
-    Inputs,
-    NoRoom,
-    Submission,
+from rcg.runtime.driver.submission import RING_POLL_S, InputChannel, Inputs, NoRoom, Submission
+from rcg.runtime.observe.report import (
+    STACKS_TIMEOUT_S,
+    ProcessStatistics,
+    Report,
+    Statistics,
+    activities,
 )
-from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, activities
-from rcg.runtime.observe.statistics import ProcessStatistics, Statistics
 from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
-from rcg.runtime.remote.owner import HandleFacts
-from rcg.runtime.remote.server import HandleServer
+from rcg.runtime.remote.client import HandleFacts
+from rcg.runtime.remote.server import serve_client
 from rcg.serialization import Encoded
 from rcg.threads import run_uninterrupted, to_thread
 
-# An await lets the event loop turn so often before it brings in the waiting thread, which costs two
+# An await lets the event loop turn so many times before it uses the waiting thread, which costs two
 # changes of thread; results are often microseconds away.
 _MAX_LOOP_TURNS: Final = 20
 # Statistics wait so long for other nodes, which answer in less than a millisecond.
@@ -81,10 +81,10 @@ class Engine:
         self._bridge = AsyncioBridge(session)
         self._buffers, inputs, self._outputs = self._open_channels()
         self._buffer = None if self.plan.is_multi else self._outputs[0]
-        self._submission = Submission(session, inputs, self._first_write(), self._buffers)
+        self._submission = Submission(session, inputs, self._buffers)
         self.left = self._submission.window.left
         self.feed = ResultFeed(session, self._buffers)
-        session.on_client = HandleServer(weakref.ref(self)).serve
+        session.on_client = partial(serve_client, weakref.ref(self))
         self._finalizer = weakref.finalize(self, session.close_nowait)
 
     def face(self) -> Any:
@@ -103,9 +103,7 @@ class Engine:
         """Return the address of each node of the cluster that the graph is on, if on several."""
         return self.session.control.addresses()
 
-    def _open_channels(
-        self,
-    ) -> tuple[Outputs, list[InputChannel], list[OutputBuffer]]:
+    def _open_channels(self) -> tuple[Outputs, list[InputChannel], list[OutputBuffer]]:
         """Return the buffers, the input channels, and the buffer of each output."""
         node, channels = self.session.node, self.plan.channels_by_id()
         keys: dict[int, Key] = {}
@@ -118,23 +116,18 @@ class Engine:
                     keys[op.out] = op.key
                 case Write():
                     writer = open_input(channels[op.channel], index, node)
-                    inputs.append(InputChannel(writer, tuple([keys[slot] for slot in op.slots])))
+                    carried = tuple([keys[slot] for slot in op.slots])
+                    inputs.append(InputChannel(writer, index, carried))
                 case Read():
                     reader = open_output(channels[op.channel], index, node)
+                    wake = self._bridge.wake
                     for out in op.outs:
-                        buffers[out] = OutputBuffer(
-                            op.channel, len(buffers), reader, self._bridge.wake
-                        )
+                        buffers[out] = OutputBuffer(op.channel, len(buffers), reader, wake)
                     if len(op.outs) > 1:
                         OutputBuffer.share([buffers[out] for out in op.outs])
                 case Output():
                     outputs = [buffers[slot] for slot in op.slots]
         return Outputs(buffers.values()), inputs, outputs
-
-    def _first_write(self) -> int:
-        """Return the index of the first Write in the driver's program."""
-        ops = self.plan.program(DRIVER).ops
-        return next(index for index, op in enumerate(ops) if isinstance(op, Write))
 
     # --- executing
 
@@ -208,8 +201,8 @@ class Engine:
     def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
         """Wait until something happened to one of these refs, which are of this graph."""
         buffers = [self._buffers[number] for number in {ref.buffer.number for ref in refs}]
+        readers = [buffer.reader for buffer in buffers]
         try:
-            readers = [buffer.reader for buffer in buffers]
             self.session.node.wait_any(readers, timeout_ns(timeout_s))
             for buffer in buffers:
                 buffer.take_pending()
@@ -249,17 +242,19 @@ class Engine:
                 await self._completion_of(execution)
 
     async def _end_error(self) -> RcgError:
-        """Return the error of a graph that ended; another thread asks Ray for the cause."""
+        await self._wait_for_cause()
+        return self.session.end_error()
+
+    async def _wait_for_cause(self) -> None:
+        """Wait until a graph that broke knows the cause, for which another thread asks Ray."""
         if not self.session.has_cause:
             await self._bridge.wait_for_end(self._buffers[0])
-        return self.session.end_error()
 
     async def _completion_of(self, execution: int) -> None:
         for buffer in self._buffers:
             if buffer.arrived <= execution:
                 await self._bridge.wait_for(buffer, execution)
-        if not self.session.has_cause:
-            await self._bridge.wait_for_end(self._buffers[0])
+        await self._wait_for_cause()
         self.session.check_running()
 
     async def wait_async(self, ref: CompiledDAGRef) -> None:
@@ -271,8 +266,8 @@ class Engine:
                     break
             else:
                 await self._bridge.wait_for(self._buffers[ref.buffer.number], ref.execution)
-        if not self.session.has_cause and not self._buffers[ref.buffer.number].has(ref.execution):
-            await self._bridge.wait_for_end(self._buffers[0])
+        if not self._buffers[ref.buffer.number].has(ref.execution):
+            await self._wait_for_cause()
 
     # --- seeing
 
@@ -319,11 +314,10 @@ class Engine:
         """Return the report, waiting at most this long for the stacks of live actors."""
         found = self.session.report(patience_s)
         self._buffers.take_dropped()
-        completed = self._buffers.completed()
-        in_flight = self._submission.submitted - completed  # in this order: others submit meanwhile
+        completed = self._buffers.completed()  # first: other threads submit meanwhile
         return dataclasses.replace(
             found,
-            in_flight=in_flight,
+            in_flight=self._submission.submitted - completed,
             limit=self._submission.window.limit,
             failures_dropped=self._buffers.failures_dropped(),
             last_dropped=self._buffers.last_dropped(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the groups of a plan can be, before anything is started: who has which GPU.
+"""Checks of the groups of a plan before anything is started: which actor has which GPU.
 
 This room must know neither how groups are opened nor what travels in them.
 """
@@ -7,7 +7,7 @@ This room must know neither how groups are opened nor what travels in them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,7 +56,7 @@ def check_gpus(
         plan: The plan.
         graph: What it is the plan of.
         openers: What opens each group.
-        owned: What each actor has.
+        owned: What each actor has of devices.
         names: What errors call each actor.
 
     Raises:
@@ -64,83 +64,63 @@ def check_gpus(
             ones, or are on different nodes. Its site is the line that chose the transport.
     """
     for group in plan.groups:
-        if group.communicator is not None or openers[group.id].devices != _CUDA:
-            continue
-        actors = [plan.host_of(member) for member in group.members]
-        if group.backend == "cuda_ipc":
-            _check_node(plan, graph, group, actors, names)
-        for actor in actors:
-            name, site = _reason(plan, graph, group, actor)
-            if not owned[actor].gpus and not owned[actor].may_have_others:
-                raise PlacementError(
-                    f"{names[actor]} takes part in {name}, whose tensors travel by "
-                    f"{group.backend}, but it has no GPU: create it with "
-                    f"{'num_gpus=0.5' if group.backend == 'cuda_ipc' else 'num_gpus=1'}, or choose "
-                    'transport="auto", which uses GPUs where all ends have them',
-                    actor=names[actor],
-                    node=name,
-                    site=site,
-                )
-            if owned[actor].lacks_cupy:
-                raise PlacementError(
-                    f"{names[actor]} takes part in {name}, whose tensors travel by "
-                    f"{group.backend}, but its process has no CuPy: `pip install rcg[gpu]` on its "
-                    "node, or give it in the actor's runtime_env",
-                    actor=names[actor],
-                    node=name,
-                    site=site,
-                )
-        _check_places(plan, graph, group, actors, owned, names)
+        if group.communicator is None and openers[group.id].devices == _CUDA:
+            for actor, why in _obstacles(plan, graph, group, owned, names):
+                name, site = _reason(plan, graph, group, actor)
+                raise PlacementError(why, actor=names[actor], node=name, site=site)
 
 
-def _check_node(
-    plan: Plan, graph: Graph, group: Group, actors: list[str], names: Mapping[str, str]
-) -> None:
-    keys = {node.id: node.key for node in plan.nodes}
+def _obstacles(
+    plan: Plan, graph: Graph, group: Group, owned: Mapping[str, Owned], names: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield each actor that cannot take part in a group of GPUs, and why."""
+    backend, actors = group.backend, [plan.host_of(member) for member in group.members]
     first = actors[0]
+    if backend == "cuda_ipc":
+        keys = {node.id: node.key for node in plan.nodes}
+        for actor in actors:
+            if plan.node_of(actor) != plan.node_of(first):
+                yield (
+                    actor,
+                    f"{names[first]} is on the node {keys[plan.node_of(first)]} and {names[actor]} "
+                    f"on the node {keys[plan.node_of(actor)]}, and cuda_ipc serves actors on one "
+                    'GPU of one node: choose transport="nccl", or "auto", or place them together',
+                )
     for actor in actors:
-        if plan.node_of(actor) != plan.node_of(first):
-            name, site = _reason(plan, graph, group, actor)
-            raise PlacementError(
-                f"{names[first]} is on the node {keys[plan.node_of(first)]} and {names[actor]} on "
-                f"the node {keys[plan.node_of(actor)]}, and cuda_ipc serves actors on one GPU of "
-                'one node: choose transport="nccl", or "auto", or place them together',
-                actor=names[actor],
-                node=name,
-                site=site,
+        name, _ = _reason(plan, graph, group, actor)
+        part = f"{names[actor]} takes part in {name}, whose tensors travel by {backend}, but "
+        if not owned[actor].gpus and not owned[actor].may_have_others:
+            share = "num_gpus=0.5" if backend == "cuda_ipc" else "num_gpus=1"
+            yield (
+                actor,
+                f'{part}it has no GPU: create it with {share}, or choose transport="auto", which '
+                "uses GPUs where all ends have them",
             )
-
-
-def _check_places(
-    plan: Plan,
-    graph: Graph,
-    group: Group,
-    actors: list[str],
-    owned: Mapping[str, Owned],
-    names: Mapping[str, str],
-) -> None:
-    first: dict[str, str] = {}  # the actor that has a GPU, by the GPU
+        if owned[actor].lacks_cupy:
+            yield (
+                actor,
+                f"{part}its process has no CuPy: `pip install rcg[gpu]` on its node, or give it in "
+                "the actor's runtime_env",
+            )
+    holders: dict[str, str] = {}  # the first actor that has a GPU, by the GPU
     for actor in actors:
         if len(owned[actor].gpus) != 1:
             continue  # which of several it will use, nobody knows
         (gpu,) = owned[actor].gpus
-        other = first.setdefault(gpu, actor)
-        if group.backend == "nccl" and other != actor and not owned[actor].shares_gpus:
-            text = (
+        other = holders.setdefault(gpu, actor)
+        if backend == "nccl" and other != actor and not owned[actor].shares_gpus:
+            yield (
+                actor,
                 f"{names[other]} and {names[actor]} are on one GPU ({gpu}), and NCCL takes one "
                 'rank a GPU: choose transport="cuda_ipc" between them, or "auto", or give each '
-                "actor a GPU of its own (num_gpus=1)"
+                "actor a GPU of its own (num_gpus=1)",
             )
-        elif group.backend == "cuda_ipc" and len(first) > 1:
-            text = (
-                f"{names[actors[0]]} and {names[actor]} are on different GPUs "
-                f"({', '.join(first)}), and cuda_ipc serves actors on one: choose "
-                'transport="nccl", or "auto"'
+        elif backend == "cuda_ipc" and len(holders) > 1:
+            yield (
+                actor,
+                f"{names[first]} and {names[actor]} are on different GPUs ({', '.join(holders)}), "
+                'and cuda_ipc serves actors on one: choose transport="nccl", or "auto"',
             )
-        else:
-            continue
-        name, site = _reason(plan, graph, group, actor)
-        raise PlacementError(text, actor=names[actor], node=name, site=site)
 
 
 def _reason(plan: Plan, graph: Graph, group: Group, actor: str) -> tuple[str, Site]:
@@ -176,14 +156,8 @@ def check_queues(
     """Check that no other graph queues transfers among two or more of the same actors.
 
     Each graph by itself keeps one order everywhere. Of two graphs, a device may begin that of one
-    first and another device that of the other, and then they wait for each other.
-
-    Args:
-        plan: The plan.
-        openers: What opens each group.
-        owned: What each actor has.
-        names: What errors call each actor.
-        is_concurrent: Whether the user says that the graphs may be there together.
+    first and another device that of the other, and then they wait for each other. With
+    ``is_concurrent`` the user says that executions of the graphs do not overlap.
 
     Raises:
         CompileError: There is such a graph.

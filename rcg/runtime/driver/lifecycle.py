@@ -3,6 +3,9 @@
 
 Both steps are ordinary actor calls, so a busy actor answers when its method has returned. After
 some seconds a log line names the actors that have not answered; at the deadline an error does.
+
+On several nodes their hosts start first. The host of a node makes its shared memory and its gate,
+listens for other nodes, and connects to this process. Then the members start, as on one node.
 """
 
 from __future__ import annotations
@@ -12,34 +15,29 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rcg import cluster
 from rcg.comm.rays import RaysOpener
 from rcg.comm.registry import find_communicator
-from rcg.errors import (
-    ChannelTimeout,
-    CompileError,
-    PlacementError,
-    UnsupportedNodeError,
-)
+from rcg.errors import ChannelTimeout, CompileError, PlacementError, UnsupportedNodeError
 from rcg.ir.channels import Group
 from rcg.ir.graph import Graph
+from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import Site
 from rcg.ir.plan import Bindings, Plan
-from rcg.ir.programs import FIRST_NODE, Program
+from rcg.ir.programs import FIRST_NODE
 from rcg.options import Deadline, Options
 from rcg.runtime.actor.groups import GroupStart, Opener
-from rcg.runtime.actor.spec import Start
-from rcg.runtime.actor.start import inspect_actor, start
+from rcg.runtime.actor.spec import HostStart, Start
+from rcg.runtime.actor.start import inspect_actor, open_node, refusal, senders_to, start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
+from rcg.runtime.control.joining import connect_gates, patience_s
 from rcg.runtime.driver.answers import Methods, Named, answer_of, gather
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.engine import Engine
 from rcg.runtime.driver.group_checks import Owned, check_gpus, check_queues
-from rcg.runtime.driver.live import main_threads_taken
-from rcg.runtime.driver.nodes import Hosts, crossings_of, open_nodes
 from rcg.runtime.driver.session import Session
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
@@ -58,8 +56,7 @@ class Located:
     Attributes:
         actors: The Ray node of each actor, by its id in the plan.
         driver: The Ray node of this process.
-        costs: What the class of each actor declares of the methods that the graph calls, in
-            seconds.
+        costs: The seconds that the class of each actor declares for the methods of the graph.
         owned: What each actor has of devices.
         cores: How many processors the actors of a node may use, by the Ray node.
     """
@@ -148,13 +145,6 @@ def check_groups(
 ) -> None:
     """Check that the groups of a plan can be, as far as the GPUs of the actors tell.
 
-    Args:
-        plan: The plan.
-        graph: What it is the plan of.
-        bindings: The actors' handles.
-        located: What the actors said of themselves.
-        options: Of the graph.
-
     Raises:
         PlacementError: Some actors have not the GPUs that their group needs.
         CompileError: Another graph queues transfers among two of these actors.
@@ -168,7 +158,12 @@ def check_groups(
 
 def _refuse_taken(bindings: Bindings, methods: Methods) -> None:
     """Raise if a graph of this process uses the main thread of an actor, which could not answer."""
-    taken = main_threads_taken()
+    taken = {
+        cluster.actor_id(handle): engine.face()
+        for engine in registry.live(Engine)
+        if engine.session.options.thread == "main" and not engine.session.is_over
+        for handle in engine.session.handles.values()
+    }
     for actor, handle in bindings.actors.items():
         graph = taken.get(cluster.actor_id(handle))
         if graph is not None:
@@ -222,40 +217,105 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
     """Start the loops of a plan on its actors and return the graph, ready to execute.
 
     Raises:
-        OutOfSharedMemory: There is no room for the channels.
-        ActorDiedError, PlacementError, ChannelTimeout: As in ``locate``; what was started is
-            stopped again.
+        OutOfSharedMemory: A node has no room for the channels.
+        PlacementError: As in ``locate``; or nodes cannot reach each other.
+        ActorDiedError, ChannelTimeout: As in ``locate``; what was started is stopped again.
     """
     # Up to ``open`` all belongs to the session, which goes with its last reference.
     host = NodeHost(plan, options, make_codec())
     session = Session(uuid.uuid4().hex, plan, dict(bindings.actors), options, host)
     try:
         session.open()
-        hosts = open_nodes(session, bindings, deadline)
+        hosts = _open_nodes(session, bindings, deadline)
         _start_loops(session, bindings, deadline, hosts)
         session.check_running()
-        session.seal()
+        host.seal()
         engine = Engine(session, CompiledDAG)
         graph: CompiledDAG = engine.face()
         registry.add(engine)
         return graph
     except BaseException:
-        session.control.forget(
-            sorted(set(session.control.members.processes) - set(session.control.members.pids))
-        )
+        session.control.forget(sorted(_not_connected(session)))
         session.close(timeout_s=5.0)
         session.close_nowait()  # also if a loop has not ended
         raise
 
 
-def _start_loops(session: Session, bindings: Bindings, deadline: Deadline, hosts: Hosts) -> None:
+class _Hosts(NamedTuple):
+    """The addresses of the hosts of a graph's nodes, by node."""
+
+    members: Mapping[str, str]  # local ones, for the members of the node
+    gates: Mapping[str, str]  # of TCP, for processes of other nodes
+
+
+def _open_nodes(session: Session, bindings: Bindings, deadline: Deadline) -> _Hosts:
+    """Start the hosts of the other nodes, and connect this process to their gates; see ``launch``.
+
+    On one node there is nothing to start, and nothing listens.
+    """
+    plan, control = session.plan, session.control
+    local = {FIRST_NODE: control.address}
+    if not plan.nodes:
+        return _Hosts(local, {})
+    listening = str(control.listen_tcp(cluster.node_ip()))
+    session.gate = session.host.open_gate(
+        plan, lambda process, text: control.link_lost(process, FIRST_NODE, text), refusal
+    )
+    if session.gate is not None:
+        control.open_gate(session.gate, senders_to(plan, FIRST_NODE))
+    calls: dict[str, Any] = {}
+    for node in plan.nodes[1:]:
+        actor = plan.host_of_node(node.id)
+        handle = bindings.actors[actor]
+        spec = HostStart(
+            graph_id=session.graph_id,
+            node=node.id,
+            plan=plan,
+            secret=control.secret,
+            driver=listening,
+            options=session.options,
+            label=cluster.actor_label(handle),
+            version=__version__,
+            abi=ABI_VERSION,
+        )
+        calls[actor] = cluster.submit(handle, open_node, spec)
+    answers = gather(calls, Named(bindings), deadline, "host their nodes")
+    late = control.nodes.wait_joined(deadline)
+    if late:
+        raise ChannelTimeout(
+            f"compile() waited {deadline.timeout_s:g} s for the hosts of {', '.join(late)}",
+            timeout_s=deadline.timeout_s,
+        )
+    local |= {plan.node_of(actor): address for actor, address in answers.items()}
+    hosts = _Hosts(local, {FIRST_NODE: listening, **control.nodes.addresses})
+    crossings = _crossings_of(plan, DRIVER)
+    wanted = {node: hosts.gates[node] for nodes in crossings.values() for node in nodes}
+    timeout_s = patience_s(session.options.compile_timeout_s)
+    connections = connect_gates(wanted, session.graph_id, control.secret, DRIVER, timeout_s)
+    session.node.link(
+        connections, crossings, lambda node, text: control.link_lost(DRIVER, node, text)
+    )
+    return hosts
+
+
+def _crossings_of(plan: Plan, process: str) -> dict[str, tuple[str, ...]]:
+    """Return the nodes to which each channel crosses that a process writes."""
+    crossings = plan.crossings()
+    return {
+        channel.id: crossings[channel.id]
+        for channel in plan.channels
+        if channel.writer == process and channel.id in crossings
+    }
+
+
+def _start_loops(session: Session, bindings: Bindings, deadline: Deadline, hosts: _Hosts) -> None:
     own = cluster.current_actor_id()
     calls: dict[str, Any] = {}
     openers = {group.id: _opener_of(group, bindings) for group in session.plan.groups}
     for actor, handle in bindings.actors.items():
         spec, *lanes = [
             _start_for(session, process, handle, bindings, openers, hosts)
-            for process in (actor, *_lanes_of(session.plan, actor))
+            for process in (actor, *[lane.id for lane in session.plan.lanes if lane.actor == actor])
         ]
         if own is not None and cluster.actor_id(handle) == own:
             if session.options.thread == "main":
@@ -273,10 +333,6 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline, hosts
     _wait_prepared(session, Named(bindings), deadline)
 
 
-def _lanes_of(plan: Plan, actor: str) -> list[str]:
-    return [lane.id for lane in plan.lanes if lane.actor == actor]
-
-
 def _opener_of(group: Group, bindings: Bindings) -> Opener:
     """Return what opens the ends of a group."""
     if group.communicator is not None:
@@ -285,11 +341,7 @@ def _opener_of(group: Group, bindings: Bindings) -> Opener:
 
 
 def _wait_prepared(session: Session, named: Named, deadline: Deadline) -> None:
-    """Wait until the members of all groups have met.
-
-    Raises:
-        ChannelTimeout: Some have not; the text names them.
-    """
+    """Wait until the members of all groups have met."""
     expected = {member for group in session.plan.groups for member in group.members}
     while missing := sorted(expected - session.control.members.prepared):
         session.check_running()
@@ -309,20 +361,20 @@ def _wait_connected(
     session: Session, calls: Mapping[str, Any], named: Named, deadline: Deadline
 ) -> None:
     """Wait for loops whose start call returns only when the graph ends."""
-    while missing := _not_connected(session, calls):
-        ready, _ = cluster.wait([calls[actor] for actor in missing], timeout_s=_CONNECTED_POLL_S)
-        for actor in missing:
-            if calls[actor] in ready:
-                answer_of(actor, calls[actor], named)
+    while missing := calls.keys() & set(map(session.plan.host_of, _not_connected(session))):
+        waiting = {actor: calls[actor] for actor in sorted(missing)}
+        ready, _ = cluster.wait(list(waiting.values()), timeout_s=_CONNECTED_POLL_S)
+        for actor, call in waiting.items():
+            if call in ready:
+                answer_of(actor, call, named)
         session.check_running()
         if deadline.expired:
-            gather({actor: calls[actor] for actor in missing}, named, deadline, "start")
+            gather(waiting, named, deadline, "start")
 
 
-def _not_connected(session: Session, calls: Mapping[str, Any]) -> list[str]:
-    """Return the actors of these calls that have a program which is not connected yet."""
-    left = set(session.control.members.processes) - set(session.control.members.pids)
-    return sorted(calls.keys() & set(map(session.plan.host_of, left)))
+def _not_connected(session: Session) -> set[str]:
+    members = session.control.members
+    return set(members.processes) - set(members.pids)
 
 
 def _start_for(
@@ -331,50 +383,41 @@ def _start_for(
     handle: Any,
     bindings: Bindings,
     openers: Mapping[str, Opener],
-    hosts: Hosts,
+    hosts: _Hosts,
 ) -> Start:
-    program = session.plan.program(process)
-    node = session.plan.node_of(process)
-    crossings = crossings_of(session.plan, process)
-    named = _constants_of(program)
+    plan = session.plan
+    program, node = plan.program(process), plan.node_of(process)
+    crossings = _crossings_of(plan, process)
+    names = [name for op in program.ops for name in op.constants()]
+    groups = [
+        GroupStart(
+            group,
+            tuple(map(plan.label, group.members)),
+            openers[group.id],
+            len(set(map(plan.node_of, group.members))) > 1,
+        )
+        for group in plan.groups
+        if process in group.members
+    ]
     return Start(
         graph_id=session.graph_id,
         program=program,
         channels={
             channel.id: channel
-            for channel in session.plan.channels
+            for channel in plan.channels
             if process == channel.writer or process in channel.readers
         },
-        layout=Layout.of(session.plan, node),
+        layout=Layout.of(plan, node),
         address=hosts.members[node],
         stores=hosts.members[node] if node == FIRST_NODE else hosts.gates[FIRST_NODE],
         gates={each: hosts.gates[each] for nodes in crossings.values() for each in nodes},
         crossings=crossings,
         secret=session.control.secret,
-        groups=tuple(
-            [
-                GroupStart(
-                    group,
-                    tuple(map(session.plan.label, group.members)),
-                    openers[group.id],
-                    len(set(map(session.plan.node_of, group.members))) > 1,
-                )
-                for group in session.plan.groups
-                if process in group.members
-            ]
-        ),
-        constants={name: bindings.constants[name] for name in named},
+        groups=tuple(groups),
+        constants={name: bindings.constants[name] for name in names},
         options=session.options,
         array_types=array_types(),
         actor=(cluster.actor_label(handle), cluster.actor_id(handle), repr(handle)),
         version=__version__,
         abi=ABI_VERSION,
     )
-
-
-def _constants_of(program: Program) -> list[str]:
-    """Return the constants and templates that a program names."""
-    names: dict[str, None] = {}
-    for op in program.ops:
-        names.update(dict.fromkeys(op.constants()))
-    return list(names)

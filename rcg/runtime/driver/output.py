@@ -16,9 +16,10 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rcg.channels.base import Frame, FrameReader, Frames, GraphEnded, Signal, timeout_ns
+from rcg.channels.shm import Ticket
 from rcg.options import Deadline
 from rcg.runtime.driver.session import Session
 from rcg.runtime.failure import error_of_unpickling, summary_of
@@ -27,7 +28,7 @@ from rcg.serialization import Encoded, Failure
 
 
 class ResultFeed:
-    """Waits for results of a graph on behalf of handles.
+    """Waits for results of a graph on behalf of handles; a ``Feed``.
 
     Args:
         session: The running graph.
@@ -35,17 +36,11 @@ class ResultFeed:
     """
 
     def __init__(self, session: Session, buffers: Sequence[OutputBuffer]) -> None:
-        self._session = session
         self._buffers = buffers
+        self._node = session.node
         self.encode: Callable[[Any], Encoded] = session.node.encode
-
-    def on_close(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called once when the graph is torn down; it must not block."""
-        self._session.on_close(call)
-
-    def forget_close(self, call: Callable[[], None]) -> None:
-        """Undo ``on_close``."""
-        self._session.forget_close(call)
+        self.interrupt: Callable[[], None] = session.node.interrupt
+        self.on_close, self.forget_close = session.on_close, session.forget_close
 
     def places(self) -> list[Any]:
         """Return the position of each output; a wait from there ends with the next result."""
@@ -62,33 +57,16 @@ class ResultFeed:
             RuntimeError: This process is a fork of the one that compiled the graph.
         """
         with contextlib.suppress(GraphEnded):
-            seen = self._session.node.wait_any(places, None, seen)
+            seen = self._node.wait_any(places, None, seen)
         for buffer in self._buffers:
             buffer.take_pending()
         return seen
 
-    def interrupt(self) -> None:
-        """End the waits of this process, which look again; any thread.
 
-        Raises:
-            RuntimeError: This process is a fork of the one that compiled the graph.
-        """
-        self._session.node.interrupt()
-
-
-# Two threads that get the same ref at the same moment: the second looks this often whether the
-# first has decoded it, and so often at most. Then it decodes, too: the first may be in code that
-# waits for the second.
+# If two threads get the same ref at the same moment, the second looks this often, and so many times
+# at most, whether the first has decoded it. Then it decodes, too: the first may wait for it.
 _DECODE_POLL_S: Final = 0.0001
 _MAX_DECODE_POLLS: Final = 5000
-
-
-class Result(Protocol):
-    """The result that an output buffer fills in; it sets ``state`` last."""
-
-    execution: int
-    state: int
-    value: Any
 
 
 class OutputBuffer:
@@ -124,19 +102,16 @@ class OutputBuffer:
         self.reader = reader
         self._collect = reader.collect
         self.on_awaited = on_awaited
-        # Taken off the ring and not fetched yet, by execution.
-        self.frames: dict[int, Frame] = {}
+        self.frames: dict[int, Frame] = {}  # taken off the ring and not fetched yet, by execution
         # Where the reader puts frames, and whose dicts these are besides our own.
         self._into: Frames = self.frames
         self._siblings: tuple[OutputBuffer, ...] = ()
         # Executions whose ref was dropped unread. A deque, because a ref may be dropped at any
         # point, also in the middle of the code below, and appending is one step.
         self.dropped: deque[int] = deque()
-        # The number of failures among them, for the report.
-        self.failures_dropped = 0
+        self.failures_dropped = 0  # among them, for the report
         self.last_dropped: Frame | None = None
-        # Executions that coroutines wait for.
-        self.awaited: set[int] = set()
+        self.awaited: set[int] = set()  # executions that coroutines wait for
 
     @staticmethod
     def share(buffers: Sequence[OutputBuffer]) -> None:
@@ -160,8 +135,8 @@ class OutputBuffer:
         """Return whether the result has arrived."""
         return execution < self.reader.seq or execution < self.here
 
-    def fetch(self, result: Result, timeout_s: float | None) -> bool:
-        """Wait for one result and fill it; READY or FAILED afterwards.
+    def fetch(self, result: Ticket, timeout_s: float | None) -> bool:
+        """Wait for one result and fill it: its value, and then its state, READY or FAILED.
 
         Returns:
             Whether this call filled it, and not another thread's.
@@ -195,14 +170,10 @@ class OutputBuffer:
             looks += 1
             time.sleep(_DECODE_POLL_S)
         if result.state == PENDING:
-            if type(value) is Failure:
-                # Only raising turns it into an exception: a stored exception would keep, by its
-                # traceback, the frames of its caller alive, and the refs in them.
-                result.value = value
-                result.state = FAILED
-            else:
-                result.value = value
-                result.state = READY
+            # Only raising turns a Failure into an exception: a stored exception would keep, by its
+            # traceback, the frames of its caller alive, and the refs in them.
+            result.value = value
+            result.state = FAILED if type(value) is Failure else READY
         return frames.pop(execution, None) is not None
 
     def advance_to(self, count: int, deadline: Deadline) -> None:
@@ -226,12 +197,11 @@ class OutputBuffer:
 
     def _tell(self) -> None:
         """After frames came or refs went: discard unwanted frames, and wake waiters elsewhere."""
-        is_awaited = False
-        for buffer in (self, *self._siblings):
+        buffers = self, *self._siblings
+        for buffer in buffers:
             if buffer.dropped:
                 buffer.discard_dropped()
-            is_awaited = is_awaited or bool(buffer.awaited)
-        if is_awaited:
+        if any(buffer.awaited for buffer in buffers):
             self.on_awaited()
 
     def discard_dropped(self) -> None:

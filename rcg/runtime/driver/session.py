@@ -21,12 +21,7 @@ from rcg.channels.base import GraphEnded, Signal
 from rcg.channels.crossing import Gate
 from rcg.descriptors import Descriptor
 from rcg.error_text import describe_error, shielded, shielding
-from rcg.errors import (
-    ActorDiedError,
-    ChannelBroken,
-    ChannelClosed,
-    RcgError,
-)
+from rcg.errors import ActorDiedError, ChannelBroken, ChannelClosed, RcgError
 from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE
@@ -92,18 +87,38 @@ class Session:
         self._on_end: deque[Callable[[], None]] = deque()
         self._on_close: deque[Callable[[], None]] = deque()
         # Serves handles of other processes; set once there is a graph to use.
-        self.on_client: Callable[[Connection, Opening], None] = lambda connection, _: (
-            connection.close()
-        )
+        self.on_client: Callable[[Connection, Opening], None] = lambda peer, _: peer.close()
+
+        # The control holds the session weakly. Otherwise each would hold the other, and the actors
+        # of a dropped graph would live until the garbage collector runs.
+        reference = weakref.ref(self)
+
+        def descriptors_for(process: str) -> tuple[int, list[int]]:
+            session = reference()
+            if session is None:
+                raise ConnectionAbortedError(f"graph {graph_id} has ended")
+            return session.host.descriptors()
+
+        def member_gone(process: str, ending: Ending) -> None:
+            session = reference()
+            if session is not None:
+                session._member_gone(process, ending)
+
+        def client_came(connection: Connection, opening: Opening) -> None:
+            session = reference()
+            if session is None:
+                connection.close()
+            else:
+                session.on_client(connection, opening)
+
         gates = {gate.id for gate in plan.gates}
+        processes = [program.process for program in plan.programs]
         self.control = GraphControl(
             graph_id,
-            [
-                program.process
-                for program in plan.programs
-                if program.process != DRIVER and program.process not in gates
-            ],
-            *self._calls_of_control(),
+            [process for process in processes if process not in {DRIVER, *gates}],
+            descriptors_for,
+            member_gone,
+            client_came,
             far_nodes=[
                 FarNode(
                     Layout.of(plan, node.id),
@@ -125,52 +140,10 @@ class Session:
         """Return what the processes of each node do.
 
         Args:
-            patience_s: How long to wait for other nodes; those that do not answer are returned as
-                they were last seen. With 0 nobody is asked.
+            patience_s: How long to wait for other nodes, which are else returned as they were last
+                seen. With 0 nobody is asked.
         """
         return [self.node, *self.control.nodes.snapshots(patience_s)]
-
-    def _calls_of_control(
-        self,
-    ) -> tuple[
-        Callable[[str], tuple[int, list[int]]],
-        Callable[[str, Ending], None],
-        Callable[[Connection, Opening], None],
-    ]:
-        """Return the functions that the control of the graph calls.
-
-        They hold the session weakly. Otherwise session and control would hold each other, and the
-        actors of a dropped graph would live until the garbage collector runs.
-        """
-        reference = weakref.ref(self)
-
-        def descriptors_for(process: str) -> tuple[int, list[int]]:
-            session = reference()
-            if session is None:
-                raise ConnectionAbortedError(f"graph {graph_id} has ended")
-            return session._descriptors_for(process)
-
-        def member_gone(process: str, ending: Ending) -> None:
-            session = reference()
-            if session is not None:
-                session._member_gone(process, ending)
-
-        def client_came(connection: Connection, opening: Opening) -> None:
-            session = reference()
-            if session is None:
-                connection.close()
-            else:
-                session.on_client(connection, opening)
-
-        graph_id = self.graph_id
-        return descriptors_for, member_gone, client_came
-
-    def _descriptors_for(self, process: str) -> tuple[int, list[int]]:
-        return self.host.descriptors()
-
-    def seal(self) -> None:
-        """Close the descriptors once every member has them, except those that a profile needs."""
-        self.host.seal()
 
     # --- state
 
@@ -207,7 +180,7 @@ class Session:
             self._on_close.remove(call)
 
     def _member_gone(self, process: str, ending: Ending) -> None:
-        """Note that a member is gone; on the control thread only."""
+        # On the control thread only.
         if self._is_closed:
             return
         if self._gone is None:
@@ -232,7 +205,7 @@ class Session:
             raise self.end_error()
 
     def end_error(self) -> RcgError:
-        """Return the error of a graph that ended: closed by us, or the death of a member."""
+        """Return the error of a graph that was torn down, or lost a member."""
         if self._is_closed:
             return ChannelClosed("Channel closed. The compiled graph was torn down.")
         if self._gone is None:
@@ -253,22 +226,14 @@ class Session:
         last += "".join([f"; {lane} in: {self.last_words(lane)}" for lane in lanes])
         if ending.how is How.FAILED:
             return ChannelBroken(f"{label} left the compiled graph: {ending}", peer=label)
-        if ending.how is How.UNREACHABLE and self._is_alive(process):
+        is_alive, why = self._ask_ray(process)
+        if ending.how is How.UNREACHABLE and is_alive:
             return ChannelBroken(
                 f"{label} cannot be reached any more, although Ray still runs it: {ending.why}. It "
                 f"was last seen in: {last}. Look at the network between the nodes, tear this graph "
                 "down and compile a new one.",
                 peer=label,
             )
-        why = "Ray was shut down."
-        if cluster.is_connected():
-            try:
-                cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
-                why = "Ray runs the actor again, but the graph has lost it."
-            except TimeoutError:
-                why = "Ray has not reported the cause yet."
-            except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
-                why = shielded(str, error, otherwise="").strip() or describe_error(error)
         how = ending.why if ending.how is How.UNREACHABLE else ending
         return ActorDiedError(
             f"The actor {label} died unexpectedly: {how}. It was last seen in: {last}. The "
@@ -277,17 +242,17 @@ class Session:
             actor_id=cluster.actor_id(self.handles[process]),
         )
 
-    def _is_alive(self, process: str) -> bool:
-        """Whether Ray reaches an actor, or does not know better within a moment."""
+    def _ask_ray(self, process: str) -> tuple[bool, str]:
+        """Return whether an actor may be alive, and what Ray says of its death."""
         if not cluster.is_connected():
-            return False
+            return False, "Ray was shut down."
         try:
             cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
         except TimeoutError:
-            return True
-        except Exception:  # noqa: BLE001 - whatever Ray says, it does not reach the actor
-            return False
-        return True
+            return True, "Ray has not reported the cause yet."
+        except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
+            return False, shielded(str, error, otherwise="").strip() or describe_error(error)
+        return True, "Ray runs the actor again, but the graph has lost it."
 
     def last_words(self, process: str) -> str:
         """Return the last op of a process, from the flight recorder."""
@@ -296,10 +261,8 @@ class Session:
                 continue
             if view.age_s is None:
                 return "unknown, as its node had reported nothing yet"
-            activity = next(
-                each for each in activities([view], self.plan) if each.process == process
-            )
-            text = f"{activity.op}, execution {activity.execution}"
+            found = {each.process: each for each in activities([view], self.plan)}
+            text = f"{found[process].op}, execution {found[process].execution}"
             gone_ns = self.control.members.gone_ns.get(process)
             if gone_ns is not None and isinstance(view, Snapshot):
                 text += f", {time_text(max(0, gone_ns - view.taken_ns))} before that"
@@ -341,9 +304,8 @@ class Session:
         ours = self.control.refusals()
         if not self.control.tcp_address and not ours.total:
             return {}
-        found = {FIRST_NODE: str(ours)}
         far = (node for node in nodes if isinstance(node, Snapshot) and node.age_s is not None)
-        return found | {node.layout.node: node.refused for node in far}
+        return {FIRST_NODE: str(ours), **{node.layout.node: node.refused for node in far}}
 
     def public(self, signal: Signal) -> RcgError:
         """Return the error that users get for what a channel raised."""
@@ -376,7 +338,7 @@ class Session:
             return []
         if self.control.serves_here:
             if kill_actors:
-                self._kill(list(self.handles))
+                self._kill_actors()
             self._let_go()
             return []
         deadline = Deadline(timeout_s)
@@ -386,7 +348,7 @@ class Session:
             for process in late:
                 warn(self._lateness(process, kill_actors))
         if kill_actors:
-            self._kill(list(self.handles))
+            self._kill_actors()
             late = []
         elif late:
             late = self.control.wait_stopped(deadline)
@@ -435,7 +397,7 @@ class Session:
             f"teardown(); waiting for it.{'' if kill_actors else advice}"
         )
 
-    def _kill(self, processes: list[str]) -> None:
+    def _kill_actors(self) -> None:
         if not cluster.is_connected():
             return  # they ended with the cluster
         pids = {
@@ -446,9 +408,9 @@ class Session:
         pidfds: list[Descriptor] = []
         with contextlib.suppress(OSError):  # of the others the end is not waited for
             pidfds.extend(map(liveness.pidfd_of, pids))
-        for process in processes:
+        for handle in list(self.handles.values()):
             try:
-                cluster.kill(self.handles[process])
+                cluster.kill(handle)
             except Exception:  # noqa: BLE001 - dead already, or no cluster any more
                 continue
         # Ray's kill returns early, but callers expect the actors to be dead.

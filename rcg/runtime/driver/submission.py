@@ -35,21 +35,21 @@ class InputChannel:
 
     Attributes:
         writer: The writing end.
+        op: Index of its Write in the driver's program.
         keys: The inputs that it carries, one for each part of a frame; None is the whole input.
     """
 
     writer: FrameWriter
+    op: int
     keys: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The encoded inputs of one execution.
+    """The encoded inputs of one execution: a value for each channel, which may have several parts.
 
     Attributes:
-        values: One for each channel, which may have several parts.
-        started_ns: When encoding them began; 0 if another process did it.
-        ended_ns: When it ended.
+        started_ns, ended_ns: When encoding them began and ended; 0 if another process did it.
     """
 
     values: list[Encoded]
@@ -67,35 +67,28 @@ class Submission:
     Args:
         session: The graph.
         inputs: The input channels.
-        op: Index of the first Write in the driver's program.
         buffers: Where results arrive; emptied while room is waited for.
     """
 
     def __init__(
-        self,
-        session: Session,
-        inputs: Sequence[InputChannel],
-        op: int,
-        buffers: Sequence[OutputBuffer],
+        self, session: Session, inputs: Sequence[InputChannel], buffers: Sequence[OutputBuffer]
     ) -> None:
-        options = session.options
-        self._session = session
-        plan = session.plan
+        options, plan = session.options, session.plan
         self.signature = ExecutionSignature(
             tuple([key for channel in inputs for key in channel.keys]),
             plan.num_positional,
             tuple(plan.keywords),
         )
-        # How many arguments they are if these are the inputs, in this order; -1 if they are not.
-        count = len(self.signature.keys)
+        # How many arguments there are if they are the inputs, in this order; -1 if they are not.
         is_positional = self.signature.keys == tuple(range(plan.num_positional))
-        self._num_positional = count if is_positional else -1
-        self._op = op
+        self._num_positional = plan.num_positional if is_positional else -1
+        self._op = inputs[0].op
         self._writers = [channel.writer for channel in inputs]
         # Where the inputs of each channel are among those of the signature.
         ends = list(itertools.accumulate(len(channel.keys) for channel in inputs))
         self._parts = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
         self._first = self._writers[0]
+        self._session = session
         self._node = session.node
         self._submit = session.node.submit
         self._codec = session.node.codec
@@ -104,7 +97,7 @@ class Submission:
         self.is_whole = self.signature.keys == (None,)
         self._admission = Admission(session.node, self._cap_bytes)
         self.window = Window(
-            limit=session.plan.window,
+            limit=plan.window,
             capacity=options.max_inflight_executions,
             buffered_limit=options.max_buffered_results,
             outputs=len(buffers),
@@ -141,24 +134,17 @@ class Submission:
 
     def join(self, encoded: Sequence[Encoded]) -> Inputs:
         """Return the inputs of the signature, encoded one by one, as the channels carry them."""
-        return Inputs(
-            [
-                encoded[parts.start]
-                if parts.stop - parts.start == 1
-                else join_parts(encoded[parts])
-                for parts in self._parts
-            ]
-        )
+        values = [encoded[parts] for parts in self._parts]
+        return Inputs([value[0] if len(value) == 1 else join_parts(value) for value in values])
 
     def _check_size(self, inputs: Inputs) -> None:
-        """Raise MessageTooLarge where the arguments can never fit."""
-        size_bytes = sum(map(size_of, inputs.values))
-        if size_bytes > self._cap_bytes:
+        size_bytes, limit_bytes = sum(map(size_of, inputs.values)), self._cap_bytes
+        if size_bytes > limit_bytes:
             raise MessageTooLarge(
                 f"arguments of {size_bytes:,} bytes do not fit into the graph's shared memory of "
-                f"{self._cap_bytes:,} bytes: raise `memory_cap_bytes` or pass them in parts",
+                f"{limit_bytes:,} bytes: raise `memory_cap_bytes` or pass them in parts",
                 size_bytes=size_bytes,
-                limit_bytes=self._cap_bytes,
+                limit_bytes=limit_bytes,
             )
 
     # --- submitting
@@ -172,7 +158,7 @@ class Submission:
             started_ns = now_ns()
             encoded = self._codec.encode(value)
         window = self.window
-        try:  # as in _submit_now, without a call more
+        try:  # as in `submit`, without a call more
             if (
                 self._submit(
                     ((self._first, *encoded),),
@@ -204,34 +190,26 @@ class Submission:
             OutOfSharedMemory: No execution is in flight that could return memory.
             CapacityExceededError, RcgError: As in ``try_submit``.
         """
-        if self._submit_now(self._frames(inputs), refs, inputs.started_ns):
-            return refs
-        return self._submit_later(inputs, refs)
-
-    def _frames(self, inputs: Inputs) -> tuple[Any, ...]:
-        pairs = zip(self._writers, inputs.values, strict=True)
-        return tuple([(writer, *value) for writer, value in pairs])
-
-    def _submit_now(self, frames: tuple[Any, ...], refs: Any, started_ns: int) -> bool:
-        """Submit one execution if nothing is in the way; returns whether it was submitted.
-
-        Args:
-            frames: One ``(writer, *encoded)`` for each input channel.
-            refs: The ref or the list of refs for its results.
-            started_ns: When encoding began, which has just ended; 0 if that took no time.
-        """
-        window = self.window
+        frames, window = self._frames(inputs), self.window
+        started_ns = inputs.started_ns  # encoding has just ended
         try:
-            return (
+            if (
                 self._submit(
                     frames, window.free_until, window.left, window.wanted, refs, started_ns
                 )
                 is not None
-            )
+            ):
+                return refs
         except (NoMemory, TimedOut):
-            return False
+            pass
         except Signal as signal:
             raise self._session.public(signal) from None
+        return self._submit_later(inputs, refs)
+
+    def _frames(self, inputs: Inputs) -> tuple[Any, ...]:
+        """Return a ``(writer, *encoded)`` for each input channel."""
+        pairs = zip(self._writers, inputs.values, strict=True)
+        return tuple([(writer, *value) for writer, value in pairs])
 
     def _submit_later(self, inputs: Inputs, refs: Any) -> Any:
         """Submit one execution, waiting for what is in the way; see ``submit``."""
@@ -265,8 +243,9 @@ class Submission:
             GraphEnded, CapacityExceededError, RcgError: As in ``try_submit``.
         """
         self._check_size(inputs)
-        is_alone = is_late = False
+        is_alone = False
         while True:
+            is_late = False
             complete = self.complete()
             try:
                 if self.try_submit(inputs, refs, stash=is_alone):
@@ -280,7 +259,6 @@ class Submission:
                     raise self._session.public(signal) from None
                 is_alone = complete >= self.submitted
             if is_late:
-                is_late = False
                 yield None
             if complete < self.submitted:
                 yield complete
@@ -317,7 +295,7 @@ class Submission:
         return True
 
     def _record(self, execution: int, inputs: Inputs) -> None:
-        """Tell the flight recorder how long encoding took, which only now belongs to something."""
+        """Record how long encoding took, which only now belongs to an execution."""
         start_ns, end_ns = inputs.started_ns, inputs.ended_ns
         is_coded = any(value[0] != KIND_BYTES for value in inputs.values)
         if start_ns and is_coded and self._session.options.record:

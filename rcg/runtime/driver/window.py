@@ -146,10 +146,8 @@ class Admission:
     __slots__ = ("_cap_bytes", "_ledger", "_seen", "need_bytes")
 
     def __init__(self, ledger: Ledger, cap_bytes: int) -> None:
-        self._ledger = ledger
-        self._cap_bytes = cap_bytes
-        self._seen = 0
-        self.need_bytes = 0
+        self._ledger, self._cap_bytes = ledger, cap_bytes
+        self._seen = self.need_bytes = 0
 
     def room(self, submitted: int, complete: int) -> int:
         """Return how many executions fit beside each other now; at least one.
@@ -161,7 +159,10 @@ class Admission:
         claimed, peak, live, most = self._ledger.survey(self._seen, complete, submitted)
         if complete > self._seen:
             self._seen = complete
-            self._learn(max(peak, self.need_bytes - self.need_bytes // _FADING))
+            learned = max(peak, self.need_bytes - self.need_bytes // _FADING)
+            if learned != self.need_bytes:
+                self.need_bytes = learned
+                self._ledger.expect(learned)
         if not complete and most * _LARGE_INPUT_SHARE > self._cap_bytes:
             return 1
         need = max(self.need_bytes, most)
@@ -169,8 +170,3 @@ class Admission:
             return _NO_LIMIT
         held = max(0, claimed - live)
         return max(1, (self._cap_bytes - held) // need)
-
-    def _learn(self, need_bytes: int) -> None:
-        if need_bytes != self.need_bytes:
-            self.need_bytes = need_bytes
-            self._ledger.expect(need_bytes)

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosting a node: the process that makes its shared memory, and hands it to the other members."""
+"""Hosting a node: the process that makes its shared memory, and hands it to the other members.
+
+It also records the events of the node for profiles. A drain copies them on a thread of its own that
+never waits for Python's lock, so it also records processes that hang or die.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from rcg import _native
 from rcg.channels.base import NoMemory
@@ -17,6 +24,12 @@ from rcg.options import Options
 from rcg.runtime.node.memory import Segments, default_memory_cap
 from rcg.runtime.node.node import Node
 from rcg.serialization import Codec
+from rcg.threads import start_thread
+from rcg.trace.model import Events
+from rcg.trace.recorder import events_from
+
+# The larger rings of the native core hold the events of the fastest graphs for 80 ms.
+DRAIN_PERIOD_NS: Final = 5_000_000
 
 
 class NodeHost:
@@ -45,17 +58,9 @@ class NodeHost:
         self.cap_bytes = options.memory_cap_bytes or default_memory_cap()
         self._segments = Segments(plan, cap_bytes=self.cap_bytes, node=node)
         self.layout = self._segments.layout
+        self._options, self._codec = options, codec
         try:
-            self.node = Node(
-                self._segments.board,
-                self._segments.arenas,
-                self.layout,
-                self.layout.host if node == FIRST_NODE else node,
-                options,
-                codec,
-                is_looping=False,
-            )
-            self._options, self._codec = options, codec
+            self.node = self._place_of(self.layout.host if node == FIRST_NODE else node)
         except OSError as error:
             self.close()
             raise OutOfSharedMemory(
@@ -66,6 +71,16 @@ class NodeHost:
         except BaseException:
             self.close()
             raise
+
+    def _place_of(self, process: str) -> Node:
+        return Node(
+            *self.descriptors(),
+            self.layout,
+            process,
+            self._options,
+            self._codec,
+            is_looping=False,
+        )
 
     def descriptors(self) -> tuple[int, list[int]]:
         """Return the descriptors of the board and of each arena, for another member."""
@@ -90,17 +105,7 @@ class NodeHost:
         name = self.layout.node
         if name not in self.layout.members:
             return None
-        node = self.node
-        if node.process != name:
-            node = Node(
-                self._segments.board,
-                self._segments.arenas,
-                self.layout,
-                name,
-                self._options,
-                self._codec,
-                is_looping=False,
-            )
+        node = self.node if self.node.process == name else self._place_of(name)
         channels = plan.channels_by_id()
         passages = [
             Passage(
@@ -117,10 +122,7 @@ class NodeHost:
         return Gate(node.member, passages, lost, refusal)
 
     def drain(self, max_events: int) -> _native.Drain:
-        """Return a drain, which copies the events of all members for a profile.
-
-        Args:
-            max_events: How many are kept; later ones are counted as lost.
+        """Return a drain that copies the events of all members, at most so many; see ``Recording``.
 
         Raises:
             OSError: There is no memory to record in, or the graph has ended.
@@ -134,3 +136,66 @@ class NodeHost:
     def close(self) -> None:
         """Close the descriptors; mapped memory stays mapped. Idempotent, any thread."""
         self._segments.close()
+
+
+class Recorded(NamedTuple):
+    """The events of one process.
+
+    Attributes:
+        process: Its name in the plan.
+        lost: How many are missing.
+        events: Those that are there, by start.
+        spans: The names of its spans.
+    """
+
+    process: str
+    lost: int
+    events: Events
+    spans: tuple[str, ...]
+
+
+class Recording:
+    """All events of a node's processes from now on, until ``stop``.
+
+    Args:
+        host: The node.
+        most: How many are kept; later ones are counted as lost.
+
+    Raises:
+        OSError: There is no memory to record in, or the graph has ended.
+        OutOfThreads: No more threads can be started.
+    """
+
+    def __init__(self, host: NodeHost, most: int) -> None:
+        self._node = host.node
+        drain = self._drain = host.drain(most)
+        # No code waits for a drain without references.
+        weakref.finalize(self, drain.stop)
+        self._thread = threading.Thread(
+            target=drain.run, args=(DRAIN_PERIOD_NS,), name="rcg-profile", daemon=True
+        )
+        start_thread(self._thread, "to record the events of a profile")
+
+    def stop(self) -> None:
+        """Record nothing more. Idempotent, any thread."""
+        self._drain.stop()
+
+    def recorded(self) -> Iterator[Recorded]:
+        """Yield what was recorded, by process, once it is stopped; the same each time."""
+        self._thread.join()
+        for process, number in self._node.layout.members.items():
+            lost, records = self._drain.take(number)
+            yield Recorded(process, lost, events_from(records), self._node.spans(process))
+
+    def news(self) -> Iterator[Recorded]:
+        """Yield what was recorded since the last call, at any time; it is not yielded again."""
+        for process, number in self._node.layout.members.items():
+            lost, records = self._drain.take_new(number)
+            if lost or records:
+                yield Recorded(process, lost, events_from(records), self._node.spans(process))
+
+
+def newest_events(node: Node) -> Iterator[Recorded]:
+    """Yield the newest events of each process of a node, which its recorder still has."""
+    for process in node.layout.members:
+        yield Recorded(process, 0, node.newest_events(process), node.spans(process))

@@ -29,23 +29,6 @@ RING_BYTES: Final = 256 * 1024
 SMALLEST_SLOT: Final = 1024
 
 
-def _ring_slots(kind: str, frames: int) -> int:
-    """Return how many slots a ring has that holds so many frames: the next power of two.
-
-    Those of a local channel count values that a process holds, so there are not more than needed.
-    """
-    return max(1 if kind == LOCAL else 2, 1 << (frames - 1).bit_length())
-
-
-def _slot_bytes(kind: str, slots: int) -> int:
-    """Return how large a slot is; what ranks and lanes tell each other is small.
-
-    A frame that does not fit lies in a block.
-    """
-    is_small = kind in (STATUS, LOCAL)
-    return SMALLEST_SLOT if is_small else max(SMALLEST_SLOT, RING_BYTES // slots // 64 * 64)
-
-
 def _open_unnamed() -> Descriptor:
     """Return the descriptor of an empty file in memory that has no name, closed on exec."""
     if not prefers_memfd():
@@ -71,16 +54,13 @@ class Segments:
 
     def __init__(self, plan: Plan, *, cap_bytes: int, node: str = FIRST_NODE) -> None:
         self.layout = Layout.of(plan, node)
-        self.cap_bytes = cap_bytes
         self._board = Descriptor()
         self._arenas: list[Descriptor] = []
         count = len(self.layout.members)
         reserve = addresses_for(cap_bytes, count)
         try:
             self._board = _open_unnamed()
-            self.size_bytes: int = _native.format_board(
-                self.board, count, self._rings(plan), EVENTS_PER_MEMBER, cap_bytes
-            )
+            _native.format_board(self.board, count, self._rings(plan), EVENTS_PER_MEMBER, cap_bytes)
             for member in range(count):
                 self._arenas.append(_open_unnamed())
                 _native.format_arena(self._arenas[-1].fd, member, count, reserve)
@@ -94,12 +74,15 @@ class Segments:
             ) from error
 
     def _rings(self, plan: Plan) -> list[tuple[int, tuple[int, ...], int, int]]:
+        """Return the writer, the readers, the number of slots and their size of each ring."""
         layout, channels = self.layout, plan.channels_by_id()
         rings = []
         for name in layout.rings:
-            channel = channels[name]
-            slots = _ring_slots(channel.kind, channel.slots)
-            size = _slot_bytes(channel.kind, slots)
+            kind, frames = channels[name].kind, channels[name].slots
+            # A power of two. The slots of a local channel count values that a process holds.
+            slots = max(1 if kind == LOCAL else 2, 1 << (frames - 1).bit_length())
+            is_small = kind in (STATUS, LOCAL)  # what ranks and lanes send each other
+            size = SMALLEST_SLOT if is_small else max(SMALLEST_SLOT, RING_BYTES // slots // 64 * 64)
             rings.append((layout.writers[name], layout.readers[name], slots, size))
         return rings
 
@@ -110,7 +93,7 @@ class Segments:
 
     @property
     def arenas(self) -> list[int]:
-        """The descriptors of the arenas; none once they are closed."""
+        """The arenas' descriptors; none once they are closed."""
         return [each.fd for each in self._arenas if each.fd >= 0]
 
     def seal(self) -> None:
@@ -141,19 +124,14 @@ def default_memory_cap() -> int:
     memory that the control group still allows, the free memory of the machine, and a quarter of the
     addresses that RLIMIT_AS still allows this process.
     """
-    limits = [_available_memory()]
+    limits = [_available_memory(), *_cgroup_room()]
     allowed = _allowed_addresses()
     if allowed is not None:
         limits.append(allowed // 4)
     if not prefers_memfd():
-        limits.append(_free_bytes(SHM))
-    limits.extend(_cgroup_room())
+        found = os.statvfs(SHM)
+        limits.append(found.f_bavail * found.f_frsize)
     return max(64 << 20, min(limits) // 2)
-
-
-def _free_bytes(path: str) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
 
 
 def prefers_memfd() -> bool:
@@ -177,11 +155,11 @@ def _cgroup_room() -> list[int]:
 
     The files are those of the group that a container sees as its root.
     """
+    root = Path("/sys/fs/cgroup")
     for limit, usage in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        root = Path("/sys/fs/cgroup")
         try:
             allowed = (root / limit).read_text().strip()
             used = int((root / usage).read_text())
@@ -214,15 +192,11 @@ def addresses_for(cap_bytes: int, members: int) -> int:
     mappings = Path("/proc/self/maps").read_text().splitlines()
     stack = next(line for line in mappings if line.endswith("[stack]"))
     width = int(stack.split("-")[0], 16).bit_length()
-    taken = sum(int(end, 16) - int(start, 16) for start, end in map(_ends_of, mappings))
+    ranges = (mapping.split(maxsplit=1)[0].split("-") for mapping in mappings)
+    taken = sum(int(end, 16) - int(start, 16) for start, end in ranges)
     most = max(0, 3 * (1 << width) // 4 - taken) // 12 // (2 * members)
     allowed = _allowed_addresses()
     if allowed is not None:
         most = min(most, allowed // 2 // members)
     wanted = ADDRESSES_PER_BYTE * cap_bytes + LEAST_ADDRESSES
     return max(LEAST_ADDRESSES, min(wanted, most)) // _PAGE * _PAGE
-
-
-def _ends_of(mapping: str) -> list[str]:
-    """Return the first address of a line of /proc/self/maps and the one behind the last."""
-    return mapping.split(maxsplit=1)[0].split("-")

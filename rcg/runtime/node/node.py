@@ -27,8 +27,7 @@ from rcg.serialization import Codec, Encoded
 from rcg.serialization.pinned import Pins
 from rcg.streams import Handover
 from rcg.trace.model import Events
-from rcg.trace.recorder import Counters, Now, Recorder, counters_of, now_of
-from rcg.trace.spans import SpanWriter
+from rcg.trace.recorder import Counters, Now, Recorder, SpanWriter, counters_of, now_of
 
 ABI_VERSION: Final = _native.ABI_VERSION
 """The layout of shared memory, which all members must agree on."""
@@ -37,20 +36,11 @@ ABI_VERSION: Final = _native.ABI_VERSION
 class _NoGroups:
     """The groups of a process that is in none."""
 
-    def members(self, group: str) -> tuple[str, ...]:
-        raise InternalError(f"this process is not in the group {group}")
-
-    def labels(self, group: str) -> tuple[str, ...]:
-        raise InternalError(f"this process is not in the group {group}")
-
     def communicator(self, group: str) -> NoReturn:
         raise InternalError(f"this process is not in the group {group}")
 
-    def devices(self, group: str) -> frozenset[str]:
-        raise InternalError(f"this process is not in the group {group}")
+    members = labels = devices = communicator
 
-
-_NO_GROUPS: Final = _NoGroups()
 
 _NO_CULPRIT: Final = -1
 
@@ -111,7 +101,7 @@ class Node:
         self._is_looping = is_looping
         self._pins: dict[str, Pins] = {}  # by type of devices
         self.queues: Mapping[str, deque[Any]] = queues or {}
-        self.groups: Groups = groups or _NO_GROUPS
+        self.groups: Groups = groups or _NoGroups()
         self.layout = layout
         self.codec = codec
         self.rings: Mapping[str, int] = layout.rings
@@ -205,7 +195,7 @@ class Node:
 
     @property
     def age_s(self) -> float:
-        """How old what it says is, for reports, which see other nodes by snapshots: it is new."""
+        """See ``NodeView``: what this node says is new."""
         return 0.0
 
     def now(self, process: str) -> Now:

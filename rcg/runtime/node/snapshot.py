@@ -125,8 +125,9 @@ class Snapshot:
             for channel, row in zip(layout.rings, rings, strict=True)
         }
         memory = MemoryUse(*_numbers(held.get("memory"), len(MemoryUse._fields)))
-        links, queues = texts(held, "links"), items(held, "queued")
-        queued = {to: _queue(row) for to, row in zip(links, queues, strict=True)}
+        queues = (_numbers(row, 2) for row in items(held, "queued"))
+        links = zip(texts(held, "links"), queues, strict=True)
+        queued = {to: (sent_bytes, waiting) for to, (sent_bytes, waiting) in links}
         refused = text_of(held, "refused")
         return cls(layout, taken_ns, processes, began, unread, memory, queued, refused)
 
@@ -171,11 +172,6 @@ class Snapshot:
     def queued(self) -> dict[str, tuple[int, int]]:
         """See ``NodeView``."""
         return self._queued
-
-
-def _queue(row: Any) -> tuple[int, int]:
-    sent_bytes, waiting = _numbers(row, 2)
-    return sent_bytes, waiting
 
 
 def _numbers(value: Any, count: int) -> list[int]:

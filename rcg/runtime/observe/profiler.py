@@ -11,7 +11,7 @@ import os
 import platform
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol
 
@@ -25,10 +25,9 @@ from rcg.options import Deadline, Options
 from rcg.profiles import Profile
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.registry import follow
-from rcg.runtime.node.host import NodeHost
+from rcg.runtime.node.host import NodeHost, Recorded, Recording, newest_events
 from rcg.runtime.node.layout import Layout, takers_of
 from rcg.runtime.node.node import Node
-from rcg.runtime.node.recordings import Recorded, Recording, newest_events
 from rcg.runtime.observe.transfers import transfers_between
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import EVENT, NO_PEER, Clock, Events, GraphTrace, LaneTrace, OpenOp
@@ -39,15 +38,12 @@ from rcg.version import __version__
 MAX_EVENTS: Final = 5_000_000
 """How many events of one graph a profile keeps at most: 280 MB. Later ones are counted as lost."""
 
-# How long writes that are under way are waited for at the end, and how often they are looked at.
+# How long writes that are under way are waited for at the end, and how often they are checked.
 _SETTLE_TIMEOUT_S: Final = 0.02
 _SETTLE_POLL_S: Final = 0.0002
-# How long members whose clocks are not ours may take to tell.
-_CLOCKS_TIMEOUT_S: Final = 0.4
-# How long another node may be silent while it sends its events.
-_EVENTS_TIMEOUT_S: Final = 5.0
-# How long other nodes may take to tell which ops their processes are in.
-_LOOK_TIMEOUT_S: Final = 0.5
+_CLOCKS_TIMEOUT_S: Final = 0.4  # for members whose clocks are not ours
+_EVENTS_TIMEOUT_S: Final = 5.0  # how long another node may be silent while it sends its events
+_LOOK_TIMEOUT_S: Final = 0.5  # for other nodes to say which ops their processes are in
 # How long torch's profiler may take to start in an actor, where it loads a library, or to stop.
 _TORCH_TIMEOUT_S: Final = 30.0
 
@@ -80,7 +76,7 @@ class Profiler:
         sessions: Returns the graphs, when it starts. They are not kept alive.
         is_following: Whether graphs that are compiled meanwhile are recorded, too, and those that
             have ended are left out.
-        max_events: How many events of each graph are kept.
+        max_events: How many events of each graph are kept; None for ``MAX_EVENTS``.
         torch: Whether torch's profiler runs in the actors meanwhile, and its events are spans.
 
     Raises:
@@ -92,9 +88,11 @@ class Profiler:
         sessions: Callable[[], Iterable[RecordedGraph]],
         *,
         is_following: bool = False,
-        max_events: int = MAX_EVENTS,
+        max_events: int | None = None,
         torch: bool = False,
     ) -> None:
+        if max_events is None:
+            max_events = MAX_EVENTS
         if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
             raise ValueError(f"`max_events` must be a positive integer, found {max_events!r}")
         self._sessions = sessions
@@ -149,24 +147,23 @@ class Profiler:
             raise
 
     def _record(self, run: _Run, session: RecordedGraph) -> None:
-        if session.options.record:
+        if not session.options.record:
+            text = (
+                f"CompiledDAG({session.graph_id[:8]}) has no flight recorder (compiled with "
+                "record=False, or RCG_RECORD=0), so there is nothing to profile: compile it with "
+                "record=True"
+            )
+            if not self._is_following:
+                raise TraceError(text)
+            warn_user(text, RuntimeWarning)
+        elif session.graph_id not in run.recordings:
             try:
-                if session.graph_id not in run.recordings:
-                    recording = _Recording(session, self._max_events)
-                    if run.recordings.setdefault(session.graph_id, recording) is recording:
-                        recording.profile_torch(self._has_torch)
+                recording = _Recording(session, self._max_events)
+                if run.recordings.setdefault(session.graph_id, recording) is recording:
+                    recording.profile_torch(self._has_torch)
             except (ChannelClosed, ActorDiedError):
                 if not self._is_following:
                     raise
-            return
-        text = (
-            f"CompiledDAG({session.graph_id[:8]}) has no flight recorder (compiled with "
-            "record=False, or RCG_RECORD=0), so there is nothing to profile: compile it with "
-            "record=True"
-        )
-        if not self._is_following:
-            raise TraceError(text)
-        warn_user(text, RuntimeWarning)
 
     def stop(self) -> Profile:
         """Stop recording and return the profile, which is complete now. Ctrl-C finishes first.
@@ -211,33 +208,15 @@ class Profiler:
         self.stop()
 
 
-def profiler_of(
-    sessions: Callable[[], Iterable[RecordedGraph]],
-    *,
-    is_following: bool = False,
-    max_events: int | None = None,
-    torch: bool = False,
-) -> Profiler:
-    """Return a profiler of these graphs."""
-    most = MAX_EVENTS if max_events is None else max_events
-    return Profiler(sessions, is_following=is_following, max_events=most, torch=torch)
-
-
 class _Run:
-    """One recording of all graphs, from ``start`` to ``stop``; what is set is set once.
-
-    Attributes:
-        profile: What it is for.
-        recordings: One for each graph, by its id.
-        is_over: Whether its last step is done.
-        next: The run that was begun after it, under 0: the first that put itself there.
-    """
+    """One recording of all graphs, from ``start`` to ``stop``; what is set is set once."""
 
     def __init__(self) -> None:
         self.start_ns, self.began = now_ns(), time.time()
         self.profile = Profile()
-        self.recordings: dict[str, _Recording] = {}
-        self.is_over = False
+        self.recordings: dict[str, _Recording] = {}  # by the id of the graph
+        self.is_over = False  # whether its last step is done
+        # The run that was begun after it, under 0: the first that put itself there.
         self.next: dict[int, _Run] = {}
         self._end: dict[int, int] = {}
         self._trace: dict[int, Trace] = {}
@@ -307,8 +286,7 @@ class _Recording:
 def _settle(session: RecordedGraph) -> None:
     """Wait for loops that have just published a frame to record that event.
 
-    A result may arrive some tens of nanoseconds before its event is recorded, or longer if the
-    kernel suspends the writer in between.
+    They do so tens of nanoseconds later, or more if the kernel suspends them in between.
     """
     patience = Deadline(_SETTLE_TIMEOUT_S)
     for process in session.node.layout.members:
@@ -348,46 +326,36 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
         now = node.now(process)
         channel = node.layout.channel(now.ring)
         waiting_ns = node.waiting_since_ns(process) if now.state is State.WAITING else 0
-        if not now.since_ns or process in ended or (process == DRIVER and not waiting_ns):
-            continue
-        peer = NO_PEER
-        if process == node.layout.node:
+        if not now.since_ns or process in ended or process == node.layout.node:
             continue  # a gate is between frames most of the time
+        if process == DRIVER:
+            if not waiting_ns or channel is None:
+                continue  # the thread that serves asyncio waits for nothing particular
+            waiting_ns = now.since_ns  # waits of its main thread are cut into slices
+        peer = NO_PEER
         if waiting_ns and channel is not None:
-            spec = specs[channel]
-            late = [spec.writer]
+            late = specs[channel].writer
             if node.layout.writer_of(channel) == process:
                 # It is only known which readers have not taken the last frame.
                 takers = takers_of(node.layout, session.plan, channel)
                 unread = zip(takers, node.unread(channel), strict=True)
-                late = [*next((each for each, count in unread if count), takers[0])]
-            peer = numbers[late[0]]
-        if process == DRIVER:
-            if channel is None:
-                continue  # the thread that serves asyncio waits for nothing particular
-            waiting_ns = now.since_ns  # waits of its main thread are cut into slices
+                late = next((each for each, count in unread if count), takers[0])[0]
+            peer = numbers[late]
         found[process] = OpenOp(now.op, now.execution, now.since_ns, waiting_ns, peer)
-    return found | _open_ops_elsewhere(session, ended)
-
-
-def _open_ops_elsewhere(session: RecordedGraph, ended: Collection[str]) -> dict[str, OpenOp]:
-    """Return the op that each process of other nodes is in, as far as their hosts know."""
-    found = {}
-    numbers = {program.process: at for at, program in enumerate(session.plan.programs)}
-    specs = session.plan.channels_by_id()
+    # Those of other nodes, as far as their hosts know.
     gates = {gate.id for gate in session.plan.gates}
     for snapshot in session.control.nodes.snapshots(_LOOK_TIMEOUT_S):
         for process in snapshot.layout.members:
             now = snapshot.now(process)
             if not now.since_ns or process in ended or process in gates:
                 continue
-            waiting_ns, peer = 0, NO_PEER
             channel = snapshot.layout.channel(now.ring)
+            began_ns = snapshot.began_ns(process)
+            waiting_ns, peer = 0, NO_PEER
             if now.state is State.WAITING and channel is not None:
                 spec = specs[channel]
-                waiting_ns = snapshot.began_ns(process)
+                waiting_ns = began_ns
                 peer = numbers[spec.readers[0] if spec.writer == process else spec.writer]
-            began_ns = snapshot.began_ns(process)
             found[process] = OpenOp(now.op, now.execution, began_ns, waiting_ns, peer)
     return found
 
@@ -402,6 +370,7 @@ def _graph_trace(
     clocks = {DRIVER: Clock(), **session.control.questions.clocks(_CLOCKS_TIMEOUT_S)}
     pids = {DRIVER: session.pid, **session.control.members.pids}
     recorded = {each.process: each for each in found}
+    machines = session.control.addresses()  # for people: an address, if there are several nodes
     lanes = []
     for process in [program.process for program in session.plan.programs]:
         known = recorded.get(process, Recorded(process, 0, np.empty(0, EVENT), ()))
@@ -416,7 +385,8 @@ def _graph_trace(
             events["end_ns"] += clock.offset_ns
             op = None if op is None else op.moved(clock.offset_ns)
         events = events[events["start_ns"] < end_ns]
-        op = None if op is None or op.since_ns >= end_ns else op
+        if op is not None and op.since_ns >= end_ns:
+            op = None
         died_ns = session.control.members.gone_ns.get(process)
         if op is not None and died_ns is not None:
             events, op = _with_last(events, op, died_ns), None
@@ -426,7 +396,7 @@ def _graph_trace(
                 label=session.plan.label(process),
                 events=events,
                 spans=known.spans,
-                node=_machine_of(session, process),
+                node=machines.get(session.plan.node_of(process), platform.node()),
                 pid=pids.get(session.plan.host_of(process), 0),
                 clock=clock,
                 lost=known.lost,
@@ -461,11 +431,6 @@ def _with_numbers(plan: Plan, recorded: Recorded) -> Events:
         peers = np.where(peers == lanes[node], np.array(writers, "u4")[at], peers)
     events["peer"] = peers
     return events
-
-
-def _machine_of(session: RecordedGraph, process: str) -> str:
-    """Return the machine of a process, for people: its name, or its address if there are more."""
-    return session.control.addresses().get(session.plan.node_of(process), platform.node())
 
 
 def _with_last(events: Events, op: OpenOp, died_ns: int) -> Events:

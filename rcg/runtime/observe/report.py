@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports: what each process does, since when, and what it waits for, as data and as text.
+"""Reports and statistics: what each process does and has done, as data and as text.
 
-A report is read from the flight recorder in shared memory, so it covers processes that hang or
-died. Live processes are asked for the lines of users' code that they are at.
+They are read from the flight recorder in shared memory, so they cover processes that hang or died.
+For a report live processes are asked for the lines of users' code that they are at.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import linecache
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any, Final
 
@@ -25,8 +25,7 @@ from rcg.runtime.node.snapshot import NodeView
 from rcg.text import bytes_text, plural, table, visible
 from rcg.trace.recorder import State
 
-STACKS_TIMEOUT_S: Final = 0.5  # live processes have no longer to say where they are
-
+STACKS_TIMEOUT_S: Final = 0.5  # how long live processes may take to say where they are
 _OLD_S: Final = 0.6  # nodes that can be reached have answered before
 
 _STATES: Final = {State.IDLE: "idle", State.RUNNING: "running", State.WAITING: "waiting"}
@@ -235,20 +234,17 @@ class Report(Displayed):
 
 def _source_of(line: str) -> list[str]:
     """Return the source of a line of a stack, if it is known here: cells of a notebook are."""
-    if found := re.fullmatch(r"(.+):(\d+) in .*", line):
-        source = linecache.getline(found[1], int(found[2])).strip()
-        return [f"      {source}"] if source else []
-    return []
+    found = re.fullmatch(r"(.+):(\d+) in .*", line)
+    source = linecache.getline(found[1], int(found[2])).strip() if found else ""
+    return [f"      {source}"] if source else []
 
 
 class Reports(tuple[Report, ...], Displayed):
     """The reports of several graphs; prints as text.
 
     Attributes:
-        tensors: The report of the references to tensors that this process looks after; None if it
-            has none to do with.
-        weights: The report of publishers and readers of weights; None if this process has none to
-            do with.
+        tensors: The report of the references to tensors that this process looks after, or None.
+        weights: The report of publishers and readers of weights; None if this process has none.
     """
 
     tensors: Any = None
@@ -266,6 +262,87 @@ class Reports(tuple[Report, ...], Displayed):
             others = found["text/html"] if self or self.tensors is not None else ""
             found["text/html"] = others + self.weights.html()
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatistics:
+    """What one process of a graph has done so far.
+
+    Attributes:
+        process: Its name in the plan.
+        label: Its displayed name: ``a0 (Stage)``.
+        pid: Its process id; 0 before it has started.
+        execution: Index of the execution it was in last.
+        waits: How often it had to wait, for input or for room.
+        waited_s: Seconds it spent waiting.
+        shared_bytes: Shared memory that its arena takes.
+    """
+
+    process: str
+    label: str
+    pid: int
+    execution: int
+    waits: int
+    waited_s: float
+    shared_bytes: int
+
+    @classmethod
+    def of(cls, activity: Activity) -> ProcessStatistics:
+        """Return the facts of an activity that have the same names here."""
+        return cls(**{each.name: getattr(activity, each.name) for each in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a compiled graph has done so far and holds now; prints as text.
+
+    Attributes:
+        executions: Executions that were submitted.
+        completed: Of these, those whose every output has arrived here.
+        in_flight: Executions that were submitted and not completed.
+        buffered: Completed executions with results that were neither fetched nor dropped.
+        failures_dropped: Failures whose refs were dropped unread.
+        limit: Executions that may be in flight at once.
+        used_bytes: Shared memory that the graph's values take, including free blocks.
+        cap_bytes: Shared memory that they may take.
+        stashes: Values that passed through a process's heap, because there was no shared memory.
+        processes: Each process of the graph, the driver first.
+    """
+
+    executions: int
+    completed: int
+    in_flight: int
+    buffered: int
+    failures_dropped: int
+    limit: int
+    used_bytes: int
+    cap_bytes: int
+    stashes: int
+    processes: tuple[ProcessStatistics, ...]
+
+    def __str__(self) -> str:
+        ending = "" if self.executions == 1 else "s"
+        lines = [
+            f"{self.executions} execution{ending}, {self.completed} completed, {self.in_flight} of "
+            f"{self.limit} in flight, {self.buffered} buffered; {bytes_text(self.used_bytes)} of "
+            f"{bytes_text(self.cap_bytes)} shared memory"
+            + (f", {self.stashes} values passed on without any" if self.stashes else ""),
+            *table(
+                ("process", "pid", "execution", "waits", "waited", "memory"),
+                [
+                    (
+                        each.label,
+                        str(each.pid or "-"),
+                        str(each.execution),
+                        str(each.waits),
+                        f"{each.waited_s:.3g} s",
+                        bytes_text(each.shared_bytes),
+                    )
+                    for each in self.processes
+                ],
+            ),
+        ]
+        return "\n".join(lines)
 
 
 def activities(

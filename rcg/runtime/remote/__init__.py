@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled graphs of other processes: their handles, and the server for handles.
 
-``handle``, ``client`` and ``owner`` in the process that holds a handle, ``server`` in the process
-that compiled the graph.
+``handle`` and ``client`` in the process that holds a handle, ``server`` in the process that
+compiled the graph.
 """

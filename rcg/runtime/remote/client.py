@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connection of a process to the owner of a graph, and the thread that receives from it.
 
-It knows messages, payloads and results that were not got yet; it knows no arguments and refs.
+The owner is the process that compiled the graph. Each outcome of connecting has its own error: the
+graph was torn down, the owner is gone, it does not answer, it is on another node.
+
+This room knows messages, payloads and results that were not got yet, and no arguments and refs.
 """
 
 from __future__ import annotations
@@ -13,35 +16,73 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
+from rcg import cluster
 from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error
-from rcg.errors import ChannelBroken, ChannelClosed, ExecutionError, RcgError
+from rcg.errors import (
+    ChannelBroken,
+    ChannelClosed,
+    ChannelTimeout,
+    ExecutionError,
+    PlacementError,
+    RcgError,
+)
+from rcg.ir.signature import ExecutionSignature
+from rcg.runtime.control.joining import Joined, join
 from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.refs import FAILED, READY, take_arrived
-from rcg.runtime.remote.owner import (
-    JOIN_TIMEOUT_S,
-    HandleFacts,
-    join_owner,
-    not_understood,
-    owner_gone,
-    torn_down,
-)
 from rcg.runtime.sleepers import Sleepers, set_done, take_all
-from rcg.serialization import Failure
+from rcg.serialization import KIND_BYTES, Failure
 from rcg.threads import start_owner
 from rcg.wire import liveness, sockets
+from rcg.wire.addresses import is_tcp
 from rcg.wire.liveness import How
-from rcg.wire.messages import Completed, Ready, Rejected, Submitted, UnknownGraph, Use
+from rcg.wire.messages import (
+    AskReport,
+    Completed,
+    Opening,
+    Ready,
+    Rejected,
+    Reported,
+    Submitted,
+    UnknownGraph,
+    Use,
+)
 from rcg.wire.packets import PacketStream
 from rcg.wire.payloads import Payload, PreparedPayloads, open_payloads
 from rcg.wire.sockets import Received
 
+JOIN_TIMEOUT_S: Final = 30.0
 # How long the listening thread may take to say why a connection is over.
 _CAUSE_TIMEOUT_S: Final = 1.0
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+@dataclass(frozen=True, slots=True)
+class HandleFacts:
+    """The facts that a handle has about its graph.
+
+    Attributes:
+        address: Where its owner is reached.
+        tcp: Where it is reached from other nodes, as text; "" if it is not.
+    """
+
+    graph_id: str
+    address: str
+    secret: str
+    owner_pid: int
+    node: str | None
+    signature: ExecutionSignature
+    buffers: tuple[str, ...]  # their channels
+    outputs: tuple[int, ...]  # numbers of buffers
+    is_multi: bool
+    get_timeout_s: float | None
+    submit_timeout_s: float | None
+    tcp: str = ""
 
 
 class _Arrived:
@@ -97,24 +138,21 @@ class RemoteOutput:
 class Reply:
     """The owner's answer to one ``execute``; ``is_done`` is set last."""
 
-    __slots__ = ("_refusal", "execution", "is_abandoned", "is_done")
+    __slots__ = ("execution", "is_abandoned", "is_done", "refusal")
 
     def __init__(self) -> None:
         self.execution = -1
-        self._refusal: Payload | RcgError | None = None
+        # The error because of which there is no execution, or the error of receiving that.
+        self.refusal: Payload | RcgError | None = None
         self.is_abandoned = False
         self.is_done = False
-
-    def refuse(self, refusal: Payload | RcgError) -> None:
-        """Store the error because of which there is no execution, or the error of receiving it."""
-        self._refusal = refusal
 
     @property
     def error(self) -> BaseException | None:
         """Why there is no execution. Unpickled when it is asked for, which runs any code."""
-        if not isinstance(self._refusal, Payload):
-            return self._refusal
-        value = self._refusal.decode()
+        if not isinstance(self.refusal, Payload):
+            return self.refusal
+        value = self.refusal.decode()
         if type(value) is not Failure:
             return ChannelBroken("the process that compiled the graph refused and gave no reason")
         return to_exception(value)
@@ -144,11 +182,15 @@ class Client:
         self._sleepers = Sleepers()
         self._awaiting: dict[Any, deque[_Waiter]] = {}
         self._is_hung_up = False
-        self._joined = join_owner(facts, Use, JOIN_TIMEOUT_S)
+        self._joined = _join_owner(facts, Use, JOIN_TIMEOUT_S)
         self._socket = self._joined.connection
         if not isinstance(self._joined.message, Ready):
             self._joined.close()
-            raise not_understood(facts)
+            raise ChannelBroken(
+                f"process {facts.owner_pid}, which compiled the graph, sent an answer that this "
+                "rcg does not understand: use the same version of rcg in all processes",
+                peer=str(facts.owner_pid),
+            )
 
     def open(self) -> None:
         """Start the thread, which ends when the last user has left.
@@ -243,12 +285,12 @@ class Client:
     # --- the thread
 
     def _listen(self) -> None:
-        error: RcgError = torn_down(self.facts)
+        error: RcgError = _torn_down(self.facts)
         pidfd = self._joined.pidfd.fd
         try:
             while True:
                 if not sockets.wait_for_message(self._socket, pidfd):
-                    error = owner_gone(self.facts)
+                    error = _owner_gone(self.facts)
                     break
                 with sockets.receive(self._socket, 1) as received:
                     if received.message is None:
@@ -256,7 +298,7 @@ class Client:
                         is_remote = isinstance(self._socket, PacketStream)
                         if is_remote or liveness.how_it_ended(pidfd) is How.DIED:
                             why = f"is gone: {received.why}" if received.why else "is gone"
-                            error = owner_gone(self.facts, why)
+                            error = _owner_gone(self.facts, why)
                         break
                     if isinstance(received.message, UnknownGraph):
                         break
@@ -276,11 +318,7 @@ class Client:
         self._joined.close()
 
     def _take(self, received: Received) -> None:
-        """Take in a message of the owner.
-
-        Raises:
-            ValueError: It is wrong, or not expected.
-        """
+        """Take in a message of the owner; ValueError if it is wrong or not expected."""
         match received.message:
             case Completed() as message:
                 if message.output >= len(self.outputs):
@@ -296,7 +334,7 @@ class Client:
             case Rejected() as message:
                 found = _open(received)
                 reply = self._reply_to(message.number)
-                reply.refuse(found.payload or found.lost or torn_down(self.facts))
+                reply.refusal = found.payload or found.lost or _torn_down(self.facts)
                 self._settle(reply)
             case _:
                 raise ValueError("a handle expects no such message")
@@ -321,11 +359,7 @@ class Client:
 
 
 def _open(received: Received, execution: int | None = None) -> _Arrived:
-    """Return the value that came with a message, or the error of receiving it.
-
-    Raises:
-        ValueError: The message has no payload of one value.
-    """
+    """Return the value that came with a message, or the error of receiving it."""
     try:
         (payload,) = open_payloads(received)
         return _Arrived(payload, None)
@@ -334,3 +368,119 @@ def _open(received: Received, execution: int | None = None) -> _Arrived:
         text = str(problem) or "there is no memory for it"
         lost = exhausted or ExecutionError(f"a value did not arrive: {text}")
         return _Arrived(None, type(lost)(lost.message, **lost.facts, execution=execution))
+
+
+def _join_owner(
+    facts: HandleFacts, kind: type[Opening], timeout_s: float, *, descriptors: int = 0
+) -> Joined:
+    """Connect to the owner and return its answer to a first message of this kind.
+
+    Raises:
+        PlacementError: It is on another node.
+        RcgError: As ``ask_report``.
+    """
+
+    def check(pid: int, uid: int) -> None:
+        # Once the owner is gone, its address is free, or a child of it still has the socket.
+        if uid != os.getuid() or (pid > 0 and not _is_alive(pid)):
+            raise _owner_gone(facts)
+
+    opening = kind(graph=facts.graph_id, secret=facts.secret)
+    here = cluster.node_id() if cluster.is_connected() else None
+    is_elsewhere = facts.node is not None and here is not None and facts.node != here
+    address = facts.tcp if is_elsewhere and facts.tcp else facts.address
+    if is_tcp(address):
+        return _join_elsewhere(facts, address, opening, timeout_s)
+    try:
+        return join(address, opening, timeout_s, check, descriptors=descriptors)
+    except (ConnectionRefusedError, ConnectionAbortedError) as error:
+        if is_elsewhere and isinstance(error, ConnectionRefusedError):
+            raise PlacementError(
+                f"this handle works on the node of the process that compiled the graph, "
+                f"{facts.node}, and this is node {here}",
+                location=here,
+            ) from None
+        raise (_torn_down if _is_alive(facts.owner_pid) else _owner_gone)(facts) from None
+    except ProcessLookupError:
+        raise _owner_gone(facts) from None
+    except PermissionError as error:  # another process listens there now
+        raise _owner_gone(facts, f"cannot be reached: {error.strerror}") from None
+    except TimeoutError:
+        raise no_answer(facts, "it may be suspended", timeout_s) from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, RcgError):
+            raise
+        raise no_answer(facts, str(error), timeout_s) from error
+
+
+def _join_elsewhere(facts: HandleFacts, address: str, opening: Opening, timeout_s: float) -> Joined:
+    """As ``_join_owner``, to an owner on another node."""
+    try:
+        return join(address, opening, timeout_s, lambda *_: None)
+    except ConnectionAbortedError:
+        raise _torn_down(facts) from None
+    except TimeoutError as error:
+        raise no_answer(facts, str(error), timeout_s) from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, RcgError):
+            raise
+        raise _owner_gone(facts, f"cannot be reached: {error}") from error
+
+
+def ask_report(facts: HandleFacts, timeout_s: float = JOIN_TIMEOUT_S) -> str:
+    """Return the owner's report of a graph.
+
+    Raises:
+        ChannelClosed: The graph was torn down.
+        ChannelBroken: The owner is gone.
+        ChannelTimeout: It does not answer.
+        OutOfDescriptors: There is none left, in this process or in the owner.
+    """
+    joined = _join_owner(facts, AskReport, timeout_s, descriptors=1)
+    try:
+        if not isinstance(joined.message, Reported):
+            raise ValueError("its answer is not a report")
+        (payload,) = open_payloads(joined.answer)
+        if payload.encoded[0] != KIND_BYTES:
+            raise ValueError("a report is text")
+        return str(payload.decode(), "utf-8", "replace")
+    except (OSError, ValueError) as error:
+        exhausted = out_of_descriptors(error, "to receive a report")
+        raise exhausted or no_answer(facts, str(error), timeout_s) from error
+    finally:
+        joined.close()
+
+
+def no_answer(facts: HandleFacts, why: str, timeout_s: float) -> ChannelTimeout:
+    """Return the error for an owner that does not answer."""
+    return ChannelTimeout(
+        f"process {facts.owner_pid}, which compiled the graph, does not answer: {why}",
+        timeout_s=timeout_s,
+    )
+
+
+def _owner_gone(facts: HandleFacts, how: str = "is gone") -> ChannelBroken:
+    """Return the error for an owner that has ended, or cannot be reached."""
+    return ChannelBroken(
+        f"the process {facts.owner_pid}, which compiled the graph, {how}. Its actors are usable: "
+        "compile a new graph in another process.",
+        peer=str(facts.owner_pid),
+    )
+
+
+def _torn_down(facts: HandleFacts) -> ChannelClosed:
+    """Return the error for a graph that its owner tore down."""
+    return ChannelClosed(
+        "Channel closed. The compiled graph was torn down by its owner (process "
+        f"{facts.owner_pid})."
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -18,8 +18,14 @@ from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
 from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of
-from rcg.runtime.remote.client import Client, RemoteOutput, Reply
-from rcg.runtime.remote.owner import HandleFacts, ask_report, no_answer
+from rcg.runtime.remote.client import (
+    Client,
+    HandleFacts,
+    RemoteOutput,
+    Reply,
+    ask_report,
+    no_answer,
+)
 from rcg.threads import to_thread
 from rcg.wire.messages import Execute
 from rcg.wire.payloads import PreparedPayloads
@@ -78,19 +84,17 @@ class CompiledDAGHandle:
         client = self._connect()
         with self._prepare(args, kwargs) as prepared:
             reply = client.submit(prepared)
-        is_kept = False
         try:
             limit_s = self._facts.submit_timeout_s
             if limit_s is not None:
                 limit_s += _OWNER_ANSWER_MARGIN_S
             if not client.wait(lambda: reply.is_done or client.error is not None, limit_s):
                 raise no_answer(self._facts, "it may be stopped", limit_s or 0.0)
-            refs = self._refs(client, reply)
-            is_kept = True
-            return refs
+            return self._refs(client, reply)
+        except BaseException:
+            client.abandon(reply)
+            raise
         finally:
-            if not is_kept:
-                client.abandon(reply)
             for output in client.outputs:
                 if output.dropped:
                     output.discard_dropped()
@@ -107,16 +111,13 @@ class CompiledDAGHandle:
                     break
                 except BlockingIOError:
                     await asyncio.sleep(_SUBMIT_RETRY_S)
-        is_kept = False
         try:
             known = client
             await client.wait_async(lambda: reply.is_done or known.error is not None, reply)
-            refs = self._refs(client, reply)
-            is_kept = True
-            return refs
-        finally:
-            if not is_kept:
-                client.abandon(reply)
+            return self._refs(client, reply)
+        except BaseException:
+            client.abandon(reply)
+            raise
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedPayloads:
         encoded = list(map(self._codec.encode, self._facts.signature.values(args, kwargs)))
@@ -154,10 +155,7 @@ class CompiledDAGHandle:
         return found if found is not None and found.pid == os.getpid() else None
 
     def _end_of_use(self, client: Client) -> weakref.finalize[..., Any]:
-        """Return what lets go of a client; it is made before the client is used.
-
-        It does not keep the client: what keeps one that is open is its thread.
-        """
+        """Return what lets go of a client, and does not keep it: the thread of an open one does."""
         let_go = weakref.finalize(self, _leave, weakref.ref(client), self._user)
         let_go.atexit = False
         return let_go

@@ -19,13 +19,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from rcg.descriptors import Descriptor, out_of_descriptors
-from rcg.errors import (
-    ChannelClosed,
-    ExecutionError,
-    InternalError,
-    OutOfThreads,
-    RcgError,
-)
+from rcg.errors import ChannelClosed, ExecutionError, InternalError, OutOfThreads, RcgError
 from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.control.acceptor import refusal_of
 from rcg.runtime.failure import Origin, capture, capture_own
@@ -97,43 +91,31 @@ class ServedGraph(Protocol):
         """Execute with inputs that another process has encoded."""
 
 
-class HandleServer:
-    """Serves the clients of one graph.
+def serve_client(
+    reference: Callable[[], ServedGraph | None], connection: Connection, opening: Opening
+) -> None:
+    """Serve one connection of a client on threads of its own; returns at once.
 
     Args:
-        dag: The graph; gone when its owner has dropped it.
+        reference: Returns the graph; None if its owner has dropped it.
+        connection: To the client; owned from here on, unless it raises.
+        opening: Its first message.
+
+    Raises:
+        OSError: There is no descriptor left.
+        OutOfThreads: No more threads can be started.
     """
-
-    def __init__(self, dag: Callable[[], ServedGraph | None]) -> None:
-        self._dag = dag
-
-    def serve(self, connection: Connection, opening: Opening) -> None:
-        """Serve one connection on threads of its own; returns at once.
-
-        Args:
-            connection: To the client; owned from here on, unless it raises.
-            opening: Its first message.
-
-        Raises:
-            OSError: There is no descriptor left.
-            OutOfThreads: No more threads can be started.
-        """
-        dag = self._dag()
-        if dag is None:
-            connection.close()
-            return
-        target: Callable[[], None]
-        match opening:
-            case AskReport():
-                target = partial(_send_report, connection, dag)
-            case Use():
-                target = _Connection(connection, dag).run
-            case _:
-                connection.close()
-                return
-        name = f"rcg-serve-{dag.get_id()[:6]}"
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        start_thread(thread, "to serve another process that uses its graph")
+    dag = reference()
+    target: Callable[[], None]
+    if dag is not None and isinstance(opening, AskReport):
+        target = partial(_send_report, connection, dag)
+    elif dag is not None and isinstance(opening, Use):
+        target = _Connection(connection, dag).run
+    else:
+        connection.close()
+        return
+    thread = threading.Thread(target=target, name=f"rcg-serve-{dag.get_id()[:6]}", daemon=True)
+    start_thread(thread, "to serve another process that uses its graph")
 
 
 def _send_report(connection: Connection, dag: ServedGraph) -> None:
@@ -155,8 +137,7 @@ class _Connection:
         self._dag = weakref.ref(dag)
         self._feed = dag.feed
         self._name = f"rcg-results-{dag.get_id()[:6]}"
-        # Refs whose results the client has not been sent yet.
-        self._pending: deque[CompiledDAGRef] = deque()
+        self._pending: deque[CompiledDAGRef] = deque()  # whose results have not been sent yet
         self._news = Sleepers()
         self._open = deque([True])
         self._is_over = False
@@ -203,12 +184,7 @@ class _Connection:
             self._connection.close()
 
     def _submit(self, number: int, received: Received) -> None:
-        """Execute what a message asks for, and answer.
-
-        Raises:
-            OSError: The client disconnected.
-            ValueError: The message is wrong.
-        """
+        """Execute what a message asks for, and answer; ValueError if the message is wrong."""
         dag = self._dag()
         try:
             inputs = [payload.encoded for payload in open_payloads(received)]
@@ -259,17 +235,15 @@ class _Connection:
 
     def _send_results(self) -> None:
         try:
-            while self._wait_for_pending():
+            while self._news.wait(lambda: self._pending or self._is_over, None):
+                if self._is_over:
+                    break
                 self._send_ready()
         except (OSError, RuntimeError):
             pass  # the client hung up, or is about to learn that the graph is closed
         finally:
             self._hang_up()
             self._pending.clear()
-
-    def _wait_for_pending(self) -> bool:
-        self._news.wait(lambda: self._pending or self._is_over, None)
-        return not self._is_over
 
     def _send_ready(self) -> None:
         """Send results that are ready, or wait for some. It keeps no ref, and so no graph."""

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 
 from rcg.ir.channels import TENSOR
 from rcg.ir.costs import CallCosts, Transfer
@@ -37,8 +36,8 @@ from rcg.ir.ops import Call, Collective, Copy, Op, Read
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.dependencies import Dependencies
 from rcg.trace.analysis.executions import UNSEEN, Executions, by_execution, executions_of
-from rcg.trace.analysis.intervals import Times
-from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, shapes_of
+from rcg.trace.analysis.intervals import Ints, Times
+from rcg.trace.analysis.parts import KINDS, WRITE, TimeKind, shapes_of
 from rcg.trace.analysis.rendezvous import NONE
 from rcg.trace.analysis.transfers import is_coding
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
@@ -86,32 +85,11 @@ class MeasuredCosts:
     window: int
 
 
-def costs_of(
-    graph: GraphTrace,
-    executions: Executions,
-    start_ns: int | None = None,
-    end_ns: int | None = None,
-) -> MeasuredCosts:
-    """Return the measured costs of a graph's ops.
-
-    Args:
-        graph: The graph.
-        executions: The executions of the graph.
-        start_ns: Waiting before this time does not count; None counts all. The time of an op
-            without waiting always counts in full.
-        end_ns: Waiting after this time does not count; None counts all.
-    """
+def costs_of(graph: GraphTrace, executions: Executions) -> MeasuredCosts:
+    """Return the measured costs of a graph's ops, given the graph's executions."""
     dependencies = Dependencies(graph)
     found: dict[tuple[str, int], Cost] = {}
     length = np.diff(dependencies.bounds, axis=1)
-    whole = np.iinfo(np.int64)
-    within = np.clip(
-        dependencies.bounds,
-        whole.min if start_ns is None else start_ns,
-        whole.max if end_ns is None else end_ns,
-    )
-    at, waits = np.arange(len(length)), np.where(dependencies.shape == WRITE, 1, 0)
-    length[at, waits] = np.diff(within, axis=1)[at, waits]
     woke = np.maximum(dependencies.entered - dependencies.ready, 0)  # clocks may disagree
     woke = np.where(dependencies.follows, woke, UNSEEN)
     for number, lane in enumerate(graph.lanes):
@@ -131,26 +109,24 @@ def costs_of(
 
 
 def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:
-    first, second, third = map(_mean, parts)
-    waking = _mean(woke)
-    if shape == READ:
-        return Cost(waiting_ns=first, moving_ns=second, coding_ns=third, waking_ns=waking)
-    if shape == WRITE:
-        return Cost(coding_ns=first, waiting_ns=second, moving_ns=third, waking_ns=waking)
-    if shape == COLLECTIVE:
-        return Cost(waiting_ns=first, coding_ns=second, moving_ns=third, waking_ns=waking)
-    return Cost(waiting_ns=first, compute_ns=second + third)
+    means = dict.fromkeys(TimeKind, 0.0)
+    for kind, part in zip(KINDS[shape].tolist(), parts, strict=True):
+        means[TimeKind(kind)] += _mean(part)
+    return Cost(
+        compute_ns=means[TimeKind.COMPUTE],
+        moving_ns=means[TimeKind.COMMUNICATION],
+        coding_ns=means[TimeKind.SERIALIZATION],
+        waiting_ns=means[TimeKind.WAITING],
+        waking_ns=_mean(woke),
+    )
 
 
-def _mean(values: npt.NDArray[np.int64]) -> float:
+def _mean(values: Ints) -> float:
     if not len(values):
         return 0.0
-    if len(values) >= _FEW:
+    if len(values) >= 20:  # of a few, the 99th percentile is nearly the largest
         values = np.minimum(values, np.percentile(values, 99, method="lower"))
     return float(values.mean())
-
-
-_FEW = 20
 
 
 def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]:
@@ -184,7 +160,7 @@ def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]
     return user_ns, is_parallel
 
 
-def _overlap(events: Events, shapes: npt.NDArray[np.int64]) -> bool:
+def _overlap(events: Events, shapes: Ints) -> bool:
     """Return whether any of a driver's events, by start, overlap.
 
     What was encoded before there was room is left out: another clock says when.
@@ -211,11 +187,7 @@ def _window(graph: GraphTrace, executions: Executions) -> int:
 
 
 def call_costs_of(graphs: Iterable[GraphTrace]) -> CallCosts:
-    """Return the measured costs of all graphs together, by actor.
-
-    Args:
-        graphs: The records of the graphs.
-    """
+    """Return the measured costs of all graphs together, by actor."""
     calls: dict[tuple[str, str], list[float]] = {}
     transfers: dict[Transfer, list[float]] = {}
     for graph in graphs:
@@ -228,10 +200,9 @@ def call_costs_of(graphs: Iterable[GraphTrace]) -> CallCosts:
                 cost = measured.get((program.process, at))
                 if cost is None:
                     continue
-                if isinstance(op, Call):
-                    calls.setdefault((actor, op.method), []).append(cost.own_ns)
-                elif isinstance(op, Collective):
-                    calls.setdefault((actor, op.word), []).append(cost.own_ns)
+                if isinstance(op, Call | Collective):
+                    name = op.method if isinstance(op, Call) else op.word
+                    calls.setdefault((actor, name), []).append(cost.own_ns)
                 elif isinstance(op, Read) and op.channel in actor_of.tensors:
                     key = Transfer(*actor_of.maker(op.channel), actor)
                     transfers.setdefault(key, []).append(cost.own_ns)

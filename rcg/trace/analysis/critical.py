@@ -39,7 +39,7 @@ from rcg.trace.analysis.dependencies import Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.rendezvous import NONE
-from rcg.trace.analysis.wire import wire_text
+from rcg.trace.analysis.transfers import wire_text
 from rcg.trace.model import GraphTrace, LaneTrace, actor_labels
 
 LOST: Final = "unknown: the events before are lost or older than the trace"
@@ -87,7 +87,15 @@ class CriticalPath(Displayed, tuple[Step, ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return _path_text(self)
+        if not self:
+            return "no path: the trace does not hold the execution from its submission to its end"
+        steps = [
+            (step.text, step.kind.name.lower(), str(step.execution), time_text(step.duration_ns))
+            for step in self
+        ]
+        rows = cut(steps, lambda more: (f"... {more:,} more steps", "", "", ""), _MAX_STEPS)
+        head = f"{time_text(self[-1].end_ns - self[0].start_ns)} in {plural(len(self), 'step')}"
+        return "\n".join([head, *columns([_STEP_HEAD, *rows], left=2)])
 
     def __repr__(self) -> str:
         took = time_text(self[-1].end_ns - self[0].start_ns) if self else "nothing known"
@@ -145,12 +153,8 @@ def critical_path(graph: GraphTrace, execution: int) -> CriticalPath:
     """Return the steps that make up the latency of an execution, by time.
 
     The steps have no gaps and add up to the latency. If some of them are not in the trace, the
-    first one is an IDLE step without an op, with the text ``LOST``.
-
-    Args:
-        graph: The graph.
-        execution: Index of the execution. If its submission or completion is not in the trace, the
-            path is empty.
+    first one is an IDLE step without an op, with the text ``LOST``. If the submission or completion
+    of the execution is not in the trace, the path is empty.
     """
     return Paths(graph).of(execution)
 
@@ -359,20 +363,3 @@ class Paths:
 
 def _total(shares: Sequence[PathShare]) -> int:
     return sum(share.total_ns for share in shares)
-
-
-def _path_text(steps: Sequence[Step]) -> str:
-    """Return a critical path as text."""
-    if not steps:
-        return "no path: the trace does not hold the execution from its submission to its end"
-    total = steps[-1].end_ns - steps[0].start_ns
-    count = plural(len(steps), "step")
-    rows = cut(
-        [
-            (step.text, step.kind.name.lower(), str(step.execution), time_text(step.duration_ns))
-            for step in steps
-        ],
-        lambda left_out: (f"... {left_out:,} more steps", "", "", ""),
-        _MAX_STEPS,
-    )
-    return "\n".join([f"{time_text(total)} in {count}", *columns([_STEP_HEAD, *rows], left=2)])

@@ -31,20 +31,11 @@ import numpy.typing as npt
 
 from rcg.ir.channels import TENSOR
 from rcg.ir.ids import DRIVER
-from rcg.trace.analysis.intervals import Times
+from rcg.trace.analysis.intervals import MAX_INT64, MIN_INT64, Ints, Times
 from rcg.trace.analysis.parts import KINDS, READ, WRITE, TimeKind, bounds_of
-from rcg.trace.analysis.rendezvous import (
-    NONE,
-    Rendezvous,
-    last_of,
-    rendezvous_of,
-    with_waits,
-)
-from rcg.trace.analysis.transfers import movers
-from rcg.trace.analysis.wire import Crossing, crossings_of
+from rcg.trace.analysis.rendezvous import NONE, Rendezvous, last_of, rendezvous_of, with_waits
+from rcg.trace.analysis.transfers import Crossing, crossings_of, movers
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
-
-_Indexes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +51,8 @@ class Walk:
         is_unknown: Whether its events are not in the trace.
     """
 
-    event: _Indexes
-    kind: _Indexes
+    event: Ints
+    kind: Ints
     start: Times
     end: Times
     is_between: npt.NDArray[np.bool_]
@@ -120,15 +111,15 @@ class Dependencies:
         self._nodes = graph.plan.nodes_by_process()
         self._link()
 
-    def written(self, channel: str, execution: npt.ArrayLike) -> _Indexes:
+    def written(self, channel: str, execution: npt.ArrayLike) -> Ints:
         """Return the Write of a channel in each of these executions, or -1."""
         return self._writes[channel].at(np.atleast_1d(execution))
 
-    def read(self, channel: str, process: str, execution: npt.ArrayLike) -> _Indexes:
+    def read(self, channel: str, process: str, execution: npt.ArrayLike) -> Ints:
         """Return the Read of a channel by a process in each of these executions, or -1."""
         return self._reads[channel, process].at(np.atleast_1d(execution))
 
-    def arrived(self, channel: str, process: str, execution: npt.ArrayLike) -> _Indexes:
+    def arrived(self, channel: str, process: str, execution: npt.ArrayLike) -> Ints:
         """Return the Pass by which each of these executions came to a process, or -1."""
         table = self._passes.get((channel, self._nodes[process]))
         wanted = np.atleast_1d(execution)
@@ -232,7 +223,7 @@ class Dependencies:
         )
         if not found.size:
             return
-        ends = np.where(found >= 0, self.bounds[found, 3], np.iinfo(np.int64).min)
+        ends = np.where(found >= 0, self.bounds[found, 3], MIN_INT64)
         slowest = np.argmax(ends, axis=0)
         at = np.arange(len(event))
         # If the event names the peer that it waited for, that peer counts.
@@ -253,9 +244,8 @@ class Dependencies:
         for at, each in enumerate(events):
             table[at, np.searchsorted(executions, self.execution[each])] = each
         # A missing event has not arrived last, as far as the trace shows.
-        whole = np.iinfo(np.int64)
-        start = np.where(table == NONE, whole.min, self.bounds[table, 0])
-        waited = np.where(table == NONE, whole.max, self._waited[table])
+        start = np.where(table == NONE, MIN_INT64, self.bounds[table, 0])
+        waited = np.where(table == NONE, MAX_INT64, self._waited[table])
         places = np.arange(len(executions))
         if rendezvous.is_collective:
             last = table[last_of(waited, start), places]
@@ -264,7 +254,7 @@ class Dependencies:
             # The writer, or the last reader if it came after the frame.
             came = np.argmax(start[1:], axis=0) + 1
             is_late = start[came, places] > np.where(
-                table[0] == NONE, whole.max, self.bounds[table[0], 1]
+                table[0] == NONE, MAX_INT64, self.bounds[table[0], 1]
             )
             last = np.where(is_late, table[came, places], table[0])
             on = np.broadcast_to(table[0], table.shape).copy()
@@ -285,17 +275,17 @@ class Dependencies:
     def _number_of(self, process: str) -> int:
         return next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
 
-    def _rows_of(self, process: str, op: int) -> _Indexes:
+    def _rows_of(self, process: str, op: int) -> Ints:
         number = self._number_of(process)
         first, last = self._offsets[number : number + 2]
-        rows: _Indexes = np.flatnonzero(self.op[first:last] == op) + first
+        rows: Ints = np.flatnonzero(self.op[first:last] == op) + first
         return rows
 
-    def _waits_until(self, event: _Indexes) -> Times:
+    def _waits_until(self, event: Ints) -> Times:
         until: Times = self.bounds[event, np.where(self.shape[event] == WRITE, 2, 1)]
         return until
 
-    def _depend(self, event: _Indexes, on: _Indexes, until: Times) -> None:
+    def _depend(self, event: Ints, on: Ints, until: Times) -> None:
         """Make events whose wait ended at ``until`` depend on others, if these explain the wait."""
         is_missing = on < 0
         self.before[event[is_missing]] = NONE
@@ -368,22 +358,22 @@ class _Table:
         event: All events of the op.
     """
 
-    def __init__(self, execution: _Indexes, moves: _Indexes, event: _Indexes) -> None:
+    def __init__(self, execution: Ints, moves: Ints, event: Ints) -> None:
         order = np.argsort(execution, kind="stable")
         self._execution = execution[order]
         self._moves = moves[order]
         self.event = event
 
-    def at(self, execution: _Indexes) -> _Indexes:
+    def at(self, execution: Ints) -> Ints:
         """Return the event of each of these executions, or -1."""
         if not len(self._moves):
             return np.full(len(execution), NONE)
         at = np.searchsorted(self._execution, execution, side="right") - 1
-        found: _Indexes = np.where(self._execution[at] == execution, self._moves[at], NONE)
+        found: Ints = np.where(self._execution[at] == execution, self._moves[at], NONE)
         return found
 
 
-def _waited(shape: _Indexes, bounds: Times) -> Times:
+def _waited(shape: Ints, bounds: Times) -> Times:
     """Return the time that each event waited. The shape determines which part that is."""
     first = np.where(shape == WRITE, 1, 0)
     at = np.arange(len(shape))

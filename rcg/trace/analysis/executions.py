@@ -34,16 +34,13 @@ import numpy.typing as npt
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
 from rcg.text import columns, cut, plural, time_text
-from rcg.trace.analysis.intervals import Cover, Times
+from rcg.trace.analysis.intervals import MIN_INT64, Cover, Ints, Times
 from rcg.trace.analysis.parts import READ, WRITE
-from rcg.trace.analysis.transfers import is_coding, is_waiting, movers, taken_ns
-from rcg.trace.analysis.wire import gate_for
+from rcg.trace.analysis.transfers import gate_for, is_coding, is_waiting, movers, taken_ns
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
 
-UNSEEN: Final = int(np.iinfo(np.int64).min)
+UNSEEN: Final = MIN_INT64
 """Stands for a time that is not in the trace."""
-
-_Ints = npt.NDArray[np.int64]
 
 EXECUTION_HEAD: Final = ("execution", "submitted at", "latency", "fetched after")
 """The columns of a table of executions."""
@@ -90,7 +87,7 @@ class Executions(Displayed):
         encoded_ns: Time of encoding the inputs, if that happened before writing them.
     """
 
-    index: npt.NDArray[np.int64]
+    index: Ints
     submitted_ns: Times
     completed_ns: Times
     fetched_ns: Times
@@ -287,14 +284,14 @@ def _seen(time: np.int64) -> int | None:
     return None if time == UNSEEN else int(time)
 
 
-def _indexes(graph: GraphTrace) -> npt.NDArray[np.int64]:
+def _indexes(graph: GraphTrace) -> Ints:
     found = [
         np.unique(lane.events["execution"][lane.events["op"] < SPAN_BASE]) for lane in graph.lanes
     ]
     return np.unique(np.concatenate(found)).astype(np.int64)
 
 
-def _submissions(index: npt.NDArray[np.int64], writes: Events) -> tuple[Times, Times]:
+def _submissions(index: Ints, writes: Events) -> tuple[Times, Times]:
     """Return when each execution was submitted by a Write, and the time of encoding in advance."""
     moves = writes[movers(writes, WRITE)]
     coded = np.zeros(len(index), np.int64)
@@ -315,7 +312,7 @@ def _apart(submitted: list[Times], encoded: list[Times], count: int) -> Times:
     return apart
 
 
-def _ends(index: npt.NDArray[np.int64], events: Events) -> Times:
+def _ends(index: Ints, events: Events) -> Times:
     """Return the end of the last event of each execution. The events are sorted by start."""
     times = np.full(len(index), UNSEEN)
     times[np.searchsorted(index, events["execution"])] = events["end_ns"]
@@ -366,9 +363,7 @@ def _text(executions: Executions) -> str:
     return "\n".join([head, *columns([EXECUTION_HEAD, *rows], left=0), note])
 
 
-def by_execution(
-    op: _Ints, execution: _Ints, figures: Sequence[_Ints]
-) -> tuple[_Ints, list[_Ints]]:
+def by_execution(op: Ints, execution: Ints, figures: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
     """Return sums of figures over all events of one op in one execution.
 
     An op of a driver may have several events in an execution: inputs are encoded before there is

@@ -1,44 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a trace, put together: rates, where the time went, what to make faster.
+"""The figures of a trace, put together, and those of two traces, compared.
 
 Each figure is defined in the file that computes it: ``executions.py``, ``shares.py``,
-``critical.py``, ``ops.py``, ``stalls.py``. This file combines them to one summary per graph. If a
-graph hangs, ops and executions that have not ended count with their time up to the end of the
-trace.
+``critical.py``, ``ops.py``. This file combines them to one summary per graph. If a graph hangs, ops
+and executions that have not ended count with their time up to the end of the trace.
+
+A ratio is the second trace's value divided by the first's. A throughput is better if its ratio is
+above 1, a time if it is below.
 
 This room must not know how traces are recorded.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
+from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
+from rcg.text import columns, plural, rate_text, ratio_text, share_text, time_text
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.intervals import Times
-from rcg.trace.analysis.ops import OpTimes, ops_of
-from rcg.trace.analysis.parts import events_of
+from rcg.trace.analysis.ops import OpTimes, Stall, ops_of, stall_of
+from rcg.trace.analysis.parts import TimeKind, events_of
 from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.shares import shares_of
-from rcg.trace.analysis.stalls import Stall, stall_of
 from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
-from rcg.trace.analysis.wire import wires_of
+from rcg.trace.analysis.transfers import wires_of
 from rcg.trace.model import GraphTrace, LaneTrace, Recording
 
 _SLOWEST = 5
 # An op that exceeds its usual time by this share of the execution's latency is mentioned.
 _NOTABLE = 0.01
+_MAX_ROWS: Final = 24  # of a table in a comparison
 
 
 def summarize(trace: Recording) -> Summary:
     """Return the figures of a trace, graph by graph.
 
-    Args:
-        trace: Any trace. It may have begun or ended in the middle of executions, have lost events
-            or be empty.
+    It may have begun or ended in the middle of executions, have lost events or be empty.
     """
     return Summary(
         graphs=tuple(_of_graph(graph, trace.start_ns, trace.end_ns) for graph in trace.graphs),
@@ -55,11 +59,12 @@ def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
     paths = Paths(seen, executions)
     ops = ops_of(seen, start_ns, end_ns)
     if stall is None:
-        throughput, path = executions.throughput, paths.steady()
-        latencies = executions.latency_ns
+        throughput, latencies = executions.throughput, executions.latency_ns
+        path = paths.steady()
     else:
-        throughput, path = executions.throughput_until(end_ns), paths.until(stall.process, end_ns)
+        throughput = executions.throughput_until(end_ns)
         latencies = executions.latencies_until(end_ns)
+        path = paths.until(stall.process, end_ns)
     window = executions.busy_stretch(start_ns, end_ns)
     return GraphSummary(
         graph_id=graph.graph_id,
@@ -150,6 +155,175 @@ def _own_ns(lane: LaneTrace, event: np.void) -> int:
     events = lane.events
     if lane.process == DRIVER:
         same = (events["op"] == event["op"]) & (events["execution"] == event["execution"])
-        events = events[same]
-        return int((events["end_ns"] - events["start_ns"] - events["waited_ns"]).sum())
-    return int(event["end_ns"] - event["start_ns"] - event["waited_ns"])
+        event = events[same]
+    return int((event["end_ns"] - event["start_ns"] - event["waited_ns"]).sum())
+
+
+# --- two traces ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure in both traces.
+
+    Attributes:
+        text: The name of the figure.
+        before: Its value in the first trace; None if it has none.
+        after: Its value in the second trace; None if it has none.
+    """
+
+    text: str
+    before: float | None
+    after: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """``after`` divided by ``before``; None if one is unknown or ``before`` is 0."""
+        if self.before is None or self.after is None or not self.before:
+            return None
+        return self.after / self.before
+
+    def row(self, text: Callable[[float | None], str]) -> tuple[str, str, str, str]:
+        """Return its row in a table, with values as this text."""
+        return self.text, text(self.before), text(self.after), ratio_text(self.ratio)
+
+
+@dataclass(frozen=True, repr=False)
+class GraphComparison(Displayed):
+    """One graph in both traces.
+
+    Attributes:
+        graph_ids: Its ids in the two traces.
+        is_same_plan: Whether both ran the same plan. Otherwise they were matched by position.
+        throughput: Executions per second.
+        latency: Median latency in ns.
+        ops: Median time of each op without waiting, in ns.
+        shares: Share of the window, from 0 to 1, per process and kind: ``a0 (Stage) compute``.
+    """
+
+    graph_ids: tuple[str, str]
+    is_same_plan: bool
+    throughput: Change
+    latency: Change
+    ops: tuple[Change, ...]
+    shares: tuple[Change, ...]
+
+    def __repr__(self) -> str:
+        before, after = (graph_id[:8] for graph_id in self.graph_ids)
+        return f"<GraphComparison {before!a} -> {after!a}: {_gain(self)}>"
+
+    def __str__(self) -> str:
+        before, after = (graph_id[:8] for graph_id in self.graph_ids)
+        same = "the same plan" if self.is_same_plan else "another plan, matched by its place"
+        head = ("", "before", "after", "ratio")
+        rows = [head, self.throughput.row(rate_text), self.latency.row(time_text)]
+        lines = [f"Graph {before} -> {after} ({same})", *columns(rows)]
+        ops = _largest(self.ops, _size)
+        rows = [head, *(op.row(time_text) for op in ops)]
+        lines += ["", "  What each op took, median without waiting", *columns(rows, indent="    ")]
+        lines += _left_out(len(self.ops) - len(ops), "op", "comparison.ops")
+        seen = [share for share in self.shares if _size(share) >= 0.0005]
+        shares = _largest(seen, lambda each: abs((each.after or 0.0) - (each.before or 0.0)))
+        rows = [("", "before", "after", "")]
+        rows += [(*share.row(share_text)[:3], "") for share in shares]
+        lines += ["", "  Where the time went", *columns(rows, indent="    ")]
+        lines += _left_out(len(seen) - len(shares), "share", "comparison.shares")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Displayed):
+    """Two traces side by side. ``str()`` is a report.
+
+    Attributes:
+        graphs: The graphs that are in both.
+        only_before: Ids of the graphs that are only in the first.
+        only_after: Ids of the graphs that are only in the second.
+    """
+
+    graphs: tuple[GraphComparison, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {', '.join(map(_gain, self.graphs[:3])) or 'no graph in both'}>"
+
+    def __str__(self) -> str:
+        blocks = [str(graph) for graph in self.graphs]
+        blocks += [f"Graph {graph_id[:8]} is only in the first" for graph_id in self.only_before]
+        blocks += [f"Graph {graph_id[:8]} is only in the second" for graph_id in self.only_after]
+        return "\n\n".join(blocks) or "Neither trace holds a graph."
+
+
+def compare(before: Recording, after: Recording) -> Comparison:
+    """Compare two traces, graph by graph.
+
+    Graphs with equal plans are matched, in the order of the traces. The remaining graphs are
+    matched by position.
+    """
+    left, right = summarize(before).graphs, summarize(after).graphs
+    pairs: list[tuple[int, int]] = []
+    free = list(range(len(right)))
+    for at, graph in enumerate(before.graphs):
+        same = next((other for other in free if after.graphs[other].plan == graph.plan), None)
+        if same is not None:
+            pairs.append((at, same))
+            free.remove(same)
+    matched = {at for at, _ in pairs}
+    rest = [at for at in range(len(left)) if at not in matched]
+    pairs += zip(rest, free, strict=False)
+    pairs.sort()
+    return Comparison(
+        graphs=tuple(
+            _graph(left[a], right[b], before.graphs[a].plan == after.graphs[b].plan)
+            for a, b in pairs
+        ),
+        only_before=tuple(left[at].graph_id for at in rest[len(free) :]),
+        only_after=tuple(right[at].graph_id for at in free[len(rest) :]),
+    )
+
+
+def _graph(before: GraphSummary, after: GraphSummary, is_same_plan: bool) -> GraphComparison:
+    return GraphComparison(
+        graph_ids=(before.graph_id, after.graph_id),
+        is_same_plan=is_same_plan,
+        throughput=Change("executions", before.throughput, after.throughput),
+        latency=Change("latency (median)", before.latency_p50_ns, after.latency_p50_ns),
+        ops=tuple(_ops(before, after)),
+        shares=tuple(_shares(before, after)),
+    )
+
+
+def _ops(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
+    sides = [{op.text: op.median_ns for op in each.ops} for each in (before, after)]
+    for text in dict.fromkeys((*sides[0], *sides[1])):
+        yield Change(text, sides[0].get(text), sides[1].get(text))
+
+
+def _shares(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
+    sides = [{lane.label: lane for lane in each.shares.lanes} for each in (before, after)]
+    for label in dict.fromkeys((*sides[0], *sides[1])):
+        for kind in TimeKind:
+            was, now = (
+                lanes[label].of(kind) / (lanes[label].duration_ns or 1) if label in lanes else None
+                for lanes in sides
+            )
+            yield Change(f"{label} {kind.name.lower()}", was, now)
+
+
+def _largest(changes: Sequence[Change], size: Callable[[Change], float]) -> list[Change]:
+    """Return the largest changes, in their original order."""
+    largest = sorted(range(len(changes)), key=lambda at: -size(changes[at]))[:_MAX_ROWS]
+    return [changes[at] for at in sorted(largest)]
+
+
+def _size(change: Change) -> float:
+    return max(change.before or 0.0, change.after or 0.0)
+
+
+def _left_out(count: int, word: str, where: str) -> list[str]:
+    return [f"    {plural(count, f'more {word}')}: {where}"] if count else []
+
+
+def _gain(graph: GraphComparison) -> str:
+    return f"{ratio_text(graph.throughput.ratio)} the throughput"

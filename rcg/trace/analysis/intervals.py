@@ -16,10 +16,24 @@ This room must know neither traces nor plans.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
-Times = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
+Times = Ints
+
+MIN_INT64: Final = int(np.iinfo(np.int64).min)
+MAX_INT64: Final = int(np.iinfo(np.int64).max)
+
+
+def window(start_ns: int | None, end_ns: int | None) -> tuple[int, int]:
+    """Return the ends of a window; one that is None is unlimited."""
+    return (
+        MIN_INT64 if start_ns is None else start_ns,
+        MAX_INT64 if end_ns is None else end_ns,
+    )
 
 
 def disjoint(start: Times, end: Times) -> tuple[Times, Times, Times]:
@@ -52,9 +66,8 @@ def without(
     Returns:
         For each remaining piece the index of its interval, and its start and end, sorted.
     """
-    whole = np.iinfo(np.int64)
-    gap_start = np.concatenate(([whole.min], taken_end))
-    gap_end = np.concatenate((taken_start, [whole.max]))
+    gap_start = np.concatenate(([MIN_INT64], taken_end))
+    gap_end = np.concatenate((taken_start, [MAX_INT64]))
     first = np.searchsorted(gap_end, start, side="right")
     last = np.searchsorted(gap_start, end, side="left")
     count = np.maximum(last - first, 0)
@@ -78,7 +91,7 @@ class Cover:
     def __init__(self, start: Times, end: Times) -> None:
         _, self._start, self._end = disjoint(start, end)
         length = self._end - self._start
-        self._before = np.concatenate((np.zeros(1, np.int64), np.cumsum(length)))
+        self._before = np.concatenate(([0], np.cumsum(length)))
 
     @property
     def total_ns(self) -> int:
@@ -87,9 +100,9 @@ class Cover:
 
     def until(self, time: Times) -> Times:
         """Return the length of the union before each time."""
-        at = np.searchsorted(self._start, time, side="right")
         if not len(self._start):
             return np.zeros(len(time), np.int64)
+        at = np.searchsorted(self._start, time, side="right")
         last = np.maximum(at - 1, 0)
         over = np.maximum(self._end[last] - np.maximum(time, self._start[last]), 0)
         return np.where(at > 0, self._before[at] - over, 0)

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from rcg.ir.ops import Collective, Op, Pass
 from rcg.ir.programs import Program
-from rcg.trace.analysis.intervals import Times, disjoint, without
+from rcg.trace.analysis.intervals import Ints, Times, disjoint, window, without
 from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.model import EVENT, SPAN_BASE, Events, GraphTrace, LaneTrace, OpenOp
 
@@ -63,7 +63,7 @@ class Parts:
         end_ns: When each ends.
     """
 
-    row: npt.NDArray[np.int64]
+    row: Ints
     kind: npt.NDArray[np.uint8]
     start_ns: Times
     end_ns: Times
@@ -80,11 +80,11 @@ class Parts:
         """Return the parts inside a window, cut at its ends."""
         start = np.maximum(self.start_ns, start_ns)
         end = np.minimum(self.end_ns, end_ns)
-        return _where(start < end, self.row, self.kind, start, end)
+        return Parts(self.row, self.kind, start, end).where(start < end)
 
-    def where(self, is_kept: npt.NDArray[np.bool_]) -> Parts:
+    def where(self, kept: npt.NDArray[np.bool_]) -> Parts:
         """Return some of the parts."""
-        return _where(is_kept, self.row, self.kind, self.start_ns, self.end_ns)
+        return Parts(self.row[kept], self.kind[kept], self.start_ns[kept], self.end_ns[kept])
 
 
 READ: Final = 0
@@ -104,7 +104,7 @@ KINDS: Final = np.array(
 """The kinds of the three parts of an event, by its shape."""
 
 
-def bounds_of(program: Program, events: Events) -> tuple[npt.NDArray[np.int64], Times]:
+def bounds_of(program: Program, events: Events) -> tuple[Ints, Times]:
     """Return the shapes of events, and where their parts begin and end.
 
     Args:
@@ -130,7 +130,7 @@ def bounds_of(program: Program, events: Events) -> tuple[npt.NDArray[np.int64], 
     return shape, bounds
 
 
-def shapes_of(program: Program) -> npt.NDArray[np.int64]:
+def shapes_of(program: Program) -> Ints:
     """Return the shape of each op of a program, READ for example, and one more OTHER at the end.
 
     The last one is for ops that the program does not have: ``shapes[np.minimum(op, len(ops))]``.
@@ -179,8 +179,7 @@ def parts_of(
     """
     program = graph.program(lane)
     last = last_end_ns(graph) if end_ns is None and lane.open is not None else (end_ns or 0)
-    is_op = lane.events["op"] < SPAN_BASE
-    row = np.flatnonzero(is_op)
+    row = np.flatnonzero(lane.events["op"] < SPAN_BASE)
     events = with_waits(graph, lane)
     events = events if len(row) == len(events) else events[row]
     shape, bounds = bounds_of(program, events)
@@ -190,10 +189,7 @@ def parts_of(
         more = _open_parts(lane.open, len(lane.events), program, last)
         rows, kinds = np.append(rows, more.row), np.append(kinds, more.kind)
         starts, ends = np.append(starts, more.start_ns), np.append(ends, more.end_ns)
-    whole = np.iinfo(np.int64)
-    parts = Parts(rows, kinds, starts, ends).clipped(
-        whole.min if start_ns is None else start_ns, whole.max if end_ns is None else end_ns
-    )
+    parts = Parts(rows, kinds, starts, ends).clipped(*window(start_ns, end_ns))
     if len(parts) and (parts.start_ns[1:] < parts.end_ns[:-1]).any():
         return _one_at_a_time(parts)
     return parts
@@ -213,18 +209,14 @@ def _open_parts(now: OpenOp, row: int, program: Program, end_ns: int) -> Parts:
     for one rank after the other. All of their time counts as waiting.
     """
     shape = _shape(program.ops[now.op]) if 0 <= now.op < len(program.ops) else OTHER
-    waiting_since = max(now.waiting_since_ns, now.since_ns) if now.waiting_since_ns else end_ns
-    is_only_waiting = shape in (READ, COLLECTIVE) and bool(now.waiting_since_ns)
-    waiting_since = now.since_ns if is_only_waiting else waiting_since
+    is_waiting = bool(now.waiting_since_ns)
+    waiting_since = max(now.waiting_since_ns, now.since_ns) if is_waiting else end_ns
+    if is_waiting and shape in (READ, COLLECTIVE):
+        waiting_since = now.since_ns
     waiting_since = min(waiting_since, end_ns)
-    before = {
-        READ: TimeKind.COMMUNICATION,
-        WRITE: TimeKind.SERIALIZATION,
-        OTHER: TimeKind.COMPUTE,
-        COLLECTIVE: TimeKind.COMMUNICATION,
-    }[shape]
-    if shape == WRITE and not now.waiting_since_ns:
-        before = TimeKind.COMMUNICATION
+    before = TimeKind.COMPUTE if shape == OTHER else TimeKind.COMMUNICATION
+    if is_waiting and shape == WRITE:
+        before = TimeKind.SERIALIZATION
     return Parts(
         np.full(2, row),
         np.array([before, TimeKind.WAITING], np.uint8),
@@ -247,13 +239,3 @@ def _one_at_a_time(parts: Parts) -> Parts:
     order = np.argsort(starts, kind="stable")
     index = index[order]
     return Parts(parts.row[index], parts.kind[index], starts[order], ends[order])
-
-
-def _where(
-    kept: npt.NDArray[np.bool_],
-    row: npt.NDArray[np.int64],
-    kind: npt.NDArray[np.uint8],
-    start: Times,
-    end: Times,
-) -> Parts:
-    return Parts(row[kept], kind[kept], start[kept], end[kept])

@@ -28,15 +28,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from rcg.ir.channels import TENSOR
 from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.intervals import Times
+from rcg.trace.analysis.intervals import MIN_INT64, Ints, Times
 from rcg.trace.model import NO_PEER, Events, GraphTrace, LaneTrace
-
-Ints = npt.NDArray[np.int64]
 
 NONE = -1
 """The row of an event that is not in the trace."""
@@ -103,17 +100,13 @@ def rendezvous_of(plan: Plan) -> tuple[Rendezvous, ...]:
     for spec in plan.channels:
         if spec.kind == TENSOR:
             processes = [each for each in (spec.writer, *spec.readers) if each in ends[spec.id]]
-            places = tuple([(process, ends[spec.id][process]) for process in processes])
+            places = tuple((process, ends[spec.id][process]) for process in processes)
             found.append(Rendezvous(spec.id, spec.group, places, is_collective=False))
     for collective in ranks.values():
         _, _, op = collective[0]
         order = members[op.group].index
-        places = tuple(
-            [
-                (process, at)
-                for process, at, _ in sorted(collective, key=lambda each: order(each[0]))
-            ]
-        )
+        collective.sort(key=lambda each: order(each[0]))
+        places = tuple((process, at) for process, at, _ in collective)
         found.append(Rendezvous(op.word, op.group, places, is_collective=True))
     return tuple(found)
 
@@ -155,8 +148,7 @@ def last_of(waited: Ints, start: Times) -> Ints:
         start: When its event began [number of ranks, n].
     """
     least = waited == waited.min(axis=0)
-    whole = np.iinfo(np.int64)
-    last: Ints = np.argmax(np.where(least, start, whole.min), axis=0)
+    last: Ints = np.argmax(np.where(least, start, MIN_INT64), axis=0)
     return last
 
 

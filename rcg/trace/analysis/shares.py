@@ -27,7 +27,7 @@ from rcg.ir.channels import ChannelSpec
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Op, Pass
 from rcg.trace.analysis.executions import Executions, executions_of
-from rcg.trace.analysis.intervals import Cover, Times
+from rcg.trace.analysis.intervals import Cover, Ints, Times
 from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
 from rcg.trace.model import GraphTrace, LaneTrace
 
@@ -151,15 +151,12 @@ def _lane_shares(
         int(length[parts.kind == kind].sum())
         for kind in (TimeKind.COMPUTE, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION)
     )
-    at = np.flatnonzero(parts.kind == TimeKind.WAITING)
-    events = events_of(lane, end_ns)
-    row = parts.row[at]
+    waits = parts.where(parts.kind == TimeKind.WAITING)
+    events = events_of(lane, end_ns)[waits.row]
     program = graph.program(lane)
-    op = np.minimum(events["op"][row], len(program.ops)).astype(np.int64)
-    waited = length[at]
-    in_flight = flight.within(parts.start_ns[at], parts.end_ns[at])
-    waited = np.where(shapes_of(program)[op] == READ, in_flight, waited)
-    waiting_for = _by_peer(graph, lane, op, events["peer"][row], waited)
+    op = np.minimum(events["op"], len(program.ops)).astype(np.int64)
+    in_flight = flight.within(waits.start_ns, waits.end_ns)
+    waited = np.where(shapes_of(program)[op] == READ, in_flight, waits.duration_ns)
     waiting = int(waited.sum())
     return LaneShares(
         process=lane.process,
@@ -169,16 +166,16 @@ def _lane_shares(
         serialization_ns=serialization,
         waiting_ns=waiting,
         idle_ns=max(end_ns - start_ns, 0) - compute - communication - serialization - waiting,
-        waiting_for=waiting_for,
+        waiting_for=_by_peer(graph, lane, op, events["peer"], waited),
     )
 
 
 def _by_peer(
     graph: GraphTrace,
     lane: LaneTrace,
-    op: npt.NDArray[np.int64],
+    op: Ints,
     peer: npt.NDArray[np.uint32],
-    waited: npt.NDArray[np.int64],
+    waited: Ints,
 ) -> dict[str, int]:
     """Return the sums of waiting by peer: the lane in the event, or else the peers in the plan."""
     names = [each.label for each in graph.lanes]
@@ -232,8 +229,8 @@ def _calls_of(graph: GraphTrace, actor: str, of: Mapping[str, Parts], end_ns: in
 
 
 def _times_of(parts: Parts, kind: TimeKind) -> tuple[Times, Times]:
-    of = parts.kind == kind
-    return parts.start_ns[of], parts.end_ns[of]
+    found = parts.where(parts.kind == kind)
+    return found.start_ns, found.end_ns
 
 
 def _bubble(

@@ -7,16 +7,16 @@ This file computes nothing: every figure comes from ``figures.summarize``.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rcg.ir.costs import Predicted
 from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, share_text, time_text
 from rcg.trace.analysis.critical import SteadyPath
-from rcg.trace.analysis.ops import OpTimes
+from rcg.trace.analysis.ops import OpTimes, Stall
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import Shares
-from rcg.trace.analysis.stalls import Stall
-from rcg.trace.analysis.wire import Wire
+from rcg.trace.analysis.transfers import Wire
 
 _MAX_GRAPHS = 6
 _MAX_OPS = 24
@@ -25,14 +25,6 @@ _MAX_WIRES = 12
 _MAX_PEERS = 3
 # Moving a smaller frame takes mostly fixed time, so a rate would say nothing about the bytes.
 _SIZE_WITH_RATE = 65_536
-
-_KINDS = {
-    TimeKind.COMPUTE: "compute",
-    TimeKind.COMMUNICATION: "communication",
-    TimeKind.SERIALIZATION: "serialization",
-    TimeKind.WAITING: "waiting",
-    TimeKind.IDLE: "idle",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +101,8 @@ class GraphSummary:
         return None if not self.throughput else 1e9 / self.throughput
 
     def __str__(self) -> str:
-        return "\n".join(_graph_text(self))
+        head = [] if self.stall is None else [stall_text(self), ""]
+        return "\n".join([*head, *_graph(self)])
 
 
 @dataclass(frozen=True)
@@ -129,7 +122,21 @@ class Summary:
     lost: int
 
     def __str__(self) -> str:
-        return _text(self)
+        count = len(self.graphs)
+        head = (
+            f"Trace of {plural(count, 'graph')} over {time_text(self.duration_ns)}, "
+            f"{self.events:,} events"
+        )
+        stalls = [stall_text(each, of=count > 1) for each in self.graphs if each.stall is not None]
+        lines = [*stalls[:_MAX_GRAPHS], *([""] if stalls else []), head]
+        if not self.graphs:
+            lines += ["", "hint: there was no graph to record: compile one before recording"]
+        for graph in self.graphs[:_MAX_GRAPHS]:
+            lines += ["", *_graph(graph)]
+        if count > _MAX_GRAPHS:
+            more = plural(count - _MAX_GRAPHS, "more graph")
+            lines += ["", f"{more}: print(summary.graphs[{_MAX_GRAPHS}]) shows the next"]
+        return "\n".join(lines)
 
     def to_json(self) -> str:
         """Return all figures as JSON: each record is an object, each kind a name in lower case."""
@@ -142,52 +149,14 @@ def _as_data(items: list[tuple[str, object]]) -> dict[str, object]:
     }
 
 
-def _text(summary: Summary) -> str:
-    """Return a whole summary as text."""
-    count = len(summary.graphs)
-    head = (
-        f"Trace of {plural(count, 'graph')} over {time_text(summary.duration_ns)}, "
-        f"{summary.events:,} events"
-    )
-    stalls = [
-        stall_text(graph, of=count > 1) for graph in summary.graphs if graph.stall is not None
-    ]
-    lines = [*stalls[:_MAX_GRAPHS], *([""] if stalls else []), head]
-    if not summary.graphs:
-        lines += ["", "hint: there was no graph to record: compile one before recording"]
-    for graph in summary.graphs[:_MAX_GRAPHS]:
-        lines += ["", *_graph(graph)]
-    if count > _MAX_GRAPHS:
-        more = count - _MAX_GRAPHS
-        lines += [
-            "",
-            f"{plural(more, 'more graph')}: print(summary.graphs[{_MAX_GRAPHS}]) shows the next",
-        ]
-    return "\n".join(lines)
-
-
-def _graph_text(graph: GraphSummary) -> list[str]:
-    """Return the lines about one graph. If it hangs, the first line says on what."""
-    head = [] if graph.stall is None else [stall_text(graph), ""]
-    return [*head, *_graph(graph)]
-
-
 def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
-    """Return a sentence about a stall: its op, its duration, and how many processes wait for it.
-
-    Args:
-        graph: The figures of the graph.
-        of: Whether to name the graph.
-    """
+    """Return a sentence about a graph's stall; ``of``: whether it names the graph."""
     stall = graph.stall
     if stall is None:
         return ""
     count = len(stall.waiting)
-    waiting = (
-        f"{count} process{' waits' if count == 1 else 'es wait'} for it"
-        if count
-        else ("no process waits for it yet")
-    )
+    waiting = f"{count} process{' waits' if count == 1 else 'es wait'} for it"
+    waiting = waiting if count else "no process waits for it yet"
     usual = "" if stall.usual_ns is None else f", usually {time_text(stall.usual_ns)}"
     where = f" in graph {brief(graph.graph_id[:8], IN_LINE)}" if of else ""
     return (
@@ -219,7 +188,7 @@ def _count(graph: GraphSummary) -> str:
 
 
 def _shares(graph: GraphSummary) -> list[str]:
-    rows = [("", *(name for name in _KINDS.values()), "", "waits most for")]
+    rows = [("", *(kind.name.lower() for kind in TimeKind), "", "waits most for")]
     for lane in graph.shares.lanes:
         length = lane.duration_ns or 1
         parts = (share_text(lane.of(kind) / length) for kind in TimeKind)
@@ -228,8 +197,7 @@ def _shares(graph: GraphSummary) -> list[str]:
             for name, waited in list(lane.waiting_for.items())[:_MAX_PEERS]
         )
         rows.append((lane.label, *parts, "", peers))
-    width = max(len(row[-1]) for row in rows)
-    rows = [(*row[:-1], row[-1].ljust(width)) for row in rows]
+    rows = _last_to_left(rows)
     spans = graph.shares.lanes[0].duration_ns if graph.shares.lanes else graph.duration_ns
     until = "the end" if graph.stall is not None else "the last result"
     from_to = f", in {time_text(spans)} from the first submission to {until}"
@@ -284,7 +252,7 @@ def _critical(graph: GraphSummary) -> list[str]:
     if path is None or not path.shares:
         return []
     rows = [
-        (share.text, _KINDS[share.kind], share_text(share.share))
+        (share.text, share.kind.name.lower(), share_text(share.share))
         for share in path.shares[:_MAX_STEPS]
     ]
     left = path.shares[_MAX_STEPS:]
@@ -365,9 +333,12 @@ def _slowest(graph: GraphSummary) -> list[str]:
         )
         for slow in graph.slowest
     ]
+    return ["", "  The slowest executions", *columns(_last_to_left(rows), indent="    ")]
+
+
+def _last_to_left(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     width = max(len(row[-1]) for row in rows)
-    rows = [(*row[:-1], row[-1].ljust(width)) for row in rows]
-    return ["", "  The slowest executions", *columns(rows, indent="    ")]
+    return [(*row[:-1], row[-1].ljust(width)) for row in rows]
 
 
 def _why(slow: SlowExecution) -> str:

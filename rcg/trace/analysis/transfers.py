@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfers through channels: which Read received the frame of which Write, and queue depths.
+"""Transfers: which Read received which Write, time on the wire between nodes, and by reference.
 
 A channel carries one frame per execution, so a Write and a Read of the same execution belong
 together. An op of a driver may have several events in an execution; one of them moves the frame:
@@ -9,45 +9,50 @@ Write   | encodes |   other ops, until there is room     | moves |
 Read    | waits without getting a frame |  | waits | moves |       | decodes |
 ```
 
-Transfers of tensors over a communicator are in ``rendezvous.py``.
+A value for another node of the cluster is on the wire from the end of the writer's Write to the end
+of the gate's Pass, which publishes it there:
+
+```
+a0 on n0     | call | write c1 |
+                               '. . . . . . .        on the wire
+n1 gate                |  waits             | pass c1 |
+a2 on n1                     | waits                  | read c1 | call
+                               '. . . . . . . . . . . '
+```
+
+The two times are of two clocks, so a time on the wire is as exact as these are aligned. Of channels
+for tensors only the rest of the value crosses like this; they are left out. Transfers of tensors
+over a communicator are in ``rendezvous.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from rcg.ir.channels import RING
+from rcg.ir.ids import DRIVER
+from rcg.ir.ops import Pass
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.parts import READ
-from rcg.trace.model import Events
-
-Ints = npt.NDArray[np.int64]
+from rcg.text import bytes_text, plural, short_label, table, time_text
+from rcg.trace.analysis.intervals import Ints
+from rcg.trace.analysis.parts import READ, WRITE
+from rcg.trace.model import Events, GraphTrace, TensorTransfer
 
 
 def write_of(plan: Plan, process: str, channel: str) -> int:
-    """Return the index of the op of a process that writes a channel.
-
-    Raises:
-        KeyError: The process does not write the channel.
-    """
-    for index, op in enumerate(plan.program(process).ops):
-        if channel in op.values_out:
-            return index
-    raise KeyError(channel)
+    """Return the index of the op of a process that writes a channel."""
+    ops = plan.program(process).ops
+    return next(at for at, op in enumerate(ops) if channel in op.values_out)
 
 
 def read_of(plan: Plan, process: str, channel: str) -> int:
-    """Return the index of the op of a process that reads a channel.
-
-    Raises:
-        KeyError: The process does not read the channel.
-    """
-    for index, op in enumerate(plan.program(process).ops):
-        if channel in op.values_in:
-            return index
-    raise KeyError(channel)
+    """Return the index of the op of a process that reads a channel."""
+    ops = plan.program(process).ops
+    return next(at for at, op in enumerate(ops) if channel in op.values_in)
 
 
 def is_coding(events: Events) -> npt.NDArray[np.bool_]:
@@ -69,11 +74,8 @@ def is_waiting(events: Events) -> npt.NDArray[np.bool_]:
     Args:
         events: All events of the Read.
     """
-    took, waited, has_bytes = (
-        events["end_ns"] - events["start_ns"],
-        events["waited_ns"],
-        events["bytes"] > 0,
-    )
+    took, waited = events["end_ns"] - events["start_ns"], events["waited_ns"]
+    has_bytes = events["bytes"] > 0
     is_most = (waited >= took) | (bool(has_bytes.any()) & (2 * waited >= took))
     found: npt.NDArray[np.bool_] = ~has_bytes & (events["coded_ns"] == 0) & (waited > 0) & is_most
     return found
@@ -112,12 +114,7 @@ def taken_ns(reads: Events) -> Ints:
 
 
 def pairs(writes: Events, reads: Events) -> tuple[Ints, Ints]:
-    """Return the indexes of Writes and of the Reads of the same executions.
-
-    Args:
-        writes: The Writes of a channel that move its frames.
-        reads: The Reads of one reader that move them.
-    """
+    """Return the indexes of the Writes and Reads that move the frames of the same executions."""
     _, sent, took = np.intersect1d(writes["execution"], reads["execution"], return_indices=True)
     return sent, took
 
@@ -136,8 +133,7 @@ def depth(writes: Events, reads: Sequence[Events], start_ns: int) -> tuple[Ints,
     executions, gone = reads[0]["execution"], taken_ns(reads[0])
     for others in reads[1:]:
         _, mine, theirs = np.intersect1d(executions, others["execution"], return_indices=True)
-        gone = np.maximum(gone[mine], taken_ns(others)[theirs])
-        executions = executions[mine]
+        executions, gone = executions[mine], np.maximum(gone[mine], taken_ns(others)[theirs])
     _, sent, took = np.intersect1d(writes["execution"], executions, return_indices=True)
     came = writes["end_ns"].copy()
     # The writer records the end of its Write after the frame has become readable.
@@ -151,3 +147,182 @@ def depth(writes: Events, reads: Sequence[Events], start_ns: int) -> tuple[Ints,
     kept = changes != 0
     times = np.concatenate([[start_ns], changed_at[kept]]).astype(np.int64)
     return times, before + np.concatenate([[0], np.cumsum(changes[kept])]).astype(np.int64)
+
+
+# --- between nodes ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The way of a channel to another node.
+
+    Attributes:
+        channel: The channel.
+        writer: The process that writes it.
+        node: The node that it crosses to, whose id is also that of its gate.
+        op: The index of the Pass in the program of the gate.
+    """
+
+    channel: str
+    writer: str
+    node: str
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What crossed to a node by one channel.
+
+    Attributes:
+        channel: The channel.
+        writer: The displayed name of the process that writes it.
+        node: The node that it crosses to.
+        address: The address of that node; "" if it is not known.
+        frames: How many frames are in the trace from their Write to their Pass.
+        bytes: The bytes of these.
+        median_ns: The median of their times on the wire.
+        p99_ns: The 99th percentile of the same.
+        error_ns: How wrong these may be, because the clocks are of two processes.
+    """
+
+    channel: str
+    writer: str
+    node: str
+    address: str
+    frames: int
+    bytes: int
+    median_ns: float
+    p99_ns: float
+    error_ns: int
+
+
+def crossings_of(plan: Plan) -> tuple[Crossing, ...]:
+    """Return the ways of values to other nodes, by channel; none in a plan on one node."""
+    channels = plan.channels_by_id()
+    gates = {gate.id for gate in plan.gates}
+    return tuple(
+        Crossing(channel, channels[channel].writer, node, plan.program(node).ops.index(passed))
+        for channel, nodes in plan.crossings().items()
+        for node in nodes
+        if channels[channel].kind == RING
+        and node in gates
+        and (passed := Pass(channel)) in plan.program(node).ops
+    )
+
+
+def gate_for(plan: Plan, channel: str, reader: str) -> Crossing | None:
+    """Return the way of a channel to the node of a reader; None if that is the writer's node."""
+    if not plan.nodes:
+        return None
+    wanted = (channel, plan.node_of(reader))
+    return next((each for each in crossings_of(plan) if (each.channel, each.node) == wanted), None)
+
+
+def wire_text(plan: Plan, channel: str, node: str) -> str:
+    """Return the displayed name of the time of a channel's values on the wire."""
+    writer = plan.channels_by_id()[channel].writer
+    return f"on the wire {channel}: {plan.label(writer)} -> {node}"
+
+
+def wires_of(graph: GraphTrace) -> tuple[Wire, ...]:
+    """Return what crossed between nodes, in the order of the channels."""
+    found = []
+    for each in crossings_of(graph.plan):
+        writer, gate = graph.lane(each.writer), graph.lane(each.node)
+        op = write_of(graph.plan, each.writer, each.channel)
+        writes = writer.events[writer.events["op"] == op]
+        if each.writer == DRIVER:
+            writes = writes[movers(writes, WRITE)]
+        passes = gate.events[gate.events["op"] == each.op]
+        sent, came = pairs(writes, passes)
+        if not len(sent):
+            continue
+        took = np.maximum(passes["end_ns"][came] - writes["end_ns"][sent], 0)
+        sizes = np.maximum(passes["bytes"][came], writes["bytes"][sent])
+        found.append(
+            Wire(
+                channel=each.channel,
+                writer=writer.label,
+                node=each.node,
+                address=gate.node,
+                frames=len(sent),
+                bytes=int(sizes.sum()),
+                median_ns=float(np.median(took)),
+                p99_ns=float(np.percentile(took, 99)),
+                error_ns=writer.clock.error_ns + gate.clock.error_ns,
+            )
+        )
+    return tuple(found)
+
+
+# --- by reference -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSums:
+    """The transfers from one process to another over one transport.
+
+    Attributes:
+        source: The process that held the tensors.
+        target: The process that got them.
+        transport: How they travelled.
+        transfers: How many values there were.
+        bytes: The bytes of their tensors.
+        waited_ns: How long the target waited before the first byte came.
+        moved_ns: How long they moved.
+        failed: How many did not arrive.
+    """
+
+    source: str
+    target: str
+    transport: str
+    transfers: int
+    bytes: int
+    waited_ns: int
+    moved_ns: int
+    failed: int
+
+
+def reference_sums(transfers: Iterable[TensorTransfer]) -> list[ReferenceSums]:
+    """Return the sums, those that took longest first."""
+    groups: dict[tuple[str, str, str], list[TensorTransfer]] = {}
+    for each in transfers:
+        groups.setdefault((each.source, each.target, each.transport), []).append(each)
+    found = [
+        ReferenceSums(
+            *key,
+            transfers=len(group),
+            bytes=sum(each.bytes for each in group),
+            waited_ns=sum(each.waited_ns for each in group),
+            moved_ns=sum(each.moved_ns for each in group),
+            failed=sum(bool(each.error) for each in group),
+        )
+        for key, group in groups.items()
+    ]
+    return sorted(found, key=lambda each: -(each.waited_ns + each.moved_ns))
+
+
+def reference_lines(transfers: Iterable[TensorTransfer]) -> list[str]:
+    """Return the sums as lines of text; none without transfers."""
+    sums = reference_sums(transfers)
+    if not sums:
+        return []
+    count, size = sum(each.transfers for each in sums), sum(each.bytes for each in sums)
+    rows = [
+        (
+            short_label(each.source),
+            short_label(each.target),
+            each.transport,
+            str(each.transfers),
+            bytes_text(each.bytes),
+            time_text(each.waited_ns),
+            time_text(each.moved_ns),
+            str(each.failed) if each.failed else "",
+        )
+        for each in sums
+    ]
+    head = ("from", "to", "transport", "values", "size", "waited", "moved", "failed")
+    return [
+        f"Tensors by reference: {plural(count, 'transfer')} of {bytes_text(size)}",
+        *table(head, rows),
+    ]

@@ -20,19 +20,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from rcg.compiler.simulate import Costs, Simulation, simulate
 from rcg.display import Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Call, Input
+from rcg.ir.ops import Call, Input, Op
 from rcg.ir.plan import Plan
 from rcg.text import columns, rate_text, ratio_text, time_text, visible
-from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
+from rcg.trace.analysis.costs import MeasuredCosts, costs_of
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.executions import Executions, executions_of
-from rcg.trace.analysis.simulated import from_simulation
-from rcg.trace.model import GraphTrace
+from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
 
 _MAX_CHANGES_CHARS: Final = 100
 
@@ -156,8 +158,9 @@ def what_if(
     plan = graph.plan if max_inflight is None else _with_slots(graph.plan, max_inflight)
     baseline, notes = _replay(graph.plan, measured, measured.window, executions)
     simulated, more = _replay(plan, replace(measured, costs=changed), window, executions)
-    base = _figures(_executions(baseline))
-    then = _figures(_executions(simulated))
+    base = _figures(executions_of(from_simulation(baseline)))
+    graph_then = from_simulation(simulated, graph_id=graph.graph_id, limit=window)
+    then = _figures(executions_of(graph_then))
     real = _figures(found)
     changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
     changes += [f"communication took {communication:g}x"] if communication != 1 else []
@@ -170,124 +173,24 @@ def what_if(
         *base,
         *real,
         simulation=simulated,
-        graph=from_simulation(simulated, graph_id=graph.graph_id, limit=window),
+        graph=graph_then,
         notes=tuple(dict.fromkeys((*_missing(graph, measured), *notes, *more))),
     )
 
 
-@dataclass(frozen=True)
-class OpPrediction:
-    """The times of one op per execution, measured and replayed. All times are means in ns.
-
-    Attributes:
-        process: Its process.
-        op: Its index in the program.
-        text: Its displayed name.
-        own_ns: Measured time without waiting, which is the input of the replay.
-        waited_ns: Measured time of waiting.
-        predicted_waited_ns: Time of waiting in the replay.
-    """
-
-    process: str
-    op: int
-    text: str
-    own_ns: float
-    waited_ns: float
-    predicted_waited_ns: float
-
-    @property
-    def period_ns(self) -> float:
-        """Measured time with waiting."""
-        return self.own_ns + self.waited_ns
-
-    @property
-    def predicted_period_ns(self) -> float:
-        """Replayed time with waiting."""
-        return self.own_ns + self.predicted_waited_ns
-
-
-@dataclass(frozen=True, repr=False)
-class Prediction:
-    """A replay and the measurement side by side, to see where the model fits.
-
-    Attributes:
-        period_ns: Measured mean time from completion to completion.
-        predicted_period_ns: The same in the replay.
-        ops: One per op that was recorded.
-        simulation: The replay.
-    """
-
-    period_ns: float | None
-    predicted_period_ns: float | None
-    ops: tuple[OpPrediction, ...]
-    simulation: Simulation
-
-    @property
-    def error_percent(self) -> float | None:
-        """The error of the replayed period; positive if it is longer than the measured one."""
-        ratio = _ratio(self.predicted_period_ns, self.period_ns)
-        return None if ratio is None else (ratio - 1) * 100
-
-    def __repr__(self) -> str:
-        took, again = time_text(self.period_ns), time_text(self.predicted_period_ns)
-        return f"<Prediction: {again} from completion to completion, measured {took}>"
-
-    def __str__(self) -> str:
-        rows = [("per execution", "takes", "waited", "waits in the replay")]
-        rows += [
-            (
-                op.text,
-                time_text(op.own_ns),
-                time_text(op.waited_ns),
-                time_text(op.predicted_waited_ns),
-            )
-            for op in self.ops
-        ]
-        measured, again = time_text(self.period_ns), time_text(self.predicted_period_ns)
-        error = "-" if self.error_percent is None else f"{self.error_percent:+.1f} %"
-        head = f"From one completion to the next: measured {measured}, replayed {again} ({error})"
-        return "\n".join([head, *columns(rows)])
-
-
-def predict(
-    graph: GraphTrace,
-    *,
-    executions: int = 64,
-    start_ns: int | None = None,
-    end_ns: int | None = None,
-) -> Prediction:
-    """Replay a graph unchanged and compare it with the measurement, op by op.
+def predict(graph: GraphTrace, executions: int = 64) -> Simulation:
+    """Replay a graph unchanged.
 
     Args:
         graph: The measured graph.
         executions: Number of executions to simulate.
-        start_ns: Waiting before this time does not count; usually the start of the trace.
-        end_ns: Waiting after this time does not count.
 
     Raises:
         TraceError: The trace holds no events of the graph.
     """
-    found = executions_of(graph)
-    measured = _measure(graph, found, start_ns, end_ns)
+    measured = _measure(graph, executions_of(graph))
     simulation, _ = _replay(graph.plan, measured, measured.window, executions)
-    record = from_simulation(simulation, limit=measured.window)
-    again = executions_of(record)
-    replayed = costs_of(record, again).costs
-    ops = tuple(
-        OpPrediction(
-            process=process,
-            op=op,
-            text=text_of(graph, graph.lane(process), op),
-            own_ns=cost.own_ns,
-            waited_ns=cost.waiting_ns,
-            predicted_waited_ns=replayed.get((process, op), Cost()).waiting_ns,
-        )
-        for (process, op), cost in measured.costs.items()
-        if op < len(graph.plan.program(process).ops)
-    )
-    rate, _ = _figures(found)
-    then, _ = _figures(again)
-    return Prediction(_ratio(1e9, rate), _ratio(1e9, then), ops, simulation)
+    return simulation
 
 
 def _ratio(value: float | None, by: float | None) -> float | None:
@@ -321,13 +224,8 @@ def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[tuple[str, i
     return factors
 
 
-def _measure(
-    graph: GraphTrace,
-    executions: Executions,
-    start_ns: int | None = None,
-    end_ns: int | None = None,
-) -> MeasuredCosts:
-    measured = costs_of(graph, executions, start_ns, end_ns)
+def _measure(graph: GraphTrace, executions: Executions) -> MeasuredCosts:
+    measured = costs_of(graph, executions)
     if not measured.costs:
         raise TraceError(
             "the trace holds no events of this graph: run it while it is recorded, then replay it"
@@ -385,10 +283,85 @@ def _first_of_driver(plan: Plan) -> int | None:
     return next((at for at, op in enumerate(ops) if op.values_out or isinstance(op, Input)), None)
 
 
-def _executions(simulation: Simulation) -> Executions:
-    return executions_of(from_simulation(simulation))
-
-
 def _figures(executions: Executions) -> tuple[float | None, float | None]:
     """Return throughput and median latency."""
     return executions.throughput, executions.latency_at(50)
+
+
+# --- a simulation as a record -------------------------------------------------------------------
+
+LATEST_NS: Final = 1 << 60
+"""The latest simulated time. Later times, which follow from absurd costs, are set to it."""
+
+
+def from_simulation(
+    simulation: Simulation, *, graph_id: str = "", limit: int = 10, codes: bool = False
+) -> GraphTrace:
+    """Return a simulation as the record of a graph, so that the same analyses work on both.
+
+    ```
+    simulated   |op|      |op |op|      waiting is the gap between two ops
+    recorded    |op| waits|op |op|      a Read, Write or collective begins when the op before ended
+    ```
+
+    As in a recording, ops without duration are left out, except Reads, Writes and collectives.
+
+    Args:
+        simulation: The simulation, with times in ns. They are rounded.
+        graph_id: Hex id of the graph.
+        limit: The limit of executions in flight.
+        codes: Whether the time of Reads counts as decoding instead of moving bytes.
+    """
+    plan = simulation.plan
+    by_process: dict[str, list[tuple[float, float, int, int]]] = {
+        program.process: [] for program in plan.programs
+    }
+    for span in simulation.timeline:
+        by_process[span.process].append((span.start, span.end, span.execution, span.op))
+    lanes = tuple(
+        LaneTrace(process, plan.label(process), _events(plan, process, rows, codes))
+        for process, rows in by_process.items()
+    )
+    return GraphTrace(graph_id, plan, lanes, limit)
+
+
+def _events(
+    plan: Plan, process: str, rows: list[tuple[float, float, int, int]], codes: bool
+) -> Events:
+    ops = plan.program(process).ops
+    events = np.zeros(len(rows), EVENT)
+    if not rows:
+        return events
+    start, end = (_round([row[at] for row in rows]) for at in (0, 1))
+    execution, op = (np.array([row[at] for row in rows], np.int64) for at in (2, 3))
+    order = np.lexsort((op, execution, end, start))
+    start, end, execution, op = start[order], end[order], execution[order], op[order]
+    free_from = np.concatenate(([0], np.maximum.accumulate(end)[:-1]))
+    moves = np.array([each.is_rendezvous for each in ops])[op]
+    begun = np.where(moves, np.minimum(start, free_from), start)
+    events["start_ns"], events["end_ns"] = begun, end
+    events["waited_ns"] = start - begun
+    reads = np.array([bool(each.values_in) for each in ops])[op]
+    events["coded_ns"] = np.where(reads & codes, end - start, 0)
+    events["execution"], events["op"] = execution, op
+    events["peer"] = _peers(plan, process, ops)[op]
+    return events[moves | (begun < end)]
+
+
+def _round(times: list[float]) -> npt.NDArray[np.int64]:
+    rounded: npt.NDArray[np.int64] = np.rint(np.clip(times, 0, LATEST_NS)).astype(np.int64)
+    return rounded
+
+
+def _peers(plan: Plan, process: str, ops: tuple[Op, ...]) -> npt.NDArray[np.int64]:
+    """Return the lane that each op waits for; ``NO_PEER`` if there are several or none."""
+    numbers = {program.process: number for number, program in enumerate(plan.programs)}
+    channels = plan.channels_by_id()
+    peers = np.full(len(ops), NO_PEER)
+    for at, op in enumerate(ops):
+        for channel in op.values_in:
+            peers[at] = numbers[channels[channel].writer]
+        for channel in op.values_out:
+            if len(channels[channel].readers) == 1:
+                peers[at] = numbers[channels[channel].readers[0]]
+    return peers

@@ -39,13 +39,8 @@ import numpy.typing as npt
 
 from rcg.ir.channels import STATUS, TENSOR, ChannelSpec
 from rcg.progress import progress
-from rcg.trace.analysis.rendezvous import (
-    Exchange,
-    exchanges_of,
-    group_of,
-    last_of,
-    rank_of,
-)
+from rcg.trace.analysis.intervals import Ints
+from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, group_of, last_of, rank_of
 from rcg.trace.analysis.transfers import depth, pairs, read_of, write_of
 from rcg.trace.export.tracks import LaneTracks, TrackNumbers, dumps
 from rcg.trace.model import (
@@ -61,7 +56,6 @@ from rcg.trace.model import (
 )
 from rcg.version import __version__
 
-Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
 
 PIECE_ROWS: Final = 1 << 15
@@ -101,9 +95,7 @@ _FORMATS: Final = {
 def to_chrome(trace: Recording, path: str | os.PathLike[str]) -> None:
     """Write a trace as Chrome trace JSON, which ui.perfetto.dev opens.
 
-    Args:
-        trace: The trace.
-        path: The file. It is compressed if its name ends in ``.gz``; Perfetto reads that as well.
+    The file is compressed if its name ends in ``.gz``; Perfetto reads that as well.
 
     Raises:
         OSError: The file cannot be written.
@@ -169,6 +161,10 @@ class _Sheet:
         """Return the transfers of tensors by reference, each with its wait inside."""
         found: list[tuple[int, str, str]] = []
         since = self._trace.start_ns
+
+        def begin(thread: str, name: str) -> str:
+            return f'{{"ph":"X",{thread},"cat":"tensors","name":{dumps(name)},"ts":'
+
         for each, thread in self._numbers.references(self._trace.transfers):
             start, end = (max(at - since, 0) for at in (each.start_ns, each.end_ns))
             waited = min(each.waited_ns, end - start)
@@ -180,13 +176,15 @@ class _Sheet:
                 "waited_us": each.waited_ns / 1e3,
                 **({"error": each.error} if each.error else {}),
             }
-            head = f'{{"ph":"X",{thread},"cat":"tensors","name":{{}},"ts":'
-            name = dumps(f"get from {each.source}")
             tail = f'"dur":{(end - start) / 1e3:.3f},"args":{dumps(args)}'
-            found.append((start, head.replace("{}", name), tail))
+            found.append((start, begin(thread, f"get from {each.source}"), tail))
             if waited:
-                name = dumps(f"wait for {each.source}")
-                found.append((start, head.replace("{}", name), f'"dur":{waited / 1e3:.3f}'))
+                wait = f'"dur":{waited / 1e3:.3f}'
+                found.append((start, begin(thread, f"wait for {each.source}"), wait))
+        return self._tailed(found)
+
+    def _tailed(self, found: list[tuple[int, str, str]]) -> Rows:
+        """Return rows, each given by its time, its beginning and its end."""
         first, tails = len(self._prefixes), len(self._tails)
         self._prefixes += [prefix for _, prefix, _ in found]
         self._tails += [tail for _, _, tail in found]
@@ -268,14 +266,10 @@ class _Sheet:
             text = f"{_wait_name(graph, doing.peer)} (not finished)"
             begun = since if op.channels_in else max(since, waiting)  # see ``parts``
             found.append((begun, tracks.begin("X", track, "wait", text)))
-        first, tail = len(self._prefixes), len(self._tails)
-        self._prefixes += [prefix for _, prefix in found]
-        self._tails += [
-            f'"dur":{(end - begun) / 1e3:.3f},"args":{dumps(args)}' for begun, _ in found
-        ]
-        times = np.array([begun for begun, _ in found], np.int64)
-        numbers = np.arange(len(found))
-        return _rows(times, _LAST, _TAIL, first + numbers, tail + numbers)
+        tail = f'"args":{dumps(args)}'
+        return self._tailed(
+            [(begun, prefix, f'"dur":{(end - begun) / 1e3:.3f},{tail}') for begun, prefix in found]
+        )
 
     def _arrows_of(self, channel: ChannelSpec, lanes: dict[str, LaneTracks]) -> list[Rows]:
         """Return an arrow from each Write to each of its Reads, and the ``take`` where it ends."""

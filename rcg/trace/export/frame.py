@@ -57,9 +57,6 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
     Times are nanoseconds from the beginning of the trace. ``op`` is the line of the op in the plan,
     or the name of a user's span. ``kind`` is ``call``, ``read``, ``write``, ..., or ``span``.
 
-    Args:
-        trace: The trace.
-
     Raises:
         ImportError: pandas is not installed.
     """

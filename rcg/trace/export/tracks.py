@@ -16,16 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rcg.ir.ids import DRIVER
 from rcg.text import time_text
+from rcg.trace.analysis.intervals import Ints
 from rcg.trace.analysis.parts import WRITE, bounds_of, shapes_of
 from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.transfers import movers
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace, TensorTransfer
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -41,18 +39,16 @@ class TrackNumbers:
         key = (lane.node, lane.pid) if lane.pid else (graph.graph_id, lane.process)
         if key not in self._processes:
             self._processes[key] = number = self._next()
-            self._name("process_name", number, number, name=lane.label)
-            self._name("process_sort_index", number, number, sort_index=number)
+            self._add("process", number, number, lane.label)
             if facts := _facts(lane):
-                self._name("process_labels", number, number, labels=facts)
+                self._row("process_labels", number, number, labels=facts)
         return self._processes[key]
 
     def thread(self, graph: GraphTrace, lane: LaneTrace, track: int) -> str:
         """Return the fields of a new thread, such as ``"pid":1,"tid":2``."""
         process, number = self.process(graph, lane), self._next()
         name = f"graph {graph.graph_id[:8]}" + (f" ({track + 1})" if track else "")
-        self._name("thread_name", process, number, name=name)
-        self._name("thread_sort_index", process, number, sort_index=number)
+        self._add("thread", process, number, name)
         return f'"pid":{process},"tid":{number}'
 
     def references(
@@ -68,15 +64,13 @@ class TrackNumbers:
         for each in transfers:
             if not process:
                 process = self._next()
-                self._name("process_name", process, process, name="tensors by reference")
-                self._name("process_sort_index", process, process, sort_index=process)
+                self._add("process", process, process, "tensors by reference")
             known = threads.setdefault(each.target, [])
             at = next((i for i, (end, _) in enumerate(known) if end <= each.start_ns), len(known))
             if at == len(known):
                 number = self._next()
                 name = each.target + (f" ({at + 1})" if at else "")
-                self._name("thread_name", process, number, name=name)
-                self._name("thread_sort_index", process, number, sort_index=number)
+                self._add("thread", process, number, name)
                 known.append((0, f'"pid":{process},"tid":{number}'))
             known[at] = each.end_ns, known[at][1]
             yield each, known[at][1]
@@ -85,7 +79,12 @@ class TrackNumbers:
         self._count += 1
         return self._count
 
-    def _name(self, what: str, process: int, thread: int, **args: Any) -> None:
+    def _add(self, kind: str, process: int, thread: int, name: str) -> None:
+        """Name a process or thread, and keep it at the place of its number."""
+        self._row(f"{kind}_name", process, thread, name=name)
+        self._row(f"{kind}_sort_index", process, thread, sort_index=thread)
+
+    def _row(self, what: str, process: int, thread: int, **args: Any) -> None:
         row = {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
         self.rows.append(dumps(row))
 

@@ -14,10 +14,11 @@ way. The result is deterministic.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from rcg.views.data.blocks import Block, Connector, End, Stack, count_crossings, relax
@@ -33,7 +34,10 @@ PORT_GAP: Final = 9.0
 """The space between two lines that end at the same box."""
 
 _PART_GAP_DOWN: Final = 4.0
-_MARGINS: Final = {"frame": 9.0, "actor": 9.0, "driver": 8.0, "lane": 6.0, "call": 5.0}
+_BOX_MARGIN: Final = 9.0  # of actors and frames
+_DRIVER_MARGIN: Final = 8.0
+_LANE_MARGIN: Final = 6.0
+_CALL_MARGIN: Final = 5.0
 _MAX_SWEEPS: Final = 10
 _NUM_RELAXATIONS: Final = 24
 _CROSSING_COST: Final = 150.0  # as much as this height difference
@@ -80,9 +84,7 @@ class Arrangement:
         self.edges = [
             edge for edge in topology.edges if topology.nodes[edge.target].owner != edge.source
         ]
-        self._taken: dict[int, int] = {}
-        for edge in self.edges:
-            self._taken[edge.target] = self._taken.get(edge.target, 0) + 1
+        self._taken = Counter(edge.target for edge in self.edges)
         self._stack = Stack()
         self.actor_blocks: dict[str, Block] = {}
         self.frame_blocks: dict[str, Block] = {}
@@ -117,17 +119,35 @@ class Arrangement:
             if node.owner is not None:
                 continue
             layer, height = self.layers[node.id], self.height_of(node)
-            around = self._frame_blocks(node, layer)
+            around: tuple[Block, ...] = ()
+            frame = self._topology.frame_of(node)
+            if frame is not None:
+                new = Block(
+                    layer, layer, 0.0, _BOX_MARGIN, Stack(), self._sizes.frame_head, FRAME_PAD
+                )
+                around = (self._box(self.frame_blocks, frame, new, around),)
             if node.kind == "call":
-                around = (*around, self._actor_block(node.process, layer, around))
-                own = Block(layer, layer, height, _MARGINS["call"])
-            else:
-                own = Block(layer, layer, height, _MARGINS["driver"])
+                new = Block(layer, layer, 0.0, _BOX_MARGIN, Stack(), self._sizes.head, ACTOR_PAD)
+                box = self._box(self.actor_blocks, node.process, new, around)
+                self._actor_ends.setdefault(node.process, _end(around, box))
+                around = (*around, box)
+            own = Block(
+                layer, layer, height, _CALL_MARGIN if node.kind == "call" else _DRIVER_MARGIN
+            )
             self._inside(around).blocks.append(own)
-            head = sum((block.head for block in around), 0.0)
-            self._ends[node.id] = End((*around, own), head + height / 2)
+            self._ends[node.id] = _end(around, own, height / 2)
             for part, offset in self.offsets_of(node, height):
-                self._ends[part.id] = End((*around, own), head + offset)
+                self._ends[part.id] = _end(around, own, offset)
+
+    def _box(
+        self, boxes: dict[str, Block], key: str, new: Block, around: tuple[Block, ...]
+    ) -> Block:
+        """Return the block of an actor or a frame, which also spans the layer of the new one."""
+        block = boxes.setdefault(key, new)
+        if block is new:
+            self._inside(around).blocks.append(block)
+        block.low, block.high = min(block.low, new.low), max(block.high, new.high)
+        return block
 
     def height_of(self, node: TopologyNode) -> float:
         """Return the height of a node's box, with room for its parts and for arriving lines."""
@@ -135,7 +155,7 @@ class Arrangement:
         height = max(
             self._sizes.nodes[node.id][1],
             len(parts) * (max(parts, default=0.0) + _PART_GAP_DOWN),
-            PORT_GAP * (self._taken.get(node.id, 0) + 1),
+            PORT_GAP * (self._taken[node.id] + 1),
         )
         # The middles are whole numbers, too.
         unit = 2 * max(1, len(parts))
@@ -146,33 +166,6 @@ class Arrangement:
         parts = self.parts_of(node)
         step = height / max(1, len(parts))
         return [(part, step * (position + 0.5)) for position, part in enumerate(parts)]
-
-    def _frame_blocks(self, node: TopologyNode, layer: int) -> tuple[Block, ...]:
-        """Return the block of the frame that a node is in; none outside of all."""
-        frame = self._topology.frame_of(node)
-        if frame is None:
-            return ()
-        block = self.frame_blocks.get(frame)
-        if block is None:
-            head = self._sizes.frame_head
-            block = Block(layer, layer, 0.0, _MARGINS["frame"], Stack(), head, FRAME_PAD)
-            self.frame_blocks[frame] = block
-            self._stack.blocks.append(block)
-        block.low, block.high = min(block.low, layer), max(block.high, layer)
-        return (block,)
-
-    def _actor_block(self, process: str, layer: int, around: tuple[Block, ...]) -> Block:
-        block = self.actor_blocks.get(process)
-        if block is None:
-            head = self._sizes.head
-            block = Block(layer, layer, 0.0, _MARGINS["actor"], Stack(), head, ACTOR_PAD)
-            self.actor_blocks[process] = block
-            self._actor_ends[process] = End(
-                (*around, block), sum((each.head for each in around), 0.0)
-            )
-            self._inside(around).blocks.append(block)
-        block.low, block.high = min(block.low, layer), max(block.high, layer)
-        return block
 
     def _inside(self, around: tuple[Block, ...]) -> Stack:
         """Return the stack inside the last of these blocks; without any, the outermost one."""
@@ -191,30 +184,28 @@ class Arrangement:
             if self.layers[edge.target] > self.layers[edge.source] + 1:
                 key = (edge.source, self._depth(edge))
                 last[key] = max(last.get(key, 0), self.layers[edge.target])
-        actors = {id(block) for block in self.actor_blocks.values()}
+        actors = set(self.actor_blocks.values())
         for (source, depth), high in last.items():
-            lane = Block(self.layers[source] + 1, high - 1, 0.0, _MARGINS["lane"])
+            lane = Block(self.layers[source] + 1, high - 1, 0.0, _LANE_MARGIN)
             blocks = self._ends[source].blocks
             around = blocks[:depth]
             beside = self._inside(around).blocks
-            if around and id(around[-1]) in actors:
+            if around and around[-1] in actors:
                 beside.append(lane)
             else:
                 # It starts next to the node that makes its value.
                 beside.insert(beside.index(blocks[depth]) + 1, lane)
-            self._lanes[source, depth] = End(
-                (*around, lane), sum((each.head for each in around), 0.0)
-            )
+            self._lanes[source, depth] = _end(around, lane)
 
     def _join(self) -> list[Connector]:
         """Return the lines between ends, and add them to their blocks."""
-        lines: dict[tuple[int, int], Connector] = {}
+        lines: dict[tuple[End, End], Connector] = {}
         for edge in self.edges:
             ends = self.ends_of(edge)
             gaps = (self.layers[edge.source], self.layers[edge.target] - 1)
             # A lane has one line from the node that makes its value, for any number of readers.
             for (here, there), gap in zip(pairwise(ends), gaps, strict=False):
-                lines[id(here), id(there)] = Connector(here, there, gap)
+                lines[here, there] = Connector(here, there, gap)
         for line in lines.values():
             here, there = line.here, line.there
             for block in here.blocks:
@@ -242,10 +233,9 @@ class Arrangement:
             if block.inner is not None
         ]
         outer = self._stack.neighbours()
-        infinite = float("inf")
         for turn in range(times):
             step = 1 if turn % 2 else -1
-            relax(outer[::step], -infinite, infinite)
+            relax(outer[::step], -inf, inf)
             for neighbours, room in inner:
                 if len(neighbours) > 1:
                     relax(neighbours[::step], 0.0, room)
@@ -305,6 +295,11 @@ class Arrangement:
 
     def _orders(self) -> list[tuple[Stack, list[Block]]]:
         return [(stack, list(stack.blocks)) for stack in self._stack.stacks()]
+
+
+def _end(around: tuple[Block, ...], block: Block, offset: float = 0.0) -> End:
+    """Return the point of a block, which is inside others, at a distance from its upper end."""
+    return End((*around, block), sum((each.head for each in around), 0.0) + offset)
 
 
 def layers_of(topology: Topology) -> list[int]:

@@ -43,6 +43,10 @@ class Block:
     after: list[tuple[End, End]] = field(default_factory=list)
 
 
+Neighbours = tuple[Block, list[Block], list[Block]]
+"""A block, and those directly above and below it."""
+
+
 @dataclass(slots=True, eq=False)
 class End:
     """A point at a fixed height of a block, which may be inside others.
@@ -69,8 +73,7 @@ class Stack:
 
     def sort(self) -> None:
         """Sort the blocks by the heights at which their connectors would be straight."""
-        wanted = {id(block): block.y + block.height / 2 + _shift(block) for block in self.blocks}
-        self.blocks.sort(key=lambda block: wanted[id(block)])
+        self.blocks.sort(key=lambda block: block.y + block.height / 2 + _shift(block))
 
     def stacks(self) -> list[Stack]:
         """Return this stack and those inside its blocks, each before those inside its own."""
@@ -93,53 +96,41 @@ class Stack:
         for block in self.blocks:
             span = range(block.low, block.high + 1)
             # An end includes the margin below. The first block of a layer needs no margin above.
-            block.y = max(
-                (ends[layer] + block.margin for layer in span if layer in ends), default=0.0
-            )
+            tops = [ends[layer] + block.margin for layer in span if layer in ends]
+            block.y = max(tops, default=0.0)
             bottom = block.y + block.height
             height = max(height, bottom)
             ends.update(dict.fromkeys(span, bottom + block.margin))
         return height
 
-    def neighbours(self) -> list[tuple[Block, list[Block], list[Block]]]:
+    def neighbours(self) -> list[Neighbours]:
         """Return each block with its direct neighbours above and below, in any layer."""
-        above: dict[int, dict[int, Block]] = {id(block): {} for block in self.blocks}
-        below: dict[int, dict[int, Block]] = {id(block): {} for block in self.blocks}
+        above: dict[Block, dict[Block, None]] = {block: {} for block in self.blocks}
+        below: dict[Block, dict[Block, None]] = {block: {} for block in self.blocks}
         last: dict[int, Block] = {}
         for block in self.blocks:
             for layer in range(block.low, block.high + 1):
                 if layer in last:
-                    above[id(block)][id(last[layer])] = last[layer]
-                    below[id(last[layer])][id(block)] = block
+                    above[block][last[layer]] = None
+                    below[last[layer]][block] = None
                 last[layer] = block
-        return [
-            (block, list(above[id(block)].values()), list(below[id(block)].values()))
-            for block in self.blocks
-        ]
+        return [(block, list(above[block]), list(below[block])) for block in self.blocks]
 
 
 def _shift(block: Block) -> float:
     """Return how far down a block would have to move for straight connectors."""
     # The median makes one connector straight; the mean would make all of them nearly straight.
-    sides = [
-        median([there.y - here.y for here, there in side])
-        for side in (block.before, block.after)
-        if side
-    ]
-    return sum(sides) / len(sides) if sides else 0.0
+    sides = [side for side in (block.before, block.after) if side]
+    shifts = [median([there.y - here.y for here, there in side]) for side in sides]
+    return sum(shifts) / len(shifts) if shifts else 0.0
 
 
-def relax(
-    neighbours: Iterable[tuple[Block, list[Block], list[Block]]],
-    lowest: float,
-    highest: float,
-) -> None:
+def relax(neighbours: Iterable[Neighbours], lowest: float, highest: float) -> None:
     """Move each block towards straight connectors, as far as its neighbours allow."""
     for block, above, below in neighbours:
-        top = max(
-            (each.y + each.height + each.margin + block.margin for each in above), default=lowest
-        )
-        bottom = min((each.y - each.margin - block.margin for each in below), default=highest)
+        tops = [each.y + each.height + each.margin + block.margin for each in above]
+        bottoms = [each.y - each.margin - block.margin for each in below]
+        top, bottom = max(tops, default=lowest), min(bottoms, default=highest)
         wanted = block.y + _shift(block)
         block.y = max(top, min(wanted, bottom - block.height))
 

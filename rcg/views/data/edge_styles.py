@@ -9,24 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-LOCAL: Final = "local"
-"""The kind of an edge inside one process: a slot of its program, no channel."""
+from rcg.ir.channels import RING
 
-COLLECTIVE: Final = "collective"
-"""The kind of an edge between a collective and a call of one of its processes."""
-
+LOCAL: Final = "local"  # inside one process: a slot of its program, no channel
+COLLECTIVE: Final = "collective"  # between a collective and a call of one of its processes
+SHM: Final = "shm"  # through shared memory
+TCP: Final = "tcp"  # to another node; on a node the value travels through shared memory
+# Through shared memory, because the driver is at one end; others get the value over a communicator.
 FALLBACK: Final = "fallback"
-"""The kind of an edge in shared memory, because the driver is at one of its ends, of a value that
-other processes get over a communicator."""
-
-SHM: Final = "shm"
-"""The kind of an edge through shared memory."""
-
-TCP: Final = "tcp"
-"""The kind of an edge to another node, of a value that travels through shared memory on a node."""
-
-_COMMUNICATOR: Final = "communicator "
-"""The beginning of the kind of edges over a user's own communicator; its name follows."""
+_COMMUNICATOR: Final = "communicator "  # over a user's own communicator; its name follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +59,12 @@ _STYLES: Final = {
     )
 }
 
-_KIND_OF_CHANNEL: Final = {"ring": SHM}
-
 
 def kind_of_channel(channel_kind: str, backend: str | None = None) -> str:
-    """Return the kind of the edges of a channel; ``ring`` is shared memory.
-
-    Args:
-        channel_kind: The kind of the channel.
-        backend: The library of its group, if it has one.
-    """
+    """Return the kind of the edges of a channel whose group, if any, has this library."""
     if backend is not None:
         return backend if backend in _STYLES else f"{_COMMUNICATOR}{backend}"
-    return _KIND_OF_CHANNEL.get(channel_kind, channel_kind)
+    return SHM if channel_kind == RING else channel_kind
 
 
 def is_known(name: str) -> bool:

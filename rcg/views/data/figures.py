@@ -30,7 +30,7 @@ class CardRow:
     """
 
     label: str
-    ns: tuple[float, float, float, float, float]
+    ns: tuple[float, ...]
     note: str = ""
     hover: str = ""
 
@@ -73,20 +73,15 @@ class TopologyFigures:
 
 def card_of(graph: GraphSummary) -> ProfileCard:
     """Return the profile's card of a graph."""
+    # A stall replaces the number of executions, which is among the key figures.
+    ran = f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}"
+    words = [stall_text(graph) or ran]
+    if graph.clock_error_ns:
+        words.append(f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}")
+    if graph.lost:
+        words.append(f"{plural(graph.lost, 'event')} lost")
     return ProfileCard(
-        about=f" {DOT} ".join(
-            [
-                # A stall replaces the number of executions, which is among the key figures.
-                stall_text(graph)
-                or f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}",
-                *(
-                    [f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}"]
-                    if graph.clock_error_ns
-                    else []
-                ),
-                *([f"{plural(graph.lost, 'event')} lost"] if graph.lost else []),
-            ]
-        ),
+        about=f" {DOT} ".join(words),
         shares=[_shares(lane, graph.executions) for lane in graph.shares.lanes],
         keys=_keys(graph),
         note_title="busy per execution",
@@ -96,9 +91,8 @@ def card_of(graph: GraphSummary) -> ProfileCard:
 def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     keys = []
     if graph.stall is not None:
-        keys.append(
-            ("not ended", f"{time_text(graph.stall.lasted_ns)} {visible(graph.stall.text)}")
-        )
+        lasted = f"{time_text(graph.stall.lasted_ns)} {visible(graph.stall.text)}"
+        keys.append(("not ended", lasted))
         keys.append(("waiting for it", plural(len(graph.stall.waiting), "process")))
     keys.append(("throughput", rate_text(graph.throughput)))
     if graph.latency_p50_ns is not None and graph.latency_p99_ns is not None:
@@ -115,17 +109,18 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     whole = count_text(graph.complete)
     if graph.complete != graph.executions:
         whole += f" of {count_text(graph.executions)}"
-    keys.append(("complete executions", whole))
-    keys.append(("events lost", count_text(graph.lost)))
-    keys.append(("clock error, at most", time_text(graph.clock_error_ns)))
-    return keys
+    return [
+        *keys,
+        ("complete executions", whole),
+        ("events lost", count_text(graph.lost)),
+        ("clock error, at most", time_text(graph.clock_error_ns)),
+    ]
 
 
 def _shares(lane: LaneShares, executions: int) -> CardRow:
-    times = [lane.of(kind) for kind in TimeKind]
     return CardRow(
         label=lane.label,
-        ns=(times[0], times[1], times[2], times[3], times[4]),
+        ns=tuple(map(lane.of, TimeKind)),
         note=time_text(lane.busy_ns / executions) if executions else "",
         hover="\n".join(
             f"waits {time_text(waited)} for {brief(name)}"
@@ -165,8 +160,6 @@ def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int,
     end_ns = stall.lasted_ns + (0 if hung is None else hung.since_ns)
     for lane in graph.lanes:
         if lane.open is not None and not lane.open.waiting_since_ns:
-            match graph.op(lane, lane.open.op):
-                case Call(node=node):
-                    yield node, float(max(end_ns - lane.open.since_ns, 0))
-                case _:
-                    pass
+            op = graph.op(lane, lane.open.op)
+            if isinstance(op, Call):
+                yield op.node, float(max(end_ns - lane.open.since_ns, 0))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -49,7 +50,7 @@ def channel_text(channel: Channel) -> str:
     """Return the id, the kind and the number of slots of a channel, and of values in a frame."""
     kind = visible(style_of(channel.kind).title)
     group = "" if channel.group is None else f" @{channel.group}"
-    text = f"{channel.id} {DOT} {kind}{group} {DOT} {slots_text(channel)}"
+    text = f"{channel.id} {DOT} {kind}{group} {DOT} {plural(channel.slots, 'slot')}"
     return text if channel.values == 1 else f"{text} {DOT} {channel.values} values in a frame"
 
 
@@ -72,11 +73,6 @@ def size_text(channel: Channel, frame_bytes: float) -> str:
     return text if channel.values == 1 else f"{_SUM}{text}"
 
 
-def slots_text(channel: Channel) -> str:
-    """Return the number of slots of a channel as text."""
-    return plural(channel.slots, "slot")
-
-
 class TopologyLabels:
     """The labels of one topology."""
 
@@ -96,8 +92,7 @@ class TopologyLabels:
     def source_of_size(self, channel: str) -> int:
         """Return the node that shows the size of a channel's frames.
 
-        For one value it is the node that makes it. Of several values in a frame only the sum is
-        known; the node that makes the first of them shows it.
+        Of several values in a frame only the sum is known; the node of the first one shows it.
         """
         return next(edge.source for edge in self._topology.edges if edge.channel == channel)
 
@@ -138,23 +133,25 @@ class TopologyLabels:
         actor = self._actors.get(process.partition(".")[0])
         return process if actor is None else f"{process} ({brief(visible(actor.label))})"
 
+    def _processes_text(self, processes: Sequence[str]) -> str:
+        names = [self.process_text(process) for process in processes[:_MAX_MEMBERS]]
+        more = len(processes) - len(names)
+        return ", ".join([*names, f"{more} more"] if more else names)
+
     def frame_lines(self, frame: NodeFrame) -> list[str]:
         """Return a description of a node of the cluster: its name, its id in Ray, what is there."""
-        names = [self.process_text(process) for process in frame.processes[:_MAX_MEMBERS]]
-        more = len(frame.processes) - len(names)
-        names += [f"{more} more"] if more else []
         key = [f"node {visible(frame.key)} in Ray"] if frame.key else []
-        return [frame_text(frame), *key, ", ".join(names)]
+        return [frame_text(frame), *key, self._processes_text(frame.processes)]
 
     def group_text(self, group: TopologyGroup) -> str:
         """Return a group as text: its id, its library and its members in the order of ranks."""
-        names = [self.process_text(member) for member in group.members[:_MAX_MEMBERS]]
-        more = len(group.members) - len(names)
-        names += [f"{more} more"] if more else []
-        return f"{group.id} {DOT} {visible(style_of(group.backend).title)} {DOT} {', '.join(names)}"
+        title, members = style_of(group.backend).title, self._processes_text(group.members)
+        return f"{group.id} {DOT} {visible(title)} {DOT} {members}"
 
-    def collective_lines(self, node: TopologyNode) -> list[str]:
-        """Return a description of a collective: its group, and its processes by rank."""
+    def node_lines(self, node: TopologyNode) -> list[str]:
+        """Return a description of a node; of a collective its group, and its processes by rank."""
+        if node.kind != "collective":
+            return [self.full_name(node)]
         names = [
             f"rank {rank}: {self.process_text(process)}"
             for rank, (process, _) in enumerate(node.ranks[:_MAX_MEMBERS])

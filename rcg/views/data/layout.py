@@ -24,13 +24,16 @@ does not depend on how it is drawn: it takes sizes and returns rectangles and li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 from typing import Final
 
 from rcg.views.data.arrangement import ACTOR_PAD, FRAME_PAD, PORT_GAP, Arrangement, Sizes
+from rcg.views.data.blocks import Block
+from rcg.views.data.edge_styles import TCP, style_of
+from rcg.views.data.lettering import SMALL, width_of
 from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
 Point = tuple[float, float]
@@ -109,23 +112,17 @@ class _Layout:
         for node in self._topology.nodes:
             if node.owner is None:
                 nodes.update(self._rects(node, left, right))
+
+        def around(block: Block, y: float, pad: float) -> Rect:
+            width = right[block.high] - left[block.low] + 2 * pad
+            return Rect(left[block.low] - pad, y, width, block.height)
+
         actors = {
-            process: Rect(
-                left[block.low] - ACTOR_PAD,
-                self._arrangement.y_of_actor(process),
-                right[block.high] - left[block.low] + 2 * ACTOR_PAD,
-                block.height,
-            )
+            process: around(block, self._arrangement.y_of_actor(process), ACTOR_PAD)
             for process, block in self._arrangement.actor_blocks.items()
         }
-        aside = ACTOR_PAD + FRAME_PAD
         frames = {
-            name: Rect(
-                left[block.low] - aside,
-                block.y,
-                right[block.high] - left[block.low] + 2 * aside,
-                block.height,
-            )
+            name: around(block, block.y, ACTOR_PAD + FRAME_PAD)
             for name, block in self._arrangement.frame_blocks.items()
         }
         routes = self._routes(nodes, left, right)
@@ -198,19 +195,16 @@ class _Layout:
         routes: dict[tuple[int, int], tuple[Point, ...]] = {}
         arriving: dict[int, list[tuple[float, TopologyEdge]]] = {}
         for edge in self._arrangement.edges:
-            arriving.setdefault(edge.target, []).append(
-                (self._arrangement.ends_of(edge)[-2].y, edge)
-            )
+            y = self._arrangement.ends_of(edge)[-2].y
+            arriving.setdefault(edge.target, []).append((y, edge))
         for target, edges in arriving.items():
             # Sorted by origin from top to bottom, so that lines do not cross where they end.
             edges.sort(key=lambda each: (each[0], each[1].source))
             ports = _ports(nodes[target], [y for y, _ in edges])
             for y, (_, edge) in zip(ports, edges, strict=True):
                 routes[edge.source, edge.target] = self._route(edge, y, nodes, left, right)
-        return {
-            (edge.source, edge.target): routes[edge.source, edge.target]
-            for edge in self._arrangement.edges
-        }
+        keys = [(edge.source, edge.target) for edge in self._arrangement.edges]
+        return {key: routes[key] for key in keys}
 
     def _route(
         self,
@@ -247,3 +241,71 @@ def _ports(rect: Rect, heights: Sequence[float]) -> list[float]:
             return ports
     first = rect.middle - PORT_GAP * (len(heights) - 1) / 2
     return [first + PORT_GAP * position for position in range(len(heights))]
+
+
+# --- tags on the lines of values that go to another node of the cluster --------------------------
+
+TAG: Final = style_of(TCP).title
+"""The text of a tag."""
+
+TAG_WIDTH: Final = round(width_of(TAG, SMALL) + 8)
+TAG_HEIGHT: Final = 15
+"""The size of a tag."""
+
+_PLACES: Final = (0.7, 0.55, 0.8, 0.45, 0.62, 0.35)  # sizes of values stand where lines begin
+
+
+def tags_of(topology: Topology, layout: TopologyLayout) -> dict[tuple[int, int], Rect]:
+    """Return the boxes of the tags, by the source and the target of their edge.
+
+    A value crosses to each node once, so of several lines of one channel to a node one has a tag.
+    It stands near the arrow and covers neither a box nor another tag. A line without room for one
+    still has its dashes.
+    """
+    taken = list(layout.nodes.values())
+    borders = [border for frame in layout.frames.values() for border in _borders(frame)]
+    found: dict[tuple[int, int], Rect] = {}
+    tagged: set[tuple[str | None, str | None]] = set()
+    for edge in topology.edges:
+        points = layout.routes.get((edge.source, edge.target))
+        crossing = edge.channel, topology.frame_of(topology.nodes[edge.target])
+        if edge.kind != TCP or points is None or crossing in tagged:
+            continue
+        boxes = [box for box in _places(points) if not _covers(box, taken)]
+        if boxes:
+            box = next((each for each in boxes if not _covers(each, borders)), boxes[0])
+            found[edge.source, edge.target] = box
+            taken.append(box)
+            tagged.add(crossing)
+    return found
+
+
+def _borders(frame: Rect) -> list[Rect]:
+    return [
+        Rect(frame.x, frame.y, frame.width, 0),
+        Rect(frame.x, frame.bottom, frame.width, 0),
+        Rect(frame.x, frame.y, 0, frame.height),
+        Rect(frame.right, frame.y, 0, frame.height),
+    ]
+
+
+def _places(points: tuple[Point, ...]) -> Iterator[Rect]:
+    """Yield boxes on the last part of a line, and then on its first."""
+    for (x, y), (to_x, to_y) in (points[-2:], points[:2]):
+        for part in _PLACES:
+            # A curve whose two middle points are in the middle, one at each height.
+            bent = 3 * part * part - 2 * part**3
+            middle = (x + to_x) / 2
+            along = (1 - part) ** 3 * x + 3 * part * (1 - part) * middle + part**3 * to_x
+            left, top = along - TAG_WIDTH / 2, y + (to_y - y) * bent - TAG_HEIGHT / 2
+            yield Rect(round(left), round(top), TAG_WIDTH, TAG_HEIGHT)
+
+
+def _covers(box: Rect, others: Sequence[Rect]) -> bool:
+    return any(
+        box.x < other.right + 2
+        and other.x < box.right + 2
+        and box.y < other.bottom + 1
+        and other.y < box.bottom + 1
+        for other in others
+    )

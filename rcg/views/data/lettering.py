@@ -46,14 +46,7 @@ _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def width_of(text: str, size: float, *, bold: bool = False, monospace: bool = False) -> float:
-    """Return the largest width of a line of text.
-
-    Args:
-        text: The line.
-        size: The font's size; the result is in the same unit.
-        bold: Whether it is bold.
-        monospace: Whether the font is monospaced.
-    """
+    """Return the largest width of a line of text, in the unit of the font's size."""
     return size * (_BOLD if bold else 1.0) * sum(_width_of(each, monospace) for each in text)
 
 

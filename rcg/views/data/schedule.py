@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedule for the widget: ops by execution, measured and predicted, and their exchanges."""
+"""The data of a schedule: ops by execution, measured and predicted, and their exchanges.
+
+The widget draws ``schedule_payload``. For a picture, ``fit`` fits a prediction to a measurement:
+its unit of time, its executions and its shift.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +19,8 @@ from rcg.compiler.simulate import Simulation, simulate
 from rcg.errors import TraceError
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
-from rcg.text import plural, visible
+from rcg.text import plural, time_text, visible
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.rendezvous import rendezvous_of, with_waits
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace
@@ -24,7 +29,8 @@ from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
-from rcg.views.data.slicing import name_of_op
+from rcg.views.data.slices import Slices
+from rcg.views.data.slicing import name_of_op, slices_of_simulation
 
 _MAX_MEASURED: Final = 200  # executions, unless the user says how many
 _MAX_PREDICTED: Final = 8
@@ -89,25 +95,21 @@ def schedule_payload(
 
 def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
     """Return the time of each op without waiting, in the last executions."""
-    starts, ends, executions, lanes, ops, sizes = [], [], [], [], [], []
+    found = []
     for number, lane in enumerate(record.lanes):
         events = with_waits(record, lane)
         events = events[events["op"] < SPAN_BASE]
         is_shown = np.array([not op.freed() for op in record.program(lane).ops] or [True])
         events = events[is_shown[events["op"]]]
-        starts.append(events["start_ns"] + events["waited_ns"])
-        ends.append(events["end_ns"])
-        executions.append(events["execution"])
-        lanes.append(np.full(len(events), number))
-        ops.append(events["op"])
-        sizes.append(events["bytes"])
-    found = [np.concatenate(each) for each in (starts, ends, executions, lanes, ops, sizes)]
-    if not len(found[0]):
-        return _nothing()
-    is_late = found[2] > found[2].max() - most
-    start, end, execution, lane_of, op, size = (each[is_late] for each in found)
-    took = np.maximum(end - start, 0)
-    return _columns(start - origin_ns, took, execution, lane_of, op, size)
+        start = events["start_ns"] + events["waited_ns"]
+        took = np.maximum(events["end_ns"] - start, 0)
+        lanes = np.full(len(events), number)
+        rest = events["execution"], lanes, events["op"], events["bytes"]
+        found.append((start - origin_ns, took, *rest))
+    columns = [np.concatenate(each) for each in zip(*found, strict=True)]
+    execution = columns[2]
+    is_late = execution > execution.max(initial=0) - most
+    return _columns(*(column[is_late] for column in columns))
 
 
 def _predicted(
@@ -118,33 +120,22 @@ def _predicted(
     count: int,
 ) -> Columns:
     """Return the predicted ops of as many executions, with the pipeline as full as measured."""
+    numbers = {program.process: number for number, program in enumerate(plan.programs)}
     # No more executions were in flight than there are.
-    window = min(record.limit, max(count, 1)) if record is not None else 10
-    before = min(first, window) if record is not None else 0
-    after = window if record is not None else 0
+    window, before, after = 10, 0, 0
+    if record is not None:
+        window = after = min(record.limit, max(count, 1))
+        before = min(first, window)
     total = before + count + after
     simulation = _simulated(plan, record, op_cost, total, window) if count else None
     if simulation is None:
         return _nothing()
-    numbers = {program.process: number for number, program in enumerate(plan.programs)}
-    frees = {
-        (program.process, at)
-        for program in plan.programs
-        for at, op in enumerate(program.ops)
-        if op.freed()
-    }
-    spans = [
-        (
-            span.start,
-            span.end - span.start,
-            span.execution - before + first,
-            numbers[span.process],
-            span.op,
-            0,
-        )
-        for span in simulation.timeline
-        if before <= span.execution < before + count and (span.process, span.op) not in frees
-    ]
+    spans = []
+    for span in simulation.timeline:
+        number, execution = numbers[span.process], span.execution - before
+        if 0 <= execution < count and not plan.programs[number].ops[span.op].freed():
+            took = span.end - span.start
+            spans.append((span.start, took, execution + first, number, span.op, 0))
     rows = np.array(spans, float).reshape(-1, 6)
     rows[:, 0] -= rows[:, 0].min(initial=np.inf) if len(rows) else 0
     return _columns(*rows.T)
@@ -164,7 +155,7 @@ def _simulated(
     if op_cost is not None:
         return simulate(plan, op_cost, executions, window=window)
     try:
-        return predict(record, executions=executions).simulation
+        return predict(record, executions=executions)
     except TraceError:  # nothing was recorded
         return None
 
@@ -175,10 +166,8 @@ def _nothing() -> Columns:
 
 def _columns(*columns: npt.NDArray[Any]) -> Columns:
     start, duration, *rest = columns
-    values = (start / 1e3, duration / 1e3, *rest)
-    return {
-        name: value.astype(dtype) for (name, dtype), value in zip(_COLUMNS, values, strict=True)
-    }
+    values = zip(_COLUMNS, (start / 1e3, duration / 1e3, *rest), strict=True)
+    return {name: value.astype(dtype) for (name, dtype), value in values}
 
 
 def _rendezvous(plan: Plan) -> list[dict[str, Any]]:
@@ -214,9 +203,125 @@ def _lanes(plan: Plan, record: GraphTrace | None) -> list[dict[str, str]]:
 def _subtitle(is_measured: bool, count: int, is_given: bool) -> str:
     if not count:
         return "nothing ran"
-    executions = plural(count, "execution")
+    how = "predicted" if is_given else "predicted, every call counts as one"
     if is_measured:
         how = "bars measured, outlines predicted"
+    return f"{plural(count, 'execution')} {DOT} {how}"
+
+
+# --- a prediction beside a measurement -----------------------------------------------------------
+
+CALL_NS: Final = 1e6
+"""The length of a call in nanoseconds, where calls are the unit of time."""
+
+_MAX_TRIED_OFFSETS: Final = 40
+_MAX_MISFIT: Final = 4
+"""The mean error of a prediction, in calls, from which on it is not shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPrediction:
+    """A prediction in the time and with the executions of a measurement.
+
+    Attributes:
+        slices: The slices; None if the prediction does not fit the measurement.
+        shift_ns: How far the slices are moved to fit.
+        note: What the prediction is based on, or why it is left out.
+    """
+
+    slices: Slices | None
+    shift_ns: float
+    note: str
+
+
+def fit(
+    simulation: Simulation, unit_ns: float | None, measured: Slices | None = None
+) -> FittedPrediction:
+    """Return the slices of a prediction, fitted to a measurement if there is one.
+
+    Args:
+        simulation: The prediction.
+        unit_ns: The length of one unit of its time in nanoseconds. None: a unit is a call, and all
+            calls cost the same, as much as the mean measured call.
+        measured: The slices of a measurement.
+    """
+    if unit_ns is None:
+        unit_ns = CALL_NS
+        note = "predicted, equal cost per call"
+        if measured is not None:
+            mean = _mean_call(measured)
+            rough = _mean_call(slices_of_simulation(simulation, CALL_NS))
+            unit_ns = CALL_NS * mean / rough if mean and rough else CALL_NS
+            note += f", {time_text(unit_ns)} each"
     else:
-        how = "predicted" if is_given else "predicted, every call counts as one"
-    return f"{executions} {DOT} {how}"
+        note = "predicted from measured costs"
+    predicted = slices_of_simulation(simulation, unit_ns)
+    if measured is None:
+        return FittedPrediction(predicted, 0.0, note)
+    first, last = execution_range(measured)
+    shown = range(first, last + 1)
+    spare = max(0, simulation.executions - len(shown))
+    misfit, offset, shift = _align(_starts(measured), _starts(predicted), shown, spare)
+    if misfit > _MAX_MISFIT * max(_mean_call(measured), 1.0):
+        note = "the prediction is left out: it does not fit"
+        if misfit < float("inf"):
+            note += f", calls begin {time_text(misfit)} off"
+        return FittedPrediction(None, 0.0, note)
+    return FittedPrediction(replace(predicted, execution=predicted.execution + offset), shift, note)
+
+
+def execution_range(slices: Slices) -> tuple[int, int]:
+    """Return the first and the last of the executions that have the most calls in the window."""
+    calls = slices.where("call")
+    found, counts = np.unique(slices.execution[calls], return_counts=True)
+    if not len(found):
+        return 0, 0
+    whole = found[counts == counts.max()]
+    return int(whole[0]), int(whole[-1])
+
+
+def _mean_call(slices: Slices) -> float:
+    calls = slices.where("call") & (slices.kind == TimeKind.COMPUTE)
+    # Without those that the window cuts.
+    calls &= (slices.start > 0) & (slices.start + slices.duration < slices.duration_ns)
+    return float(slices.duration[calls].mean()) if calls.any() else 0.0
+
+
+def _align(
+    measured: dict[tuple[int, int], int],
+    predicted: dict[tuple[int, int], int],
+    executions: range,
+    spare: int,
+) -> tuple[float, int, float]:
+    """Return the misfit, the offset of execution numbers and the shift in time of the best fit.
+
+    The last executions of a prediction run while the pipeline empties, so a third of the spare ones
+    is left out. Several offsets are tried because executions may run in groups, of as many as are
+    in flight at once.
+    """
+    wanted = [key for key in measured if key[1] in executions]
+    latest = spare - spare // 3
+    best = (float("inf"), executions.start - latest, 0.0)
+    for begin in range(latest, max(-1, latest - _MAX_TRIED_OFFSETS), -1):
+        offset = executions.start - begin
+        differences = [
+            measured[lane, execution] - predicted[lane, execution - offset]
+            for lane, execution in wanted
+            if (lane, execution - offset) in predicted
+        ]
+        if differences:
+            shift = float(np.median(differences))
+            misfit = float(np.abs(np.array(differences) - shift).mean())
+            # An earlier one has to fit clearly better.
+            if misfit < best[0] * 0.98:
+                best = (misfit, offset, shift)
+    return best
+
+
+def _starts(slices: Slices) -> dict[tuple[int, int], int]:
+    """Return when each lane began its first call of each execution, by lane and execution."""
+    starts: dict[tuple[int, int], int] = {}
+    for row in np.flatnonzero(slices.where("call")).tolist():
+        key = int(slices.lane[row]), int(slices.execution[row])
+        starts[key] = min(starts.get(key, int(slices.start[row])), int(slices.start[row]))
+    return starts

@@ -13,12 +13,13 @@ This file must not know how anything is drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from rcg.text import time_text
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data import ViewPayload
 from rcg.views.data.edge_styles import style_of
@@ -204,6 +205,11 @@ class Slices:
         """The length of the window."""
         return self.end_ns - self.start_ns
 
+    def clock_words(self) -> list[str]:
+        """Return how wrong the clocks of other nodes may be, as text; nothing on one node."""
+        error_ns = max((head.error_ns for head in self.heads if head.node), default=0)
+        return [f"clocks of nodes to within {time_text(error_ns)}"] if error_ns else []
+
     def where(self, role: str) -> npt.NDArray[np.bool_]:
         """Return which slices have a role."""
         has = np.array([name.role == role for name in self.names] or [False])
@@ -222,20 +228,11 @@ class Slices:
         ``kinds`` (the names of ``kind``), ``channels`` and ``groups``. The columns are those of
         ``COLUMNS``.
         """
-        values = {
+        values = vars(self) | {
             "start": self.start / 1e3,
             "duration": self.duration / 1e3,
-            "lane": self.lane,
-            "track": self.track,
-            "kind": self.kind,
-            "name": self.name,
-            "peer": self.peer,
-            "execution": self.execution,
-            "bytes": self.bytes,
-            "op": self.op,
             "transfers": self.transfers.ravel(),
             "transfer_times": self.transfer_times.ravel() / 1e3,
-            "is_wire": self.is_wire,
             "collectives": np.concatenate([np.empty(0, np.int64), *self.collectives]),
             "collective_first": np.cumsum([0, *map(len, self.collectives)]),
             "collective_times": self.collective_times.ravel() / 1e3,
@@ -257,15 +254,7 @@ class Slices:
                 }
                 for head in self.heads
             ],
-            "names": [
-                {
-                    "text": name.text,
-                    "role": name.role,
-                    "channel": name.channel,
-                    "group": name.group,
-                }
-                for name in self.names
-            ],
+            "names": [asdict(name) for name in self.names],
             "kinds": [*(kind.name.lower() for kind in TimeKind), "span"],
             "channels": {
                 channel: {"slots": self.slots[channel], "readers": list(readers)}
@@ -276,15 +265,25 @@ class Slices:
                 for group, each in self.groups.items()
             },
         }
-        return ViewPayload(
-            head, {name: np.asarray(values[name]).astype(dtype) for name, dtype in COLUMNS}
-        )
+        columns = {name: np.asarray(values[name]).astype(dtype) for name, dtype in COLUMNS}
+        return ViewPayload(head, columns)
+
+
+def groups_of_calls(slices: Slices) -> tuple[Ints, Ints, Ints]:
+    """Group the calls of one method by one process in one execution.
+
+    Returns:
+        The rows of the calls, by group and then by start; where each group begins; its length.
+    """
+    calls = np.flatnonzero(slices.where("call") & (slices.kind != TimeKind.WAITING))
+    key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(int)
+    order = np.lexsort((slices.start[calls], key[2], key[1], key[0]))
+    key = key[:, order]
+    begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
+    return calls[order], begins, np.diff(np.append(begins, len(order)))
 
 
 def repeats_of(slices: Slices) -> int:
     """Return the largest number of calls of one method by one process in one execution."""
-    calls = slices.where("call") & (slices.kind != TimeKind.WAITING)
-    key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(int)
-    key = key[:, np.lexsort(key)]
-    begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
-    return int(np.diff(np.append(begins, key.shape[1])).max(initial=0))
+    _, _, counts = groups_of_calls(slices)
+    return int(counts.max(initial=0))

@@ -15,16 +15,11 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op, Pass
 from rcg.text import time_text, visible
 from rcg.trace.analysis.parts import READ, WRITE, Parts, TimeKind, events_of, parts_of
-from rcg.trace.analysis.rendezvous import (
-    Exchange,
-    exchanges_of,
-    group_of,
-    with_waits,
-)
-from rcg.trace.analysis.simulated import LATEST_NS, from_simulation
-from rcg.trace.analysis.transfers import movers, taken_ns
-from rcg.trace.analysis.wire import crossings_of
+from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, group_of, with_waits
+from rcg.trace.analysis.transfers import crossings_of, movers, taken_ns
+from rcg.trace.analysis.what_if import LATEST_NS, from_simulation
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
+from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
 from rcg.views.data.slices import (
     NO_OP,
@@ -67,12 +62,7 @@ def slices_of(
 
 
 def slices_of_simulation(simulation: Simulation, unit_ns: float) -> Slices:
-    """Return the slices of a simulation, as if it had been recorded.
-
-    Args:
-        simulation: The simulation of a plan.
-        unit_ns: The length of a unit of its time in nanoseconds.
-    """
+    """Return the slices of a simulation, as if it had been recorded in units of this many ns."""
     scaled = replace(
         simulation,
         timeline=tuple(
@@ -103,7 +93,6 @@ class _Collector:
         self._order = order_of(graph.plan)
         # The number of each lane in the picture, and of nobody.
         self._shown_as = np.append(np.argsort(self._order), NOBODY)
-        self._crossings = crossings_of(graph.plan)
         self._passed: dict[tuple[str, str], TransferEnds] = {}
         self._nodes = graph.plan.nodes_by_process()
 
@@ -122,9 +111,8 @@ class _Collector:
         ]
         if (op == len(ops)).any():
             names.append(self._number(SliceName("unknown op", "unknown")))
-        is_waiting_for = (parts.kind == TimeKind.WAITING) & (
-            events["peer"] < len(self._graph.lanes)
-        )
+        nobody = len(self._graph.lanes)
+        is_waiting = (parts.kind == TimeKind.WAITING) & (events["peer"] < nobody)
         moves = np.arange(len(rows)) < len(lane.events)  # an open op has moved nothing yet
         if lane.process == DRIVER:
             self._exclude(ops, lane.events, moves)
@@ -140,9 +128,7 @@ class _Collector:
             OPS,
             name=np.array(names)[op],
             kind=parts.kind,
-            peer=self._shown_as[
-                np.where(is_waiting_for, events["peer"], len(self._graph.lanes)).astype(np.int64)
-            ],
+            peer=self._shown_as[np.where(is_waiting, events["peer"], nobody).astype(np.int64)],
             start=parts.start_ns,
             end=parts.end_ns,
             execution=events["execution"],
@@ -176,30 +162,31 @@ class _Collector:
         takes = np.where(is_waiting, is_last, is_after_wait) & moves[row]
         is_last &= moves[row]
         ended, taken = rows["end_ns"], taken_ns(rows)
+        op = op[order]
         for position, each in enumerate(ops):
+            is_of_op = op == position
             for channel in self._over_rings(each.values_out):
-                at = order[(op[order] == position) & is_last]
-                found, kept = self._ends(at, parts, ended, rows)
+                found, kept = self._ends(order[is_of_op & is_last], parts, ended, rows)
                 self._written[channel] = found
                 self._begun[channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
             for channel in self._over_rings(each.values_in):
-                at = order[(op[order] == position) & takes]
-                self._taken[channel, number], _ = self._ends(at, parts, taken, rows)
+                found, _ = self._ends(order[is_of_op & takes], parts, taken, rows)
+                self._taken[channel, number] = found
             if isinstance(each, Pass):
-                at = order[(op[order] == position) & is_last]
-                found, _ = self._ends(at, parts, ended, rows)
-                self._passed[
-                    each.channel, self._graph.plan.programs[self._order[number]].process
-                ] = found
+                found, _ = self._ends(order[is_of_op & is_last], parts, ended, rows)
+                self._passed[each.channel, self._process(number)] = found
+
+    def _process(self, number: int) -> str:
+        return self._graph.plan.programs[self._order[number]].process
 
     def _over_rings(self, channels: tuple[str, ...]) -> list[str]:
         return [channel for channel in channels if channel not in self._over_groups]
 
     def _ends(self, at: Ints, parts: Parts, times: Ints, rows: Events) -> tuple[TransferEnds, Ints]:
         """Return the ends at those parts whose times are in the window, and these parts."""
+        moment = times[parts.row[at]]
+        at = at[(moment >= self._start_ns) & (moment <= self._end_ns)]
         row = parts.row[at]
-        kept = (times[row] >= self._start_ns) & (times[row] <= self._end_ns)
-        at, row = at[kept], row[kept]
         found = TransferEnds(
             at + self._count,
             (times[row] - self._start_ns).astype(np.int64),
@@ -208,19 +195,14 @@ class _Collector:
         return found, at
 
     def add_spans(self, number: int, lane: LaneTrace) -> None:
-        events = lane.events
-        events = events[
-            (events["op"] >= SPAN_BASE)
-            & (events["end_ns"] > self._start_ns)
-            & (events["start_ns"] < self._end_ns)
-        ]
+        events = lane.events[lane.events["op"] >= SPAN_BASE]
+        events = events[events["end_ns"] > self._start_ns]
+        events = events[events["start_ns"] < self._end_ns]
         if not len(events):
             return
         used, which = np.unique(events["op"], return_inverse=True)
-        names = np.array(
-            [self._number(SliceName(visible(lane.span_name(int(op))), "span")) for op in used],
-            np.uint16,
-        )
+        spans = [SliceName(visible(lane.span_name(int(op))), "span") for op in used]
+        names = np.array([self._number(span) for span in spans], np.uint16)
         self._add(
             number,
             SPANS,
@@ -261,17 +243,14 @@ class _Collector:
             pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
             times.append(np.column_stack([left, taken.at[to]]))
 
-        for each in self._crossings:
-            written, passed = (
-                self._written.get(each.channel),
-                self._passed.get((each.channel, each.node)),
-            )
+        for each in crossings_of(self._graph.plan):
+            written = self._written.get(each.channel)
+            passed = self._passed.get((each.channel, each.node))
             if written is not None and passed is not None:
                 add(written, passed, self._begun[each.channel])
         count = sum(map(len, pairs))
         for (channel, number), taken in self._taken.items():
-            reader = self._graph.plan.programs[self._order[number]].process
-            passed = self._passed.get((channel, self._nodes[reader]))
+            passed = self._passed.get((channel, self._nodes[self._process(number)]))
             if passed is not None:
                 add(passed, taken)
             elif (written := self._written.get(channel)) is not None:
@@ -338,10 +317,7 @@ class _Collector:
             self._taken,
             transfers,
             transfer_times,
-            {
-                channel.id: tuple(numbers[reader] for reader in channel.readers)
-                for channel in carriers
-            },
+            {each.id: tuple(numbers[reader] for reader in each.readers) for each in carriers},
             {channel.id: channel.slots for channel in carriers},
             *self._collectives(),
             {
@@ -353,13 +329,15 @@ class _Collector:
 
 
 def _head_of(lane: LaneTrace, node: str) -> LaneHead:
-    detail = [lane.process] if lane.process != lane.label else []
-    detail += [f"pid {lane.pid}"] if lane.pid else []
-    detail += [f"node {visible(lane.node)}"] if lane.node else []
-    if node and lane.clock.error_ns:
-        detail.append(f"clock to within {time_text(lane.clock.error_ns)}")
-    text, error_ns = " \N{MIDDLE DOT} ".join(detail), lane.clock.error_ns
-    return LaneHead(lane.process, visible(lane.label), text, node, error_ns)
+    error_ns = lane.clock.error_ns
+    details = [
+        lane.process if lane.process != lane.label else "",
+        f"pid {lane.pid}" if lane.pid else "",
+        f"node {visible(lane.node)}" if lane.node else "",
+        f"clock to within {time_text(error_ns)}" if node and error_ns else "",
+    ]
+    detail = f" {DOT} ".join(filter(None, details))
+    return LaneHead(lane.process, visible(lane.label), detail, node, error_ns)
 
 
 def name_of_op(op: Op) -> SliceName:

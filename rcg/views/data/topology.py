@@ -32,16 +32,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from rcg.ir.channels import STATUS, TENSOR
-from rcg.ir.ids import DRIVER, Const, Slot
-from rcg.ir.ops import Call, Collective, Input, Output
+from rcg.ir.ids import DRIVER, Slot
+from rcg.ir.ops import Call, Collective, Copy, Input, Op, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.trace.analysis.rendezvous import rank_of, rendezvous_of
 from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, SHM, TCP, kind_of_channel
-from rcg.views.data.origins import Origins
 
 NodeKind = Literal["input", "attribute", "call", "part", "collective", "output"]
 
@@ -83,12 +82,11 @@ class TopologyNode:
         kind: ``input``; ``attribute``, one argument of it; ``call`` of a method; ``part``, one of
             the values of a call that returns several; ``collective`` of several actors; ``output``.
         process: Its process: ``driver`` or an actor's id; empty for a collective.
-        name: The method, the argument's key, the part's index or the kind of collective; empty for
-            input and output.
-        owner: The input of an attribute, the call of a part; None for others.
-        group: The group of a collective; None for others.
-        ranks: The op of each rank of a collective: its process or lane, and its index in the
-            program. They are in the order of the ranks.
+        name: The method, the argument's key, the part's index or the kind of collective.
+        owner: The input of an attribute, the call of a part.
+        group: The group of a collective.
+        ranks: The op of each rank of a collective, in the order of the ranks: its process or lane,
+            and its index in the program.
     """
 
     id: int
@@ -121,11 +119,10 @@ class TopologyEdge:
         kind: How it travels: ``local`` inside a process, ``shm`` in shared memory, ``tcp`` to
             another node, ``gloo`` over a communicator, ``collective`` from or to a collective in
             the same process, ...
-        channel: The channel that carries it; None inside a process. Other edges of the value, and
-            other values, may use the same channel.
+        channel: The channel that carries it, which other edges may use as well; None inside a
+            process.
         arguments: The arguments of the target that it is: positions and names of arguments, ranks
-            of a collective, or positions in the list of results. Empty between an owner and its
-            parts.
+            of a collective, or positions in the list of results.
     """
 
     source: int
@@ -231,20 +228,14 @@ def topology_of(
     """
     found = _Search(plan)
     numbers = found.number()
-    nodes = [
-        replace(node, id=numbers[node.id], owner=_renumber(node.owner, numbers))
-        for node in found.nodes
-    ]
-    edges = [
-        TopologyEdge(
-            source=numbers[source],
-            target=numbers[target],
-            kind=found.kind_of(source, target, channel),
-            channel=channel,
-            arguments=tuple(arguments),
-        )
-        for (source, target), (channel, arguments) in found.edges.items()
-    ]
+    nodes = []
+    for node in found.nodes:
+        owner = None if node.owner is None else numbers[node.owner]
+        nodes.append(replace(node, id=numbers[node.id], owner=owner))
+    edges = []
+    for (source, target), (channel, arguments) in found.edges.items():
+        kind, ends = found.kind_of(source, target, channel), (numbers[source], numbers[target])
+        edges.append(TopologyEdge(*ends, kind, channel, tuple(arguments)))
     ids = {actor.id: actor.key for actor in plan.actors} | dict(actor_ids or {})
     return Topology(
         nodes=tuple(sorted(nodes, key=lambda node: node.id)),
@@ -283,10 +274,6 @@ def nodes_of_calls(plan: Plan) -> dict[int, int]:
     return {call: numbers[node] for call, node in found.calls.items()}
 
 
-def _renumber(node: int | None, numbers: Mapping[int, int]) -> int | None:
-    return None if node is None else numbers[node]
-
-
 class _Search:
     """Finds, in two passes over the programs, which node makes and which nodes take each value."""
 
@@ -316,12 +303,11 @@ class _Search:
             if isinstance(op, Collective):
                 if op.node not in self.calls:
                     self._add_collective(process, op)
-                self._made.update({(process, out): (self.calls[op.node], None) for out in op.outs})
-                continue
-            self.calls[op.node] = self._add("call", process, op.method)
+            else:
+                self.calls[op.node] = self._add("call", process, op.method)
+            has_parts = isinstance(op, Call) and len(op.outs) > 1
             for index, out in enumerate(op.outs):
-                part = None if len(op.outs) == 1 else index
-                self._made[process, out] = (self.calls[op.node], part)
+                self._made[process, out] = (self.calls[op.node], index if has_parts else None)
         self._output = self._add("output", DRIVER, "")
         for program in plan.programs:
             self._take(program)
@@ -334,11 +320,8 @@ class _Search:
         """Add the node of a collective, which is the node of all its ranks."""
         plan = self._plan
         at = plan.program(process).ops.index(op)
-        ranks = next(
-            each.ends
-            for each in rendezvous_of(plan)
-            if each.is_collective and (process, at) in each.ends
-        )
+        meetings = [each.ends for each in rendezvous_of(plan) if each.is_collective]
+        ranks = next(ends for ends in meetings if (process, at) in ends)
         node = self._add("collective", "", op.word)
         self.nodes[node] = replace(self.nodes[node], group=op.group, ranks=ranks)
         for where, rank in ranks:
@@ -461,9 +444,56 @@ def _between_nodes(kind: str) -> str:
 
 def _arguments(call: Call) -> Iterator[tuple[str, int]]:
     """Yield the name and the slot of each argument that is in a slot."""
-    arguments: list[tuple[str, Slot | Const]] = [
-        (str(position), argument) for position, argument in enumerate(call.args)
-    ]
-    for name, argument in (*arguments, *call.kwargs):
+    positional = ((str(position), argument) for position, argument in enumerate(call.args))
+    for name, argument in (*positional, *call.kwargs):
         if isinstance(argument, Slot):
             yield name, argument.index
+
+
+class Origin(NamedTuple):
+    """The program and slot where a value was made, and the channel by which it came, if any."""
+
+    process: str
+    slot: int
+    channel: str | None
+
+
+class Origins:
+    """Finds the origins of values in a plan.
+
+    Channels between lanes of one process, and copies, are passed over: to people, a value that a
+    lane receives and hands to a method comes by the channel of the lane.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._local = {channel.id for channel in plan.channels if channel.kind == LOCAL}
+        self._maker: dict[tuple[str, int], Op] = {}
+        self._sent: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._found: dict[tuple[str, int], tuple[Origin, ...]] = {}
+        for program in plan.programs:
+            for op in program.ops:
+                for slot in op.made():
+                    self._maker[program.process, slot] = op
+                for channel in op.values_out:
+                    self._sent[channel] = (program.process, op.used())
+
+    def of(self, process: str, slot: int) -> tuple[Origin, ...]:
+        """Return the origins of the value in a slot: several if it is a container of values."""
+        key = (process, slot)
+        if key not in self._found:
+            self._found[key] = self._find(process, slot, self._maker[key])
+        return self._found[key]
+
+    def _find(self, process: str, slot: int, maker: Op) -> tuple[Origin, ...]:
+        if isinstance(maker, Copy):
+            return self.of(process, maker.slot)
+        if maker.is_holding:
+            return tuple([each for used in maker.used() for each in self.of(process, used)])
+        if not maker.values_in:
+            return (Origin(process, slot, None),)
+        (channel,) = maker.values_in
+        writer, slots = self._sent[channel]
+        found = self.of(writer, slots[maker.made().index(slot)])
+        if channel in self._local:
+            return found
+        return tuple([each._replace(channel=channel) for each in found])

@@ -108,20 +108,13 @@ class Cell:
 
 
 def table(
-    head: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    marked: Sequence[bool] | None = None,
+    head: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[bool] | None = None
 ) -> str:
-    """Return a table. A column is one of numbers if its first cell is a number.
+    """Return a table with the marked rows highlighted.
 
-    Args:
-        head: Names of the columns.
-        rows: The cells.
-        marked: Which rows are highlighted.
+    A column is one of numbers if its first cell is a number.
     """
-    is_number = [
-        bool(rows) and "rcg-number" in rows[0][column].classes for column in range(len(head))
-    ]
+    is_number = [bool(rows) and "rcg-number" in rows[0][at].classes for at in range(len(head))]
     heads = "".join(
         f'<th scope="col"{" class=rcg-number" if number else ""}>{escape(visible(name))}</th>'
         for name, number in zip(head, is_number, strict=True)
@@ -143,9 +136,7 @@ def card(title: str, about: str, body: str) -> str:
 def themed(body: str, *, dark: bool | None) -> str:
     """Return HTML with its style sheet.
 
-    Args:
-        body: HTML.
-        dark: Whether to use dark colours; None leaves it to the notebook, or the reader's browser.
+    Without ``dark``, the notebook or the reader's browser decides about dark colours.
     """
     theme = "rcg-is-auto" if dark is None else "rcg-is-dark" if dark else "rcg-is-light"
     return f'<div class="rcg {theme}">{STYLE}{body}</div>'
@@ -156,20 +147,22 @@ def escaped(text: str) -> str:
     return "\n".join(escape(visible(line)) for line in text.split("\n"))
 
 
+def width_of_svg(svg: str) -> float | None:
+    """Return the width that an SVG file states."""
+    found = re.match(r'<svg[^>]* width="([\d.]+)"', svg)
+    return None if found is None else float(found[1])
+
+
 def img(svg: str, alt: str) -> str:
     """Return an SVG file as an ``<img>`` with a data URL, which scrolls if it is very wide.
 
     Viewers of notebooks (GitHub, nbviewer) remove inline SVG and styles, but keep such an image. It
     contains its style sheet, so it adapts to light and dark.
-
-    Args:
-        svg: The text of the file.
-        alt: The alternative text.
     """
     data = b64encode(svg.encode("utf-8")).decode("ascii")
-    size = re.match(r'<svg[^>]* width="([\d.]+)"', svg)
-    width = f' width="{size[1]}"' if size else ""
-    is_wide = size is not None and float(size[1]) > WIDTH * MAX_SHRINKING
+    size = width_of_svg(svg)
+    width = "" if size is None else f' width="{size:g}"'
+    is_wide = size is not None and size > WIDTH * MAX_SHRINKING
     image = (
         f'<img alt="{escape(visible(alt))}"{width} '
         f'style="max-width:{"none" if is_wide else "100%"};height:auto" '

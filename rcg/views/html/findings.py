@@ -22,16 +22,16 @@ from rcg.text import (
     time_text,
     visible,
 )
-from rcg.trace.analysis.compare import Change, Comparison, GraphComparison
 from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
+from rcg.trace.analysis.figures import Change, Comparison, GraphComparison
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.colours import TITLES
-from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
+from rcg.views.data.lettering import DOT, SIZE, width_of
 from rcg.views.html.elements import Cell, card, table, themed
 from rcg.views.html.mimebundle import mimebundle
-from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint
-from rcg.views.svg.looks import kind_looks
+from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
+from rcg.views.svg.looks import kind_entries, kind_looks
 from rcg.views.svg.schedule import schedule_of
 
 _TOP: Final = MARGIN + 58
@@ -49,15 +49,13 @@ def of_executions(executions: Executions) -> Mimebundle:
     count = len(executions)
     places = cut(range(count), lambda _: -1)
     number = "rcg-number"
+    gap = [Cell("...", f"{number} rcg-dim"), *(Cell("", number) for _ in EXECUTION_HEAD[1:])]
     rows = [
-        [Cell("...", f"{number} rcg-dim"), *(Cell("", number) for _ in EXECUTION_HEAD[1:])]
-        if place < 0
-        else [Cell(text, number) for text in execution_row(executions[place])]
+        gap if place < 0 else [Cell(text, number) for text in execution_row(executions[place])]
         for place in places
     ]
-    about = (
-        f"{count_text(count)} executions, {count_text(int(executions.is_complete.sum()))} complete"
-    )
+    complete = count_text(int(executions.is_complete.sum()))
+    about = f"{count_text(count)} executions, {complete} complete"
     about += f" {DOT} submission times count from the beginning of the trace"
     body = table(EXECUTION_HEAD, rows) if rows else ""
     html = themed(card("Executions", about, body), dark=None)
@@ -78,21 +76,13 @@ def of_what_if(found: WhatIf) -> Mimebundle:
     return mimebundle(str(found), [("Predicted schedule", picture)])
 
 
-def of_comparison(found: Comparison) -> Mimebundle:
+def of_comparison(found: Comparison | GraphComparison) -> Mimebundle:
     """Return the mimebundle of a comparison: each op of each graph before and after."""
-    return _compared(str(found), found.graphs)
-
-
-def of_graph_comparison(found: GraphComparison) -> Mimebundle:
-    """Return the mimebundle of the comparison of one graph."""
-    return _compared(str(found), [found])
-
-
-def _compared(text: str, graphs: Sequence[GraphComparison]) -> Mimebundle:
+    graphs = found.graphs if isinstance(found, Comparison) else (found,)
     more = len(graphs) - _MAX_GRAPHS
     note = f"{plural(more, 'more graph')}: show comparison.graphs[{_MAX_GRAPHS}]"
     pictures = [("Comparison", comparison_picture(each)) for each in graphs[:_MAX_GRAPHS]]
-    return mimebundle(text, pictures, note if more > 0 else "")
+    return mimebundle(str(found), pictures, note if more > 0 else "")
 
 
 def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | None = None) -> str:
@@ -108,15 +98,10 @@ def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | Non
     about = f"{time_text(total)} in {count_text(len(path))} steps"
     if len(shown) < len(path):
         about += f" {DOT} the {len(shown)} longest are shown"
-    shapes = canvas.heading(
-        f"Critical path of execution {path[-1].execution}", about, width - 2 * MARGIN
-    )
+    title = f"Critical path of execution {path[-1].execution}"
+    shapes = canvas.heading(title, about, width - 2 * MARGIN)
     looks = kind_looks(canvas)
-    used = sorted({step.kind for step in shown})
-    legend = [
-        (f'<rect{looks[kind].attributes} width="14" height="10" rx="2"/>', TITLES[kind])
-        for kind in used
-    ]
+    legend = kind_entries(canvas, sorted({step.kind for step in shown}))
     shapes += canvas.legend(legend, MARGIN, MARGIN + 49, width - 2 * MARGIN).shapes
     shapes += _axis(canvas, total, left, room, bottom)
     for row, step in enumerate(shown):
@@ -127,16 +112,8 @@ def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | Non
             f'<rect{looks[step.kind].attributes} x="{x:.1f}" y="{y:g}" width="{length:.1f}" '
             f'height="{_BAR:g}"><title>{_hover(step)}</title></rect>'
         )
-        took = canvas.text(
-            time_text(step.duration_ns),
-            width - MARGIN,
-            y + 12,
-            _COLUMN,
-            role="faint",
-            size=SMALL,
-            anchor="end",
-        )
-        shapes.append(took)
+        took = time_text(step.duration_ns)
+        shapes.append(canvas.note(took, width - MARGIN, y + 12, _COLUMN, anchor="end"))
     return canvas.document(shapes, width, bottom + 30, f"Critical path: {about}")
 
 
@@ -147,7 +124,7 @@ def comparison_picture(
     canvas = Canvas(dark)
     canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
     canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
-    ops = sorted(found.ops, key=lambda op: -max(op.before or 0.0, op.after or 0.0))[:_MAX_OPS]
+    ops = sorted(found.ops, key=lambda op: -_most(op))[:_MAX_OPS]
     names = [found.throughput.text, found.latency.text, *(op.text for op in ops)]
     widest = min(_MAX_NAME_WIDTH, max(width_of(visible(name), SIZE, bold=True) for name in names))
     left = MARGIN + widest + 14
@@ -156,17 +133,12 @@ def comparison_picture(
     if len(ops) < len(found.ops):
         about += f" {DOT} the {len(ops)} longest of {len(found.ops)} ops"
     shapes = canvas.heading("Before and after", about, width - 2 * MARGIN)
-    legend = [
-        (f'<rect{canvas.paint(name)} width="14" height="10" rx="2"/>', name)
-        for name in ("before", "after")
-    ]
+    legend = [(swatch(canvas.paint(name)), name) for name in ("before", "after")]
     shapes += canvas.legend(legend, MARGIN, MARGIN + 49, room).shapes
     for at, name in enumerate(("before", "after", "ratio")):
         x = width - MARGIN - (2 - at) * _COLUMN
-        shapes.append(
-            canvas.text(name, x, _TOP - 4, _COLUMN, role="faint", size=SMALL, anchor="end")
-        )
-    longest = max((max(op.before or 0.0, op.after or 0.0) for op in ops), default=0.0)
+        shapes.append(canvas.note(name, x, _TOP - 4, _COLUMN, anchor="end"))
+    longest = max(map(_most, ops), default=0.0)
     groups: list[tuple[Change, float, bool]] = [
         (found.throughput, _most(found.throughput), True),
         (found.latency, _most(found.latency), False),
@@ -181,8 +153,9 @@ def comparison_picture(
                 f'<rect{canvas.paint(role)} x="{left:g}" y="{y + 9 * at:g}" '
                 f'width="{length:.1f}" height="8" rx="1.5"/>'
             )
-        texts = [_value(change.before, is_rate), _value(change.after, is_rate)]
-        for at, words in enumerate((*texts, ratio_text(change.ratio))):
+        text_of = rate_text if is_rate else time_text
+        texts = [text_of(change.before), text_of(change.after), ratio_text(change.ratio)]
+        for at, words in enumerate(texts):
             x = width - MARGIN - (2 - at) * _COLUMN
             shapes.append(canvas.text(words, x, y + 14, _COLUMN - 6, anchor="end", bold=at == 2))
     height = _TOP + (_LINE + 4) * len(groups) + 10 + MARGIN
@@ -199,17 +172,13 @@ def _axis(canvas: Canvas, total: int, left: float, room: float, bottom: float) -
     for at, label in ticks_of(total, 6):
         x = left + at * room / total
         yield f'<path{canvas.paint("grid")} d="M{x:.1f} {_TOP:g}V{bottom:g}"/>'
-        yield canvas.text(label, x, bottom + 16, 80, role="faint", size=SMALL, anchor="middle")
+        yield canvas.note(label, x, bottom + 16, 80, anchor="middle")
 
 
 def _hover(step: Step) -> str:
-    words = [brief(step.text), f"{TITLES[step.kind]}: {time_text(step.duration_ns)}"]
-    return escape("\n".join([*words, f"of execution {step.execution}"]))
+    took = f"{TITLES[step.kind]}: {time_text(step.duration_ns)}"
+    return escape(f"{brief(step.text)}\n{took}\nof execution {step.execution}")
 
 
 def _most(change: Change) -> float:
     return max(change.before or 0.0, change.after or 0.0)
-
-
-def _value(value: float | None, is_rate: bool) -> str:
-    return rate_text(value) if is_rate else time_text(value)

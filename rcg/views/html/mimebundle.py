@@ -10,11 +10,10 @@ from rcg.display import Mimebundle
 from rcg.ir.plan import Plan
 from rcg.text import plural, shown_text
 from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.references import reference_lines
+from rcg.trace.analysis.transfers import reference_lines
 from rcg.trace.model import Recording
 from rcg.views.html.elements import escaped, img
-from rcg.views.html.report import report_of
-from rcg.views.html.tensors_report import tensors_report_of
+from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
     schedule_picture,
     summary_picture,
@@ -28,12 +27,9 @@ _MAX_NODES: Final = 400  # of a plan whose topology is drawn
 
 
 def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Mimebundle:
-    """Return a mimebundle of text and pictures.
+    """Return a mimebundle of text, and of pictures with a note below them.
 
-    Args:
-        text: The text, for where pictures cannot be shown.
-        pictures: The alternative text of each picture, and the text of its SVG file.
-        note: A line below the pictures.
+    A picture is its alternative text and the text of its SVG file.
     """
     html = "".join(f"<div>{img(svg, alt)}</div>" for alt, svg in pictures)
     if html and note:
@@ -67,18 +63,16 @@ def of_trace(trace: Recording) -> Mimebundle:
             topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
             pictures.append((f"Topology of {name}", topology))
         pictures.append((f"Profile of {name}", summary_picture(figures)))
-        for what, svg in (
-            ("Schedule", schedule_picture(trace, graph)),
-            ("Timeline", timeline_picture(trace, graph)),
-        ):
+        for what, picture in (("Schedule", schedule_picture), ("Timeline", timeline_picture)):
+            svg = picture(trace, graph)
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))
     references = references_picture(whole)
     if references is not None:
         pictures.append(("Tensors by reference", references))
     more = len(trace.graphs) - _MAX_GRAPHS
-    notes = [f"{plural(more, 'more graph')}: Profile.save_html(path) shows more"]
-    notes = [*(notes if more > 0 else ()), *filter(None, [whole.inactive_text])]
+    note = f"{plural(more, 'more graph')}: Profile.save_html(path) shows more" if more > 0 else ""
+    notes = filter(None, [note, whole.inactive_text])
     return mimebundle(_join(str(summary), whole), pictures, "; ".join(notes))
 
 
@@ -94,16 +88,8 @@ def _join(text: str, trace: Recording) -> str:
 
 
 def of_reports(reports: Iterable[Any], text: str, tensors: Any = None) -> Mimebundle:
-    """Return the mimebundle of reports: their text, and a table of each.
-
-    Args:
-        reports: Those of graphs.
-        text: The text of all.
-        tensors: That of references to tensors, if any.
-    """
-    html = "".join(
-        report_of(report, title=f"CompiledDAG({report.graph_id[:8]})") for report in reports
-    )
+    """Return the mimebundle of reports of graphs and of tensors: their text, and tables."""
+    html = "".join(report_of(each, title=f"CompiledDAG({each.graph_id[:8]})") for each in reports)
     if tensors is not None:
         html += tensors_report_of(tensors)
     return {"text/plain": shown_text(text), "text/html": html or f"<p>{escaped(text)}</p>"}

@@ -8,19 +8,26 @@ many graphs, the later ones have fewer pictures, so that the file stays small.
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Final
 
 from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text, visible
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import OpTimes
-from rcg.trace.analysis.references import ReferenceSums, reference_sums
 from rcg.trace.analysis.summary import GraphSummary, stall_text
+from rcg.trace.analysis.transfers import ReferenceSums, reference_sums
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import topology_of
-from rcg.views.html.elements import MAX_SHRINKING, STYLE, Cell, card, escaped, table
+from rcg.views.html.elements import (
+    MAX_SHRINKING,
+    STYLE,
+    Cell,
+    card,
+    escaped,
+    table,
+    width_of_svg,
+)
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
     schedule_picture,
@@ -52,12 +59,7 @@ _STYLE: Final = (
 
 
 def page_of(trace: Recording, title: str) -> str:
-    """Return a trace as one HTML file.
-
-    Args:
-        trace: The trace.
-        title: The title of the page.
-    """
+    """Return a trace as one HTML file."""
     whole, trace = trace, trace.active
     summary = summarize(trace)
     parts = [
@@ -125,10 +127,7 @@ def _topology(graph: GraphTrace, summary: GraphSummary) -> list[str]:
         return []
     title = f"CompiledDAG({graph.graph_id[:8]})"
     picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
-    width = re.match(r'<svg[^>]* width="([\d.]+)"', picture)
-    fits = width is not None and float(width[1]) <= WIDTH * MAX_SHRINKING
-    is_small = width is not None and float(width[1]) <= WIDTH
-    if fits and not is_small:
+    if WIDTH < (width_of_svg(picture) or 0.0) <= WIDTH * MAX_SHRINKING:
         return [_fitting(picture)]
     return [f'<div class="rcg-picture rcg-scrolls">{picture}</div>']
 
@@ -151,27 +150,22 @@ def ops_table(summary: GraphSummary) -> str:
     head = ("process", "op", "count", "median", "p99", "total", "waited", "moved", "speed")
     labels = {lane.process: lane.label for lane in summary.shares.lanes}
     rows = [_op_row(labels.get(each.process, each.process), each) for each in summary.ops]
-    most = summary.critical.bottleneck if summary.critical is not None else None
-    marked = [
-        most is not None and (each.process, each.op) == (most.process, most.op)
-        for each in summary.ops
-    ]
+    most = None if summary.critical is None else summary.critical.bottleneck
+    bottleneck = None if most is None else (most.process, most.op)
+    marked = [(each.process, each.op) == bottleneck for each in summary.ops]
     return table(head, rows, marked)
 
 
 def _op_row(label: str, each: OpTimes) -> list[Cell]:
-    number = "rcg-number"
-    return [
-        Cell(label, "rcg-strong"),
-        Cell(each.text, "rcg-code"),
-        Cell(count_text(each.count), number),
-        Cell(time_text(each.median_ns), number),
-        Cell(time_text(each.p99_ns), number),
-        Cell(time_text(each.total_ns), number),
-        Cell(time_text(each.waited_ns), number),
-        Cell(bytes_text(each.bytes) if each.bytes else "-", number),
-        Cell(speed_text(each.gb_per_s), number),
+    times = (each.median_ns, each.p99_ns, each.total_ns, each.waited_ns)
+    numbers = [
+        count_text(each.count),
+        *map(time_text, times),
+        bytes_text(each.bytes) if each.bytes else "-",
+        speed_text(each.gb_per_s),
     ]
+    cells = [Cell(number, "rcg-number") for number in numbers]
+    return [Cell(label, "rcg-strong"), Cell(each.text, "rcg-code"), *cells]
 
 
 def references_card(trace: Recording) -> str:
@@ -184,8 +178,8 @@ def references_card(trace: Recording) -> str:
         f"{bytes_text(sum(each.bytes for each in sums))}, those that took longest first"
     )
     head = ("from", "to", "transport", "values", "size", "waited", "moved", "rate", "failed")
-    rows = [_references_row(each) for each in sums[:_MAX_TRANSFERS]]
-    marked = [bool(each.failed) for each in sums[:_MAX_TRANSFERS]]
+    shown = sums[:_MAX_TRANSFERS]
+    rows, marked = [_references_row(each) for each in shown], [bool(each.failed) for each in shown]
     return card("Tensors by reference", about, table(head, rows, marked))
 
 

@@ -28,6 +28,7 @@ from rcg.views.svg.looks import Look
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Box = tuple[float, float, float, float]  # x, y, width, height
 
 _BAR_BYTES: Final = 24
 _HOVER_BYTES: Final = 150
@@ -45,6 +46,11 @@ class Band:
 
     y: float
     height: float
+
+    @property
+    def middle(self) -> float:
+        """The y of its middle."""
+        return self.y + self.height / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,20 +93,13 @@ def draw(
 ) -> Drawn:
     """Draw bars into a plot whose left end is at 0.
 
-    Args:
-        canvas: The canvas.
-        bands: The bands.
-        looks: The looks.
-        bars: The bars.
-        plot_width: Width of the plot.
-        labels_of: Returns the possible labels of a row's bar, the preferred one first.
-        hover_of: Returns the hover text of a row's bar.
-        budget: Approximate limit of the drawing's size in bytes.
+    ``labels_of`` returns the possible labels of a row's bar, the preferred one first, and
+    ``hover_of`` its hover text. ``budget`` is the approximate limit of the drawing's bytes.
     """
     groups = _Groups(bars, len(looks))
     has_labels = any(band.height >= _MIN_TEXT_HEIGHT for band in bands)
     for level in range(12):
-        least = 1.0 * 2**level
+        least = 2.0**level
         is_single = bars.width >= least
         count = int(is_single.sum())
         labels = min(int((bars.width >= _MIN_TEXT_WIDTH).sum()), _MAX_LABELS) * has_labels
@@ -151,14 +150,13 @@ class _Groups:
 
     def density(
         self, bands: Sequence[Band], least: float, column: int, plot_width: float
-    ) -> dict[int, list[tuple[float, float, float, float]]]:
-        """Return boxes (x, y, width, height) by look, for bars narrower than ``least``."""
+    ) -> dict[int, list[Box]]:
+        """Return boxes by look, for bars narrower than ``least``."""
         edges = np.arange(0, plot_width + column, column, dtype=float)
-        runs: dict[int, list[tuple[float, float, float, float]]] = {}
+        runs: dict[int, list[Box]] = {}
         for number, looks in self._groups.items():
             band = bands[number]
-            below = np.zeros(len(edges) - 1)
-            bottom = np.zeros(len(edges) - 1)
+            below = bottom = np.zeros(len(edges) - 1)
             for look, (left, width) in looks.items():
                 is_small = width < least
                 if not is_small.any():
@@ -189,9 +187,7 @@ def _before(points: Floats, edges: Floats) -> Floats:
     return np.asarray(count * edges - sums[count])
 
 
-def _merge(
-    bottom: Floats, top: Floats, column: int, band: Band
-) -> list[tuple[float, float, float, float]]:
+def _merge(bottom: Floats, top: Floats, column: int, band: Band) -> list[Box]:
     """Return boxes, with neighbouring columns of equal height joined."""
     changes = np.flatnonzero((np.diff(bottom) != 0) | (np.diff(top) != 0)) + 1
     begins = np.concatenate(([0], changes))
@@ -207,7 +203,7 @@ def _merge(
 # --- shapes --------------------------------------------------------------------------------------
 
 
-def _boxes(boxes: Sequence[tuple[float, float, float, float]]) -> str:
+def _boxes(boxes: Sequence[Box]) -> str:
     return "".join(
         f"M{_short(x)} {_short(y)}h{_short(width)}v{_short(height)}h-{_short(width)}z"
         for x, y, width, height in boxes
@@ -268,7 +264,7 @@ def _labels(
         for label in labels_of(int(bars.row[row])):
             if width_of(label, size, bold=True) <= width - 4:
                 x = float(bars.left[row]) + width / 2
-                y = band.y + band.height / 2 + size * 0.36
+                y = band.middle + size * 0.36
                 text = f'<text x="{_short(x)}" y="{_short(y)}">{escape(label)}</text>'
                 groups.setdefault((looks[bars.look[row]].text, size), []).append(text)
                 break

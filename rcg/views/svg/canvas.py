@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from rcg.text import brief, visible
@@ -75,7 +75,7 @@ class Canvas:
         self._dark = dark
         self._roles = dict(_ROLES)
         self._used: dict[str, None] = {}
-        self._hatches: dict[str, str] = {}
+        self._patterns: dict[str, str] = {}
 
     def define(self, role: str, *paints: Paint) -> None:
         """Add a role."""
@@ -90,44 +90,29 @@ class Canvas:
         )
         return f' class="rcg-{role}"{colours}'
 
-    def hatch(self, ground: str, lines: str, *, slant: int = 1, gap: int = 7) -> str:
-        """Return the ``fill`` of a hatched area, with a leading space.
+    def hatch(self, ground: str, lines: str, *, gap: int) -> str:
+        """Return the ``fill`` of an area with rising lines, with a leading space."""
+        rect = self.paint(ground)
+        rise = f"M0 {gap}L{gap} 0M-1 1L1 -1M{gap - 1} {gap + 1}L{gap + 1} {gap - 1}"
+        path = f'<path{self.paint(lines)} stroke-width="1" d="{rise}"/>'
+        return self._pattern(f"{ground}-{lines}-{gap}-up", gap, rect, path)
 
-        Args:
-            ground: Role of the area between the lines.
-            lines: Role of the lines.
-            slant: 1 for lines that rise to the right, -1 for lines that fall.
-            gap: Distance between two lines.
-        """
-        name = f"{ground}-{lines}-{gap}-{'up' if slant > 0 else 'down'}"
-        if name not in self._hatches:
-            rise = f"M0 {gap}L{gap} 0M-1 1L1 -1M{gap - 1} {gap + 1}L{gap + 1} {gap - 1}"
-            fall = f"M0 0L{gap} {gap}M-1 {gap - 1}L1 {gap + 1}M{gap - 1} -1L{gap + 1} 1"
-            self._hatches[name] = (
-                f'<pattern id="rcg-{_KEY}-{name}" width="{gap}" height="{gap}" '
-                f'patternUnits="userSpaceOnUse"><rect{self.paint(ground)} width="{gap}" '
-                f'height="{gap}"/><path{self.paint(lines)} stroke-width="1" '
-                f'd="{rise if slant > 0 else fall}"/></pattern>'
-            )
-        return f' fill="url(#rcg-{_KEY}-{name})"'
-
-    def dotted(self, ground: str, dots: str, *, gap: int = 6) -> str:
+    def dotted(self, ground: str, dots: str) -> str:
         """Return the ``fill`` of a dotted area, with a leading space."""
-        at = f"{gap / 4:g}", f"{gap * 3 / 4:g}"
-        shapes = "".join(f'<circle cx="{each}" cy="{each}" r=".9"/>' for each in at)
-        return self._pattern(ground, "dotted", gap, f"<g{self.paint(dots)}>{shapes}</g>")
+        shapes = "".join(f'<circle cx="{at}" cy="{at}" r=".9"/>' for at in ("1.5", "4.5"))
+        group = f"<g{self.paint(dots)}>{shapes}</g>"
+        return self._pattern(f"{ground}-dotted-6", 6, self.paint(ground), group)
 
-    def crossed(self, ground: str, lines: str, *, gap: int = 7) -> str:
+    def crossed(self, ground: str, lines: str) -> str:
         """Return the ``fill`` of an area with crossing lines, with a leading space."""
-        path = f'<path{self.paint(lines)} stroke-width=".7" d="M0 0L{gap} {gap}M{gap} 0L0 {gap}"/>'
-        return self._pattern(ground, "crossed", gap, path)
+        path = f'<path{self.paint(lines)} stroke-width=".7" d="M0 0L7 7M7 0L0 7"/>'
+        return self._pattern(f"{ground}-crossed-7", 7, self.paint(ground), path)
 
-    def _pattern(self, ground: str, sort: str, gap: int, shapes: str) -> str:
-        name = f"{ground}-{sort}-{gap}"
-        self._hatches[name] = (
-            f'<pattern id="rcg-{_KEY}-{name}" width="{gap}" height="{gap}" '
-            f'patternUnits="userSpaceOnUse"><rect{self.paint(ground)} width="{gap}" '
-            f'height="{gap}"/>{shapes}</pattern>'
+    def _pattern(self, name: str, size: int, ground: str, shapes: str) -> str:
+        self._patterns[name] = (
+            f'<pattern id="rcg-{_KEY}-{name}" width="{size}" height="{size}" '
+            f'patternUnits="userSpaceOnUse"><rect{ground} width="{size}" height="{size}"/>'
+            f"{shapes}</pattern>"
         )
         return f' fill="url(#rcg-{_KEY}-{name})"'
 
@@ -159,10 +144,16 @@ class Canvas:
         hover = f"<title>{escape(brief(text, _MAX_HOVER_CHARS))}</title>" if is_in_hover else ""
         return f"<text{attributes}>{escape(shown)}{hover}</text>"
 
-    @staticmethod
-    def with_hover(shape: str, hover: str, name: str) -> str:
-        """Return a shape with a hover text."""
-        return f'<g class="{name}"><title>{escape(hover)}</title>{shape}</g>'
+    def note(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
+        """Return one line of small, faint text; see ``text``."""
+        return self.text(text, x, y, room, role="faint", size=SMALL, **style)
+
+    def head(self, name: str, middle: float, room: float, size: float, hover: str) -> str:
+        """Return the name at the left of a row whose middle is at this height."""
+        text = self.text(
+            name, 0, middle + size * 0.36, room, size=size, bold=True, is_whole_in_hover=False
+        )
+        return f'<g class="rcg-head"><title>{escape(hover)}</title>{text}</g>'
 
     def heading(self, title: str, subtitle: str, room: float) -> list[str]:
         """Return the two lines above a picture."""
@@ -181,24 +172,20 @@ class Canvas:
                 at, row = x, row + 18
             shapes.append(
                 f'<g transform="translate({at:g} {row - 9:g})">{shape}</g>'
-                + self.text(words, at + 20, row, room, role="faint", size=SMALL)
+                + self.note(words, at + 20, row, room)
             )
             at += width
         return Legend(shapes, row - y + 18 if shapes else 0.0)
 
     def document(self, body: Iterable[str], width: float, height: float, label: str) -> str:
-        """Return the file: a background, and the shapes on it.
+        """Return the file: a background, and the shapes on it, from back to front.
 
-        Args:
-            body: Shapes, from back to front.
-            width: Its width.
-            height: Its height.
-            label: A description for people who cannot see it.
+        The label describes the picture for people who cannot see it.
         """
         size = f'width="{width:g}" height="{height:g}"'
         auto = ' class="rcg-auto"' if self._dark is None else ""
         ground = f'<rect{self.paint("ground")} {size} rx="8"/>'
-        hatches = "".join(self._hatches.values())
+        patterns = "".join(self._patterns.values())
         text = "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
@@ -206,7 +193,7 @@ class Canvas:
                 f'aria-label="{escape(visible(label))}"{auto} font-family="{SANS}" '
                 f'font-size="{SIZE:g}">',
                 *self._style(),
-                *([f"<defs>{hatches}</defs>"] if hatches else []),
+                *([f"<defs>{patterns}</defs>"] if patterns else []),
                 ground,
                 *body,
                 "</svg>\n",
@@ -218,16 +205,12 @@ class Canvas:
     def dark_rules(self, within: str) -> str:
         """Return the dark colours of the shapes so far as rules of a style sheet.
 
-        Args:
-            within: The selector of what contains the shapes where these colours apply.
+        ``within`` selects what contains the shapes where these colours apply.
         """
         rules = []
         for role in self._used:
-            colours = ";".join(
-                f"{each.attribute}:{each.dark}"
-                for each in self._roles[role]
-                if each.dark != each.light
-            )
+            paints = [each for each in self._roles[role] if each.dark != each.light]
+            colours = ";".join(f"{each.attribute}:{each.dark}" for each in paints)
             if colours:
                 rules.append(f"{within} .rcg-{role}{{{colours}}}")
         return "".join(rules)
@@ -237,6 +220,11 @@ class Canvas:
             return []
         rules = self.dark_rules(".rcg-auto")
         return [f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"]
+
+
+def swatch(attributes: str) -> str:
+    """Return the shape of an area in a legend."""
+    return f'<rect{attributes} width="14" height="10" rx="2"/>'
 
 
 @dataclass(frozen=True, slots=True)

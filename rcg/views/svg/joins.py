@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines that join the ends of exchanges of tensors, in all pictures over time.
+"""Exchanges of tensors in all pictures over time: lines that join their ends, and hover texts.
 
 A collective is a line through the lanes of its ranks, with a dot on each, where the last of them
 arrived. So a lane that the line crosses without a dot has no part in it.
@@ -7,11 +7,13 @@ arrived. So a lane that the line crosses without a dot has no part in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from rcg.text import plural
+from rcg.text import brief, bytes_text, plural, time_text
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
+from rcg.views.data.lettering import DOT
 from rcg.views.data.slices import Slices
 from rcg.views.svg.bars import Band
 from rcg.views.svg.canvas import Canvas, Paint
@@ -23,12 +25,15 @@ COLLECTIVE_LINE: Final = (
 """The shape of a collective in a legend."""
 
 _DOT: Final = 2.4
+_ARROW: Final = "\N{RIGHTWARDS ARROW}"
+_MAX_ENDS: Final = 4
 
 
+@dataclass(frozen=True, eq=False)
 class Joins:
     """Draws the lines of a picture.
 
-    Args:
+    Attributes:
         canvas: The canvas.
         slices: The slices.
         scale: Pixels per nanosecond.
@@ -36,27 +41,18 @@ class Joins:
         shift_ns: How far slices are moved in time.
     """
 
-    def __init__(
-        self,
-        canvas: Canvas,
-        slices: Slices,
-        scale: float,
-        band_of: Callable[[int], Band],
-        shift_ns: float = 0.0,
-    ) -> None:
-        self._canvas = canvas
-        self._slices = slices
-        self._scale = scale
-        self._band_of = band_of
-        self._shift_ns = shift_ns
+    canvas: Canvas
+    slices: Slices
+    scale: float
+    band_of: Callable[[int], Band]
+    shift_ns: float = 0.0
 
     def collectives(self, most: int) -> tuple[list[str], list[str]]:
         """Return the lines of collectives, and a note if there are too many to draw."""
+        begins = self.slices.collective_times[:, 0].tolist()
         found = [
             (rows, self._x(begin))
-            for rows, begin in zip(
-                self._slices.collectives, self._slices.collective_times[:, 0].tolist(), strict=True
-            )
+            for rows, begin in zip(self.slices.collectives, begins, strict=True)
             if len(rows) > 1
         ]
         if not found:
@@ -64,17 +60,14 @@ class Joins:
         if len(found) > most:
             return [], [f"{plural(len(found), 'collective')} not joined"]
         style = style_of(COLLECTIVE)
-        self._canvas.define(
-            "collective",
-            Paint("stroke", style.light, style.dark),
-            Paint("fill", style.light, style.dark),
-        )
+        paints = [Paint(each, style.light, style.dark) for each in ("stroke", "fill")]
+        self.canvas.define("collective", *paints)
         lines, dots = [], []
         for rows, x in found:
-            middles = [band.y + band.height / 2 for band in map(self._band_of, rows.tolist())]
+            middles = [self.band_of(row).middle for row in rows.tolist()]
             lines.append(f"M{x:.1f} {min(middles):g}V{max(middles):g}")
             dots += [f'<circle cx="{x:.1f}" cy="{y:g}" r="{_DOT}"/>' for y in middles]
-        paint = self._canvas.paint("collective")
+        paint = self.canvas.paint("collective")
         return [
             f'<g class="rcg-collectives" pointer-events="none"><g{paint}>'
             f'<path fill="none" stroke-width="1.4" d="{"".join(lines)}"/>{"".join(dots)}</g></g>'
@@ -82,27 +75,72 @@ class Joins:
 
     def transfers(self, most: int) -> list[str]:
         """Return the lines of transfers over communicators; none if there are too many."""
-        slices = self._slices
+        slices = self.slices
         paths = []
         for (write, read), times in zip(
             slices.transfers.tolist(), slices.transfer_times.tolist(), strict=True
         ):
-            if not slices.names[slices.name[write]].group:
-                continue
-            here, there = self._band_of(write), self._band_of(read)
-            x, to_x = map(self._x, times)
-            is_down = there.y > here.y
-            y = here.y + here.height if is_down else here.y
-            to_y = there.y if is_down else there.y + there.height
-            paths.append(f"M{x:.1f} {y:g}L{to_x:.1f} {to_y:g}")
+            if slices.names[slices.name[write]].group:
+                x, to_x = map(self._x, times)
+                y, to_y = ends_between(self.band_of(write), self.band_of(read))
+                paths.append(f"M{x:.1f} {y:g}L{to_x:.1f} {to_y:g}")
         if not paths or len(paths) > most:
             return []
-        self._canvas.define("transfer", Paint("stroke", "#b34e00", "#ff8a3d"))
-        line = self._canvas.paint("transfer")
-        return [
-            f'<g class="rcg-transfers" pointer-events="none"><path{line} fill="none" '
-            f'stroke-width="1.2" stroke-opacity=".75" d="{"".join(paths)}"/></g>'
-        ]
+        lines = transfer_lines(self.canvas, paths)
+        return [f'<g class="rcg-transfers" pointer-events="none">{lines}</g>']
 
     def _x(self, time_ns: float) -> float:
-        return (time_ns + self._shift_ns) * self._scale
+        return (time_ns + self.shift_ns) * self.scale
+
+
+def ends_between(here: Band, there: Band) -> tuple[float, float]:
+    """Return the heights at which a line between two bands begins and ends."""
+    if there.y > here.y:
+        return here.y + here.height, there.y
+    return here.y, there.y + there.height
+
+
+def transfer_lines(canvas: Canvas, paths: Iterable[str]) -> str:
+    """Return the shape of transfers."""
+    canvas.define("transfer", Paint("stroke", "#b34e00", "#ff8a3d"))
+    return (
+        f'<path{canvas.paint("transfer")} fill="none" '
+        f'stroke-width="1.2" stroke-opacity=".75" d="{"".join(paths)}"/>'
+    )
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def exchange_lines_of(slices: Slices) -> dict[int, list[str]]:
+    """Return lines of text for each slice that moves tensors over a communicator, by its row.
+
+    They say the other ends, the bytes, the time and the rate. The time is that of the exchange,
+    which begins when the last end has arrived, and so is the rate.
+    """
+    found: dict[int, list[str]] = {}
+    for (write, read), (begin, end) in zip(
+        slices.transfers.tolist(), slices.transfer_times.tolist(), strict=True
+    ):
+        if slices.names[slices.name[write]].group:
+            here, there = (brief(slices.heads[slices.lane[row]].label) for row in (write, read))
+            moved = _moved(int(slices.bytes[write]), end - begin)
+            for row in (write, read):
+                found.setdefault(row, []).append(f"{here} {_ARROW} {there}: {moved}")
+    found = {row: lines[:_MAX_ENDS] for row, lines in found.items()}
+    for rows, (begin, end) in zip(
+        slices.collectives, slices.collective_times.tolist(), strict=True
+    ):
+        size = max(int(slices.bytes[row]) for row in rows)
+        for row in rows.tolist():
+            found[row] = [f"all {len(rows)} ranks: {_moved(size, end - begin)}"]
+    return found
+
+
+def _moved(size: int, took_ns: float) -> str:
+    took = f"in {time_text(took_ns)}"
+    if not size:
+        return took
+    if not took_ns:
+        return f"{bytes_text(size)} {DOT} {took}"
+    return f"{bytes_text(size)} {took} {DOT} {bytes_text(size / took_ns * 1e9)}/s"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rcg.text import brief, visible
+from rcg.text import brief, ticks_of, visible
 from rcg.views.data.lettering import SIZE, SMALL, width_of
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
@@ -72,13 +72,10 @@ class LaneChart:
         self._canvas = canvas
         self._rows = rows
         self._size = SIZE if len(rows) <= _MANY else SMALL
-        parts = max(
-            (width_of(word, SMALL) + 12 for row in rows for word, _ in row.parts), default=0.0
-        )
-        names = max(
-            (width_of(visible(row.label), self._size, bold=True) for row in rows), default=0.0
-        )
-        self._names = min(max(names, _MIN_NAMES_WIDTH), _MAX_NAMES_WIDTH)
+        words = [word for row in rows for word, _ in row.parts]
+        parts = max((width_of(word, SMALL) + 12 for word in words), default=0.0)
+        names = [width_of(visible(row.label), self._size, bold=True) for row in rows]
+        self._names = min(max([_MIN_NAMES_WIDTH, *names]), _MAX_NAMES_WIDTH)
         self.left = round(MARGIN + self._names + 14 + parts)
         self.plot_width = max(120.0, width - self.left - MARGIN)
         self.tops: list[float] = []
@@ -88,6 +85,13 @@ class LaneChart:
             self.tops.append(y)
             y += row.height + gap
         self.plot_height = max(0.0, y - gap)
+        self.most_ticks = max(2, int(self.plot_width // 95))
+
+    def ticks(self, duration_ns: float, first_ns: float) -> list[tuple[float, str]]:
+        """Return the ticks of an axis over the whole plot; see ``ticks_of``."""
+        scale = self.plot_width / max(duration_ns, 1)
+        ticks = ticks_of(duration_ns, self.most_ticks, first_ns)
+        return [(at * scale, label) for at, label in ticks]
 
     def document(
         self,
@@ -100,13 +104,8 @@ class LaneChart:
     ) -> str:
         """Return the picture.
 
-        Args:
-            title: The title.
-            subtitle: The line below the title.
-            ticks: Positions on the axis, in pixels of the plot, and their labels.
-            body: Shapes in the coordinates of the plot, whose upper left corner is (0, 0).
-            legend: Shapes and their meaning.
-            label: A description for people who cannot see it.
+        Ticks and shapes of the body are in pixels of the plot, whose upper left corner is (0, 0).
+        The label describes the picture for people who cannot see it.
         """
         canvas = self._canvas
         width = self.left + self.plot_width + MARGIN
@@ -135,38 +134,20 @@ class LaneChart:
         for row, top in zip(self._rows, self.tops, strict=True):
             if row.heading:
                 line = f'<path{self._canvas.paint("joint")} d="M0 {top - 5:g}H{width:g}"/>'
-                text = self._canvas.text(
-                    row.heading, 0, top - 10, width, role="faint", size=SMALL, bold=True
-                )
+                text = self._canvas.note(row.heading, 0, top - 10, width, bold=True)
                 shapes.append(f'<g class="rcg-lane-heading">{line}{text}</g>')
         return shapes
 
     def _heads(self) -> list[str]:
         shapes = []
-        room = self._names + 8
+        room, right = self._names + 8, self.left - MARGIN - 10
         for row, top in zip(self._rows, self.tops, strict=True):
             middle = top + (row.grounds[0][0] + row.grounds[0][1]) / 2 if row.grounds else top
-            text = self._canvas.text(
-                row.label,
-                0,
-                middle + self._size * 0.36,
-                room,
-                size=self._size,
-                bold=True,
-                is_whole_in_hover=False,
-            )
-            name = brief(row.label)
-            hover = f"{name}\n{row.detail}" if row.detail else name
-            shapes.append(self._canvas.with_hover(text, hover, "rcg-head"))
+            hover = f"{brief(row.label)}\n{row.detail}" if row.detail else brief(row.label)
+            shapes.append(self._canvas.head(row.label, middle, room, self._size, hover))
             shapes += [
-                self._canvas.text(
-                    word,
-                    self.left - MARGIN - 10,
-                    top + y + SMALL * 0.36,
-                    _MAX_NAMES_WIDTH,
-                    role="faint",
-                    size=SMALL,
-                    anchor="end",
+                self._canvas.note(
+                    word, right, top + y + SMALL * 0.36, _MAX_NAMES_WIDTH, anchor="end"
                 )
                 for word, y in row.parts
             ]
@@ -188,16 +169,11 @@ class LaneChart:
     def _axis(self, ticks: Sequence[tuple[float, str]], *, is_tall: bool) -> list[str]:
         lines = "".join(f"M{x:g} -4V{self.plot_height + 6:g}" for x, _ in ticks)
         shapes = [f'<path{self._canvas.paint("grid")} d="{lines}"/>'] if lines else []
-        heights = [self.plot_height + 22, *([-9] if is_tall else [])]
-        for y in heights:
+        for y in [self.plot_height + 22, *([-9] if is_tall else [])]:
             for x, label in ticks:
                 room = width_of(label, SMALL)
-                anchor = "middle"
-                if x + room / 2 > self.plot_width + MARGIN - 4:
-                    x, anchor = self.plot_width + MARGIN - 4, "end"
-                shapes.append(
-                    self._canvas.text(
-                        label, round(x, 1), y, room + 1, role="faint", size=SMALL, anchor=anchor
-                    )
-                )
+                anchor, end = "middle", self.plot_width + MARGIN - 4
+                if x + room / 2 > end:
+                    x, anchor = end, "end"
+                shapes.append(self._canvas.note(label, round(x, 1), y, room + 1, anchor=anchor))
         return shapes

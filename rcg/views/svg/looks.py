@@ -8,12 +8,13 @@ their number, and bars, tables and legends name the kinds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rcg.trace.analysis.parts import TimeKind
-from rcg.views.data.colours import EXECUTIONS, KIND_COLOURS, SPAN_COLOUR
+from rcg.views.data.colours import EXECUTIONS, KIND_COLOURS, SPAN_COLOUR, TITLES
 from rcg.views.data.slices import SPAN
-from rcg.views.svg.canvas import Canvas, Paint
+from rcg.views.svg.canvas import Canvas, Paint, swatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,18 @@ def kind_looks(canvas: Canvas) -> dict[int, Look]:
 def execution_looks(canvas: Canvas) -> list[Look]:
     """Return the looks of executions: full, then tinted, then outlined."""
     full = [Look(f' fill="{colour}"', _on(canvas, colour)) for colour in EXECUTIONS]
-    tinted = [
-        Look(f' fill="{colour}" fill-opacity=".5" stroke="{colour}"', "text")
+    paler = [
+        Look(f' fill="{colour}" fill-opacity="{opacity}" stroke="{colour}"', "text")
+        for opacity in (".5", ".14")
         for colour in EXECUTIONS
     ]
-    outlines = [
-        Look(f' fill="{colour}" fill-opacity=".14" stroke="{colour}"', "text")
-        for colour in EXECUTIONS
-    ]
-    return [*full, *tinted, *outlines]
+    return [*full, *paler]
+
+
+def kind_entries(canvas: Canvas, kinds: Iterable[int]) -> list[tuple[str, str]]:
+    """Return the entries of kinds of time in a legend."""
+    looks = kind_looks(canvas)
+    return [(swatch(looks[kind].attributes), TITLES[kind]) for kind in kinds]
 
 
 def idle(canvas: Canvas) -> str:

@@ -11,15 +11,14 @@ from typing import Final
 
 import numpy as np
 
-from rcg.text import bytes_text, plural, short_label, ticks_of, time_text
+from rcg.text import bytes_text, plural, short_label, time_text
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import Recording, TensorTransfer
-from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import WIDTH, Canvas
 from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
-from rcg.views.svg.looks import idle, kind_looks
+from rcg.views.svg.looks import kind_entries, kind_looks
 
 _MAX_BYTES: Final = 150_000
 _MAX_TRANSFERS: Final = 5_000
@@ -28,12 +27,7 @@ _KINDS: Final = (TimeKind.WAITING, TimeKind.COMMUNICATION)
 
 
 def references_picture(trace: Recording, *, dark: bool | None = None) -> str | None:
-    """Return the timeline as the text of an SVG file; None without transfers.
-
-    Args:
-        trace: The trace. The latest transfers are drawn.
-        dark: Whether to use dark colours; None leaves it to the reader's browser.
-    """
+    """Return the timeline of the latest transfers as the text of an SVG file; None without any."""
     shown = trace.transfers[-_MAX_TRANSFERS:]
     if not shown:
         return None
@@ -65,7 +59,7 @@ def references_picture(trace: Recording, *, dark: bool | None = None) -> str | N
             drawn.append(each)
             columns.append((first + band, left, middle - left, 0, 2 * row))
             columns.append((first + band, middle, right - middle, 1, 2 * row + 1))
-    looks = [kind_looks(canvas)[kind] for kind in _KINDS]
+    looks = kind_looks(canvas)
     table = np.array(columns, np.float64)
     whole = table.astype(np.int64)
     bars = Bars(whole[:, 0], table[:, 1], table[:, 2], whole[:, 3], whole[:, 4])
@@ -86,7 +80,7 @@ def references_picture(trace: Recording, *, dark: bool | None = None) -> str | N
     shapes = draw(
         canvas,
         bands,
-        looks,
+        [looks[kind] for kind in _KINDS],
         bars,
         chart.plot_width,
         labels_of=labels_of,
@@ -96,20 +90,13 @@ def references_picture(trace: Recording, *, dark: bool | None = None) -> str | N
     about = f"{plural(len(trace.transfers), 'transfer')} {DOT} {time_text(duration_ns)}"
     if len(shown) < len(trace.transfers):
         about += f" {DOT} the latest {len(shown)} are drawn"
-    most = max(2, int(chart.plot_width // 95))
-    ticks = ticks_of(duration_ns, most, start_ns - trace.start_ns)
-    legend = [
-        (f'<rect{each.attributes} width="14" height="10" rx="2"/>', TITLES[kind])
-        for each, kind in zip(looks, _KINDS, strict=True)
-    ]
-    legend.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', "idle"))
     title = "Tensors by reference"
     return chart.document(
         title,
         about,
-        [(at * scale, label) for at, label in ticks],
+        chart.ticks(duration_ns, start_ns - trace.start_ns),
         ['<g class="rcg-bars">', *shapes.shapes, "</g>"],
-        legend,
+        kind_entries(canvas, [*_KINDS, TimeKind.IDLE]),
         f"{title}: when {plural(len(targets), 'process')} waited for tensors and got them",
     )
 
@@ -120,11 +107,9 @@ def _bands(transfers: Sequence[TensorTransfer]) -> list[tuple[TensorTransfer, in
     found = []
     for each in sorted(transfers, key=lambda one: one.start_ns):
         band = next((at for at, end in enumerate(ends) if end <= each.start_ns), len(ends))
+        band = min(band, _MAX_BANDS - 1)
         if band == len(ends):
-            if len(ends) < _MAX_BANDS:
-                ends.append(each.end_ns)
-            else:
-                band = _MAX_BANDS - 1
+            ends.append(each.end_ns)
         ends[band] = max(ends[band], each.end_ns)
         found.append((each, band))
     return found

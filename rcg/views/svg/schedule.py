@@ -25,13 +25,12 @@ from rcg.compiler.simulate import Simulation
 from rcg.text import brief, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import EXECUTIONS
-from rcg.views.data.exchanges import exchange_lines_of
-from rcg.views.data.fit import CALL_NS, execution_range, fit
 from rcg.views.data.lettering import DOT, width_of
-from rcg.views.data.slices import OPS, Slices, repeats_of
+from rcg.views.data.schedule import CALL_NS, execution_range, fit
+from rcg.views.data.slices import OPS, Slices, groups_of_calls, repeats_of
 from rcg.views.svg.bars import Band, Bars, Ints, draw
-from rcg.views.svg.canvas import Canvas, Paint
-from rcg.views.svg.joins import COLLECTIVE_LINE, Joins
+from rcg.views.svg.canvas import Canvas, Paint, swatch
+from rcg.views.svg.joins import COLLECTIVE_LINE, Joins, exchange_lines_of
 from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for
 from rcg.views.svg.looks import Look, execution_looks, idle
 
@@ -64,8 +63,8 @@ def schedule_of(
             all calls cost the same, as much as the mean measured call.
         title: The title.
         about: The line below the title, such as ``executions 7 to 18``.
-        width: Width of the picture.
-        dark: Whether to use dark colours; None leaves it to the reader's browser.
+        width: The width of the picture.
+        dark: See ``Canvas``.
 
     Raises:
         ValueError: There is neither a measurement nor a prediction.
@@ -98,38 +97,27 @@ class _Schedule:
         self._note = ""
         self._joins = False, False  # of transfers, of collectives
         self._is_in_calls = slices is None and unit_ns is None
-        layers = []
+        self._layers = []
         if predicted is not None:
-            layers += self._predicted(predicted, unit_ns, slices)
+            found = fit(predicted, unit_ns, slices)
+            self._note = found.note
+            if found.slices is not None:
+                self._layers.append(_Layer(found.slices, found.shift_ns, is_outlined=True))
         if slices is not None:
-            layers.append(_Layer(slices))
-        self._layers = layers
-        self._slices = layers[-1].slices
+            self._layers.append(_Layer(slices))
+        self._slices = self._layers[-1].slices
         self._exchanges = exchange_lines_of(self._slices)
         calls = self._slices.where("call")
         self._lanes = [int(lane) for lane in np.unique(self._slices.lane[calls])]
-        self._both = len(layers) == 2
+        self._both = len(self._layers) == 2
         methods = [name.text for name in self._slices.names if name.role == "call"]
         initials = {method: method[:1].upper() for method in dict.fromkeys(methods)}
         # Methods are labelled by their first letters if these differ.
         is_clear = 1 < len(initials) == len(set(initials.values())) <= 4
         self._initials = initials if is_clear else {}
         self._is_repeated = repeats_of(self._slices) > 1
-        self._colours = (
-            "colour = which call of its method in the execution"
-            if self._is_repeated
-            else "colour = execution"
-        )
-
-    def _predicted(
-        self, simulation: Simulation, unit_ns: float | None, slices: Slices | None
-    ) -> list[_Layer]:
-        """Return the prediction; nothing if it does not fit the measurement."""
-        found = fit(simulation, unit_ns, slices)
-        self._note = found.note
-        if found.slices is None:
-            return []
-        return [_Layer(found.slices, found.shift_ns, is_outlined=True)]
+        what = "which call of its method in the execution" if self._is_repeated else "execution"
+        self._colours = f"colour = {what}"
 
     def text(self, title: str, about: str) -> str:
         canvas = self._canvas
@@ -138,33 +126,28 @@ class _Schedule:
         bar = heights_for(count, 28.0, 20.0, 12.0)
         below = heights_for(count, 9.0, 7.0, 4.0) if self._both else 0.0
         height = bar + below + (2 if below else 0)
-        headings = headings_of([slices.heads[lane].node for lane in self._lanes])
+        heads = [slices.heads[lane] for lane in self._lanes]
+        headings = headings_of([head.node for head in heads])
         rows = [
-            ChartRow(
-                slices.heads[lane].label,
-                slices.heads[lane].detail,
-                height,
-                grounds=((0.0, bar),),
-                heading=heading,
-            )
-            for lane, heading in zip(self._lanes, headings, strict=True)
+            ChartRow(head.label, head.detail, height, grounds=((0.0, bar),), heading=heading)
+            for head, heading in zip(heads, headings, strict=True)
         ]
         frame = LaneChart(canvas, rows, heights_for(count, 12.0, 6.0, 3.0), self._width)
         looks = self._looks()
         body: list[str] = []
         merged = 0
-        joined = self._joined(frame, bar)
+        thin = max(2.0, bar / 7)
+        joined = self._joined(frame, bar, thin)
         for layer in self._layers:
             bands = []
             for top in frame.tops:
                 if layer.is_outlined and self._both:
-                    bands += [Band(top + bar + 2, below), Band(top + bar + 2, below)]
+                    bands += [Band(top + bar + 2, below)] * 2
                 else:
-                    thin = max(2.0, bar / 7)
                     bands += [Band(top, bar), Band(top + (bar - thin) / 2, thin)]
-            drawn = self._draw(layer, frame, bands, looks)
-            body += drawn[0]
-            merged += drawn[1]
+            shapes, count_of_merged = self._draw(layer, frame, bands, looks)
+            body += shapes
+            merged += count_of_merged
         body += joined
         words = [self._about(about), self._note]
         words += [f"{letter} = {method}" for method, letter in self._initials.items()]
@@ -174,17 +157,16 @@ class _Schedule:
         return frame.document(
             title,
             f" {DOT} ".join(word for word in words if word),
-            self._ticks(frame.plot_width),
+            self._ticks(frame),
             body,
             self._legend(),
             f"{title}: which execution each of the actors ({count}) works on when",
         )
 
-    def _joined(self, frame: LaneChart, bar: float) -> list[str]:
+    def _joined(self, frame: LaneChart, bar: float, thin: float) -> list[str]:
         """Return the lines between the ends of exchanges, over the bars that are measured."""
         layer, slices = self._layers[-1], self._slices
         tops = dict(zip(self._lanes, frame.tops, strict=True))
-        thin = max(2.0, bar / 7)
 
         def band_of(row: int) -> Band:
             return Band(tops[int(slices.lane[row])] + (bar - thin) / 2, thin)
@@ -259,9 +241,9 @@ class _Schedule:
         )
         kind = "rcg-predicted" if layer.is_outlined else "rcg-measured"
         merged = int(is_call[drawn.merged].sum())
-        beside = []
-        if not (layer.is_outlined and self._both):
-            beside = self._numbers(slices, bars, bands, number_of, frame.plot_width)
+        is_alone = not (layer.is_outlined and self._both)
+        plot_width = frame.plot_width
+        beside = self._numbers(slices, bars, bands, number_of, plot_width) if is_alone else []
         return [f'<g class="{kind}">', *drawn.shapes, *beside, "</g>"], merged
 
     def _numbers(
@@ -298,7 +280,7 @@ class _Schedule:
             if x + room + 3 > ends[at]:
                 continue
             latest[key] = here
-            y = band.y + band.height / 2 + size * 0.36
+            y = band.middle + size * 0.36
             texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{number}</text>')
             if len(texts) == _MAX_NUMBERS:
                 break
@@ -315,19 +297,13 @@ class _Schedule:
         if not self._is_repeated:
             return slices.execution.astype(np.int64)
         number = np.zeros(len(slices), np.int64)
-        calls = np.flatnonzero(slices.where("call") & (slices.kind != TimeKind.WAITING))
-        key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(
-            int
-        )
-        order = np.lexsort((slices.start[calls], key[2], key[1], key[0]))
-        key = key[:, order]
-        begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
-        counts = np.diff(np.append(begins, len(order)))
-        rank = np.arange(len(order)) - np.repeat(begins, counts)
+        calls, begins, counts = groups_of_calls(slices)
+        rank = np.arange(len(calls)) - np.repeat(begins, counts)
         # An execution that began before the window has only its last calls in it.
         first, _ = execution_range(slices)
-        missing = np.where(key[2, begins] < first, counts.max(initial=0) - counts, 0)
-        number[calls[order]] = rank + np.repeat(missing, counts)
+        is_cut = slices.execution[calls[begins]] < first
+        missing = np.where(is_cut, counts.max(initial=0) - counts, 0)
+        number[calls] = rank + np.repeat(missing, counts)
         return number
 
     def _labels(self, slices: Slices, row: int, number: int) -> list[str]:
@@ -352,26 +328,25 @@ class _Schedule:
         slices = layer.slices
         name = slices.names[slices.name[row]].text
         head = slices.heads[slices.lane[row]].label
-        what = "predicted" if layer.is_outlined else "measured"
-        words = [f"{brief(head)} {brief(name)}", f"execution {slices.execution[row]}"]
-        if self._is_in_calls:
-            words.append(f"{slices.duration[row] / CALL_NS:.3g} calls long, {what}")
-        else:
-            words.append(f"{time_text(float(slices.duration[row]))}, {what}")
+        duration = float(slices.duration[row])
+        took = f"{duration / CALL_NS:.3g} calls long" if self._is_in_calls else time_text(duration)
+        words = [
+            f"{brief(head)} {brief(name)}",
+            f"execution {slices.execution[row]}",
+            f"{took}, {'predicted' if layer.is_outlined else 'measured'}",
+        ]
         if not layer.is_outlined:
             words += self._exchanges.get(row, [])
         words += filter(None, [slices.rank_text(row)])
         return "\n".join(words)
 
-    def _ticks(self, plot_width: float) -> list[tuple[float, str]]:
+    def _ticks(self, frame: LaneChart) -> list[tuple[float, str]]:
         duration = self._slices.duration_ns
-        most = max(2, int(plot_width // 95))
-        scale = plot_width / max(duration, 1)
         if not self._is_in_calls:
-            first = self._slices.start_ns - self._slices.origin_ns
-            return [(at * scale, label) for at, label in ticks_of(duration, most, first)]
+            return frame.ticks(duration, self._slices.start_ns - self._slices.origin_ns)
         # A unit is a call, so ticks are whole numbers.
-        ticks = ticks_of(duration / CALL_NS * 1e9, most)
+        scale = frame.plot_width / max(duration, 1)
+        ticks = ticks_of(duration / CALL_NS * 1e9, frame.most_ticks)
         return [
             (at / 1e9 * CALL_NS * scale, f"{at / 1e9:g} call{'' if at == 1e9 else 's'}")
             for at, _ in ticks
@@ -380,7 +355,6 @@ class _Schedule:
 
     def _legend(self) -> list[tuple[str, str]]:
         canvas = self._canvas
-        tall = '<rect{} width="14" height="10" rx="2"/>'
         entries: list[tuple[str, str]] = []
         if any(not layer.is_outlined for layer in self._layers):
             cut = "".join(
@@ -390,15 +364,13 @@ class _Schedule:
             entries.append((cut, f"measured, {self._colours}"))
             if self._is_tinted(self._slices)[self._slices.where("call")].any():
                 tint = f' fill="{EXECUTIONS[0]}" fill-opacity=".5" stroke="{EXECUTIONS[0]}"'
-                entries.append((tall.format(tint), "another method of the actor"))
+                entries.append((swatch(tint), "another method of the actor"))
         if any(layer.is_outlined for layer in self._layers):
-            entries.append(
-                (
-                    f'<rect x=".5" y=".5" width="13" height="9" rx="2" fill="{EXECUTIONS[0]}" '
-                    f'fill-opacity=".14" stroke="{EXECUTIONS[0]}"/>',
-                    "predicted" if self._both else f"predicted, {self._colours}",
-                )
+            outline = (
+                f'<rect x=".5" y=".5" width="13" height="9" rx="2" fill="{EXECUTIONS[0]}" '
+                f'fill-opacity=".14" stroke="{EXECUTIONS[0]}"/>'
             )
+            entries.append((outline, "predicted" if self._both else f"predicted, {self._colours}"))
         busy = '<rect{} y="3.5" width="14" height="3"/>'.format(canvas.paint("busy"))
         has_transfers, has_collectives = self._joins
         if has_transfers:
@@ -406,8 +378,4 @@ class _Schedule:
             entries.append((line.format(canvas.paint("transfer")), "transfer"))
         if has_collectives:
             entries.append((COLLECTIVE_LINE.format(canvas.paint("collective")), "collective"))
-        return [
-            *entries,
-            (busy, "not in a method"),
-            (tall.format(idle(canvas)), "waiting or idle"),
-        ]
+        return [*entries, (busy, "not in a method"), (swatch(idle(canvas)), "waiting or idle")]

@@ -12,43 +12,28 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from rcg.text import brief, share_text, time_text, visible
+from rcg.text import brief, share_text, shown_text, time_text, visible
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import TITLES
 from rcg.views.data.figures import CardRow, ProfileCard
 from rcg.views.data.lettering import SIZE, SMALL, width_of
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.lanes import heights_for
-from rcg.views.svg.looks import kind_looks
+from rcg.views.svg.looks import kind_entries, kind_looks
 
 _TOP: Final = MARGIN + 50
 _TWO_COLUMNS: Final = 720
 _KEYS: Final = 330.0
 _LINE: Final = 25.0
 _MAX_LINE_CHARS: Final = 80  # of a hover
-_ORDER: Final = (
-    TimeKind.COMPUTE,
-    TimeKind.COMMUNICATION,
-    TimeKind.SERIALIZATION,
-    TimeKind.WAITING,
-    TimeKind.IDLE,
-)
 
 
 def summary_of(
-    figures: ProfileCard,
-    *,
-    title: str = "Profile",
-    width: float = 1040,
-    dark: bool | None = None,
+    figures: ProfileCard, *, title: str = "Profile", width: float = 1040, dark: bool | None = None
 ) -> str:
     """Return the profile as the text of an SVG file.
 
-    Args:
-        figures: The figures.
-        title: The title.
-        width: Width of the picture. Key figures are beside the bars if there is room, else below.
-        dark: Whether to use dark colours; None leaves it to the reader's browser.
+    Key figures are beside the bars if the width has room for them, else below.
     """
     return _Summary(figures, Canvas(dark), width).text(title)
 
@@ -67,17 +52,8 @@ class _Summary:
 
     def text(self, title: str) -> str:
         figures, canvas = self._figures, self._canvas
-        looks = kind_looks(canvas)
-        used = [kind for kind in _ORDER if any(each.ns[kind] > 0 for each in figures.shares)]
-        legend = canvas.legend(
-            [
-                (f'<rect{looks[kind].attributes} width="14" height="10" rx="2"/>', TITLES[kind])
-                for kind in used
-            ],
-            MARGIN,
-            _TOP + 4,
-            self._room,
-        )
+        used = [kind for kind in TimeKind if any(each.ns[kind] > 0 for each in figures.shares)]
+        legend = canvas.legend(kind_entries(canvas, used), MARGIN, _TOP + 4, self._room)
         top = _TOP + legend.height + 6
         bars, height = self._bars()
         bottom = top + height
@@ -102,54 +78,26 @@ class _Summary:
 
     def _bars(self) -> tuple[list[str], float]:
         figures, canvas = self._figures, self._canvas
-        names = min(
-            max(
-                (width_of(visible(each.label), self._size, bold=True) for each in figures.shares),
-                default=0.0,
-            ),
-            self._room / 3,
-        )
-        notes = max((width_of(each.note, SMALL) for each in figures.shares), default=0.0)
-        notes = max(notes, width_of(figures.note_title, SMALL))
+        widths = [width_of(visible(each.label), self._size, bold=True) for each in figures.shares]
+        names = min(max(widths, default=0.0), self._room / 3)
+        titles = [figures.note_title, *(each.note for each in figures.shares)]
+        notes = max(width_of(title, SMALL) for title in titles)
         left, plot = names + 14, self._room - names - 14 - (notes + 12 if notes else 0)
         shapes: list[str] = []
         y = 0.0
         if figures.note_title:
-            shapes.append(
-                canvas.text(
-                    figures.note_title, self._room, 4, notes, role="faint", size=SMALL, anchor="end"
-                )
-            )
+            shapes.append(canvas.note(figures.note_title, self._room, 4, notes, anchor="end"))
             y = 12.0
         for each in figures.shares:
             middle = y + self._bar / 2
-            name = canvas.text(
-                each.label,
-                0,
-                middle + self._size * 0.36,
-                names + 1,
-                size=self._size,
-                bold=True,
-                is_whole_in_hover=False,
-            )
-            hover = "\n".join(
-                brief(line, _MAX_LINE_CHARS)
-                for line in (each.label, *each.hover.split("\n"))
-                if line
-            )
-            shapes.append(canvas.with_hover(name, hover, "rcg-head"))
+            lines = [line for line in (each.label, *each.hover.split("\n")) if line]
+            hover = "\n".join(brief(line, _MAX_LINE_CHARS) for line in lines)
+            shapes.append(canvas.head(each.label, middle, names + 1, self._size, hover))
             shapes += self._stack(each, left, y, plot)
             if each.note:
+                y_of_note = middle + SMALL * 0.36
                 shapes.append(
-                    canvas.text(
-                        each.note,
-                        self._room,
-                        middle + SMALL * 0.36,
-                        notes + 1,
-                        role="faint",
-                        size=SMALL,
-                        anchor="end",
-                    )
+                    canvas.note(each.note, self._room, y_of_note, notes + 1, anchor="end")
                 )
             y += self._bar + self._gap
         return shapes, max(0.0, y - self._gap)
@@ -159,7 +107,7 @@ class _Summary:
         total = sum(each.ns)
         shapes: list[str] = []
         x = left
-        for kind in _ORDER:
+        for kind in TimeKind:
             if not total or each.ns[kind] <= 0:
                 continue
             share = each.ns[kind] / total
@@ -170,7 +118,7 @@ class _Summary:
             shapes.append(
                 f'<rect{looks[kind].attributes} x="{x:.1f}" y="{y:g}" '
                 f'width="{width - gap:.1f}" height="{self._bar:g}">'
-                f"<title>{escape(_visible(hover))}</title></rect>"
+                f"<title>{escape(shown_text(hover))}</title></rect>"
             )
             size = min(SMALL, self._bar * 0.72)
             words = f"{TITLES[kind]} {share_text(share, 0)}"
@@ -205,7 +153,3 @@ class _Summary:
             )
             shapes.append(f'<path{self._canvas.paint("grid")} d="M0 {y:g}H{room:g}"/>')
         return shapes, y
-
-
-def _visible(text: str) -> str:
-    return "\n".join(visible(line) for line in text.split("\n"))

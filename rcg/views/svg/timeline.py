@@ -20,19 +20,24 @@ from typing import Final
 
 import numpy as np
 
-from rcg.text import brief, bytes_text, plural, ticks_of, time_text
+from rcg.text import brief, bytes_text, plural, time_text
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import KIND_COLOURS, TITLES
 from rcg.views.data.edge_styles import TCP, style_of
-from rcg.views.data.exchanges import exchange_lines_of
 from rcg.views.data.lettering import DOT
-from rcg.views.data.queues import QueueDepth, queues_of
 from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Slices, repeats_of
+from rcg.views.data.timeline import QueueDepth, queues_of
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas, Paint
-from rcg.views.svg.joins import COLLECTIVE_LINE, Joins
+from rcg.views.svg.joins import (
+    COLLECTIVE_LINE,
+    Joins,
+    ends_between,
+    exchange_lines_of,
+    transfer_lines,
+)
 from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for
-from rcg.views.svg.looks import idle, kind_looks
+from rcg.views.svg.looks import kind_entries, kind_looks
 
 _MAX_BARS_BYTES: Final = 210_000
 _MAX_TRANSFERS: Final = 180
@@ -50,12 +55,7 @@ def timeline_of(
 ) -> str:
     """Return the timeline as the text of an SVG file, of at most about 300 KB.
 
-    Args:
-        slices: The slices to show.
-        title: The title.
-        about: The line below the title, such as ``executions 7 to 18``.
-        width: Width of the picture.
-        dark: Whether to use dark colours; None leaves it to the reader's browser.
+    ``about`` is the line below the title, such as ``executions 7 to 18``.
     """
     return _Timeline(slices, Canvas(dark), width).text(title, about)
 
@@ -86,6 +86,8 @@ class _Timeline:
                 slices.transfers[slices.is_wire], slices.transfer_times[slices.is_wire], strict=True
             )
         }
+        self._processes = plural(count, "process")
+        self._looks = kind_looks(canvas)
         rows = [self._row(lane) for lane in range(count)]
         self._frame = LaneChart(canvas, rows, heights_for(count, 13.0, 8.0, 4.0), width)
         self._scale = self._frame.plot_width / max(slices.duration_ns, 1)
@@ -115,18 +117,13 @@ class _Timeline:
             head.label, head.detail, y, tuple(parts), tuple(grounds), self._headings[lane]
         )
 
-    @property
-    def _processes(self) -> str:
-        count = len(self._slices.heads)
-        return plural(count, "process")
-
     def text(self, title: str, about: str) -> str:
         slices, frame = self._slices, self._frame
         bars, bands = self._bars()
         drawn = draw(
             self._canvas,
             bands,
-            [kind_looks(self._canvas)[kind] for kind in range(SPAN + 1)],
+            [self._looks[kind] for kind in range(SPAN + 1)],
             bars,
             frame.plot_width,
             labels_of=self._labels,
@@ -136,20 +133,11 @@ class _Timeline:
         transfers, note = self._transfers()
         joins = Joins(self._canvas, slices, self._scale, self._band)
         collectives, more = joins.collectives(_MAX_TRANSFERS)
-        note += more
         words = [about or f"{time_text(slices.duration_ns)} of {self._processes}"]
         merged = len(drawn.merged)
         if merged > len(slices) / 5:
             words.append(f"{plural(merged, 'bar')} under a pixel: height = share of time")
-        words += note
-        error_ns = max((head.error_ns for head in slices.heads if head.node), default=0)
-        if error_ns:
-            words.append(f"clocks of nodes to within {time_text(error_ns)}")
-        most = max(2, int(frame.plot_width // 95))
-        first = slices.start_ns - slices.origin_ns
-        ticks = [
-            (at * self._scale, label) for at, label in ticks_of(slices.duration_ns, most, first)
-        ]
+        words += [*note, *more, *slices.clock_words()]
         body = [
             *self._queue_shapes(),
             *transfers,
@@ -161,7 +149,7 @@ class _Timeline:
         return frame.document(
             title,
             f" {DOT} ".join(words),
-            ticks,
+            frame.ticks(slices.duration_ns, slices.start_ns - slices.origin_ns),
             body,
             self._legend(has_transfers=bool(transfers), has_collectives=bool(collectives)),
             f"{title}: what {self._processes} did when",
@@ -180,16 +168,8 @@ class _Timeline:
         left = np.clip(slices.start * self._scale, 0, self._frame.plot_width)
         right = np.clip((slices.start + slices.duration) * self._scale, 0, self._frame.plot_width)
         # Slices are already sorted by lane, track and start.
-        return (
-            Bars(
-                number[slices.lane, slices.track],
-                left,
-                right - left,
-                slices.kind.astype(np.int64),
-                np.arange(len(slices)),
-            ),
-            bands,
-        )
+        bar_bands, look = number[slices.lane, slices.track], slices.kind.astype(np.int64)
+        return Bars(bar_bands, left, right - left, look, np.arange(len(slices))), bands
 
     def _labels(self, row: int) -> Sequence[str]:
         slices = self._slices
@@ -200,28 +180,25 @@ class _Timeline:
         if name.role == "call":
             execution = f"{slices.execution[row]}"
             return [f"{name.text} {execution}", name.text if self._is_repeated else execution]
-        if name.role == "span":
-            return [name.text]
-        if slices.kind[row] == TimeKind.SERIALIZATION:
-            return []
-        return [name.text]
+        return [] if slices.kind[row] == TimeKind.SERIALIZATION else [name.text]
 
     def _hover(self, row: int) -> str:
         slices = self._slices
         name = slices.names[slices.name[row]]
-        words = [f"{brief(slices.heads[slices.lane[row]].label)} {brief(name.text)}"]
         time_ns = float(slices.duration[row])
-        words.append(f"execution {slices.execution[row]} {DOT} {TITLES[int(slices.kind[row])]}")
         since = int(slices.start[row]) + slices.start_ns - slices.origin_ns
-        words.append(f"{time_text(time_ns)} at {time_text(since)}")
+        words = [
+            f"{brief(slices.heads[slices.lane[row]].label)} {brief(name.text)}",
+            f"execution {slices.execution[row]} {DOT} {TITLES[int(slices.kind[row])]}",
+            f"{time_text(time_ns)} at {time_text(since)}",
+        ]
         amount = int(slices.bytes[row])
         if row in self._exchanges:
             words += self._exchanges[row]
-        elif amount and slices.kind[row] == TimeKind.COMMUNICATION and time_ns:
-            rate = bytes_text(amount / time_ns * 1e9)
-            words[-1] += f" {DOT} {bytes_text(amount)} {DOT} {rate}/s"
         elif amount:
             words[-1] += f" {DOT} {bytes_text(amount)}"
+            if slices.kind[row] == TimeKind.COMMUNICATION and time_ns:
+                words[-1] += f" {DOT} {bytes_text(amount / time_ns * 1e9)}/s"
         if row in self._wires:
             words.append(f"on the wire for {time_text(self._wires[row])}")
         peer = int(slices.peer[row])
@@ -239,34 +216,26 @@ class _Timeline:
             return [], []
         if count > _MAX_TRANSFERS:
             return [], [f"{plural(count, 'transfer')} not drawn"]
-        self._canvas.define("transfer", Paint("stroke", "#b34e00", "#ff8a3d"))
         paths: list[str] = []
         wires: list[str] = []
         for (write, read), times, is_wire in zip(
             slices.transfers.tolist(), slices.transfer_times, slices.is_wire.tolist(), strict=True
         ):
             x, to_x = (float(each) * self._scale for each in times)
-            here, there = self._band(write), self._band(read)
-            is_down = there.y > here.y
-            y = here.y + here.height if is_down else here.y
-            to_y = there.y if is_down else there.y + there.height
+            y, to_y = ends_between(self._band(write), self._band(read))
             middle = (y + to_y) / 2
             (wires if is_wire else paths).append(
                 f"M{x:.1f} {y:g}C{x:.1f} {middle:g} {to_x:.1f} {middle:g} {to_x:.1f} {to_y:g}"
             )
-        line = self._canvas.paint("transfer")
-        lines = [
-            f'<path{line} fill="none" '
-            f'stroke-width="1.2" stroke-opacity=".75" d="{"".join(paths)}"/>'
-        ]
+        lines = transfer_lines(self._canvas, paths)
         if wires:
             self._canvas.define("wire", Paint("stroke", _WIRE.light, _WIRE.dark))
             line = self._canvas.paint("wire")
-            lines.append(
+            lines += (
                 f'<path{line} fill="none" stroke-width="1.8" stroke-dasharray="{_WIRE.dashes}" '
                 f'd="{"".join(wires)}"/>'
             )
-        return [f'<g class="rcg-transfers" pointer-events="none">{"".join(lines)}</g>'], []
+        return [f'<g class="rcg-transfers" pointer-events="none">{lines}</g>'], []
 
     def _band(self, row: int) -> Band:
         lane, track = int(self._slices.lane[row]), int(self._slices.track[row])
@@ -276,10 +245,10 @@ class _Timeline:
     # Queues
 
     def _queue_shapes(self) -> list[str]:
-        paths = []
-        for lane, queue in self._queues.items():
-            top = self._frame.tops[lane] + self._queue_offsets[lane]
-            paths.append(self._steps(queue, top))
+        paths = [
+            self._steps(queue, self._frame.tops[lane] + self._queue_offsets[lane])
+            for lane, queue in self._queues.items()
+        ]
         if not any(paths):
             return []
         return [f"<g{self._canvas.paint('queue')}>", *paths, "</g>"]
@@ -312,14 +281,9 @@ class _Timeline:
 
     def _legend(self, *, has_transfers: bool, has_collectives: bool) -> list[tuple[str, str]]:
         canvas = self._canvas
-        looks = kind_looks(canvas)
-        used = set(np.unique(self._slices.kind).tolist())
-        entries = [
-            (f'<rect{looks[kind].attributes} width="14" height="10" rx="2"/>', TITLES[kind])
-            for kind in (*KIND_COLOURS, TimeKind.WAITING, SPAN)
-            if kind in used
-        ]
-        entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', "idle"))
+        shown = (*KIND_COLOURS, TimeKind.WAITING, SPAN)
+        used = [kind for kind in shown if (self._slices.kind == kind).any()]
+        entries = kind_entries(canvas, [*used, TimeKind.IDLE])
         if has_transfers:
             line = '<path{} fill="none" stroke-width="1.2" d="M3 0C3 6 11 4 11 10"/>'
             entries.append((line.format(canvas.paint("transfer")), "transfer"))

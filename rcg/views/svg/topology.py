@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rcg.text import brief, plural, time_text, visible
 from rcg.views.data.arrangement import Sizes
-from rcg.views.data.edge_styles import COLLECTIVE, TCP, EdgeStyle, style_of
+from rcg.views.data.edge_styles import COLLECTIVE, LOCAL, TCP, EdgeStyle, style_of
 from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.labels import (
     MAX_NAME_WIDTH,
@@ -26,19 +26,10 @@ from rcg.views.data.labels import (
     frame_text,
     node_text,
     size_text,
-    slots_text,
 )
-from rcg.views.data.layout import Point, Rect, TopologyLayout, lay_out
+from rcg.views.data.layout import TAG, Point, Rect, TopologyLayout, lay_out, tags_of
 from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
-from rcg.views.data.tags import TAG, tags_of
-from rcg.views.data.topology import (
-    Actor,
-    Channel,
-    NodeFrame,
-    Topology,
-    TopologyEdge,
-    TopologyNode,
-)
+from rcg.views.data.topology import Actor, Channel, NodeFrame, Topology, TopologyEdge, TopologyNode
 from rcg.views.svg.canvas import MARGIN, Canvas, Paint
 
 _ARROW: Final = 7.0
@@ -65,15 +56,9 @@ def svg_of(
     dark: bool | None = None,
     measured: TopologyFigures | None = None,
 ) -> str:
-    """Return a picture of a topology as the text of an SVG file.
+    """Return a picture of a topology, with measured figures, as the text of an SVG file.
 
-    Args:
-        topology: The topology.
-        title: The title.
-        channel_details: Show which channel carries each value, and its number of slots.
-        legend: Draw a legend of the lines.
-        dark: Whether to use dark colours; None leaves it to the reader's browser.
-        measured: The measured figures to show.
+    With ``channel_details``, it shows which channel carries each value, and its number of slots.
     """
     return _Drawing(topology, title, channel_details, legend, dark, measured).text()
 
@@ -86,15 +71,11 @@ def shapes_of(
     Nodes and lines are groups of the classes ``rcg-node`` and ``rcg-edge``, in the order of the
     topology and without hover texts: the widget has its own. The dark colours apply within a
     card with ``data-theme="dark"``.
-
-    Args:
-        topology: The topology.
-        measured: The measured figures to show.
     """
     drawing = _Drawing(topology, measured=measured, has_hover=False)
     layout = drawing.layout()
     shapes = "".join(drawing.shapes(layout))
-    return layout, shapes, drawing.dark_rules('.rcg-card[data-theme="dark"]')
+    return layout, shapes, drawing.canvas.dark_rules('.rcg-card[data-theme="dark"]')
 
 
 class _Drawing:
@@ -113,7 +94,7 @@ class _Drawing:
         self._topology = topology
         self._labels = TopologyLabels(topology)
         self._title = title
-        self._canvas = Canvas(dark)
+        self.canvas = Canvas(dark)
         self._measured = measured or TopologyFigures()
         self._is_measured = measured is not None
         self._legend = legend
@@ -124,55 +105,44 @@ class _Drawing:
                 self._carried.setdefault(edge.source, {})[edge.channel] = None
         self._details = channel_details
         self._has_hover = has_hover
-        self._kinds = [
-            style_of(name)
-            for name in dict.fromkeys(
-                edge.kind
-                for edge in sorted(topology.edges, key=lambda edge: edge.kind == "local")
-                if not self._labels.is_owned(edge)
-            )
-        ]
+        edges = [edge for edge in topology.edges if not self._labels.is_owned(edge)]
+        names = dict.fromkeys(edge.kind for edge in edges)
+        self._kinds = [style_of(name) for name in sorted(names, key=lambda name: name == LOCAL)]
         meeting = style_of(COLLECTIVE)
-        self._canvas.define(
-            "meeting",
-            Paint("fill", "#ffffff", "#10161d"),
-            Paint("stroke", meeting.light, meeting.dark),
-        )
+        stroke = Paint("stroke", meeting.light, meeting.dark)
+        self.canvas.define("meeting", Paint("fill", "#ffffff", "#10161d"), stroke)
         for kind in self._kinds:
             colours = kind.light, kind.dark
-            self._canvas.define(f"line-{_class(kind)}", Paint("stroke", *colours))
-            self._canvas.define(f"tip-{_class(kind)}", Paint("fill", *colours))
+            self.canvas.define(f"line-{_class(kind)}", Paint("stroke", *colours))
+            self.canvas.define(f"tip-{_class(kind)}", Paint("fill", *colours))
 
     def text(self) -> str:
         layout = self.layout()
         subtitle = self._subtitle()
         top = MARGIN + 46
         heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
-        legend = self._legend_shapes() if self._legend else ([], 0.0)
+        legend, legend_width = self._legend_shapes() if self._legend else ([], 0.0)
         groups = self._group_lines() if self._legend else []
-        room = max([legend[1], *(min(width_of(each, SMALL), _GROUP_ROOM) for each in groups)])
+        room = max([legend_width, *(min(width_of(each, SMALL), _GROUP_ROOM) for each in groups)])
         width = round(max(layout.width, min(heading, 760), room) + 2 * MARGIN)
-        below = (_LEGEND_LINE if legend[0] else 0) + _GROUP_LINE * len(groups)
+        below = (_LEGEND_LINE if legend else 0) + _GROUP_LINE * len(groups)
         height = round(top + layout.height + MARGIN + below)
         body = [
-            *self._canvas.heading(self._title, subtitle, width - 2 * MARGIN),
+            *self.canvas.heading(self._title, subtitle, width - 2 * MARGIN),
             f'<g transform="translate({MARGIN:g} {top:g})">',
             *self.shapes(layout),
             "</g>",
         ]
-        if legend[0]:
+        if legend:
             y = top + layout.height + _LEGEND_LINE
-            body += [f'<g transform="translate({MARGIN:g} {y:g})">', *legend[0], "</g>"]
+            body += [f'<g transform="translate({MARGIN:g} {y:g})">', *legend, "</g>"]
             body += [
-                self._canvas.text(
-                    text, MARGIN, y + 6 + _GROUP_LINE * at, _GROUP_ROOM, role="faint", size=SMALL
-                )
+                self.canvas.note(text, MARGIN, y + 6 + _GROUP_LINE * at, _GROUP_ROOM)
                 for at, text in enumerate(groups, start=1)
             ]
-        return self._canvas.document(body, width, height, self._title)
+        return self.canvas.document(body, width, height, self._title)
 
     def layout(self) -> TopologyLayout:
-        """Return where everything is."""
         return lay_out(self._topology, self._sizes())
 
     def shapes(self, layout: TopologyLayout) -> list[str]:
@@ -190,10 +160,6 @@ class _Drawing:
             *[self._node(node, layout.nodes[node.id]) for node in topology.nodes],
             *self._amounts(layout),
         ]
-
-    def dark_rules(self, within: str) -> str:
-        """See ``Canvas.dark_rules``."""
-        return self._canvas.dark_rules(within)
 
     # Sizes
 
@@ -215,26 +181,26 @@ class _Drawing:
 
     def _size(self, node: TopologyNode) -> tuple[float, float]:
         is_part = node.owner is not None
-        width = max(
-            [
-                width_of(node_text(node), SIZE, monospace=True),
-                width_of(node_text(node), SIZE, bold=True) if node.kind in _NAMED else 0.0,
-                *[width_of(line, SMALL) for line in self._detail_lines(node)],
-            ]
-        )
-        height = (22 if is_part else 32) + _LINE * len(self._detail_lines(node))
+        lines = self._detail_lines(node)
+        widths = [width_of(node_text(node), SIZE, monospace=True)]
+        if node.kind in _NAMED:
+            widths.append(width_of(node_text(node), SIZE, bold=True))
+        width = min(MAX_NAME_WIDTH, max([*widths, *(width_of(line, SMALL) for line in lines)]))
         if is_part:
-            return ceil(min(width, MAX_NAME_WIDTH) + 2 * _PART_PAD), height
-        return max(MIN_NODE_WIDTH, ceil(min(width, MAX_NAME_WIDTH) + 2 * _NODE_PAD)), height
+            return ceil(width + 2 * _PART_PAD), 22 + _LINE * len(lines)
+        return max(MIN_NODE_WIDTH, ceil(width + 2 * _NODE_PAD)), 32 + _LINE * len(lines)
 
     def _detail_lines(self, node: TopologyNode) -> list[str]:
         """Return the lines below a node's name: its time, and the channel of its value."""
         time_ns = self._measured.call_ns.get(node.id)
         channels = self._channels_of(node) if self._details else []
+        so_far = self._measured.open_ns.get(node.id)
         lines = [] if time_ns is None else [time_text(time_ns)]
-        if (so_far := self._measured.open_ns.get(node.id)) is not None:
+        if so_far is not None:
             lines = [f"not ended: {time_text(so_far)}"]
-        return lines + [f"{channel.id} {DOT} {slots_text(channel)}" for channel in channels]
+        return lines + [
+            f"{channel.id} {DOT} {plural(channel.slots, 'slot')}" for channel in channels
+        ]
 
     def _channels_of(self, node: TopologyNode) -> list[Channel]:
         return [self._channels[channel] for channel in self._carried.get(node.id, ())]
@@ -243,18 +209,11 @@ class _Drawing:
 
     def _frame(self, frame: NodeFrame, rect: Rect) -> str:
         lines = "\n".join(self._labels.frame_lines(frame))
+        x, y = rect.x + 14, rect.y + 20
         return (
             f'<g class="rcg-node-frame"><title>{escape(lines)}</title>'
-            f'<rect{self._canvas.paint("frame")}{_frame(rect)} rx="14" stroke-width="1.5"/>'
-            + self._text(
-                frame_text(frame),
-                rect.x + 14,
-                rect.y + 20,
-                MAX_NAME_WIDTH,
-                role="faint",
-                bold=True,
-            )
-            + "</g>"
+            f'<rect{self.canvas.paint("frame")}{_frame(rect)} rx="14" stroke-width="1.5"/>'
+            f"{self._text(frame_text(frame), x, y, MAX_NAME_WIDTH, role='faint', bold=True)}</g>"
         )
 
     def _tags(self, layout: TopologyLayout) -> list[str]:
@@ -263,21 +222,14 @@ class _Drawing:
         if not tags:
             return []
         boxes = "".join(f'<rect{_frame(rect)} rx="4"/>' for rect in tags.values())
+        style = {"role": f"tip-{_class(style_of(TCP))}", "size": SMALL, "anchor": "middle"}
         texts = "".join(
-            self._text(
-                TAG,
-                rect.x + rect.width / 2,
-                rect.y + 11.3,
-                rect.width,
-                role=f"tip-{_class(style_of(TCP))}",
-                size=SMALL,
-                bold=True,
-                anchor="middle",
-            )
+            self._text(TAG, rect.x + rect.width / 2, rect.y + 11.3, rect.width, bold=True, **style)
             for rect in tags.values()
         )
+        ground = self.canvas.paint("ground")
         return [
-            f'<g class="rcg-tags" pointer-events="none"><g{self._canvas.paint("ground")}>',
+            f'<g class="rcg-tags" pointer-events="none"><g{ground}>',
             boxes,
             "</g>",
             texts,
@@ -291,19 +243,17 @@ class _Drawing:
         x = rect.x + 12
         return (
             f'<g class="rcg-actor-box"><title>{escape(brief(label))} ({escape(identity)})</title>'
-            f'<rect{self._canvas.paint("actor")}{_frame(rect)} rx="10"/>'
+            f'<rect{self.canvas.paint("actor")}{_frame(rect)} rx="10"/>'
             + self._text(label, x, rect.y + 19, MAX_NAME_WIDTH, bold=True)
-            + self._text(identity, x, rect.y + 34, MAX_NAME_WIDTH, role="faint", size=SMALL)
+            + self._note(identity, x, rect.y + 34, MAX_NAME_WIDTH)
             + "</g>"
         )
 
     def _node(self, node: TopologyNode, rect: Rect) -> str:
-        is_part = node.owner is not None
         lines = self._detail_lines(node)
-        pad = _PART_PAD if is_part else _NODE_PAD
-        room = rect.width - 2 * pad
+        room = rect.width - 2 * (_NODE_PAD if node.owner is None else _PART_PAD)
         radius = 6 if node.kind == "call" else min(rect.height, 40) / 2
-        frame = self._canvas.paint("meeting" if node.kind == "collective" else "box")
+        frame = self.canvas.paint("meeting" if node.kind == "collective" else "box")
         middle = rect.x + rect.width / 2
         y = rect.middle + 4 - _LINE * len(lines) / 2
         shapes = [
@@ -319,36 +269,27 @@ class _Drawing:
                 anchor="middle",
             ),
         ]
-        for position, line in enumerate(lines, start=1):
-            shapes.append(
-                self._text(
-                    line,
-                    middle,
-                    y + _LINE * position,
-                    room,
-                    role="faint",
-                    size=SMALL,
-                    anchor="middle",
-                )
-            )
+        shapes += [
+            self._note(line, middle, y + _LINE * position, room, anchor="middle")
+            for position, line in enumerate(lines, start=1)
+        ]
         return "".join([*shapes, "</g>"])
 
     def _edge(self, edge: TopologyEdge, layout: TopologyLayout) -> str:
         kind = style_of(edge.kind)
-        lines = "\n".join(self._labels.edge_lines(edge))
-        hover = self._hover(lines)
+        hover = self._hover("\n".join(self._labels.edge_lines(edge)))
         if self._labels.is_owned(edge):
             source, target = layout.nodes[edge.source], layout.nodes[edge.target]
             line = f"M{source.right:g} {target.middle:g}H{target.x:g}"
-            return f'<g class="rcg-edge">{hover}<path{self._canvas.paint("joint")} d="{line}"/></g>'
+            return f'<g class="rcg-edge">{hover}<path{self.canvas.paint("joint")} d="{line}"/></g>'
         points = layout.routes[edge.source, edge.target]
         x, y = points[-1]
         tip = f"M{x:g} {y:g}l{-_ARROW - 1:g} {-_ARROW / 2:g}v{_ARROW:g}z"
         return (
             f'<g class="rcg-edge">{hover}'
-            f'<path{self._canvas.paint(f"line-{_class(kind)}")} fill="none" '
+            f'<path{self.canvas.paint(f"line-{_class(kind)}")} fill="none" '
             f'stroke-width="{kind.width:g}"{_dashes(kind)} d="{_curve(points)}"/>'
-            f'<path{self._canvas.paint(f"tip-{_class(kind)}")} d="{tip}"/></g>'
+            f'<path{self.canvas.paint(f"tip-{_class(kind)}")} d="{tip}"/></g>'
         )
 
     def _amounts(self, layout: TopologyLayout) -> list[str]:
@@ -367,20 +308,19 @@ class _Drawing:
             is_rising[edge.source] = is_rising.get(edge.source, True) and to_y < y
         # Below a rising line, if there is room. A rim in the colour of the background keeps the
         # number legible where lines cross it.
-        return [
-            f'<g class="rcg-amount" data-node="{source}" pointer-events="none">'
-            f'<g{self._canvas.paint(self._rim(source))} stroke-width="3" paint-order="stroke">'
-            + self._text(
-                size_text(self._channels[channel], self._measured.channel_bytes[channel]),
-                x + 6,
-                y + (15 if is_rising[source] and not self._is_part(source) else -6),
-                _AMOUNT_ROOM,
-                role="faint",
-                size=SMALL,
+        shapes = []
+        for source, (x, y, channel) in starts.items():
+            node = self._topology.nodes[source]
+            rim = "actor-rim" if self._topology.actor(node.process) else "rim"
+            paint = self.canvas.paint(rim)
+            below = 15 if is_rising[source] and node.owner is None else -6
+            text = size_text(self._channels[channel], self._measured.channel_bytes[channel])
+            shapes.append(
+                f'<g class="rcg-amount" data-node="{source}" pointer-events="none">'
+                f'<g{paint} stroke-width="3" paint-order="stroke">'
+                f"{self._note(text, x + 6, y + below, _AMOUNT_ROOM)}</g></g>"
             )
-            + "</g></g>"
-            for source, (x, y, channel) in starts.items()
-        ]
+        return shapes
 
     def _legend_shapes(self) -> tuple[list[str], float]:
         shapes: list[str] = []
@@ -388,7 +328,7 @@ class _Drawing:
         for kind in self._kinds:
             title = visible(kind.title)
             shapes.append(
-                f'<g class="rcg-key"><path{self._canvas.paint(f"line-{_class(kind)}")} fill="none" '
+                f'<g class="rcg-key"><path{self.canvas.paint(f"line-{_class(kind)}")} fill="none" '
                 f'stroke-width="{kind.width:g}"{_dashes(kind)} d="M{x:g} 0h32"/>'
                 + self._text(title, x + 40, 4, MAX_NAME_WIDTH, role="faint")
                 + "</g>"
@@ -396,15 +336,12 @@ class _Drawing:
             x += 40 + min(MAX_NAME_WIDTH, width_of(title, SIZE)) + 24
         return shapes, max(0.0, x - 24)
 
-    def _is_part(self, node: int) -> bool:
-        return self._topology.nodes[node].owner is not None
-
-    def _rim(self, source: int) -> str:
-        return "actor-rim" if self._topology.actor(self._topology.nodes[source].process) else "rim"
-
     def _text(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
         """Return a text without a hover text of its own: its group has one."""
-        return self._canvas.text(text, x, y, room, is_whole_in_hover=False, **style)
+        return self.canvas.text(text, x, y, room, is_whole_in_hover=False, **style)
+
+    def _note(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
+        return self.canvas.note(text, x, y, room, is_whole_in_hover=False, **style)
 
     # Words
 
@@ -419,9 +356,7 @@ class _Drawing:
         carried = "".join(
             f"\nits value travels by {channel_text(channel)}" for channel in self._channels_of(node)
         )
-        if node.kind == "collective":
-            return "\n".join(self._labels.collective_lines(node)) + carried
-        return f"{self._labels.full_name(node)}{carried}"
+        return "\n".join(self._labels.node_lines(node)) + carried
 
     def _group_lines(self) -> list[str]:
         """Return a line for each group, up to a limit."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -34,15 +33,11 @@ _MAX_GB_PER_S: Final = 100  # a higher rate means forwarding instead of copying
 _TIMED: Final = ("call", "collective")
 """The kinds of nodes that take time."""
 
-Times = Mapping[tuple[str, int], OpTimes]
-
 
 def topology_payload(plan: Plan, record: GraphTrace | None) -> ViewPayload:
-    """Return the payload of a topology, which has no columns.
+    """Return the payload of the topology of a plan, with the figures of its record if there is one.
 
-    Args:
-        plan: The plan.
-        record: Its record; None without a measurement.
+    It has no columns.
     """
     return ViewPayload(_TopologyHead(plan, record).head(), {})
 
@@ -54,23 +49,18 @@ class _TopologyHead:
         addresses = {} if record is None else addresses_of(record)
         self._topology: Topology = topology_of(plan, addresses=addresses)
         self._labels = TopologyLabels(self._topology)
-        self._times: Times = (
-            {} if record is None else {(each.process, each.op): each for each in ops_of(record)}
-        )
+        times = [] if record is None else ops_of(record)
+        self._times = {(each.process, each.op): each for each in times}
         self._ops = self._ops_of_nodes(plan)
-        self._writes = {
-            channel: (program.process, at)
-            for program in plan.programs
-            for at, op in enumerate(program.ops)
-            for channel in op.values_out
-        }
+        self._writes: dict[str, tuple[str, int]] = {}
         # By the process of the system, which may read in a lane.
-        self._reads = {
-            (plan.host_of(program.process), channel): (program.process, at)
-            for program in plan.programs
-            for at, op in enumerate(program.ops)
-            for channel in op.values_in
-        }
+        self._reads: dict[tuple[str, str], tuple[str, int]] = {}
+        for program in plan.programs:
+            for at, op in enumerate(program.ops):
+                here = program.process, at
+                self._writes |= dict.fromkeys(op.values_out, here)
+                for channel in op.values_in:
+                    self._reads[plan.host_of(program.process), channel] = here
         self._figures = None if record is None else topology_figures(plan, self._times.values())
 
     def head(self) -> dict[str, Any]:
@@ -142,11 +132,9 @@ class _TopologyHead:
             return []
         target = self._topology.nodes[edge.target]
         ops = [self._writes[edge.channel]]
-        for reader in [target.process, *(process for process, _ in target.ranks)]:
-            read = self._reads.get((reader.partition(".")[0], edge.channel))
-            if read is not None:
-                ops.append(read)
-        return ops
+        readers = [target.process, *(process for process, _ in target.ranks)]
+        keys = [(reader.partition(".")[0], edge.channel) for reader in readers]
+        return [*ops, *(self._reads[key] for key in keys if key in self._reads)]
 
     # Words
 
@@ -165,20 +153,15 @@ class _TopologyHead:
         op = self._ops.get(node.id)
         return None if op is None else self._times.get((node.process, op))
 
-    def _write_times(self, edge: TopologyEdge) -> OpTimes | None:
-        return None if edge.channel is None else self._times.get(self._writes[edge.channel])
-
     def _tell_node(self, node: TopologyNode) -> list[str]:
         is_collective = node.kind == "collective"
-        lines = self._labels.collective_lines(node) if is_collective else []
-        lines = lines or [self._labels.full_name(node)]
+        lines = self._labels.node_lines(node)
         took = self._took(node)
-        if took is not None and node.kind in _TIMED:
-            lines.append(
-                f"median {time_text(took.median_ns)} {DOT} ran {plural(took.count, 'time')}"
-            )
-            lines.append(f"99 of 100 in {time_text(took.p99_ns)}")
-        if took is not None and is_collective:
+        if took is None or node.kind not in _TIMED:
+            return lines
+        lines.append(f"median {time_text(took.median_ns)} {DOT} ran {plural(took.count, 'time')}")
+        lines.append(f"99 of 100 in {time_text(took.p99_ns)}")
+        if is_collective:
             waited = time_text(took.waited_ns / took.count)
             moved = bytes_text(took.bytes / took.count)
             lines.append(f"{moved} from a rank {DOT} waited {waited} for the others, the mean")
@@ -186,13 +169,13 @@ class _TopologyHead:
 
     def _tell_edge(self, edge: TopologyEdge) -> list[str]:
         lines = self._labels.edge_lines(edge)
-        write = self._write_times(edge)
-        if write is not None:
-            channel = self._labels.channel(edge)
-            if channel is not None:
-                lines.append(f"{size_text(channel, write.bytes / write.count)}, the mean")
+        channel = self._labels.channel(edge)
+        ops = self._edge_ops(edge)
+        write = self._times.get(ops[0]) if ops else None
+        read = self._times.get(ops[1]) if len(ops) > 1 else None
+        if write is not None and channel is not None:
+            lines.append(f"{size_text(channel, write.bytes / write.count)}, the mean")
             lines.append(f"write {_took(write)}")
-        read = self._times.get(ops[1]) if len(ops := self._edge_ops(edge)) > 1 else None
         if read is not None:
             lines.append(f"read {_took(read)}")
         return lines

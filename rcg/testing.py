@@ -1,7 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communicator whose ranks are threads of one process.
+"""For tests of programs that use rcg: communicators without processes, sockets and Ray.
 
-It is as strict as any communicator may be: ``send`` returns when the tensors have been received,
+``LocalCommunicator`` and ``OrderedLocalCommunicator`` work among threads of one process, which meet
+through a ``LocalStore``. They pass the suite that rcg's own communicators pass::
+
+    store = LocalStore()
+    labels = ("first", "second")
+
+    def run(rank):
+        group = LocalCommunicator.open(Membership("example", rank, labels, store))
+        tensor = torch.ones(3)
+        group.allreduce(tensor, ReduceOp.SUM)
+        group.destroy()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+
+They are as strict as any communicator may be: ``send`` returns when the tensors have been received,
 and a collective when every rank has called it. Ranks that call different operations, or pass
 tensors that do not fit, get an error; a real communicator may hang or end the process.
 """
@@ -16,18 +30,18 @@ from typing import Any, ClassVar, Final, Self
 
 from rcg.comm.base import (
     Communicator,
+    LocalStore,
     Membership,
     ReduceOp,
-    check_collected,
-    check_peer,
-    check_root,
+    Refusal,
     check_tensors,
     exchange,
 )
-from rcg.comm.local_store import LocalStore
-from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
-from rcg.errors import CommError, GroupAborted, RcgError
+from rcg.comm.reduction import as_bytes, find_reduction, reduced, unsupported_reduction
+from rcg.errors import CommError
 from rcg.options import Deadline
+
+__all__ = ["LocalCommunicator", "LocalStore", "Membership", "OrderedLocalCommunicator", "ReduceOp"]
 
 _MAX_TAG: Final = (1 << 31) - 1
 
@@ -76,7 +90,7 @@ class LocalCommunicator(Communicator):
     def __init__(self, membership: Membership, group: _Group) -> None:
         super().__init__(membership)
         self._shared = group
-        self._ended: GroupAborted | None = None
+        self._refusal = Refusal(membership)
         self._round = 0
 
     @classmethod
@@ -101,7 +115,7 @@ class LocalCommunicator(Communicator):
 
     def send(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Send tensors to a rank; returns when they have been received."""
-        check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        self._check_peer(peer, tag, _MAX_TAG)
         check_tensors(tensors)
         letter = _Letter(tuple(tensor.detach() for tensor in tensors))
         with self._shared.changed:
@@ -112,7 +126,7 @@ class LocalCommunicator(Communicator):
 
     def recv(self, tensors: Sequence[Any], peer: int, tag: int = 0) -> None:
         """Receive tensors from a rank; see ``Communicator``."""
-        check_peer(peer, tag, self.rank, self.size, _MAX_TAG)
+        self._check_peer(peer, tag, _MAX_TAG)
         check_tensors(tensors)
         with self._shared.changed:
             self._check()
@@ -135,8 +149,7 @@ class LocalCommunicator(Communicator):
 
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Give the tensors of a rank to all others; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors(tensors)
+        self._check_root(root, tensors)
         all_tensors = self._meet(("broadcast", root), *tensors)
         if self.rank != root:
             for target, source in zip(tensors, all_tensors[root], strict=True):
@@ -145,41 +158,34 @@ class LocalCommunicator(Communicator):
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
         check_tensors((tensor,))
-        self._check_dtype(tensor, op)
+        find_reduction(tensor.dtype, op)  # raises where there is none
         found = self._meet(("allreduce", op), tensor)
         _copy(tensor, _reduced(found, tensor.dtype, op))
 
     def allgather(self, output: Any, tensor: Any) -> None:
         """Put the tensors of all ranks one after another; see ``Communicator``."""
-        check_collected(output, tensor, self.size)
-        check_tensors((output, tensor))
+        self._check_collected(output, tensor)
         _concatenate(output, self._meet(("allgather",), tensor))
 
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
-        check_collected(tensor, output, self.size)
-        check_tensors((output, tensor))
-        self._check_dtype(tensor, op)
+        self._check_collected(tensor, output)
+        find_reduction(tensor.dtype, op)  # raises where there is none
         found = self._meet(("reducescatter", op), tensor)
         whole = _reduced(found, tensor.dtype, op)
         _copy(output, whole.reshape(self.size, -1)[self.rank])
 
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
         """Combine the tensors of all ranks at one; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors((tensor,))
-        self._check_dtype(tensor, op)
+        self._check_root(root, (tensor,))
+        find_reduction(tensor.dtype, op)  # raises where there is none
         found = self._meet(("reduce", root, op), tensor)
         if self.rank == root:
             _copy(tensor, _reduced(found, tensor.dtype, op))
 
     def gather(self, output: Any | None, tensor: Any, root: int) -> None:
         """Put the tensors of all ranks one after another at one; see ``Communicator``."""
-        check_root(root, self.size)
-        check_tensors((tensor,))
-        if self.rank == root:
-            check_collected(output, tensor, self.size)
-            check_tensors((output,))
+        self._check_gather(output, tensor, root)
         found = self._meet(("gather", root), tensor)
         if self.rank == root:
             _concatenate(output, found)
@@ -222,15 +228,14 @@ class LocalCommunicator(Communicator):
 
     def _end(self, why: str) -> None:
         with self._shared.changed:
-            if self._ended is None:
-                self._ended = GroupAborted(why, group=self.group, rank=self.rank)
+            self._refusal.abort(why)
             self._shared.break_up(f"rank {self.rank} has left group {self.group}")
 
     # --- under the lock
 
     def _check(self) -> None:
-        if self._ended is not None:
-            raise _fresh(self._ended)
+        if self._refusal.errors:
+            raise self._refusal.error()
         if self._shared.broken is not None:
             raise CommError(self._shared.broken, group=self.group, rank=self.rank)
 
@@ -238,19 +243,14 @@ class LocalCommunicator(Communicator):
         """Wait until a condition holds, or the group has ended."""
         shared = self._shared
         shared.changed.wait_for(
-            lambda: self._ended is not None or condition() or shared.broken is not None
+            lambda: self._refusal.errors or condition() or shared.broken is not None
         )
-        if self._ended is not None or not condition():
+        if self._refusal.errors or not condition():
             self._check()
 
     def _fail(self, why: str) -> None:
         self._shared.break_up(why)
         self._check()
-
-    def _check_dtype(self, tensor: Any, op: ReduceOp) -> None:
-        why = self.unsupported(tensor.dtype, op)
-        if why is not None:
-            raise ValueError(why)
 
 
 class OrderedLocalCommunicator(LocalCommunicator):
@@ -276,8 +276,3 @@ def _concatenate(output: Any, found: list[list[Any]]) -> None:
 
 def _reduced(found: list[list[Any]], dtype: Any, op: ReduceOp) -> Any:
     return reduced([tensor.view(dtype) for (tensor,) in found], op)
-
-
-def _fresh(error: RcgError) -> RcgError:
-    """Return an error of its own for each caller."""
-    return type(error)(error.message, **error.facts)

@@ -1,9 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Gate: the frames of other nodes, published on this one by a thread that needs no lock of Python's. */
-#ifndef RCG_BIND_GATE_H
-#define RCG_BIND_GATE_H
+/* Connections to other nodes as Python objects: Links, by which a member sends, and Gate, which publishes on this node
+ * what arrives. The threads of both need no lock of Python's to pass frames. */
+#ifndef RCG_BIND_NODES_H
+#define RCG_BIND_NODES_H
 
-#include "bind_member.h"
+#include "bind.h"
+
+/* ---- Links */
+
+typedef struct {
+    PyObject_HEAD
+    MemberObject *member;
+    PyObject *failed; /* (link, errno) */
+    Links core;
+} LinksObject;
+
+/* Calls a function of Python's from a thread that is none of Python's; what it raises is written out. */
+static PyObject *call_from_outside(PyObject *call, PyObject *args) {
+    PyObject *result = args ? PyObject_CallObject(call, args) : NULL;
+    if (!result) PyErr_WriteUnraisable(call);
+    Py_XDECREF(args);
+    return result;
+}
+
+static void links_failed(void *owner, uint32_t link, int error) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    Py_XDECREF(call_from_outside(((LinksObject *)owner)->failed, Py_BuildValue("(Ii)", link, error)));
+    PyGILState_Release(state);
+}
+
+/* Links(member, fds, failed): links over connected sockets, which must stay open as long as this lives;
+ * failed(link, errno) is called once for each link that fails, from a thread of its own */
+static PyObject *links_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *member, *fds, *failed;
+    State *state = state_without_keywords(type, kwargs, "Links(member, fds, failed)");
+    int found[MOST_LINKS];
+    if (!state || !PyArg_ParseTuple(args, "O!O!O", state->member_type, &member, &PyList_Type, &fds, &failed) ||
+        check_usable(member_of(member)))
+        return NULL;
+    Py_ssize_t n = PyList_Size(fds);
+    if (n < 1 || n > MOST_LINKS) return PyErr_Format(PyExc_ValueError, "a member has 1 to %d links", MOST_LINKS);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        long fd = PyLong_AsLong(PyList_GetItem(fds, i));
+        if (fd == -1 && PyErr_Occurred()) return NULL;
+        found[i] = (int)fd;
+    }
+    LinksObject *o = allocate_object(type);
+    if (!o) return NULL;
+    o->member = (MemberObject *)Py_NewRef(member);
+    o->failed = Py_NewRef(failed);
+    if (links_open(&o->core, &o->member->core, found, (uint32_t)n, links_failed, o)) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        Py_CLEAR(o);
+    }
+    return (PyObject *)o;
+}
+
+static PyObject *links_stop_sending(PyObject *self, UNUSED PyObject *unused) {
+    LinksObject *o = (LinksObject *)self;
+    bool has_ended;
+    Py_BEGIN_ALLOW_THREADS
+    has_ended = links_stop(&o->core);
+    Py_END_ALLOW_THREADS
+    if (has_ended) { /* what is called mostly knows this object, and the collector does not see such cycles */
+        Py_CLEAR(o->failed);
+    }
+    return PyBool_FromLong(has_ended);
+}
+
+static PyObject *links_statistics(PyObject *self, UNUSED PyObject *unused) {
+    Links *all = &((LinksObject *)self)->core;
+    PyObject *found = PyList_New(all->nlinks);
+    for (uint32_t i = 0; found && i < all->nlinks; i++) {
+        Link *l = &all->links[i];
+        unsigned waiting = 0;
+        pthread_mutex_lock(&l->lock);
+        for (const Parcel *p = l->first; p; p = p->next) waiting++;
+        pthread_mutex_unlock(&l->lock);
+        PyObject *item = Py_BuildValue("(kIi)", atomic_load(&l->sent_bytes), waiting, l->failed);
+        if (!item || PyList_SetItem(found, i, item)) Py_CLEAR(found);
+    }
+    return found;
+}
+
+static void links_dealloc(PyObject *self) {
+    LinksObject *o = (LinksObject *)self;
+    if (o->member) {
+        Py_BEGIN_ALLOW_THREADS
+        links_stop(&o->core);
+        Py_END_ALLOW_THREADS
+        links_close(&o->core);
+    }
+    Py_XDECREF(o->failed);
+    Py_XDECREF((PyObject *)o->member);
+    free_object(self);
+}
+
+static PyMethodDef links_methods[] = {
+    {"stop", links_stop_sending, METH_NOARGS, "stop() -> whether it ran: send nothing more; any number of times."},
+    {"statistics", links_statistics, METH_NOARGS, "statistics() -> [(sent bytes, waiting frames, errno)], by link."},
+    {NULL, NULL, 0, NULL}};
+static PyType_Slot links_slots[] = {
+    {Py_tp_new, links_new}, {Py_tp_dealloc, links_dealloc}, {Py_tp_methods, links_methods}, {0, NULL}};
+static PyType_Spec links_spec = {"rcg._native.Links", sizeof(LinksObject), 0, Py_TPFLAGS_DEFAULT, links_slots};
+
+/* ---- Gate */
 
 /* The member of a gate is used by the gate's thread, which has no lock to let go of. */
 static void *quiet_leave(void) { return NULL; }
@@ -21,8 +122,8 @@ typedef struct {
 
 static void gate_lost(void *owner, const Loss *loss) {
     PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *args = Py_BuildValue("(IIIiKK)", loss->sender, loss->channel, (unsigned)loss->why, loss->error,
-                                   (unsigned long long)loss->expected, (unsigned long long)loss->found);
+    PyObject *args = Py_BuildValue("(IIIikk)", loss->sender, loss->channel, (unsigned)loss->why, loss->error,
+                                   loss->expected, loss->found);
     Py_XDECREF(call_from_outside(((GateObject *)owner)->lost, args));
     PyGILState_Release(state);
 }
@@ -34,9 +135,8 @@ static uint8_t *gate_refused(void *owner, const Head *head, uint64_t wanted, int
     char *data;
     Py_ssize_t size;
     PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *args = Py_BuildValue("(IKKKKi)", head->channel, (unsigned long long)head->execution,
-                                   (unsigned long long)wanted, (unsigned long long)atomic_load(&board->used_bytes),
-                                   (unsigned long long)board->cap_bytes, reason);
+    PyObject *args = Py_BuildValue("(Ikkkki)", head->channel, head->execution, wanted, atomic_load(&board->used_bytes),
+                                   board->cap_bytes, reason);
     PyObject *found = call_from_outside(o->refused, args);
     if (found && !PyBytes_AsStringAndSize(found, &data, &size) && (text = malloc((size_t)size + 1))) {
         memcpy(text, data, (size_t)size);
@@ -48,15 +148,12 @@ static uint8_t *gate_refused(void *owner, const Head *head, uint64_t wanted, int
     return text;
 }
 
-/* One entry of a gate's passages, (channel, ring, op, is_awaited): 0, or -1 with an exception. */
+/* One entry of a gate's passages, (channel, ring, op, is_awaited). */
 static int passage_from(GateObject *o, Passage *p, PyObject *item) {
     unsigned channel, ring, op;
     int is_awaited;
     Shape shape;
-    if (!PyTuple_Check(item)) {
-        PyErr_SetString(PyExc_TypeError, "a passage is (channel, ring, op, is_awaited)");
-        return -1;
-    }
+    if (!PyTuple_Check(item)) return refuse(PyExc_TypeError, "a passage is (channel, ring, op, is_awaited)");
     if (!PyArg_ParseTuple(item, "IIIp", &channel, &ring, &op, &is_awaited) || shape_of(o->member, ring, &shape))
         return -1;
     if (!writer_open(&p->end, &o->member->core, &shape, ring, op)) {
@@ -74,23 +171,16 @@ static int passage_from(GateObject *o, Passage *p, PyObject *item) {
  * memory for a frame; both are called from the gate's thread */
 static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *member, *passages, *lost, *refused;
-    State *state = state_of(type);
-    if (!state) return NULL;
-    if (kwargs && PyDict_Size(kwargs)) {
-        PyErr_SetString(PyExc_TypeError, "Gate(member, passages, lost, refused) takes no keywords");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(args, "O!O!OO", state->member_type, &member, &PyList_Type, &passages, &lost, &refused) ||
-        check_usable((MemberObject *)member))
+    State *state = state_without_keywords(type, kwargs, "Gate(member, passages, lost, refused)");
+    if (!state ||
+        !PyArg_ParseTuple(args, "O!O!OO", state->member_type, &member, &PyList_Type, &passages, &lost, &refused) ||
+        check_usable(member_of(member)))
         return NULL;
     GateObject *o = allocate_object(type);
     if (!o) return NULL;
-    Py_INCREF(member);
-    o->member = (MemberObject *)member;
-    Py_INCREF(lost);
-    o->lost = lost;
-    Py_INCREF(refused);
-    o->refused = refused;
+    o->member = (MemberObject *)Py_NewRef(member);
+    o->lost = Py_NewRef(lost);
+    o->refused = Py_NewRef(refused);
     Gate *g = &o->core;
     g->member = &o->member->core;
     g->failure_kind = KIND_FAILURE;
@@ -116,14 +206,14 @@ static PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     return (PyObject *)o;
 }
 
-/* add(fd, sender, passages): listen to a connection, which the gate closes in the end; `passages`: the numbers of those
- * that it may use */
+/* add(fd, sender, passages): listen to a connection, the gate's from now on; `passages`: numbers of those it may use */
 static PyObject *gate_add_connection(PyObject *self, PyObject *args) {
     GateObject *o = (GateObject *)self;
     int fd;
     unsigned sender;
     PyObject *list;
-    if (!PyArg_ParseTuple(args, "iIO!", &fd, &sender, &PyList_Type, &list) || check_usable(o->member)) return NULL;
+    if (!PyArg_ParseTuple(args, "iIO!", &fd, &sender, &PyList_Type, &list) || check_usable(&o->member->core))
+        return NULL;
     Py_ssize_t n = PyList_Size(list);
     uint32_t *allowed = PyMem_Malloc((size_t)n * sizeof *allowed + 1);
     if (!allowed) return PyErr_NoMemory();
@@ -138,11 +228,9 @@ static PyObject *gate_add_connection(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* stop() -> whether this call ended the thread: publish nothing more; any number of times */
-static PyObject *gate_stop_passing(PyObject *self, PyObject *unused) {
+static PyObject *gate_stop_passing(PyObject *self, UNUSED PyObject *unused) {
     GateObject *o = (GateObject *)self;
     bool has_ended;
-    (void)unused;
     Py_BEGIN_ALLOW_THREADS
     has_ended = gate_stop(&o->core);
     Py_END_ALLOW_THREADS
@@ -153,12 +241,9 @@ static PyObject *gate_stop_passing(PyObject *self, PyObject *unused) {
     return PyBool_FromLong(has_ended);
 }
 
-/* statistics() -> (frames, bytes) that passed */
-static PyObject *gate_statistics(PyObject *self, PyObject *unused) {
-    (void)unused;
+static PyObject *gate_statistics(PyObject *self, UNUSED PyObject *unused) {
     Gate *g = &((GateObject *)self)->core;
-    return Py_BuildValue("(KK)", (unsigned long long)atomic_load(&g->frames),
-                         (unsigned long long)atomic_load(&g->bytes));
+    return Py_BuildValue("(kk)", atomic_load(&g->frames), atomic_load(&g->bytes));
 }
 
 static void gate_dealloc(PyObject *self) {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``async def`` methods: called by a graph's loop thread, run on the actor's own event loop.
+"""The user's methods as a graph's loop calls them: the plain ones, and those of ``async def``.
 
-The thread waits for each, so a program runs in its order; other coroutines of the actor run
-meanwhile, as they do beside any ``await``.
+An ``async def`` method runs on the actor's own event loop. The loop's thread waits for it, so a
+program runs in its order; other coroutines of the actor run meanwhile, as beside any ``await``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ __rcg_plumbing__ = True  # see rcg.frames
 
 _EVENT_LOOP: Final = "asyncio.events"  # the module that runs the steps of a coroutine
 
+PLAIN: Final = "__rcg_plain__"
+"""Where a method that an actor of rcg puts in place of the user's keeps the user's."""
+
+
+def plain_of(method: Any) -> Any:
+    """Return the user's own method behind one of ``rcg.rdt.methods``; others unchanged."""
+    plain = getattr(getattr(method, "__func__", None), PLAIN, None)
+    return method if plain is None else plain.__get__(method.__self__)
+
 
 class Coroutines:
-    """Runs coroutines of one graph on an event loop of this process, one at a time.
-
-    Args:
-        loop: The actor's event loop.
-    """
+    """Runs coroutines of one graph on an actor's event loop, one at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
