@@ -5,11 +5,12 @@ A file imports only from those above it in this list:
 
 * ``parts``: the way to each part of a value; ``envelope``: what travels in place of a value.
 * ``transports``: their names, and the interface of those that users write.
-* ``store``: the tensors that a process holds; ``groups``: the communicators between members.
+* ``store``: the tensors that a process holds; ``runs``: how they are laid out to travel;
+  ``groups``: the communicators between members.
 * ``peer_memory``: reading the memory of another process.
 * ``reach``: connecting to a process that holds tensors, also on another node; ``connection``:
   questions to it; ``pull``: getting tensors by it; ``custom``: by a transport of the user;
-  ``keeper``: frees what no reference needs.
+  ``nixl``: by NIXL; ``keeper``: frees what no reference needs.
 * ``service``: answers the questions.
 * ``process``: all of that for this process.
 * ``collective_groups``: making, finding and closing groups.
@@ -17,7 +18,8 @@ A file imports only from those above it in this list:
 * ``awaiting``: threads that get values for others; ``refs``: what users hold.
 * ``methods``: what an actor's method does before and after the user's own; ``actors``: the class
   that Ray makes actors of.
-* ``calls``: what a call checks and replaces; ``observe``: reports.
+* ``calls``: what a call checks and replaces; ``observe``: reports; ``nixl_memory``: what users say
+  about memory that NIXL reads.
 """
 
 from rcg.rdt import values as values  # it sets what opens an envelope that is unpickled

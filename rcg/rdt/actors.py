@@ -23,7 +23,7 @@ from typing import Any, Final
 from rcg.cluster import HIDDEN_KEYWORD, SECRET_KEYWORD
 from rcg.frames import left_out_by_ray
 from rcg.rdt.transports import with_transport
-from rcg.runtime.actor.plain import PLAIN
+from rcg.runtime.actor.methods import PLAIN
 
 DECLARED: Final = "__rcg_tensor_transport__"
 """The attribute of a function that has what ``@method(tensor_transport=...)`` says."""

@@ -15,9 +15,10 @@ from rcg.rdt.actors import KEEPS_NONE
 from rcg.rdt.collective_groups import groups_of, usable_groups
 from rcg.rdt.custom import check_reaches
 from rcg.rdt.methods import WithValues
+from rcg.rdt.nixl import check_has_nixl
 from rcg.rdt.process import here, key_of
 from rcg.rdt.refs import Deferred, TensorRef
-from rcg.rdt.transports import Transport, WithTransport, find_transport, with_transport
+from rcg.rdt.transports import NIXL, Transport, WithTransport, find_transport, with_transport
 
 _OF_RAY: Final = "__ray_call__"
 """A method that Ray adds to every class of actors: it calls its first argument with the others."""
@@ -116,6 +117,8 @@ def transport_for(
         _check_sends(handle, found)
     elif found.manager is not None:
         check_reaches(found, handle)
+    elif found.name == NIXL:
+        check_has_nixl(here().note_peer(cluster.actor_id(handle), handle))
     count = f"*{num_returns}" if num_returns > 1 else ""
     here().keeper.start()
     return with_transport(f"{plain}{count}:{here().new_key()}")
@@ -208,6 +211,8 @@ def _check_passed(ref: TensorRef, handle: Any) -> None:
     target = cluster.actor_id(handle)
     if transport.manager is not None and target != ref.maker:
         check_reaches(transport, handle)
+    if transport.name == NIXL and target != ref.maker:
+        check_has_nixl(here().note_peer(target, handle))
     if not transport.needs_group or target == ref.maker or not ref.maker:
         return
     if len(collective_groups.groups_with([target, ref.maker], transport.name)) == 1:

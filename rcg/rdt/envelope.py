@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from rcg import cluster
 from rcg.serialization import Codec, loads_with
-from rcg.serialization.devices import EVERY_DEVICE
 from rcg.serialization.payloads import (
     LoneTable,
     Skeleton,
@@ -30,6 +29,7 @@ from rcg.serialization.payloads import (
     put_back,
     take_out,
 )
+from rcg.serialization.tensors import EVERY_DEVICE
 from rcg.text import bytes_text, plural, short_label
 
 _HOST: Final = frozenset({"cpu"})
@@ -215,6 +215,24 @@ class Holder(NamedTuple):
         return f"Holder({self.label})"  # the secret belongs in no log and in no error
 
 
+class Registered(NamedTuple):
+    """How the tensors of an object are read by NIXL.
+
+    Attributes:
+        agent: The name of NIXL's agent of the process that holds them.
+        metadata: How this agent is reached, and the keys of the memory.
+        version: How often memory of that process had ceased to be registered.
+        places: The address, the bytes and the number of the device of each tensor.
+        kind: The kind of this memory: ``DRAM``, ``VRAM``.
+    """
+
+    agent: str
+    metadata: bytes
+    version: int
+    places: tuple[tuple[int, int, int], ...]
+    kind: str
+
+
 class Envelope:
     """A value whose tensors are elsewhere.
 
@@ -223,11 +241,20 @@ class Envelope:
         holder: The process that holds the tensors.
         transport: How they travel.
         contents: The value without its tensors.
+        registered: How they are read by NIXL; None if they are not.
     """
 
-    __slots__ = ("contents", "holder", "key", "transport")
+    __slots__ = ("contents", "holder", "key", "registered", "transport")
 
-    def __init__(self, key: str, holder: Holder, transport: str, contents: Contents) -> None:
+    def __init__(
+        self,
+        key: str,
+        holder: Holder,
+        transport: str,
+        contents: Contents,
+        registered: Registered | None = None,
+    ) -> None:
+        self.registered = registered
         self.key = key
         self.holder = holder
         self.transport = transport
@@ -237,7 +264,8 @@ class Envelope:
         # What is nested costs Ray's pickler most: for each object it asks several functions.
         contents = self.contents
         packed = tuple(contents.table) if type(contents) is Whole else contents
-        return _load, (self.key, tuple(self.holder), self.transport, packed)
+        registered = () if self.registered is None else (tuple(self.registered),)
+        return _load, (self.key, tuple(self.holder), self.transport, packed, *registered)
 
     def _way(self) -> str:
         """Return how the tensors would come here, and why, if the transport leaves that open."""
@@ -291,9 +319,12 @@ class closed:  # noqa: N801 - used as a function
         _is_closed.reset(self._token)
 
 
-def _load(key: str, holder: tuple[str, ...], transport: str, packed: Any) -> Any:
+def _load(
+    key: str, holder: tuple[str, ...], transport: str, packed: Any, registered: Any = None
+) -> Any:
     contents = Whole(LoneTable(*packed)) if type(packed) is tuple else packed
-    envelope = Envelope(key, Holder(*holder), transport, contents)
+    how = None if registered is None else Registered(*registered)
+    envelope = Envelope(key, Holder(*holder), transport, contents, how)
     is_closed = _is_closed.get()
     if is_closed or (is_closed is None and _by_methods):
         return envelope

@@ -18,7 +18,8 @@ from rcg.error_text import shortened
 from rcg.rdt.connection import ASK_TIMEOUT_S, ask_all
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.process import Here, existing
-from rcg.text import bytes_text, plural, short_label, table, visible
+from rcg.rdt.transports import NIXL
+from rcg.text import bytes_text, plural, short_label, table, time_text, visible
 from rcg.wire.messages import AskHeld
 
 _MOST_TEXT: Final = 160  # characters of Ray's reason
@@ -39,7 +40,7 @@ class LiveTensors:
             (the value has none), "lost" (their owner has freed them), "dead" (its process has
             ended), or "unknown": their owner does not answer.
         age_s: How long ago they were made, in seconds.
-        pulls: How often they were pulled.
+        pulls: How often they were pulled; 0 by NIXL, whose reads their owner does not see.
         waiters: Who waits for them: processes that are getting them, and calls that take them.
     """
 
@@ -68,6 +69,9 @@ class Owner:
         answers: Whether it answered within half a second.
         death: Why it is dead, as far as that is known; "" if it may live.
         refused: The connections that it has refused, by reason, as text.
+        registered: How many pieces of memory it has registered with NIXL.
+        registered_bytes: Their bytes.
+        registering_s: How long registering took in all, in seconds.
     """
 
     label: str
@@ -79,6 +83,9 @@ class Owner:
     answers: bool
     death: str = ""
     refused: str = "none"
+    registered: int = 0
+    registered_bytes: int = 0
+    registering_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ class TensorsReport(Displayed):
                         bytes_text(each.bytes) if each.transport else "",
                         each.state,
                         f"{each.age_s:.3g} s" if each.transport else "",
-                        str(each.pulls) if each.transport else "",
+                        str(each.pulls) if each.transport not in ("", NIXL) else "",
                         ", ".join(each.waiters),
                     )
                     for each in self.refs
@@ -144,6 +151,12 @@ def _owner_line(owner: Owner) -> str:
     line = f"{name} holds {plural(owner.objects, 'object')} of {bytes_text(owner.bytes)}"
     line += f", has freed {owner.freed}"
     line += f", {owner.unkept} because nobody kept them" if owner.unkept else ""
+    if owner.registered:
+        line += (
+            f"; NIXL has {plural(owner.registered, 'piece')} of its memory, "
+            f"{bytes_text(owner.registered_bytes)}, registered in "
+            f"{time_text(owner.registering_s * 1e9)}"
+        )
     return line + (f"; refused connections: {owner.refused}" if owner.refused != "none" else "")
 
 
@@ -203,7 +216,8 @@ def _owner(holder: Holder, found: dict[str, Any] | None, death: str) -> Owner:
         return Owner(holder.label, 0, 0, 0, 0, 0, answers=False, death=death)
     objects, size, freed, unkept = found["counts"]
     counts = objects, size, freed, unkept
-    return Owner(holder.label, found["pid"], *counts, answers=True, refused=found["refused"])
+    rest = "", found["refused"], *found["nixl"][1:]
+    return Owner(holder.label, found["pid"], *counts, True, *rest)
 
 
 def _death_of(ours: Here, holder: Holder) -> str | None:

@@ -32,6 +32,7 @@ from rcg.rdt.connection import Connection, ask_all
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
+from rcg.rdt.nixl import Nixl
 from rcg.rdt.pull import Connections, Got
 from rcg.rdt.reach import is_elsewhere, place_of, place_soon_of
 from rcg.rdt.service import Service
@@ -66,6 +67,7 @@ class Here:
         keeper: Looks after what it has asked for.
         groups: The groups that it is a member of.
         connections: To the processes that hold tensors; ``news`` are those of the keeper.
+        nixl: What it has registered with NIXL.
         codec: Takes values apart.
     """
 
@@ -80,9 +82,11 @@ class Here:
         # Its own, because what is pulled may take long.
         self.news = Connections(key, self.groups, self.got, _NEWS_TIMEOUT_S, place_soon_of)
         self.keeper = Keeper(self.store, key, self.news)
+        self.nixl = Nixl(key, label, self.connections, self.store.has_tensor_in)
         self.codec: Codec = make_codec()
         address = _address_of(actor) if actor else f"\0rcg-{key}-{self.pid}"
         self.service = Service(self.store, self.groups, self.got, secret, address)
+        self.service.nixl = self.nixl
         self.holder = Holder(self.service.address, key, secret, label, actor, cluster.node_id())
         self.service.holder = self.holder
         # References to what this process makes that are held here, by the id of each: those to

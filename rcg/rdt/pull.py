@@ -22,7 +22,8 @@ from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder, Parts, Whole
-from rcg.rdt.groups import MemberGroups, fill, places_for, receive_in_runs
+from rcg.rdt.groups import MemberGroups
+from rcg.rdt.runs import fill, places_for, receive_in_runs
 from rcg.rdt.slices import Region, Runs, rows_of, runs_of
 from rcg.rdt.transports import AUTO, SHM, TCP, Transport
 from rcg.threads import run_together
@@ -229,7 +230,7 @@ class Connections:
             try:
                 while asked < len(wanted) and asked < at + _AHEAD:
                     question = wanted[asked]
-                    reads = connection.may_read and _is_readable(question)
+                    reads = connection.may_read and _is_worth_reading(question)
                     if asked > at and (reads or is_reading):
                         break  # what is read takes two questions, with no other between them
                     key, group = question.envelope.key, question.group
@@ -385,7 +386,7 @@ def _too_far(holder: Holder) -> Exception:
     )
 
 
-def _is_readable(wanted: Wanted) -> bool:
+def _is_worth_reading(wanted: Wanted) -> bool:
     """Whether an object is worth reading where it lies."""
     contents = wanted.envelope.contents
     return (

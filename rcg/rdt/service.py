@@ -28,8 +28,10 @@ from rcg.log import Log
 from rcg.rdt.connection import Watch
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
-from rcg.rdt.groups import MemberGroups, send_in_runs
+from rcg.rdt.groups import MemberGroups
+from rcg.rdt.nixl import Nixl, is_installed
 from rcg.rdt.pull import Got
+from rcg.rdt.runs import send_in_runs
 from rcg.rdt.slices import regions_from
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
@@ -111,6 +113,7 @@ class Service:
     ) -> None:
         self.service_id = store.key
         self.holder: Holder | None = None  # how others know this process
+        self.nixl: Nixl | None = None  # what it has registered
         self.secret = secret
         self._store = store
         self._groups = groups
@@ -141,7 +144,8 @@ class Service:
     def describe(self) -> bytes:
         """Return what this process holds as JSON, for reports. Any thread."""
         refused = "none" if self._endpoint is None else str(self._endpoint.refusals())
-        return self._store.describe(refused)
+        nixl = [is_installed(), *((0, 0, 0.0) if self.nixl is None else self.nixl.facts())]
+        return self._store.describe(refused=refused, nixl=nixl)
 
     # --- on the endpoint's thread
 

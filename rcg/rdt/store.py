@@ -366,6 +366,10 @@ class Store:
             entry.pulls += 1
             self._pulls += 1
 
+    def has_tensor_in(self, storage: int) -> bool:
+        """Whether an object has a tensor in a storage, given as ``memory_of`` does."""
+        return any(each.holds(storage) for each in self.entries())
+
     def entries(self) -> list[Entry]:
         """Return the objects, the oldest first."""
         with self._changed:
@@ -417,12 +421,8 @@ class Store:
                 turn_s = 5.0
             del found
 
-    def describe(self, refused: str) -> bytes:
-        """Return what this process holds as JSON, for reports.
-
-        Args:
-            refused: The connections that it has refused.
-        """
+    def describe(self, **more: Any) -> bytes:
+        """Return what this process holds, and more about it, as JSON, for reports."""
         facts, now_s = self.facts(), time.monotonic()
         entries = [
             [
@@ -432,7 +432,7 @@ class Store:
             for each in self.entries()
         ]
         counts = [facts.held, facts.held_bytes, facts.freed, facts.unkept]
-        found = {"pid": os.getpid(), "counts": counts, "entries": entries, "refused": refused}
+        found = {"pid": os.getpid(), "counts": counts, "entries": entries, **more}
         return json.dumps(found).encode()
 
     def facts(self) -> StoreFacts:

@@ -187,6 +187,9 @@ SHM: Final = "shm"
 TCP: Final = "tcp"
 """From another node: over a connection. On one node, as ``SHM``."""
 
+NIXL: Final = "nixl"
+"""Read where they lie by NIXL, also from another node: by RDMA, where there is any."""
+
 _METHODS: Final = (
     "tensor_transport_backend",
     "is_one_sided",
@@ -199,7 +202,7 @@ _METHODS: Final = (
     "garbage_collect",
     "abort_transport",
 )
-_RESERVED: Final = frozenset({"nixl", "torch_gloo"})
+_RESERVED: Final = frozenset({"torch_gloo"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +226,8 @@ class Transport:
 
     @property
     def is_direct(self) -> bool:
-        """Whether tensors come by no group, and by no class of a user's."""
-        return not self.needs_group and self.manager is None
+        """Whether tensors come by no group, no class of a user's, and no registered memory."""
+        return not self.needs_group and self.manager is None and self.name != NIXL
 
     def check_devices(self, devices: Iterable[str], where: str, value: Any) -> None:
         """Check that tensors can travel.
@@ -278,6 +281,7 @@ class Transport:
 _found: Final = {
     name: Transport(name, None, needs_group=False) for name in (OBJECT_STORE, AUTO, SHM, TCP)
 }
+_found[NIXL] = Transport(NIXL, frozenset({"cpu", "cuda"}), needs_group=False)
 
 
 def find_transport(name: object) -> Transport:

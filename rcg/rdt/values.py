@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,18 +23,19 @@ from rcg.rdt.custom import Objects, pull_by_manager, take_apart_objects
 from rcg.rdt.envelope import (
     Contents,
     Envelope,
+    Registered,
     Whole,
     open_with,
     put_objects,
     take_apart,
     take_objects,
 )
-from rcg.rdt.groups import fill
 from rcg.rdt.parts import tensors_in
 from rcg.rdt.process import Here, here
 from rcg.rdt.pull import Wanted
-from rcg.rdt.store import Entry
-from rcg.rdt.transports import OBJECT_STORE, Transport, find_transport
+from rcg.rdt.runs import fill
+from rcg.rdt.store import Entry, Versions
+from rcg.rdt.transports import NIXL, OBJECT_STORE, Transport, find_transport
 from rcg.serialization.payloads import bytes_of
 from rcg.serialization.tensors import lacking
 from rcg.text import plural
@@ -62,7 +64,13 @@ def seal(value: Any, transport: str, key: str, where: str) -> Any:
     if not payloads:
         return value
     chosen.check_devices(contents.devices, where, value)
-    return _keep(ours, Entry(key, value, contents, payloads, chosen.name, where))
+    entry = Entry(key, value, contents, payloads, chosen.name, where)
+    registered = None
+    if chosen.name == NIXL:
+        registered, entry.release = ours.nixl.offer(payloads)
+        if entry.release is not None:  # a copy: who writes to the tensors disturbs nobody
+            entry.versions = Versions([])
+    return _keep(ours, entry, registered)
 
 
 def _seal_objects(value: Any, transport: Transport, key: str, where: str) -> Any:
@@ -74,10 +82,11 @@ def _seal_objects(value: Any, transport: Transport, key: str, where: str) -> Any
     return _keep(here(), entry)
 
 
-def _keep(ours: Here, entry: Entry) -> Envelope:
+def _keep(ours: Here, entry: Entry, registered: Registered | None = None) -> Envelope:
     ours.store.add(entry)
     ours.keeper.watch_store()
-    return Envelope(entry.key, ours.holder_now(), entry.transport, entry.contents)
+    holder = ours.holder_now()
+    return Envelope(entry.key, holder, entry.transport, entry.contents, registered)
 
 
 def open_envelope(envelope: Envelope, transport: str | None = None) -> Any:
@@ -173,15 +182,20 @@ def open_into(envelope: Any, transport: str | None, out: Any, name: str = "out")
 
 def _pull(ours: Here, wanted: Sequence[Wanted]) -> dict[str, Any]:
     """Return the payloads of objects of other processes, or their errors, by the objects' ids."""
-    plain = {each.envelope.key: each for each in wanted if each.transport.manager is None}
-    by_manager = {each.envelope.key: each for each in wanted if each.envelope.key not in plain}
+    plain: list[Wanted] = []
+    by_nixl: list[Wanted] = []
+    by_manager: list[Wanted] = []
+    for each in wanted:
+        is_nixl, manager = each.transport.name == NIXL, each.transport.manager
+        (by_manager if manager is not None else by_nixl if is_nixl else plain).append(each)
     found: dict[str, Any] = {}
-    if plain:
-        pulled = ours.connections.pull([*plain.values()])
-        found = dict(zip(plain, pulled, strict=True))
-    if by_manager and not any(isinstance(each, Exception) for each in found.values()):
-        objects = pull_by_manager(ours.connections, [*by_manager.values()])
-        found.update(zip(by_manager, objects, strict=True))
+    for some, pull in (
+        (plain, ours.connections.pull),
+        (by_nixl, ours.nixl.pull),
+        (by_manager, partial(pull_by_manager, ours.connections)),
+    ):
+        if some and not any(isinstance(each, Exception) for each in found.values()):
+            found.update(zip([each.envelope.key for each in some], pull(some), strict=True))
     return found
 
 
@@ -213,11 +227,8 @@ def _transport_for(envelope: Envelope, asked: str | None) -> Transport:
     made_for = envelope.transport
     transport = find_transport(asked or made_for)
     is_for_objects = isinstance(envelope.contents, Objects)
-    if (
-        transport.name == made_for
-        or transport.is_direct
-        or not (is_for_objects or transport.manager is not None)
-    ):
+    is_other = is_for_objects or transport.manager is not None or transport.name == NIXL
+    if transport.name == made_for or transport.is_direct or not is_other:
         return transport
     raise ValueError(
         f"what {envelope.holder.label} made for the tensor transport {made_for.upper()} cannot be "

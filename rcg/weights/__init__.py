@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rcg import cluster
-from rcg.weights.owner import ask, describe_soon
-from rcg.weights.planning import Member, WeightsPlan, plan_of
+from rcg.weights.client import ask, describe_soon
+from rcg.weights.planning import WeightsPlan, plan_of
 from rcg.weights.publisher import Publisher, WeightsVersion
 from rcg.weights.report import WeightsReport, report_of
 from rcg.weights.shards import Slice
@@ -116,14 +116,10 @@ def plan(name: str) -> WeightsPlan:
         ValueError: Nobody publishes them, or nobody reads them.
     """
     _check(name)
-    publishers, readers = ask("parts", name)
+    publishers, readers = ask("members", name)
     if not publishers or not readers:
         raise ValueError(f"nobody {'reads' if publishers else 'publishes'} the weights {name!r}")
-    found, _ = plan_of(
-        [Member(each.label, each.shards) for each in publishers],
-        [Member(each.label, each.shards) for each in readers],
-    )
-    return found
+    return plan_of(publishers, readers)[0]
 
 
 def report() -> WeightsReport:

@@ -1,45 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The owner of names: an actor that knows who publishes, who reads, and which version is newest.
 
-It holds no weights, and is never asked while they move. If it dies, Ray starts it again, empty:
-whoever asks it next is told that it is unknown, and says again who it is. A process that dies is
-noticed by those who need it, and reported here.
+It holds no weights, and is never asked while they move. If it dies, Ray starts it again, empty: it
+does not know those that ask it next, and they register again. The death of a process is noticed by
+the members that need it, which report it here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import itertools
-import os
-import secrets
-import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from rcg import cluster
-from rcg.error_text import describe_error, without_frames
-from rcg.errors import OutOfThreads, RcgError
 from rcg.text import plural
-from rcg.threads import start_thread
-from rcg.weights.shards import Shards, disagreements, holes, lacking, mismatches
+from rcg.weights.shards import Member, disagreements, holes, lacking, mismatches
 
-_NAME: Final = "rcg.weights"
-_NAMESPACE: Final = "rcg"
 _MOST_VERSIONS: Final = 1000  # of which the order is known
-_START_TIMEOUT_S: Final = 60.0
-_RETRY_S: Final = 0.1
-_REPORT_TIMEOUT_S: Final = 2.0
 _AGAIN_S: Final = 0.5  # between two questions of one who waits
-_MOST_CALLS: Final = 10_000  # that wait at the same time
-
-Address = tuple[str, ...]
-"""How a process is reached: the fields of ``rcg.rdt.envelope.Holder``."""
 
 
 class Version(NamedTuple):
@@ -67,31 +48,9 @@ class Waiting(NamedTuple):
     """
 
     why: str
-    publishers: list[Part]
+    publishers: list[Member]
     has_died: bool
     is_newest: bool
-
-
-class Part(NamedTuple):
-    """A process that publishes or reads, as it presents itself.
-
-    Attributes:
-        id: Tells it from all others.
-        label: What errors call it.
-        address: How it is reached.
-        shards: What it has or wants.
-        is_alone: Of a publisher: whether it has said that it has everything.
-        is_publisher: Whether it publishes.
-        pid: Its process: an actor that runs again is reached at the same address.
-    """
-
-    id: str
-    label: str
-    address: Address
-    shards: Shards
-    is_alone: bool = False
-    is_publisher: bool = False
-    pid: int = 0
 
 
 @dataclass(slots=True)
@@ -108,7 +67,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Publisher:
-    part: Part
+    member: Member
     version: int | None = None
     key: str = ""  # "" if the newest version may not be read
     wait: _Wait = field(default_factory=_Wait)
@@ -116,7 +75,7 @@ class _Publisher:
 
 @dataclass(slots=True)
 class _Subscriber:
-    part: Part
+    member: Member
     joined: int  # how many versions there had been
     token: frozenset[str] = frozenset()  # of the version that it has
     version: int | None = None
@@ -134,7 +93,7 @@ class _Weights:
     newest: int | None = None  # the number of the last one
     versions: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=_MOST_VERSIONS))
     died: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # tensors of which nobody has some part
+    missing: list[str] = field(default_factory=list)  # tensors of which nobody has some member
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def change(self) -> None:
@@ -155,7 +114,7 @@ class _Weights:
             await asyncio.wait_for(self.changed.wait(), timeout_s)
 
     def change_publishers(self) -> None:
-        self.missing = holes([each.part.shards for each in self.publishers.values()])
+        self.missing = holes([each.member for each in self.publishers.values()])
         self.note_version()
         self.change()
 
@@ -184,17 +143,17 @@ class _Weights:
         token = self.versions[-1] if self.versions else None
         keepers: list[_Subscriber] = []
         for each in self.subscribers.values():
-            others = [("", keeper.part.shards) for keeper in keepers]
+            others = [keeper.member for keeper in keepers]
             fits = each.key and each.token == token and each.key not in failed
-            if fits and not disagreements(others, each.part.shards):
+            if fits and not disagreements(others, each.member.shards):
                 keepers.append(each)
-        have, wants = [("", each.part.shards) for each in keepers], wanting.part.shards
-        if not keepers or lacking([each for _, each in have], wants) or mismatches(have, wants):
+        have, wants = [each.member for each in keepers], wanting.member.shards
+        if not keepers or lacking(have, wants) or mismatches(have, wants):
             return None
         number = keepers[0].version or 0
         if wanting.version is not None and number <= wanting.version:
             return None  # an owner that was restarted may not know the newest one yet
-        return Version(number, keepers[0].token, {each.part.id: each.key for each in keepers})
+        return Version(number, keepers[0].token, {each.member.id: each.key for each in keepers})
 
     def note_version(self) -> None:
         """Count the version that can be read, if it is a new one."""
@@ -240,7 +199,7 @@ class _Weights:
         )
         if newest is None:
             return "no version has been pushed yet"
-        late = [each.part.label for each in self.publishers.values() if each.version != newest]
+        late = [each.member.label for each in self.publishers.values() if each.version != newest]
         if late:
             return f"version {newest} has not been pushed by {', '.join(late[:3])} yet"
         return f"version {newest} is withdrawn: its publisher writes the next one"
@@ -252,35 +211,35 @@ class Owner:
     def __init__(self) -> None:
         self._all: dict[str, _Weights] = {}
 
-    async def publish(self, name: str, part: Part) -> Part | str:
+    async def publish(self, name: str, member: Member) -> Member | str:
         """Take in a publisher; returns why not, or who publishes alone, or "".
 
         Args:
             name: The name.
-            part: The publisher.
+            member: The publisher.
         """
         weights = self._all.setdefault(name, _Weights())
-        others = [each.part for key, each in weights.publishers.items() if key != part.id]
+        others = [each.member for key, each in weights.publishers.items() if key != member.id]
         for each in others:
-            if part.is_alone or each.is_alone:
+            if member.is_alone or each.is_alone:
                 return each._replace(shards={})
-        problems = disagreements([(each.label, each.shards) for each in others], part.shards)
+        problems = disagreements(others, member.shards)
         if problems:
             return "\n  ".join(problems)
-        weights.publishers[part.id] = _Publisher(part)
+        weights.publishers[member.id] = _Publisher(member)
         weights.change_publishers()
         if not weights.missing:
             weights.died.clear()
         return ""
 
     async def subscribe(
-        self, name: str, part: Part, version: int | None, token: frozenset[str], key: str
+        self, name: str, member: Member, version: int | None, token: frozenset[str], key: str
     ) -> None:
         """Take in a reader.
 
         Args:
             name: The name.
-            part: The reader.
+            member: The reader.
             version: The version that it has; None if it is new.
             token: Of this version.
             key: What it calls this version, if others may read it there.
@@ -293,7 +252,7 @@ class Owner:
             weights.versions.append(token)
             weights.newest = version
         joined = 0 if token else weights.count
-        weights.subscribers[part.id] = _Subscriber(part, joined, token, version, key)
+        weights.subscribers[member.id] = _Subscriber(member, joined, token, version, key)
         weights.change()
 
     async def push(self, name: str, publisher: str, version: int, key: str) -> bool:
@@ -344,7 +303,9 @@ class Owner:
             has_died = bool(weights.died) and not is_whole
             left_s = until_s - time.monotonic()
             if has_died or left_s <= 0:
-                addresses = [each.part._replace(shards={}) for each in weights.publishers.values()]
+                addresses = [
+                    each.member._replace(shards={}) for each in weights.publishers.values()
+                ]
                 newest = published or version
                 if newest is None:
                     return Waiting(weights.why_none(), addresses, has_died, is_newest=False)
@@ -366,7 +327,7 @@ class Owner:
 
     async def pending(
         self, name: str, publisher: str, version: int, timeout_s: float
-    ) -> list[Part] | None:
+    ) -> list[Member] | None:
         """Return who has not yet taken, or pushed, a version; None if the publisher is unknown.
 
         Args:
@@ -389,10 +350,10 @@ class Owner:
                 return []  # it is replaced: nobody can get it any more
             if weights.number is None:
                 left = [
-                    each.part for each in weights.publishers.values() if each.version != version
+                    each.member for each in weights.publishers.values() if each.version != version
                 ]
             else:
-                left = [each.part for each in weights.behind()]
+                left = [each.member for each in weights.behind()]
             left_s = until_s - time.monotonic()
             if not left:
                 found.wait.until_s = 0.0
@@ -409,22 +370,22 @@ class Owner:
         """Return who publishes and who reads: the fields of ``rcg.weights.report.Party``."""
         found: list[tuple[Any, ...]] = []
         for name, weights in sorted(self._all.items()):
-            behind = waited_for([each.part for each in weights.behind()])
+            behind = waited_for([each.member for each in weights.behind()])
             for publisher in weights.publishers.values():
                 waits_for = _waits(publisher.wait, behind or weights.why_none())
-                found.append((name, *_about(publisher.part), publisher.version, 0, *waits_for))
+                found.append((name, *_about(publisher.member), publisher.version, 0, *waits_for))
             newer = "a newer version" if weights.number is not None else weights.why_none()
             for reader in weights.subscribers.values():
                 lag = weights.lag_of(reader.token)
                 waits_for = _waits(reader.wait, newer)
-                found.append((name, *_about(reader.part), reader.version, lag, *waits_for))
+                found.append((name, *_about(reader.member), reader.version, lag, *waits_for))
         return found
 
-    async def parts(self, name: str) -> tuple[list[Part], list[Part]]:
+    async def members(self, name: str) -> tuple[list[Member], list[Member]]:
         """Return who publishes, and who reads."""
         weights = self._all.get(name) or _Weights()
-        publishers = [each.part for each in weights.publishers.values()]
-        readers = [each.part for each in weights.subscribers.values()]
+        publishers = [each.member for each in weights.publishers.values()]
+        readers = [each.member for each in weights.subscribers.values()]
         return publishers, readers
 
     async def leave(self, name: str, which: str, has_died: bool = False) -> bool:
@@ -434,7 +395,7 @@ class Owner:
             publisher = weights.publishers.pop(which, None)
             if publisher is not None:
                 if has_died:
-                    weights.died.append(publisher.part.label)
+                    weights.died.append(publisher.member.label)
                 weights.change_publishers()
             weights.subscribers.pop(which, None)
             weights.change()
@@ -443,9 +404,8 @@ class Owner:
         return not self._all
 
 
-def _about(part: Part) -> tuple[str, bool, int]:
-    size = sum(each.nbytes for each in part.shards.values())
-    return part.label, part.is_publisher, size
+def _about(member: Member) -> tuple[str, bool, int]:
+    return member.label, member.is_publisher, member.nbytes
 
 
 def _waits(wait: _Wait, waits_for: str) -> tuple[str, float]:
@@ -453,158 +413,7 @@ def _waits(wait: _Wait, waits_for: str) -> tuple[str, float]:
     return (waits_for, now_s - wait.since_s) if wait.goes_on(now_s) else ("", 0.0)
 
 
-_lock: Final = threading.Lock()
-_handles: Final[dict[str, Any]] = {}  # of the owner, by the id of this node: a session has its own
-
-
-def ask(method: str, *args: Any) -> Any:
-    """Return what the owner answers; it is started if there is none.
-
-    Args:
-        method: The name of the method of ``Owner``.
-        *args: Its arguments.
-
-    Raises:
-        RcgError: It cannot be reached.
-    """
-    until_s = time.monotonic() + _START_TIMEOUT_S
-    while True:
-        handle = _handle()
-        try:
-            return cluster.get(getattr(handle, method).remote(*args))
-        except Exception as error:
-            if not cluster.is_actor_death(error):
-                raise
-            problem = describe_error(without_frames(error))
-        forget_owner()
-        if time.monotonic() > until_s:
-            raise RcgError(f"the actor that knows who publishes weights is not there: {problem}")
-        time.sleep(_RETRY_S)
-
-
-def _handle() -> Any:
-    with _lock:
-        node = cluster.node_id()
-        if node not in _handles:
-            options = {
-                "name": _NAME,
-                "namespace": _NAMESPACE,
-                "get_if_exists": True,
-                "lifetime": "detached",
-                "num_cpus": 0,
-                "max_restarts": -1,
-                "max_concurrency": _MOST_CALLS,
-            }
-            _handles.clear()
-            _handles[node] = cluster.remote(**options)(Owner).remote()
-        return _handles[node]
-
-
-def leave_cluster() -> None:
-    """End all publishers and readers: this process leaves its cluster."""
-    end_all()
-    forget_owner()
-
-
-def forget_owner() -> None:
-    """Forget how the owner is reached: it has died, or this process leaves its cluster."""
-    with _lock:
-        _handles.clear()
-
-
-def describe_soon() -> Any:
-    """Return what ``Owner.describe`` does; None if there is no owner, or it is late."""
-    if not cluster.is_connected():
-        return None
-    with contextlib.suppress(Exception):  # a report says what it can
-        handle = cluster.get_actor(_NAME, _NAMESPACE)
-        return cluster.get(handle.describe.remote(), timeout_s=_REPORT_TIMEOUT_S)
-    return None
-
-
-def leave(name: str, which: str) -> None:
-    """Say that a publisher or a reader is none any more; the last one ends the owner."""
-    with contextlib.suppress(Exception):  # the cluster may be gone, or the owner
-        handle = _handles.get(cluster.node_id()) if cluster.is_connected() else None
-        if handle is None:
-            return
-        if cluster.get(handle.leave.remote(name, which), timeout_s=2.0):
-            cluster.kill(handle)
-            forget_owner()
-
-
-class Membership:
-    """What ends with a publisher or a reader: it is one until it says so, or is dropped.
-
-    Args:
-        owner: The publisher or reader.
-        name: The name of the weights.
-        which: Its id.
-        finish: Called at the end, before others know.
-    """
-
-    def __init__(
-        self, owner: object, name: str, which: str, finish: Callable[[], object] = bool
-    ) -> None:
-        self._about = name, which
-        self._finish = finish
-        self._is_over = False
-        self._pid = os.getpid()
-        # It may be dropped in the middle of anything, also of Ray's code: another thread tells.
-        self._dropped = weakref.finalize(owner, self._end_later)
-        self._dropped.atexit = False
-        _memberships.add(self)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended."""
-        return self._is_over
-
-    def end(self) -> None:
-        """End it; idempotent."""
-        if not self._is_over:
-            self._is_over = True
-            self._dropped.detach()
-            _memberships.discard(self)
-            if self._pid != os.getpid():
-                return  # of the process that has forked this one
-            self._finish()
-            leave(*self._about)
-
-    def _end_later(self) -> None:
-        with contextlib.suppress(OutOfThreads):  # then it is found to be gone with this process
-            thread = threading.Thread(target=self.end, name="rcg-weights-end", daemon=True)
-            start_thread(thread, "to say that weights are not needed any more")
-
-
-_memberships: Final[weakref.WeakSet[Membership]] = weakref.WeakSet()
-
-
-@atexit.register
-def end_all() -> None:
-    """End all publishers and readers of this process."""
-    for each in list(_memberships):
-        each.end()
-
-
-def new_id() -> str:
-    """Return what tells a publisher or a reader from all others."""
-    return secrets.token_hex(8)
-
-
-def until_known(call: Callable[[], Any], register: Callable[[], object]) -> Any:
-    """Return what the owner answers to one that it knows.
-
-    Args:
-        call: Asks it; returns None or False if the owner does not know who asks.
-        register: Tells it.
-    """
-    while (answer := call()) is None or answer is False:
-        register()
-    return answer
-
-
-def waited_for(parts: list[Part]) -> str:
+def waited_for(parts: list[Member]) -> str:
     """Return whom something waits for, as text."""
     labels = [each.label for each in parts]
     more = f" and {plural(len(labels) - 3, 'other')}" if len(labels) > 3 else ""

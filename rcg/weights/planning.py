@@ -25,23 +25,11 @@ from numpy.typing import NDArray
 
 from rcg.display import Displayed, Mimebundle, Views
 from rcg.text import bytes_text, columns, plural, short_label
-from rcg.weights.shards import Shard, Shards, holes, item_bytes, mismatches
+from rcg.weights.shards import Member, Shard, holes, item_bytes, mismatches
 
 _LEAST_PIECE: Final = 1 << 20  # bytes: smaller parts are not split
 _PIECES: Final = 64  # of what a publisher sends: a piece is at most one part in so many
 _MOST_SHOWN: Final = 16  # rows and columns of a matrix
-
-
-class Member(NamedTuple):
-    """A process that publishes or reads.
-
-    Attributes:
-        label: What it is called.
-        shards: What it has or wants.
-    """
-
-    label: str
-    shards: Shards
 
 
 class Copy(NamedTuple):
@@ -73,12 +61,11 @@ def plan_of(
     Returns:
         The plan, and the number of that reader in it; 0 for None.
     """
-    have = [(each.label, each.shards) for each in publishers]
-    missing = set(holes([each.shards for each in publishers]))
+    missing = set(holes(publishers))
     fitting = [
         (at, each)
         for at, each in enumerate(readers)
-        if at == which or not (missing & each.shards.keys() or mismatches(have, each.shards))
+        if at == which or not (missing & each.shards.keys() or mismatches(publishers, each.shards))
     ]
     places = [at for at, _ in fitting]
     plan = WeightsPlan(publishers, [each for _, each in fitting])

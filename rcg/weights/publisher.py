@@ -9,34 +9,17 @@ another device or not contiguous, a version is a copy, which costs its memory an
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import itertools
-import json
-import os
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from rcg.errors import ActorDiedError
 from rcg.frames import warn_user
 from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
-from rcg.rdt.connection import Connection
-from rcg.rdt.envelope import Holder
-from rcg.rdt.process import Here, here
-from rcg.rdt.store import Entry, Versions
+from rcg.rdt.store import Entry
 from rcg.serialization.payloads import bytes_of
-from rcg.text import bytes_text, plural
-from rcg.threads import run_together
-from rcg.weights.owner import Membership, Part, ask, new_id, until_known, waited_for
-from rcg.weights.shards import Shard, Slice, Source, dtype_name
-from rcg.wire.messages import AskHeld
-
-_TURN_S: Final = 1.0  # between two looks at whether those who are waited for are alive
-_LOOK_S: Final = 2.0  # for one that is looked at to answer
-_MOST_AT_ONCE: Final = 16  # are looked at
-_TRANSPORT: Final = "weights"  # in reports
+from rcg.weights.client import Client, ask, leave_dead, turn_of
+from rcg.weights.owner import waited_for
+from rcg.weights.shards import Member, Slice, Source, dtype_name, is_plain
 
 
 class WeightsVersion(NamedTuple):
@@ -51,45 +34,7 @@ class WeightsVersion(NamedTuple):
     bytes: int
 
 
-class _Sizes(NamedTuple):
-    """The contents of a version, for the store: nothing but the sizes of its tensors."""
-
-    sizes: tuple[int, ...]
-    devices: tuple[str, ...]
-
-    def put_back(self, payloads: Sequence[Any]) -> Any:
-        """Return the tensors' bytes."""
-        return list(payloads)
-
-
-def entry_of(
-    key: str, name: str, version: int, payloads: Sequence[Any], watched: Sequence[Any] = ()
-) -> Entry:
-    """Return a version as an object of the store of this process.
-
-    Args:
-        key: Its id.
-        name: Of the weights.
-        version: Its number.
-        payloads: The bytes of its tensors: of uint8 [n].
-        watched: Tensors that nobody may write to while it is there.
-    """
-    sizes = tuple(each.numel() for each in payloads)
-    devices = tuple(each.device.type for each in payloads)
-    made = Entry(
-        key=key,
-        value=list(watched),
-        contents=_Sizes(sizes, devices),
-        payloads=payloads,
-        transport=_TRANSPORT,
-        name=f"Version {version} of the weights {name!r}",
-        advice="Call wait(version) of its publisher before writing, or publish(copy=True)",
-    )
-    made.versions = Versions(watched)  # all of them: a store looks at the first of a value only
-    return made
-
-
-class Publisher:
+class Publisher(Client):
     """Publishes versions of weights under a name; ``rcg.weights.publish`` makes it.
 
     Use it in a ``with``, or call ``close`` when no more versions come. Any thread; one call at a
@@ -117,7 +62,6 @@ class Publisher:
         copy: bool,
     ) -> None:
         self._source = Source(source, shard, names)
-        self.name = name
         self._how = dtype, copy
         self._staged = _staged(self._source.tensors(), *self._how)
         self._is_copy = len(self._staged) == len(self._source.shards)
@@ -127,34 +71,20 @@ class Publisher:
             else each
             for key, each in self._source.shards.items()
         }
-        self._here = here()
-        self._id = new_id()
-        self._part = part_of(self._here, self._id, shards)
-        self._part = self._part._replace(
-            is_publisher=True, is_alone=shard is None and not self._source.is_split
-        )
+        is_alone = shard is None and not self._source.is_split
+        super().__init__(name, shards, is_publisher=True, is_alone=is_alone)
         self._newest: WeightsVersion | None = None
         self._entry: Entry | None = None
-        self._keys: list[str] = []  # of the newest version in the store
-        self._numbers = itertools.count()
-        self._lock = threading.Lock()
-        freeing = functools.partial(self._here.store.free, self._keys)
-        self._membership = Membership(self, name, self._id, freeing)
         try:
             self._register()
         except BaseException:
-            self._membership.end()
+            self._ending.end()
             raise
 
     @property
     def version(self) -> int | None:
         """The newest version that was pushed; None before the first."""
         return None if self._newest is None else self._newest.version
-
-    @property
-    def bytes(self) -> int:
-        """The bytes that this process publishes."""
-        return sum(each.nbytes for each in self._part.shards.values())
 
     def push(self, step: int | None = None) -> WeightsVersion:
         """Publish what the tensors are now as a new version; returns at once.
@@ -176,12 +106,7 @@ class Publisher:
             self._withdraw()
             payloads = [bytes_of(each.detach()) for each in self._stage(tensors)]
             own = [each for key, each in tensors.items() if key not in self._staged]
-            self._entry = entry_of(
-                f"{self._id}-{next(self._numbers)}", self.name, number, payloads, own
-            )
-            self._keys[:] = [self._entry.key]
-            self._here.store.keep(self._keys, self._id)
-            self._here.store.add(self._entry)
+            self._entry = self._keep(number, payloads, own)
             self._newest = WeightsVersion(number, self.bytes)
             self._tell()
             return self._newest
@@ -224,23 +149,10 @@ class Publisher:
         """Publish no more; idempotent. The newest version cannot be read any more."""
         with self._lock:
             self._withdraw(tells=False)
-        self._membership.end()
-
-    def __enter__(self) -> Publisher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     def __repr__(self) -> str:
-        count = plural(len(self._part.shards), "tensor")
-        version = "no version yet" if self._newest is None else f"version {self.version}"
-        state = version if not self._membership.is_over else "closed"
-        return f"<Publisher of {self.name!r}: {count}, {bytes_text(self.bytes)}, {state}>"
-
-    def _check_open(self) -> None:
-        if self._membership.is_over:
-            raise ValueError(f"this publisher of {self.name!r} is closed")
+        return f"<{self._describe(self.version)}>"
 
     def _next_number(self, step: int | None) -> int:
         newest = self.version
@@ -262,14 +174,9 @@ class Publisher:
             raise ValueError(f"version {number} of the weights {self.name!r} was not pushed")
         return newest if number is None else number
 
-    def _pending(self, number: int, deadline: Deadline) -> list[Part]:
+    def _pending(self, number: int, deadline: Deadline) -> list[Member]:
         """Return who does not have a version yet, after a while."""
-        turn_s = turn_of(deadline)
-
-        def call() -> Any:
-            return ask("pending", self.name, self._id, number, turn_s)
-
-        found: list[Part] = until_known(call, self._register)
+        found: list[Member] = self._ask("pending", number, turn_of(deadline))
         return found
 
     def _withdraw(self, *, tells: bool = True) -> None:
@@ -278,7 +185,7 @@ class Publisher:
         if entry is None:
             return
         written = entry.versions.find_written()
-        self._here.store.free([entry.key])
+        self._free()
         if written is not None:
             warn_user(
                 f"{entry.name} has a tensor of shape {list(written.shape)} that was written to "
@@ -303,11 +210,11 @@ class Publisher:
         """Tell the owner who this is, and which version it has."""
         self._check_open()  # another thread may wait for readers meanwhile
         while True:
-            refused: Part | str = ask("publish", self.name, self._part)
+            refused: Member | str = ask("publish", self.name, self._member)
             if not refused:
                 break
             if isinstance(refused, str):
-                others, _ = ask("parts", self.name)
+                others, _ = ask("members", self.name)
                 if leave_dead(self.name, others):
                     continue
                 raise ValueError(f"the weights {self.name!r} cannot be published:\n  {refused}")
@@ -324,16 +231,11 @@ class Publisher:
         """Tell the owner of the newest version, and whether it may be read."""
         if self._newest is None:
             return
-        key = "" if self._entry is None else self._entry.key
-        number = self._newest.version
-
-        def call() -> Any:
-            return ask("push", self.name, self._id, number, key)
-
+        about = self._newest.version, self._key
         if registers:
-            until_known(call, self._register)
+            self._ask("push", *about)
         else:
-            call()
+            ask("push", self.name, self._member.id, *about)
 
 
 def _staged(tensors: Mapping[str, Any], dtype: Any, copy: bool) -> dict[str, Any]:
@@ -343,57 +245,6 @@ def _staged(tensors: Mapping[str, Any], dtype: Any, copy: bool) -> dict[str, Any
     found: dict[str, Any] = {}
     for key, tensor in tensors.items():
         wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-        is_readable = tensor.is_cpu and tensor.is_contiguous() and not is_lazy(tensor)
-        if copy or wanted != tensor.dtype or not is_readable:
+        if copy or wanted != tensor.dtype or not is_plain(tensor):
             found[key] = torch.empty(tensor.shape, dtype=wanted)
     return found
-
-
-def is_lazy(tensor: Any) -> bool:
-    """Whether a tensor's memory is not its value: torch negates or conjugates when it is read."""
-    return bool(tensor.is_conj() or tensor.is_neg())
-
-
-def part_of(ours: Here, identity: str, shards: Mapping[str, Shard]) -> Part:
-    """Return how this process presents itself to the owner."""
-    holder = ours.holder_now()
-    return Part(identity, holder.label, tuple(holder), dict(shards), pid=ours.pid)
-
-
-def turn_of(deadline: Deadline) -> float:
-    """Return how long to wait, in seconds, until the next look at who is alive."""
-    left_s = deadline.remaining_s()
-    return _TURN_S if left_s is None else min(_TURN_S, left_s)
-
-
-def leave_dead(name: str, parts: Sequence[Part]) -> bool:
-    """Report those that have died; returns whether there were any.
-
-    Args:
-        name: The name of the weights.
-        parts: Publishers or readers of them.
-    """
-    died: list[Part] = []
-
-    def look(part: Part) -> None:
-        if not _lives(part):
-            died.append(part)
-
-    run_together([functools.partial(look, each) for each in parts], "rcg-weights", _MOST_AT_ONCE)
-    for each in died:
-        ask("leave", name, each.id, True)
-    return bool(died)
-
-
-def _lives(part: Part) -> bool:
-    """Whether the process of a publisher or reader lives, as far as it says so now."""
-    if part.pid == os.getpid() and part.address[1] == here().holder.key:
-        return True
-    try:
-        with contextlib.closing(Connection(Holder(*part.address), "", _LOOK_S)) as connection:
-            found = json.loads(connection.observe(lambda number: AskHeld(number=number)))
-    except ActorDiedError:
-        return False
-    except Exception:  # noqa: BLE001 - it does not answer now: the next look tells
-        return True
-    return bool(found["pid"] == part.pid)  # another one: the actor was restarted

@@ -72,6 +72,33 @@ Shards = Mapping[str, Shard]
 """What a process has or wants, by the names of the tensors."""
 
 
+class Member(NamedTuple):
+    """A process that publishes or reads, as it presents itself.
+
+    Attributes:
+        label: What errors call it.
+        shards: What it has or wants.
+        id: Tells it from all others.
+        address: How it is reached: the fields of ``rcg.rdt.envelope.Holder``.
+        pid: Its process: an actor that runs again is reached at the same address.
+        is_publisher: Whether it publishes.
+        is_alone: Of a publisher: whether it has said that it has everything.
+    """
+
+    label: str
+    shards: Shards
+    id: str = ""
+    address: tuple[str, ...] = ()
+    pid: int = 0
+    is_publisher: bool = False
+    is_alone: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what it has or wants."""
+        return sum(each.nbytes for each in self.shards.values())
+
+
 def item_bytes(dtype: str) -> int:
     """Return the bytes of an element."""
     return ITEM_BYTES.get(dtype, 1)
@@ -80,6 +107,15 @@ def item_bytes(dtype: str) -> int:
 def dtype_name(dtype: Any) -> str:
     """Return what a type of torch's is called here: ``bfloat16``."""
     return str(dtype).removeprefix("torch.")
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether the memory of a tensor, one row after another, is its value, in this process.
+
+    It is not if torch negates or conjugates it when it is read.
+    """
+    is_lazy = tensor.is_conj() or tensor.is_neg()
+    return bool(tensor.is_cpu and tensor.is_contiguous() and not is_lazy)
 
 
 class Source:
@@ -249,17 +285,12 @@ def _strided() -> Any:
     return torch.strided
 
 
-def mismatches(have: Sequence[tuple[str, Shards]], want: Shards) -> list[str]:
-    """Return what does not fit: one sentence for each tensor, the empty list if all do.
-
-    Args:
-        have: The publishers, by what errors call them, and what each has.
-        want: What is wanted.
-    """
+def mismatches(publishers: Sequence[Member], want: Shards) -> list[str]:
+    """Return what does not fit what is wanted: one sentence for each tensor, or the empty list."""
     problems: list[str] = []
     published: dict[str, Shard] = {}
-    for _, each in reversed(have):
-        published.update(each)
+    for each in reversed(publishers):
+        published.update(each.shards)
     for name, wanted in want.items():
         found = published.get(name)
         if found is None:
@@ -275,23 +306,23 @@ def mismatches(have: Sequence[tuple[str, Shards]], want: Shards) -> list[str]:
     return problems
 
 
-def disagreements(have: Sequence[tuple[str, Shards]], new: Shards) -> list[str]:
+def disagreements(publishers: Sequence[Member], new: Shards) -> list[str]:
     """Return why what one publisher has does not fit what others have of the same weights."""
     problems: list[str] = []
     for name, shard in new.items():
-        for label, shards in have:
-            other = shards.get(name)
+        for each in publishers:
+            other = each.shards.get(name)
             if other is None:
                 continue
             if other.dtype != shard.dtype or other.shape != shard.shape:
                 problems.append(
-                    f"{name}: {label} has {other.dtype}{list(other.shape)}, this process "
+                    f"{name}: {each.label} has {other.dtype}{list(other.shape)}, this process "
                     f"{shard.dtype}{list(shard.shape)}"
                 )
             elif not other.is_whole and not shard.is_whole and other.dim != shard.dim:
                 problems.append(
-                    f"{name}: {label} splits it along dimension {other.dim}, this process along "
-                    f"{shard.dim}"
+                    f"{name}: {each.label} splits it along dimension {other.dim}, this process "
+                    f"along {shard.dim}"
                 )
             else:
                 continue
@@ -299,19 +330,20 @@ def disagreements(have: Sequence[tuple[str, Shards]], new: Shards) -> list[str]:
     return problems
 
 
-def holes(have: Sequence[Shards]) -> list[str]:
+def holes(publishers: Sequence[Member]) -> list[str]:
     """Return the names of tensors of which nobody has some part."""
     parts: dict[str, list[Shard]] = {}
-    for shards in have:
-        for name, shard in shards.items():
+    for each in publishers:
+        for name, shard in each.shards.items():
             parts.setdefault(name, []).append(shard)
     return [name for name, some in parts.items() if not _cover(some)]
 
 
-def lacking(have: Sequence[Shards], want: Shards) -> list[str]:
+def lacking(publishers: Sequence[Member], want: Shards) -> list[str]:
     """Return the names of wanted tensors of which nobody has some part."""
-    missing = set(holes(have))
-    return [name for name in want if name in missing or not any(name in each for each in have)]
+    missing = set(holes(publishers))
+    published = {name for each in publishers for name in each.shards}
+    return [name for name in want if name in missing or name not in published]
 
 
 def _cover(parts: Sequence[Shard]) -> bool:

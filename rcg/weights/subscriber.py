@@ -10,7 +10,6 @@ that it had. With ``atomic=False`` it is read into the tensors themselves.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import threading
 import time
@@ -27,17 +26,16 @@ from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
 from rcg.rdt import peer_memory
 from rcg.rdt.envelope import Holder
-from rcg.rdt.groups import fresh_memory
-from rcg.rdt.process import here
 from rcg.rdt.pull import Got, Slices, Withdrawn
+from rcg.rdt.runs import fresh_memory
 from rcg.rdt.slices import Region, regions_of
 from rcg.serialization.payloads import bytes_of
-from rcg.text import bytes_text, plural, time_text
+from rcg.text import bytes_text, time_text
 from rcg.threads import run_together, to_thread
-from rcg.weights.owner import Membership, Part, Version, Waiting, ask, new_id, until_known
-from rcg.weights.planning import Copy, Member, plan_of
-from rcg.weights.publisher import entry_of, is_lazy, leave_dead, part_of, turn_of
-from rcg.weights.shards import Slice, Source, item_bytes, mismatches
+from rcg.weights.client import TRANSPORT, Client, ask, leave_dead, turn_of
+from rcg.weights.owner import Version, Waiting
+from rcg.weights.planning import Copy, plan_of
+from rcg.weights.shards import Member, Slice, Source, is_plain, item_bytes, mismatches
 
 _log = Log()
 
@@ -81,7 +79,7 @@ class _Route:
     """
 
     slices: dict[str, Slices]
-    publishers: dict[str, Part]
+    publishers: dict[str, Member]
 
 
 @dataclass(slots=True)
@@ -98,7 +96,7 @@ class _Phases:
         self._since_s = now_s
 
 
-class Subscriber:
+class Subscriber(Client):
     """Reads versions of weights; ``rcg.weights.subscribe`` makes it.
 
     Use it in a ``with``, or call ``close`` when no more versions are wanted: a publisher waits for
@@ -131,7 +129,6 @@ class Subscriber:
         self._source = Source(into, shard, names)
         self._shards = self._source.shards
         _check_writable(self._source.tensors())
-        self.name = name
         self.version: int | None = None
         self._is_atomic = atomic
         self._memory: list[Any] = []  # for the bytes of each tensor: of uint8 [n]
@@ -139,25 +136,13 @@ class Subscriber:
         self._staged_bytes = 0
         self._token: frozenset[str] = frozenset()  # of the version that it has
         self._route: _Route | None = None
-        self._here = here()
-        self._id = new_id()
-        self._part = part_of(self._here, self._id, self._shards)
-        self._lock = threading.Lock()
-        self._numbers = itertools.count()
-        self._keys: list[str] = []  # of the version in the store, for others that want it
-        freeing = functools.partial(self._here.store.free, self._keys)
-        self._membership = Membership(self, name, self._id, freeing)
+        super().__init__(name, self._shards)
         try:
             self._register()
             self._wait_for_publishers(deadline)
         except BaseException:
-            self._membership.end()
+            self._ending.end()
             raise
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the tensors."""
-        return sum(each.nbytes for each in self._shards.values())
 
     @property
     def staged_bytes(self) -> int:
@@ -248,55 +233,20 @@ class Subscriber:
         self._apply(tensors)
         phases.end("apply")
         self._token, self.version = version.token, version.number
-        self._keep_for_others(version.number)
+        if self._is_atomic:  # late readers read it here: its publisher writes the next one
+            self._keep(version.number, self._memory)
         return version.number
 
-    def close(self) -> None:
-        """Read no more; idempotent. The tensors stay as they are."""
-        self._membership.end()
-
-    def __enter__(self) -> Subscriber:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
-        count = plural(len(self._shards), "tensor")
-        version = "no version yet" if self.version is None else f"version {self.version}"
-        state = version if not self._membership.is_over else "closed"
-        return (
-            f"<Subscriber of {self.name!r}: {count}, {bytes_text(self.bytes)}, {state}, "
-            f"{bytes_text(self._staged_bytes)} beside>"
-        )
-
-    def _check_open(self) -> None:
-        if self._membership.is_over:
-            raise ValueError(f"this subscriber of {self.name!r} is closed")
+        return f"<{self._describe(self.version)}, {bytes_text(self._staged_bytes)} beside>"
 
     def _register(self) -> None:
         self._check_open()  # another thread may wait for a version meanwhile
-        ask("subscribe", self.name, self._part, self.version, self._token, self._key)
-
-    @property
-    def _key(self) -> str:
-        return self._keys[0] if self._keys else ""
-
-    def _keep_for_others(self, version: int) -> None:
-        """Let readers that come late read a version here: its publisher writes the next one."""
-        if self._is_atomic:
-            key = f"{self._id}-{next(self._numbers)}"
-            self._keys[:] = [key]
-            self._here.store.keep(self._keys, self._id)
-            self._here.store.add(entry_of(key, self.name, version, self._memory))
+        ask("subscribe", self.name, self._member, self.version, self._token, self._key)
 
     def _tell_taken(self) -> None:
         """Tell the owner which version this reader has, and whether others may read it here."""
-
-        def call() -> Any:
-            return ask("took", self.name, self._id, self.version, self._token, self._key)
-
-        until_known(call, self._register)
+        self._ask("took", self.version, self._token, self._key)
 
     def _wait_for_publishers(self, deadline: Deadline) -> None:
         """Wait until somebody publishes these weights, and check that they fit.
@@ -306,7 +256,7 @@ class Subscriber:
         """
         until_s, has_told = time.monotonic() + _TELL_S, False
         while True:
-            publishers, _ = ask("parts", self.name)
+            publishers, _ = ask("members", self.name)
             is_complete = any(each.is_alone for each in publishers)
             missing = [n for n in self._shards if not any(n in each.shards for each in publishers)]
             if publishers and (is_complete or not missing):
@@ -328,10 +278,7 @@ class Subscriber:
             self._check_fits(publishers)
 
     def _ask_next(self, failed: frozenset[str], turn_s: float) -> Version | Waiting:
-        def call() -> Any:
-            return ask("next", self.name, self._id, self._token, failed, turn_s)
-
-        found: Version | Waiting = until_known(call, self._register)
+        found: Version | Waiting = self._ask("next", self._token, failed, turn_s)
         return found
 
     def _next(
@@ -379,9 +326,9 @@ class Subscriber:
     def _kept(self) -> str:
         return "no version" if self.version is None else f"version {self.version}"
 
-    def _check_fits(self, publishers: Sequence[Part], but: Sequence[str] = ()) -> None:
+    def _check_fits(self, publishers: Sequence[Member], but: Sequence[str] = ()) -> None:
         wants = {name: each for name, each in self._shards.items() if name not in but}
-        problems = mismatches([(each.label, each.shards) for each in publishers], wants)
+        problems = mismatches(publishers, wants)
         if problems:
             raise ValueError(f"the weights {self.name!r} do not fit:\n  " + "\n  ".join(problems))
 
@@ -389,28 +336,24 @@ class Subscriber:
         """Return from whom to read what; None if the publishers are others by now."""
         if self._route is not None and self._route.publishers.keys() == version.keys.keys():
             return self._route
-        publishers, readers = ask("parts", self.name)
+        publishers, readers = ask("members", self.name)
         known = {each.id: each for each in (*publishers, *readers)}
         if not version.keys.keys() <= known.keys():
             return None
         publishers = [known[each] for each in version.keys]
         self._check_fits(publishers)
         ids = [each.id for each in readers]
-        if self._id not in ids:  # another process thinks that this one is dead
+        if self._member.id not in ids:  # another process thinks that this one is dead
             self._register()
             return None
-        plan, ours = plan_of(
-            [Member(each.label, each.shards) for each in publishers],
-            [Member(each.label, each.shards) for each in readers],
-            ids.index(self._id),
-        )
+        plan, ours = plan_of(publishers, readers, ids.index(self._member.id))
         copies = list(plan.copies(ours))
         phases.end("plan")
         self._route = self._make_route(publishers, copies)
         phases.end("register")
         return self._route
 
-    def _make_route(self, publishers: Sequence[Part], copies: Sequence[Copy]) -> _Route:
+    def _make_route(self, publishers: Sequence[Member], copies: Sequence[Copy]) -> _Route:
         """Make out which bytes of whom go where in this process's memory."""
         numbers = {name: number for number, name in enumerate(self._shards)}
         theirs = [{name: n for n, name in enumerate(each.shards)} for each in publishers]
@@ -437,11 +380,7 @@ class Subscriber:
         own = (
             {}
             if self._is_atomic
-            else {
-                name: bytes_of(each.detach())
-                for name, each in tensors.items()
-                if each.is_cpu and each.is_contiguous() and not is_lazy(each)
-            }
+            else {name: bytes_of(each.detach()) for name, each in tensors.items() if is_plain(each)}
         )
         places = [each.data_ptr() for each in own.values()]
         if self._memory and places == self._places:
@@ -465,8 +404,7 @@ class Subscriber:
         """
         if not self._is_atomic:
             self.version, self._token = None, frozenset()
-        self._here.store.free(self._keys)  # it is overwritten now
-        self._keys.clear()
+        self._free()  # it is overwritten now
         problems: list[Exception] = []
         calls = [
             _Pull(
@@ -477,7 +415,7 @@ class Subscriber:
         run_together(calls, "rcg-weights")
         for call in calls:
             self._here.got.append(call.got(f"{self.name} version {version.number}"))
-        died = [call.part for call in calls if call.has_died]
+        died = [call.member for call in calls if call.has_died]
         if died:
             leave_dead(self.name, died)
             return f"{died[0].label} has died"
@@ -496,8 +434,7 @@ class Subscriber:
         plain: list[tuple[int, int, int]] = []
         with torch.no_grad():
             for (name, tensor), memory in zip(tensors.items(), self._memory, strict=True):
-                is_plain = tensor.is_cpu and tensor.is_contiguous() and not is_lazy(tensor)
-                if not is_plain:
+                if not is_plain(tensor):
                     shape = [len(each) for each in self._shards[name].ranges]
                     tensor.copy_(memory.view(tensor.dtype).view(shape))
                     continue
@@ -529,14 +466,14 @@ class _Pull:
         connections: Of this process.
         slices: What comes from it.
         key: What the publisher calls the version.
-        part: The publisher.
+        member: The publisher.
         problems: Gets the error, if there is one.
     """
 
     def __init__(
-        self, connections: Any, slices: Slices, key: str, part: Part, problems: list[Exception]
+        self, connections: Any, slices: Slices, key: str, member: Member, problems: list[Exception]
     ) -> None:
-        self.part = part
+        self.member = member
         self.has_died = False
         self._work = connections, slices, key
         self._problems = problems
@@ -560,5 +497,5 @@ class _Pull:
         _, slices, _ = self._work
         size = sum(slices.sizes)
         return Got(
-            what, self.part.label, "weights", size, start_ns, waited_ns, end_ns, self._problem
+            what, self.member.label, TRANSPORT, size, start_ns, waited_ns, end_ns, self._problem
         )

@@ -26,6 +26,7 @@ pytestmark = [
 
 COUNT = 4
 SIZES = (0, 1, 7, 1_000, 100_000)
+TRANSPORTS = ("gloo", "auto", "nixl", "object_store")
 
 
 @rcg.remote(num_cpus=0)
@@ -100,7 +101,8 @@ class Play:
         match rand.randrange(8) if some else 0:
             case 0 | 1:
                 size = rand.choice(SIZES)
-                self.known.append(Known(actor.make.remote(number, size), number * size))
+                make = actor.make.options(tensor_transport=rand.choice(TRANSPORTS))
+                self.known.append(Known(make.remote(number, size), number * size))
             case 2:
                 made = actor.joined.remote(number, *[x.ref for x in some if x.is_whole])
                 whole = sum(x.total for x in some if x.is_whole)

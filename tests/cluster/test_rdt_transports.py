@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 SIZE = 300_000  # numbers: 1.2 MB
-TRANSPORTS = ["gloo", "auto", "files", "sockets"]
+TRANSPORTS = ["gloo", "auto", "nixl", "files", "sockets"]
 
 rcg.register_tensor_transport("files", ["cpu"], FileTransport, np.ndarray)
 rcg.register_tensor_transport("SOCKETS", ["cpu"], SocketTransport, Array)
@@ -137,7 +137,7 @@ class Worker:
     def stop_at(self, step, path, *, is_failing=False):
         """Have the next transfer stop at a step for ever, or fail there."""
         self.is_spoiled = True
-        from rcg.rdt import connection, groups, pull, service, store
+        from rcg.rdt import connection, groups, nixl, pull, service, store
         from tests import rdt_managers
 
         places = {
@@ -152,6 +152,7 @@ class Worker:
             "ask": [
                 (connection.Connection, "ask_for"),
                 (connection.Connection, "ask_to_send"),
+                (nixl.Nixl, "_know"),
                 (rdt_managers.FileTransport, "get_communicator_metadata"),
             ],
             "receive": [
@@ -159,6 +160,7 @@ class Worker:
                 (pull, "open_buffers"),
                 (pull, "_receive_after"),
                 (connection, "read"),
+                (nixl.Nixl, "_wait"),
                 (rdt_managers.FileTransport, "recv_multiple_tensors"),
                 (rdt_managers.SocketTransport, "recv_multiple_tensors"),
             ],
@@ -254,7 +256,7 @@ def total_of_list(values):
 
 
 @pytest.mark.filterwarnings("ignore:GPU ObjectRef")
-@pytest.mark.parametrize("name", core_where(("gloo", "sockets").__contains__, TRANSPORTS))
+@pytest.mark.parametrize("name", core_where(("gloo", "nixl", "sockets").__contains__, TRANSPORTS))
 def test_values_go_everywhere_and_are_freed(actors, name):
     a, b, c = actors(3, name)
     by = {"tensor_transport": name}
@@ -316,7 +318,7 @@ def test_files_are_removed_when_their_objects_are_freed(actors):
     eventually(lambda: set(folder().iterdir()) == before)
 
 
-@pytest.mark.parametrize("name", ["object_store", "tcp", "files"])
+@pytest.mark.parametrize("name", ["object_store", "tcp", "nixl", "files"])
 def test_what_is_put_is_got_elsewhere(actors, name):
     a, b = actors(2)
     ref = rcg.put({"x": made(name, 7)}, _tensor_transport=name)

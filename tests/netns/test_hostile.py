@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import rcg
+from rcg.runtime.control.acceptor import Refusals
 from rcg.runtime.control.joining import check_user, join
-from rcg.runtime.control.listeners import Refusals
 from rcg.wire.addresses import TcpAddress
 from rcg.wire.messages import JoinNode, Opening, OpenLink
 from tests.cluster.stage import GUARD_S, in_thread, until

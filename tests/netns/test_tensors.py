@@ -29,6 +29,7 @@ from tests.netns.world import address_of
 torch = pytest.importorskip("torch")
 
 BIG = 3_000_000  # numbers: 12 MB
+WAYS = ["object_store", "nixl"]
 
 
 @rcg.remote(num_cpus=0)
@@ -119,11 +120,12 @@ def given_back(value):
     return value
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [10, BIG])
-def test_every_way_between_machines(keepers: list[Any], count: int):
+def test_every_way_between_machines(keepers: list[Any], count: int, way: str):
     a, b = keepers
     for maker, taker in ((a, b), (b, a)):
-        ref = maker.make.remote(2, count)
+        ref = maker.make.options(tensor_transport=way).remote(2, count)
         assert rcg.get(taker.total.remote(ref), timeout=GUARD_S) == 2 * count
         assert rcg.get(taker.inside.remote([ref]), timeout=GUARD_S) == 2 * count
         assert rcg.get(ref, timeout=GUARD_S).sum() == 2 * count
@@ -131,9 +133,9 @@ def test_every_way_between_machines(keepers: list[Any], count: int):
         out = torch.zeros(count)
         assert rcg.get(ref, timeout=GUARD_S, out=out) is out
         assert out.sum() == 2 * count
-        taken = taker.totals.remote(maker.pair.remote(3))
+        taken = taker.totals.remote(maker.pair.options(tensor_transport=way).remote(3))
         assert rcg.get(taken, timeout=GUARD_S) == (3 * BIG, 3, "text")
-    put = rcg.put(torch.full((count,), 4.0), _tensor_transport="object_store")
+    put = rcg.put(torch.full((count,), 4.0), _tensor_transport=way)
     assert rcg.get(b.total.remote(put), timeout=GUARD_S) == 4 * count
     assert rcg.get(total_on_1.remote(put), timeout=GUARD_S) == 4 * count
 
@@ -227,9 +229,10 @@ def test_a_report_asks_other_machines(keepers: list[Any], keeper_on: Callable[..
         assert (found[repr(owner)].state, found[repr(owner)].bytes) == ("held", 4 * BIG)
 
 
-def test_a_maker_that_is_killed(cluster: Cluster, keeper_on: Callable[..., Any]):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_maker_that_is_killed(cluster: Cluster, keeper_on: Callable[..., Any], way: str):
     near, far = keeper_on(0), keeper_on(1)
-    ref = far.make.remote(1, BIG)
+    ref = far.make.options(tensor_transport=way).remote(1, BIG)
     assert rcg.get(near.total.remote(ref), timeout=GUARD_S) == BIG
     cluster.kill(1, rcg.get(far.pid.remote(), timeout=GUARD_S))
     began = time.monotonic()
@@ -240,23 +243,26 @@ def test_a_maker_that_is_killed(cluster: Cluster, keeper_on: Callable[..., Any])
     print(f"both after {time.monotonic() - began:.2f} s")
 
 
-def test_an_actor_that_runs_again(cluster: Cluster, keeper_on: Callable[..., Any]):
+@pytest.mark.parametrize("way", WAYS)
+def test_an_actor_that_runs_again(cluster: Cluster, keeper_on: Callable[..., Any], way: str):
     near, far = keeper_on(0), keeper_on(1, max_restarts=1, max_task_retries=3)
-    lost = far.make.remote(1, BIG)
+    make = far.make.options(tensor_transport=way)
+    lost = make.remote(1, BIG)
     assert rcg.get(near.total.remote(lost), timeout=GUARD_S) == BIG
     pid = rcg.get(far.pid.remote(), timeout=GUARD_S)
     cluster.kill(1, pid)
     until(lambda: rcg.get(far.pid.remote(), timeout=GUARD_S) != pid)
-    again = far.make.remote(2, BIG)
+    again = make.remote(2, BIG)
     assert rcg.get(near.total.remote(again), timeout=GUARD_S) == 2 * BIG
     assert rcg.get(again, timeout=GUARD_S).sum() == 2 * BIG
     with pytest.raises(Transfer):
         rcg.get(lost, timeout=GUARD_S)
 
 
-def test_a_cable_that_is_out_for_a_moment(cluster: Cluster, keepers: list[Any]):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cable_that_is_out_for_a_moment(cluster: Cluster, keepers: list[Any], way: str):
     a, b = keepers
-    ref = b.make.remote(1, BIG)
+    ref = b.make.options(tensor_transport=way).remote(1, BIG)
     assert rcg.get(a.total.remote(ref), timeout=GUARD_S) == BIG
     cluster.unplug(1)
     taken = a.total.remote(ref)
@@ -266,9 +272,12 @@ def test_a_cable_that_is_out_for_a_moment(cluster: Cluster, keepers: list[Any]):
     assert rcg.get(taken, timeout=GUARD_S) == BIG
 
 
-def test_a_machine_that_cannot_be_reached_any_more(cluster: Cluster, keeper_on: Callable[..., Any]):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_machine_that_cannot_be_reached_any_more(
+    cluster: Cluster, keeper_on: Callable[..., Any], way: str
+):
     near, far = keeper_on(0, "3"), keeper_on(1, "3")
-    ref = far.make.remote(1, BIG)
+    ref = far.make.options(tensor_transport=way).remote(1, BIG)
     assert rcg.get(near.total.remote(ref), timeout=GUARD_S) == BIG
     cluster.unplug(1)
     try:

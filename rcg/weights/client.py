@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a publisher and a reader share: they ask the owner, hold a version, and end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import json
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Self
+
+from rcg import cluster
+from rcg.error_text import describe_error, without_frames
+from rcg.errors import ActorDiedError, OutOfThreads, RcgError
+from rcg.options import Deadline
+from rcg.rdt.connection import Connection
+from rcg.rdt.envelope import Holder
+from rcg.rdt.process import here
+from rcg.rdt.store import Entry, Versions
+from rcg.text import bytes_text, plural
+from rcg.threads import run_together, start_thread
+from rcg.weights.owner import Owner
+from rcg.weights.shards import Member, Shards
+from rcg.wire.messages import AskHeld
+
+TRANSPORT: Final = "weights"  # in reports and profiles
+
+_NAME: Final = "rcg.weights"
+_NAMESPACE: Final = "rcg"
+_START_TIMEOUT_S: Final = 60.0
+_RETRY_S: Final = 0.1
+_LEAVE_TIMEOUT_S: Final = 2.0
+_REPORT_TIMEOUT_S: Final = 2.0
+_MOST_CALLS: Final = 10_000  # that wait at the same time
+_TURN_S: Final = 1.0  # between two looks at whether those who are waited for are alive
+_LOOK_S: Final = 2.0  # for one that is looked at to answer
+_MOST_AT_ONCE: Final = 16  # are looked at
+
+_lock: Final = threading.Lock()
+_handles: Final[dict[str, Any]] = {}  # of the owner, by the id of this node: a session has its own
+
+
+class Client:
+    """A publisher or reader of weights, in the process that made it.
+
+    It ends when it is closed, when nobody refers to it, and with its process.
+
+    Args:
+        name: The name of the weights.
+        shards: What it has or wants.
+        is_publisher: Whether it publishes.
+        is_alone: Whether it publishes everything.
+
+    Attributes:
+        name: The name.
+    """
+
+    def __init__(
+        self, name: str, shards: Shards, *, is_publisher: bool = False, is_alone: bool = False
+    ) -> None:
+        self.name = name
+        self._here = here()
+        holder = self._here.holder_now()
+        self._member = Member(
+            *(holder.label, dict(shards), secrets.token_hex(8), tuple(holder), self._here.pid),
+            *(is_publisher, is_alone),
+        )
+        self._lock = threading.Lock()  # held by a call that changes the version here
+        self._numbers = itertools.count()
+        self._keys: list[str] = []  # of the version of it in the store of this process
+        self._ending = _Ending(self, name, self._member.id, self._keys)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the tensors of this process."""
+        return self._member.nbytes
+
+    def close(self) -> None:
+        """End it; idempotent."""
+        self._ending.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _describe(self, version: int | None) -> str:
+        count = plural(len(self._member.shards), "tensor")
+        state = "no version yet" if version is None else f"version {version}"
+        state = "closed" if self._ending.is_over else state
+        return f"{type(self).__name__} of {self.name!r}: {count}, {bytes_text(self.bytes)}, {state}"
+
+    def _check_open(self) -> None:
+        if self._ending.is_over:
+            raise ValueError(f"this {type(self).__name__.lower()} of {self.name!r} is closed")
+
+    def _register(self) -> None:
+        """Present this client to the owner."""
+        raise NotImplementedError
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        """Return what the owner answers to this client, which is registered first if need be.
+
+        Args:
+            method: The name of the method of ``Owner``, which returns None or False to strangers.
+            *args: Its arguments after the name and the id.
+        """
+        while (answer := ask(method, self.name, self._member.id, *args)) is None or answer is False:
+            self._register()
+        return answer
+
+    @property
+    def _key(self) -> str:
+        """The key of the version that others can read here; "" if there is none."""
+        return self._keys[0] if self._keys else ""
+
+    def _keep(self, version: int, payloads: Sequence[Any], watched: Sequence[Any] = ()) -> Entry:
+        """Make a version an object of this process's store, which others can read.
+
+        Args:
+            version: Its number.
+            payloads: The bytes of its tensors: of uint8 [n].
+            watched: Tensors that nobody may write to while it is there.
+        """
+        key = f"{self._member.id}-{next(self._numbers)}"
+        made = Entry(
+            key=key,
+            value=list(watched),
+            contents=_Sizes(
+                tuple(each.numel() for each in payloads),
+                tuple(each.device.type for each in payloads),
+            ),
+            payloads=payloads,
+            transport=TRANSPORT,
+            name=f"Version {version} of the weights {self.name!r}",
+            advice="Call wait(version) of its publisher before writing, or publish(copy=True)",
+        )
+        made.versions = Versions(watched)  # all of them: a store looks at the first of a value only
+        self._keys[:] = [key]
+        self._here.store.keep(self._keys, self._member.id)
+        self._here.store.add(made)
+        return made
+
+    def _free(self) -> None:
+        """Let nobody read the version here any more."""
+        self._here.store.free(self._keys)
+        self._keys.clear()
+
+
+class _Sizes(NamedTuple):
+    """The contents of a version, for the store: nothing but the sizes of its tensors."""
+
+    sizes: tuple[int, ...]
+    devices: tuple[str, ...]
+
+    def put_back(self, payloads: Sequence[Any]) -> Any:
+        """Return the tensors' bytes."""
+        return list(payloads)
+
+
+class _Ending:
+    """What ends with a client: its version is freed, and the owner forgets it.
+
+    Args:
+        client: The client.
+        name: The name of the weights.
+        which: The id of the client.
+        keys: Of its version in the store.
+    """
+
+    def __init__(self, client: Client, name: str, which: str, keys: list[str]) -> None:
+        self.is_over = False
+        self._about = name, which
+        self._free = functools.partial(here().store.free, keys)
+        self._pid = os.getpid()
+        # It may be dropped in the middle of anything, also of Ray's code: another thread ends it.
+        self._dropped = weakref.finalize(client, self._end_later)
+        self._dropped.atexit = False
+        _endings.add(self)
+
+    def end(self) -> None:
+        """End it; idempotent."""
+        if not self.is_over:
+            self.is_over = True
+            self._dropped.detach()
+            _endings.discard(self)
+            if self._pid != os.getpid():
+                return  # of the process that has forked this one
+            self._free()
+            _leave(*self._about)
+
+    def _end_later(self) -> None:
+        with contextlib.suppress(OutOfThreads):  # then it is found to be gone with this process
+            thread = threading.Thread(target=self.end, name="rcg-weights-end", daemon=True)
+            start_thread(thread, "to say that weights are not needed any more")
+
+
+_endings: Final[weakref.WeakSet[_Ending]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for each in list(_endings):
+        each.end()
+
+
+def leave_cluster() -> None:
+    """End all publishers and readers: this process leaves its cluster."""
+    _end_all()
+    _forget_owner()
+
+
+def ask(method: str, *args: Any) -> Any:
+    """Return what the owner answers; it is started if there is none.
+
+    Args:
+        method: The name of the method of ``Owner``.
+        *args: Its arguments.
+
+    Raises:
+        RcgError: It cannot be reached.
+    """
+    until_s = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        handle = owner_handle()
+        try:
+            return cluster.get(getattr(handle, method).remote(*args))
+        except Exception as error:
+            if not cluster.is_actor_death(error):
+                raise
+            problem = describe_error(without_frames(error))
+        _forget_owner()
+        if time.monotonic() > until_s:
+            raise RcgError(f"the actor that knows who publishes weights is not there: {problem}")
+        time.sleep(_RETRY_S)
+
+
+def owner_handle() -> Any:
+    """Return Ray's handle of the owner, which is started if there is none."""
+    with _lock:
+        node = cluster.node_id()
+        if node not in _handles:
+            options = {
+                "name": _NAME,
+                "namespace": _NAMESPACE,
+                "get_if_exists": True,
+                "lifetime": "detached",
+                "num_cpus": 0,
+                "max_restarts": -1,
+                "max_concurrency": _MOST_CALLS,
+            }
+            _handles.clear()
+            _handles[node] = cluster.remote(**options)(Owner).remote()
+        return _handles[node]
+
+
+def _forget_owner() -> None:
+    """Forget how the owner is reached: it has died, or this process leaves its cluster."""
+    with _lock:
+        _handles.clear()
+
+
+def _leave(name: str, which: str) -> None:
+    """Make the owner forget a client; the last one ends the owner."""
+    with contextlib.suppress(Exception):  # the cluster may be gone, or the owner
+        handle = _handles.get(cluster.node_id()) if cluster.is_connected() else None
+        if handle is None:
+            return
+        if cluster.get(handle.leave.remote(name, which), timeout_s=_LEAVE_TIMEOUT_S):
+            cluster.kill(handle)
+            _forget_owner()
+
+
+def describe_soon() -> Any:
+    """Return what ``Owner.describe`` does; None if there is no owner, or it is late."""
+    if not cluster.is_connected():
+        return None
+    with contextlib.suppress(Exception):  # a report says what it can
+        handle = cluster.get_actor(_NAME, _NAMESPACE)
+        return cluster.get(handle.describe.remote(), timeout_s=_REPORT_TIMEOUT_S)
+    return None
+
+
+def turn_of(deadline: Deadline) -> float:
+    """Return how long to wait, in seconds, until the next look at who is alive."""
+    left_s = deadline.remaining_s()
+    return _TURN_S if left_s is None else min(_TURN_S, left_s)
+
+
+def leave_dead(name: str, members: Sequence[Member]) -> bool:
+    """Report those that have died to the owner; returns whether there were any.
+
+    Args:
+        name: The name of the weights.
+        members: Publishers or readers of them.
+    """
+    died: list[Member] = []
+
+    def look(member: Member) -> None:
+        if not _lives(member):
+            died.append(member)
+
+    run_together([functools.partial(look, each) for each in members], "rcg-weights", _MOST_AT_ONCE)
+    for each in died:
+        ask("leave", name, each.id, True)
+    return bool(died)
+
+
+def _lives(member: Member) -> bool:
+    """Whether the process of a publisher or reader lives, as far as it says so now."""
+    if member.pid == os.getpid() and member.address[1] == here().holder.key:
+        return True
+    try:
+        with contextlib.closing(Connection(Holder(*member.address), "", _LOOK_S)) as connection:
+            found = json.loads(connection.observe(lambda number: AskHeld(number=number)))
+    except ActorDiedError:
+        return False
+    except Exception:  # noqa: BLE001 - it does not answer now: the next look tells
+        return True
+    return bool(found["pid"] == member.pid)  # another one: the actor was restarted

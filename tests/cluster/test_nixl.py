@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that are read by NIXL: what is registered, and what happens to who holds or reads them.
+
+What every transport must do is in ``test_rdt_transports``. On a CPU, NIXL reads through shared
+memory, or TCP between nodes; with RDMA the calls are the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+import rcg
+from rcg.errors import ActorDiedError, NixlOutOfMemoryError, Transfer, Unavailable
+from rcg.experimental import (
+    deregister_nixl_memory,
+    register_nixl_memory,
+    register_nixl_memory_pool,
+    set_nixl_cuda_stream,
+)
+from tests.cluster.stage import GUARD_S
+from tests.peers import until
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("nixl_cu12")
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+LARGE = 100_000  # numbers: more than what is copied into the arena
+
+
+def get(refs, **options):
+    return rcg.get(refs, timeout=GUARD_S, **options)
+
+
+@rcg.remote(num_cpus=0)
+class Worker:
+    def __init__(self):
+        self.kept = []
+
+    @rcg.method(tensor_transport="nixl")
+    def make(self, number, size=LARGE):
+        return torch.full((size,), float(number))
+
+    @rcg.method(tensor_transport="nixl")
+    def rows(self, number):
+        """Views of one storage, which stays."""
+        if not self.kept:
+            self.kept.append(torch.zeros(10, LARGE))
+        self.kept[0].fill_(number)
+        return list(self.kept[0])
+
+    @rcg.method(tensor_transport="auto")
+    def otherwise(self):
+        return torch.ones(LARGE)
+
+    def total(self, *values):
+        return sum(float(each.sum()) for value in values for each in self.tensors(value))
+
+    @staticmethod
+    def tensors(value):
+        return value if isinstance(value, list) else [value]
+
+    def put_rows(self):
+        self.kept = [torch.ones(10, LARGE)]
+        register_nixl_memory(self.kept[0])
+        found = [self.registered()]
+        ref = rcg.put(list(self.kept[0]), _tensor_transport="nixl")
+        found.append(self.registered())
+        deregister_nixl_memory(self.kept[0])  # a reference needs it
+        found.append(self.registered())
+        del ref
+        gc.collect()
+        until(lambda: not self.held())
+        deregister_nixl_memory(self.kept[0])
+        return [*found, self.registered()]
+
+    def registered(self):
+        from rcg.rdt.process import here
+
+        ours = here().nixl
+        with ours._lock:
+            ours._end_freed()
+        return ours.facts()[0]
+
+    def held(self):
+        from rcg.rdt.process import here
+
+        return here().store.facts().held
+
+    def have_pool(self, size):
+        register_nixl_memory_pool(size, "cpu")
+
+    def get_into(self, refs, times):
+        """Get the same reference into the same memory again and again."""
+        out = torch.empty(LARGE)
+        for _ in range(times):
+            assert rcg.get(refs[0], out=out) is out
+        return float(out.sum())
+
+    def wait_without_gil(self, seconds):
+        """Keep Python busy in a call that does not let other threads run."""
+        start_s = time.time()
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+        return start_s, time.time()
+
+    def time_of_total(self, value):
+        assert float(value.sum()) == LARGE
+        return time.time()
+
+    def forget_nixl(self):
+        from rcg.rdt import service
+
+        service.is_installed = lambda: False
+
+    def before_reading(self, path):
+        """Wait, when the next read is about to start, until a file is removed."""
+        from rcg.rdt.nixl import Nixl
+
+        original = Nixl._wait
+
+        def wait(*args):
+            Nixl._wait = original
+            open(path, "w").close()
+            until(lambda: not os.path.exists(path))
+            return original(*args)
+
+        Nixl._wait = wait
+
+    def pid(self):
+        return os.getpid()
+
+    def costs(self):
+        return len(os.listdir("/proc/self/fd")) + threading.active_count()
+
+
+@pytest.fixture(scope="module")
+def actors(ray_session):
+    """A maker and a taker; tests that spoil one make their own."""
+    made = [Worker.remote(), Worker.remote()]
+    yield made
+    for each in made:
+        rcg.kill(each)
+
+
+def test_memory_is_registered_once_until_it_is_freed(actors):
+    a, b = actors
+    before = get(a.registered.remote())
+    for number in range(3):
+        rows = a.rows.remote(number)
+        assert get(b.total.remote(rows)) == 10 * LARGE * number
+        assert get(a.registered.remote()) == before + 1
+    refs = [a.make.remote(number) for number in range(5)]
+    assert get(b.total.remote(*refs)) == 10 * LARGE
+    assert get(a.registered.remote()) == before + 6
+    del refs, rows
+    until(lambda: get(a.registered.remote()) == before + 1)
+
+
+def test_users_say_what_is_registered(actors):
+    a, _ = actors
+    none, *rest = get(a.put_rows.remote())
+    assert [each - none for each in rest] == [0, 0, -1]
+
+
+def test_small_tensors_and_those_of_a_pool_are_copies(actors):
+    a, b = actors
+    before = get(a.registered.remote())
+    small = [a.make.remote(number, 100) for number in range(50)]
+    assert get(b.total.remote(*small)) == sum(range(50)) * 100
+    assert get(a.registered.remote()) <= before + 1  # the arena
+    c = Worker.remote()
+    get(c.have_pool.remote(LARGE * 4 * 3))
+    refs = [c.make.remote(number) for number in range(3)]
+    assert get(b.total.remote(*refs)) == 3 * LARGE
+    assert get(c.registered.remote()) == 1
+    with pytest.raises(NixlOutOfMemoryError, match="pool of 1200000 bytes has no room for 400000"):
+        get(b.total.remote(c.make.remote(1)))
+    refs.pop()
+    until(lambda: get(c.held.remote()) == 2)
+    assert get(b.total.remote(c.make.remote(7))) == 7 * LARGE
+    with pytest.raises(ValueError, match="Only one memory pool is supported"):
+        get(c.have_pool.remote(100))
+    rcg.kill(c)
+
+
+def test_reading_needs_no_python_of_the_holder(actors):
+    a, b = actors
+    get(b.total.remote(a.make.remote(1)))  # the two know each other
+    ref = a.make.remote(1)
+    rcg.wait([ref], timeout=GUARD_S)
+    busy = a.wait_without_gil.remote(3)
+    time.sleep(0.5)
+    read_s = get(b.time_of_total.remote(ref))
+    start_s, end_s = get(busy)
+    assert start_s < read_s < end_s
+
+
+def test_memory_of_the_reader_is_used_again(actors):
+    a, b = actors
+    before = get(b.registered.remote())
+    assert get(b.get_into.remote([a.make.remote(3)], 20)) == 3 * LARGE
+    until(lambda: get(b.registered.remote()) <= before + 1)
+    out = torch.empty(LARGE)
+    assert get(a.make.remote(4), out=out) is out and float(out.sum()) == 4 * LARGE
+
+
+def test_a_thousand_references_are_read_in_one_round(actors):
+    a, _ = actors
+    refs = [a.make.remote(number, 10) for number in range(1000)]
+    assert [float(each[0]) for each in get(refs)] == list(map(float, range(1000)))
+
+
+def test_two_hundred_reads_leave_nothing_behind(actors):
+    a, b = actors
+    costs = []
+    for number in range(200):
+        assert get(b.total.remote(a.make.remote(number), a.make.remote(1, 10))) == (
+            LARGE * number + 10
+        )
+        if number in (20, 199):
+            costs.append([get(each.costs.remote()) for each in actors])
+    assert all(later <= early + 2 for early, later in zip(costs[0], costs[1], strict=True))
+    until(lambda: max(get([each.registered.remote() for each in actors])) <= 5)
+    until(lambda: not any(get([each.held.remote() for each in actors])))
+
+
+def test_profiles_and_reports_show_what_was_registered(actors):
+    a, b = actors
+    with rcg.profile() as profile:
+        ref = a.make.remote(1)
+        get(b.total.remote(ref))
+    ways = {each.transport for each in profile.trace.transfers}
+    assert ways == {"nixl", "nixl: register"}
+    text = str(rcg.report().tensors)
+    assert "registered in" in text and "NIXL has" in text
+
+
+def test_a_holder_that_dies_raises_at_once_and_the_next_one_works(actors, tmp_path):
+    _, b = actors
+    holder = Worker.remote()
+    ref = holder.make.remote(1)
+    assert get(b.total.remote(ref)) == LARGE
+    mark = tmp_path / "mark"
+    get(b.before_reading.remote(str(mark)))
+    waiting = b.total.remote(ref)
+    until(mark.exists)
+    os.kill(get(holder.pid.remote()), signal.SIGKILL)
+    until(lambda: not _lives(holder))
+    mark.unlink()
+    with pytest.raises(ActorDiedError, match="Worker"):
+        get(waiting)
+    start_s = time.monotonic()
+    with pytest.raises(ActorDiedError, match="Worker"):
+        get(b.total.remote(ref))
+    assert time.monotonic() - start_s < GUARD_S / 2
+    other = Worker.remote()
+    assert get(b.total.remote(other.make.remote(2))) == 2 * LARGE
+    rcg.kill(other)
+
+
+def _lives(actor) -> bool:
+    try:
+        get(actor.pid.remote())
+    except rcg.exceptions.RayActorError:
+        return False
+    return True
+
+
+def test_an_actor_that_runs_again_is_read_from_again(actors):
+    _, b = actors
+    holder = Worker.options(max_restarts=1).remote()
+    lost = holder.make.remote(1)
+    assert get(b.total.remote(lost)) == LARGE
+    pid = get(holder.pid.remote())
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: _lives(holder))
+    with pytest.raises((ActorDiedError, Transfer), match="Worker"):
+        get(b.total.remote(lost))
+    assert get(b.total.remote(holder.make.remote(2))) == 2 * LARGE
+    rcg.kill(holder)
+
+
+def test_an_actor_without_nixl_is_named_where_it_is_called(actors):
+    a, _ = actors
+    without = Worker.remote()
+    get(without.forget_nixl.remote())
+    with pytest.raises(Unavailable, match=r"Actor\(Worker, .*NIXL needs a package: pip install"):
+        without.make.remote(1)
+    with pytest.raises(Unavailable, match=r"Actor\(Worker, .*NIXL needs a package: pip install"):
+        without.total.remote(a.make.remote(1))
+    rcg.kill(without)
+
+
+def test_what_was_made_for_another_transport_is_not_registered(actors):
+    a, _ = actors
+    with pytest.raises(ValueError, match="made for the tensor transport AUTO cannot be got by"):
+        get(a.otherwise.remote(), _tensor_transport="nixl")
+    assert float(get(a.make.remote(2), _use_object_store=True).sum()) == 2 * LARGE
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: register_nixl_memory([1]), "NIXL registers tensors of torch, got list"),
+        (lambda: register_nixl_memory(torch.eye(2).to_sparse()), "NIXL registers dense tensors"),
+        (lambda: register_nixl_memory_pool("1", "cpu"), "a number of bytes, got '1'"),
+        (lambda: set_nixl_cuda_stream(3), "takes a torch.cuda.Stream or None, got 3"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(call, error):
+    with pytest.raises(TypeError, match=error):
+        call()
