@@ -12,7 +12,11 @@ from benchmarks import lifetime, scale, tracing
 from benchmarks.failures import measure_failures, measure_transfer_deaths
 from benchmarks.overlap import measure_overlap
 from benchmarks.parallel import PARALLELS, measure_parallel
-from benchmarks.references import measure_references, measure_references_across
+from benchmarks.references import (
+    measure_references,
+    measure_references_across,
+    measure_references_by_nixl,
+)
 from benchmarks.transfers import TRANSFERS, measure_transfer
 from benchmarks.unequal import measure_unequal_pair
 from benchmarks.weights import measure_weights
@@ -80,6 +84,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     _with_torch("overlap", "transfers beside computation", measure_overlap),
     _with_torch("unequal-pair", "layers on a pair of which one is slower", measure_unequal_pair),
     _with_torch("rdt", "tensors by reference in ordinary calls", measure_references),
+    Experiment(
+        "rdt-nixl",
+        "tensors by reference that NIXL reads",
+        lambda _: measure_references_by_nixl(),
+        needs=("torch", "nixl_cu12"),
+    ),
     _with_torch(
         "rdt-across", "tensors by reference between two nodes", measure_references_across, nodes=2
     ),

@@ -21,6 +21,7 @@ import time
 import warnings
 from array import array
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -35,7 +36,7 @@ from rcg.bench.record import Figure, medians
 from rcg.dag import InputNode
 from rcg.rdt.collective_groups import create_collective_group, destroy_collective_group
 
-__all__ = ["measure_references", "measure_references_across"]
+__all__ = ["measure_references", "measure_references_across", "measure_references_by_nixl"]
 
 _ROUNDS: Final = 6
 _PACE_OF_SMALL: Final = Pace(60, int(2e9), 5)
@@ -46,6 +47,7 @@ _CALLS: Final = "two calls"
 _STORE: Final = "object store"
 _GLOO: Final = "raw Gloo"
 _SOCKETS: Final = "raw sockets"
+_NIXL: Final = "raw NIXL"
 _MANY: Final = (1000, 25_000)  # tensors, and the numbers in each: 100 KB
 _LARGE: Final = 25_000_000  # numbers: 100 MB
 _DUPLEX: Final = 5_000_000
@@ -127,6 +129,37 @@ class Worker:
                 took.append(time.perf_counter_ns() - started_ns)
         return took
 
+    def offer(self, size: int) -> tuple[bytes, int]:
+        """Let others read a tensor by NIXL; returns what they must know, and its address."""
+        from rcg.rdt.nixl import make_agent
+
+        self._agent = make_agent(f"bench-{os.getpid()}")
+        tensor = self.make(1, size)
+        registered = self._agent.register_memory([tensor])
+        return self._agent.get_partial_agent_metadata(registered, True), tensor.data_ptr()
+
+    def read(self, metadata: bytes, address: int, size: int, calls: int) -> list[int]:
+        """Read a tensor by NIXL into fresh memory; returns how long each took."""
+        from rcg.rdt.nixl import make_agent
+        from rcg.rdt.runs import fresh_memory
+
+        agent = make_agent(f"bench-{os.getpid()}-{calls}")
+        name = agent.add_remote_agent(metadata).decode()
+        there = agent.get_xfer_descs([(address, 4 * size, 0)], "DRAM")
+        took = []
+        for _ in range(calls):
+            started_ns = time.perf_counter_ns()
+            target = fresh_memory(4 * size, "cpu")
+            registered = agent.register_memory([target])
+            transfer = agent.initialize_xfer("READ", registered.trim(), there, name)
+            state = agent.transfer(transfer)
+            while state == "PROC":
+                state = agent.check_xfer_state(transfer)
+            took.append(time.perf_counter_ns() - started_ns)
+            agent.release_xfer_handle(transfer)
+            agent.deregister_memory(registered)
+        return took
+
     def move(self, rank: int, size: int, calls: int) -> list[int]:
         """Send tensors, or receive them in fresh memory; returns how long each took."""
         import torch
@@ -181,6 +214,28 @@ def measure_references_across() -> tuple[Figure, ...]:
     )
 
 
+def measure_references_by_nixl() -> tuple[Figure, ...]:
+    """Measure tensors that are read by NIXL, beside Ray's transport of this name."""
+    marked = rcg.remote(_with_transport(rcg.method, "nixl")).options(**ACTOR_OPTIONS)
+    pair = (marked.remote(), marked.remote())
+    with _rays("nixl") as rays, ending(pair):
+        small = _times(pair, rays, 1, 256, _PACE_OF_SMALL)
+        many = _times(pair, rays, *_MANY, _PACE_OF_LARGE)
+        raw = {_NIXL: _nixl_turn(pair, _LARGE)}
+        large = _times(pair, rays, 1, _LARGE, _PACE_OF_LARGE, raw)
+    figures = [
+        Figure("rdt-nixl-1kb", "1 KB from actor to actor by NIXL", "µs", small),
+        Figure("rdt-nixl-many", "1,000 tensors of 100 KB by NIXL", "µs", many),
+        Figure("rdt-nixl-100mb", "100 MB by NIXL", "µs", large),
+        _ratio("rdt-nixl-raw", "100 MB, to raw NIXL into fresh memory", large, _NIXL, 1.1),
+    ]
+    if rays is not None:
+        figures.append(_ratio("rdt-nixl-1kb-ray", "1 KB, to Ray's RDT by NIXL", small, _RAY, 0.5))
+        many_title = "1,000 tensors, to Ray's RDT by NIXL"
+        figures.append(_ratio("rdt-nixl-many-ray", many_title, many, _RAY, 0.5))
+    return tuple(figures)
+
+
 def _turn_of(take: Callable[[int], list[int]]) -> Turn:
     """Return a turn of so many calls, whose times the actors measure."""
     return lambda pace: array("q", take(pace.warm_up + pace.calls)[pace.warm_up :])
@@ -197,6 +252,12 @@ def _sockets_turn(pair: tuple[Any, ...], host: str, size: int) -> Turn:
         return took
 
     return _turn_of(take)
+
+
+def _nixl_turn(pair: tuple[Any, ...], size: int) -> Turn:
+    sender, receiver = pair
+    offered = rcg.get(sender.offer.remote(size))
+    return _turn_of(lambda calls: rcg.get(receiver.read.remote(*offered, size, calls)))
 
 
 def _gloo_turn(pair: tuple[Any, Any], size: int) -> Turn:
@@ -315,8 +376,14 @@ def _echoes(pair: tuple[Any, Any]) -> float:
 
 
 @contextlib.contextmanager
-def _rays() -> Iterator[tuple[Any, Any] | None]:
-    """Start two actors with Ray's own direct transport; None if this Ray has none."""
+def _rays(transport: str = "gloo") -> Iterator[tuple[Any, Any] | None]:
+    """Start two actors with Ray's own direct transport; None if this Ray has none.
+
+    For NIXL it needs the package ``nixl``, which chooses among those for several versions of CUDA.
+    """
+    if transport == "nixl" and find_spec("nixl") is None:
+        yield None
+        return
     try:
         from ray.experimental import collective
     except ImportError:
@@ -325,13 +392,16 @@ def _rays() -> Iterator[tuple[Any, Any] | None]:
     logging.getLogger("ray.experimental").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cls = ray.remote(**ACTOR_OPTIONS)(_with_transport(ray.method))
+        cls = ray.remote(**ACTOR_OPTIONS)(_with_transport(ray.method, transport))
         pair = (cls.remote(), cls.remote())
-        group = collective.create_collective_group(list(pair), backend="torch_gloo")
+        group = None
+        if transport == "gloo":
+            group = collective.create_collective_group(list(pair), backend="torch_gloo")
         try:
             yield pair
         finally:
-            collective.destroy_collective_group(group)
+            if group is not None:
+                collective.destroy_collective_group(group)
             for actor in pair:
                 ray.kill(actor)
 

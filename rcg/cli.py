@@ -94,7 +94,7 @@ def _doctor(*, is_json: bool) -> int:
 
 
 def _connect(target: str) -> int:
-    from rcg.doctor.nodes import target_of, try_connect
+    from rcg.doctor.reach import target_of, try_connect
 
     try:
         addresses = target_of(target)
@@ -111,7 +111,8 @@ def _connect(target: str) -> int:
 
 
 def _listen(host: str) -> int:
-    from rcg.doctor.nodes import address_here, listen
+    from rcg.doctor.nodes import address_here
+    from rcg.doctor.reach import listen
     from rcg.errors import RcgError
 
     try:

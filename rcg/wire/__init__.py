@@ -4,6 +4,6 @@
 ``messages`` (one frozen dataclass each), ``codec`` (their fields as JSON, with all checks),
 ``sockets`` (messages over connections, with descriptors), ``packets`` (the connections to other
 nodes: whole packets over TCP), ``addresses`` (where a process listens for other nodes), ``proof``
-(proving to know a secret), ``tls`` (by Ray's certificates), ``payloads`` (encoded values in
+(proving to know a secret), ``tls`` (with Ray's ``certificates``), ``payloads`` (encoded values in
 messages), ``liveness`` (whether a peer is alive and can be reached).
 """

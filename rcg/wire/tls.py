@@ -21,49 +21,13 @@ from collections.abc import Callable
 from typing import Final
 
 from rcg.errors import OutOfThreads, PlacementError
-from rcg.options import TLS_FILES, TlsFiles, tls_files
+from rcg.options import TlsFiles, tls_files
 from rcg.threads import start_owner
 from rcg.wire import liveness
 from rcg.wire.liveness import close_in_children
 
 _PIECE_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 5.0  # between looks at a connection that takes nothing
-
-
-def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return the context of a listener; raises ValueError if a file is not what it has to be."""
-    return _checking(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
-
-
-def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return the context of the connecting side; raises as ``server_context``."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.check_hostname = False
-    return _checking(made, files)
-
-
-def _checking(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
-    paths = files.certificate, files.key, files.authority
-    for name, path in zip(TLS_FILES, paths, strict=True):
-        try:
-            with open(path, "rb"):
-                pass
-        except OSError as error:
-            raise ValueError(f"`{name}` names {path!r}: {error.strerror}") from error
-    certificate, key, authority = map("`{}` ({!r})".format, TLS_FILES, paths)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(files.certificate, files.key)
-    except OSError as error:
-        raise ValueError(
-            f"{certificate} and {key} are no certificate in PEM and its key: {error}"
-        ) from error
-    try:
-        context.load_verify_locations(files.authority)
-    except OSError as error:
-        raise ValueError(f"{authority} is no certificate in PEM: {error}") from error
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def context_of(make: Callable[[TlsFiles], ssl.SSLContext]) -> ssl.SSLContext | None:

@@ -38,8 +38,8 @@ from rcg.runtime.remote import handle as handles
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.wire import messages, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp
+from rcg.wire.certificates import client_context, server_context
 from rcg.wire.packets import MAX_MESSAGE_BYTES, PacketStream
-from rcg.wire.tls import client_context, server_context
 from tests.driven import Driven
 from tests.peers import GUARD_S, descriptors, until
 from tests.served import Served

@@ -746,6 +746,7 @@ EXPERIMENTS = (
     "overlap",
     "unequal-pair",
     "rdt",
+    "rdt-nixl",
     "weights",
     "recorder",
     "tracing",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rcg.cli import main
-from rcg.doctor import Check, DoctorReport, examine, machine, nodes, software, transports
+from rcg.doctor import Check, DoctorReport, examine, machine, nodes, reach, software, transports
 from rcg.doctor.transports import Ping
 from rcg.wire.addresses import TcpAddress
 from tests.doctored import be_quick, found
@@ -200,7 +200,7 @@ def listening(count: int) -> Iterator[tuple[list[str], threading.Thread]]:
         if "--connect" in line:
             is_up.set()
 
-    thread = threading.Thread(target=lambda: nodes.listen("127.0.0.1", say, count=count))
+    thread = threading.Thread(target=lambda: reach.listen("127.0.0.1", say, count=count))
     thread.start()
     assert is_up.wait(20)
     yield lines, thread
@@ -223,15 +223,15 @@ def test_one_node_reaches_another(monkeypatch, capsys):
 def test_something_else_at_a_port_is_told_apart():
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = TcpAddress("127.0.0.1", other.getsockname()[1])
-        ((_, is_fine, verdict),) = nodes.try_connect([address], timeout_s=0.2)
+        ((_, is_fine, verdict),) = reach.try_connect([address], timeout_s=0.2)
     assert not is_fine and verdict.startswith("something else listens there")
 
 
 def test_a_range_of_ports_is_tried_and_a_missing_port_is_an_error(monkeypatch, capsys):
     monkeypatch.setenv("RCG_PORT_RANGE", "20000-20002")
-    tried = [str(each) for each in nodes.target_of("127.0.0.1")]
+    tried = [str(each) for each in reach.target_of("127.0.0.1")]
     assert tried == [f"tcp://127.0.0.1:{port}" for port in (20000, 20001, 20002)]
-    assert [each.port for each in nodes.target_of("[::1]:80")] == [80]
+    assert [each.port for each in reach.target_of("[::1]:80")] == [80]
     monkeypatch.delenv("RCG_PORT_RANGE")
     assert main(["doctor", "--connect", "127.0.0.1"]) == 2
     assert "which port?" in capsys.readouterr().err

@@ -39,11 +39,11 @@ from rcg.log import Log
 from rcg.options import peer_timeout_s, port_range
 from rcg.runtime.control.services import Service
 from rcg.wire import addresses, proof, sockets, tls
+from rcg.wire.certificates import server_context
 from rcg.wire.liveness import forget_accepted
 from rcg.wire.messages import Again, Challenge, Message, Opening, Prove, Refused, UnknownGraph
 from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection, Received
-from rcg.wire.tls import server_context
 
 _log = Log()
 

@@ -25,6 +25,7 @@ from rcg.options import Deadline, peer_timeout_s
 from rcg.runtime.control.acceptor import error_of
 from rcg.wire import liveness, proof, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp, ends_of, is_tcp
+from rcg.wire.certificates import client_context
 from rcg.wire.liveness import close_in_children, lift_limit
 from rcg.wire.messages import (
     Again,
@@ -39,7 +40,6 @@ from rcg.wire.messages import (
 )
 from rcg.wire.packets import PacketStream, peer_name
 from rcg.wire.sockets import Connection, Received
-from rcg.wire.tls import client_context
 
 JOIN_TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.01  # to a process that ended the connection
