@@ -30,14 +30,14 @@ from typing import Any, ClassVar, Final, Self
 
 from rcg.comm.base import (
     Communicator,
-    LocalStore,
     Membership,
     ReduceOp,
-    Refusal,
     check_tensors,
     exchange,
 )
+from rcg.comm.local_store import LocalStore
 from rcg.comm.reduction import as_bytes, find_reduction, reduced, unsupported_reduction
+from rcg.comm.refusal import Refusal
 from rcg.errors import CommError
 from rcg.options import Deadline
 

@@ -23,8 +23,8 @@ import pytest
 import torch
 
 from rcg.comm import Communicator, Membership, ReduceOp, Store
-from rcg.comm.base import LocalStore
 from rcg.comm.gloo import GlooCommunicator
+from rcg.comm.local_store import LocalStore
 from rcg.comm.rays import RaysOpener
 from rcg.comm.reduction import reduced, unsupported_reduction
 from rcg.errors import RcgError

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from rcg.comm import Membership
 from rcg.comm import ReduceOp as OurOp
-from rcg.comm.base import LocalStore
+from rcg.comm.local_store import LocalStore
 from rcg.comm.rays import RaysOpener
 from rcg.testing import OrderedLocalCommunicator
 

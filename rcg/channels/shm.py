@@ -122,8 +122,11 @@ class RingPartsWriter(_RingEnd):
         self._open()  # encoding is part of the write
         try:
             encoded = tuple_of_parts(values)
-            numbers = () if encoded else range(len(values))
-            parts = [self._encode_value(values, at, failed) for at in numbers]
+            parts = (
+                []
+                if encoded
+                else [self._encode_value(values, at, failed) for at in range(len(values))]
+            )
         except BaseException:
             self._ring.shut()
             raise

@@ -24,14 +24,12 @@ This room must know neither Ray nor graphs.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from rcg.errors import CommError, GroupAborted, RcgError
 from rcg.options import Deadline
 
 
@@ -70,76 +68,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """End every wait; idempotent."""
-
-
-class LocalStore:
-    """A ``Store`` for threads; see ``rcg.comm.Store``. ``close`` closes it for all of them.
-
-    >>> store = LocalStore()
-    >>> store.set("address", b"here")
-    >>> store.get(["address"]), store.has(["address", "other"]), store.add("count", 2)
-    ([b'here'], False, 2)
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._objects: dict[str, Any] = {}
-        self._changed = threading.Condition()
-        self._is_closed = False
-
-    def set(self, key: str, value: bytes) -> None:
-        """Store a value; see ``Store``."""
-        with self._changed:
-            self._check()
-            self._values[key] = value
-            self._changed.notify_all()
-
-    def get(self, keys: Sequence[str], timeout_s: float | None = None) -> list[bytes]:
-        """Return the values of keys; see ``Store``."""
-
-        def is_there() -> bool:
-            return self._is_closed or all(key in self._values for key in keys)
-
-        with self._changed:
-            is_done = self._changed.wait_for(is_there, timeout_s)
-            self._check()
-            if not is_done:
-                missing = [key for key in keys if key not in self._values]
-                raise TimeoutError(f"no value of {', '.join(missing)} within {timeout_s} s")
-            return [self._values[key] for key in keys]
-
-    def has(self, keys: Sequence[str]) -> bool:
-        """Return whether all keys are there; see ``Store``."""
-        with self._changed:
-            self._check()
-            return all(key in self._values for key in keys)
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a counter; see ``Store``."""
-        with self._changed:
-            self._check()
-            total = int(self._values.get(key, b"0")) + amount
-            self._values[key] = b"%d" % total
-            self._changed.notify_all()
-            return total
-
-    def share(self, key: str, make: Callable[[], Any]) -> Any:
-        """Return the object of a key, the same for all threads; the first call makes it."""
-        with self._changed:
-            self._check()
-            if key not in self._objects:
-                self._objects[key] = make()
-            return self._objects[key]
-
-    def close(self) -> None:
-        """End every wait; idempotent."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-
-    def _check(self) -> None:
-        if self._is_closed:
-            raise GroupAborted("the store of the group is closed")
 
 
 LOOPBACK: Final = "127.0.0.1"
@@ -317,40 +245,6 @@ class Communicator(ABC):
                 f"{list(whole.shape)} {whole.dtype}"
             )
         check_tensors((whole, part))
-
-
-class Refusal:
-    """Why the operations of one rank are refused: nothing, at first. Any thread.
-
-    That the group was aborted or destroyed counts more than that an operation failed.
-    """
-
-    def __init__(self, membership: Membership) -> None:
-        self.errors: dict[str, RcgError] = {}  # by what ended it; an entry is made in one step
-        self._group, self._rank = membership.group, membership.rank
-
-    def abort(self, why: str) -> bool:
-        """Refuse operations from now on; returns whether this is the first abort."""
-        own = GroupAborted(why, group=self._group, rank=self._rank)
-        return self.errors.setdefault("aborted", own) is own
-
-    def destroy(self) -> None:
-        """Refuse operations from now on, if nothing else has ended the group."""
-        if not self.errors:
-            self.abort(f"group {self._group} was destroyed")
-
-    def fail(self, why: str) -> None:
-        """Refuse operations because one has failed, if nothing else has ended the group."""
-        if not self.errors:
-            failed = CommError(why, group=self._group, rank=self._rank)
-            self.errors.setdefault("failed", failed)
-
-    def error(self) -> RcgError:
-        """Return an error of its own for each caller."""
-        found = self.errors.get("aborted") or self.errors.get("failed")
-        if found is None:
-            return CommError("it was left behind", group=self._group, rank=self._rank)
-        return type(found)(found.message, **found.facts)
 
 
 def exchange(membership: Membership, step: str, value: bytes, deadline: Deadline) -> list[bytes]:

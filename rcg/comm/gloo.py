@@ -28,9 +28,10 @@ from datetime import timedelta
 from typing import Any, ClassVar, Final, Self
 
 from rcg.comm import gloo_group
-from rcg.comm.base import Communicator, Membership, ReduceOp, Refusal, check_tensors
+from rcg.comm.base import Communicator, Membership, ReduceOp, check_tensors
 from rcg.comm.gloo_group import Group
 from rcg.comm.reduction import Reduction, as_bytes, find_reduction, unsupported_reduction
+from rcg.comm.refusal import Refusal
 from rcg.comm.sideline import LeftBehind, Sideline
 from rcg.errors import OutOfThreads, RcgError
 from rcg.options import Deadline

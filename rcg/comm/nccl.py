@@ -24,9 +24,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp, Refusal, check_tensors, exchange
+from rcg.comm.base import Communicator, Membership, ReduceOp, check_tensors, exchange
 from rcg.comm.gloo import GlooCommunicator
 from rcg.comm.reduction import Reduction, as_bytes, find_reduction, unsupported_reduction
+from rcg.comm.refusal import Refusal
 from rcg.comm.sideline import LeftBehind, Sideline
 from rcg.error_text import describe_error, shielding
 from rcg.errors import OutOfThreads, RcgError, Unavailable

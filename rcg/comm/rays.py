@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from rcg.comm.base import Communicator, Membership, ReduceOp, Refusal, check_tensors, exchange
+from rcg.comm.base import Communicator, Membership, ReduceOp, check_tensors, exchange
+from rcg.comm.refusal import Refusal
 from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import OutOfThreads, TensorMismatch, Unavailable
 from rcg.options import Deadline

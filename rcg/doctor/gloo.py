@@ -14,7 +14,7 @@ import time
 from typing import Final
 
 from rcg.comm import Communicator, Membership
-from rcg.comm.base import LocalStore
+from rcg.comm.local_store import LocalStore
 from rcg.comm.registry import find_communicator
 from rcg.threads import start_thread
 

@@ -15,7 +15,9 @@ it is called when a process is idle, and only if much was freed.
 from __future__ import annotations
 
 import ctypes
-from typing import Final
+import functools
+from collections.abc import Callable
+from typing import Any, Final
 
 LARGE_BYTES: Final = 128 << 10
 """What the C library may take from the system by itself: at first all larger blocks."""
@@ -30,6 +32,11 @@ IDLE_S: Final = 2.0
 
 def give_back_heap() -> None:
     """Give freed memory back to the system; without effect where the C library is not glibc."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = _malloc_trim()
     if trim is not None:
         trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], Any] | None:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -237,6 +237,10 @@ class Subscriber(Client):
             self._keep(version.number, self._memory)
         return version.number
 
+    def close(self) -> None:
+        """Read no more; idempotent. The tensors stay as they are."""
+        super().close()
+
     def __repr__(self) -> str:
         return f"<{self._describe(self.version)}, {bytes_text(self._staged_bytes)} beside>"
 

@@ -27,8 +27,8 @@ pytest.importorskip("torch")
 import torch
 
 from rcg.comm import Communicator
-from rcg.comm.base import LocalStore
 from rcg.comm.gloo import GlooCommunicator
+from rcg.comm.local_store import LocalStore
 from rcg.comm.rays import RaysCommunicator
 from rcg.errors import CommError, GroupAborted
 from rcg.testing import LocalCommunicator, OrderedLocalCommunicator

@@ -16,7 +16,7 @@ import torch
 from rcg.comm import Membership, ReduceOp
 from rcg.comm import gloo_group
 from rcg.comm.gloo import GlooCommunicator
-from rcg.comm.base import LocalStore
+from rcg.comm.local_store import LocalStore
 from rcg.errors import CommError, GroupAborted
 
 class Slow(LocalStore):

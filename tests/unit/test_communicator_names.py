@@ -14,7 +14,7 @@ import pytest
 import rcg
 from rcg.comm import Communicator, Membership, ReduceOp, rays
 from rcg.comm import registry as registry_module
-from rcg.comm.base import LocalStore
+from rcg.comm.local_store import LocalStore
 from rcg.comm.nccl import NcclCommunicator
 from rcg.comm.rays import METHODS, RaysOpener, is_communicator, missing_methods
 from rcg.comm.registry import communicator_names, device_types, find_communicator

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rcg.comm.base import LocalStore
+from rcg.comm.local_store import LocalStore
 from rcg.errors import CommError
 from rcg.ir.channels import Group
 from rcg.runtime.actor.groups import GroupStart, OpenGroups, graphs_that_queue

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rcg.comm import Store
-from rcg.comm.base import LocalStore
+from rcg.comm.local_store import LocalStore
 from rcg.errors import CommError, GroupAborted
 from rcg.runtime.control.stores import MAX_VALUE_BYTES, ControlStore
 from rcg.wire import messages, sockets

@@ -12,8 +12,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Final
 
 from rcg.channels.base import Signal
@@ -28,12 +27,37 @@ _NEVER: Final = 1 << 62  # an execution that never comes
 _Waiter = tuple[OutputBuffer, int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-@dataclass(slots=True)
-class _Queue:
-    """The coroutines of one event loop that want to execute, in the order in which they came."""
+class SubmissionQueue:
+    """Coroutines of one event loop that want to execute, in the order in which they came.
 
-    turn: asyncio.Lock
-    length: int = 0
+    Entered by ``async with``; only the first of them looks for room, so each result wakes one.
+
+    Args:
+        on_empty: Called when the last one has left.
+    """
+
+    def __init__(self, on_empty: Callable[[], object]) -> None:
+        self._turn = asyncio.Lock()
+        self._on_empty = on_empty
+        self.length = 0
+
+    async def __aenter__(self) -> None:
+        self.length += 1
+        try:
+            await self._turn.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        # No await in here: a task that leaves executes before the next one looks.
+        self._turn.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.length -= 1
+        if not self.length:
+            self._on_empty()
 
 
 class AsyncioBridge:
@@ -50,7 +74,7 @@ class AsyncioBridge:
         # The thread that serves; it puts itself there. Without a lock: a thread that finds another
         # ends at once, so it does no harm to start one too many.
         self._serving: dict[int, object] = {}
-        self._queues: dict[asyncio.AbstractEventLoop, _Queue] = {}
+        self._queues: dict[asyncio.AbstractEventLoop, SubmissionQueue] = {}
         self._graph_id = session.graph_id
         session.on_end(self.wake)
 
@@ -86,23 +110,13 @@ class AsyncioBridge:
         """Whether coroutines of the running loop wait for room."""
         return bool(self._queues) and asyncio.get_running_loop() in self._queues
 
-    @contextlib.asynccontextmanager
-    async def queue(self) -> AsyncIterator[None]:
-        """Wait for the coroutines of the running loop that came before this one.
-
-        Only the first of them looks for room, so each result wakes one.
-        """
+    def queue(self) -> SubmissionQueue:
+        """Return the queue of the running loop, to be entered at once."""
         loop = asyncio.get_running_loop()
-        queue = self._queues.setdefault(loop, _Queue(asyncio.Lock()))
-        queue.length += 1
-        try:
-            async with queue.turn:
-                yield
-            # No await from here on: a task that leaves executes before the next one looks.
-        finally:
-            queue.length -= 1
-            if not queue.length:
-                self._queues.pop(loop, None)
+        found = self._queues.get(loop)
+        if found is None:
+            found = self._queues[loop] = SubmissionQueue(lambda: self._queues.pop(loop, None))
+        return found
 
     def wake(self) -> None:
         """Have the thread look around; any thread."""

@@ -197,11 +197,12 @@ class OutputBuffer:
 
     def _tell(self) -> None:
         """After frames came or refs went: discard unwanted frames, and wake waiters elsewhere."""
-        buffers = self, *self._siblings
-        for buffer in buffers:
+        is_awaited = False
+        for buffer in (self, *self._siblings):
             if buffer.dropped:
                 buffer.discard_dropped()
-        if any(buffer.awaited for buffer in buffers):
+            is_awaited = is_awaited or bool(buffer.awaited)
+        if is_awaited:
             self.on_awaited()
 
     def discard_dropped(self) -> None:
