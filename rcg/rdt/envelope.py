@@ -222,14 +222,15 @@ class Registered(NamedTuple):
         agent: The name of NIXL's agent of the process that holds them.
         metadata: How this agent is reached, and the keys of the memory.
         version: How often memory of that process had ceased to be registered.
-        places: The address, the bytes and the number of the device of each tensor.
+        places: The address, the bytes and the number of the device of each tensor; or the bytes of
+            small ones themselves, if there is no agent.
         kind: The kind of this memory: ``DRAM``, ``VRAM``.
     """
 
     agent: str
     metadata: bytes
     version: int
-    places: tuple[tuple[int, int, int], ...]
+    places: tuple[Any, ...]
     kind: str
 
 

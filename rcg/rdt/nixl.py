@@ -6,8 +6,9 @@ then on reading needs no Python of that process. NIXL's agent (https://github.co
 made when it is first needed; a process that only passes references needs no NIXL.
 
 Registering costs up to half a millisecond and pins memory where there is RDMA. So a storage is
-registered once, whichever tensors lie in it, until it is freed. Small tensors are copied into an
-*arena* that is registered already; a *pool* of the user's takes tensors of any size.
+registered once, whichever tensors lie in it, until it is freed. The bytes of small tensors stand in
+the envelope itself. A *pool* of the user's is memory that is registered once, into which tensors
+are copied.
 
 The package has its agent poll for progress, which takes a whole core. Here its thread sleeps until
 something comes (``_QUIET_US``): with UCX over TCP on two busy cores a read of 1 KB took 0.2 ms, and
@@ -16,6 +17,7 @@ something comes (``_QUIET_US``): with UCX over TCP on two busy cores a read of 1
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import glob
@@ -26,7 +28,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,10 +37,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from rcg.error_text import describe_error, without_frames
-from rcg.errors import NixlOutOfMemoryError, RcgError, Transfer, Unavailable
-from rcg.rdt.connection import Connection, Lost
+from rcg.errors import ActorDiedError, NixlOutOfMemoryError, RcgError, Transfer, Unavailable
+from rcg.rdt.connection import ASK_TIMEOUT_S, Connection, Lost
 from rcg.rdt.envelope import Holder, Registered
 from rcg.rdt.pull import Connections, Got, Wanted, at_each_holder, for_each
+from rcg.rdt.reach import place_soon_of
 from rcg.rdt.runs import fill, places_for
 from rcg.rdt.store import memory_of
 from rcg.rdt.transports import NIXL
@@ -47,14 +50,32 @@ from rcg.wire.messages import AskHeld
 _PACKAGES: Final = ("nixl", "nixl_cu13", "nixl_cu12")
 _MISSING: Final = "the tensor transport NIXL needs a package: pip install nixl"
 _QUIET_US: Final = 100_000  # how long NIXL's thread sleeps if nothing comes
-_SMALL_BYTES: Final = 64 << 10  # objects that are copied into the arena
-_ARENA_BYTES: Final = 16 << 20
+# Of an object whose bytes stand in the envelope: Ray copies it a few times, 3 us each.
+_SMALL_BYTES: Final = 16 << 10
 _ALIGNMENT: Final = 64
 _SPIN_S: Final = 100e-6  # a read of 1 KB takes 15 us, one of 1 MB 70 us
 _LONGEST_SLEEP_S: Final = 1e-3
 _LOOK_S: Final = 1.0  # between two looks at whether the other process lives
+_END_S: Final = 2.0  # for a read that was interrupted to end
 _MOST_KNOWN: Final = 10_000  # descriptions of registered memory that are remembered of a process
 _MOST_OTHERS: Final = 1000  # processes that are remembered
+_NOT_JUDGED_S: Final = 10.0  # for which an actor that does not answer is not asked again
+
+
+class Offered(NamedTuple):
+    """Tensors that others may read.
+
+    Attributes:
+        registered: How they are read, for the envelope.
+        payloads: What is read: the tensors' own bytes, or a copy.
+        is_copy: Whether it is a copy.
+        release: Frees the copy; None if there is nothing to free.
+    """
+
+    registered: Registered
+    payloads: Sequence[Any]
+    is_copy: bool = False
+    release: Callable[[], None] | None = None
 
 
 class Nixl:
@@ -75,17 +96,17 @@ class Nixl:
         self._connections = connections
         self._is_needed = is_needed
         self._agent: Any = None
-        # Where storages lie that are registered, by torch's address of each.
-        self._registered: dict[int, _Region] = {}
-        self._freed: deque[int] = deque()  # those of them that are not there any more
-        self._version = 0  # how often memory has ceased to be registered
+        # Where storages lie that are registered, by torch's address of each, and a weak reference
+        # that notes when one is freed: in the middle of anything, so the next call ends it.
+        self._registered: dict[int, tuple[_Region, weakref.ref[Any]]] = {}
+        self._freed: deque[int] = deque()
+        self._offered: set[int] = set()  # storages that others may know
+        self._version = 0  # how often such memory has ceased to be registered
         self._seconds = 0.0
-        self._arena: _Pool | None = None
         self._pool: _Pool | None = None
         self._stream: Any = None
-        self._others: dict[str, _Other] = {}  # by the names of their agents
-        # Reads that were interrupted, and the memory that they may still write to.
-        self._unfinished: list[tuple[Any, list[Any]]] = []
+        self._others: OrderedDict[str, _Other] = OrderedDict()  # by the names of their agents
+        self._unfinished: list[_Read] = []  # reads that were interrupted
         self._lock = threading.RLock()
 
     # --- the process that holds tensors
@@ -97,68 +118,64 @@ class Nixl:
             Unavailable: There is no NIXL here, or it refuses the memory.
         """
         with self._lock:
-            agent = self._agent_now()
+            self._agent_now()
             self._end_freed()
-            regions = {}
+            new: dict[int, tuple[Any, _Region]] = {}
             for tensor in tensors:
-                storage = tensor.untyped_storage()
-                region = _Region(
-                    storage.data_ptr(), storage.nbytes(), _device(tensor), _kind(tensor)
-                )
+                storage, region = tensor.untyped_storage(), _region_of(tensor)
                 known = self._registered.get(storage._cdata)
-                if known != region and region.size:
-                    if known is not None:  # it was resized
-                        self._end(storage._cdata)
-                    regions[storage._cdata] = storage, region
-            for kind in {region.kind for _, region in regions.values()}:
-                self._register(agent, kind, regions)
+                if known is None or known[0] != region:
+                    self._end(storage._cdata)  # it was resized
+                    if region.size:
+                        new[storage._cdata] = storage, region
+            for kind in {region.kind for _, region in new.values()}:
+                self._register({k: each for k, each in new.items() if each[1].kind == kind}, kind)
 
-    def _register(self, agent: Any, kind: str, regions: dict[int, tuple[Any, _Region]]) -> None:
-        chosen = {key: each for key, each in regions.items() if each[1].kind == kind}
-        size = sum(region.size for _, region in chosen.values())
+    def _register(self, regions: dict[int, tuple[Any, _Region]], kind: str) -> None:
+        size = sum(region.size for _, region in regions.values())
         start_ns = time.monotonic_ns()
         problem = ""
         try:
-            agent.register_memory(_rows([region for _, region in chosen.values()]), kind)
+            self._agent.register_memory(_rows([region for _, region in regions.values()]), kind)
         except Exception as error:  # noqa: BLE001 - NIXL has many
             problem = f"NIXL cannot register {size} bytes of {kind}: {describe_error(error)}"
-            hint = ""
-            if "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
-                hint = (
-                    ". Memory of PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True cannot be "
-                    "registered"
-                )
-            raise Unavailable(f"{problem}{hint}. UCX_LOG_LEVEL=debug says more") from None
+            setting = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+            if "expandable_segments:True" in setting:
+                problem += f". PYTORCH_CUDA_ALLOC_CONF={setting} makes memory that cannot be"
+            raise Unavailable(f"{problem}. UCX_LOG_LEVEL=debug says more", transport=NIXL) from None
         finally:
             end_ns = time.monotonic_ns()
             self._seconds += (end_ns - start_ns) / 1e9
             about = "memory", self._label, "nixl: register", size
             self._connections.got.append(Got(*about, start_ns, end_ns - start_ns, end_ns, problem))
-        for key, (storage, region) in chosen.items():
-            self._registered[key] = region
-            # It may be freed in the middle of anything: the next call ends the registration.
-            weakref.finalize(storage, self._freed.append, key).atexit = False
+        for key, (storage, region) in regions.items():
+            noting = functools.partial(_note_freed, self._freed, key)
+            self._registered[key] = region, weakref.ref(storage, noting)
 
     def deregister(self, tensor: Any) -> None:
         """End the registration of a tensor's memory, unless objects of this process need it."""
         with self._lock:
             self._end_freed()
-            key = tensor.untyped_storage()._cdata
-            if key in self._registered and not self._is_needed(memory_of(tensor)):
-                self._end(key)
+            if not self._is_needed(memory_of(tensor)):
+                self._end(tensor.untyped_storage()._cdata)
 
     def _end_freed(self) -> None:
         while self._freed:
             self._end(self._freed.popleft())
-        self._unfinished = [each for each in self._unfinished if self._goes_on(each[0])]
+        for read in list(self._unfinished):
+            if not self._goes_on(read):
+                self._unfinished.remove(read)
 
     def _end(self, key: int) -> None:
-        region = self._registered.pop(key, None)
-        if region is not None:
+        known = self._registered.pop(key, None)
+        if known is None:
+            return
+        region = known[0]
+        if key in self._offered:
+            self._offered.discard(key)
             self._version += region.kind != "DRAM" or _has_rdma()
-            descriptors = self._agent.get_reg_descs(_rows([region]), region.kind)
-            with contextlib.suppress(Exception):  # the memory is gone, whatever NIXL says
-                self._agent.deregister_memory(descriptors)
+        with contextlib.suppress(Exception):  # the memory is gone, whatever NIXL says
+            self._agent.deregister_memory(self._agent.get_reg_descs(_rows([region]), region.kind))
 
     def add_pool(self, size: int, device: Any) -> None:
         """Have a pool into which tensors are copied; see ``register_nixl_memory_pool``."""
@@ -169,7 +186,8 @@ class Nixl:
                 raise ValueError(
                     "A memory pool is already registered. Only one memory pool is supported."
                 )
-            pool = _Pool(torch.empty(size, dtype=torch.uint8, device=device))
+            with torch.inference_mode(False):
+                pool = _Pool(torch.empty(size, dtype=torch.uint8, device=device))
             self.register([pool.memory])
             self._pool = pool
 
@@ -177,92 +195,90 @@ class Nixl:
         """Wait only for this CUDA stream before tensors are offered; None waits for all."""
         self._stream = stream
 
-    def offer(self, payloads: Sequence[Any]) -> tuple[Registered, Callable[[], None] | None]:
+    def offer(self, payloads: Sequence[Any]) -> Offered:
         """Let other processes read the tensors of an object.
 
         Args:
             payloads: Their bytes: of uint8 [n].
-
-        Returns:
-            How they are read, for its envelope; and what frees the copy, if they were copied.
 
         Raises:
             Unavailable: There is no NIXL here, or it refuses the memory.
             NixlOutOfMemoryError: They do not fit into the pool.
             ValueError: The stream of ``set_nixl_cuda_stream`` is of another device.
         """
-        self._synchronize(payloads)
         with self._lock:
-            agent = self._agent_now()
-            pool, blocks = self._copy(payloads)
-            offered = payloads if pool is None else [pool.at(*block) for block in blocks]
-            self.register(offered)
-            regions = {
-                key: self._registered[key]
-                for each in offered
-                if (key := each.untyped_storage()._cdata) in self._registered
-            }
-            kind = _kind(offered[0])
-            descriptors = agent.get_reg_descs(_rows([*regions.values()]), kind)
-            metadata = agent.get_partial_agent_metadata(descriptors, True)
-            places = tuple((each.data_ptr(), each.numel(), _device(each)) for each in offered)
-            release = None if pool is None else lambda: pool.give_back(blocks)
-            return Registered(self._name, metadata, self._version, places, kind), release
-
-    def _copy(self, payloads: Sequence[Any]) -> tuple[_Pool | None, list[tuple[int, int]]]:
-        """Copy tensors into the pool or the arena; returns which, or None, and where."""
+            self._agent_now()
+            self._end_freed()
         sizes = [each.numel() for each in payloads]
-        pool, is_users = self._pool, True
-        is_known = any(each.untyped_storage()._cdata in self._registered for each in payloads)
-        device = None if pool is None else pool.memory.device
-        if is_known or (device is not None and not _fits(device, payloads)):
-            return None, []
-        if pool is None:
-            is_users = False
-            if sum(sizes) > _SMALL_BYTES or not all(each.is_cpu for each in payloads):
-                return None, []
-            pool = self._arena_now()
+        if sum(sizes) <= _SMALL_BYTES and all(each.is_cpu for each in payloads):
+            copies = [each.clone() for each in payloads]
+            inside = tuple(each.numpy().tobytes() for each in copies)
+            return Offered(Registered("", b"", 0, inside, "DRAM"), copies, is_copy=True)
+        self._synchronize(payloads)
+        pool = self._pool
+        if pool is None or not self._takes(pool, payloads):
+            return Offered(self._offer(payloads), payloads)
         blocks = pool.take(sizes)
         if blocks is None:
-            if is_users:
-                raise NixlOutOfMemoryError(
-                    f"the NIXL memory pool of {pool.memory.numel()} bytes has no room for "
-                    f"{sum(sizes)} more: drop references, or register a larger pool"
-                )
-            return None, []
-        for block, each in zip(blocks, payloads, strict=True):
-            pool.at(*block).copy_(each)
-        return pool, blocks
+            raise NixlOutOfMemoryError(
+                f"the NIXL memory pool of {pool.memory.numel()} bytes has no room for "
+                f"{sum(sizes)} more, in pieces of {_ALIGNMENT}: drop references, or register a "
+                "larger pool"
+            )
+        try:
+            copies = [pool.memory[start : start + size] for start, size in blocks]
+            for copy, each in zip(copies, payloads, strict=True):
+                copy.copy_(each)
+            _finish_streams(copies)
+            return Offered(self._offer(copies), copies, True, lambda: pool.give_back(blocks))
+        except BaseException:
+            pool.give_back(blocks)
+            raise
 
-    def _arena_now(self) -> _Pool:
-        if self._arena is None:
-            import torch
+    def _takes(self, pool: _Pool, payloads: Sequence[Any]) -> bool:
+        """Whether tensors are copied into a pool: none is registered, and it is on their device."""
+        device = pool.memory.device
+        with self._lock:
+            return all(
+                each.untyped_storage()._cdata not in self._registered
+                and (device.type == "cpu" or each.device == device)
+                for each in payloads
+            )
 
-            self._arena = _Pool(torch.empty(_ARENA_BYTES, dtype=torch.uint8))
-        return self._arena
+    def _offer(self, payloads: Sequence[Any]) -> Registered:
+        with self._lock:
+            self.register(payloads)
+            kind = _region_of(payloads[0]).kind
+            keys = {each.untyped_storage()._cdata for each in payloads} & self._registered.keys()
+            self._offered |= keys
+            rows = _rows([self._registered[key][0] for key in keys])
+            descriptors = self._agent.get_reg_descs(rows, kind)
+            metadata = self._agent.get_partial_agent_metadata(descriptors, True)
+            places = tuple((each.data_ptr(), each.numel(), _device(each)) for each in payloads)
+            return Registered(self._name, metadata, self._version, places, kind)
 
     def _synchronize(self, payloads: Sequence[Any]) -> None:
         """Wait until the kernels that write to tensors on GPUs are done: NIXL does not."""
         devices = {each.device for each in payloads if each.is_cuda}
-        if not devices:
-            return
-        import torch
+        if devices and self._stream is None:
+            import torch
 
-        if self._stream is None:
             for each in devices:
                 torch.cuda.synchronize(each)
-            return
-        others = sorted(str(each) for each in devices if each != self._stream.device)
-        if others:
-            raise ValueError(
-                "Device mismatch between the CUDA stream set via set_nixl_cuda_stream, which is on "
-                f"{self._stream.device}, and tensors on {', '.join(others)}"
-            )
-        self._stream.synchronize()
+        elif devices:
+            others = sorted(str(each) for each in devices if each != self._stream.device)
+            if others:
+                raise ValueError(
+                    "Device mismatch between the CUDA stream set via set_nixl_cuda_stream, which "
+                    f"is on {self._stream.device}, and tensors on {', '.join(others)}"
+                )
+            self._stream.synchronize()
 
     def facts(self) -> tuple[int, int, float]:
         """Return how many pieces of memory are registered, their bytes, and the seconds it took."""
-        regions = list(self._registered.values())
+        with self._lock:
+            self._end_freed()
+            regions = [region for region, _ in self._registered.values()]
         return len(regions), sum(each.size for each in regions), self._seconds
 
     # --- the process that wants them
@@ -278,172 +294,206 @@ class Nixl:
         )
 
     def _pull_of_one(self, wanted: Sequence[Wanted]) -> list[Any]:
-        times = [time.monotonic_ns()]
-        problem = ""
-        found: list[Any] = []
-        try:
-            found = self._read(wanted, times)
-        except Exception as error:  # noqa: BLE001 - the result of the objects
-            if len(wanted) > 1:  # one of them failed, or they lie on several kinds of devices
-                return [each for one in wanted for each in self._pull_of_one([one])]
-            problem = str(error)
-            found = for_each(without_frames(error), 1)
-        for each in wanted:
-            self._connections.note(each.envelope, NIXL, times, problem)
-        return found
+        """Pull objects of one holder; those that cannot be read together are read one by one."""
+        ways = {(each.agent, each.kind) for each in map(_how, wanted)}
+        places = {_device_for(each) for each in wanted}
+        failed: list[Exception] = []
+        if len(ways) == len(places) == 1:
+            times, problem = [time.monotonic_ns()], ""
+            try:
+                return self._read(wanted, places.pop(), times)
+            except Exception as error:  # noqa: BLE001 - the result of the objects
+                problem = str(error)
+                failed.append(without_frames(error))
+            finally:
+                if len(wanted) == 1 or not problem:
+                    for each in wanted:
+                        self._connections.note(each.envelope, NIXL, times, problem)
+        if len(wanted) == 1 or (failed and isinstance(failed[0], ActorDiedError)):
+            return list(for_each(failed.pop(), len(wanted)))
+        return [found for each in wanted for found in self._pull_of_one([each])]
 
-    def _read(self, wanted: Sequence[Wanted], times: list[int]) -> list[Any]:
-        """Read the tensors of objects of one process.
+    def _read(self, wanted: Sequence[Wanted], device: str, times: list[int]) -> list[Any]:
+        """Read the tensors of objects of one agent.
+
+        Args:
+            wanted: The objects.
+            device: The type of the device on which they arrive.
+            times: Gets the time at which they begin to come.
 
         Raises:
-            ActorDiedError: It is gone.
+            ActorDiedError: The process that holds them is gone.
             Transfer: They cannot be read.
             Unavailable: There is no NIXL here.
         """
-        holder = wanted[0].envelope.holder
-        name = _how(wanted[0]).agent
-        with self._lock:
-            agent = self._agent_now()
-            other = self._others.setdefault(name, _Other())
-            self._forget_oldest(agent)
         found: list[list[Any]] = []
-        targets: list[Any] = []
         for each in wanted:
-            contents = each.envelope.contents
             parts: list[Any] = []
-            for _, some in places_for(contents.sizes, contents.devices[0], each.into):
+            for _, some in places_for(each.envelope.contents.sizes, device, each.into):
                 parts += some
             found.append(parts)
-            targets += parts
-        if len({_how(each).kind for each in wanted}) > 1:
-            raise _Failed("they lie on several kinds of devices")
+        targets = [part for parts in found for part in parts]
         sources = [place for each in wanted for place in _how(each).places]
-        with other.lock:
-            for is_last in (False, True):
-                try:
-                    self._know(agent, other, wanted)
-                    self._transfer(agent, wanted, targets, sources, times)
-                    break
-                except _Failed as failed:
-                    self._forget(agent, name, other)  # what is known may be out of date
-                    self._connections.check_lives(holder)
-                    problem = str(failed)
-                if is_last:
-                    raise Transfer(
-                        f"tensors of {holder.label} cannot be read by NIXL: {problem}. They may "
-                        "have been freed, or the process has restarted"
-                    )
+        if not _how(wanted[0]).agent:
+            times.append(time.monotonic_ns())
+            _fill_from(targets, sources)
+        else:
+            pairs = [pair for pair in zip(targets, sources, strict=True) if pair[0].numel()]
+            self._read_from(wanted, pairs, times)
         return [
             parts if each.into is None else fill(each.into, parts)
             for each, parts in zip(wanted, found, strict=True)
         ]
 
-    def _know(self, agent: Any, other: _Other, wanted: Sequence[Wanted]) -> None:
+    def _read_from(
+        self, wanted: Sequence[Wanted], pairs: Sequence[tuple[Any, Any]], times: list[int]
+    ) -> None:
+        holder, name = wanted[0].envelope.holder, _how(wanted[0]).agent
+        with self._lock:
+            self._agent_now()
+            other = self._others.setdefault(name, _Other())
+            self._others.move_to_end(name)
+            self._forget_oldest()
+        _finish_streams([target for target, _ in pairs])
+        problem = ""
+        with other.lock:
+            for _ in range(2):
+                try:
+                    self._know(other, wanted)
+                    self._transfer(wanted, pairs, times)
+                    return
+                except _Failed as failed:
+                    problem = str(failed)
+                self._forget(name, other)  # what is known of it may be out of date
+                self._connections.check_lives(holder)
+        raise Transfer(
+            f"tensors of {holder.label} cannot be read by NIXL: {problem}. They may have been "
+            "freed, or the process has restarted"
+        )
+
+    def _know(self, other: _Other, wanted: Sequence[Wanted]) -> None:
         """Make known to NIXL what is registered at the other process; the caller has its lock."""
-        for each in wanted:
-            registered = _how(each)
-            if other.version < registered.version or len(other.known) >= _MOST_KNOWN:
-                # Memory that is not registered any more may lie where other memory is now.
-                self._forget(agent, registered.agent, other)
-                other.version = registered.version
-            if registered.metadata not in other.known:
+        all_registered = [_how(each) for each in wanted]
+        version = max(each.version for each in all_registered)
+        if other.version < version or len(other.known) >= _MOST_KNOWN:
+            # Memory that is not registered any more may lie where other memory is now.
+            self._forget(all_registered[0].agent, other)
+            other.version = version
+        for each in all_registered:
+            if each.metadata not in other.known:
                 with _failing("it is not known how to reach the process"):
-                    agent.add_remote_agent(registered.metadata)
-                other.known.add(registered.metadata)
+                    self._agent.add_remote_agent(each.metadata)
+                other.known.add(each.metadata)
 
-    def _forget(self, agent: Any, name: str, other: _Other) -> None:
-        if other.known:
-            other.known.clear()
-            with contextlib.suppress(Exception):  # it may be gone
-                agent.remove_remote_agent(name)
+    def _forget(self, name: str, other: _Other) -> None:
+        with self._lock:
+            self._end_freed()
+            if any(read.name == name for read in self._unfinished):
+                return  # NIXL would say that it is over, and go on writing
+            if other.known:
+                other.known.clear()
+                with contextlib.suppress(Exception):  # it may be gone
+                    self._agent.remove_remote_agent(name)
 
-    def _forget_oldest(self, agent: Any) -> None:
-        while len(self._others) > _MOST_OTHERS:
-            name = next(iter(self._others))
-            other = self._others.pop(name)
-            if other.lock.acquire(blocking=False):  # or it is being read from: it stays in NIXL
-                self._forget(agent, name, other)
+    def _forget_oldest(self) -> None:
+        for name in list(self._others)[: len(self._others) - _MOST_OTHERS]:
+            other = self._others[name]
+            if other.lock.acquire(blocking=False):  # or it is being read from
+                del self._others[name]
+                self._forget(name, other)
                 other.lock.release()
 
     def _transfer(
-        self,
-        agent: Any,
-        wanted: Sequence[Wanted],
-        targets: Sequence[Any],
-        sources: Sequence[tuple[int, int, int]],
-        times: list[int],
+        self, wanted: Sequence[Wanted], pairs: Sequence[tuple[Any, Any]], times: list[int]
     ) -> None:
         """Read memory of another process into tensors of this one."""
-        pairs = [each for each in zip(targets, sources, strict=True) if each[0].numel()]
         if not pairs:
             return
-        registered = _how(wanted[0])
-        into = [(each.data_ptr(), each.numel(), _device(each)) for each, _ in pairs]
+        registered, targets = _how(wanted[0]), [target for target, _ in pairs]
+        here = np.array([(e.data_ptr(), e.numel(), _device(e)) for e in targets], np.uint64)
+        there = np.array([source for _, source in pairs], np.uint64)
         with self._lock, _failing("the transfer cannot be started"):
-            self.register([each for each, _ in pairs])
-            here = agent.get_xfer_descs(np.array(into, np.uint64), _kind(pairs[0][0]))
-            there = agent.get_xfer_descs(
-                np.array([each for _, each in pairs], np.uint64), registered.kind
+            self.register(targets)
+            handle = self._agent.initialize_xfer(
+                "READ",
+                self._agent.get_xfer_descs(here, _region_of(targets[0]).kind),
+                self._agent.get_xfer_descs(there, registered.kind),
+                registered.agent,
             )
-            handle = agent.initialize_xfer("READ", here, there, registered.agent)
+            read = _Read(handle, registered.agent, targets)
+            self._unfinished.append(read)
         times.append(time.monotonic_ns())
         try:
             with _failing("the transfer failed"):
-                state = self._wait(agent, handle, wanted)
-                if state != "DONE":
+                read.state = self._agent.transfer(handle)
+                self._wait(read, lambda: _check_lives(self._connections, wanted))
+                if read.state != "DONE":
                     raise _Failed("the transfer failed")
+        except BaseException:
+            # It writes to memory that may be the user's: so it ends first, if it can.
+            read.state = read.state or "PROC"
+            with contextlib.suppress(Exception):
+                self._wait(read, bool, _END_S)
+            raise
         finally:
             with self._lock:
-                self._unfinished.append((handle, [each for each, _ in pairs]))
                 self._end_freed()
 
-    def _wait(self, agent: Any, handle: Any, wanted: Sequence[Wanted]) -> str:
-        """Start a transfer, and wait for it; returns its state."""
-        state: str = agent.transfer(handle)
-        start_s = look_s = time.monotonic()
+    def _wait(self, read: _Read, look: Callable[[], object], timeout_s: float = 1e9) -> None:
+        """Wait until a read is over; ``look`` is called now and then."""
+        start_s = look_s = now_s = time.monotonic()
         sleep_s = 0.0
-        while state == "PROC":
-            now_s = time.monotonic()
+        while read.state == "PROC" and now_s - start_s < timeout_s:
             if now_s - start_s > _SPIN_S:
                 sleep_s = min(2 * sleep_s + 1e-5, _LONGEST_SLEEP_S)
             time.sleep(sleep_s)
+            now_s = time.monotonic()
             if now_s - look_s > _LOOK_S:
                 look_s = now_s
-                _check_lives(self._connections, wanted)
-            state = agent.check_xfer_state(handle)
-        return state
+                look()
+            read.state = self._agent.check_xfer_state(read.handle)
 
-    def _goes_on(self, handle: Any) -> bool:
+    def _goes_on(self, read: _Read) -> bool:
         """Whether a read that was started is not over; its handle is released if it is."""
-        try:
-            if self._agent.check_xfer_state(handle) == "PROC":
+        if not read.state:
+            return True  # another thread is about to start it
+        with contextlib.suppress(Exception):  # the process is gone, which ends it
+            if read.state == "PROC" and self._agent.check_xfer_state(read.handle) == "PROC":
                 return True
-        except Exception:  # noqa: BLE001 - the process is gone
-            pass
         with contextlib.suppress(Exception):
-            self._agent.release_xfer_handle(handle)
+            self._agent.release_xfer_handle(read.handle)
         return False
 
-    # --- both
-
-    def _agent_now(self) -> Any:
-        """Return NIXL's agent of this process; the caller has the lock.
+    def _agent_now(self) -> None:
+        """Have NIXL's agent of this process; the caller has the lock.
 
         Raises:
             Unavailable: There is none.
         """
         if self._agent is None:
             self._agent = make_agent(self._name)
-        return self._agent
 
 
 class _Region(NamedTuple):
-    """Memory that is registered."""
+    """Memory that is registered, or is to be."""
 
     address: int
     size: int
     device: int
     kind: str
+
+
+@dataclass(eq=False, slots=True)
+class _Read:
+    """A read: NIXL's handle, the agent that is read from, the memory, and the state, "" at first.
+
+    Memory that NIXL may still write to must not be freed, so these are kept until they are over.
+    """
+
+    handle: Any
+    name: str
+    targets: Sequence[Any]
+    state: str = ""
 
 
 @dataclass(slots=True)
@@ -464,10 +514,14 @@ def _failing(what: str) -> Iterator[None]:
     """Raise NIXL's own errors, which have no common class, as ``_Failed``."""
     try:
         yield
-    except (Unavailable, _Failed, Transfer):
+    except (RcgError, _Failed):
         raise
     except Exception as error:  # noqa: BLE001 - see above
         raise _Failed(f"{what}: {describe_error(error)}") from None
+
+
+def _note_freed(freed: deque[int], key: int, _: object) -> None:
+    freed.append(key)
 
 
 def _how(wanted: Wanted) -> Registered:
@@ -475,6 +529,30 @@ def _how(wanted: Wanted) -> Registered:
     if found is None:
         raise Transfer(f"what {wanted.envelope.holder.label} made was not registered with NIXL")
     return found
+
+
+def _device_for(wanted: Wanted) -> str:
+    """Return the type of the device on which an object arrives: that of the user's memory."""
+    devices = {each.device.type for each in wanted.into or ()}
+    return devices.pop() if len(devices) == 1 else wanted.envelope.contents.devices[0]
+
+
+def _fill_from(targets: Sequence[Any], contents: Sequence[bytes]) -> None:
+    import torch
+
+    for target, content in zip(targets, contents, strict=True):
+        if content:
+            target.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+
+
+def _finish_streams(tensors: Sequence[Any]) -> None:
+    """Wait for what torch has queued on GPUs for tensors that NIXL is about to read or write."""
+    devices = {each.device for each in tensors if each.is_cuda}
+    if devices:
+        import torch
+
+        for each in devices:
+            torch.cuda.current_stream(each).synchronize()
 
 
 def _check_lives(connections: Connections, wanted: Sequence[Wanted]) -> None:
@@ -499,10 +577,6 @@ class _Pool:
         self._free = [(0, memory.numel())]  # where, and how many bytes; in order
         self._lock = threading.Lock()
 
-    def at(self, start: int, size: int) -> Any:
-        """Return a block as a tensor."""
-        return self.memory[start : start + size]
-
     def take(self, sizes: Sequence[int]) -> list[tuple[int, int]] | None:
         """Take blocks of these bytes; returns where each begins, and its bytes, or None."""
         taken: list[tuple[int, int]] = []
@@ -523,26 +597,28 @@ class _Pool:
     def give_back(self, blocks: Sequence[tuple[int, int]]) -> None:
         """Make blocks free."""
         with self._lock:
-            merged: list[tuple[int, int]] = []
-            for start, size in sorted([*self._free, *((s, _pad(n)) for s, n in blocks)]):
-                if merged and sum(merged[-1]) == start:
-                    merged[-1] = merged[-1][0], merged[-1][1] + size
-                else:
-                    merged.append((start, size))
-            self._free = merged
+            for start, size in blocks:
+                end = start + _pad(size)
+                at = bisect.bisect(self._free, (start, 0))
+                last = at
+                if at and sum(self._free[at - 1]) == start:
+                    at -= 1
+                    start = self._free[at][0]
+                if last < len(self._free) and self._free[last][0] == end:
+                    end = sum(self._free[last])
+                    last += 1
+                self._free[at:last] = [(start, end - start)]
 
 
 def _pad(size: int) -> int:
     return max(-(-size // _ALIGNMENT), 1) * _ALIGNMENT
 
 
-def _fits(device: Any, payloads: Sequence[Any]) -> bool:
-    """Whether a pool on a device takes tensors: one in host memory takes all."""
-    return device.type == "cpu" or all(each.device == device for each in payloads)
-
-
-def _kind(tensor: Any) -> str:
-    return "VRAM" if tensor.is_cuda else "DRAM"
+def _region_of(tensor: Any) -> _Region:
+    """Return where the storage of a tensor lies."""
+    storage = tensor.untyped_storage()
+    kind = "VRAM" if tensor.is_cuda else "DRAM"
+    return _Region(storage.data_ptr(), storage.nbytes(), _device(tensor), kind)
 
 
 def _device(tensor: Any) -> int:
@@ -554,35 +630,51 @@ def _rows(regions: Sequence[_Region]) -> list[tuple[int, int, int, str]]:
 
 
 @functools.cache
+def _package() -> str:
+    """Return the name of NIXL's Python package, which is not imported: that takes a second."""
+    for name in _PACKAGES:
+        found = importlib.util.find_spec(name)
+        if found is not None and found.origin is not None:  # no mere folder of that name
+            return name
+    return ""
+
+
 def is_installed() -> bool:
-    """Whether NIXL's Python package is there; it is not imported, which takes a second."""
-    return any(importlib.util.find_spec(name) for name in _PACKAGES)
+    """Whether NIXL's Python package is there."""
+    return bool(_package())
+
+
+_have_nixl: Final[dict[str, float]] = {}  # actors, by their stores, and until when that is known
 
 
 def check_has_nixl(holder: Holder) -> None:
     """Check that an actor can use NIXL, where a call with its tensors is made.
 
     Args:
-        holder: The actor. One that does not answer is not judged: its method will fail.
+        holder: The actor. One that does not answer soon is not judged: its method will fail.
 
     Raises:
         Unavailable: NIXL is not installed where it runs.
     """
-    if holder.key in _have_nixl:
+    now_s = time.monotonic()
+    if _have_nixl.get(holder.key, 0.0) > now_s:
         return
+    if len(_have_nixl) > _MOST_OTHERS:
+        _have_nixl.clear()
+    _have_nixl[holder.key] = now_s + _NOT_JUDGED_S
     try:
-        with contextlib.closing(Connection(holder, "")) as connection:
+        connection = Connection(holder, "", ASK_TIMEOUT_S, place_soon_of)
+        with contextlib.closing(connection):
             found = json.loads(connection.observe(lambda number: AskHeld(number=number)))
     except (OSError, RcgError, TimeoutError):
         return
     if not found["nixl"][0]:
+        del _have_nixl[holder.key]
         raise Unavailable(f"{holder.label}: {_MISSING}", transport=NIXL)
-    _have_nixl.add(holder.key)
-    if len(_have_nixl) > _MOST_OTHERS:
-        _have_nixl.clear()
+    _have_nixl[holder.key] = float("inf")
 
 
-_have_nixl: Final[set[str]] = set()
+_making: Final = threading.Lock()
 
 
 def make_agent(name: str) -> Any:
@@ -591,42 +683,41 @@ def make_agent(name: str) -> Any:
     Raises:
         Unavailable: NIXL is not installed, or does not start.
     """
-    if not is_installed():
+    package = _package()
+    if not package:
         raise Unavailable(_MISSING, transport=NIXL)
     os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # it prints two lines for each agent
-    package = next(name for name in _PACKAGES if importlib.util.find_spec(name))
     try:
         api = importlib.import_module(f"{package}._api")
     except ImportError as error:
-        raise Unavailable(
-            f"the package {package} cannot be imported: {error}", transport=NIXL
-        ) from None
-
-    original: Any = api.nixlBind.nixlAgentConfig
-
-    class Quiet(original):
-        """A configuration with which the agent's thread sleeps until something comes."""
-
-        def __setattr__(self, field: str, value: Any) -> None:
-            super().__setattr__(field, _QUIET_US if field == "pthrDelay" else value)
-
+        raise Unavailable(f"{package} cannot be imported: {error}", transport=NIXL) from None
     backend = _backend()
-    try:
-        api.nixlBind.nixlAgentConfig = Quiet  # the package sets 0, and has no option for it
-        strict = api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT  # any thread may use it
-        return api.nixl_agent(name, api.nixl_agent_config(backends=[backend], sync_mode=strict))
-    except Exception as error:  # noqa: BLE001 - NIXL has many
-        ways = os.environ.get("UCX_TLS")
-        hint = f" UCX_TLS={ways} may leave out what it needs;" if ways else ""
-        raise Unavailable(
-            f"NIXL cannot start with its backend {backend}: {describe_error(error)}.{hint} "
-            "`rcg doctor` says what this machine has",
-            transport=NIXL,
-        ) from None
-    finally:
-        api.nixlBind.nixlAgentConfig = original
+    with _making:
+        original: Any = api.nixlBind.nixlAgentConfig
+
+        class Quiet(original):
+            """A configuration with which the agent's thread sleeps until something comes."""
+
+            def __setattr__(self, field: str, value: Any) -> None:
+                super().__setattr__(field, _QUIET_US if field == "pthrDelay" else value)
+
+        try:
+            api.nixlBind.nixlAgentConfig = Quiet  # the package sets 0, and has no option for it
+            strict = api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT  # any thread may use it
+            return api.nixl_agent(name, api.nixl_agent_config(backends=[backend], sync_mode=strict))
+        except Exception as error:  # noqa: BLE001 - NIXL has many
+            ways = os.environ.get("UCX_TLS")
+            hint = f" UCX_TLS={ways} may leave out what it needs;" if ways else ""
+            raise Unavailable(
+                f"NIXL cannot start with its backend {backend}: {describe_error(error)}.{hint} "
+                "`rcg doctor` says what this machine has",
+                transport=NIXL,
+            ) from None
+        finally:
+            api.nixlBind.nixlAgentConfig = original
 
 
+@functools.cache
 def _has_rdma() -> bool:
     """Whether memory has keys that end with its registration; with UCX's other ways it has none."""
     return bool(glob.glob("/sys/class/infiniband/*"))

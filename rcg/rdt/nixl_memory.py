@@ -48,7 +48,8 @@ def register_nixl_memory_pool(size: int, device: Any) -> None:
         device: ``torch.device("cpu")``, ``torch.device("cuda")``, or their names.
 
     Raises:
-        ValueError: There is one, or the size is not positive.
+        ValueError: There is one, the size is not positive, or the device is another one.
+        TypeError: The size is no number.
         Unavailable: NIXL is not installed, or refuses the memory.
     """
     import torch
@@ -57,7 +58,10 @@ def register_nixl_memory_pool(size: int, device: Any) -> None:
         raise TypeError(f"the size of a pool is a number of bytes, got {size!r}")
     if size <= 0:
         raise ValueError(f"the size of a pool is a number of bytes above 0, got {size}")
-    here().nixl.add_pool(size, torch.device(device))
+    where = torch.device(device)
+    if where.type not in ("cpu", "cuda"):
+        raise ValueError(f"a pool is on a CPU or a CUDA device, got {where}")
+    here().nixl.add_pool(size, where)
 
 
 def set_nixl_cuda_stream(stream: Any) -> None:
@@ -76,9 +80,9 @@ def _checked(tensor: Any) -> Any:
     if not hasattr(type(tensor), "untyped_storage"):
         raise TypeError(f"NIXL registers tensors of torch, got {type(tensor).__name__}")
     try:
-        tensor.untyped_storage().data_ptr()
+        has_memory = not tensor.is_meta and tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
-        raise TypeError(
-            "NIXL registers dense tensors, and this one has no memory of its own"
-        ) from None
+        has_memory = False
+    if not has_memory:
+        raise TypeError("NIXL registers dense tensors, and this one has no memory of its own")
     return tensor

@@ -64,13 +64,13 @@ def seal(value: Any, transport: str, key: str, where: str) -> Any:
     if not payloads:
         return value
     chosen.check_devices(contents.devices, where, value)
-    entry = Entry(key, value, contents, payloads, chosen.name, where)
-    registered = None
-    if chosen.name == NIXL:
-        registered, entry.release = ours.nixl.offer(payloads)
-        if entry.release is not None:  # a copy: who writes to the tensors disturbs nobody
-            entry.versions = Versions([])
-    return _keep(ours, entry, registered)
+    if chosen.name != NIXL:
+        return _keep(ours, Entry(key, value, contents, payloads, chosen.name, where))
+    offered = ours.nixl.offer(payloads)
+    entry = Entry(key, value, contents, offered.payloads, chosen.name, where, offered.release)
+    # Writing to tensors of which others get a copy changes nothing for them.
+    entry.versions = Versions([] if offered.is_copy else tensors_in(value))
+    return _keep(ours, entry, offered.registered)
 
 
 def _seal_objects(value: Any, transport: Transport, key: str, where: str) -> Any:

@@ -388,6 +388,8 @@ def _rebuild_view(
     # The bytes were delivered already, once for all tensors that share them; several such may have
     # arrived in one storage.
     raw, base = anchor if type(anchor) is tuple else (anchor, 0)
+    if raw.storage_offset() * raw.itemsize % kind.itemsize:  # memory of the user's
+        raw = raw.clone()
     base -= raw.storage_offset() * raw.itemsize
     start = max(0, offset - base // kind.itemsize)  # one without elements may lie before it
     tensor = _no_numbers(kind, raw.device).set_(raw.untyped_storage(), start, shape, stride)

@@ -31,7 +31,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("nixl_cu12")
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-LARGE = 100_000  # numbers: more than what is copied into the arena
+LARGE = 100_000  # numbers: more than what stands in an envelope
 
 
 def get(refs, **options):
@@ -65,6 +65,14 @@ class Worker:
     @staticmethod
     def tensors(value):
         return value if isinstance(value, list) else [value]
+
+    @rcg.method(tensor_transport="nixl")
+    def two_types(self):
+        numbers = torch.arange(8.0)
+        return [numbers, numbers.view(torch.float64)]
+
+    def sum_of_ref(self, refs, way):
+        return float(rcg.get(refs[0], _tensor_transport=way).sum())
 
     def put_rows(self):
         self.kept = [torch.ones(10, LARGE)]
@@ -122,15 +130,15 @@ class Worker:
         """Wait, when the next read is about to start, until a file is removed."""
         from rcg.rdt.nixl import Nixl
 
-        original = Nixl._wait
+        original = Nixl._know
 
-        def wait(*args):
-            Nixl._wait = original
+        def know(*args):
+            Nixl._know = original
+            original(*args)
             open(path, "w").close()
             until(lambda: not os.path.exists(path))
-            return original(*args)
 
-        Nixl._wait = wait
+        Nixl._know = know
 
     def pid(self):
         return os.getpid()
@@ -173,13 +181,15 @@ def test_small_tensors_and_those_of_a_pool_are_copies(actors):
     before = get(a.registered.remote())
     small = [a.make.remote(number, 100) for number in range(50)]
     assert get(b.total.remote(*small)) == sum(range(50)) * 100
-    assert get(a.registered.remote()) <= before + 1  # the arena
+    assert get(a.registered.remote()) == before
     c = Worker.remote()
     get(c.have_pool.remote(LARGE * 4 * 3))
     refs = [c.make.remote(number) for number in range(3)]
     assert get(b.total.remote(*refs)) == 3 * LARGE
     assert get(c.registered.remote()) == 1
-    with pytest.raises(NixlOutOfMemoryError, match="pool of 1200000 bytes has no room for 400000"):
+    with pytest.raises(
+        NixlOutOfMemoryError, match="pool of 1200000 bytes has no room for 400000 more"
+    ):
         get(b.total.remote(c.make.remote(1)))
     refs.pop()
     until(lambda: get(c.held.remote()) == 2)
@@ -316,3 +326,28 @@ def test_what_was_made_for_another_transport_is_not_registered(actors):
 def test_what_cannot_be_registered_is_refused(call, error):
     with pytest.raises(TypeError, match=error):
         call()
+
+
+@pytest.mark.filterwarnings("ignore:The value has a tensor")
+@pytest.mark.parametrize("size", [1000, LARGE])
+def test_what_is_written_later_reaches_readers_or_does_not(actors, size):
+    """Small tensors are copied when they are made, larger ones are read where they lie."""
+    _, b = actors
+    tensor = torch.ones(size)
+    ref = rcg.put(tensor, _tensor_transport="nixl")
+    if size == LARGE:
+        register_nixl_memory(tensor)
+    tensor.fill_(2)
+    expected = 2 * size if size == LARGE else size
+    for way in ("nixl", "auto"):
+        found = get(b.sum_of_ref.remote([ref], way))
+        assert found == expected, way
+
+
+def test_views_of_other_types_in_memory_of_the_user(actors):
+    a, _ = actors
+    out = torch.zeros(9)
+    found = get(a.two_types.remote(), out=[out[1:9]])
+    assert torch.equal(found[0], torch.arange(8.0))
+    assert torch.equal(found[1], torch.arange(8.0).view(torch.float64))
+    assert float(out[0]) == 0
