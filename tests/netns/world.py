@@ -38,6 +38,7 @@ _PREPARE: Final = """
 set -e
 mount --make-rprivate /
 mount -t proc proc /proc
+mount -t sysfs sysfs /sys  # which network devices there are
 mount -t tmpfs tmpfs /dev/shm
 mkdir -p /tmp/ray
 mount -t tmpfs tmpfs /tmp/ray
