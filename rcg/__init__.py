@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rcg.runtime.refs import CompiledDAGFuture, CompiledDAGRef
     from rcg.runtime.remote.handle import CompiledDAGHandle
     from rcg.serialization import register_array_type
-    from rcg.trace.recorder import span
+    from rcg.trace.spans import span
     from rcg.trace.trace import Trace
 
 __all__ = [
@@ -112,7 +112,7 @@ _HOMES: Final = {
         "rcg.runtime.refs": "CompiledDAGFuture CompiledDAGRef",
         "rcg.runtime.remote.handle": "CompiledDAGHandle",
         "rcg.serialization": "register_array_type",
-        "rcg.trace.recorder": "span",
+        "rcg.trace.spans": "span",
         "rcg.trace.trace": "Trace",
     }.items()
     for name in names.split()

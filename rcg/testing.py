@@ -36,7 +36,7 @@ from rcg.comm.base import (
     exchange,
 )
 from rcg.comm.local_store import LocalStore
-from rcg.comm.reduction import as_bytes, find_reduction, reduced, unsupported_reduction
+from rcg.comm.reduction import as_bytes, reduced, unsupported_reduction
 from rcg.comm.refusal import Refusal
 from rcg.errors import CommError
 from rcg.options import Deadline
@@ -147,6 +147,11 @@ class LocalCommunicator(Communicator):
 
     # --- among all
 
+    def _check_dtype(self, tensor: Any, op: ReduceOp) -> None:
+        why = self.unsupported(tensor.dtype, op)  # a subclass may refuse more
+        if why is not None:
+            raise ValueError(why)
+
     def broadcast(self, tensors: Sequence[Any], root: int) -> None:
         """Give the tensors of a rank to all others; see ``Communicator``."""
         self._check_root(root, tensors)
@@ -158,7 +163,7 @@ class LocalCommunicator(Communicator):
     def allreduce(self, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
         check_tensors((tensor,))
-        find_reduction(tensor.dtype, op)  # raises where there is none
+        self._check_dtype(tensor, op)
         found = self._meet(("allreduce", op), tensor)
         _copy(tensor, _reduced(found, tensor.dtype, op))
 
@@ -170,7 +175,7 @@ class LocalCommunicator(Communicator):
     def reducescatter(self, output: Any, tensor: Any, op: ReduceOp) -> None:
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
         self._check_collected(tensor, output)
-        find_reduction(tensor.dtype, op)  # raises where there is none
+        self._check_dtype(tensor, op)
         found = self._meet(("reducescatter", op), tensor)
         whole = _reduced(found, tensor.dtype, op)
         _copy(output, whole.reshape(self.size, -1)[self.rank])
@@ -178,7 +183,7 @@ class LocalCommunicator(Communicator):
     def reduce(self, tensor: Any, root: int, op: ReduceOp) -> None:
         """Combine the tensors of all ranks at one; see ``Communicator``."""
         self._check_root(root, (tensor,))
-        find_reduction(tensor.dtype, op)  # raises where there is none
+        self._check_dtype(tensor, op)
         found = self._meet(("reduce", root, op), tensor)
         if self.rank == root:
             _copy(tensor, _reduced(found, tensor.dtype, op))

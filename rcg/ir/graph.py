@@ -374,7 +374,7 @@ class _Checker:
         by_key: dict[int | str | None, InputValue] = {}
         for node in inputs:
             name = self._describe(node.id)
-            if isinstance(node.key, bool) or not isinstance(node.key, int | str | None):
+            if type(node.key) not in (int, str, type(None)):  # no bool or enum: plans are text
                 self._fail(f"{name}: Please only use int index or str as first-level key", node.id)
             if isinstance(node.key, int) and node.key < 0:
                 self._fail(f"{name}: positional arguments are counted from 0", node.id)

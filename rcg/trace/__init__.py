@@ -9,5 +9,5 @@ Recorder ──> Recording ── parts_of, executions_of ──> shares_of, cri
 
 ``model`` is the record as plain data, ``analysis`` computes from it, ``export`` writes it, and
 ``trace`` has the class that offers all of it to users. Import from the modules: the process of each
-actor loads ``clocks`` and ``recorder``, and must not load the analyses.
+actor loads ``clocks`` and ``spans``, and must not load the analyses.
 """

@@ -1,23 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flight recorder of one process of a graph: other processes read it, and spans write to it.
+"""The flight recorder of one process of a graph, read by any other process.
 
 The native core always writes one 64-byte event per op into a ring in shared memory. Reading does
 not affect the writer: a reader remembers its position and learns how many events it lost.
-
-A context variable, which the loop of a graph sets on its thread, determines the graph and process
-of a user's span. Coroutines and ``asyncio.to_thread`` inherit it. A thread that a method starts
-gets it with ``contextvars.copy_context().run``. Outside of a graph's method a span does nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import time
-from collections.abc import Callable
-from contextvars import ContextVar
-from types import TracebackType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -108,74 +99,3 @@ class Recorder:
         self._next, lost, records = self._member.events(self._number, self._next)
         self.lost += lost
         return events_from(records)
-
-
-class SpanWriter:
-    """Writes the spans of one process of a graph.
-
-    Args:
-        member: The process.
-        execution: Returns the index of the execution that runs now.
-    """
-
-    __slots__ = ("_execution", "_member", "_ops")
-
-    def __init__(self, member: _native.Member, execution: Callable[[], int]) -> None:
-        self._member = member
-        self._execution = execution
-        self._ops: dict[str, int] = {}
-
-    def execution(self) -> int:
-        """Return the index of the execution that runs now."""
-        return self._execution()
-
-    def write(self, name: str, execution: int, start_ns: int, end_ns: int) -> None:
-        """Record a span. A forked child has no recorder, and records nothing."""
-        with contextlib.suppress(RuntimeError):
-            op = self._ops.get(name)
-            if op is None:
-                op = self._member.span(name)
-                if len(self._ops) < _native.MAX_SPANS:  # later names share one number
-                    self._ops[name] = op
-            self._member.record(op, execution, start_ns, end_ns)
-
-
-here: Final[ContextVar[SpanWriter | None]] = ContextVar("rcg_span_writer", default=None)
-"""The writer for spans in this context."""
-
-
-class span:  # noqa: N801 - reads as a function: `with rcg.span("name"):`
-    """Record the duration of a block, with a name, in the trace of the graph that runs it.
-
-    It costs about a microsecond, and almost nothing outside of a graph's method. Spans may be
-    nested. An exception ends a span as well. A process stores at most 256 names of at most 63
-    bytes, so a name should describe the work and not contain values.
-
-    Args:
-        name: The name of the span.
-
-    Raises:
-        TypeError: The name is not a string.
-    """
-
-    __slots__ = ("_at", "_name", "_start_ns", "_writer")
-
-    def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"rcg.span() takes the span's name as a str, found {name!r}")
-        self._name = name
-
-    def __enter__(self) -> span:
-        self._writer = here.get()
-        self._at = 0 if self._writer is None else self._writer.execution()
-        self._start_ns = time.monotonic_ns()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._writer is not None:
-            self._writer.write(self._name, self._at, self._start_ns, time.monotonic_ns())

@@ -24,6 +24,7 @@ KNOW_THE_CORE = {
     "rcg.runtime.node.node",
     "rcg.runtime.node.memory",
     "rcg.trace.recorder",
+    "rcg.trace.spans",
     "rcg.doctor.software",
 }
 

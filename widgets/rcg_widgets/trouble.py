@@ -2,7 +2,7 @@
 """Finds the cause of a hang in a report, and describes it in a sentence.
 
 A graph hangs if a process has been in one op for much longer than the time between completions.
-Which processes wait for it is determined as in ``rcg.trace.analysis.stalls``, which is for traces:
+Which processes wait for it is determined as in ``rcg.trace.analysis.ops``, which is for traces:
 waiting is transitive, and an actor that waits for an input has nothing to do.
 """
 

@@ -38,7 +38,7 @@ from rcg.runtime.control.client import ControlClient
 from rcg.runtime.failure import Origin
 from rcg.runtime.node import arrays
 from rcg.runtime.node.node import Node
-from rcg.trace import recorder
+from rcg.trace import spans
 from rcg.trace.clocks import now_ns
 
 __rcg_plumbing__ = True  # see rcg.frames
@@ -152,7 +152,7 @@ class Loop:
         steps = self._steps
         self._thread = threading.get_ident()
         writer = self._node.span_writer(lambda: self.execution)
-        outside = recorder.here.set(writer if self._spec.options.record else None)
+        outside = spans.here.set(writer if self._spec.options.record else None)
         memory_outside = arrays.here.set(self._node.lend)
         try:
             while True:
@@ -162,7 +162,7 @@ class Loop:
         finally:
             # Of an actor's main thread, which goes on.
             arrays.here.reset(memory_outside)
-            recorder.here.reset(outside)
+            spans.here.reset(outside)
 
     def wait_for_turn(self) -> None:
         """Take the lock that another graph's method holds on this actor, or did a moment ago."""

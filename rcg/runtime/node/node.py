@@ -27,7 +27,8 @@ from rcg.serialization import Codec, Encoded
 from rcg.serialization.pinned import Pins
 from rcg.streams import Handover
 from rcg.trace.model import Events
-from rcg.trace.recorder import Counters, Now, Recorder, SpanWriter, counters_of, now_of
+from rcg.trace.recorder import Counters, Now, Recorder, counters_of, now_of
+from rcg.trace.spans import SpanWriter
 
 ABI_VERSION: Final = _native.ABI_VERSION
 """The layout of shared memory, which all members must agree on."""
