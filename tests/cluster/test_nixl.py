@@ -170,6 +170,7 @@ def test_memory_is_registered_once_until_it_is_freed(actors):
     until(lambda: get(a.registered.remote()) == before + 1)
 
 
+@pytest.mark.full
 def test_users_say_what_is_registered(actors):
     a, _ = actors
     none, *rest = get(a.put_rows.remote())
@@ -211,6 +212,7 @@ def test_reading_needs_no_python_of_the_holder(actors):
     assert start_s < read_s < end_s
 
 
+@pytest.mark.full
 def test_memory_of_the_reader_is_used_again(actors):
     a, b = actors
     before = get(b.registered.remote())
@@ -220,12 +222,14 @@ def test_memory_of_the_reader_is_used_again(actors):
     assert get(a.make.remote(4), out=out) is out and float(out.sum()) == 4 * LARGE
 
 
+@pytest.mark.full
 def test_a_thousand_references_are_read_in_one_round(actors):
     a, _ = actors
     refs = [a.make.remote(number, 10) for number in range(1000)]
     assert [float(each[0]) for each in get(refs)] == list(map(float, range(1000)))
 
 
+@pytest.mark.full
 def test_two_hundred_reads_leave_nothing_behind(actors):
     a, b = actors
     costs = []
@@ -240,6 +244,7 @@ def test_two_hundred_reads_leave_nothing_behind(actors):
     until(lambda: not any(get([each.held.remote() for each in actors])))
 
 
+@pytest.mark.full
 def test_profiles_and_reports_show_what_was_registered(actors):
     a, b = actors
     with rcg.profile() as profile:
@@ -282,6 +287,7 @@ def _lives(actor) -> bool:
     return True
 
 
+@pytest.mark.full
 def test_an_actor_that_runs_again_is_read_from_again(actors):
     _, b = actors
     holder = Worker.options(max_restarts=1).remote()
@@ -296,6 +302,7 @@ def test_an_actor_that_runs_again_is_read_from_again(actors):
     rcg.kill(holder)
 
 
+@pytest.mark.full
 def test_an_actor_without_nixl_is_named_where_it_is_called(actors):
     a, _ = actors
     without = Worker.remote()
@@ -328,6 +335,7 @@ def test_what_cannot_be_registered_is_refused(call, error):
         call()
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The value has a tensor")
 @pytest.mark.parametrize("size", [1000, LARGE])
 def test_what_is_written_later_reaches_readers_or_does_not(actors, size):
@@ -344,6 +352,7 @@ def test_what_is_written_later_reaches_readers_or_does_not(actors, size):
         assert found == expected, way
 
 
+@pytest.mark.full
 def test_views_of_other_types_in_memory_of_the_user(actors):
     a, _ = actors
     out = torch.zeros(9)
