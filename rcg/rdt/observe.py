@@ -216,8 +216,15 @@ def _owner(holder: Holder, found: dict[str, Any] | None, death: str) -> Owner:
         return Owner(holder.label, 0, 0, 0, 0, 0, answers=False, death=death)
     objects, size, freed, unkept = found["counts"]
     counts = objects, size, freed, unkept
-    rest = "", found["refused"], *found["nixl"][1:]
-    return Owner(holder.label, found["pid"], *counts, True, *rest)
+    _, registered, registered_bytes, registering_s = found["nixl"]
+    return Owner(
+        *(holder.label, found["pid"], *counts),
+        answers=True,
+        refused=found["refused"],
+        registered=registered,
+        registered_bytes=registered_bytes,
+        registering_s=registering_s,
+    )
 
 
 def _death_of(ours: Here, holder: Holder) -> str | None:
