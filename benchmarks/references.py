@@ -131,7 +131,7 @@ class Worker:
 
     def offer(self, size: int) -> tuple[bytes, int]:
         """Let others read a tensor by NIXL; returns what they must know, and its address."""
-        from rcg.rdt.nixl import make_agent
+        from rcg.rdt.nixl_agent import make_agent
 
         self._agent = make_agent(f"bench-{os.getpid()}")
         tensor = self.make(1, size)
@@ -140,7 +140,7 @@ class Worker:
 
     def read(self, metadata: bytes, address: int, size: int, calls: int) -> list[int]:
         """Read a tensor by NIXL into fresh memory; returns how long each took."""
-        from rcg.rdt.nixl import make_agent
+        from rcg.rdt.nixl_agent import make_agent
         from rcg.rdt.runs import fresh_memory
 
         agent = make_agent(f"bench-{os.getpid()}-{calls}")

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, Final
 
-from rcg.rdt.nixl import make_agent
+from rcg.rdt.nixl_agent import make_agent
 
 ROUNDS: Final = 20
 SIZE: Final = 1000  # bytes

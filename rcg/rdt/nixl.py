@@ -9,10 +9,6 @@ Registering costs up to half a millisecond and pins memory where there is RDMA. 
 registered once, whichever tensors lie in it, until it is freed. The bytes of small tensors stand in
 the envelope itself. A *pool* of the user's is memory that is registered once, into which tensors
 are copied.
-
-The package has its agent poll for progress, which takes a whole core. Here its thread sleeps until
-something comes (``_QUIET_US``): with UCX over TCP on two busy cores a read of 1 KB took 0.2 ms, and
-94 ms when both ends polled.
 """
 
 from __future__ import annotations
@@ -20,10 +16,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
-import glob
-import importlib
-import importlib.util
-import json
 import os
 import threading
 import time
@@ -31,26 +23,22 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from rcg.error_text import describe_error, without_frames
 from rcg.errors import ActorDiedError, NixlOutOfMemoryError, RcgError, Transfer, Unavailable
-from rcg.rdt.connection import ASK_TIMEOUT_S, Connection, Lost
-from rcg.rdt.envelope import Holder, Registered
+from rcg.rdt.connection import Lost
+from rcg.rdt.envelope import Registered
+from rcg.rdt.nixl_agent import MISSING, has_rdma, is_installed, make_agent
 from rcg.rdt.pull import Connections, Got, Wanted, at_each_holder, for_each
-from rcg.rdt.reach import place_soon_of
 from rcg.rdt.runs import fill, places_for
 from rcg.rdt.store import memory_of
 from rcg.rdt.transports import NIXL
-from rcg.wire.messages import AskHeld
 
-_PACKAGES: Final = ("nixl", "nixl_cu13", "nixl_cu12")
-_MISSING: Final = "the tensor transport NIXL needs a package: pip install nixl"
-_QUIET_US: Final = 100_000  # how long NIXL's thread sleeps if nothing comes
-# Of an object whose bytes stand in the envelope: Ray copies it a few times, 3 us each.
+# Of an object whose bytes stand in the envelope: a call with 16 KiB took 2.6 ms, and 2.7 if they
+# were read; with 64 KiB there was no difference.
 _SMALL_BYTES: Final = 16 << 10
 _ALIGNMENT: Final = 64
 _SPIN_S: Final = 100e-6  # a read of 1 KB takes 15 us, one of 1 MB 70 us
@@ -59,7 +47,6 @@ _LOOK_S: Final = 1.0  # between two looks at whether the other process lives
 _END_S: Final = 2.0  # for a read that was interrupted to end
 _MOST_KNOWN: Final = 10_000  # descriptions of registered memory that are remembered of a process
 _MOST_OTHERS: Final = 1000  # processes that are remembered
-_NOT_JUDGED_S: Final = 10.0  # for which an actor that does not answer is not asked again
 
 
 class Offered(NamedTuple):
@@ -173,7 +160,7 @@ class Nixl:
         region = known[0]
         if key in self._offered:
             self._offered.discard(key)
-            self._version += region.kind != "DRAM" or _has_rdma()
+            self._version += region.kind != "DRAM" or has_rdma()
         with contextlib.suppress(Exception):  # the memory is gone, whatever NIXL says
             self._agent.deregister_memory(self._agent.get_reg_descs(_rows([region]), region.kind))
 
@@ -206,10 +193,9 @@ class Nixl:
             NixlOutOfMemoryError: They do not fit into the pool.
             ValueError: The stream of ``set_nixl_cuda_stream`` is of another device.
         """
-        with self._lock:
-            self._agent_now()
-            self._end_freed()
         sizes = [each.numel() for each in payloads]
+        if not is_installed():
+            raise Unavailable(MISSING, transport=NIXL)
         if sum(sizes) <= _SMALL_BYTES and all(each.is_cpu for each in payloads):
             copies = [each.clone() for each in payloads]
             inside = tuple(each.numpy().tobytes() for each in copies)
@@ -239,6 +225,7 @@ class Nixl:
         """Whether tensors are copied into a pool: none is registered, and it is on their device."""
         device = pool.memory.device
         with self._lock:
+            self._end_freed()
             return all(
                 each.untyped_storage()._cdata not in self._registered
                 and (device.type == "cpu" or each.device == device)
@@ -294,24 +281,30 @@ class Nixl:
         )
 
     def _pull_of_one(self, wanted: Sequence[Wanted]) -> list[Any]:
-        """Pull objects of one holder; those that cannot be read together are read one by one."""
-        ways = {(each.agent, each.kind) for each in map(_how, wanted)}
-        places = {_device_for(each) for each in wanted}
-        failed: list[Exception] = []
-        if len(ways) == len(places) == 1:
-            times, problem = [time.monotonic_ns()], ""
-            try:
-                return self._read(wanted, places.pop(), times)
-            except Exception as error:  # noqa: BLE001 - the result of the objects
-                problem = str(error)
-                failed.append(without_frames(error))
-            finally:
-                if len(wanted) == 1 or not problem:
-                    for each in wanted:
-                        self._connections.note(each.envelope, NIXL, times, problem)
-        if len(wanted) == 1 or (failed and isinstance(failed[0], ActorDiedError)):
-            return list(for_each(failed.pop(), len(wanted)))
-        return [found for each in wanted for found in self._pull_of_one([each])]
+        """Pull objects of one holder; those that lie and arrive alike are read together."""
+        ways: dict[tuple[str, str, str], list[int]] = {}
+        for at, each in enumerate(wanted):
+            how = _how(each)
+            ways.setdefault((how.agent, how.kind, _device_for(each)), []).append(at)
+        found: dict[int, Any] = {}
+        for (_, _, device), places in ways.items():
+            pulled = self._pull_alike([wanted[at] for at in places], device)
+            found.update(zip(places, pulled, strict=True))
+        return [found[at] for at in range(len(wanted))]
+
+    def _pull_alike(self, wanted: Sequence[Wanted], device: str) -> list[Any]:
+        """Pull objects in one read; if that fails, each by itself, so that one fails alone."""
+        times, failed = [time.monotonic_ns()], list[Exception]()
+        try:
+            found = self._read(wanted, device, times)
+        except Exception as error:  # noqa: BLE001 - the result of the objects
+            failed.append(without_frames(error))
+        if failed and len(wanted) > 1 and not isinstance(failed[0], ActorDiedError):
+            return [one for each in wanted for one in self._pull_alike([each], device)]
+        problem = str(failed[0]) or "it failed" if failed else ""
+        for each in wanted:
+            self._connections.note(each.envelope, NIXL, times, problem)
+        return list(for_each(failed.pop(), len(wanted))) if failed else found
 
     def _read(self, wanted: Sequence[Wanted], device: str, times: list[int]) -> list[Any]:
         """Read the tensors of objects of one agent.
@@ -627,110 +620,3 @@ def _device(tensor: Any) -> int:
 
 def _rows(regions: Sequence[_Region]) -> list[tuple[int, int, int, str]]:
     return [(each.address, each.size, each.device, "") for each in regions]
-
-
-@functools.cache
-def _package() -> str:
-    """Return the name of NIXL's Python package, which is not imported: that takes a second."""
-    for name in _PACKAGES:
-        found = importlib.util.find_spec(name)
-        if found is not None and found.origin is not None:  # no mere folder of that name
-            return name
-    return ""
-
-
-def is_installed() -> bool:
-    """Whether NIXL's Python package is there."""
-    return bool(_package())
-
-
-_have_nixl: Final[dict[str, float]] = {}  # actors, by their stores, and until when that is known
-
-
-def check_has_nixl(holder: Holder) -> None:
-    """Check that an actor can use NIXL, where a call with its tensors is made.
-
-    Args:
-        holder: The actor. One that does not answer soon is not judged: its method will fail.
-
-    Raises:
-        Unavailable: NIXL is not installed where it runs.
-    """
-    now_s = time.monotonic()
-    if _have_nixl.get(holder.key, 0.0) > now_s:
-        return
-    if len(_have_nixl) > _MOST_OTHERS:
-        _have_nixl.clear()
-    _have_nixl[holder.key] = now_s + _NOT_JUDGED_S
-    try:
-        connection = Connection(holder, "", ASK_TIMEOUT_S, place_soon_of)
-        with contextlib.closing(connection):
-            found = json.loads(connection.observe(lambda number: AskHeld(number=number)))
-    except (OSError, RcgError, TimeoutError):
-        return
-    if not found["nixl"][0]:
-        del _have_nixl[holder.key]
-        raise Unavailable(f"{holder.label}: {_MISSING}", transport=NIXL)
-    _have_nixl[holder.key] = float("inf")
-
-
-_making: Final = threading.Lock()
-
-
-def make_agent(name: str) -> Any:
-    """Return a new agent of NIXL.
-
-    Raises:
-        Unavailable: NIXL is not installed, or does not start.
-    """
-    package = _package()
-    if not package:
-        raise Unavailable(_MISSING, transport=NIXL)
-    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # it prints two lines for each agent
-    try:
-        api = importlib.import_module(f"{package}._api")
-    except ImportError as error:
-        raise Unavailable(f"{package} cannot be imported: {error}", transport=NIXL) from None
-    backend = _backend()
-    with _making:
-        original: Any = api.nixlBind.nixlAgentConfig
-
-        class Quiet(original):
-            """A configuration with which the agent's thread sleeps until something comes."""
-
-            def __setattr__(self, field: str, value: Any) -> None:
-                super().__setattr__(field, _QUIET_US if field == "pthrDelay" else value)
-
-        try:
-            api.nixlBind.nixlAgentConfig = Quiet  # the package sets 0, and has no option for it
-            strict = api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT  # any thread may use it
-            return api.nixl_agent(name, api.nixl_agent_config(backends=[backend], sync_mode=strict))
-        except Exception as error:  # noqa: BLE001 - NIXL has many
-            ways = os.environ.get("UCX_TLS")
-            hint = f" UCX_TLS={ways} may leave out what it needs;" if ways else ""
-            raise Unavailable(
-                f"NIXL cannot start with its backend {backend}: {describe_error(error)}.{hint} "
-                "`rcg doctor` says what this machine has",
-                transport=NIXL,
-            ) from None
-        finally:
-            api.nixlBind.nixlAgentConfig = original
-
-
-@functools.cache
-def _has_rdma() -> bool:
-    """Whether memory has keys that end with its registration; with UCX's other ways it has none."""
-    return bool(glob.glob("/sys/class/infiniband/*"))
-
-
-def _backend() -> str:
-    """Return NIXL's backend: LIBFABRIC on AWS's EFA, UCX elsewhere.
-
-    In a container the network devices may be hidden, and other RDMA devices stand beside EFA's: the
-    driver tells.
-    """
-    is_efa = bool(glob.glob("/sys/class/net/efa*")) or any(
-        Path(each, "device", "driver").resolve().name == "efa"
-        for each in glob.glob("/sys/class/infiniband/*")
-    )
-    return "LIBFABRIC" if is_efa else "UCX"

@@ -29,7 +29,8 @@ from rcg.rdt.connection import Watch
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
-from rcg.rdt.nixl import Nixl, is_installed
+from rcg.rdt.nixl import Nixl
+from rcg.rdt.nixl_agent import is_installed
 from rcg.rdt.pull import Got
 from rcg.rdt.runs import send_in_runs
 from rcg.rdt.slices import regions_from

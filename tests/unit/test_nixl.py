@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.errors import Unavailable
-from rcg.rdt import nixl
-from rcg.rdt.nixl import _Pool, make_agent
+from rcg.rdt import nixl_agent
+from rcg.rdt.nixl import _Pool
+from rcg.rdt.nixl_agent import make_agent
 
 torch = pytest.importorskip("torch")
 
@@ -43,6 +44,6 @@ def test_blocks_of_a_pool_never_overlap_and_all_come_back(steps) -> None:
 
 
 def test_without_the_package_one_sentence_says_what_to_do(monkeypatch) -> None:
-    monkeypatch.setattr(nixl, "_package", lambda: "")
+    monkeypatch.setattr(nixl_agent, "_package", lambda: "")
     with pytest.raises(Unavailable, match=r"NIXL needs a package: pip install nixl$"):
         make_agent("here")
