@@ -27,7 +27,7 @@ from rcg.bench.contestants import ACTOR_OPTIONS, WrongResult, ending
 from rcg.bench.measure import Pace, Turn, batch_turn
 from rcg.bench.record import BY_HAND, RCG, RowResult
 from rcg.bench.rows import Target
-from rcg.bench.runner import Setup, raced, skipped
+from rcg.bench.runner import Setup, race, skip
 
 __all__ = ["PARALLELS", "Parallel", "measure_parallel"]
 
@@ -68,7 +68,7 @@ def measure_parallel(row: Parallel, setup: Setup) -> tuple[RowResult]:
     """
     result = RowResult(row.name, row.title, Target(hand=row.most), {})
     if find_spec("torch") is None:
-        return (skipped(result, dict.fromkeys((RCG, BY_HAND), "needs torch"), setup),)
+        return (skip(result, dict.fromkeys((RCG, BY_HAND), "needs torch"), setup),)
     cls, compiled, data = _kind_of(row)
     actors = [rcg.remote(cls).options(**ACTOR_OPTIONS).remote(rank) for rank in range(2)]
     with ending(actors):
@@ -80,7 +80,7 @@ def measure_parallel(row: Parallel, setup: Setup) -> tuple[RowResult]:
                 RCG: batch_turn(lambda: graph.execute(data), rcg.get, row.calls),
                 BY_HAND: _turn_by_hand(actors, row.calls, data),
             }
-            return (raced(result, turns, Pace(1, time_ns=0, warm_up=1), setup),)
+            return (race(result, turns, Pace(1, time_ns=0, warm_up=1), setup),)
 
 
 def _kind_of(row: Parallel) -> tuple[type, Callable[[Sequence[Any]], Any], Any]:

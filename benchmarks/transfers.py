@@ -36,7 +36,7 @@ from rcg.bench.contestants import ACTOR_OPTIONS, ending
 from rcg.bench.measure import Pace, Turn
 from rcg.bench.record import RAW_GLOO, RCG, RowResult
 from rcg.bench.rows import MEGABYTE, Target
-from rcg.bench.runner import Setup, raced, skipped
+from rcg.bench.runner import Setup, race, skip
 from rcg.ir.ops import Collective, Op, Read, Write
 from rcg.trace.model import Events, GraphTrace
 
@@ -172,7 +172,7 @@ def measure_transfer(transfer: Transfer, setup: Setup) -> tuple[RowResult]:
     """Measure one row on actors of its own, in turns."""
     result = RowResult(transfer.name, transfer.title, Target(raw=transfer.most), {})
     if find_spec("torch") is None:
-        return (skipped(result, dict.fromkeys((RCG, RAW_GLOO), "needs torch"), setup),)
+        return (skip(result, dict.fromkeys((RCG, RAW_GLOO), "needs torch"), setup),)
     actors = [rcg.remote(Peer).options(**ACTOR_OPTIONS).remote() for _ in range(transfer.ranks)]
     with ending(actors), tempfile.TemporaryDirectory(prefix="rcg-bench-") as folder:
         store = str(Path(folder, "store"))
@@ -185,7 +185,7 @@ def measure_transfer(transfer: Transfer, setup: Setup) -> tuple[RowResult]:
                 rcg.get(graph.execute(0))
             turns = {RCG: _turn_of(transfer, graph), RAW_GLOO: _raw_turn(transfer, actors)}
             pace = Pace(transfer.calls, time_ns=0, warm_up=1 + transfer.calls // 20)
-            return (raced(result, turns, pace, setup),)
+            return (race(result, turns, pace, setup),)
 
 
 def compiled(transfer: Transfer, actors: Sequence[Any]) -> Any:

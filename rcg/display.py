@@ -9,10 +9,23 @@ hook to the views; this room must not know them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from os import PathLike
+from typing import Any, Protocol, TypedDict, Unpack
 
 Mimebundle = dict[str, str]
 """The forms of an object for a notebook: text and, if there is a picture, HTML without a script."""
+
+
+class DrawingOptions(TypedDict):
+    """The title of a picture, and the parameters of ``CompiledDAG.visualize``."""
+
+    filename: str | PathLike[str]
+    format: str | None
+    view: bool
+    channel_details: bool
+    legend: bool
+    title: str
+    dark: bool | None
 
 
 class Views(Protocol):
@@ -52,12 +65,9 @@ class Views(Protocol):
         actor_ids: Mapping[str, str],
         *,
         addresses: Mapping[str, str],
-        **options: Any,
+        **options: Unpack[DrawingOptions],
     ) -> str:
-        """Write a picture of a plan to a file.
-
-        The options are ``title`` and the parameters of ``CompiledDAG.visualize``.
-        """
+        """Write a picture of a plan to a file."""
         ...
 
 

@@ -36,7 +36,6 @@ from rcg.dag.records import (
     ResultRecord,
     common_source,
     find_site,
-    next_order,
 )
 from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.ir.containers import Template
@@ -209,20 +208,20 @@ class _Conversion:
         dag, site = self._dag, self._site
         kind = type(node)
         if kind is dag.InputNode:
-            return InputRecord(order=next_order(), site=site)
+            return InputRecord(site=site)
         if kind is dag.InputAttributeNode:
             return self._attribute_record(node)
         if kind is dag.MultiOutputNode:
             outputs = tuple([self._records[output] for output in node.get_args()])
             source = common_source(outputs, taker="MultiOutputNode", site=site)
-            return OutputsRecord(order=next_order(), site=site, source=source, outputs=outputs)
+            return OutputsRecord(site=site, source=source, outputs=outputs)
         if node in self._ranks:
             return self._collective_record(node)
         if _is_rank(node):
             return self._result_record(node)
         if node.is_class_method_output:
             call = self._records[node.class_method_call]
-            return PartRecord(order=next_order(), site=site, call=call, index=node.output_idx)
+            return PartRecord(site=site, call=call, index=node.output_idx)
         return bind_call(
             node._get_actor_handle(),
             node.get_method_name(),
@@ -236,7 +235,6 @@ class _Conversion:
     def _attribute_record(self, node: Any) -> AttributeRecord:
         source: InputRecord = self._records[node._dag_input_node]
         record = AttributeRecord(
-            order=next_order(),
             site=self._site,
             source=source,
             key=node.key,
@@ -277,7 +275,6 @@ class _Conversion:
             collective = self._records[node.collective_op]
             position = self._ranks[node.collective_op].index(node)
         return ResultRecord(
-            order=next_order(),
             site=self._site,
             collective=collective,
             position=position,

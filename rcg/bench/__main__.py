@@ -11,8 +11,8 @@ from pathlib import Path
 
 import rcg.bench
 from rcg.bench import runner
-from rcg.bench.record import render
 from rcg.bench.rows import select
+from rcg.bench.table import render
 from rcg.progress import progress
 
 

@@ -24,6 +24,7 @@ import ray
 
 import rcg
 from rcg.bench import limits
+from rcg.bench.beside import start_both
 from rcg.bench.contestants import (
     ANYWHERE,
     ON_TWO_NODES,
@@ -33,7 +34,6 @@ from rcg.bench.contestants import (
     WrongResult,
     resource,
     start_all,
-    start_both,
 )
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import LIMIT, BenchReport, Figure, Header, RowResult, SampleSummary
@@ -118,11 +118,11 @@ class Settings:
 def titles(nodes: int = 1, experiments: Sequence[Experiment] = ()) -> dict[str, str]:
     """Return the titles of the rows, then of the experiments, by name."""
     chosen = [each for each in experiments if each.nodes == nodes]
-    offered: tuple[Row | Experiment, ...] = (*_offered(nodes), *chosen)
+    offered: tuple[Row | Experiment, ...] = (*_rows_on(nodes), *chosen)
     return {each.name: each.title for each in offered}
 
 
-def _offered(nodes: int) -> tuple[Row, ...]:
+def _rows_on(nodes: int) -> tuple[Row, ...]:
     return ACROSS if nodes == 2 else ROWS
 
 
@@ -135,8 +135,8 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     """
     started, began = datetime.now(UTC), time.perf_counter()
     load = os.getloadavg()[0]
-    rows = [row for row in _offered(settings.nodes) if row.name in settings.rows]
-    experiments = _wanted(settings)
+    rows = [row for row in _rows_on(settings.nodes) if row.name in settings.rows]
+    experiments = _experiments_of(settings)
     found: list[RowResult | Figure] = []
     contestants: list[Contestant] = []
     absent: dict[str, str] = {}
@@ -184,11 +184,11 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
 
 def count_steps(settings: Settings) -> int:
     """Return the number of steps in `run`."""
-    at_once = sum(not each.is_in_rounds for each in _wanted(settings))
+    at_once = sum(not each.is_in_rounds for each in _experiments_of(settings))
     return (len(settings.rows) - at_once) * settings.rounds + at_once
 
 
-def _wanted(settings: Settings) -> list[Experiment]:
+def _experiments_of(settings: Settings) -> list[Experiment]:
     return [
         each
         for each in settings.experiments
@@ -238,7 +238,7 @@ def run_row(row: Row, setup: Setup, ping_pong: limits.PingPong) -> RowResult:
     if missing:
         reason = f"needs {', '.join(missing)}"
         absent |= dict.fromkeys((contestant.name for contestant in setup.contestants), reason)
-        return skipped(result, absent, setup)
+        return skip(result, absent, setup)
 
     payload = row.payload(random.Random(f"{setup.seed} {row.name}"))
     pace = BULK if row.is_bulk else SMALL
@@ -260,7 +260,7 @@ def run_row(row: Row, setup: Setup, ping_pong: limits.PingPong) -> RowResult:
                 absent[contestant.name] = f"{type(error).__name__}: {error}".splitlines()[0]
         pauser = ActorPauser(setup.contestants)
         turns = {name: pauser.turn_of(name, turn) for name, turn in turns.items()}
-        return raced(result, turns, pace, setup)
+        return race(result, turns, pace, setup)
     finally:
         for session in sessions.values():
             session.close()
@@ -269,8 +269,8 @@ def run_row(row: Row, setup: Setup, ping_pong: limits.PingPong) -> RowResult:
         loop.close()
 
 
-def raced(result: RowResult, turns: Mapping[str, Turn], pace: Pace, setup: Setup) -> RowResult:
-    """Return the result of a row with the samples of turns, which take all its rounds."""
+def race(result: RowResult, turns: Mapping[str, Turn], pace: Pace, setup: Setup) -> RowResult:
+    """Take all rounds of a row, and return its result with the samples of the turns."""
     rng = random.Random(f"{setup.seed} {result.name} order")
     samples = take_rounds(turns, pace, setup.rounds, rng, setup.progress.advance)
     # Samples are nanoseconds, tables microseconds.
@@ -280,8 +280,8 @@ def raced(result: RowResult, turns: Mapping[str, Turn], pace: Pace, setup: Setup
     return replace(result, summaries=summaries)
 
 
-def skipped(result: RowResult, absent: Mapping[str, str], setup: Setup) -> RowResult:
-    """Return the result of a row that is left out, after the progress of all its rounds."""
+def skip(result: RowResult, absent: Mapping[str, str], setup: Setup) -> RowResult:
+    """Show the progress of all rounds of a row that is left out, and return its result."""
     for _ in range(setup.rounds):
         setup.progress.advance()
     return replace(result, absent=absent)

@@ -83,7 +83,8 @@ class GlooCommunicator(Communicator):
             op: getattr(dist.ReduceOp, op.name) for op in ReduceOp if op is not ReduceOp.AVG
         }
         self._allreduce = {
-            op: _filled(dist.AllreduceOptions(), reduceOp=found) for op, found in self._ops.items()
+            op: _with_fields(dist.AllreduceOptions(), reduceOp=found)
+            for op, found in self._ops.items()
         }
         self._reduce = dist.ReduceOptions
         self._broadcast = dist.BroadcastOptions
@@ -145,7 +146,7 @@ class GlooCommunicator(Communicator):
         """Give the tensors of a rank to all others; see ``Communicator``."""
         self._check_root(root, tensors)
         if sum([each.nbytes for each in tensors]) <= _WHOLE_BYTES:
-            options = _filled(self._broadcast(), rootRank=root, rootTensor=0)
+            options = _with_fields(self._broadcast(), rootRank=root, rootTensor=0)
             plain = self._plain
             self._collective(
                 "broadcast",
@@ -165,7 +166,7 @@ class GlooCommunicator(Communicator):
         check_tensors((tensor,))
         how = find_reduction(tensor.dtype, op)
         is_direct = how.carrier is tensor.dtype
-        carried = tensor if is_direct else self._carried(how, tensor)
+        carried = tensor if is_direct else self._load(how, tensor)
         self._collective("allreduce", ([carried], self._allreduce[how.op]))
         if not is_direct or how.has_quotient:
             how.finish(carried, self.size)
@@ -181,7 +182,7 @@ class GlooCommunicator(Communicator):
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
         self._check_collected(tensor, output)
         how = find_reduction(tensor.dtype, op)
-        carried = self._carried(how, tensor, is_copied=True)
+        carried = self._load(how, tensor, is_copied=True)
         self._collective("allreduce", ([carried], self._allreduce[how.op]))
         part = carried.chunk(self.size)[self.rank] if carried.numel() else carried
         how.finish(part, self.size)
@@ -191,8 +192,10 @@ class GlooCommunicator(Communicator):
         """Combine the tensors of all ranks at one; see ``Communicator``."""
         self._check_root(root, (tensor,))
         how = find_reduction(tensor.dtype, op)
-        carried = self._carried(how, tensor)
-        options = _filled(self._reduce(), rootRank=root, rootTensor=0, reduceOp=self._ops[how.op])
+        carried = self._load(how, tensor)
+        options = _with_fields(
+            self._reduce(), rootRank=root, rootTensor=0, reduceOp=self._ops[how.op]
+        )
         self._collective("reduce", ([carried], options))
         if self.rank == root:
             how.finish(carried, self.size)
@@ -210,12 +213,12 @@ class GlooCommunicator(Communicator):
         self._move("recv", [parts[rank] for rank in others], others, _GATHER_TAG, "gather")
         parts[root].copy_(as_bytes(tensor))
 
-    def _carried(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
+    def _load(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
         """Return what is reduced for a tensor, in reserved memory if it needs some."""
         if how.is_view and not is_copied:
-            return how.loaded(tensor)
+            return how.load(tensor)
         reserved = self._reserved.pop(0) if self._reserved else None
-        return how.loaded(tensor, how.memory_for(tensor, is_copied, reserved))
+        return how.load(tensor, how.memory_for(tensor, is_copied, reserved))
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
@@ -414,7 +417,7 @@ def _wait_for_all(
             del first, works  # the traceback of an error must not hold the tensors
 
 
-def _filled(options: Any, **fields: Any) -> Any:
+def _with_fields(options: Any, **fields: Any) -> Any:
     """Return options of Gloo with these fields."""
     for name, value in fields.items():
         setattr(options, name, value)

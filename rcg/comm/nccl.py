@@ -209,7 +209,7 @@ class NcclCommunicator(Communicator):
         """Combine the tensors of all ranks, in place; see ``Communicator``."""
         check_tensors((tensor,))
         how = find_reduction(tensor.dtype, op)
-        carried = self._carried(how, tensor)
+        carried = self._load(how, tensor)
         self._combine("allReduce", how, carried, carried, carried.numel())
         self._store(how, tensor, carried)
 
@@ -217,7 +217,7 @@ class NcclCommunicator(Communicator):
         """Combine the tensors of all ranks at one; see ``Communicator``."""
         self._check_root(root, (tensor,))
         how = find_reduction(tensor.dtype, op)
-        carried = self._carried(how, tensor)
+        carried = self._load(how, tensor)
         self._combine("reduce", how, carried, carried, carried.numel(), root)
         if self.rank == root:
             self._store(how, tensor, carried)
@@ -226,7 +226,7 @@ class NcclCommunicator(Communicator):
         """Combine the tensors of all ranks, and give each its part; see ``Communicator``."""
         self._check_collected(tensor, output)
         how = find_reduction(tensor.dtype, op)
-        carried = self._carried(how, tensor, is_copied=how.is_by_order)
+        carried = self._load(how, tensor, is_copied=how.is_by_order)
         part = how.carry(output) if how.is_view else self._memory(how, output)
         self._combine("reduceScatter", how, carried, part, part.numel())
         self._store(how, output, part)
@@ -266,11 +266,11 @@ class NcclCommunicator(Communicator):
         except RcgError as error:
             raise self._failure("barrier", error) from error
 
-    def _carried(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
+    def _load(self, how: Reduction, tensor: Any, *, is_copied: bool = False) -> Any:
         """Return what is reduced for a tensor, in reserved memory if it needs some."""
         if how.is_view and not is_copied:
-            return how.loaded(tensor)
-        return how.loaded(tensor, self._memory(how, tensor))
+            return how.load(tensor)
+        return how.load(tensor, self._memory(how, tensor))
 
     def _memory(self, how: Reduction, tensor: Any) -> Any:
         """Return an uninitialized tensor in the carrier, which is no view of this one."""

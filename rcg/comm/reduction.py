@@ -65,7 +65,7 @@ class Reduction:
         """Return a contiguous tensor as a flat view in the carrier; only if ``is_view``."""
         return _flat(tensor).view(self.carrier)
 
-    def loaded(self, tensor: Any, memory: Any = None) -> Any:
+    def load(self, tensor: Any, memory: Any = None) -> Any:
         """Return what is reduced for a contiguous tensor: flat, in the carrier.
 
         Args:
@@ -179,11 +179,11 @@ def reduced(tensors: Sequence[Any], op: ReduceOp) -> Any:
     first = tensors[0]
     how = find_reduction(first.dtype, op)
     is_copied = how.is_by_order
-    total = how.loaded(first, how.memory_for(first, True))
+    total = how.load(first, how.memory_for(first, True))
     memory = None  # for the others, which must stay as they are
     for tensor in tensors[1:]:
         memory = how.memory_for(tensor, is_copied, memory)
-        combine[how.op](total, how.loaded(tensor, memory), out=total)
+        combine[how.op](total, how.load(tensor, memory), out=total)
     how.finish(total, len(tensors))
     result = torch.empty_like(first.detach(), memory_format=torch.contiguous_format)
     how.store(result, total)

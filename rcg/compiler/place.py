@@ -67,7 +67,7 @@ def place(
     if channel_slots < 1:
         raise ValueError(f"`channel_slots` must be a positive integer, found {channel_slots}")
     _check_locations(graph, locations)
-    plan = _placed(graph, find_routes(graph, channel_slots, gpus or {}))
+    plan = _plan_of(graph, find_routes(graph, channel_slots, gpus or {}))
     return _with_nodes(plan, locations, driver_location)
 
 
@@ -113,7 +113,7 @@ def _check_locations(graph: Graph, locations: Mapping[str, str]) -> None:
             )
 
 
-def _placed(graph: Graph, routes: Routes) -> Plan:
+def _plan_of(graph: Graph, routes: Routes) -> Plan:
     """Return the programs, with everything visited in creation order."""
     steps: dict[str, list[MethodCall | CollectiveCall]] = {actor.id: [] for actor in graph.actors}
     parts: dict[int, list[Part]] = {}

@@ -155,7 +155,7 @@ class _Search:
             edges = [{self._home[node], *readers} for node, readers in nodes]
             self._groups.cover(backend, edges)
             for (node_id, readers), ends in zip(nodes, edges, strict=True):
-                found[node_id] = [(readers, self._groups.including(backend, ends))]
+                found[node_id] = [(readers, self._groups.group_with(backend, ends))]
         return found
 
     def _actor_readers(self, node_id: int, hint: TensorHint) -> tuple[str, ...]:
@@ -262,7 +262,7 @@ class _Groups:
         if hint.communicator is not None:
             return self.of_user(hint.communicator)
         actors = tuple([rank.actor for rank in ranks])
-        found = [group for group in self._own(hint.transport) if group.members == actors]
+        found = [group for group in self._own_groups(hint.transport) if group.members == actors]
         return found[0] if found else self._add(hint.transport, actors)
 
     def of_user(self, communicator: str) -> Group:
@@ -273,19 +273,19 @@ class _Groups:
 
     def of_exactly(self, backend: str, ends: set[str]) -> Group:
         """The first group with exactly these members, in any order."""
-        found = [group for group in self._own(backend) if set(group.members) == ends]
+        found = [group for group in self._own_groups(backend) if set(group.members) == ends]
         return found[0] if found else self._add(backend, self._in_order(ends))
 
-    def including(self, backend: str, ends: set[str]) -> Group:
+    def group_with(self, backend: str, ends: set[str]) -> Group:
         """The first group that includes these members; there is one."""
-        return next(group for group in self._own(backend) if ends <= set(group.members))
+        return next(group for group in self._own_groups(backend) if ends <= set(group.members))
 
     def cover(self, backend: str, edges: Sequence[set[str]]) -> None:
         """Make one more group if some edges have none that includes their ends.
 
         They are several where the ends of different edges cannot be in one.
         """
-        members = [set(group.members) for group in self._own(backend)]
+        members = [set(group.members) for group in self._own_groups(backend)]
         made: list[set[str]] = []
         for ends in edges:
             if any(ends <= each for each in members):
@@ -311,7 +311,7 @@ class _Groups:
             return len(set(known)) == len(known)
         return backend != "cuda_ipc" or len(set(known)) <= 1
 
-    def _own(self, backend: str) -> list[Group]:
+    def _own_groups(self, backend: str) -> list[Group]:
         """The groups of a backend, without those of users' communicators."""
         return [each for each in self.all if each.backend == backend and each.communicator is None]
 

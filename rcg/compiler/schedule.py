@@ -143,7 +143,7 @@ def without_copies(program: Program) -> Program:
     of = {op.out: op.slot for op in program.ops if isinstance(op, Copy)}
     if not of:
         return program
-    ops = [_using(op, of) for op in program.ops if not isinstance(op, Copy)]
+    ops = [_with_slots(op, of) for op in program.ops if not isinstance(op, Copy)]
     return Program(program.process, tuple(ops))
 
 
@@ -170,7 +170,7 @@ def _with_copies(ops: list[Op], is_task: Container[Op]) -> tuple[list[Op], set[O
         for slot in late:
             copy_of.setdefault(slot, new + len(copy_of))
         if late:
-            ordered[at] = _using(op, {slot: copy_of[slot] for slot in late})
+            ordered[at] = _with_slots(op, {slot: copy_of[slot] for slot in late})
             changed.add(ordered[at])
     copies: dict[int, list[Op]] = {}
     for slot, out in copy_of.items():
@@ -221,7 +221,7 @@ def _is_late(made_at: int, calls: Sequence[int], sent_at: int) -> bool:
     return next_call < len(calls) and calls[next_call] < sent_at
 
 
-def _using(op: Op, instead: Mapping[int, int]) -> Op:
+def _with_slots(op: Op, instead: Mapping[int, int]) -> Op:
     """Return a Write or a collective that uses other slots."""
     if isinstance(op, Write | Collective) and not instead.keys().isdisjoint(op.slots):
         return replace(op, slots=tuple([instead.get(slot, slot) for slot in op.slots]))

@@ -127,7 +127,7 @@ class Simulation:
 
     def busy(self) -> dict[str, float]:
         """Return how long each process is in ops in each execution, without waiting; no gates."""
-        found = dict.fromkeys([program.process for program in _simulated(self.plan)], 0.0)
+        found = {each.process: 0.0 for each in _programs_without_gates(self.plan)}
         for span in self.timeline:
             found[span.process] += span.end - span.start
         return {process: total / self.executions for process, total in found.items()}
@@ -194,8 +194,8 @@ def check_deadlock_free(plan: Plan, *, describe: Callable[[int], str] | None = N
     simulate(plan, executions=1, describe=describe)
 
 
-def _simulated(plan: Plan) -> list[Program]:
-    """Return the programs that are run: those of gates are not."""
+def _programs_without_gates(plan: Plan) -> list[Program]:
+    """Return the programs that are simulated."""
     gates = {gate.id for gate in plan.gates}
     return [program for program in plan.programs if program.process not in gates]
 
@@ -388,7 +388,7 @@ class _Run:
                     self._others[each] = tuple([came[other] for other in came if other != each])
         self._op_cost = op_cost
         self._executions = executions
-        driver, *actors = _simulated(plan)
+        driver, *actors = _programs_without_gates(plan)
         self.threads = (
             self._draining_driver(driver, window)
             if is_driver_draining
@@ -496,7 +496,7 @@ def _deadlock(
             text = _why(plan, thread, op, describe)
             why.setdefault(thread.process, {})[thread.step.op] = text
     shown = []
-    for program in _simulated(plan):
+    for program in _programs_without_gates(plan):
         process = program.process
         label = plan.label(process)
         shown.append(_show_program(program, label, standing.get(process), why.get(process, {})))

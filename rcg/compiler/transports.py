@@ -59,11 +59,11 @@ def _resolve(
     hint, writer = node.hint, graph.actor_of(node.id)
     if hint is not None and _is_open(hint) and writer is not None and readers:
         stays = hint.device in _ON_GPUS and node.id not in graph.outputs  # on GPUs
-        found = _between((writer, *readers), gpus) if stays else None
+        found = _transport_between((writer, *readers), gpus) if stays else None
         if found is not None:
             node = replace(node, hint=replace(hint, transport=found))
     if isinstance(node, CollectiveCall) and _is_open(node.communicates):
-        found = _between(members[node.collective], gpus) or "gloo"
+        found = _transport_between(members[node.collective], gpus) or "gloo"
         node = replace(node, communicates=replace(node.communicates, transport=found))
     return node
 
@@ -72,7 +72,7 @@ def _is_open(hint: TensorHint) -> bool:
     return hint.transport == _AUTO and hint.communicator is None
 
 
-def _between(actors: Sequence[str], gpus: Gpus) -> str | None:
+def _transport_between(actors: Sequence[str], gpus: Gpus) -> str | None:
     """Return the transport between the GPUs of actors; None if there is none."""
     owned = [gpus.get(actor, ()) for actor in actors]
     if any(len(each) != 1 for each in owned):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import singledispatch
-from typing import Any, Final
+from typing import Final, Unpack
 
-from rcg.display import Mimebundle, Views
+from rcg.display import DrawingOptions, Mimebundle, Views
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.critical import CriticalPath
 from rcg.trace.analysis.executions import Executions
@@ -24,21 +24,21 @@ from rcg.views.visualize import visualize
 
 
 @singledispatch
-def _shown(thing: object) -> Mimebundle:
+def _mimebundle_of(thing: object) -> Mimebundle:
     return mimebundle(str(thing), [])
 
 
-_shown.register(Plan, of_plan)
-_shown.register(Recording, of_trace)
-_shown.register(Executions, findings.of_executions)
-_shown.register(CriticalPath, findings.of_path)
-_shown.register(WhatIf, findings.of_what_if)
-_shown.register(Comparison, findings.of_comparison)
-_shown.register(GraphComparison, findings.of_comparison)
+_mimebundle_of.register(Plan, of_plan)
+_mimebundle_of.register(Recording, of_trace)
+_mimebundle_of.register(Executions, findings.of_executions)
+_mimebundle_of.register(CriticalPath, findings.of_path)
+_mimebundle_of.register(WhatIf, findings.of_what_if)
+_mimebundle_of.register(Comparison, findings.of_comparison)
+_mimebundle_of.register(GraphComparison, findings.of_comparison)
 
 
 class _Views:
-    mimebundle = staticmethod(_shown)
+    mimebundle = staticmethod(_mimebundle_of)
     plan = staticmethod(of_plan)
     reports = staticmethod(of_reports)
 
@@ -48,7 +48,7 @@ class _Views:
         actor_ids: Mapping[str, str],
         *,
         addresses: Mapping[str, str],
-        **options: Any,
+        **options: Unpack[DrawingOptions],
     ) -> str:
         return visualize(topology_of(plan, actor_ids, addresses), **options)
 

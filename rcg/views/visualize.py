@@ -20,9 +20,10 @@ from rcg.views.data.topology import Topology
 from rcg.views.svg.topology import svg_of
 from rcg.views.text import ascii_of, dot_of
 
-_OF_GRAPHVIZ: Final = "png pdf jpg jpeg gif bmp webp tif tiff ps eps"
+_RCG: Final = ("ascii", "dot", "gv", "svg")
+_GRAPHVIZ: Final = ("png", "pdf", "jpg", "jpeg", "gif", "bmp", "webp", "tif", "tiff", "ps", "eps")
 
-FORMATS: Final = ("ascii", "dot", "gv", "svg", *_OF_GRAPHVIZ.split())
+FORMATS: Final = (*_RCG, *_GRAPHVIZ)
 """The formats of ``visualize``."""
 
 _DEFAULT_NAME: Final = "compiled_graph"

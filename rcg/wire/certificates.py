@@ -19,17 +19,17 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     Raises:
         ValueError: A file cannot be read, or contains something else.
     """
-    return _checking(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
+    return _load_files(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
     """Return what the connecting side needs to know; raises as ``server_context``."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname = False
-    return _checking(made, files)
+    return _load_files(made, files)
 
 
-def _checking(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
+def _load_files(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
     paths = files.certificate, files.key, files.authority
     for name, path in zip(TLS_FILES, paths, strict=True):
         try:

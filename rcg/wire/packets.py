@@ -270,7 +270,7 @@ class PacketStream:
                 self._wait(select.POLLIN, deadline)
                 continue
             except OSError as error:
-                raise _broken(error) from error
+                raise _broken_error(error) from error
             if not count:
                 raise ConnectionResetError(errno.ECONNRESET, self._why or "it ended in the middle")
             at += count
@@ -314,14 +314,14 @@ class PacketStream:
             except BlockingIOError:
                 return False
             except OSError as error:
-                raise _broken(error) from error
+                raise _broken_error(error) from error
             if len(data) == before:
                 if data or self._bodies:
                     raise ConnectionResetError(
                         errno.ECONNRESET, "the connection ended in the middle of a packet"
                     )
                 if self._why:
-                    raise self._cut()
+                    raise self._cut_error()
                 self._has_ended = True
                 return True
         return True
@@ -461,7 +461,7 @@ class PacketStream:
                 is_full = not self._push()
             except OSError as error:
                 self._break()
-                raise (self._cut() if self._why else _broken(error)) from error
+                raise (self._cut_error() if self._why else _broken_error(error)) from error
             finally:
                 self._turn.extend(held)
                 held.clear()
@@ -612,9 +612,9 @@ class PacketStream:
         """Raise ConnectionError if the peer is unreachable; who receives learns of it, too."""
         if liveness.is_cut(self._socket, limit_s):
             self._why = UNREACHABLE
-            raise self._cut() from None
+            raise self._cut_error() from None
 
-    def _cut(self) -> ConnectionError:
+    def _cut_error(self) -> ConnectionError:
         return ConnectionResetError(errno.ECONNRESET, self._why)
 
     def _wait(self, event: int, deadline: Deadline, *, look_s: float | None = None) -> None:
@@ -682,7 +682,7 @@ def _check(data: bytes | bytearray) -> bytes | bytearray:
     return data
 
 
-def _broken(error: OSError) -> OSError:
+def _broken_error(error: OSError) -> OSError:
     """Return the error for a connection that broke; a wait that was too long is another thing."""
     if isinstance(error, ConnectionError) or error.errno == errno.EBADF:
         return error

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rcg.bench.contestants import Visitor, VisitorFailed, start_both
+from rcg.bench.beside import Visitor, VisitorFailed, start_both
 from rcg.bench.graphs import lent
 from rcg.bench.measure import Pace
 from rcg.bench.record import HERE

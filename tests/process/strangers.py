@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import math
 import random
 import struct
 import sys
@@ -23,7 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from rcg.compiler.simulate import Simulation
 from rcg.errors import TraceError
+from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.figures import summarize
@@ -128,11 +131,20 @@ def use(found: Trace, folder: Path) -> None:
         of_plan(graph.plan)
         try:
             str(profile.what_if({}, communication=0.5, max_inflight=3, graph=number)).encode()
-            str(predict(graph)).encode()
+            check_replay(predict(graph), graph.plan)
         except TraceError:
             pass  # nothing was recorded
     found.save(folder / "again.trace")
     Trace.load(folder / "again.trace")
+
+
+def check_replay(replay: Simulation, plan: Plan) -> None:
+    """Check that a replay runs every op in every execution, one after the other."""
+    assert replay.plan == plan
+    gates = {gate.id for gate in plan.gates}  # are not replayed
+    ops = sum(len(each.ops) for each in plan.programs if each.process not in gates)
+    assert len(replay.timeline) == ops * replay.executions >= 64
+    assert all(0 <= each.start <= each.end < math.inf for each in replay.timeline)
 
 
 def use_widgets(found: Trace) -> None:

@@ -42,10 +42,10 @@ from rcg.bench.record import (
     RowResult,
     SampleSummary,
     percentile,
-    render,
 )
 from rcg.bench.rows import ACROSS, ROWS, Row, Target
 from rcg.bench.runner import Experiment, Settings, run
+from rcg.bench.table import render
 from rcg.ir.plan import Plan
 from rcg.progress import progress
 from rcg.trace.model import GraphTrace

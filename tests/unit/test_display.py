@@ -24,9 +24,9 @@ def displayed(base: type) -> Iterator[type]:
 
 @pytest.mark.parametrize("shown", sorted(set(displayed(Displayed)), key=lambda each: each.__name__))
 def test_the_views_know_every_type_that_shows_itself(shown: type) -> None:
-    unknown = display._shown.dispatch(object)
+    unknown = display._mimebundle_of.dispatch(object)
     by_itself = shown._mimebundle is not Displayed._mimebundle  # type: ignore[attr-defined]
-    assert by_itself or display._shown.dispatch(shown) is not unknown
+    assert by_itself or display._mimebundle_of.dispatch(shown) is not unknown
 
 
 def test_a_type_that_the_views_do_not_know_is_shown_as_its_text() -> None:

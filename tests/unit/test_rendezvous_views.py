@@ -6,11 +6,13 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rcg.compiler import compile_graph
+from rcg.compiler.simulate import Simulation
 from rcg.ir.nodes import CollectiveCall
-from rcg.ir.ops import COLLECTIVES
+from rcg.ir.ops import COLLECTIVES, Call
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
@@ -62,6 +64,16 @@ def test_topology_shows_each_call_and_collective_as_a_node_and_each_value_as_an_
     schedule_payload(plan, None)
 
 
+def calls_ns(simulation: Simulation) -> dict[tuple[str, int, str], float]:
+    """How long each call takes, by actor, index in its program and method."""
+    ops = {each.process: each.ops for each in simulation.plan.programs}
+    return {
+        (op.actor, each.op, op.method): each.end - each.start
+        for each in simulation.timeline
+        if isinstance(op := ops[each.process][each.op], Call)
+    }
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(simulated(has_tensors=True))
 def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simulated) -> None:
@@ -72,8 +84,13 @@ def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simula
     for execution in range(made.simulation.executions):
         paths.of(execution)
     paths.steady()
-    assert str(predict(graph))
-    assert str(what_if(graph, {"Class a0.f": 0.5}))
+    took = calls_ns(made.simulation)
+    assert calls_ns(predict(graph)) == pytest.approx(took)
+    faster = calls_ns(what_if(graph, {"Class a0.f": 0.5}).simulation)
+    halved = {
+        call: ns / 2 if call[0] == "a0" and call[2] == "f" else ns for call, ns in took.items()
+    }
+    assert faster == pytest.approx(halved)
     slices = slices_of(graph, trace.start_ns, trace.end_ns)
     timeline_payload(graph, slices)
     schedule_payload(graph.plan, graph)

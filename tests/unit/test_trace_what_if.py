@@ -181,9 +181,20 @@ def test_one_pause_does_not_decide_what_an_op_takes():
     assert found.costs["a0", 1].compute_ns == 10
 
 
-def test_an_unchanged_replay_takes_as_long_as_was_measured():
-    again = executions_of(from_simulation(predict(pipeline(waking=500))))
+def test_each_op_of_an_unchanged_replay_takes_and_waits_as_long_as_was_measured():
+    graph = pipeline(waking=500)
+    replay = from_simulation(predict(graph), limit=4)
+    again = executions_of(replay)
     assert again.throughput == pytest.approx(1e9 / 22_000)
+    measured = costs_of(graph, executions_of(graph)).costs
+    replayed = costs_of(replay, again).costs
+    assert {place: cost.own_ns for place, cost in measured.items()} == COSTS
+    assert replayed == measured
+    # Each process takes as long per execution as the bottleneck, waiting included.
+    for process in ("driver", "a0", "a1"):
+        each = [cost for (owner, _), cost in replayed.items() if owner == process]
+        took = sum(cost.own_ns + cost.waiting_ns for cost in each)
+        assert took == pytest.approx(22_000, rel=0.05)
 
 
 def test_a_result_prints_as_text():

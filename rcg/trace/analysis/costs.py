@@ -150,7 +150,7 @@ def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]
         of = np.flatnonzero(op == at)
         since = busy_until[of]
         for channel in each.values_in if len(of) else ():
-            write = dependencies.written(channel, execution[of])
+            write = dependencies.writes_of(channel, execution[of])
             since = np.maximum(
                 since, np.where(write == NONE, UNSEEN, dependencies.bounds[write, 3])
             )

@@ -288,7 +288,7 @@ class Paths:
         written = np.ones(len(index), bool)
         for op in self._graph.plan.program(DRIVER).ops:
             for channel in op.values_in:
-                written &= self._dependencies.written(channel, index) != NONE
+                written &= self._dependencies.writes_of(channel, index) != NONE
         return written
 
     def _completion(self, execution: int) -> int:
@@ -296,11 +296,11 @@ class Paths:
         dependencies, found = self._dependencies, []
         for op in self._graph.plan.program(DRIVER).ops:
             for channel in op.values_in:
-                event = int(dependencies.arrived(channel, DRIVER, execution)[0])
+                event = int(dependencies.passes_of(channel, DRIVER, execution)[0])
                 if event == NONE:
-                    event = int(dependencies.written(channel, execution)[0])
+                    event = int(dependencies.writes_of(channel, execution)[0])
                 if event == NONE:
-                    event = int(dependencies.read(channel, DRIVER, execution)[0])
+                    event = int(dependencies.reads_of(channel, DRIVER, execution)[0])
                 if event != NONE:
                     found.append(event)
         return max(found, key=lambda event: int(dependencies.bounds[event, 3]), default=NONE)

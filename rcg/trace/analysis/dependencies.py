@@ -101,7 +101,9 @@ class Dependencies:
         self.execution = np.concatenate([each["execution"] for each in events])
         self.bounds = np.concatenate(bounds)
         self.shape = np.concatenate(shapes)
-        self._waited = np.concatenate([_waited(*each) for each in zip(shapes, bounds, strict=True)])
+        self._waited = np.concatenate(
+            [_waits_ns(*each) for each in zip(shapes, bounds, strict=True)]
+        )
         self._peer = np.concatenate([each["peer"] for each in events])
         self._writes, self._reads = self._ends()
         self._passes = {(each.channel, each.node): self._table_of(each) for each in self._crossings}
@@ -111,15 +113,15 @@ class Dependencies:
         self._nodes = graph.plan.nodes_by_process()
         self._link()
 
-    def written(self, channel: str, execution: npt.ArrayLike) -> Ints:
+    def writes_of(self, channel: str, execution: npt.ArrayLike) -> Ints:
         """Return the Write of a channel in each of these executions, or -1."""
         return self._writes[channel].at(np.atleast_1d(execution))
 
-    def read(self, channel: str, process: str, execution: npt.ArrayLike) -> Ints:
+    def reads_of(self, channel: str, process: str, execution: npt.ArrayLike) -> Ints:
         """Return the Read of a channel by a process in each of these executions, or -1."""
         return self._reads[channel, process].at(np.atleast_1d(execution))
 
-    def arrived(self, channel: str, process: str, execution: npt.ArrayLike) -> Ints:
+    def passes_of(self, channel: str, process: str, execution: npt.ArrayLike) -> Ints:
         """Return the Pass by which each of these executions came to a process, or -1."""
         table = self._passes.get((channel, self._nodes[process]))
         wanted = np.atleast_1d(execution)
@@ -191,7 +193,7 @@ class Dependencies:
         table = self._reads[channel, reader]
         event = table.event[self._waited[table.event] > 0]
         on = self._writes[channel].at(self.execution[event])
-        passed = self.arrived(channel, reader, self.execution[event])
+        passed = self.passes_of(channel, reader, self.execution[event])
         on = np.where(passed == NONE, on, passed)
         # A wait without a frame did not end with a Write, so no Write is missing.
         came = (on != NONE) | (table.at(self.execution[event]) != NONE)
@@ -373,7 +375,7 @@ class _Table:
         return found
 
 
-def _waited(shape: Ints, bounds: Times) -> Times:
+def _waits_ns(shape: Ints, bounds: Times) -> Times:
     """Return the time that each event waited. The shape determines which part that is."""
     first = np.where(shape == WRITE, 1, 0)
     at = np.arange(len(shape))

@@ -107,7 +107,7 @@ class Executions(Displayed):
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
         times = (self.submitted_ns, self.completed_ns, self.fetched_ns)
-        return Execution(int(self.index[place]), *(_seen(each[place]) for each in times))
+        return Execution(int(self.index[place]), *(_known_time(each[place]) for each in times))
 
     def __str__(self) -> str:
         return _text(self)
@@ -280,7 +280,7 @@ def executions_of(graph: GraphTrace) -> Executions:
     return Executions(index, begun, over, _last(fetched, len(index)), apart)
 
 
-def _seen(time: np.int64) -> int | None:
+def _known_time(time: np.int64) -> int | None:
     return None if time == UNSEEN else int(time)
 
 

@@ -128,7 +128,7 @@ def shares_of(
     calls = {each.id: _calls_of(graph, each.id, of, end_ns) for each in graph.plan.actors}
     actor_of = {lane.id: lane.actor for lane in graph.plan.lanes}
     moved = [
-        _moved(each, calls.get(actor_of.get(lane.process, lane.process)))
+        _communication_ns(each, calls.get(actor_of.get(lane.process, lane.process)))
         for lane, each in zip(graph.lanes, parts, strict=True)
     ]
     lanes = tuple(
@@ -206,7 +206,7 @@ def _peer_of(
     return " or ".join(graph.lane(peer).label for peer in peers)
 
 
-def _moved(parts: Parts, calls: Parts | None) -> tuple[int, int]:
+def _communication_ns(parts: Parts, calls: Parts | None) -> tuple[int, int]:
     """Return how long a process communicated, and how long of that these methods ran."""
     start_ns, end_ns = _times_of(parts, TimeKind.COMMUNICATION)
     total = int((end_ns - start_ns).sum())

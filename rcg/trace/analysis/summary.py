@@ -176,7 +176,7 @@ def _graph(graph: GraphSummary) -> list[str]:
             f"{time_text(graph.latency_p99_ns)} p99 (99 of 100 took no longer), "
             "from submission to result"
         )
-    lines += [*_shares(graph), *_predicted(graph), *_critical(graph)]
+    lines += [*_shares(graph), *_prediction(graph), *_critical(graph)]
     lines += [*_wires(graph), *_ops(graph), *_slowest(graph), *_hints(graph)]
     return lines
 
@@ -226,7 +226,7 @@ def _shares(graph: GraphSummary) -> list[str]:
     return lines
 
 
-def _predicted(graph: GraphSummary) -> list[str]:
+def _prediction(graph: GraphSummary) -> list[str]:
     """What the compiler predicted from the costs of the plan, beside what happened."""
     if not graph.predicted or not graph.period_ns:
         return []

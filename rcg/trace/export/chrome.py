@@ -181,9 +181,9 @@ class _Sheet:
             if waited:
                 wait = f'"dur":{waited / 1e3:.3f}'
                 found.append((start, begin(thread, f"wait for {each.source}"), wait))
-        return self._tailed(found)
+        return self._rows_with_tails(found)
 
-    def _tailed(self, found: list[tuple[int, str, str]]) -> Rows:
+    def _rows_with_tails(self, found: list[tuple[int, str, str]]) -> Rows:
         """Return rows, each given by its time, its beginning and its end."""
         first, tails = len(self._prefixes), len(self._tails)
         self._prefixes += [prefix for _, prefix, _ in found]
@@ -205,7 +205,7 @@ class _Sheet:
             return tracks.begin("X", track, ops[op].word, ops[op].title(labels))
 
         events = tracks.events
-        prefix = self._numbered(tracks.track << 32 | tracks.op, begin)
+        prefix = self._add_prefixes(tracks.track << 32 | tracks.op, begin)
         has_parts = (events["waited_ns"] | events["coded_ns"] | events["bytes"]) != 0
         # What comes last in the arguments depends on the op and the peer. All ops without a group
         # are the same.
@@ -239,7 +239,7 @@ class _Sheet:
 
         found = np.flatnonzero(tracks.moves_at > tracks.waits_at)
         keys = tracks.track[found] << 32 | tracks.events["peer"][found].astype(np.int64)
-        prefix = self._numbered(keys, begin)
+        prefix = self._add_prefixes(keys, begin)
         durations = (tracks.moves_at - tracks.waits_at)[found]
         return _rows(tracks.waits_at[found], tracks.first + found, _WAIT, prefix, durations)
 
@@ -267,18 +267,18 @@ class _Sheet:
             begun = since if op.channels_in else max(since, waiting)  # see ``parts``
             found.append((begun, tracks.begin("X", track, "wait", text)))
         tail = f'"args":{dumps(args)}'
-        return self._tailed(
+        return self._rows_with_tails(
             [(begun, prefix, f'"dur":{(end - begun) / 1e3:.3f},{tail}') for begun, prefix in found]
         )
 
     def _arrows_of(self, channel: ChannelSpec, lanes: dict[str, LaneTracks]) -> list[Rows]:
         """Return an arrow from each Write to each of its Reads, and the ``take`` where it ends."""
         sender = lanes[channel.writer]
-        writes = sender.moving(write_of(sender.graph.plan, channel.writer, channel.id))
+        writes = sender.moving_events(write_of(sender.graph.plan, channel.writer, channel.id))
         rows = []
         for process in channel.readers:
             reader = lanes[process]
-            reads = reader.moving(read_of(reader.graph.plan, process, channel.id))
+            reads = reader.moving_events(read_of(reader.graph.plan, process, channel.id))
             sent, took = pairs(sender.events[writes], reader.events[reads])
             rows += self._arrow((sender, writes[sent]), (reader, reads[took]), "value", channel.id)
         return rows
@@ -321,13 +321,13 @@ class _Sheet:
         out, into = out[fits], into[fits]
         number = self._arrows + np.arange(len(out)) + 1
         self._arrows += len(out)
-        prefix = self._named(sender, out, "s", sort, name)
+        prefix = self._prefixes_named(sender, out, "s", sort, name)
         rows = [_rows(leaves[fits], sender.first + out, _OUT, prefix, number)]
-        prefix = self._named(reader, into, "f", sort, name)
+        prefix = self._prefixes_named(reader, into, "f", sort, name)
         rows.append(_rows(arrives[fits], reader.first + into, _IN, prefix, number))
         into = into[reader.moves_at[into] > reader.start[into]]
         begun = reader.moves_at[into]
-        prefix = self._named(reader, into, "X", "take", f"take {name}")
+        prefix = self._prefixes_named(reader, into, "X", "take", f"take {name}")
         rows.append(_rows(begun, reader.first + into, _TAKE, prefix, reader.end[into] - begun))
         return rows
 
@@ -338,25 +338,25 @@ class _Sheet:
             return np.empty(0, _ROW)  # the count would be wrong after a lost event
         plan = sender.graph.plan
         reads = [
-            reader.events[reader.moving(read_of(plan, process, channel.id))]
+            reader.events[reader.moving_events(read_of(plan, process, channel.id))]
             for process, reader in zip(channel.readers, readers, strict=True)
         ]
-        writes = sender.events[sender.moving(write_of(plan, channel.writer, channel.id))]
+        writes = sender.events[sender.moving_events(write_of(plan, channel.writer, channel.id))]
         times, frames = depth(writes, reads, 0)
         process = self._numbers.process(readers[0].graph, readers[0].lane)
         name = dumps(f"unread in {channel.id}")
         self._prefixes.append(f'{{"ph":"C","name":{name},"pid":{process},"ts":')
         return _rows(times, _LAST, _COUNT, len(self._prefixes) - 1, frames)
 
-    def _named(
+    def _prefixes_named(
         self, tracks: LaneTracks, places: Ints, phase: str, category: str, name: str
     ) -> Ints:
         """Return the numbers of prefixes for rows of some events that have the same name."""
-        return self._numbered(
+        return self._add_prefixes(
             tracks.track[places], lambda track: tracks.begin(phase, track, category, name)
         )
 
-    def _numbered(self, keys: Ints, text: Callable[[int], str]) -> Ints:
+    def _add_prefixes(self, keys: Ints, text: Callable[[int], str]) -> Ints:
         """Make a prefix for each different key, and return the number of the prefix of each key."""
         different, which = np.unique(keys, return_inverse=True)
         first = len(self._prefixes)

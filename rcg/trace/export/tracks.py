@@ -136,7 +136,7 @@ class LaneTracks:
         begin, end = np.searchsorted(self._sorted_ops, [op, op + 1])
         return self._by_op[begin:end]
 
-    def moving(self, op: int) -> Ints:
+    def moving_events(self, op: int) -> Ints:
         """Return the indexes of the events of a Read or Write that moved its frames."""
         found = self.of(op)
         if self.lane.process != DRIVER:

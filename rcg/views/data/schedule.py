@@ -68,11 +68,11 @@ def schedule_payload(
     """
     measured = _nothing()
     if record is not None:
-        measured = _measured(record, executions or _MAX_MEASURED, origin_ns)
+        measured = _measured_columns(record, executions or _MAX_MEASURED, origin_ns)
     shown = np.unique(measured["execution"])
     count = executions or _MAX_PREDICTED if record is None else len(shown)
     first = int(shown[0]) if len(shown) else 0
-    predicted = _predicted(plan, record, op_cost, first, count)
+    predicted = _predicted_columns(plan, record, op_cost, first, count)
     head = {
         "lanes": _lanes(plan, record),
         "order": order_of(plan),
@@ -93,7 +93,7 @@ def schedule_payload(
     return ViewPayload(head, columns)
 
 
-def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
+def _measured_columns(record: GraphTrace, most: int, origin_ns: int) -> Columns:
     """Return the time of each op without waiting, in the last executions."""
     found = []
     for number, lane in enumerate(record.lanes):
@@ -112,7 +112,7 @@ def _measured(record: GraphTrace, most: int, origin_ns: int) -> Columns:
     return _columns(*(column[is_late] for column in columns))
 
 
-def _predicted(
+def _predicted_columns(
     plan: Plan,
     record: GraphTrace | None,
     op_cost: Callable[[Op], float] | None,
@@ -127,7 +127,7 @@ def _predicted(
         window = after = min(record.limit, max(count, 1))
         before = min(first, window)
     total = before + count + after
-    simulation = _simulated(plan, record, op_cost, total, window) if count else None
+    simulation = _simulation(plan, record, op_cost, total, window) if count else None
     if simulation is None:
         return _nothing()
     spans = []
@@ -141,7 +141,7 @@ def _predicted(
     return _columns(*rows.T)
 
 
-def _simulated(
+def _simulation(
     plan: Plan,
     record: GraphTrace | None,
     op_cost: Callable[[Op], float] | None,

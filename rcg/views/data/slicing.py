@@ -257,7 +257,7 @@ class _Collector:
                 add(written, taken, self._begun[channel])
         for exchange in exchanges_of(self._graph):
             if not exchange.rendezvous.is_collective:
-                found, when = self._shown(exchange)
+                found, when = self._shown_exchanges(exchange)
                 pairs.append(found.astype(np.int32))
                 times.append(when)
         ends: npt.NDArray[np.int32] = np.concatenate(pairs).astype(np.int32)
@@ -269,12 +269,12 @@ class _Collector:
         times = [np.empty((0, 2), np.int64)]
         for exchange in exchanges_of(self._graph):
             if exchange.rendezvous.is_collective:
-                found, when = self._shown(exchange)
+                found, when = self._shown_exchanges(exchange)
                 rows += list(found)
                 times.append(when)
         return tuple(rows), np.concatenate(times)
 
-    def _shown(self, exchange: Exchange) -> tuple[Ints, Ints]:
+    def _shown_exchanges(self, exchange: Exchange) -> tuple[Ints, Ints]:
         """Return the slices of each exchange of which all ends are shown, and its two times."""
         slices = np.empty(exchange.rows.shape, np.int64)
         for at, (process, _) in enumerate(exchange.ends):

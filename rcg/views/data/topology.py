@@ -411,7 +411,7 @@ class _Search:
         """
         down: dict[int, list[int]] = {node.id: [] for node in self.nodes}
         up: dict[int, list[int]] = {node.id: [] for node in self.nodes}
-        for source, target in sorted(self.edges, key=self._bound):
+        for source, target in sorted(self.edges, key=self._bind_key):
             down[source].append(target)
             up[target].append(source)
         numbers: dict[int, int] = {}
@@ -426,7 +426,7 @@ class _Search:
                     queue.extend(up[node])
         return numbers
 
-    def _bound(self, edge: tuple[int, int]) -> tuple[int, ...]:
+    def _bind_key(self, edge: tuple[int, int]) -> tuple[int, ...]:
         """Return a sort key for edges: as they were bound, parts by index, the output last."""
         order = []
         for end in edge:

@@ -85,24 +85,24 @@ def of_comparison(found: Comparison | GraphComparison) -> Mimebundle:
     return mimebundle(str(found), pictures, note if more > 0 else "")
 
 
-def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | None = None) -> str:
+def path_picture(path: Sequence[Step], *, dark: bool | None = None) -> str:
     """Return a critical path as the text of an SVG file: one bar per step, over time."""
     canvas = Canvas(dark)
     shown = _longest(path)
     start, total = path[0].start_ns, max(path[-1].end_ns - path[0].start_ns, 1)
     names = min(_MAX_NAME_WIDTH, max(width_of(visible(step.text), SIZE) for step in shown))
     left = MARGIN + names + 14
-    room = width - left - MARGIN - _COLUMN
+    room = WIDTH - left - MARGIN - _COLUMN
     scale = room / total
     bottom = _TOP + _LINE * len(shown)
     about = f"{time_text(total)} in {count_text(len(path))} steps"
     if len(shown) < len(path):
         about += f" {DOT} the {len(shown)} longest are shown"
     title = f"Critical path of execution {path[-1].execution}"
-    shapes = canvas.heading(title, about, width - 2 * MARGIN)
+    shapes = canvas.heading(title, about, WIDTH - 2 * MARGIN)
     looks = kind_looks(canvas)
     legend = kind_entries(canvas, sorted({step.kind for step in shown}))
-    shapes += canvas.legend(legend, MARGIN, MARGIN + 49, width - 2 * MARGIN).shapes
+    shapes += canvas.legend(legend, MARGIN, MARGIN + 49, WIDTH - 2 * MARGIN).shapes
     shapes += _axis(canvas, total, left, room, bottom)
     for row, step in enumerate(shown):
         y = _TOP + _LINE * row + 4
@@ -113,13 +113,11 @@ def path_picture(path: Sequence[Step], *, width: float = WIDTH, dark: bool | Non
             f'height="{_BAR:g}"><title>{_hover(step)}</title></rect>'
         )
         took = time_text(step.duration_ns)
-        shapes.append(canvas.note(took, width - MARGIN, y + 12, _COLUMN, anchor="end"))
-    return canvas.document(shapes, width, bottom + 30, f"Critical path: {about}")
+        shapes.append(canvas.note(took, WIDTH - MARGIN, y + 12, _COLUMN, anchor="end"))
+    return canvas.document(shapes, WIDTH, bottom + 30, f"Critical path: {about}")
 
 
-def comparison_picture(
-    found: GraphComparison, *, width: float = WIDTH, dark: bool | None = None
-) -> str:
+def comparison_picture(found: GraphComparison, *, dark: bool | None = None) -> str:
     """Return a comparison as the text of an SVG file: two bars per figure."""
     canvas = Canvas(dark)
     canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
@@ -128,15 +126,15 @@ def comparison_picture(
     names = [found.throughput.text, found.latency.text, *(op.text for op in ops)]
     widest = min(_MAX_NAME_WIDTH, max(width_of(visible(name), SIZE, bold=True) for name in names))
     left = MARGIN + widest + 14
-    room = width - left - MARGIN - 3 * _COLUMN
+    room = WIDTH - left - MARGIN - 3 * _COLUMN
     about = " -> ".join(f"CompiledDAG({graph_id[:8]})" for graph_id in found.graph_ids)
     if len(ops) < len(found.ops):
         about += f" {DOT} the {len(ops)} longest of {len(found.ops)} ops"
-    shapes = canvas.heading("Before and after", about, width - 2 * MARGIN)
+    shapes = canvas.heading("Before and after", about, WIDTH - 2 * MARGIN)
     legend = [(swatch(canvas.paint(name)), name) for name in ("before", "after")]
     shapes += canvas.legend(legend, MARGIN, MARGIN + 49, room).shapes
     for at, name in enumerate(("before", "after", "ratio")):
-        x = width - MARGIN - (2 - at) * _COLUMN
+        x = WIDTH - MARGIN - (2 - at) * _COLUMN
         shapes.append(canvas.note(name, x, _TOP - 4, _COLUMN, anchor="end"))
     longest = max(map(_most, ops), default=0.0)
     groups: list[tuple[Change, float, bool]] = [
@@ -156,10 +154,10 @@ def comparison_picture(
         text_of = rate_text if is_rate else time_text
         texts = [text_of(change.before), text_of(change.after), ratio_text(change.ratio)]
         for at, words in enumerate(texts):
-            x = width - MARGIN - (2 - at) * _COLUMN
+            x = WIDTH - MARGIN - (2 - at) * _COLUMN
             shapes.append(canvas.text(words, x, y + 14, _COLUMN - 6, anchor="end", bold=at == 2))
     height = _TOP + (_LINE + 4) * len(groups) + 10 + MARGIN
-    return canvas.document(shapes, width, height, f"Before and after: {about}")
+    return canvas.document(shapes, WIDTH, height, f"Before and after: {about}")
 
 
 def _longest(path: Sequence[Step]) -> list[Step]:

@@ -124,7 +124,7 @@ def exchange_lines_of(slices: Slices) -> dict[int, list[str]]:
     ):
         if slices.names[slices.name[write]].group:
             here, there = (brief(slices.heads[slices.lane[row]].label) for row in (write, read))
-            moved = _moved(int(slices.bytes[write]), end - begin)
+            moved = _moved_text(int(slices.bytes[write]), end - begin)
             for row in (write, read):
                 found.setdefault(row, []).append(f"{here} {_ARROW} {there}: {moved}")
     found = {row: lines[:_MAX_ENDS] for row, lines in found.items()}
@@ -133,11 +133,11 @@ def exchange_lines_of(slices: Slices) -> dict[int, list[str]]:
     ):
         size = max(int(slices.bytes[row]) for row in rows)
         for row in rows.tolist():
-            found[row] = [f"all {len(rows)} ranks: {_moved(size, end - begin)}"]
+            found[row] = [f"all {len(rows)} ranks: {_moved_text(size, end - begin)}"]
     return found
 
 
-def _moved(size: int, took_ns: float) -> str:
+def _moved_text(size: int, took_ns: float) -> str:
     took = f"in {time_text(took_ns)}"
     if not size:
         return took

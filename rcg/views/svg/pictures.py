@@ -184,25 +184,25 @@ def excerpt_of(graph: GraphTrace, start_ns: int, end_ns: int, *, most: int = 12)
     rows = rows[(rows["start_ns"] >= start_ns) & (rows["end_ns"] <= end_ns)]
     executions, counts = np.unique(rows["execution"], return_counts=True)
     whole = executions[counts >= max(sum(counts_of_calls), 1)]
-    held = _held(graph, start_ns, end_ns)
+    held = _excerpt_of_hang(graph, start_ns, end_ns)
     if not len(whole):
         return held
     busiest = max([1, *counts_of_calls])
     count = max(1, min(most, _MAX_CALLS // busiest, len(whole)))
-    first, last, begun, ended = _chosen(rows, whole, count, graph.limit)
+    first, last, begun, ended = _choose(rows, whole, count, graph.limit)
     # With long gaps between calls, fewer executions are shown, so that a call is wide enough.
     usual = max(1.0, float(np.median(rows["end_ns"] - rows["start_ns"])))
     too_long = (ended - begun) / usual / _MAX_WIDTHS
     if too_long > 1 and count > _MIN_EXECUTIONS:
         count = max(_MIN_EXECUTIONS, int(count / too_long))
-        first, last, begun, ended = _chosen(rows, whole, count, graph.limit)
+        first, last, begun, ended = _choose(rows, whole, count, graph.limit)
     if held is not None and held.end_ns - held.start_ns > ended - begun:
         return held
     margin = (ended - begun) // 60
     return Excerpt(max(start_ns, begun - margin), min(end_ns, ended + margin), first, last)
 
 
-def _held(graph: GraphTrace, start_ns: int, end_ns: int) -> Excerpt | None:
+def _excerpt_of_hang(graph: GraphTrace, start_ns: int, end_ns: int) -> Excerpt | None:
     """Return the excerpt of the longest call that has not returned; None without one."""
     calls = [
         lane.open
@@ -220,7 +220,7 @@ def _held(graph: GraphTrace, start_ns: int, end_ns: int) -> Excerpt | None:
     return Excerpt(start, end_ns, longest.execution, longest.execution, is_open=True)
 
 
-def _chosen(
+def _choose(
     rows: npt.NDArray[np.void], whole: npt.NDArray[np.int64], count: int, limit: int
 ) -> tuple[int, int, int, int]:
     """Return the first and the last of ``count`` executions, and when they began and ended."""

@@ -26,12 +26,12 @@ _MAX_BANDS: Final = 6
 _KINDS: Final = (TimeKind.WAITING, TimeKind.COMMUNICATION)
 
 
-def references_picture(trace: Recording, *, dark: bool | None = None) -> str | None:
+def references_picture(trace: Recording) -> str | None:
     """Return the timeline of the latest transfers as the text of an SVG file; None without any."""
     shown = trace.transfers[-_MAX_TRANSFERS:]
     if not shown:
         return None
-    canvas = Canvas(dark)
+    canvas = Canvas(None)
     start_ns = min(each.start_ns for each in shown)
     duration_ns = max(1, max(each.end_ns for each in shown) - start_ns)
     targets = sorted({each.target for each in shown})

@@ -137,7 +137,7 @@ class _Schedule:
         body: list[str] = []
         merged = 0
         thin = max(2.0, bar / 7)
-        joined = self._joined(frame, bar, thin)
+        joined = self._join_lines(frame, bar, thin)
         for layer in self._layers:
             bands = []
             for top in frame.tops:
@@ -163,7 +163,7 @@ class _Schedule:
             f"{title}: which execution each of the actors ({count}) works on when",
         )
 
-    def _joined(self, frame: LaneChart, bar: float, thin: float) -> list[str]:
+    def _join_lines(self, frame: LaneChart, bar: float, thin: float) -> list[str]:
         """Return the lines between the ends of exchanges, over the bars that are measured."""
         layer, slices = self._layers[-1], self._slices
         tops = dict(zip(self._lanes, frame.tops, strict=True))

@@ -28,20 +28,18 @@ _LINE: Final = 25.0
 _MAX_LINE_CHARS: Final = 80  # of a hover
 
 
-def summary_of(
-    figures: ProfileCard, *, title: str = "Profile", width: float = 1040, dark: bool | None = None
-) -> str:
+def summary_of(figures: ProfileCard, *, width: float = 1040) -> str:
     """Return the profile as the text of an SVG file.
 
     Key figures are beside the bars if the width has room for them, else below.
     """
-    return _Summary(figures, Canvas(dark), width).text(title)
+    return _Summary(figures, width).text()
 
 
 class _Summary:
-    def __init__(self, figures: ProfileCard, canvas: Canvas, width: float) -> None:
+    def __init__(self, figures: ProfileCard, width: float) -> None:
         self._figures = figures
-        self._canvas = canvas
+        self._canvas = Canvas(None)
         self._width = width
         self._has_two_columns = width >= _TWO_COLUMNS
         self._room = width - 2 * MARGIN - (_KEYS + 36 if self._has_two_columns else 0)
@@ -50,7 +48,7 @@ class _Summary:
         self._gap = heights_for(count, 12.0, 7.0, 4.0)
         self._size = SIZE if count <= 24 else SMALL
 
-    def text(self, title: str) -> str:
+    def text(self) -> str:
         figures, canvas = self._figures, self._canvas
         used = [kind for kind in TimeKind if any(each.ns[kind] > 0 for each in figures.shares)]
         legend = canvas.legend(kind_entries(canvas, used), MARGIN, _TOP + 4, self._room)
@@ -58,7 +56,7 @@ class _Summary:
         bars, height = self._bars()
         bottom = top + height
         shapes = [
-            *canvas.heading(title, figures.about, self._width - 2 * MARGIN),
+            *canvas.heading("Profile", figures.about, self._width - 2 * MARGIN),
             *legend.shapes,
             f'<g transform="translate({MARGIN:g} {top:g})">',
             *bars,
@@ -73,7 +71,7 @@ class _Summary:
         shapes += [f'<g transform="translate({x:g} {y:g})">', *keys, "</g>"]
         bottom = max(bottom, y + keys_height)
         return canvas.document(
-            shapes, self._width, round(bottom + MARGIN - 6), f"{title}: {figures.about}"
+            shapes, self._width, round(bottom + MARGIN - 6), f"Profile: {figures.about}"
         )
 
     def _bars(self) -> tuple[list[str], float]:
