@@ -47,9 +47,15 @@ class Hint:
 
 @dataclass(slots=True, eq=False)
 class HintCell:
-    """The place of a record for the hint of its value; a later hint replaces an earlier one."""
+    """The place of a record for the hint of its value; a later hint replaces an earlier one.
+
+    Attributes:
+        hint: How its tensors travel in the graph.
+        kept: How they travel after it, if they stay with the actor that makes them.
+    """
 
     hint: Hint | None = None
+    kept: str | None = None
 
 
 class TorchTensorType:

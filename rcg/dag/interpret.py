@@ -36,12 +36,13 @@ from rcg.dag.records import (
     RecordArgument,
     ResultRecord,
     label_of,
+    maker_of,
     reached_from,
 )
 from rcg.errors import TensorMismatch
 from rcg.ir.containers import Template
 from rcg.ir.signature import ExecutionSignature
-from rcg.rdt.calls import hold_until_done, lower_arguments, references_in
+from rcg.rdt.calls import call_keep, hold_until_done, lower_arguments, references_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +173,18 @@ def interpret(root: Record, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
             case ResultRecord(collective=collective, position=position, index=index):
                 values[record] = values[collective][position][index or 0]
             case OutputsRecord(outputs=outputs):
-                return [values[output] for output in outputs]
+                return [_output(each, values[each]) for each in outputs]
             case InputRecord() | AttributeRecord():
                 pass
-    return values[root]
+    return _output(root, values[root])
+
+
+def _output(record: Record, value: Any) -> Any:
+    """Return the ObjectRef of an output: of a reference, where its tensors stay with its actor."""
+    if not isinstance(record, CallRecord | PartRecord | ResultRecord) or record.cell.kept is None:
+        return value
+    handle = maker_of(record).handle
+    return cluster.put(call_keep(handle, value, record.cell.kept, f"The value of {record.name}"))
 
 
 def _inputs(

@@ -31,12 +31,15 @@ from rcg.dag.records import (
     Record,
     RecordArgument,
     ResultRecord,
+    ValueRecord,
+    maker_of,
     reached_from,
 )
 from rcg.errors import GraphError
 from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
+    KEEP,
     Argument,
     CollectiveCall,
     CommunicatorSpec,
@@ -68,12 +71,12 @@ def lower(root: Record, default: DefaultCommunicator = CREATE) -> tuple[Graph, B
     # argument that callers would have to pass for nothing.
     touched = () if root.source is None else root.source.attributes.values()
     records = sorted({*reached_from(root), *touched}, key=lambda record: record.order)
-    lowering = _Lowering(records, default)
+    lowering = _Lowering(records, set(outputs), default)
     nodes = tuple([node for record in records for node in lowering.nodes_of(record)])
     signature = ExecutionSignature.of([node.key for node in nodes if isinstance(node, InputValue)])
     graph = Graph(
         nodes=nodes,
-        outputs=tuple([lowering.ids[record] for record in outputs]),
+        outputs=tuple([lowering.output_of(record) for record in outputs]),
         is_multi=isinstance(root, OutputsRecord),
         actors=tuple(lowering.actors),
         num_positional=signature.num_positional,
@@ -99,8 +102,12 @@ def unreached_calls(root: Record) -> list[str]:
 class _Lowering:
     """Assigns ids to records, actors and constants, in the order in which they are found."""
 
-    def __init__(self, records: Iterable[Record], default: DefaultCommunicator) -> None:
+    def __init__(
+        self, records: Iterable[Record], outputs: set[Record], default: DefaultCommunicator
+    ) -> None:
         self.ids: dict[Record, int] = {}
+        self._outputs = outputs
+        self._kept: dict[Record, int] = {}  # the calls that keep the tensors of outputs
         self.actors: list[ActorSpec] = []
         self.bindings = Bindings()
         self._default = default
@@ -133,8 +140,41 @@ class _Lowering:
                     self._results[collective, position] = record
                 case _:
                     count += 1
+            if isinstance(record, ValueRecord) and record.cell.kept is not None:
+                if record not in self._outputs:
+                    raise GraphError(
+                        f"{record.name} was given with_tensor_transport(keep=True), which is for "
+                        "an output of the DAG: compile it, or put it into the MultiOutputNode",
+                        node=record.name,
+                        site=record.site,
+                    )
+                self._kept[record] = count
+                count += 1
+
+    def output_of(self, record: Record) -> int:
+        """Return the node whose value is the output of a record."""
+        return self._kept.get(record, self.ids[record])
 
     def nodes_of(self, record: Record) -> list[Node]:
+        """Return the nodes of a record, and the call that keeps its tensors."""
+        nodes = self._own_nodes_of(record)
+        if record in self._kept and isinstance(record, CallRecord | PartRecord | ResultRecord):
+            nodes.append(self._keeping(record))
+        return nodes
+
+    def _keeping(self, record: CallRecord | PartRecord | ResultRecord) -> Node:
+        given = record.cell.kept, f"The value of {record.name}"
+        return MethodCall(
+            self._kept[record],
+            self._actor_of(maker_of(record)),
+            KEEP,
+            (NodeArg(self.ids[record]), *[ConstArg(self._constant(each)) for each in given]),
+            (),
+            1,
+            record.site,
+        )
+
+    def _own_nodes_of(self, record: Record) -> list[Node]:
         node_id = self.ids[record]
         match record:
             case InputRecord(cell=cell):

@@ -27,6 +27,7 @@ from rcg.dag.records import (
     common_source,
     find_site,
     label_of,
+    maker_of,
 )
 from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.ir.nodes import Site
@@ -124,12 +125,20 @@ class ValueNode(DAGNode):
         device: Any = "default",
         _static_shape: bool = False,
         _direct_return: bool = False,
+        *,
+        keep: bool = False,
     ) -> Self:
         """Choose how the tensors in this node's value travel to other processes.
 
         A later choice replaces an earlier one. On the whole input it is for all parts of the input
         that have none of their own. An edge that begins or ends in the driver uses shared memory,
         whatever the choice.
+
+        With ``keep``, the tensors of an output stay with the actor that made them. The result is a
+        ``TensorRef``, as an ordinary call of a method with a ``tensor_transport`` returns it::
+
+            out = model.step.bind(inp).with_tensor_transport("auto", keep=True)
+            ref = rcg.get(out.compile().execute(x))  # a TensorRef; its tensors have not moved
 
         Args:
             transport: ``"auto"`` (shared memory on a node), ``"shm"``, ``"gloo"``, the name of a
@@ -139,13 +148,21 @@ class ValueNode(DAGNode):
                 communicator serves.
             _static_shape: Whether tensors always have the shapes and dtypes of the first execution.
             _direct_return: Whether the value is always exactly one tensor.
+            keep: Whether its tensors stay with the actor, which ``rcg.remote`` must have made.
+                ``transport`` is then how they travel later, one of those of
+                ``@method(tensor_transport=...)``, and says nothing of the graph's own channels.
 
         Returns:
             This node.
 
         Raises:
-            GraphError: There is no such transport or device, or not both together.
+            GraphError: There is no such transport or device, or not both together; or nothing can
+                be kept: this is an input, or the actor is not one of rcg's.
         """
+        if keep:
+            if device != "default" or _static_shape or _direct_return:
+                self._refuse_keep("the graph does not move what is kept: give only a transport")
+            return self._keep(transport)
         return self._with_hint(Choice(transport, device, bool(_static_shape), bool(_direct_return)))
 
     def with_type_hint(self, type_hint: TorchTensorType) -> Self:
@@ -163,6 +180,23 @@ class ValueNode(DAGNode):
                 site=find_site(),
             )
         return self._with_hint(choice)
+
+    def _keep(self, transport: Any) -> Self:
+        record = self._record
+        if isinstance(record, InputRecord | AttributeRecord):
+            self._refuse_keep("it is for what an actor makes, and this is an input")
+        calls = importlib.import_module("rcg.rdt.calls")
+        try:
+            record.cell.kept = calls.check_keeps(maker_of(record).handle, transport)
+        except ValueError as error:
+            self._refuse_keep(str(error))
+        return self
+
+    def _refuse_keep(self, why: str) -> NoReturn:
+        name = self._record.name
+        raise GraphError(
+            f"with_tensor_transport(keep=True) on {name}: {why}", node=name, site=find_site()
+        )
 
     def _with_hint(self, choice: Choice) -> Self:
         record = self._record

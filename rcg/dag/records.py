@@ -260,6 +260,17 @@ def label_of(record: Record) -> str:
     return f"{record.name} ({record.site})"
 
 
+def maker_of(record: CallRecord | PartRecord | ResultRecord) -> CallRecord | Member:
+    """Return what has the actor that makes the value of a record."""
+    match record:
+        case CallRecord():
+            return record
+        case PartRecord():
+            return record.call
+        case ResultRecord():
+            return record.member
+
+
 def nodes_of(argument: RecordArgument) -> tuple[ValueRecord, ...]:
     """Return the records in an argument."""
     match argument:

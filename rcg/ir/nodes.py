@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from rcg.ir.channels import ActorSpec
 
@@ -89,6 +90,10 @@ class InputValue:
     key: int | str | None
     site: Site
     hint: TensorHint | None = None
+
+
+KEEP: Final = "rcg_keep"
+"""The method of rcg's actors that keeps the tensors of an output: lowering adds a call of it."""
 
 
 @dataclass(frozen=True, slots=True)

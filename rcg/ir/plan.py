@@ -42,6 +42,8 @@ from rcg.display import Displayed
 from rcg.ir import formats
 from rcg.ir.channels import LOCAL, ChannelSpec, memory_sources
 from rcg.ir.check import check
+from rcg.ir.nodes import KEEP
+from rcg.ir.ops import Call
 from rcg.ir.programs import PlanData, Program
 
 
@@ -73,6 +75,18 @@ class Plan(PlanData, Displayed):
             if actor.id == host:
                 return f"{process} ({actor.label})"
         return process
+
+    def readers_of(self, node: int) -> list[str]:
+        """Return the actors that read the value of a node of the graph; without gates."""
+        gates = {gate.id for gate in self.gates}
+        readers = [each.readers for each in self.channels if node in each.nodes]
+        found = {self.host_of(each) for several in readers for each in several if each not in gates}
+        return [actor.id for actor in self.actors if actor.id in found]
+
+    def held_nodes(self) -> set[int]:
+        """Return the nodes of the graph whose tensors stay with their actors."""
+        ops = (op for program in self.programs for op in program.ops)
+        return {op.node for op in ops if isinstance(op, Call) and op.method == KEEP}
 
     @property
     def memory_sources(self) -> dict[str, tuple[str, ...]]:

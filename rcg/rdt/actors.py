@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from rcg.cluster import HIDDEN_KEYWORD, SECRET_KEYWORD
 from rcg.frames import left_out_by_ray
+from rcg.ir.nodes import KEEP
 from rcg.rdt.transports import with_transport
 from rcg.runtime.actor.methods import PLAIN
 
@@ -110,7 +111,28 @@ def derive(cls: type, *, keeps_tensors: bool = True) -> type:
                     "has no actor that could keep its tensors: make it a method, or leave that out"
                 )
             members[name] = type(found)(_without_actor(found.__func__))
+    members[KEEP] = _keeping(keeps_tensors)
     return type(cls)(cls.__name__, (cls,), members)
+
+
+def _keeping(keeps_tensors: bool) -> Any:
+    """Return the method that keeps a result of a graph.
+
+    A graph calls what is behind it. A DAG that is run without being compiled calls it as a task
+    that returns the value, with a transport.
+    """
+
+    def rcg_keep(self: Any, value: Any, transport: str, where: str) -> Any:
+        return value
+
+    def keep(self: Any, value: Any, transport: str, where: str) -> Any:
+        from rcg.rdt.refs import keep_result
+
+        return keep_result(value, transport, where)
+
+    made = _wrap(rcg_keep, keeps_tensors)
+    setattr(made, PLAIN, keep)
+    return made
 
 
 def _is_generator(function: Any) -> bool:

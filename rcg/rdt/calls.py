@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rcg import cluster
+from rcg.ir.nodes import KEEP
 from rcg.rdt import collective_groups
 from rcg.rdt.actors import KEEPS_NONE
-from rcg.rdt.collective_groups import groups_of, usable_groups
+from rcg.rdt.collective_groups import groups_of
 from rcg.rdt.custom import check_reaches
 from rcg.rdt.methods import WithValues
 from rcg.rdt.nixl_agent import check_has_nixl
-from rcg.rdt.process import here, key_of
+from rcg.rdt.process import here
 from rcg.rdt.refs import Deferred, TensorRef
 from rcg.rdt.transports import NIXL, Transport, WithTransport, find_transport, with_transport
 
@@ -47,10 +48,7 @@ def lower_arguments(
             return value
         here().keeper.start()
         if handle is not None:
-            _check_passed(value, handle)
-            actor = cluster.actor_id(handle)
-            value.note_passed_to(actor)
-            here().note_peer(actor, handle)
+            value.note_passed_to(handle)
         return value.inner
 
     named = {name: lower_refs(each) for name, each in kwargs.items()}
@@ -122,6 +120,36 @@ def transport_for(
     count = f"*{num_returns}" if num_returns > 1 else ""
     here().keeper.start()
     return with_transport(f"{plain}{count}:{here().new_key()}")
+
+
+def check_keeps(handle: Any, transport: Any) -> str | WithTransport:
+    """Return the transport by which the tensors of a graph's output travel later.
+
+    Args:
+        handle: Ray's handle of the actor that makes them.
+        transport: What the user chose.
+
+    Raises:
+        ValueError: There is no such transport, or the actor keeps no tensors for it.
+    """
+    chosen = find_transport(transport).name
+    transport_for(handle, KEEP, cluster.actor_method_transport(handle, KEEP), chosen, 1)
+    return with_transport(chosen)
+
+
+def call_keep(handle: Any, value: Any, transport: str, where: str) -> Any:
+    """Have an actor keep the tensors of a value, by an ordinary call; returns the reference.
+
+    Args:
+        handle: Ray's handle of the actor.
+        value: The value, or Ray's reference to it.
+        transport: How its tensors travel.
+        where: What errors call the value.
+    """
+    said = transport_for(handle, KEEP, "", transport, 1)
+    hidden = {cluster.HIDDEN_KEYWORD: said}
+    made = getattr(handle, KEEP).remote(value, transport, where, **hidden)
+    return wrap_results(made, said, handle)
 
 
 def wrap_results(made: Any, said: object, handle: Any) -> Any:
@@ -203,36 +231,3 @@ def _check_sends(handle: Any, transport: Transport) -> None:
             "using a collective-based transport, please create a communicator with "
             "`ray.experimental.collective.create_collective_group` before calling actor tasks."
         )
-
-
-def _check_passed(ref: TensorRef, handle: Any) -> None:
-    """Check that an actor can get the tensors of a reference."""
-    transport = find_transport(ref.transport)
-    target = cluster.actor_id(handle)
-    if transport.manager is not None and target != ref.maker:
-        check_reaches(transport, handle)
-    if transport.name == NIXL and target != ref.maker:
-        check_has_nixl(here().note_peer(target, handle))
-    if not transport.needs_group or target == ref.maker or not ref.maker:
-        return
-    if len(collective_groups.groups_with([target, ref.maker], transport.name)) == 1:
-        return
-    maker_key = key_of(ref.maker)
-    found = [
-        each
-        for each in groups_of(handle) or ()
-        if each.backend == transport.name and maker_key in each.keys
-    ]
-    names = [each.name for each in usable_groups(found)]
-    if len(names) == 1:
-        return
-    if names:
-        raise ValueError(
-            f"There are {len(names)} possible communicators for actors {ref.maker_label} and "
-            f"{handle!r}: {', '.join(names)}. Destroy all but one"
-        )
-    raise ValueError(
-        f"No communicators found for actors {ref.maker_label} and {handle!r}. Create a "
-        "communicator with `ray.experimental.collective.create_collective_group` before calling "
-        "actor tasks with a tensor transport"
-    )

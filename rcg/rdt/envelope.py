@@ -284,6 +284,23 @@ class Envelope:
         )
 
 
+class ToOpen:
+    """An envelope that is opened wherever it is unpickled: by the actor that reads an input.
+
+    Args:
+        envelope: The envelope.
+    """
+
+    __slots__ = ("_envelope",)
+
+    def __init__(self, envelope: Envelope) -> None:
+        self._envelope = envelope
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        _, fields = self._envelope.__reduce__()
+        return _load_open, fields
+
+
 _opener: list[Callable[[Envelope], Any]] = []
 # Whether an envelope that is unpickled now stays one.
 _is_closed: Final[ContextVar[bool | None]] = ContextVar("rcg_rdt_closed", default=None)
@@ -330,3 +347,15 @@ def _load(
     if is_closed or (is_closed is None and _by_methods):
         return envelope
     return _opener[0](envelope)
+
+
+def _load_open(*fields: Any) -> Any:
+    with closed(False):
+        return _load(*fields)
+
+
+def load_closed(*fields: Any) -> Envelope:
+    """Return the envelope that has pickled to these, as it is."""
+    with closed(True):
+        found: Envelope = _load(*fields)
+    return found

@@ -84,7 +84,7 @@ class Kept:
     Attributes:
         key: Its id in the store of its holder.
         holder: The process that holds its tensors.
-        id: The id of Ray's reference.
+        id: The id of Ray's reference; empty while there is none (``rcg.rdt.refs.HeldTensors``).
         ref: Ray's reference, until the value is there.
         is_known: Whether the holder knows it; that may be an actor that is being created.
         is_cancelled: Whether the call that makes it was cancelled, perhaps too late.
@@ -102,17 +102,19 @@ class Kept:
 
 @dataclass(slots=True)
 class _Call:
-    """A call that takes references.
+    """A call, or an execution of a graph, that takes references.
 
     Attributes:
         taken: These.
         results: Ray's references to its results.
-        what: Returns what messages call the call.
+        what: Returns what messages call it.
+        has_ended: Whether it has ended, beside its results.
     """
 
     taken: Sequence[Any]
     results: list[Any]
     what: Callable[[], str]
+    has_ended: Callable[[], bool] = lambda: True
 
 
 class Keeper:
@@ -128,11 +130,13 @@ class Keeper:
         self._store = store
         self._key = key
         self._news = news
-        self._kept: dict[bytes, Kept] = {}  # by the id of Ray's reference; the thread's
+        # By the id of Ray's reference, or their own id while there is none; the thread's.
+        self._kept: dict[bytes, Kept] = {}
         self._calls: list[_Call] = []  # the thread's
         self._new: deque[tuple[bytes, Kept]] = deque()
         self._new_calls: deque[_Call] = deque()
         self._cancelled: deque[bytes] = deque()
+        self._unwanted: deque[Kept] = deque()
         self._to_free: list[Kept] = []  # that a holder did not read; the thread's
         # A queue, because the end of a reference may come in the middle of anything.
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -152,24 +156,42 @@ class Keeper:
         """Look after a value that this process has asked for.
 
         Args:
-            ref: Ray's reference.
+            ref: Ray's reference; None if ``free`` will say when nobody needs it.
             key: The id of the object in the store of its holder.
             holder: The process that holds its tensors, or will.
         """
-        found = ref.binary()
-        self._new.append((found, Kept(key, holder, found, ref)))
+        found = b"" if ref is None else ref.binary()
+        self._new.append((found or key.encode(), Kept(key, holder, found, ref)))
         self.look()
 
-    def hold(self, taken: Sequence[Any], results: list[Any], what: Callable[[], str]) -> None:
-        """Hold references until the results of the call that takes them are there.
+    def hold(
+        self,
+        taken: Sequence[Any],
+        results: list[Any],
+        what: Callable[[], str],
+        has_ended: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Hold references until what takes them has ended: a call, or an execution of a graph.
 
         Args:
             taken: The references.
-            results: Ray's references to the results.
-            what: Returns what messages call the call.
+            results: Ray's references to the results of the call, which are there when it has ended.
+            what: Returns what messages call it.
+            has_ended: Whether the execution has ended; called now and then, by another thread.
         """
-        self._new_calls.append(_Call(taken, results, what))
+        self._new_calls.append(_Call(taken, results, what, has_ended))
         self.look()
+
+    def free(self, key: str, holder: Holder) -> None:
+        """Have a value freed of which Ray knows nothing; may be called in the middle of anything.
+
+        Args:
+            key: The id of the object in the store of its holder.
+            holder: The process that holds its tensors.
+        """
+        self._unwanted.append(Kept(key, holder, b"", None))
+        with contextlib.suppress(OutOfThreads):  # its holder frees what nobody keeps
+            self.look()
 
     def note_cancelled(self, ref: Any) -> None:
         """Note that the call which makes a value was cancelled.
@@ -183,17 +205,17 @@ class Keeper:
     def entries(self) -> list[Kept]:
         """Return what is looked after."""
         new = [kept for _, kept in list(self._new)]
-        found = {kept.id: kept for kept in (*list(self._kept.values()), *new)}
+        found = {kept.key: kept for kept in (*list(self._kept.values()), *new)}
         return list(found.values())
 
-    def waiters(self) -> dict[bytes, list[str]]:
-        """Return the calls that take each reference, by its id, and are not finished."""
-        found: dict[bytes, list[str]] = {}
+    def waiters(self) -> dict[str, list[str]]:
+        """Return the calls that take each object, by its id, and are not finished."""
+        found: dict[str, list[str]] = {}
         for call in (*self._calls, *list(self._new_calls)):
-            if len(cluster.ready_of(call.results)) == len(call.results):
+            if len(cluster.ready_of(call.results)) == len(call.results) and call.has_ended():
                 continue
             for ref in call.taken:
-                found.setdefault(ref.binary(), []).append(call.what())
+                found.setdefault(ref.key, []).append(call.what())
         return found
 
     def note_freed(self, size: int) -> None:
@@ -317,8 +339,12 @@ class Keeper:
         if ended:  # an actor may run again, and make the values of calls that are tried again
             for kept in self._kept.values():
                 kept.is_known = kept.is_known and kept.holder.address not in ended
+        unwanted = list(take_all(self._unwanted))  # first: each was among the new ones before
         new = list(take_all(self._new))
         self._kept.update(new)
+        for _, kept in new:
+            if kept.id:  # Ray has a reference now
+                self._kept.pop(kept.key.encode(), None)
         self._calls += take_all(self._new_calls)
         for key in take_all(self._cancelled):
             if key in self._kept:
@@ -326,21 +352,23 @@ class Keeper:
         self._send_news([each for each in self._kept.values() if not each.is_known], is_kept=True)
         finished = self._let_go_of_calls() + self._let_go_of_ready()
         for kept in self._kept.values():
-            if kept.ref is None and not (kept.is_known or kept.is_read or kept.holder.node):
+            if not (kept.ref or kept.is_known or kept.is_read or kept.holder.node):
                 kept.is_read = self._learn_node(kept)
         failed = [
             self._kept.pop(key)
             for key, kept in list(self._kept.items())
             if kept.is_cancelled and kept.ref is None and _has_failed(key)
         ]
-        known = [key for key, kept in self._kept.items() if kept.ref is None]
+        known = [key for key, kept in self._kept.items() if kept.id and kept.ref is None]
         exist = cluster.which_exist(known) if known else []
         gone = [
             self._kept.pop(key) for key, is_there in zip(known, exist, strict=True) if not is_there
         ]
         again, self._to_free = self._to_free, []
-        self._send_news([*again, *failed, *gone], is_kept=False)
-        return bool(new or finished or gone or failed)
+        for kept in unwanted:
+            self._kept.pop(kept.key.encode(), None)
+        self._send_news([*again, *failed, *gone, *unwanted], is_kept=False)
+        return bool(new or finished or gone or failed or unwanted)
 
     def _learn_node(self, kept: Kept) -> bool:
         """Note on which node the maker of a value is, as its envelope says.
@@ -378,7 +406,11 @@ class Keeper:
         results = list(itertools.chain.from_iterable(call.results for call in self._calls))
         ready = set(cluster.ready_of(results))
         results.clear()
-        left = [call for call in self._calls if not ready.issuperset(call.results)]
+        left = [
+            call
+            for call in self._calls
+            if not (ready.issuperset(call.results) and call.has_ended())
+        ]
         has_ended = len(left) < len(self._calls)
         self._calls = left
         return has_ended

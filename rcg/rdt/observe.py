@@ -174,14 +174,14 @@ def report_tensors() -> TensorsReport | None:
         found = answers[each.holder.key]
         entry = None if found is None else found["entries"].get(each.key)
         transport, size, age_s, pulls, pullers = entry or ("", 0, 0.0, 0, [])
-        state = "held" if entry else _state_of(each.id)
+        state = "held" if entry else _state_of(each.id) if each.id else "lost"
         if state == "lost" and found is None:  # there was a process that made them
             state = "dead" if each.holder.key in deaths else "unknown"
             if state == "dead":
                 deaths[each.holder.key] = deaths[each.holder.key] or _ENDED
         refs.append(
             LiveTensors(
-                ref=each.id.hex(),
+                ref=each.id.hex() or each.key,
                 key=each.key,
                 owner=each.holder.label,
                 transport=transport,
@@ -191,7 +191,7 @@ def report_tensors() -> TensorsReport | None:
                 pulls=pulls,
                 waiters=(
                     *[f"{ours.label_of(key)} gets it" for key in pullers],
-                    *waiters.get(each.id, ()),
+                    *waiters.get(each.key, ()),
                 ),
             )
         )

@@ -4,22 +4,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 from rcg import cluster
 from rcg.frames import warn_user
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.awaiting import future_of, holders_of, submit
-from rcg.rdt.envelope import Envelope, closed
-from rcg.rdt.process import existing, here
-from rcg.rdt.transports import OBJECT_STORE, WithTransport, find_transport, with_transport
+from rcg.rdt.collective_groups import groups_of, groups_with, usable_groups
+from rcg.rdt.custom import check_reaches
+from rcg.rdt.envelope import Envelope, Holder, ToOpen, closed, load_closed
+from rcg.rdt.nixl_agent import check_has_nixl
+from rcg.rdt.process import existing, here, key_of
+from rcg.rdt.transports import NIXL, OBJECT_STORE, WithTransport, find_transport, with_transport
 from rcg.rdt.values import open_all, open_into, seal
+from rcg.runtime.by_reference import ByReference, HeldResult
 
 
-class TensorRef:
+class TensorRef(ByReference):
     """A reference to a value with tensors that stay in the process that made them.
 
     It stands for an ObjectRef of Ray's, and goes where that goes: into calls, containers, closures
@@ -28,7 +34,7 @@ class TensorRef:
     ``put``.
 
     Args:
-        inner: Ray's reference to the envelope.
+        inner: Ray's reference to the envelope; None until it is needed (``HeldTensors``).
         transport: How the tensors travel.
         maker: The id of the actor that makes the value, in hex; "" for another process.
         maker_label: What messages call it.
@@ -39,6 +45,7 @@ class TensorRef:
         "__weakref__",
         "_arriving",
         "_has_warned",
+        "_held",
         "_inner",
         "_key",
         "_label",
@@ -51,6 +58,7 @@ class TensorRef:
         self, inner: Any, transport: str | WithTransport, maker: str, maker_label: str, key: str
     ) -> None:
         self._inner = inner
+        self._held: HeldTensors | None = None
         self._key = key
         self._transport = str(transport)
         self._maker = maker
@@ -65,7 +73,7 @@ class TensorRef:
     @property
     def inner(self) -> Any:
         """Ray's reference. Its value is an envelope: pass the ``TensorRef`` to calls, not this."""
-        return self._inner
+        return self._inner if self._held is None else self._held.anchor()
 
     def tensor_transport(self) -> str:
         """Return how the tensors travel, in upper case: ``GLOO``."""
@@ -93,16 +101,16 @@ class TensorRef:
 
     def hex(self) -> str:
         """Return the id in hex."""
-        return str(self._inner.hex())
+        return str(self.inner.hex())
 
     def binary(self) -> bytes:
         """Return the id."""
-        return bytes(self._inner.binary())
+        return bytes(self.inner.binary())
 
     def future(self) -> Future[Any]:
         """Return a ``concurrent.futures.Future`` of the value."""
         transport = self._transport
-        return future_of(self._inner, lambda made: _open_here(made, transport))
+        return future_of(self.inner, lambda made: _open_here(made, transport))
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self.future()).__await__()
@@ -121,14 +129,40 @@ class TensorRef:
             Exception: The exception of the user's method.
         """
         with closed(True):
-            return cluster.get(self._inner, timeout_s=timeout_from_user(timeout, "timeout"))
+            return _made([self], timeout_from_user(timeout, "timeout"))[0]
 
     def was_cancelled(self) -> None:
         """Note that the call which makes the value was cancelled."""
-        here().keeper.note_cancelled(self._inner)
+        here().keeper.note_cancelled(self.inner)
 
-    def note_passed_to(self, actor: str) -> None:
-        """Note that it is passed to an actor; warns once where that is dangerous."""
+    def as_input(self, readers: Sequence[Any], timeout_s: float | None) -> Any:
+        """See ``ByReference``."""
+        here().keeper.start()
+        for handle in readers:
+            self.note_passed_to(handle)
+        with closed(True):
+            made = _made([self], timeout_s)[0]
+        return ToOpen(made) if type(made) is Envelope else made
+
+    def hold_until(self, is_read: Callable[[], bool], what: Callable[[], str]) -> None:
+        """See ``ByReference``."""
+        here().keeper.hold([self], [], what, is_read)
+
+    def note_passed_to(self, handle: Any) -> None:
+        """Check that an actor can get the tensors, and note that it takes the reference.
+
+        Warns once where that is dangerous.
+
+        Args:
+            handle: Ray's handle of the actor.
+
+        Raises:
+            ValueError: It cannot.
+        """
+        actor = cluster.actor_id(handle)
+        if actor != self._maker:
+            self._check_reaches(actor, handle)
+        here().note_peer(actor, handle)
         self._takers.add(actor)
         if self._has_warned or self._maker not in self._takers or len(self._takers) < 2:
             return
@@ -141,18 +175,48 @@ class TensorRef:
             UserWarning,
         )
 
+    def _check_reaches(self, actor: str, handle: Any) -> None:
+        transport = find_transport(self._transport)
+        if transport.manager is not None:
+            check_reaches(transport, handle)
+        if transport.name == NIXL:
+            check_has_nixl(here().note_peer(actor, handle))
+        if not transport.needs_group or not self._maker:
+            return
+        if len(groups_with([actor, self._maker], transport.name)) == 1:
+            return
+        maker_key = key_of(self._maker)
+        found = [
+            each
+            for each in groups_of(handle) or ()
+            if each.backend == transport.name and maker_key in each.keys
+        ]
+        names = [each.name for each in usable_groups(found)]
+        if len(names) == 1:
+            return
+        if names:
+            raise ValueError(
+                f"There are {len(names)} possible communicators for actors {self._label} and "
+                f"{handle!r}: {', '.join(names)}. Destroy all but one"
+            )
+        raise ValueError(
+            f"No communicators found for actors {self._label} and {handle!r}. Create a "
+            "communicator with `ray.experimental.collective.create_collective_group` before "
+            "calling actor tasks with a tensor transport"
+        )
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorRef) and bool(self._inner == other._inner)
+        return isinstance(other, TensorRef) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._inner)
+        return hash(self._key)
 
     def __repr__(self) -> str:
         return f"TensorRef({self.hex()}, {self._transport})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         transport = with_transport(self._transport)
-        return TensorRef, (self._inner, transport, self._maker, self._label, self._key)
+        return TensorRef, (self.inner, transport, self._maker, self._label, self._key)
 
 
 class _Arriving(NamedTuple):
@@ -245,7 +309,7 @@ def _get_values(
     # The user may change the list while the tensors are still arriving.
     targets = list(out) if isinstance(out, list) else out
     with closed(True):
-        found = cluster.get([each.inner for each in refs], timeout_s=deadline.remaining_s())
+        found = _made(refs, deadline.remaining_s())
 
     def open_found() -> list[Any]:
         if out is None:
@@ -256,7 +320,7 @@ def _get_values(
     first = refs[0]
     if (remaining_s is None and first._arriving is None) or _are_all_here(found):
         return open_found()
-    asked_with = tuple(each.inner for each in refs[1:]), transport
+    asked_with = tuple(refs[1:]), transport
     arriving, first._arriving = first._arriving, None
     if arriving is None or not arriving.is_for(asked_with, targets):
         arriving = _Arriving(asked_with, targets, submit(holders_of(found), open_found))
@@ -273,6 +337,13 @@ def _get_values(
         return arriving.values.result()
     finally:
         del arriving  # it has the error that is raised, which has this frame
+
+
+def _made(refs: Sequence[TensorRef], timeout_s: float | None) -> list[Any]:
+    """Return what was made for references, once it is there; envelopes, where these stay closed."""
+    waited = [each.inner for each in refs if each._held is None]
+    found = iter(cluster.get(waited, timeout_s=timeout_s) if waited else ())
+    return [next(found) if each._held is None else each._held.sealed for each in refs]
 
 
 def _are_all_here(found: Sequence[Any]) -> bool:
@@ -312,3 +383,100 @@ def put_tensors(value: Any, transport: str) -> TensorRef:
     if type(envelope) is Envelope:
         ours.keeper.keep(inner, key, ours.holder)
     return ref
+
+
+def keep_result(value: Any, transport: str, where: str) -> HeldTensors:
+    """Keep the tensors of a graph's result here; returns what travels in its place.
+
+    Args:
+        value: The result.
+        transport: How its tensors travel later.
+        where: What errors call it: ``The value of Worker.make``.
+    """
+    ours = here()
+    key = ours.new_key()
+    sealed = seal(value, transport, key, where)
+    return HeldTensors(sealed, transport, ours.holder_now(), key)
+
+
+class HeldTensors(HeldResult):
+    """A result of a graph whose tensors an actor holds; its references share it.
+
+    Ray knows nothing of it until a reference goes elsewhere (``anchor``). So a graph whose results
+    are inputs of the next execution makes no objects of Ray's.
+
+    Args:
+        sealed: Its envelope; the value itself if it has no tensors.
+        transport: How its tensors travel.
+        holder: The process that holds them.
+        key: The object's id there.
+
+    Attributes:
+        sealed: See above.
+    """
+
+    __slots__ = (
+        "_anchors",
+        "_has_left",
+        "_holder",
+        "_is_kept",
+        "_key",
+        "_ref",
+        "_transport",
+        "sealed",
+    )
+
+    def __init__(self, sealed: Any, transport: str, holder: Holder, key: str) -> None:
+        self.sealed = sealed
+        self._transport = transport
+        self._holder = holder
+        self._key = key
+        self._ref: Callable[[], TensorRef | None] = lambda: None
+        self._anchors: dict[None, Any] = {}
+        self._is_kept = False
+        self._has_left = False
+
+    def reference(self) -> TensorRef:
+        """See ``HeldResult``. Ctrl-C between any two lines leaves it to the next call."""
+        found, holder = self._ref(), self._holder
+        if found is None:
+            found = TensorRef(None, self._transport, holder.actor, holder.label, self._key)
+            found._held = self
+            self._ref = weakref.ref(found)
+        if not self._is_kept:
+            if type(self.sealed) is Envelope:
+                here().keeper.keep(None, self._key, holder)
+            self._is_kept = True
+        return found
+
+    def anchor(self) -> Any:
+        """Return Ray's reference to what travels; the first call makes it. Any thread."""
+        if not self._anchors:
+            # On another thread: a `put` in the middle of Ray's pickling has Ray take what is
+            # pickled after it for a copy that it cannot count, and keep it for ever.
+            put = submit((), partial(cluster.put, self.sealed))
+            made = self._anchors.setdefault(None, put.result())
+            if type(self.sealed) is Envelope:
+                here().keeper.keep(made, self._key, self._holder)
+        return self._anchors[None]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._has_left = True  # what arrives has it from now on
+        fields = self._transport, tuple(self._holder), self._key
+        if type(self.sealed) is not Envelope:
+            return _load_held, (self.sealed, None, *fields)
+        return _load_held, (None, self.sealed.__reduce__()[1], *fields)
+
+    def __del__(self) -> None:
+        if self._anchors or self._has_left or type(self.sealed) is not Envelope:
+            return
+        ours = existing()
+        if ours is not None:
+            ours.keeper.free(self._key, self._holder)
+
+
+def _load_held(
+    plain: Any, sealed: tuple[Any, ...] | None, transport: str, holder: tuple[str, ...], key: str
+) -> HeldTensors:
+    found = plain if sealed is None else load_closed(*sealed)
+    return HeldTensors(found, transport, Holder(*holder), key)

@@ -14,6 +14,7 @@ from rcg.channels.shm import Ticket
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.actor.turns import turns
+from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.failure import to_exception
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.sleepers import take_all
@@ -31,6 +32,7 @@ NEW: Final = -1  # not submitted yet: one that goes away leaves nothing behind
 PENDING: Final = 0
 READY: Final = 1
 FAILED: Final = 2
+HELD: Final = 3  # a ``HeldResult``
 
 
 class Arrivals(Protocol):
@@ -124,7 +126,9 @@ class CompiledDAGRef(Ticket):
                 timeout = timeout_from_user(timeout, "timeout")
             if not dag.try_fetch(self, timeout):
                 raise _late(self, timeout)
-        if self.state == FAILED:
+        if self.state > READY:
+            if self.state == HELD:
+                return self.value.reference()
             try:
                 raise _error_of(self.value)
             finally:
@@ -215,6 +219,13 @@ def refs_of(
     return refs
 
 
+def state_of(value: object) -> int:
+    """Return the state of a ref whose result has arrived."""
+    if type(value) is Failure:
+        return FAILED
+    return HELD if isinstance(value, HeldResult) else READY
+
+
 def confirm(refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
     """Note that another process has submitted the execution of these refs."""
     for ref in [refs] if isinstance(refs, CompiledDAGRef) else refs:
@@ -263,7 +274,7 @@ def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -
                 raise _error_of(ref.value)
             finally:
                 del refs, ref  # the traceback of the exception holds this frame
-        values.append(ref.value)
+        values.append(ref.value if ref.state == READY else ref.value.reference())
     return values
 
 

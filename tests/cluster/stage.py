@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,14 @@ class Passage:
         lock = os.open(self._lock, os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_SH)
         os.close(lock)
+
+
+def eventually(check: Callable[[], object]) -> None:
+    """Wait until something holds, which is a matter of milliseconds."""
+    until = time.monotonic() + GUARD_S
+    while not check():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.02)
 
 
 class Refusal(Exception):

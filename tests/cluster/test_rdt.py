@@ -35,7 +35,7 @@ from rcg.runtime.control.joining import check_user, join
 from rcg.wire.messages import UseTensors
 from tests.circles import core_has, core_where
 from tests.cluster.nodes import is_spread
-from tests.cluster.stage import GUARD_S
+from tests.cluster.stage import GUARD_S, eventually
 from tests.peers import ctrl_c_anywhere, descriptors, no_threads, suspend, until
 
 torch = pytest.importorskip("torch")
@@ -328,13 +328,6 @@ def pair(actors: Callable[..., list[Any]]) -> list[Any]:
     found = actors(2)
     create_collective_group(found, backend="torch_gloo")
     return found
-
-
-def eventually(check: Callable[[], bool], within_s: float = GUARD_S) -> None:
-    until = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.02)
 
 
 def held_by(actor: Any) -> int:

@@ -19,7 +19,7 @@ from rcg.experimental.collective import create_collective_group, destroy_all_col
 from rcg.rdt.custom import Objects
 from rcg.rdt.transports import Transport
 from tests.circles import core_has, core_where
-from tests.cluster.stage import GUARD_S
+from tests.cluster.stage import GUARD_S, eventually
 from tests.rdt_managers import Array, FileTransport, SocketMetadata, SocketTransport, folder
 
 torch = pytest.importorskip("torch")
@@ -236,13 +236,6 @@ def actors(resting: list[Any]) -> Iterator[Callable[[int], list[Any]]]:
             resting.append(each)
         else:
             rcg.kill(each)
-
-
-def eventually(check: Callable[[], object]) -> None:
-    until = time.monotonic() + 20
-    while not check():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.02)
 
 
 @rcg.remote(num_cpus=0)

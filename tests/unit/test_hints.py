@@ -91,6 +91,7 @@ def test_the_signature_is_rays() -> None:
         ("device", "default"),
         ("_static_shape", False),
         ("_direct_return", False),
+        ("keep", False),  # rcg's own
     ]
     signature = inspect.signature(TorchTensorType)
     assert [(name, each.default) for name, each in signature.parameters.items()] == [

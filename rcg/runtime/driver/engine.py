@@ -29,6 +29,7 @@ from rcg.ir.ops import Input, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.signature import ExecutionSignature, Key
 from rcg.options import timeout_from_user
+from rcg.runtime.by_reference import has_references
 from rcg.runtime.control import registry
 from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.output import OutputBuffer, Outputs, ResultFeed
@@ -41,7 +42,7 @@ from rcg.runtime.observe.report import (
     Statistics,
     activities,
 )
-from rcg.runtime.refs import CompiledDAGRef, refs_of, timed_out
+from rcg.runtime.refs import HELD, CompiledDAGRef, refs_of, timed_out
 from rcg.runtime.remote.client import HandleFacts
 from rcg.runtime.remote.server import serve_client
 from rcg.serialization import Encoded
@@ -110,6 +111,7 @@ class Engine:
         buffers: dict[int, OutputBuffer] = {}
         inputs: list[InputChannel] = []
         outputs: list[OutputBuffer] = []
+        held = self.plan.held_nodes()
         for index, op in enumerate(self.plan.program(DRIVER).ops):
             match op:
                 case Input():
@@ -117,12 +119,15 @@ class Engine:
                 case Write():
                     writer = open_input(channels[op.channel], index, node)
                     carried = tuple([keys[slot] for slot in op.slots])
-                    inputs.append(InputChannel(writer, index, carried))
+                    nodes = channels[op.channel].nodes
+                    inputs.append(InputChannel(writer, index, carried, nodes))
                 case Read():
                     reader = open_output(channels[op.channel], index, node)
                     wake = self._bridge.wake
-                    for out in op.outs:
-                        buffers[out] = OutputBuffer(op.channel, len(buffers), reader, wake)
+                    for out, node_id in zip(op.outs, channels[op.channel].nodes, strict=True):
+                        buffers[out] = OutputBuffer(
+                            op.channel, len(buffers), reader, wake, is_held=node_id in held
+                        )
                     if len(op.outs) > 1:
                         OutputBuffer.share([buffers[out] for out in op.outs])
                 case Output():
@@ -217,7 +222,9 @@ class Engine:
         """See ``CompiledDAG.execute_async``."""
         if self.session.is_over:
             raise await self._end_error()
-        inputs = self._submission.encode(args, kwargs)
+        encode = partial(self._submission.encode, args, kwargs)
+        waits = has_references((*args, *kwargs.values()))
+        inputs = await to_thread(encode) if waits else encode()
         refs = self._refs()
         try:
             if not self._bridge.has_queue():
@@ -300,6 +307,7 @@ class Engine:
             signature=self.signature,
             buffers=tuple(buffer.channel for buffer in self._buffers),
             outputs=tuple(buffer.number for buffer in self._outputs),
+            held=tuple(buffer.number for buffer in self._buffers if buffer.ready == HELD),
             is_multi=self.plan.is_multi,
             get_timeout_s=self.get_timeout_s,
             submit_timeout_s=session.options.submit_timeout_s,

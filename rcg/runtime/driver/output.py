@@ -23,7 +23,7 @@ from rcg.channels.shm import Ticket
 from rcg.options import Deadline
 from rcg.runtime.driver.session import Session
 from rcg.runtime.failure import error_of_unpickling, summary_of
-from rcg.runtime.refs import FAILED, PENDING, READY, take_arrived
+from rcg.runtime.refs import FAILED, HELD, PENDING, READY, take_arrived
 from rcg.serialization import Encoded, Failure
 
 
@@ -77,6 +77,7 @@ class OutputBuffer:
         number: Which of the graph's buffers it is.
         reader: The reading end, which outputs that arrive in one frame share.
         on_awaited: Called when frames arrived that asyncio waits for; must not block.
+        is_held: Whether its values are references: their tensors stay with an actor.
     """
 
     __slots__ = (
@@ -92,11 +93,19 @@ class OutputBuffer:
         "number",
         "on_awaited",
         "reader",
+        "ready",
     )
 
     def __init__(
-        self, channel: str, number: int, reader: FrameReader, on_awaited: Callable[[], None]
+        self,
+        channel: str,
+        number: int,
+        reader: FrameReader,
+        on_awaited: Callable[[], None],
+        *,
+        is_held: bool = False,
     ) -> None:
+        self.ready = HELD if is_held else READY  # the state of a result that is there
         self.channel = channel
         self.number = number
         self.reader = reader
@@ -136,7 +145,7 @@ class OutputBuffer:
         return execution < self.reader.seq or execution < self.here
 
     def fetch(self, result: Ticket, timeout_s: float | None) -> bool:
-        """Wait for one result and fill it: its value, and then its state, READY or FAILED.
+        """Wait for one result and fill it: its value, and then its state.
 
         Returns:
             Whether this call filled it, and not another thread's.
@@ -173,7 +182,7 @@ class OutputBuffer:
             # Only raising turns a Failure into an exception: a stored exception would keep, by its
             # traceback, the frames of its caller alive, and the refs in them.
             result.value = value
-            result.state = FAILED if type(value) is Failure else READY
+            result.state = FAILED if type(value) is Failure else self.ready
         return frames.pop(execution, None) is not None
 
     def advance_to(self, count: int, deadline: Deadline) -> None:
@@ -209,9 +218,14 @@ class OutputBuffer:
         """Discard frames whose refs are gone."""
         for execution in take_arrived(self.dropped, self.reader.seq):
             frame = self.frames.pop(execution, None)
-            if frame is not None and frame.is_failure:
+            if frame is None:
+                continue
+            if frame.is_failure:
                 self.failures_dropped += 1
                 self.last_dropped = frame
+            elif self.ready == HELD:
+                with contextlib.suppress(Exception):  # it may be damaged
+                    frame.decode()  # and dropped: its tensors are freed
 
 
 class Outputs(tuple[OutputBuffer, ...]):

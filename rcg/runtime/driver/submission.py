@@ -10,16 +10,19 @@ window, assigns the refs and publishes all inputs.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
+import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOut
 from rcg.errors import MessageTooLarge
 from rcg.ir.signature import ExecutionSignature, Key
 from rcg.options import Deadline
+from rcg.runtime.by_reference import ByReference, has_references, lower_inputs
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.window import Admission, Window
@@ -37,11 +40,13 @@ class InputChannel:
         writer: The writing end.
         op: Index of its Write in the driver's program.
         keys: The inputs that it carries, one for each part of a frame; None is the whole input.
+        nodes: The node of the graph of each.
     """
 
     writer: FrameWriter
     op: int
     keys: tuple[Key, ...]
+    nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +55,13 @@ class Inputs:
 
     Attributes:
         started_ns, ended_ns: When encoding them began and ended; 0 if another process did it.
+        references: The references among them, to be held until the actors have read them.
     """
 
     values: list[Encoded]
     started_ns: int = 0
     ended_ns: int = 0
+    references: tuple[ByReference, ...] = ()
 
 
 class NoRoom(Exception):
@@ -84,6 +91,7 @@ class Submission:
         self._num_positional = plan.num_positional if is_positional else -1
         self._op = inputs[0].op
         self._writers = [channel.writer for channel in inputs]
+        self._nodes = [node for channel in inputs for node in channel.nodes]
         # Where the inputs of each channel are among those of the signature.
         ends = list(itertools.accumulate(len(channel.keys) for channel in inputs))
         self._parts = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
@@ -117,11 +125,27 @@ class Submission:
         Raises:
             GraphError: Wrong number or names.
             UnpicklableError: A value cannot be sent.
+            Exception: As ``lower_inputs``.
         """
         if len(args) == self._num_positional:
             values: Sequence[Any] = args
         else:
             values = self.signature.values(args, kwargs)
+        if has_references(values):
+            return self._encode_references(values)
+        return self._encode(values)
+
+    def _encode_references(self, values: Sequence[Any]) -> Inputs:
+        """As ``_encode``, with references among the inputs; waits until their values were made."""
+        session = self._session
+
+        def readers_of(at: int) -> list[Any]:
+            return [session.handles[each] for each in session.plan.readers_of(self._nodes[at])]
+
+        lowered, references = lower_inputs(values, readers_of, session.options.submit_timeout_s)
+        return replace(self._encode(lowered), references=references)
+
+    def _encode(self, values: Sequence[Any]) -> Inputs:
         started_ns = now_ns()
         codec = self._codec
         encoded = [
@@ -154,6 +178,8 @@ class Submission:
         started_ns = 0
         if type(value) is bytes:
             encoded: Encoded = KIND_BYTES, value, None, 0
+        elif isinstance(value, ByReference):
+            return self.submit(self.encode((value,), {}), refs)
         else:
             started_ns = now_ns()
             encoded = self._codec.encode(value)
@@ -190,6 +216,8 @@ class Submission:
             OutOfSharedMemory: No execution is in flight that could return memory.
             CapacityExceededError, RcgError: As in ``try_submit``.
         """
+        if inputs.references:
+            return self._submit_later(inputs, refs)
         frames, window = self._frames(inputs), self.window
         started_ns = inputs.started_ns  # encoding has just ended
         try:
@@ -292,7 +320,27 @@ class Submission:
         if execution is None:
             return False  # another thread was quicker
         self._record(execution, inputs)
+        for reference in inputs.references:
+            self._hold(reference, execution)
         return True
+
+    def _hold(self, reference: ByReference, execution: int) -> None:
+        """Hold a reference until all results of its execution have come, or the graph has ended."""
+        found, graph = weakref.ref(self), self._session.graph_id
+
+        def is_read() -> bool:
+            submission = found()
+            return submission is None or submission.has_completed(execution)
+
+        reference.hold_until(is_read, lambda: f"execution {execution} of CompiledDAG({graph})")
+
+    def has_completed(self, execution: int) -> bool:
+        """Return whether an execution is complete, or never will be."""
+        with contextlib.suppress(Signal):  # it has ended
+            for buffer in self._buffers:
+                if buffer.arrived <= execution:
+                    buffer.take_pending()
+        return self._session.is_over or self.complete() > execution
 
     def _record(self, execution: int, inputs: Inputs) -> None:
         """Record how long encoding took, which only now belongs to an execution."""

@@ -33,7 +33,7 @@ from rcg.errors import (
 from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.control.joining import Joined, join
 from rcg.runtime.failure import error_of_unpickling, to_exception
-from rcg.runtime.refs import FAILED, READY, take_arrived
+from rcg.runtime.refs import FAILED, state_of, take_arrived
 from rcg.runtime.sleepers import Sleepers, set_done, take_all
 from rcg.serialization import KIND_BYTES, Failure
 from rcg.threads import start_owner
@@ -83,6 +83,7 @@ class HandleFacts:
     get_timeout_s: float | None
     submit_timeout_s: float | None
     tcp: str = ""
+    held: tuple[int, ...] = ()  # numbers of buffers whose values are references
 
 
 class _Arrived:
@@ -108,15 +109,16 @@ class _Arrived:
         except BaseException as error:  # noqa: BLE001 - an exception of unpickling is the result
             return error_of_unpickling(error, self.payload.decode), FAILED
         # A failure becomes an exception when it is raised: see OutputBuffer.fetch.
-        return value, FAILED if type(value) is Failure else READY
+        return value, state_of(value)
 
 
 class RemoteOutput:
     """One output of the graph: the results that arrived and were not got yet."""
 
-    __slots__ = ("channel", "dropped", "frames", "last", "number")
+    __slots__ = ("_is_held", "channel", "dropped", "frames", "last", "number")
 
-    def __init__(self, channel: str, number: int) -> None:
+    def __init__(self, channel: str, number: int, *, is_held: bool) -> None:
+        self._is_held = is_held
         self.channel = channel
         self.number = number
         self.frames: dict[int, _Arrived] = {}
@@ -132,7 +134,9 @@ class RemoteOutput:
     def discard_dropped(self) -> None:
         """Let go of results whose refs went away before they were got. Any thread."""
         for execution in take_arrived(self.dropped, self.last + 1):
-            self.frames.pop(execution, None)
+            found = self.frames.pop(execution, None)
+            if found is not None and self._is_held:
+                found.settle()  # and dropped: its tensors are freed
 
 
 class Reply:
@@ -175,7 +179,10 @@ class Client:
         self.facts = facts
         self.pid = os.getpid()
         self.users: set[object] = set()
-        self.outputs = [RemoteOutput(channel, i) for i, channel in enumerate(facts.buffers)]
+        self.outputs = [
+            RemoteOutput(channel, number, is_held=number in facts.held)
+            for number, channel in enumerate(facts.buffers)
+        ]
         self.error: RcgError | None = None
         self._replies: dict[int, Reply] = {}
         self._numbers = itertools.count()
@@ -252,6 +259,10 @@ class Client:
             finally:
                 with contextlib.suppress(ValueError):
                     waiting.remove(entry)
+
+    def has_completed(self, execution: int) -> bool:
+        """Return whether all results of an execution have come, or never will."""
+        return self.error is not None or all(each.last >= execution for each in self.outputs)
 
     def end_error(self) -> RcgError:
         """Return the error of a connection that is over, a new one each time."""

@@ -11,10 +11,12 @@ import asyncio
 import os
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
+from rcg.runtime.by_reference import ByReference, has_references, lower_inputs
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
 from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of
@@ -37,6 +39,11 @@ _OWNER_ANSWER_MARGIN_S: Final = 5.0
 # Connections to the owners of graphs, by graph. Without a lock: two threads that connect at the
 # same moment have a connection each.
 _clients: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
+
+
+def _no_readers(_: int) -> tuple[Any, ...]:
+    """Only the owner of a graph has the handles of the actors that read an input."""
+    return ()
 
 
 def handle_from(facts: HandleFacts) -> Any:
@@ -82,15 +89,18 @@ class CompiledDAGHandle:
             OutOfDescriptors: There is none left, in this process or in that one.
         """
         client = self._connect()
-        with self._prepare(args, kwargs) as prepared:
+        limit_s = self._facts.submit_timeout_s
+        values, references = lower_inputs(
+            self._facts.signature.values(args, kwargs), _no_readers, limit_s
+        )
+        with self._prepare(values) as prepared:
             reply = client.submit(prepared)
         try:
-            limit_s = self._facts.submit_timeout_s
             if limit_s is not None:
                 limit_s += _OWNER_ANSWER_MARGIN_S
             if not client.wait(lambda: reply.is_done or client.error is not None, limit_s):
                 raise no_answer(self._facts, "it may be stopped", limit_s or 0.0)
-            return self._refs(client, reply)
+            return self._refs(client, reply, references)
         except BaseException:
             client.abandon(reply)
             raise
@@ -104,7 +114,12 @@ class CompiledDAGHandle:
         client = self._client
         if client is None or client.pid != os.getpid() or self._is_closed:
             client = await to_thread(self._connect)
-        with self._prepare(args, kwargs) as prepared:
+        values: Sequence[Any] = self._facts.signature.values(args, kwargs)
+        references: Sequence[ByReference] = ()
+        if has_references(values):
+            lower = partial(lower_inputs, values, _no_readers, self._facts.submit_timeout_s)
+            values, references = await to_thread(lower)
+        with self._prepare(values) as prepared:
             while True:
                 try:
                     reply = client.submit(prepared, may_wait=False)
@@ -114,13 +129,13 @@ class CompiledDAGHandle:
         try:
             known = client
             await client.wait_async(lambda: reply.is_done or known.error is not None, reply)
-            return self._refs(client, reply)
+            return self._refs(client, reply, references)
         except BaseException:
             client.abandon(reply)
             raise
 
-    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedPayloads:
-        encoded = list(map(self._codec.encode, self._facts.signature.values(args, kwargs)))
+    def _prepare(self, values: Sequence[Any]) -> PreparedPayloads:
+        encoded = list(map(self._codec.encode, values))
         with telling_exhaustion("to send an input to the process that compiled the graph"):
             return PreparedPayloads(Execute(), encoded)
 
@@ -160,7 +175,7 @@ class CompiledDAGHandle:
         let_go.atexit = False
         return let_go
 
-    def _refs(self, client: Client, reply: Reply) -> Any:
+    def _refs(self, client: Client, reply: Reply, references: Sequence[ByReference]) -> Any:
         error = reply.error
         if error is not None:
             raise error
@@ -173,6 +188,11 @@ class CompiledDAGHandle:
         else:
             refs = CompiledDAGRef(self, listed[0], reply.execution, None)
         confirm(refs)
+        execution, graph = reply.execution, repr(self)
+        for each in references:
+            each.hold_until(
+                lambda: client.has_completed(execution), lambda: f"execution {execution} of {graph}"
+            )
         return refs
 
     # --- what refs ask
