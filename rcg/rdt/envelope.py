@@ -31,6 +31,7 @@ from rcg.serialization.payloads import (
 )
 from rcg.serialization.tensors import EVERY_DEVICE
 from rcg.text import bytes_text, plural, short_label
+from rcg.trace import spans
 
 _HOST: Final = frozenset({"cpu"})
 
@@ -350,8 +351,11 @@ def _load(
 
 
 def _load_open(*fields: Any) -> Any:
-    with closed(False):
-        return _load(*fields)
+    envelope, writer = load_closed(*fields), spans.here.get()
+    if writer is None:
+        return _opener[0](envelope)
+    with writer.moving(sum(envelope.contents.sizes)):
+        return _opener[0](envelope)
 
 
 def load_closed(*fields: Any) -> Envelope:

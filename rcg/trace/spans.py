@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Final
@@ -36,6 +36,17 @@ class SpanWriter:
     def execution(self) -> int:
         """Return the index of the execution that runs now."""
         return self._execution()
+
+    @contextlib.contextmanager
+    def moving(self, size: int) -> Iterator[None]:
+        """Count a block in the middle of decoding as moving so many bytes, in the op that runs."""
+        with contextlib.suppress(RuntimeError):
+            self._member.transferring()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(RuntimeError):
+                self._member.transferred(size, True)
 
     def write(self, name: str, execution: int, start_ns: int, end_ns: int) -> None:
         """Record a span. A forked child has no recorder, and records nothing."""

@@ -92,9 +92,9 @@ class Passage:
         os.close(lock)
 
 
-def eventually(check: Callable[[], object]) -> None:
+def eventually(check: Callable[[], object], within_s: float = GUARD_S) -> None:
     """Wait until something holds, which is a matter of milliseconds."""
-    until = time.monotonic() + GUARD_S
+    until = time.monotonic() + within_s
     while not check():
         assert time.monotonic() < until, "it did not come to that"
         time.sleep(0.02)

@@ -217,6 +217,20 @@ def test_a_reader_without_a_group_is_refused_before_anything_is_sent(pair: Any) 
         destroy_all_collective_groups()
 
 
+def test_getting_a_value_counts_as_communication(pair: Any) -> None:
+    maker, reader = pair
+    ref = maker.make.remote(7)
+    with compiled(reader.first) as graph:
+        with graph.profile() as profiler:
+            get(graph.execute(ref))
+        (recorded,) = profiler.trace.graphs
+        (read,) = [each for each in recorded.lane("a0").events if each["bytes"]][:1]
+        assert read["bytes"] > 4 * SIZE
+        took_ns = read["end_ns"] - read["start_ns"]
+        moved_ns = took_ns - read["waited_ns"] - read["coded_ns"]
+        assert moved_ns > 0.5 * (moved_ns + read["coded_ns"])
+
+
 # --- outputs
 
 
