@@ -53,6 +53,9 @@ class CompiledDAG(Displayed):
         It returns at once while the window has room. If the window is full, it waits for an earlier
         execution to complete, or raises if the user set the limit. Any thread may call it.
 
+        An argument that is a ``TensorRef`` is got by the actors that read it. It waits until the
+        value was made, and holds the reference until the execution is complete.
+
         Args:
             *args: The positional arguments of the DAG's input.
             **kwargs: The keyword arguments of the DAG's input; others are ignored, as in Ray.
@@ -62,7 +65,8 @@ class CompiledDAG(Displayed):
             UnpicklableError: An argument cannot be sent; nothing was submitted.
             MessageTooLarge: An argument is larger than shared memory; nothing was submitted.
             CapacityExceededError: The limit is reached; nothing was submitted. Fetch results first.
-            ChannelTimeout: There was no room within ``submit_timeout``; nothing was submitted.
+            ChannelTimeout: There was no room within ``submit_timeout``, or the value of a
+                ``TensorRef`` was not made; nothing was submitted.
             ActorDiedError, ChannelClosed: The graph has ended.
         """
         return self._engine.execute(*args, **kwargs)
