@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         register_nixl_memory_pool,
         set_nixl_cuda_stream,
     )
+    from rcg.rdt.refs import set_target_device_for_ref, set_target_for_ref
     from rcg.rdt.transports import (
         CommunicatorMetadata,
         FetchRequest,
@@ -40,6 +41,8 @@ _PLACES: Final = {
     "register_nixl_memory_pool": "rcg.rdt.nixl_memory",
     "register_tensor_transport": "rcg.rdt.transports",
     "set_nixl_cuda_stream": "rcg.rdt.nixl_memory",
+    "set_target_device_for_ref": "rcg.rdt.refs",
+    "set_target_for_ref": "rcg.rdt.refs",
     "wait_tensor_freed": "rcg.rdt.methods",
 }
 
@@ -55,6 +58,8 @@ __all__ = [
     "register_nixl_memory_pool",
     "register_tensor_transport",
     "set_nixl_cuda_stream",
+    "set_target_device_for_ref",
+    "set_target_for_ref",
     "util",
     "wait_tensor_freed",
 ]

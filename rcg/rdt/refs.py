@@ -21,7 +21,7 @@ from rcg.rdt.envelope import Envelope, Holder, ToOpen, closed, load_closed
 from rcg.rdt.nixl_agent import check_has_nixl
 from rcg.rdt.process import existing, here, key_of
 from rcg.rdt.transports import NIXL, OBJECT_STORE, WithTransport, find_transport, with_transport
-from rcg.rdt.values import open_all, open_into, seal
+from rcg.rdt.values import open_all, open_into, open_onto, seal
 from rcg.runtime.by_reference import ByReference, HeldResult
 
 
@@ -51,6 +51,7 @@ class TensorRef(ByReference):
         "_label",
         "_maker",
         "_takers",
+        "_target",
         "_transport",
     )
 
@@ -59,6 +60,7 @@ class TensorRef(ByReference):
     ) -> None:
         self._inner = inner
         self._held: HeldTensors | None = None
+        self._target: Any = None
         self._key = key
         self._transport = str(transport)
         self._maker = maker
@@ -147,6 +149,18 @@ class TensorRef(ByReference):
     def hold_until(self, is_read: Callable[[], bool], what: Callable[[], str]) -> None:
         """See ``ByReference``."""
         here().keeper.hold([self], [], what, is_read)
+
+    def set_target(self, target: Any) -> None:
+        """Have ``get``, in this process, receive the tensors there: see ``set_target_for_ref``."""
+        self._target = target
+
+    def target(self) -> Any:
+        """Return the target that was set, as ``open_onto`` takes it; None if there is none now."""
+        target = self._target
+        if not isinstance(target, list):
+            return target
+        targets = [each() for each in target]
+        return None if any(each is None for each in targets) else targets
 
     def note_passed_to(self, handle: Any) -> None:
         """Check that an actor can get the tensors, and note that it takes the reference.
@@ -257,6 +271,55 @@ class Deferred(NamedTuple):
         return _open_here(made, self.ref.transport)
 
 
+def set_target_for_ref(ref: Any, target: Sequence[Any]) -> None:
+    """Have ``get`` receive the tensors of a reference in memory that is there; Ray's function.
+
+    ``get`` returns the value with these tensors in it. They are held weakly: if one is gone by
+    then, the tensors come into fresh memory. It holds for this reference in this process, and
+    replaces what was set before. ``get(ref, out=...)`` says it for one call.
+
+    Args:
+        ref: A ``TensorRef``.
+        target: A contiguous tensor for each of the value's, in the order in which they are
+            pickled, on any device; ``get`` compares shapes and dtypes, and raises ValueError.
+
+    Raises:
+        ValueError: ``ref`` is no ``TensorRef``.
+    """
+    _refuse_others(ref)
+    ref.set_target([weakref.ref(each) for each in target])
+
+
+def set_target_device_for_ref(ref: Any, target_device: Any) -> None:
+    """Have ``get`` receive the tensors of a reference on a device; Ray's function.
+
+    It holds for this reference in this process, and replaces what was set before.
+
+    Args:
+        ref: A ``TensorRef``.
+        target_device: ``"cpu"``, ``"cuda:0"``, a ``torch.device``.
+
+    Raises:
+        ValueError: ``ref`` is no ``TensorRef``, or its transport does not serve the device.
+    """
+    _refuse_others(ref)
+    import torch
+
+    device = torch.device(target_device)
+    devices = find_transport(ref.transport).devices
+    if devices and device.type not in devices:
+        raise ValueError(
+            f"Tensor transport backend {ref.transport.upper()} does not support fetching onto "
+            f"target device {target_device}."
+        )
+    ref.set_target(device)
+
+
+def _refuse_others(ref: Any) -> None:
+    if not isinstance(ref, TensorRef):
+        raise ValueError(f"Ref {ref} is not an RDT object.")
+
+
 def get_tensors(
     refs: Sequence[TensorRef], timeout_s: float | None, transport: str | None, out: Any = None
 ) -> list[Any]:
@@ -312,9 +375,15 @@ def _get_values(
         found = _made(refs, deadline.remaining_s())
 
     def open_found() -> list[Any]:
-        if out is None:
-            return open_all(found, transport)
-        return [open_into(found[0], transport, targets)]
+        if out is not None:
+            return [open_into(found[0], transport, targets)]
+        onto = [each.target() for each in refs]
+        fresh = [None if target else made for made, target in zip(found, onto, strict=True)]
+        values = open_all(fresh, transport)
+        for at, target in enumerate(onto):
+            if target:
+                values[at] = open_onto(found[at], transport, target)
+        return values
 
     remaining_s = deadline.remaining_s()
     first = refs[0]

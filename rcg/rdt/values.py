@@ -180,6 +180,86 @@ def open_into(envelope: Any, transport: str | None, out: Any, name: str = "out")
     return out if is_one else value
 
 
+def open_onto(envelope: Any, transport: str | None, targets: Any) -> Any:
+    """Return the value of an envelope with tensors of the user in the places of its own.
+
+    It is what Ray's ``set_target_for_ref`` and ``set_target_device_for_ref`` ask for. Tensors that
+    share memory, or lie otherwise in memory than their targets, are received and then copied.
+
+    Args:
+        envelope: The envelope, or a value without tensors.
+        transport: How the tensors travel, if not as the envelope says.
+        targets: A tensor for each of the value's, in the order in which they are pickled; or the
+            device on which they are made.
+
+    Raises:
+        ValueError: They do not fit, in Ray's words; nothing has been written to them. Or it is a
+            value of a user's transport, which chooses the memory itself.
+        Exception: As ``open_all``.
+    """
+    import torch
+
+    if type(envelope) is not Envelope:
+        if isinstance(targets, list):
+            _check_in_rays_words(targets, [])
+        return envelope
+    contents = envelope.contents
+    if isinstance(contents, Objects):
+        raise ValueError(
+            f"tensor transport {envelope.transport.upper()} chooses the memory itself: it does not "
+            "receive into targets"
+        )
+    likeness, _ = _likeness(contents)
+    data, tensors, references = take_objects(likeness, torch.Tensor)
+    if isinstance(targets, torch.device):
+        if all(_is_on(each, targets) for each in tensors):
+            return open_envelope(envelope, transport)
+        targets = [torch.empty_like(each, device=targets) for each in tensors]
+    else:
+        _check_in_rays_words(targets, tensors)
+    are_alike = len(tensors) == len(contents.sizes) and all(
+        _lies_like(*each) for each in zip(tensors, targets, contents.sizes, strict=True)
+    )
+    if are_alike and len(tensors):
+        open_into(envelope, transport, list(targets), "tensor_buffer")
+    else:
+        found = take_objects(open_envelope(envelope, transport), torch.Tensor)[1]
+        for tensor, target in zip(found, targets, strict=True):
+            target.detach().copy_(tensor.detach())
+    return put_objects(data, targets, references)
+
+
+def _is_on(tensor: Any, device: Any) -> bool:
+    return tensor.device.type == device.type and device.index in (None, tensor.device.index)
+
+
+def _check_in_rays_words(targets: Sequence[Any], tensors: Sequence[Any]) -> None:
+    """Check the targets of ``set_target_for_ref``; programs know these errors by Ray's words.
+
+    Raises:
+        ValueError: They do not fit.
+    """
+    if len(targets) != len(tensors):
+        raise ValueError(
+            f"Length of tensor_buffers ({len(targets)}) does not match length from object metadata "
+            f"({len(tensors)})."
+        )
+    for at, (target, tensor) in enumerate(zip(targets, tensors, strict=True)):
+        for name in ("shape", "dtype"):
+            found, expected = getattr(target, name), getattr(tensor, name)
+            if found != expected:
+                raise ValueError(
+                    f"{name.capitalize()} of tensor_buffer at index {at} ({found}) does not match "
+                    f"{name} from object metadata ({expected})."
+                )
+        if not target.is_contiguous():
+            raise ValueError(f"Tensor buffer at index {at} is not contiguous.")
+        why = _unfit(target)
+        if why:
+            raise ValueError(f"Tensor buffer at index {at} {why}.")
+    _check_apart([f"Tensor buffer at index {at}" for at in range(len(targets))], targets)
+
+
 def _pull(ours: Here, wanted: Sequence[Wanted]) -> dict[str, Any]:
     """Return the payloads of objects of other processes, or their errors, by the objects' ids."""
     plain: list[Wanted] = []

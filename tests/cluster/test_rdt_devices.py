@@ -111,6 +111,13 @@ def test_the_driver_gets_them_through_the_object_store(pair):
     a, _ = pair
     copied = rcg.get(call(a.make, 5), _tensor_transport="object_store")
     assert copied.device.type == "fake" and fake_device.host_view(copied).sum() == 50
+    for size in (10, LARGE):
+        ref = a.make.options(tensor_transport="object_store").remote(5, size)
+        rcg.experimental.set_target_device_for_ref(ref, "cpu")
+        found = rcg.get(ref)
+        assert found.device.type == "cpu" and found.sum() == 5 * size
+    with pytest.raises(ValueError, match="does not support fetching onto target device cpu"):
+        rcg.experimental.set_target_device_for_ref(call(a.make, 5), "cpu")
 
 
 @pytest.mark.full

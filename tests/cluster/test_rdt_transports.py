@@ -526,3 +526,76 @@ def test_calling_an_actor_without_the_transport_raises(actors):
     ref = a.make.options(tensor_transport="files").remote("files", 1)
     with pytest.raises(ValueError, match="cannot be got by ABSENT"):
         get(ref, _tensor_transport="absent")
+
+
+@rcg.remote(num_cpus=0)
+class Flat:
+    """Puts views of one tensor, as trainers do, and a value of several kinds of tensors."""
+
+    def views(self, transport, count=4):
+        self.flat = torch.arange(float(count * SIZE)).reshape(count, SIZE)
+        return [rcg.put(list(self.flat), _tensor_transport=transport)]
+
+    def several(self, transport):
+        value = {"a": torch.ones(3), "b": [torch.full((SIZE,), 2.0), torch.ones(4, 5).T]}
+        return [rcg.put(value, _tensor_transport=transport)]
+
+    def plain(self):
+        return [rcg.put("no tensors", _tensor_transport="auto")]
+
+
+@pytest.mark.parametrize("transport", ["auto", "nixl", "object_store"])
+def test_the_targets_of_a_reference(transport: str) -> None:
+    maker = Flat.remote()
+    set_target = rcg.experimental.set_target_for_ref
+    (ref,) = get(maker.views.remote(transport))
+    targets = [torch.zeros(SIZE) for _ in range(4)]
+    set_target(ref, targets)
+    found = get(ref)
+    assert all(one is other for one, other in zip(found, targets, strict=True))
+    assert [float(each[0]) for each in targets] == [0.0, SIZE, 2.0 * SIZE, 3.0 * SIZE]
+    del targets, found
+    assert float(get(ref)[3][0]) == 3.0 * SIZE  # the targets are gone: fresh memory
+
+    (ref,) = get(maker.several.remote(transport))
+    targets = [torch.zeros(3), torch.zeros(SIZE), torch.zeros(5, 4)]
+    set_target(ref, targets)
+    others = get(maker.views.remote(transport, 1))
+    value, (other,) = get([ref, *others])
+    assert value["a"] is targets[0] and value["b"][0] is targets[1] and value["b"][1] is targets[2]
+    assert targets[2].eq(1).all() and float(targets[1].sum()) == 2.0 * SIZE
+    assert float(other[1]) == 1.0
+    rcg.experimental.set_target_device_for_ref(ref, "cpu")  # in place of the targets
+    assert get(ref)["a"] is not targets[0]
+
+
+def test_targets_that_do_not_fit() -> None:
+    maker = Flat.remote()
+    (ref,) = get(maker.views.remote("auto", 2))
+    one = torch.zeros(SIZE)
+    for targets, text in (
+        ([one], r"Length of tensor_buffers \(1\) does not match length from object metadata \(2\)"),
+        (
+            [one, torch.zeros(3)],
+            r"Shape of tensor_buffer at index 1 \(torch.Size\(\[3\]\)\) does not",
+        ),
+        (
+            [one, one.double()],
+            r"Dtype of tensor_buffer at index 1 \(torch.float64\) does not match",
+        ),
+        ([one, torch.zeros(SIZE, 2)[:, 0]], "Tensor buffer at index 1 is not contiguous"),
+        ([one, one], "share memory"),
+    ):
+        rcg.experimental.set_target_for_ref(ref, targets)
+        with pytest.raises(ValueError, match=text):
+            get(ref)
+        assert not one.any()
+    with pytest.raises(ValueError, match=r"Ref 7 is not an RDT object\."):
+        rcg.experimental.set_target_for_ref(7, [one])
+    (ref,) = get(maker.views.remote("nixl", 1))
+    with pytest.raises(ValueError, match="NIXL does not support fetching onto target device xpu"):
+        rcg.experimental.set_target_device_for_ref(ref, "xpu:0")
+    (plain,) = get(maker.plain.remote())
+    rcg.experimental.set_target_for_ref(plain, [one])
+    with pytest.raises(ValueError, match=r"length from object metadata \(0\)"):
+        get(plain)
