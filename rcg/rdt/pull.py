@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder, Parts, Whole
 from rcg.rdt.groups import MemberGroups
-from rcg.rdt.runs import fill, places_for, receive_in_runs
+from rcg.rdt.runs import fill, fresh_memory, places_for, receive_in_runs
 from rcg.rdt.slices import Region, Runs, rows_of, runs_of
 from rcg.rdt.transports import AUTO, SHM, TCP, Transport
 from rcg.threads import run_together
@@ -83,15 +84,22 @@ class Slices:
         holder: The process.
         pairs: Each slice there, and here.
         targets: The tensors here, of uint8 [n].
+        scratch: Memory for those that come in one piece and go to several places, if they come from
+            another node; None for fresh memory each time.
     """
 
     def __init__(
-        self, holder: Holder, pairs: Sequence[tuple[Region, Region]], targets: Sequence[Any]
+        self,
+        holder: Holder,
+        pairs: Sequence[tuple[Region, Region]],
+        targets: Sequence[Any],
+        scratch: Any = None,
     ) -> None:
         self.holder: Final = holder
         self.table: Final = rows_of([there for there, _ in pairs])
         self.pairs: Final = pairs
         self.targets: Final = targets
+        self.scratch: Final = scratch
         self.sizes: Final = [there.size for there, _ in pairs]
         # How they are called on the newest connection.
         self.noted: tuple[Connection, int] | None = None
@@ -457,11 +465,12 @@ def _put(slices: Slices, payloads: Iterable[Any]) -> None:
 
 def _receive_slices(connection: Connection, slices: Slices) -> None:
     """Receive slices whose bytes follow on the connection; where they are one run, in place."""
-    import torch
-
     places = [here.of(slices.targets[here.tensor]) for _, here in slices.pairs]
+    ends = list(accumulate(0 if each.dim() == 1 else each.numel() for each in places))
+    scattered = fresh_memory(ends[-1], "cpu") if slices.scratch is None else slices.scratch
     flat = [
-        each if each.dim() == 1 else torch.empty(each.numel(), dtype=torch.uint8) for each in places
+        each if each.dim() == 1 else scattered[end - each.numel() : end]
+        for each, end in zip(places, ends, strict=True)
     ]
     _put(slices, _receive_after(connection, slices.sizes, flat))
 

@@ -10,7 +10,7 @@ numbers says where it lies.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -129,6 +129,35 @@ def _joined(one: Region, other: Region) -> tuple[Region, Region]:
 
 def _replace(region: Region, outer: int, inner: int, run: int) -> Region:
     return region._replace(outer=outer, inner=inner, run=run)
+
+
+def pieces_of(there: Region, here: Region, most_bytes: int) -> Iterator[tuple[Region, Region]]:
+    """Yield the parts of a region of at most so many bytes, with where each goes.
+
+    Args:
+        there: The region.
+        here: Where it goes: runs of the same number and size.
+        most_bytes: At least 1.
+    """
+    if there.size <= most_bytes:
+        yield there, here
+        return
+    if there.outer > 1:
+        field, of_one = "outer", there.inner * there.run
+    elif there.inner > 1:
+        field, of_one = "inner", there.run
+    else:
+        field, of_one = "run", 1
+    count = max(1, most_bytes // of_one)
+    for first in range(0, getattr(there, field), count):
+        left = min(count, getattr(there, field) - first)
+        part, place = (
+            each._replace(
+                start=each.start + first * getattr(each, f"{field}_step", 1), **{field: left}
+            )
+            for each in (there, here)
+        )
+        yield from pieces_of(part, place, most_bytes)
 
 
 def rows_of(regions: Sequence[Region]) -> bytes:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rcg import cluster
-from rcg.weights.client import ask, describe_soon
+from rcg.weights.client import ask_if_there, describe_soon
 from rcg.weights.planning import WeightsPlan, plan_of
 from rcg.weights.publisher import Publisher, WeightsVersion
 from rcg.weights.report import WeightsReport, report_of
@@ -86,9 +86,20 @@ def subscribe(
     *,
     names: Iterable[str] | None = None,
     atomic: bool = True,
+    lookahead: int | None = None,
     timeout: float | None = None,
 ) -> Subscriber:
     """Subscribe to the weights of a name; waits until somebody publishes them.
+
+    An update needs memory beside the tensors of this process, which ``report`` shows as "spare":
+
+    - with ``atomic=True`` as much as the tensors, from the first update on;
+    - with ``atomic=False`` as much as those tensors that cannot be written to in place, because
+      they are not contiguous or not in the memory of the CPU;
+    - with ``atomic=False`` and ``lookahead`` at most that many bytes.
+
+    Without ``lookahead`` there may be up to 2 GiB more for each publisher whose memory this
+    process cannot read: one on another node, or one that the kernel does not let it read.
 
     Args:
         name: The name.
@@ -96,17 +107,22 @@ def subscribe(
         shard: Which part of the whole each tensor is, as for ``publish``; publishers may have
             others.
         names: Which tensors; None for all.
-        atomic: Whether the tensors keep the old version until all of the new one is here, which
-            needs as much memory again. If False, they are written to as the new one comes.
+        atomic: Whether the tensors keep the old version until all of the new one is here. If False,
+            they are written to as the new one comes.
+        lookahead: With ``atomic=False``, the most bytes that an update needs beside the tensors: of
+            what is on its way, and of what waits to be copied into a tensor. At least 2 MiB, and
+            twice the largest tensor that cannot be written to in place. Less of it is slower.
+            A publisher may need as much to send it. None for no limit.
         timeout: How long to wait for a publisher, in seconds; None sets no limit.
 
     Raises:
         TimeoutError: Nobody publishes them in time.
         ValueError: Names, shapes or types differ from what is published; all of them are listed.
+            Or ``lookahead`` is too small, or given with ``atomic=True``.
         TypeError: These are no tensors.
     """
     _check(name)
-    return Subscriber(name, into, shard, names, atomic, timeout)
+    return Subscriber(name, into, shard, names, atomic, lookahead, timeout)
 
 
 def plan(name: str) -> WeightsPlan:
@@ -116,7 +132,7 @@ def plan(name: str) -> WeightsPlan:
         ValueError: Nobody publishes them, or nobody reads them.
     """
     _check(name)
-    publishers, readers = ask("members", name)
+    publishers, readers = ask_if_there("members", name) or ((), ())
     if not publishers or not readers:
         raise ValueError(f"nobody {'reads' if publishers else 'publishes'} the weights {name!r}")
     return plan_of(publishers, readers)[0]
@@ -128,7 +144,7 @@ def report() -> WeightsReport:
     ``rcg.report()`` has it, too, in a process that has used this module.
     """
     _check("weights")
-    return report_of(ask("describe"))
+    return report_of(ask_if_there("describe") or ())
 
 
 def report_if_used() -> WeightsReport | None:

@@ -13,13 +13,14 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 from rcg import cluster
 from rcg.error_text import describe_error, without_frames
 from rcg.errors import ActorDiedError, OutOfThreads, RcgError
 from rcg.options import Deadline
+from rcg.progress import Progress
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
 from rcg.rdt.process import here
@@ -57,20 +58,27 @@ class Client:
         shards: What it has or wants.
         is_publisher: Whether it publishes.
         is_alone: Whether it publishes everything.
+        spare_bytes: The memory that it may use beside its tensors.
 
     Attributes:
         name: The name.
     """
 
     def __init__(
-        self, name: str, shards: Shards, *, is_publisher: bool = False, is_alone: bool = False
+        self,
+        name: str,
+        shards: Shards,
+        *,
+        is_publisher: bool = False,
+        is_alone: bool = False,
+        spare_bytes: int = 0,
     ) -> None:
         self.name = name
         self._here = here()
         holder = self._here.holder_now()
         self._member = Member(
             *(holder.label, dict(shards), secrets.token_hex(8), tuple(holder), self._here.pid),
-            *(is_publisher, is_alone),
+            *(is_publisher, is_alone, spare_bytes),
         )
         self._lock = threading.Lock()  # held by a call that changes the version here
         self._numbers = itertools.count()
@@ -155,6 +163,37 @@ class Client:
         self._keys.clear()
 
 
+class Moved:
+    """Shows how many bytes were moved of all of them, once that takes long; see ``rcg.progress``.
+
+    Args:
+        label: What is being done.
+        size: How many bytes there are.
+    """
+
+    def __init__(self, label: str, size: int) -> None:
+        self._shown: Progress[Any] = Progress(max(1, size >> 20), label)
+        self._shown_mb = self._bytes = 0
+
+    def begin(self, label: str) -> None:
+        """Say what is being done now; counting begins again."""
+        self._bytes = 0
+        self._shown.start(label)
+
+    def came(self, size: int) -> None:
+        """Count bytes."""
+        self._bytes += size
+        more_mb = max(0, (self._bytes >> 20) - self._shown_mb)  # none of what was read before
+        self._shown_mb += more_mb
+        self._shown.advance(more_mb)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.close()
+
+
 class _Sizes(NamedTuple):
     """The contents of a version, for the store: nothing but the sizes of its tensors."""
 
@@ -228,9 +267,20 @@ def ask(method: str, *args: Any) -> Any:
     Raises:
         RcgError: It cannot be reached.
     """
+    return _ask(owner_handle, method, *args)
+
+
+def ask_if_there(method: str, *args: Any) -> Any:
+    """Return what the owner answers; None if there is none. Otherwise as ``ask``."""
+    return _ask(_handle_if_there, method, *args)
+
+
+def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
     until_s = time.monotonic() + _START_TIMEOUT_S
     while True:
-        handle = owner_handle()
+        handle = find()
+        if handle is None:
+            return None
         try:
             return cluster.get(getattr(handle, method).remote(*args))
         except Exception as error:
@@ -260,6 +310,18 @@ def owner_handle() -> Any:
             _handles.clear()
             _handles[node] = cluster.remote(**options)(Owner).remote()
         return _handles[node]
+
+
+def _handle_if_there() -> Any:
+    """Return Ray's handle of the owner; None if there is none."""
+    with _lock:
+        handle = _handles.get(cluster.node_id())
+    if handle is not None:
+        return handle
+    try:
+        return cluster.get_actor(_NAME, _NAMESPACE)
+    except ValueError:
+        return None
 
 
 def _forget_owner() -> None:

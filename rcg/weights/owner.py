@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from rcg.text import plural
-from rcg.weights.shards import Member, disagreements, holes, lacking, mismatches
+from rcg.weights.shards import Member, disagreements, holes, lacking, mismatches, overlaps
 
 _MOST_VERSIONS: Final = 1000  # of which the order is known
 _AGAIN_S: Final = 0.5  # between two questions of one who waits
@@ -51,6 +51,20 @@ class Waiting(NamedTuple):
     publishers: list[Member]
     has_died: bool
     is_newest: bool
+
+
+class Pending(NamedTuple):
+    """Who has not yet taken, or pushed, a version.
+
+    Attributes:
+        left: These.
+        of: How many there are, with those that have.
+        kind: What they are: readers or publishers.
+    """
+
+    left: list[Member]
+    of: int = 0
+    kind: str = "readers"
 
 
 @dataclass(slots=True)
@@ -173,14 +187,14 @@ class _Weights:
         newer = itertools.takewhile(lambda each: not each <= token, reversed(self.versions))
         return sum(1 for _ in newer)
 
+    def waited_for(self) -> list[_Subscriber]:
+        """Return the readers that were there for the newest version."""
+        return [each for each in self.subscribers.values() if each.joined < self.count]
+
     def behind(self) -> list[_Subscriber]:
         """Return the readers that were there for the newest version, and do not have it."""
         newest = self.versions[-1] if self.versions else frozenset()
-        return [
-            each
-            for each in self.subscribers.values()
-            if each.joined < self.count and not newest <= each.token
-        ]
+        return [each for each in self.waited_for() if not newest <= each.token]
 
     def why_none(self) -> str:
         """Return what is missing for a version that can be read."""
@@ -223,7 +237,7 @@ class Owner:
         for each in others:
             if member.is_alone or each.is_alone:
                 return each._replace(shards={})
-        problems = disagreements(others, member.shards)
+        problems = disagreements(others, member.shards) or overlaps(others, member)
         if problems:
             return "\n  ".join(problems)
         weights.publishers[member.id] = _Publisher(member)
@@ -327,7 +341,7 @@ class Owner:
 
     async def pending(
         self, name: str, publisher: str, version: int, timeout_s: float
-    ) -> list[Member] | None:
+    ) -> Pending | None:
         """Return who has not yet taken, or pushed, a version; None if the publisher is unknown.
 
         Args:
@@ -342,23 +356,25 @@ class Owner:
             found = weights.publishers.get(publisher) if weights is not None else None
             if weights is None or found is None:
                 return None
-            if found.version != version or not found.key:
+            is_over = found.version != version or not found.key
+            if is_over or any(
+                (each.version or 0) > version for each in weights.publishers.values()
+            ):
                 found.wait.until_s = 0.0
-                return []
-            if any((each.version or 0) > version for each in weights.publishers.values()):
-                found.wait.until_s = 0.0
-                return []  # it is replaced: nobody can get it any more
+                return Pending([])  # it is replaced: nobody can get it any more
             if weights.number is None:
+                of, kind = len(weights.publishers), "publishers"
                 left = [
                     each.member for each in weights.publishers.values() if each.version != version
                 ]
             else:
+                of, kind = len(weights.waited_for()), "readers"
                 left = [each.member for each in weights.behind()]
             left_s = until_s - time.monotonic()
             if not left:
                 found.wait.until_s = 0.0
             if not left or left_s <= 0:
-                return [each._replace(shards={}) for each in left]
+                return Pending([each._replace(shards={}) for each in left], of, kind)
             await weights.change_seen_by(found, left_s)
 
     async def lag(self, name: str, token: frozenset[str]) -> int:
@@ -404,8 +420,8 @@ class Owner:
         return not self._all
 
 
-def _about(member: Member) -> tuple[str, bool, int]:
-    return member.label, member.is_publisher, member.nbytes
+def _about(member: Member) -> tuple[str, bool, int, int]:
+    return member.label, member.is_publisher, member.nbytes, member.spare_bytes
 
 
 def _waits(wait: _Wait, waits_for: str) -> tuple[str, float]:

@@ -9,16 +9,18 @@ another device or not contiguous, a version is a copy, which costs its memory an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rcg.frames import warn_user
 from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
+from rcg.progress import Progress
 from rcg.rdt.store import Entry
 from rcg.serialization.payloads import bytes_of
-from rcg.weights.client import Client, ask, leave_dead, turn_of
-from rcg.weights.owner import waited_for
+from rcg.weights.client import Client, Moved, ask, leave_dead, turn_of
+from rcg.weights.owner import Pending, waited_for
 from rcg.weights.shards import Member, Slice, Source, dtype_name, is_plain
 
 
@@ -72,7 +74,8 @@ class Publisher(Client):
             for key, each in self._source.shards.items()
         }
         is_alone = shard is None and not self._source.is_split
-        super().__init__(name, shards, is_publisher=True, is_alone=is_alone)
+        spare = sum(each.nbytes for each in self._staged.values())
+        super().__init__(name, shards, is_publisher=True, is_alone=is_alone, spare_bytes=spare)
         self._newest: WeightsVersion | None = None
         self._entry: Entry | None = None
         try:
@@ -131,16 +134,19 @@ class Publisher(Client):
         """
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
         number = self._number_of(version)
-        while True:
-            left = self._pending(number, deadline)
-            if not left:
-                break
-            if deadline.expired:
-                raise TimeoutError(
-                    f"version {number} of the weights {self.name!r} was not taken by "
-                    f"{waited_for(left)} in {timeout:g} s: call update() there, or close()"
-                )
-            leave_dead(self.name, left)
+        with contextlib.closing(_Waited(f"version {number} of the weights {self.name!r}")) as shown:
+            while True:
+                found = self._pending(number, deadline)
+                if not found.left:
+                    break
+                if deadline.expired:
+                    raise TimeoutError(
+                        f"version {number} of the weights {self.name!r} was not taken by "
+                        f"{waited_for(found.left)} in {timeout:g} s: call update() there, or "
+                        "close()"
+                    )
+                leave_dead(self.name, found.left)
+                shown.show(found)
         with self._lock:
             if not self._is_copy and self.version == number:
                 self._withdraw()
@@ -174,9 +180,9 @@ class Publisher(Client):
             raise ValueError(f"version {number} of the weights {self.name!r} was not pushed")
         return newest if number is None else number
 
-    def _pending(self, number: int, deadline: Deadline) -> list[Member]:
+    def _pending(self, number: int, deadline: Deadline) -> Pending:
         """Return who does not have a version yet, after a while."""
-        found: list[Member] = self._ask("pending", number, turn_of(deadline))
+        found: Pending = self._ask("pending", number, turn_of(deadline))
         return found
 
     def _withdraw(self, *, tells: bool = True) -> None:
@@ -201,9 +207,11 @@ class Publisher(Client):
 
         others = {key: each for key, each in tensors.items() if key not in self._staged}
         self._staged |= _staged(others, *self._how)  # the model may have others by now
-        with torch.no_grad():
+        label, size = f"a copy of the weights {self.name!r}, MiB", self._member.spare_bytes
+        with torch.no_grad(), Moved(label, size) as moved:
             for key, memory in self._staged.items():
                 memory.copy_(tensors[key])
+                moved.came(memory.nbytes)
         return [self._staged.get(key, each) for key, each in tensors.items()]
 
     def _register(self) -> None:
@@ -236,6 +244,35 @@ class Publisher(Client):
             self._ask("push", *about)
         else:
             ask("push", self.name, self._member.id, *about)
+
+
+class _Waited:
+    """Shows how many readers have a version, of all, once that takes long; see ``rcg.progress``.
+
+    Args:
+        what: The version.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown: Progress[Any] | None = None
+        self._about: tuple[str, int] | None = None  # publishers at first, then readers
+        self._done = 0
+
+    def show(self, found: Pending) -> None:
+        """Show how many have it by now."""
+        if self._shown is None or self._about != (found.kind, found.of):
+            self.close()
+            self._shown = Progress(found.of, f"{found.kind} that have {self._what}")
+            self._about, self._done = (found.kind, found.of), 0
+        done = max(self._done, found.of - len(found.left))
+        self._shown.advance(done - self._done)
+        self._done = done
+
+    def close(self) -> None:
+        """Take away what is shown."""
+        if self._shown is not None:
+            self._shown.close()
 
 
 def _staged(tensors: Mapping[str, Any], dtype: Any, copy: bool) -> dict[str, Any]:

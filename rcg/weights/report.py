@@ -10,7 +10,7 @@ from typing import Any
 from rcg.display import Displayed, Mimebundle, Views
 from rcg.text import bytes_text, plural, short_label, table, time_text, visible
 
-HEAD = ("weights", "process", "is a", "size", "version", "waits for")
+HEAD = ("weights", "process", "is a", "size", "spare", "version", "waits for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Party:
         label: The process.
         is_publisher: Whether it publishes.
         bytes: What it has of them.
+        spare_bytes: The memory that it may use beside its tensors: a publisher for a copy, a reader
+            for a version that is not complete yet, or its ``lookahead``.
         version: The version that it has; None before the first.
         lag: Of a reader: how many versions are newer.
         waits_for: What it waits for, "" for nothing.
@@ -32,6 +34,7 @@ class Party:
     label: str
     is_publisher: bool
     bytes: int
+    spare_bytes: int
     version: int | None
     lag: int
     waits_for: str
@@ -51,6 +54,8 @@ class WeightsReport(Displayed):
     @property
     def about(self) -> str:
         """One sentence about it."""
+        if not self.parties:
+            return "nobody publishes or reads any"
         count = sum(each.is_publisher for each in self.parties)
         readers = len(self.parties) - count
         return f"{plural(count, 'publisher')}, {plural(readers, 'reader')}"
@@ -64,6 +69,7 @@ class WeightsReport(Displayed):
                 short_label(each.label),
                 "publisher" if each.is_publisher else "reader",
                 bytes_text(each.bytes),
+                bytes_text(each.spare_bytes),
                 ("none" if each.version is None else str(each.version))
                 + (f", {each.lag} behind" if each.lag else ""),
                 each.waits_for and f"{each.waits_for}, for {time_text(each.for_s * 1e9)}",

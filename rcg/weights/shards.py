@@ -83,6 +83,7 @@ class Member(NamedTuple):
         pid: Its process: an actor that runs again is reached at the same address.
         is_publisher: Whether it publishes.
         is_alone: Of a publisher: whether it has said that it has everything.
+        spare_bytes: The memory that it may use beside its tensors.
     """
 
     label: str
@@ -92,6 +93,7 @@ class Member(NamedTuple):
     pid: int = 0
     is_publisher: bool = False
     is_alone: bool = False
+    spare_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -327,6 +329,29 @@ def disagreements(publishers: Sequence[Member], new: Shards) -> list[str]:
             else:
                 continue
             break
+    return problems
+
+
+def overlaps(publishers: Sequence[Member], new: Member) -> list[str]:
+    """Return which slices of a publisher overlap those of others without being copies of them.
+
+    A whole tensor is a copy of every slice of it.
+    """
+    problems: list[str] = []
+    for name, shard in new.shards.items():
+        for each in publishers:
+            other = each.shards.get(name)
+            if other is None or other.is_whole or shard.is_whole:
+                continue
+            start, stop = max(shard.start, other.start), min(shard.stop, other.stop)
+            if start < stop and other != shard:
+                what = "rows" if shard.dim == 0 else f"of dimension {shard.dim}"
+                problems.append(
+                    f"{name}: {each.label} has {what} {other.start} to {other.stop} and "
+                    f"{new.label} {shard.start} to {shard.stop}, so both have {start} to {stop}. "
+                    "Make them the same, or disjoint"
+                )
+                break
     return problems
 
 

@@ -4,44 +4,43 @@
 What to read from whom is planned when the publishers change, and replayed for every version. A
 version is read into memory of the reader's own, and copied into the tensors only when all of it is
 there and was still the same at its publishers. So a reader has all of a version or keeps the one
-that it had. With ``atomic=False`` it is read into the tensors themselves.
+that it had. With ``atomic=False`` it is read into the tensors themselves, and ``lookahead`` bounds
+the memory for those that cannot be written to in place; see ``route.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
-from rcg.error_text import without_frames
 from rcg.errors import ActorDiedError, Transfer
 from rcg.log import Log
 from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
 from rcg.rdt import peer_memory
-from rcg.rdt.envelope import Holder
-from rcg.rdt.pull import Got, Slices, Withdrawn
+from rcg.rdt.pull import Withdrawn
 from rcg.rdt.runs import fresh_memory
-from rcg.rdt.slices import Region, regions_of
 from rcg.serialization.payloads import bytes_of
 from rcg.text import bytes_text, time_text
-from rcg.threads import run_together, to_thread
-from rcg.weights.client import TRANSPORT, Client, ask, leave_dead, turn_of
+from rcg.threads import to_thread
+from rcg.weights.client import Client, Moved, ask, ask_if_there, leave_dead, turn_of
 from rcg.weights.owner import Version, Waiting
-from rcg.weights.planning import Copy, plan_of
-from rcg.weights.shards import Member, Slice, Source, is_plain, item_bytes, mismatches
+from rcg.weights.planning import plan_of
+from rcg.weights.route import Route, least_lookahead, padded
+from rcg.weights.shards import Member, Slice, Source, is_plain, mismatches
 
 _log = Log()
 
 _TELL_S: Final = 10.0  # after which a wait for a publisher is told
 _LOOK_S: Final = 0.2  # between two looks for publishers of names that are missing
-_ALIGNMENT: Final = 64
 
 PHASES: Final = ("plan", "register", "wait", "move", "apply")
 """What an update spends its time on, in the order in which it is reported."""
@@ -70,19 +69,6 @@ class Update:
 
 
 @dataclass(slots=True)
-class _Route:
-    """What this reader gets from whom, for one set of publishers.
-
-    Attributes:
-        slices: What comes from each, by its id.
-        publishers: Who they are, by their ids.
-    """
-
-    slices: dict[str, Slices]
-    publishers: dict[str, Member]
-
-
-@dataclass(slots=True)
 class _Phases:
     """How long each phase of an update took, in seconds."""
 
@@ -108,6 +94,7 @@ class Subscriber(Client):
         shard: Which part of the whole each tensor is.
         names: Which tensors; None for all.
         atomic: Whether the tensors keep the old version until all of the new one is here.
+        lookahead: The bytes that an update may need beside the tensors; None for no limit.
         timeout: How long to wait for a publisher, in seconds; None sets no limit.
 
     Attributes:
@@ -123,20 +110,27 @@ class Subscriber(Client):
         shard: Mapping[str, Slice] | None,
         names: Iterable[str] | None,
         atomic: bool,
+        lookahead: int | None,
         timeout: float | None,
     ) -> None:
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
         self._source = Source(into, shard, names)
         self._shards = self._source.shards
-        _check_writable(self._source.tensors())
+        tensors = self._source.tensors()
+        _check_writable(tensors)
         self.version: int | None = None
         self._is_atomic = atomic
+        self._lookahead = _lookahead_from_user(lookahead, atomic)
+        self._check_lookahead(tensors)
         self._memory: list[Any] = []  # for the bytes of each tensor: of uint8 [n]
         self._places: list[int] = []  # where those lie that are the tensors' own
+        self._own_bytes = 0  # of what is no tensor's
         self._staged_bytes = 0
         self._token: frozenset[str] = frozenset()  # of the version that it has
-        self._route: _Route | None = None
-        super().__init__(name, self._shards)
+        self._route: Route | None = None
+        own = () if atomic else {name for name, each in tensors.items() if is_plain(each)}
+        spare = sum(map(padded, self._staged_sizes(own)))
+        super().__init__(name, self._shards, spare_bytes=self._lookahead or spare)
         try:
             self._register()
             self._wait_for_publishers(deadline)
@@ -146,14 +140,17 @@ class Subscriber(Client):
 
     @property
     def staged_bytes(self) -> int:
-        """The memory that a version needs beside the tensors until all of it is here."""
+        """The memory that this reader holds beside its tensors, in bytes, from its first update on.
+
+        A whole version if it is atomic. Otherwise what is needed for tensors that are not
+        contiguous, or on another device; at most half of ``lookahead``, if that is given.
+        """
         return self._staged_bytes
 
     @property
     def lag(self) -> int:
         """How many versions are newer than the one that this reader has; asks the owner."""
-        found: int = ask("lag", self.name, self._token)
-        return found
+        return ask_if_there("lag", self.name, self._token) or 0
 
     def update(self, timeout: float | None = None) -> Update:
         """Get the newest version, waiting for one that is newer than what is here.
@@ -187,7 +184,8 @@ class Subscriber(Client):
             self._check_open()
             phases, kept = _Phases(), self._key
             try:
-                version = self._get(deadline, is_over, phases)
+                with Moved(f"the weights {self.name!r}", self.bytes) as moved:
+                    version = self._get(deadline, is_over, phases, moved)
             except BaseException:
                 if kept and not self._key:  # others may not read it here any more
                     with contextlib.suppress(Exception):
@@ -206,19 +204,22 @@ class Subscriber(Client):
         finally:
             self._lock.release()
 
-    def _get(self, deadline: Deadline, is_over: threading.Event, phases: _Phases) -> int:
+    def _get(
+        self, deadline: Deadline, is_over: threading.Event, phases: _Phases, moved: Moved
+    ) -> int:
         """Get the newest version; returns its number."""
         failed: frozenset[str] = frozenset()  # the keys of what could not be read
         trouble = ""
         while True:
-            version = self._next(failed, deadline, trouble, is_over)
+            version = self._next(failed, deadline, trouble, is_over, moved)
             phases.end("wait")
             tensors = self._source.tensors()
             if self._take_memory(tensors):
                 phases.end("register")
             route = self._route_for(version, phases)
             if route is not None:  # the publishers have not changed again
-                trouble = self._move(version, route)
+                moved.begin(f"version {version.number} of the weights {self.name!r}, MiB")
+                trouble = self._move(version, route, tensors, moved.came)
                 phases.end("move")
                 if not trouble:
                     break
@@ -286,7 +287,12 @@ class Subscriber(Client):
         return found
 
     def _next(
-        self, failed: frozenset[str], deadline: Deadline, trouble: str, is_over: threading.Event
+        self,
+        failed: frozenset[str],
+        deadline: Deadline,
+        trouble: str,
+        is_over: threading.Event,
+        moved: Moved,
     ) -> Version:
         """Return the newest version, if it is newer than what is here.
 
@@ -295,6 +301,7 @@ class Subscriber(Client):
             deadline: Until when to wait.
             trouble: Why it cannot be read, or "".
             is_over: Set when nobody waits for the version any more.
+            moved: Shows what is missing.
         """
         while True:
             found = self._ask_next(failed, turn_of(deadline))
@@ -307,6 +314,7 @@ class Subscriber(Client):
                 )
             self._check_waiting(found, deadline)
             self._check_goes_on(is_over)
+            moved.begin(f"the weights {self.name!r}: {found.why}")
 
     def _check_goes_on(self, is_over: threading.Event) -> None:
         self._check_open()
@@ -336,7 +344,7 @@ class Subscriber(Client):
         if problems:
             raise ValueError(f"the weights {self.name!r} do not fit:\n  " + "\n  ".join(problems))
 
-    def _route_for(self, version: Version, phases: _Phases) -> _Route | None:
+    def _route_for(self, version: Version, phases: _Phases) -> Route | None:
         """Return from whom to read what; None if the publishers are others by now."""
         if self._route is not None and self._route.publishers.keys() == version.keys.keys():
             return self._route
@@ -353,27 +361,11 @@ class Subscriber(Client):
         plan, ours = plan_of(publishers, readers, ids.index(self._member.id))
         copies = list(plan.copies(ours))
         phases.end("plan")
-        self._route = self._make_route(publishers, copies)
+        self._route = None  # its memory is freed first
+        self._route = Route(publishers, copies, self._shards, self._memory, self._lookahead)
+        self._staged_bytes = self._own_bytes + self._route.staged_bytes
         phases.end("register")
         return self._route
-
-    def _make_route(self, publishers: Sequence[Member], copies: Sequence[Copy]) -> _Route:
-        """Make out which bytes of whom go where in this process's memory."""
-        numbers = {name: number for number, name in enumerate(self._shards)}
-        theirs = [{name: n for n, name in enumerate(each.shards)} for each in publishers]
-        pairs: dict[str, list[tuple[Region, Region]]] = {}
-        for name, publisher, box in copies:
-            shard = publishers[publisher].shards[name]
-            has = theirs[publisher][name], shard.ranges
-            wants = numbers[name], self._shards[name].ranges
-            pair = regions_of(box, has, wants, item_bytes(shard.dtype))
-            pairs.setdefault(publishers[publisher].id, []).append(pair)
-        by_id = {each.id: each for each in publishers}
-        slices = {
-            key: Slices(Holder(*by_id[key].address), some, self._memory)
-            for key, some in pairs.items()
-        }
-        return _Route(slices, by_id)
 
     def _take_memory(self, tensors: Mapping[str, Any]) -> bool:
         """Have memory for what comes: the tensors' own, or some beside them.
@@ -389,18 +381,59 @@ class Subscriber(Client):
         places = [each.data_ptr() for each in own.values()]
         if self._memory and places == self._places:
             return False
-        sizes = [0 if name in own else each.nbytes for name, each in self._shards.items()]
-        starts = [0, *itertools.accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
+        self._check_lookahead(tensors)
+        sizes = self._staged_sizes(own)
+        starts = [0, *itertools.accumulate(map(padded, sizes))]
         whole = fresh_memory(starts[-1], "cpu")
+        is_whole = self._lookahead is None  # otherwise the others are copied part by part
         self._memory = [
-            own[name] if name in own else whole[start : start + size]
+            own.get(name, whole[start : start + size] if is_whole else None)
             for name, start, size in zip(self._shards, starts, sizes, strict=False)
         ]
-        self._staged_bytes, self._places, self._route = starts[-1], places, None
+        self._own_bytes = self._staged_bytes = starts[-1]
+        self._places, self._route = places, None
         return True
 
-    def _move(self, version: Version, route: _Route) -> str:
+    def _staged_sizes(self, own: Container[str]) -> list[int]:
+        """Return the bytes of each tensor that are held beside it, until all of a version is here.
+
+        Args:
+            own: The names of those that are written to in place.
+        """
+        return [
+            0 if name in own or self._lookahead is not None else each.nbytes
+            for name, each in self._shards.items()
+        ]
+
+    def _check_lookahead(self, tensors: Mapping[str, Any]) -> None:
+        """Raise ValueError if the largest tensor that cannot be written in place does not fit."""
+        if self._lookahead is None:
+            return
+        others = [name for name, each in tensors.items() if not is_plain(each)]
+        largest = max(others, key=lambda name: self._shards[name].nbytes, default=None)
+        least = least_lookahead(0 if largest is None else self._shards[largest].nbytes)
+        if self._lookahead < least:
+            why = ""
+            if least > least_lookahead(0):
+                why = f": {largest} cannot be written to in place, and is copied as a whole"
+            raise ValueError(
+                f"lookahead is at least {least} bytes here, got {self._lookahead}{why}"
+            )
+
+    def _move(
+        self,
+        version: Version,
+        route: Route,
+        tensors: Mapping[str, Any],
+        came: Callable[[int], object],
+    ) -> str:
         """Read a version; returns why it cannot be read any more, or "".
+
+        Args:
+            version: The version.
+            route: From whom what is read.
+            tensors: The tensors of this process.
+            came: Called with the bytes of each step.
 
         Raises:
             ActorDiedError: A publisher has died.
@@ -409,24 +442,18 @@ class Subscriber(Client):
         if not self._is_atomic:
             self.version, self._token = None, frozenset()
         self._free()  # it is overwritten now
-        problems: list[Exception] = []
-        calls = [
-            _Pull(
-                self._here.connections, slices, version.keys[key], route.publishers[key], problems
-            )
-            for key, slices in route.slices.items()
-        ]
-        run_together(calls, "rcg-weights")
-        for call in calls:
-            self._here.got.append(call.got(f"{self.name} version {version.number}"))
-        died = [call.member for call in calls if call.has_died]
+        pulls = route.read(self._here.connections, version.keys, list(tensors.values()), came)
+        what = f"{self.name} version {version.number}"
+        self._here.got.extend(each for pull in pulls if (each := pull.got(what)) is not None)
+        died = [each.member for each in pulls if each.has_died]
         if died:
             leave_dead(self.name, died)
             return f"{died[0].label} has died"
+        problems = [each.problem for each in pulls if each.problem is not None]
+        pulls.clear()
         withdrawn = [str(each) for each in problems if isinstance(each, Withdrawn)]
         if withdrawn:
             return withdrawn[0]
-        calls.clear()
         if problems:
             raise problems.pop(0)
         return ""
@@ -438,6 +465,8 @@ class Subscriber(Client):
         plain: list[tuple[int, int, int]] = []
         with torch.no_grad():
             for (name, tensor), memory in zip(tensors.items(), self._memory, strict=True):
+                if memory is None:  # it was copied part by part
+                    continue
                 if not is_plain(tensor):
                     shape = [len(each) for each in self._shards[name].ranges]
                     tensor.copy_(memory.view(tensor.dtype).view(shape))
@@ -446,6 +475,26 @@ class Subscriber(Client):
                     plain.append((memory.data_ptr(), tensor.data_ptr(), memory.numel()))
                 torch.autograd.graph.increment_version(tensor)
         peer_memory.copy(*np.array(plain, np.int64).reshape(-1, 3).T)
+
+
+def _lookahead_from_user(lookahead: object, atomic: bool) -> int | None:
+    """Return ``lookahead`` as users give it.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: The reader is atomic, which needs the memory of a whole version.
+    """
+    if lookahead is None:
+        return None
+    if isinstance(lookahead, bool) or not isinstance(lookahead, SupportsIndex):
+        raise TypeError(f"lookahead is a number of bytes, or None for no limit, got {lookahead!r}")
+    if atomic:
+        raise ValueError(
+            "lookahead bounds the memory of an update that writes to the tensors as a version "
+            "comes: give atomic=False, too. With atomic=True an update needs the memory of a whole "
+            "version"
+        )
+    return operator.index(lookahead)
 
 
 def _check_writable(tensors: Mapping[str, Any]) -> None:
@@ -460,46 +509,4 @@ def _check_writable(tensors: Mapping[str, Any]) -> None:
         raise ValueError(
             "these tensors cannot be written to, because they are expanded or of inference mode: "
             + ", ".join(wrong)
-        )
-
-
-class _Pull:
-    """Pulls what comes from one publisher.
-
-    Args:
-        connections: Of this process.
-        slices: What comes from it.
-        key: What the publisher calls the version.
-        member: The publisher.
-        problems: Gets the error, if there is one.
-    """
-
-    def __init__(
-        self, connections: Any, slices: Slices, key: str, member: Member, problems: list[Exception]
-    ) -> None:
-        self.member = member
-        self.has_died = False
-        self._work = connections, slices, key
-        self._problems = problems
-        self._times = time.monotonic_ns(), 0, 0
-        self._problem = ""
-
-    def __call__(self) -> None:
-        connections, slices, key = self._work
-        start_ns = came_ns = time.monotonic_ns()
-        try:
-            came_ns = connections.pull_slices(slices, key)
-        except Exception as error:  # noqa: BLE001 - the result
-            self._problem = str(error)
-            self.has_died = isinstance(error, ActorDiedError)
-            self._problems.append(without_frames(error))
-        self._times = start_ns, came_ns - start_ns, time.monotonic_ns()
-
-    def got(self, what: str) -> Got:
-        """Return what profiles show of it."""
-        start_ns, waited_ns, end_ns = self._times
-        _, slices, _ = self._work
-        size = sum(slices.sizes)
-        return Got(
-            what, self.member.label, TRANSPORT, size, start_ns, waited_ns, end_ns, self._problem
         )

@@ -37,6 +37,7 @@ def test_everything_random_and_ten_deaths_lose_and_spoil_nothing():
     assert done["executions"] >= 2000 and done["kills"] >= 10
     # It has been in all of these places, or it shows less than it says.
     accounts = ["right", "user errors", "died", "closed", "dropped", "ordinary calls"]
+    accounts += ["versions of weights", "kills of readers"]
     if is_spread():
         accounts += ["graphs over nodes", "kills of hosts"]
     for account in accounts:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
+import itertools
 import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +20,15 @@ import ray
 
 import rcg
 from rcg.errors import ActorDiedError, Transfer
+from rcg.progress import Progress
 from rcg.rdt.process import here
 from rcg.weights import Slice, client
 from tests.circles import core_has
+from tests.cluster.nodes import is_spread, on_node
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import BIG, SHAPES, Member
 from tests.peers import until
+from tests.unit.test_progress import Terminal
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -341,7 +347,8 @@ def test_a_report_says_who_waits_for_whom(members) -> None:
         get(reader.update.remote(0.1))
     until(lambda: parties()[other] == (2, 0, ""))
     text = str(rcg.weights.report())
-    assert text.splitlines()[1].split() == ["weights", "process", "is", "a", "size", "version"]
+    head = ["weights", "process", "is", "a", "size", "spare", "version"]
+    assert text.splitlines()[1].split() == head
 
 
 @pytest.mark.parametrize("after_s", core_has([0.0, 0.002, 0.005, 0.01, 0.03], [0.005]))
@@ -374,6 +381,160 @@ def test_a_publisher_that_dies_is_named_and_the_old_version_stays(members, fresh
     get(heir.publish.remote(name, shapes))
     get(heir.push.remote(1))
     assert get(reader.update.remote())[0] == 1 and get(reader.differs.remote(1)) == []
+
+
+MB = 1 << 20
+COLUMNS = {f"c{n}": (512, 1024) for n in range(12)}  # 4 MB each, of which a reader wants half
+TURNED = {f"t{n}": (512, 1024) for n in range(8)}
+SMALL = {f"s{n}": (64, 64) for n in range(100)}
+LOOKAHEAD = 16 * MB
+
+
+class Reader(Member):
+    """A reader whose tensors are parts of others, or not contiguous: they need memory."""
+
+    def forbid_reading(self) -> None:
+        from rcg.rdt import connection
+
+        connection.may_read = lambda pid: False
+
+    def subscribe_to(self, name, lookahead) -> None:
+        self.shapes = COLUMNS | TURNED | SMALL
+        self.shard = {key: Slice(1, 0, 512, 1024) for key in COLUMNS}
+        self.state = {
+            key: torch.full((1024, 512), 1).T
+            if key in TURNED
+            else torch.full((512, 512) if key in COLUMNS else shape, 1)
+            for key, shape in self.shapes.items()
+        }
+        self.subscriber = rcg.weights.subscribe(
+            name, self.state, self.shard, atomic=False, lookahead=lookahead, timeout=GUARD_S
+        )
+
+    def peak_of_update(self) -> int:
+        """How many bytes more than before this process has had during an update."""
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is what it is now
+        before = self._kilobytes("VmRSS")
+        self.subscriber.update(GUARD_S)
+        return (self._kilobytes("VmHWM") - before) << 10
+
+    @staticmethod
+    def _kilobytes(field: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(each.split()[1]) for each in lines if each.startswith(f"{field}:"))
+
+
+@pytest.mark.parametrize("way", ["memory", "message", "node"])
+def test_lookahead_bounds_the_memory_of_an_update(ray_session, way) -> None:
+    if way == "node" and not is_spread():
+        pytest.skip("there is one node")
+    name = f"ahead {way}"
+
+    def make(cls: Any, node: int) -> Any:
+        made = rcg.remote(num_cpus=0)(cls)
+        return (on_node(made, node) if is_spread() else made).remote()
+
+    trainer, bounded, free = actors = [
+        make(Member, 0),
+        *(make(Reader, int(way == "node")) for _ in range(2)),
+    ]
+    try:
+        get(trainer.publish.remote(name, COLUMNS | TURNED | SMALL))
+        if way == "message":
+            get([each.forbid_reading.remote() for each in (bounded, free)])
+        get(bounded.subscribe_to.remote(name, LOOKAHEAD))
+        get(free.subscribe_to.remote(name, None))
+        get(trainer.push.remote(1))
+        peaks = [get(each.peak_of_update.remote()) for each in (bounded, free)]
+        assert get([each.differs.remote(1) for each in (bounded, free)]) == [[], []]
+        parties = rcg.weights.report().parties
+        spares = {each.label: each.spare_bytes for each in parties if each.weights == name}
+        turned_bytes = 8 * 512 * 1024 * len(TURNED)
+        assert [spares[repr(each)] for each in actors] == [0, LOOKAHEAD, turned_bytes]
+        slack = 6 * MB  # for pages of 2 MB, tables and whatever else a process does
+        assert peaks[0] <= LOOKAHEAD + slack < peaks[1], peaks
+        # Nothing more is taken for the second version.
+        get(trainer.push.remote(2))
+        assert get(bounded.peak_of_update.remote()) <= LOOKAHEAD + slack
+        assert get(bounded.differs.remote(2)) == []
+    finally:
+        for each in actors:
+            rcg.kill(each)
+
+
+def test_lookahead_that_means_nothing_is_refused(ray_session) -> None:
+    into = {"w": torch.zeros(3), "turned": torch.zeros(1000, 1000).T}
+    for lookahead, atomic, error, text in (
+        (8 * MB, True, ValueError, "give atomic=False, too"),
+        ("8 MB", False, TypeError, "a number of bytes, or None for no limit, got '8 MB'"),
+        (True, False, TypeError, "got True"),
+        (0, False, ValueError, "at least 8000000 bytes here, got 0: turned cannot be written to"),
+    ):
+        with pytest.raises(error, match=text):
+            rcg.weights.subscribe(
+                "refused", into, atomic=atomic, lookahead=lookahead, timeout=GUARD_S
+            )
+    with pytest.raises(ValueError, match=r"at least 2097152 bytes here, got 7$"):
+        rcg.weights.subscribe("refused", {"w": torch.zeros(3)}, atomic=False, lookahead=7)
+
+
+def test_what_takes_long_shows_its_progress(ray_session, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delenv("RCG_PROGRESS", raising=False)
+    stream, seconds = Terminal(), itertools.count(step=10)
+
+    def shown(total: int, label: str) -> Progress[Any]:
+        return Progress(total, label, stream=stream, clock=lambda: float(next(seconds)))
+
+    def drawn() -> list[str]:
+        found = [each.split("\r")[0].strip() for each in stream.getvalue().split("\x1b[2K")]
+        stream.truncate(stream.seek(0))
+        return [each for each in found if each]
+
+    for module in ("client", "publisher"):
+        monkeypatch.setattr(f"rcg.weights.{module}.Progress", shown)
+    state = {name: torch.ones(MB) for name in ("a", "b")}  # 4 MB each
+    others = [{name: torch.zeros(MB) for name in state} for _ in range(2)]
+    with contextlib.ExitStack() as stack:
+        publisher = stack.enter_context(rcg.weights.publish("shown", state, copy=True))
+        one, other = (
+            stack.enter_context(
+                rcg.weights.subscribe("shown", into, atomic=False, lookahead=4 * MB)
+            )
+            for into in others
+        )
+        with pytest.raises(TimeoutError):
+            one.update(1.5)
+        (waiting,) = set(drawn())
+        assert waiting.endswith("  0 % the weights 'shown': no version has been pushed yet")
+        publisher.push()
+        assert [each.split("]")[1] for each in drawn()] == [
+            f" {percent:3d} % a copy of the weights 'shown', MiB" for percent in (50, 100)
+        ]
+        one.update(GUARD_S)
+        found = [each.split("]")[1] for each in drawn()]
+        assert found == [
+            f" {percent:3d} % version 0 of the weights 'shown', MiB"
+            for percent in (0, 25, 50, 75, 100)
+        ]
+        with pytest.raises(TimeoutError):
+            publisher.wait(timeout=1.5)
+        found = {each.split("]")[1] for each in drawn()}
+        assert found == {"  50 % readers that have version 0 of the weights 'shown'"}
+        other.update(GUARD_S)
+
+
+def test_slices_that_overlap_are_refused(members) -> None:
+    first, second, *_ = members
+    get(first.publish.remote("overlap", {"w": (6, 2), "b": (6,)}, {"w": Slice(0, 0, 4, 6)}))
+    with pytest.raises(ValueError, match="cannot be published") as caught:
+        get(second.publish.remote("overlap", {"w": (6, 2)}, {"w": Slice(0, 2, 6, 6)}))
+    text = str(caught.value)
+    assert "has rows 0 to 4 and" in text and "2 to 6, so both have 2 to 4" in text
+    assert repr(first) in text and repr(second) in text
+    get(second.publish.remote("overlap", {"w": (6, 2)}, {"w": Slice(0, 4, 6, 6)}))
 
 
 def test_a_copy_stands_in_for_a_publisher_that_dies(members, fresh) -> None:
@@ -438,3 +599,21 @@ def test_the_owner_ends_with_the_last_who_uses_it(ray_session) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(str(rcg.weights.report()))
+
+
+def test_who_asks_starts_no_owner(ray_session) -> None:
+    into = {"w": torch.zeros(2)}
+    with (
+        rcg.weights.publish("asked", {"w": torch.zeros(2)}),
+        rcg.weights.subscribe("asked", into) as reader,
+    ):
+        assert reader.lag == 0
+    with contextlib.suppress(ValueError):  # it may know of those who died in other tests
+        ray.kill(ray.get_actor("rcg.weights", namespace="rcg"))
+    client.leave_cluster()
+    with pytest.raises(ValueError, match="nobody publishes the weights 'asked'"):
+        rcg.weights.plan("asked")
+    assert str(rcg.weights.report()) == "Weights: nobody publishes or reads any"
+    assert reader.lag == 0
+    with pytest.raises(ValueError, match="actor"):
+        ray.get_actor("rcg.weights", namespace="rcg")

@@ -36,7 +36,7 @@ from tests.soak.callers import (
 from tests.soak.performer import Performer
 from tests.soak.recipe import draw_recipe
 
-__all__ = ["GUARD_S", "Pool", "Round", "watch"]
+__all__ = ["GUARD_S", "Pool", "Round", "Task", "watch"]
 
 # Nothing has moved for so long: that is a hang.
 GUARD_S = 180
@@ -83,7 +83,7 @@ class Pool:
             rcg.kill(self.actors[index])
 
 
-class _Task:
+class Task:
     """Something that runs on a thread, whose error is raised where it is waited for."""
 
     def __init__(self, name: str, call: Callable[[], object]) -> None:
@@ -104,7 +104,7 @@ class _Task:
 
 def watch(
     what: str,
-    tasks: Sequence[_Task],
+    tasks: Sequence[Task],
     progress: Callable[[], int] = int,
     report: Callable[[], str] = str,
     cancel: Callable[[], object] = bool,
@@ -261,22 +261,22 @@ class Round:
     def run(self) -> None:
         """Run it to its end; what it submitted is accounted for in ``accounts``."""
         reaper = self._start_reaper()
-        if self._wait("compile", [_Task("compile", self._compile)]):
+        if self._wait("compile", [Task("compile", self._compile)]):
             self._use()
             self._moments["idle"].set()
             if self._blow and self._blow.when == "idle":
                 self._wait("the death", [reaper])
             if self._blow and self._blow.when != "teardown":
                 self._moments["running"].set()
-                self._wait("noticing the death", [_Task("go on", self._go_on)])
+                self._wait("noticing the death", [Task("go on", self._go_on)])
             self._moments["teardown"].set()
-            self._wait("teardown", [_Task("teardown", self._end)])
+            self._wait("teardown", [Task("teardown", self._end)])
         for moment in self._moments.values():
             moment.set()
         self._wait("the death", [reaper])
         self._repair()
 
-    def _wait(self, what: str, tasks: list[_Task]) -> bool:
+    def _wait(self, what: str, tasks: list[Task]) -> bool:
         """Wait for tasks under guard; False where a death has ended the round instead."""
         try:
             watch(what, tasks, lambda: self._submissions, self._report, self._is_cancelled.set)
@@ -294,7 +294,7 @@ class Round:
     def _may_die(self, number: int) -> bool:
         return self._scenes[number].may_die
 
-    def _start_reaper(self) -> _Task:
+    def _start_reaper(self) -> Task:
         blow = self._blow
 
         def strike() -> None:
@@ -309,7 +309,7 @@ class Round:
             self.accounts["kills"] += 1
             if blow.how == "exit" or blow.when == "compile":
                 self._expect_death()
-        return _Task("reaper", strike)
+        return Task("reaper", strike)
 
     def _expect_death(self) -> None:
         assert self._blow is not None
@@ -370,7 +370,7 @@ class Round:
                 self._is_cancelled,
             )
             callers.append(ordinary)
-        tasks = [_Task(type(caller).__name__, caller.run) for caller in callers]
+        tasks = [Task(type(caller).__name__, caller.run) for caller in callers]
         self._wait("using the graphs", tasks)
         for caller in callers:
             self.accounts.update(caller.accounts)
@@ -412,7 +412,7 @@ class Round:
                     for graph in graphs:
                         stack.enter_context(graph)
             case "several threads":
-                ends = [_Task("teardown", graph.teardown) for graph in graphs * 2]
+                ends = [Task("teardown", graph.teardown) for graph in graphs * 2]
                 watch("teardown", ends)
         del graphs
         if self._ending == "collected":
@@ -436,7 +436,7 @@ class Round:
             if dead is not None:
                 self._pool.replace(dead)
 
-        self._wait("cleaning up", [_Task("repair", repair)])
+        self._wait("cleaning up", [Task("repair", repair)])
         left = [t for t in threading.enumerate() if t.name.endswith(tuple(i[:6] for i in ids))]
         for thread in left:
             thread.join(GUARD_S)

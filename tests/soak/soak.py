@@ -2,7 +2,8 @@
 """A soak: rounds until enough was executed and killed, and then nothing may be left over.
 
 The account must balance, and threads, files, segments of shared memory and resident memory of the
-driver and of the actors that survived, on every node, must be what they were.
+driver and of the actors that survived, on every node, must be what they were. Beside the graphs of
+every round a publisher of weights pushes versions, which two readers get.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 import rcg
 from tests.soak.callers import Held, SoakFailure
 from tests.soak.performer import inspect_process
-from tests.soak.rounds import Pool, Round
+from tests.soak.rounds import Pool, Round, Task, watch
+from tests.soak.weights import Weights
 
 __all__ = ["Soak"]
 
@@ -64,6 +66,7 @@ class Soak:
         """
         self._begun = self._said = time.monotonic()
         self._pool = Pool(ACTORS)
+        self._weights = Weights(self._pool.nodes, self.accounts)
         self._held = Held(random.Random(self.seed))
         self._first: dict[tuple[str, int], dict[str, int]] = {}
         self._before = inspect_process()
@@ -80,6 +83,7 @@ class Soak:
             if is_last:
                 break
             self._say_progress()
+        self._weights.close()
         self.say(self.summary())
 
     def _is_enough(self) -> bool:
@@ -88,8 +92,13 @@ class Soak:
 
     def _run_round(self, number: int, executions: int) -> None:
         current = Round(self.seed, number, self._pool, self._held, executions, is_tight=self.tight)
+        rng = random.Random(f"{self.seed}/{number}/weights")
+        weights = Task("weights", lambda: self._weights.run(rng))
         try:
-            current.run()
+            try:
+                current.run()
+            finally:
+                watch("weights", [weights])
             self._balance(current.accounts)
         except BaseException as error:
             error.add_note(
@@ -120,6 +129,7 @@ class Soak:
             (f"actor {index} ({pid}) of node {self._pool.node_of(index)}", state)
             for index, (pid, state) in enumerate(zip(self._pool.pids, found, strict=True))
         )
+        states.update(self._weights.inspect())
         for who, state in states.items():
             first = self._first.setdefault((who, state["has_torch"]), state)
             for what, more in (

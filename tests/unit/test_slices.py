@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.rdt.slices import Region, regions_from, regions_of, rows_of, runs_of
+from rcg.rdt.slices import Region, pieces_of, regions_from, regions_of, rows_of, runs_of
 
 
 @st.composite
@@ -53,6 +53,14 @@ def test_a_box_is_copied_from_where_it_lies_to_where_it_is_wanted(case) -> None:
     there, here = regions_of(box, (0, has), (0, wants), 4)
     here.of(_bytes(target)).copy_(there.of(_bytes(source)))
     assert torch.equal(target, expected)
+
+    # The same in parts of a bounded size.
+    for most_bytes in (1, 5, 12, 40, there.size):
+        target.zero_()
+        for part, place in pieces_of(there, here, most_bytes):
+            assert part.size == place.size <= most_bytes
+            place.of(_bytes(target)).copy_(part.of(_bytes(source)))
+        assert torch.equal(target, expected)
 
     # The same run by run.
     target.zero_()

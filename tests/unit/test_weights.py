@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.weights.planning import WeightsPlan
+from rcg.errors import ActorDiedError
+from rcg.progress import Progress
+from rcg.rdt.envelope import Holder
+from rcg.rdt.slices import regions_from
+from rcg.weights.client import Moved
+from rcg.weights.planning import Copy, WeightsPlan
+from rcg.weights.route import Route, least_lookahead
 from rcg.weights.shards import (
     Member,
     Shard,
@@ -19,9 +25,11 @@ from rcg.weights.shards import (
     disagreements,
     holes,
     mismatches,
+    overlaps,
     shards_of,
     tensors_of,
 )
+from tests.unit.test_progress import Clock, Terminal
 
 torch = pytest.importorskip("torch")
 
@@ -108,6 +116,15 @@ def test_publishers_of_one_name_must_agree() -> None:
     ]
     assert disagreements(have, {"w": whole(4, 5)}) == [
         "w: A has float32[4, 4], this process float32[4, 5]"
+    ]
+
+
+def test_slices_of_two_publishers_are_the_same_or_disjoint() -> None:
+    have = [Member("A", {"w": rows(0, 3, 6), "v": whole(6)}), Member("B", {"w": rows(3, 6, 6)})]
+    for fits in (rows(0, 3, 6), rows(3, 6, 6), rows(2, 2, 6), whole(6)):
+        assert overlaps(have, Member("C", {"w": fits, "v": rows(0, 2, 6)})) == []
+    assert overlaps(have, Member("C", {"v": rows(0, 2, 6), "w": rows(2, 4, 6)})) == [
+        "w: A has rows 0 to 3 and C 2 to 4, so both have 2 to 3. Make them the same, or disjoint"
     ]
 
 
@@ -275,3 +292,128 @@ def test_a_trillion_parameters_are_planned(capsys) -> None:
             f"planned in {took_s:.1f} s; predicts {plan.seconds(50e9):.2f} s at 50 GB/s per "
             "process. Perplexity published 1.3 s for a model of this size (RDMA, 2025)."
         )
+
+
+# --- how it is read -----------------------------------------------------------------------------
+
+
+class _Publishers:
+    """Stands in for the connections of a reader: sends slices of tensors, and counts them."""
+
+    def __init__(self, tensors) -> None:
+        self.tensors = tensors  # by the keys of versions, in the order of their publisher
+        self.steps: list[int] = []
+        self.dead = ""
+
+    def pull_slices(self, slices, key) -> int:
+        if key == self.dead:
+            raise ActorDiedError(f"{key} is gone")
+        payloads = [each.reshape(-1).view(torch.uint8) for each in self.tensors[key]]
+        regions = regions_from(slices.table, [each.numel() for each in payloads])
+        for there, (_, here) in zip(regions, slices.pairs, strict=True):
+            place = here.of(slices.targets[here.tensor])
+            place.copy_(there.of(payloads[there.tensor]).reshape(place.shape))
+        self.steps.append(sum(slices.sizes))
+        return 1
+
+
+def _routed(shards, boxes, whole_tensors, into, lookahead):
+    """A route from publishers with these shards to tensors, and what stands in for them."""
+    publishers = [
+        Member(f"p{at}", each, f"p{at}", Holder._fields) for at, each in enumerate(shards)
+    ]
+    wants, _ = shards_of(into, None)
+    targets = [
+        each.view(-1).view(torch.uint8) if each.is_contiguous() else None for each in into.values()
+    ]
+    held = {
+        each.id: [
+            whole_tensors[name][tuple(slice(r.start, r.stop) for r in shard.ranges)].contiguous()
+            for name, shard in each.shards.items()
+        ]
+        for each in publishers
+    }
+    return Route(publishers, boxes, wants, targets, lookahead), _Publishers(held)
+
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(("lookahead", "lanes"), [(2 * MB, 1), (3 * MB, 1), (4 * MB, 2), (None, 2)])
+def test_what_is_read_at_once_is_bounded(lookahead, lanes) -> None:
+    rng = np.random.default_rng(3)
+    shapes = {"rows": (300, 5000), "long": (900_000,), "small": (7,), "columns": (4, 100, 300)}
+    full = {
+        name: torch.from_numpy(rng.integers(0, 1 << 30, shape, dtype=np.int32))
+        for name, shape in shapes.items()
+    }
+    into = {name: torch.zeros_like(each) for name, each in full.items()}
+    into["columns"] = torch.zeros(300, 100, 4, dtype=torch.int32).permute(2, 1, 0)
+    half = {name: shape[-1] // 2 for name, shape in shapes.items()}
+    shards = [{}, {}]
+    copies = []
+    for name, shape in shapes.items():  # each has half of every tensor, along its last dimension
+        for at, (start, stop) in enumerate([(0, half[name]), (half[name], shape[-1])]):
+            shards[at][name] = Shard("int32", shape, len(shape) - 1, start, stop)
+            copies.append(Copy(name, at, (*map(range, shape[:-1]), range(start, stop))))
+    route, senders = _routed(shards, copies, full, into, lookahead)
+    came: list[int] = []
+    pulls = route.read(senders, {"p0": "p0", "p1": "p1"}, list(into.values()), came.append)
+    assert not any(each.problem for each in pulls)
+    for name, each in into.items():
+        assert torch.equal(each, full[name]), name
+    total = sum(each.nbytes for each in full.values())
+    assert sum(came) == sum(senders.steps) == total
+    if lookahead is None:
+        assert len(senders.steps) == 2
+        return
+    # Half is for what is on its way, half for what waits to be copied into a tensor.
+    assert max(senders.steps) * lanes <= lookahead // 2
+    assert len(senders.steps) <= 2 * -(-total // (lookahead // 2)) + 4
+    assert route.staged_bytes <= lookahead // 2
+
+
+def test_when_one_publisher_is_dead_no_other_step_is_begun() -> None:
+    full = {"a": torch.arange(3 * MB), "b": torch.arange(3 * MB)}
+    into = {name: torch.zeros_like(each) for name, each in full.items()}
+    shards = [{"a": whole(3 * MB, dtype="int64")}, {"b": whole(3 * MB, dtype="int64")}]
+    copies = [Copy("a", 0, (range(3 * MB),)), Copy("b", 1, (range(3 * MB),))]
+    route, senders = _routed(shards, copies, full, into, 2 * MB)
+    senders.dead = "p0"
+    pulls = route.read(senders, {"p0": "p0", "p1": "p1"}, list(into.values()), bool)
+    assert [each.has_died for each in pulls] == [True, False]
+    assert [each.got("v") is None for each in pulls] == [False, True]
+    assert senders.steps == []
+
+
+def test_the_least_lookahead_is_twice_what_is_copied_as_a_whole() -> None:
+    assert least_lookahead(0) == 2 * MB
+    assert least_lookahead(5 * MB + 1) == 10 * MB + 128
+
+
+def test_progress_counts_no_byte_twice(monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delenv("RCG_PROGRESS", raising=False)
+    stream, clock = Terminal(), Clock()
+
+    def shown(total, label):
+        return Progress(total, label, stream=stream, clock=clock)
+
+    monkeypatch.setattr("rcg.weights.client.Progress", shown)
+
+    def last() -> str:
+        clock.now += 1.0
+        moved.came(0)
+        return stream.getvalue().rsplit("\x1b[2K", 1)[-1].strip()
+
+    with Moved("waits", 10 * MB) as moved:
+        assert last().endswith("  0 % waits")
+        moved.begin("version 1")
+        moved.came(4 * MB)
+        assert last().endswith(" 40 % version 1")
+        moved.begin("version 2")  # the first could not be read
+        moved.came(3 * MB)
+        assert last().endswith(" 40 % version 2")
+        moved.came(7 * MB)
+        assert last().endswith("100 % version 2")
+    assert stream.getvalue().endswith("\r")
