@@ -213,7 +213,7 @@ def _call(
     else:
         made = ray_method.remote(*args, **kwargs, **{cluster.HIDDEN_KEYWORD: transport})
     if taken:
-        hold_until_done(taken, made, lambda: f"{cluster.actor_label(handle)}.{name}")
+        hold_until_done(taken, made, lambda: f"{cluster.actor_label(handle)}.{name}", handle)
         if count == 0:
             return None
     return made if transport is None else wrap_results(made, transport, handle)

@@ -3,7 +3,7 @@
 
 Each field of ``Options`` is declared together with its ``Option``: the one record from which the
 keywords of ``compile``, the variables, the attributes of ``DAGContext``, the checks and the
-documentation follow. ``Options.from_environment`` reads their variables, and four functions those
+documentation follow. ``Options.from_environment`` reads their variables, and five functions those
 of the process: how it connects to other nodes (``port_range``, ``peer_timeout_s``, and Ray's own
 ``tls_files``), and whether it shows progress. Nothing else reads ``RCG_*`` and ``RAY_CGRAPH_*``
 variables; an empty one counts as not set. Every internal wait takes a ``Deadline``. Only
@@ -316,14 +316,16 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
 
 PORT_RANGE: Final = "RCG_PORT_RANGE"
 PEER_TIMEOUT: Final = "RCG_PEER_TIMEOUT"
+PREFETCH_BYTES: Final = "RCG_PREFETCH_BYTES"
 _PROGRESS: Final = "RCG_PROGRESS"
 # Not options of a graph. The last is read when the native core is built.
-_OTHERS: Final = (PORT_RANGE, PEER_TIMEOUT, _PROGRESS, "RCG_WERROR")
+_OTHERS: Final = (PORT_RANGE, PEER_TIMEOUT, PREFETCH_BYTES, _PROGRESS, "RCG_WERROR")
 
 _USE_TLS: Final = "RAY_USE_TLS"
 TLS_FILES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 _DEFAULT_PEER_TIMEOUT_S: Final = 15.0
 _MAX_PEER_TIMEOUT_S: Final = 3600.0
+_DEFAULT_PREFETCH_BYTES: Final = 256 << 20
 _MAX_PORT: Final = 65535
 
 
@@ -370,6 +372,26 @@ def peer_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
             f"found {text!r}"
         )
     return seconds
+
+
+def prefetch_bytes(environ: Mapping[str, str] = os.environ) -> int:
+    """Return how many bytes of tensors an actor may get before the calls that take them run.
+
+    Raises:
+        ValueError: ``RCG_PREFETCH_BYTES`` holds no number of bytes.
+
+    >>> prefetch_bytes({"RCG_PREFETCH_BYTES": "1000000"})
+    1000000
+    """
+    text = environ.get(PREFETCH_BYTES, "").strip()
+    if not text:
+        return _DEFAULT_PREFETCH_BYTES
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise ValueError(
+        f"`{PREFETCH_BYTES}` must be a number of bytes, such as {_DEFAULT_PREFETCH_BYTES}, or 0 "
+        f"for none, found {text!r}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

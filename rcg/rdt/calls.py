@@ -179,18 +179,22 @@ def wrap_results(made: Any, said: object, handle: Any) -> Any:
     return made  # a generator, or nothing
 
 
-def hold_until_done(taken: Sequence[TensorRef], made: Any, what: Callable[[], str]) -> None:
+def hold_until_done(
+    taken: Sequence[TensorRef], made: Any, what: Callable[[], str], handle: Any = None
+) -> None:
     """Hold references that a call takes until its results are there.
 
     Args:
         taken: The references.
         made: What Ray's call returned.
         what: Returns what messages call the call.
+        handle: Ray's handle of the actor that is called; None for a task.
     """
     results = made if isinstance(made, list) else [made]
     waited = [each for each in map(_plain_of, results) if each is not None]
     if taken and waited:
-        here().keeper.hold(taken, waited, what)
+        taker = None if handle is None else here().note_peer(cluster.actor_id(handle), handle)
+        here().keeper.hold(taken, waited, what, taker=taker)
 
 
 def refuse_in_tasks(options: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pickle
 import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +16,14 @@ from typing import Final, TypeVar
 from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, RcgError, Transfer
 from rcg.options import Deadline
-from rcg.rdt.envelope import Holder
+from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.peer_memory import Addresses, may_read, read
 from rcg.rdt.reach import ended_error, find_all, is_elsewhere, lives, place_if_known_of, reach
 from rcg.runtime.control.joining import Joined
 from rcg.threads import run_together
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
+    AnnounceTensors,
     CheckTensors,
     FreeTensors,
     KeepTensors,
@@ -404,6 +406,12 @@ class Connection:
         """Say that nobody needs objects any more; raises as ``keep``."""
         for some in _batches(keys):
             self._send(FreeTensors(keys=some), may_wait=False)
+
+    def announce(self, envelope: Envelope) -> None:
+        """Say that a call which has not run yet takes a value; raises as ``keep``."""
+        packed = pickle.dumps(envelope)
+        if len(packed) <= _TABLE_BYTES:  # a larger one is mostly not tensors
+            self._send(AnnounceTensors(), packed, may_wait=False)
 
     @property
     def has_ended(self) -> bool:

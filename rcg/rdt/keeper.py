@@ -22,15 +22,16 @@ import contextlib
 import itertools
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 from rcg import cluster
 from rcg.errors import OutOfDescriptors, OutOfThreads, Transfer
 from rcg.log import Log
+from rcg.rdt.ahead import may_come_ahead
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.reach import note_node
 from rcg.rdt.store import Store
@@ -46,6 +47,7 @@ _LONGER: Final = 1.25
 _LONGEST_S: Final = 5.0  # also where a look takes long, because a holder is stopped
 _PART: Final = 20  # a look takes at most one part in so many of the time
 _NOTHING_S: Final = 3600.0  # with nothing to look after
+_MOST_ANNOUNCED: Final = 8  # calls of one actor
 
 
 class Telling(Protocol):
@@ -62,6 +64,9 @@ class Telling(Protocol):
 
     def free(self, keys: Sequence[str]) -> None:
         """Say that objects are of no use any more; raises as ``keep``."""
+
+    def announce(self, envelope: Envelope) -> None:
+        """Say that a call which has not run yet takes a value; raises as ``keep``."""
 
 
 class News(Protocol):
@@ -109,12 +114,16 @@ class _Call:
         results: Ray's references to its results.
         what: Returns what messages call it.
         has_ended: Whether it has ended, beside its results.
+        taker: The actor that is called, if that is one.
+        announced: The objects that it was told of.
     """
 
     taken: Sequence[Any]
     results: list[Any]
     what: Callable[[], str]
     has_ended: Callable[[], bool] = lambda: True
+    taker: Holder | None = None
+    announced: set[str] = field(default_factory=set)
 
 
 class Keeper:
@@ -124,9 +133,11 @@ class Keeper:
         store: The store of this process.
         key: The id of the store.
         news: Brings news to holders.
+        announces: Whether it tells actors of what waiting calls take.
     """
 
-    def __init__(self, store: Store, key: str, news: News) -> None:
+    def __init__(self, store: Store, key: str, news: News, *, announces: bool = True) -> None:
+        self._announces = announces
         self._store = store
         self._key = key
         self._news = news
@@ -170,6 +181,7 @@ class Keeper:
         results: list[Any],
         what: Callable[[], str],
         has_ended: Callable[[], bool] = lambda: True,
+        taker: Holder | None = None,
     ) -> None:
         """Hold references until what takes them has ended: a call, or an execution of a graph.
 
@@ -178,8 +190,9 @@ class Keeper:
             results: Ray's references to the results of the call, which are there when it has ended.
             what: Returns what messages call it.
             has_ended: Whether the execution has ended; called now and then, by another thread.
+            taker: The actor that is called; None for a task and for an execution.
         """
-        self._new_calls.append(_Call(taken, results, what, has_ended))
+        self._new_calls.append(_Call(taken, results, what, has_ended, taker))
         self.look()
 
     def free(self, key: str, holder: Holder) -> None:
@@ -207,6 +220,11 @@ class Keeper:
         new = [kept for _, kept in list(self._new)]
         found = {kept.key: kept for kept in (*list(self._kept.values()), *new)}
         return list(found.values())
+
+    def takers(self) -> list[Holder]:
+        """Return the actors of the calls that take references and are not finished."""
+        calls = (*self._calls, *list(self._new_calls))
+        return list({each.taker.key: each.taker for each in calls if each.taker}.values())
 
     def waiters(self) -> dict[str, list[str]]:
         """Return the calls that take each object, by its id, and are not finished."""
@@ -339,6 +357,7 @@ class Keeper:
         if ended:  # an actor may run again, and make the values of calls that are tried again
             for kept in self._kept.values():
                 kept.is_known = kept.is_known and kept.holder.address not in ended
+        self._announce()
         unwanted = list(take_all(self._unwanted))  # first: each was among the new ones before
         new = list(take_all(self._new))
         self._kept.update(new)
@@ -388,6 +407,36 @@ class Keeper:
         if isinstance(found, Envelope):
             note_node(found.holder)
         return True
+
+    def _announce(self) -> None:
+        """Tell actors of what the calls take that wait for their turn there.
+
+        Those are calls of earlier looks. An actor runs them in order, so only the next few matter.
+        """
+        if not self._announces:
+            return
+        seen: Counter[str] = Counter()
+        for call in self._calls:
+            taker = call.taker
+            if taker is None or seen[taker.key] >= _MOST_ANNOUNCED:
+                continue
+            seen[taker.key] += 1
+            for ref in call.taken:
+                if ref.key not in call.announced:
+                    self._announce_to(taker, call, ref.key, ref.binary())
+
+    def _announce_to(self, taker: Holder, call: _Call, key: str, id_: bytes) -> None:
+        try:
+            with closed(True):
+                made = cluster.value_of(id_)
+        except TimeoutError:
+            return  # not made yet
+        except Exception:  # noqa: BLE001 - what the method raised: the call fails
+            made = None
+        call.announced.add(key)
+        if may_come_ahead(made) and made.holder.key != taker.key:
+            with contextlib.suppress(Exception):  # it is stopped, or gone: the call itself says so
+                self._news.to(taker).announce(made)
 
     # Each in a frame of its own: that of `_look` may live on in the traceback of an error.
 

@@ -72,6 +72,9 @@ class Owner:
         registered: How many pieces of memory it has registered with NIXL.
         registered_bytes: Their bytes.
         registering_s: How long registering took in all, in seconds.
+        ahead: How many values it has got before the calls that take them ran.
+        ahead_bytes: Their bytes.
+        ahead_used: How many of them calls have taken.
     """
 
     label: str
@@ -86,6 +89,9 @@ class Owner:
     registered: int = 0
     registered_bytes: int = 0
     registering_s: float = 0.0
+    ahead: int = 0
+    ahead_bytes: int = 0
+    ahead_used: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,11 @@ def _owner_line(owner: Owner) -> str:
             f"{bytes_text(owner.registered_bytes)}, registered in "
             f"{time_text(owner.registering_s * 1e9)}"
         )
+    if owner.ahead:
+        line += (
+            f"; has got {plural(owner.ahead, 'value')} of {bytes_text(owner.ahead_bytes)} ahead, "
+            f"of which calls have taken {owner.ahead_used}"
+        )
     return line + (f"; refused connections: {owner.refused}" if owner.refused != "none" else "")
 
 
@@ -167,6 +178,8 @@ def report_tensors() -> TensorsReport | None:
         return None
     kept = ours.keeper.entries()
     holders = {each.holder.key: each.holder for each in kept}
+    takers = {each.key: each for each in ours.keeper.takers() if each.key not in holders}
+    holders |= takers
     answers, deaths = _ask(ours, holders.values())
     waiters = ours.keeper.waiters()
     refs = []
@@ -197,6 +210,9 @@ def report_tensors() -> TensorsReport | None:
         )
     refs.sort(key=lambda each: -each.bytes)
     owners = [_owner(holder, answers[key], deaths.get(key, "")) for key, holder in holders.items()]
+    owners = [
+        each for each, key in zip(owners, holders, strict=True) if key not in takers or each.ahead
+    ]
     return TensorsReport(tuple(refs), tuple(owners))
 
 
@@ -217,6 +233,7 @@ def _owner(holder: Holder, found: dict[str, Any] | None, death: str) -> Owner:
     objects, size, freed, unkept = found["counts"]
     counts = objects, size, freed, unkept
     _, registered, registered_bytes, registering_s = found["nixl"]
+    ahead, ahead_bytes, ahead_used = found["ahead"]
     return Owner(
         *(holder.label, found["pid"], *counts),
         answers=True,
@@ -224,6 +241,9 @@ def _owner(holder: Holder, found: dict[str, Any] | None, death: str) -> Owner:
         registered=registered,
         registered_bytes=registered_bytes,
         registering_s=registering_s,
+        ahead=ahead,
+        ahead_bytes=ahead_bytes,
+        ahead_used=ahead_used,
     )
 
 

@@ -28,6 +28,8 @@ from rcg import cluster
 from rcg.error_text import without_frames
 from rcg.errors import RcgError
 from rcg.log import Log
+from rcg.options import prefetch_bytes
+from rcg.rdt.ahead import Ahead
 from rcg.rdt.connection import Connection, ask_all
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
@@ -68,6 +70,7 @@ class Here:
         groups: The groups that it is a member of.
         connections: To the processes that hold tensors; ``news`` are those of the keeper.
         nixl: What it has registered with NIXL.
+        ahead: What it gets before the calls that take it run.
         codec: Takes values apart.
     """
 
@@ -81,12 +84,15 @@ class Here:
         self.connections = Connections(key, self.groups, self.got, took=self._note_freed)
         # Its own, because what is pulled may take long.
         self.news = Connections(key, self.groups, self.got, _NEWS_TIMEOUT_S, place_soon_of)
-        self.keeper = Keeper(self.store, key, self.news)
+        ahead_bytes = prefetch_bytes()
+        self.keeper = Keeper(self.store, key, self.news, announces=ahead_bytes > 0)
         self.nixl = Nixl(key, label, self.connections, self.store.has_tensor_in)
+        self.ahead = Ahead(self.connections.pull, ahead_bytes)
         self.codec: Codec = make_codec()
         address = _address_of(actor) if actor else f"\0rcg-{key}-{self.pid}"
         self.service = Service(self.store, self.groups, self.got, secret, address)
         self.service.nixl = self.nixl
+        self.service.ahead = self.ahead
         self.holder = Holder(self.service.address, key, secret, label, actor, cluster.node_id())
         self.service.holder = self.holder
         # References to what this process makes that are held here, by the id of each: those to

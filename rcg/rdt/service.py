@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import pickle
 import threading
 import time
 from collections import deque
@@ -25,9 +26,10 @@ from rcg.comm.registry import register_communicator
 from rcg.error_text import describe_error, shortened
 from rcg.errors import OutOfDescriptors, OutOfThreads, RcgError, Transfer
 from rcg.log import Log
+from rcg.rdt.ahead import Ahead, AheadFacts
 from rcg.rdt.connection import Watch
 from rcg.rdt.custom import Objects, send
-from rcg.rdt.envelope import Holder
+from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.nixl import Nixl
 from rcg.rdt.nixl_agent import is_installed
@@ -46,6 +48,7 @@ from rcg.wire import liveness, sockets
 from rcg.wire.liveness import Ending
 from rcg.wire.messages import (
     AddValue,
+    AnnounceTensors,
     AskGroups,
     AskHeld,
     AskTransfers,
@@ -115,6 +118,7 @@ class Service:
         self.service_id = store.key
         self.holder: Holder | None = None  # how others know this process
         self.nixl: Nixl | None = None  # what it has registered
+        self.ahead: Ahead | None = None  # what it gets before it is asked for
         self.secret = secret
         self._store = store
         self._groups = groups
@@ -146,7 +150,8 @@ class Service:
         """Return what this process holds as JSON, for reports. Any thread."""
         refused = "none" if self._endpoint is None else str(self._endpoint.refusals())
         nixl = [is_installed(), *((0, 0, 0.0) if self.nixl is None else self.nixl.facts())]
-        return self._store.describe(refused=refused, nixl=nixl)
+        ahead = AheadFacts() if self.ahead is None else self.ahead.facts()
+        return self._store.describe(refused=refused, nixl=nixl, ahead=ahead)
 
     # --- on the endpoint's thread
 
@@ -251,6 +256,9 @@ class Service:
                 self._send_objects(connection, pidfd, puller, message, bytes(received.body))
             case CheckTensors():
                 self._end_reading(connection, message)
+            case AnnounceTensors():
+                with closed(True):
+                    self._announce(pickle.loads(bytes(received.body)))
             case KeepTensors():
                 self._store.keep(message.keys, connection)
             case FreeTensors():
@@ -278,6 +286,10 @@ class Service:
                 sockets.send(connection, answer)
             case _:
                 raise ValueError("it is not expected here")
+
+    def _announce(self, envelope: Envelope) -> None:
+        if self.ahead is not None:
+            self.ahead.announce(envelope)
 
     def _send_tensors(self, connection: Any, puller: str, message: PullTensors) -> None:
         entry = self._find(connection, message)

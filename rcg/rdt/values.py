@@ -265,10 +265,14 @@ def _pull(ours: Here, wanted: Sequence[Wanted]) -> dict[str, Any]:
     plain: list[Wanted] = []
     by_nixl: list[Wanted] = []
     by_manager: list[Wanted] = []
+    found: dict[str, Any] = {}
     for each in wanted:
+        payloads = ours.ahead.take(each.envelope)
+        if payloads is not None:
+            found[each.envelope.key] = payloads if each.into is None else fill(each.into, payloads)
+            continue
         is_nixl, manager = each.transport.name == NIXL, each.transport.manager
         (by_manager if manager is not None else by_nixl if is_nixl else plain).append(each)
-    found: dict[str, Any] = {}
     for some, pull in (
         (plain, ours.connections.pull),
         (by_nixl, ours.nixl.pull),

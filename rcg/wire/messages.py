@@ -651,6 +651,11 @@ class FreeTensors(Message):
 
 
 @message
+class AnnounceTensors(Message):
+    """A call that has not run yet takes a value: carries its envelope, to be opened ahead."""
+
+
+@message
 class JoinGroup(Question):
     """Become a member of a group. The answer is ``GroupChanged``."""
 

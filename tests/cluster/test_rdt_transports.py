@@ -599,3 +599,52 @@ def test_targets_that_do_not_fit() -> None:
     rcg.experimental.set_target_for_ref(plain, [one])
     with pytest.raises(ValueError, match=r"length from object metadata \(0\)"):
         get(plain)
+
+
+# --- ahead of calls
+
+
+@rcg.remote(num_cpus=0)
+class Busy:
+    """Takes tensors, at a gate."""
+
+    def wait(self, gate):
+        gate.pass_through()
+
+    def total(self, one, other=None):
+        return total(one) + (0 if other is None else total(other))
+
+
+def test_tensors_of_calls_that_wait_are_there_when_they_run(gates: Any) -> None:
+    maker, taker, gate = Worker.remote(), Busy.remote(), gates()
+    waiting = taker.wait.remote(gate)
+    gate.wait_for(1)
+    refs = [maker.make.options(tensor_transport="auto").remote("auto", n) for n in (1, 2)]
+    made = [taker.total.remote(refs[0], 0), taker.total.remote(refs[1], refs[0])]
+
+    def got_ahead() -> list[tuple[int, int, int]]:
+        owners = rcg.report().tensors.owners
+        return [(each.ahead, each.ahead_bytes, each.ahead_used) for each in owners if each.ahead]
+
+    eventually(lambda: got_ahead() == [(2, 8 * SIZE, 0)])
+    assert "has got 2 values of 2.29 MiB ahead, of which calls have taken 0" in str(rcg.report())
+    assert rcg.wait([waiting], timeout=0)[0] == []
+    rcg.kill(maker)  # what is here is here
+    gate.open()
+    assert get(made[0]) == SIZE
+    with pytest.raises(ActorDiedError):  # its other argument was taken by the first
+        get(made[1])
+
+
+def test_a_call_that_is_cancelled_leaves_what_came_for_it(gates: Any) -> None:
+    maker, taker, gate = Worker.remote(), Busy.remote(), gates()
+    taker.wait.remote(gate)
+    gate.wait_for(1)
+    ref = maker.make.options(tensor_transport="auto").remote("auto", 1)
+    made = taker.total.remote(ref)
+    eventually(lambda: any(each.ahead for each in rcg.report().tensors.owners))
+    rcg.cancel(made)
+    gate.open()
+    with pytest.raises((ray.exceptions.TaskCancelledError, ray.exceptions.RayTaskError)):
+        get(made)
+    assert get(taker.total.remote(ref)) == SIZE
