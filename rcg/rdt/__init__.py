@@ -10,8 +10,8 @@ A file imports only from those above it in this list:
 * ``peer_memory``: reading the memory of another process.
 * ``reach``: connecting to a process that holds tensors, also on another node; ``connection``:
   questions to it; ``pull``: getting tensors by it; ``custom``: by a transport of the user;
-  ``ahead``: before the calls that take them run; ``nixl``: by NIXL, of which ``nixl_agent`` makes an agent; ``keeper``: frees what no reference
-  needs.
+  ``ahead``: before the calls that take them run; ``nixl``: by NIXL, of which ``nixl_agent`` makes
+  an agent; ``keeper``: frees what no reference needs.
 * ``service``: answers the questions.
 * ``process``: all of that for this process.
 * ``collective_groups``: making, finding and closing groups.
