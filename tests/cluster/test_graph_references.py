@@ -143,6 +143,7 @@ def test_an_input_is_let_go_of_though_nobody_gets_the_result(pair: Any) -> None:
         eventually(lambda: held_by(maker) == 0)
 
 
+@pytest.mark.full
 def test_several_inputs_and_readers(pair: Any) -> None:
     maker, reader = pair
     with InputNode() as inp:
@@ -171,6 +172,7 @@ def test_a_method_that_fails_fails_the_execute(pair: Any) -> None:
         assert get(graph.execute(maker.make.remote(7))) == (7.0, SIZE, 7)
 
 
+@pytest.mark.full
 def test_execute_waits_for_a_value_as_long_as_for_room(pair: Any, gates: Any) -> None:
     maker, reader = pair
     gate = gates()
@@ -188,6 +190,7 @@ def test_execute_waits_for_a_value_as_long_as_for_room(pair: Any, gates: Any) ->
         assert get(graph.execute(ref)) == (5.0, SIZE, 5)
 
 
+@pytest.mark.full
 def test_the_death_of_a_maker_fails_one_execution(ray_session: None, pair: Any) -> None:
     _, reader = pair
     maker = Worker.remote()
@@ -202,6 +205,7 @@ def test_the_death_of_a_maker_fails_one_execution(ray_session: None, pair: Any) 
         assert get(graph.execute({"made": torch.ones(2), "n": 1})) == (1.0, 2, 1)
 
 
+@pytest.mark.full
 def test_a_reader_without_a_group_is_refused_before_anything_is_sent(pair: Any) -> None:
     maker, reader = pair
     create_collective_group([maker, Worker.remote()], backend="torch_gloo")
@@ -217,6 +221,7 @@ def test_a_reader_without_a_group_is_refused_before_anything_is_sent(pair: Any) 
         destroy_all_collective_groups()
 
 
+@pytest.mark.full
 def test_getting_a_value_counts_as_communication(pair: Any) -> None:
     maker, reader = pair
     ref = maker.make.remote(7)
@@ -267,6 +272,7 @@ def test_a_kept_output_is_the_input_of_the_next_execution(pair: Any) -> None:
     assert get(maker.unkept.remote()) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_got", [True, False])
 def test_results_that_are_dropped_are_freed(pair: Any, is_got: bool) -> None:
     maker, _ = pair
@@ -280,6 +286,7 @@ def test_results_that_are_dropped_are_freed(pair: Any, is_got: bool) -> None:
         eventually(lambda: held_by(maker) == 0)
 
 
+@pytest.mark.full
 def test_a_kept_output_goes_elsewhere(pair: Any) -> None:
     maker, reader = pair
 
@@ -307,6 +314,7 @@ def test_a_kept_output_goes_elsewhere(pair: Any) -> None:
         eventually(lambda: held_by(maker) == 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("transport", ["auto", "nixl", "object_store"])
 def test_transports_of_kept_outputs(pair: Any, transport: str) -> None:
     maker, reader = pair
@@ -336,6 +344,7 @@ def test_several_outputs_of_which_some_are_kept(pair: Any) -> None:
     assert uncompiled[1].tolist() == [3.0] * 20
 
 
+@pytest.mark.full
 def test_a_kept_output_without_tensors(pair: Any) -> None:
     maker, _ = pair
     with kept(maker.plain) as graph:
@@ -344,6 +353,7 @@ def test_a_kept_output_without_tensors(pair: Any) -> None:
         assert get(ref) == 7
 
 
+@pytest.mark.full
 def test_a_failure_in_place_of_a_kept_output(pair: Any) -> None:
     maker, _ = pair
     with kept(maker.first) as graph:
@@ -352,6 +362,7 @@ def test_a_failure_in_place_of_a_kept_output(pair: Any) -> None:
         assert get(get(graph.execute({"made": torch.ones(2), "n": 1}))) == (1.0, 2, 1)
 
 
+@pytest.mark.full
 def test_what_cannot_be_kept_is_refused_where_it_is_said(pair: Any) -> None:
     maker, reader = pair
     with InputNode() as inp:

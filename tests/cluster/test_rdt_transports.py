@@ -544,6 +544,7 @@ class Flat:
         return [rcg.put("no tensors", _tensor_transport="auto")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("transport", ["auto", "nixl", "object_store"])
 def test_the_targets_of_a_reference(transport: str) -> None:
     maker = Flat.remote()
@@ -636,6 +637,7 @@ def test_tensors_of_calls_that_wait_are_there_when_they_run(gates: Any) -> None:
         get(made[1])
 
 
+@pytest.mark.full
 def test_a_call_that_is_cancelled_leaves_what_came_for_it(gates: Any) -> None:
     maker, taker, gate = Worker.remote(), Busy.remote(), gates()
     taker.wait.remote(gate)

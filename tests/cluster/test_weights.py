@@ -426,6 +426,7 @@ class Reader(Member):
         return next(int(each.split()[1]) for each in lines if each.startswith(f"{field}:"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["memory", "message", "node"])
 def test_lookahead_bounds_the_memory_of_an_update(ray_session, way) -> None:
     if way == "node" and not is_spread():
@@ -480,6 +481,7 @@ def test_lookahead_that_means_nothing_is_refused(ray_session) -> None:
         rcg.weights.subscribe("refused", {"w": torch.zeros(3)}, atomic=False, lookahead=7)
 
 
+@pytest.mark.full
 def test_what_takes_long_shows_its_progress(ray_session, monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delenv("RCG_PROGRESS", raising=False)
