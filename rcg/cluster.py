@@ -427,7 +427,7 @@ def value_of(key: bytes) -> Any:
     return _without_starting(ray.get)(ray.ObjectRef(key), timeout=0)
 
 
-def ready_of(refs: list[Any], timeout_s: float = 0) -> list[Any]:
+def ready_of(refs: list[Any], timeout_s: float | None = 0) -> list[Any]:
     """Return those ObjectRefs whose values are there or failed; waits so long for all of them."""
     if not refs:
         return []

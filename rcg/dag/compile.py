@@ -8,6 +8,7 @@ compiler and runtime. It decides nothing; each step has its own room.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, TypedDict
 
 from rcg.compiler import compile_graph
@@ -35,6 +36,8 @@ from rcg.options import (
     WaitPolicy,
     with_attributes,
 )
+from rcg.rdt.refs import watch_results
+from rcg.runtime.control import registry
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import Located, check_groups, launch, locate
 
@@ -119,7 +122,10 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     deadline = Deadline(options.compile_timeout_s)
     with telling_exhaustion("to compile a graph"):
         plan, bindings = _plan(root, keywords, options, deadline)
-        return launch(plan, bindings, options, deadline)
+        graph = launch(plan, bindings, options, deadline)
+    if plan.held_nodes():
+        watch_results(partial(registry.find, graph.get_id()))
+    return graph
 
 
 def plan_record(root: Record, keywords: CompileKeywords) -> Plan:

@@ -200,6 +200,7 @@ class ValueNode(DAGNode):
 
     def _with_hint(self, choice: Choice) -> Self:
         record = self._record
+        record.cell.kept = None
         record.cell.hint = tensor_hint(
             choice,
             is_input=isinstance(record, InputRecord | AttributeRecord),

@@ -111,6 +111,8 @@ def derive(cls: type, *, keeps_tensors: bool = True) -> type:
                     "has no actor that could keep its tensors: make it a method, or leave that out"
                 )
             members[name] = type(found)(_without_actor(found.__func__))
+    if hasattr(cls, KEEP):
+        raise ValueError(f"{cls.__name__}.{KEEP}: rcg has a method of this name; choose another")
     members[KEEP] = _keeping(keeps_tensors)
     return type(cls)(cls.__name__, (cls,), members)
 

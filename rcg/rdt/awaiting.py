@@ -267,7 +267,7 @@ def _poll(_: list[_Awaited]) -> None:
         started_s = time.monotonic()
         left = [each for each in left if not each.future.cancelled()]
         try:
-            ready = set(cluster.ready_of([each.ref for each in left]))
+            ready = set(cluster.ready_of(list({each.ref for each in left})))  # each once, for Ray
         except Exception as error:  # noqa: BLE001 - raised where the values are wanted
             for each, its_own in zip(left, for_each(error, len(left)), strict=True):
                 _fail(each, its_own)

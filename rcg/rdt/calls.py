@@ -146,9 +146,10 @@ def call_keep(handle: Any, value: Any, transport: str, where: str) -> Any:
         transport: How its tensors travel.
         where: What errors call the value.
     """
-    said = transport_for(handle, KEEP, "", transport, 1)
+    plain = str(transport)
+    said = transport_for(handle, KEEP, "", plain, 1)
     hidden = {cluster.HIDDEN_KEYWORD: said}
-    made = getattr(handle, KEEP).remote(value, transport, where, **hidden)
+    made = getattr(handle, KEEP).remote(value, plain, where, **hidden)
     return wrap_results(made, said, handle)
 
 

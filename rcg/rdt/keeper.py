@@ -147,7 +147,8 @@ class Keeper:
         self._new: deque[tuple[bytes, Kept]] = deque()
         self._new_calls: deque[_Call] = deque()
         self._cancelled: deque[bytes] = deque()
-        self._unwanted: deque[Kept] = deque()
+        self._unwanted: deque[tuple[Kept, bool]] = deque()
+        self._graphs: list[Callable[[], Any]] = []  # whose results stay with their actors
         self._to_free: list[Kept] = []  # that a holder did not read; the thread's
         # A queue, because the end of a reference may come in the middle of anything.
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -195,16 +196,22 @@ class Keeper:
         self._new_calls.append(_Call(taken, results, what, has_ended, taker))
         self.look()
 
-    def free(self, key: str, holder: Holder) -> None:
+    def free(self, key: str, holder: Holder, *, is_told: bool = True) -> None:
         """Have a value freed of which Ray knows nothing; may be called in the middle of anything.
 
         Args:
             key: The id of the object in the store of its holder.
             holder: The process that holds its tensors.
+            is_told: Whether the holder is told; if not, another process looks after it now.
         """
-        self._unwanted.append(Kept(key, holder, b"", None))
+        self._unwanted.append((Kept(key, holder, b"", None), is_told))
         with contextlib.suppress(OutOfThreads):  # its holder frees what nobody keeps
             self.look()
+
+    def watch(self, graph: Callable[[], Any]) -> None:
+        """Look after the results of a graph that stay with its actors, until it ends."""
+        self._graphs.append(graph)
+        self.look()
 
     def note_cancelled(self, ref: Any) -> None:
         """Note that the call which makes a value was cancelled.
@@ -309,10 +316,11 @@ class Keeper:
             except Exception:  # noqa: BLE001 - Ray is going down, or the process is
                 if cluster.is_connected():
                     _log.exception("rcg: the keeper of tensors cannot ask Ray")
+            self._watch_graphs()
             self._store.free_unkept()
             self._store.look_at_transfers()
             self._give_back()
-            if not (self._kept or self._calls or self._to_free or self._has_more):
+            if not (self._kept or self._calls or self._to_free or self._graphs or self._has_more):
                 self._is_idle = True
                 # What came since saw either this or an empty queue.
                 pause_s = _FIRST_S if self._has_more else _NOTHING_S
@@ -320,6 +328,14 @@ class Keeper:
             busy_s = time.monotonic() - started_s
             pause_s = _FIRST_S if is_news else min(pause_s * _LONGER, _LAST_S)
             pause_s = min(max(pause_s, busy_s * _PART), _LONGEST_S)
+
+    def _watch_graphs(self) -> None:
+        """Keep the results of graphs that have come: those that nobody keeps are freed in time."""
+        for graph in list(self._graphs):
+            found = graph()
+            if found is None or not found.keep_held_results():
+                self._graphs.remove(graph)
+            del found
 
     @property
     def _has_more(self) -> bool:
@@ -384,9 +400,10 @@ class Keeper:
             self._kept.pop(key) for key, is_there in zip(known, exist, strict=True) if not is_there
         ]
         again, self._to_free = self._to_free, []
-        for kept in unwanted:
+        for kept, _ in unwanted:
             self._kept.pop(kept.key.encode(), None)
-        self._send_news([*again, *failed, *gone, *unwanted], is_kept=False)
+        freed = [kept for kept, is_told in unwanted if is_told]
+        self._send_news([*again, *failed, *gone, *freed], is_kept=False)
         return bool(new or finished or gone or failed or unwanted)
 
     def _learn_node(self, kept: Kept) -> bool:

@@ -132,7 +132,7 @@ class TensorsReport(Displayed):
                 ("ref", "owner", "transport", "size", "state", "age", "sent", "waited for by"),
                 [
                     (
-                        each.ref[:16],
+                        _short(each.ref),
                         short_label(each.owner),
                         each.transport,
                         bytes_text(each.bytes) if each.transport else "",
@@ -146,6 +146,12 @@ class TensorsReport(Displayed):
             ),
         ]
         return [*lines, *map(_owner_line, self.owners)]
+
+
+def _short(ref: str) -> str:
+    """Return an id in 16 characters; one that is not Ray's ends in a number."""
+    start, dash, number = ref.partition("-")
+    return f"{start[: 15 - len(number)]}-{number}" if dash else ref[:16]
 
 
 def _owner_line(owner: Owner) -> str:

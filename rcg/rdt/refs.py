@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rcg import cluster
+from rcg.errors import Transfer
 from rcg.frames import warn_user
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.awaiting import future_of, holders_of, submit
@@ -22,7 +23,7 @@ from rcg.rdt.nixl_agent import check_has_nixl
 from rcg.rdt.process import existing, here, key_of
 from rcg.rdt.transports import NIXL, OBJECT_STORE, WithTransport, find_transport, with_transport
 from rcg.rdt.values import open_all, open_into, open_onto, seal
-from rcg.runtime.by_reference import ByReference, HeldResult
+from rcg.runtime.by_reference import ByReference, HeldResult, NotMadeYet
 
 
 class TensorRef(ByReference):
@@ -137,13 +138,23 @@ class TensorRef(ByReference):
         """Note that the call which makes the value was cancelled."""
         here().keeper.note_cancelled(self.inner)
 
+    def when_made(self) -> Future[Any]:
+        """See ``ByReference``."""
+        if self._held is None:
+            return future_of(self.inner, lambda _: None)
+        made: Future[Any] = Future()
+        made.set_result(None)
+        return made
+
     def as_input(self, readers: Sequence[Any], timeout_s: float | None) -> Any:
         """See ``ByReference``."""
         here().keeper.start()
         for handle in readers:
-            self.note_passed_to(handle)
+            self._check_taken(handle)
+        if self._held is None and not cluster.ready_of([self._inner], timeout_s):
+            raise NotMadeYet
         with closed(True):
-            made = _made([self], timeout_s)[0]
+            made = _made([self], None)[0]
         return ToOpen(made) if type(made) is Envelope else made
 
     def hold_until(self, is_read: Callable[[], bool], what: Callable[[], str]) -> None:
@@ -173,11 +184,7 @@ class TensorRef(ByReference):
         Raises:
             ValueError: It cannot.
         """
-        actor = cluster.actor_id(handle)
-        if actor != self._maker:
-            self._check_reaches(actor, handle)
-        here().note_peer(actor, handle)
-        self._takers.add(actor)
+        self._takers.add(self._check_taken(handle))
         if self._has_warned or self._maker not in self._takers or len(self._takers) < 2:
             return
         self._has_warned = True
@@ -188,6 +195,14 @@ class TensorRef(ByReference):
             "receive the updated version instead of the original.",
             UserWarning,
         )
+
+    def _check_taken(self, handle: Any) -> str:
+        """Check that an actor can get the tensors; returns its id."""
+        actor = cluster.actor_id(handle)
+        if actor != self._maker:
+            self._check_reaches(actor, handle)
+        here().note_peer(actor, handle)
+        return actor
 
     def _check_reaches(self, actor: str, handle: Any) -> None:
         transport = find_transport(self._transport)
@@ -226,7 +241,9 @@ class TensorRef(ByReference):
         return hash(self._key)
 
     def __repr__(self) -> str:
-        return f"TensorRef({self.hex()}, {self._transport})"
+        held = self._held
+        name = self._key if held is not None and not held.is_anchored else self.hex()
+        return f"TensorRef({name}, {self._transport})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         transport = with_transport(self._transport)
@@ -454,7 +471,7 @@ def put_tensors(value: Any, transport: str) -> TensorRef:
     return ref
 
 
-def keep_result(value: Any, transport: str, where: str) -> HeldTensors:
+def keep_result(value: Any, transport: str | WithTransport, where: str) -> HeldTensors:
     """Keep the tensors of a graph's result here; returns what travels in its place.
 
     Args:
@@ -462,17 +479,19 @@ def keep_result(value: Any, transport: str, where: str) -> HeldTensors:
         transport: How its tensors travel later.
         where: What errors call it: ``The value of Worker.make``.
     """
-    ours = here()
+    ours, plain = here(), str(transport)  # of the user's own it has the class
+    if ours.store.is_holding:
+        ours.store.look_for_writes(None)
     key = ours.new_key()
-    sealed = seal(value, transport, key, where)
-    return HeldTensors(sealed, transport, ours.holder_now(), key)
+    return HeldTensors(seal(value, plain, key, where), plain, ours.holder_now(), key)
 
 
 class HeldTensors(HeldResult):
     """A result of a graph whose tensors an actor holds; its references share it.
 
     Ray knows nothing of it until a reference goes elsewhere (``anchor``). So a graph whose results
-    are inputs of the next execution makes no objects of Ray's.
+    are inputs of the next execution makes no objects of Ray's. Decoding a frame twice, which Ctrl-C
+    and threads may cause, makes two of it: only one that was told to ``keep`` frees anything.
 
     Args:
         sealed: Its envelope; the value itself if it has no tensors.
@@ -485,9 +504,11 @@ class HeldTensors(HeldResult):
     """
 
     __slots__ = (
+        "__weakref__",
         "_anchors",
         "_has_left",
         "_holder",
+        "_is_anchor_kept",
         "_is_kept",
         "_key",
         "_ref",
@@ -496,52 +517,77 @@ class HeldTensors(HeldResult):
     )
 
     def __init__(self, sealed: Any, transport: str, holder: Holder, key: str) -> None:
+        self._is_kept = self._is_anchor_kept = self._has_left = False
+        self._anchors: dict[None, Any] = {}
         self.sealed = sealed
         self._transport = transport
         self._holder = holder
         self._key = key
         self._ref: Callable[[], TensorRef | None] = lambda: None
-        self._anchors: dict[None, Any] = {}
-        self._is_kept = False
-        self._has_left = False
+
+    def keep(self) -> None:
+        """See ``HeldResult``. Ctrl-C between any two lines leaves it to the next call."""
+        if not self._is_kept:
+            if type(self.sealed) is Envelope:
+                here().keeper.keep(None, self._key, self._holder)
+            self._is_kept = True
 
     def reference(self) -> TensorRef:
-        """See ``HeldResult``. Ctrl-C between any two lines leaves it to the next call."""
-        found, holder = self._ref(), self._holder
+        """See ``HeldResult``."""
+        self.keep()
+        found = self._ref()
         if found is None:
+            holder = self._holder
             found = TensorRef(None, self._transport, holder.actor, holder.label, self._key)
             found._held = self
             self._ref = weakref.ref(found)
-        if not self._is_kept:
-            if type(self.sealed) is Envelope:
-                here().keeper.keep(None, self._key, holder)
-            self._is_kept = True
         return found
 
+    def discard(self) -> None:
+        """See ``HeldResult``."""
+        if not self._is_kept and type(self.sealed) is Envelope:
+            here().keeper.free(self._key, self._holder)
+
+    @property
+    def is_anchored(self) -> bool:
+        """Whether Ray has a reference to it."""
+        return bool(self._anchors)
+
     def anchor(self) -> Any:
-        """Return Ray's reference to what travels; the first call makes it. Any thread."""
+        """Return Ray's reference to what travels; the first call makes it. Any thread.
+
+        Raises:
+            Transfer: This process has left Ray's cluster.
+        """
         if not self._anchors:
+            if not cluster.is_connected():
+                raise Transfer(
+                    f"object {self._key} of {self._holder.label} cannot go elsewhere: this process "
+                    "has left the Ray cluster in which it was made"
+                )
             # On another thread: a `put` in the middle of Ray's pickling has Ray take what is
             # pickled after it for a copy that it cannot count, and keep it for ever.
             put = submit((), partial(cluster.put, self.sealed))
-            made = self._anchors.setdefault(None, put.result())
+            self._anchors.setdefault(None, put.result())
+        if not self._is_anchor_kept:
             if type(self.sealed) is Envelope:
-                here().keeper.keep(made, self._key, self._holder)
+                here().keeper.keep(self._anchors[None], self._key, self._holder)
+            self._is_anchor_kept = True
         return self._anchors[None]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._has_left = True  # what arrives has it from now on
+        self._has_left = True  # what arrives is looked after there
         fields = self._transport, tuple(self._holder), self._key
         if type(self.sealed) is not Envelope:
             return _load_held, (self.sealed, None, *fields)
         return _load_held, (None, self.sealed.__reduce__()[1], *fields)
 
     def __del__(self) -> None:
-        if self._anchors or self._has_left or type(self.sealed) is not Envelope:
+        if not self._is_kept or self._is_anchor_kept or type(self.sealed) is not Envelope:
             return
         ours = existing()
-        if ours is not None:
-            ours.keeper.free(self._key, self._holder)
+        if ours is not None:  # what has left is looked after elsewhere
+            ours.keeper.free(self._key, self._holder, is_told=not self._has_left)
 
 
 def _load_held(
@@ -549,3 +595,12 @@ def _load_held(
 ) -> HeldTensors:
     found = plain if sealed is None else load_closed(*sealed)
     return HeldTensors(found, transport, Holder(*holder), key)
+
+
+def watch_results(graph: Callable[[], Any]) -> None:
+    """Have the keeper keep the tensors of results of a graph that were not fetched yet.
+
+    Args:
+        graph: Returns it, as ``Engine`` is; None once nobody uses it.
+    """
+    here().keeper.watch(graph)

@@ -342,14 +342,14 @@ class Store:
             return f"{text} when {name}, which had asked for it, ended"
         return f"{text}, or the actor that made it has restarted"
 
-    def look_for_writes(self, writer: Callable[..., Any]) -> None:
+    def look_for_writes(self, writer: Callable[..., Any] | None) -> None:
         """Warn of tensors that were written to; called at the end of a method.
 
         Only the newest objects are looked at, so that a method costs the same however many there
         are. The others are looked at when they are pulled.
 
         Args:
-            writer: The method.
+            writer: The method; None for one of a graph.
         """
         with contextlib.suppress(RuntimeError):  # another thread added one, or freed one
             for entry in itertools.islice(reversed(self._entries.values()), _MOST_LOOKED_AT):

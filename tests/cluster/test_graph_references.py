@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 
@@ -14,8 +16,10 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout, GraphError
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
+from rcg.rdt import store
 from rcg.rdt.process import existing
 from tests.cluster.stage import GUARD_S, eventually
+from tests.rdt_managers import FileTransport
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -24,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU ObjectRef"),
 ]
 
+rcg.register_tensor_transport("files", ["cpu"], FileTransport, np.ndarray)
 SIZE = 300_000  # numbers: 1.2 MB, read where they lie
 
 
@@ -51,6 +56,17 @@ class Worker:
     def add(self, value, n):
         self.made = value["made"] + n
         return {"made": self.made, "n": value["n"] + n}
+
+    def numbers(self, n):
+        return {"made": np.full(SIZE, n, np.float32), "n": n}
+
+    def fail_in_time(self):
+        raise TimeoutError("it took too long")
+
+    def shorten_the_timer(self, seconds):
+        """Have what nobody keeps be freed soon; returns what it was."""
+        before, store._UNKEPT_S = store._UNKEPT_S, seconds
+        return before
 
     def pair(self, n):
         return torch.full((10,), float(n)), torch.full((20,), float(n))
@@ -173,6 +189,31 @@ def test_a_method_that_fails_fails_the_execute(pair: Any) -> None:
 
 
 @pytest.mark.full
+def test_a_method_that_was_too_late_fails_as_any_other(pair: Any) -> None:
+    maker, reader = pair
+    with compiled(reader.first) as graph, pytest.raises(TimeoutError, match="it took too long"):
+        graph.execute(maker.fail_in_time.options(tensor_transport="auto").remote())
+
+
+@pytest.mark.full
+def test_what_is_awaited_holds_up_no_thread_of_the_loop(pair: Any, gates: Any) -> None:
+    maker, reader = pair
+    gate = gates()
+
+    async def run(graph: Any) -> Any:
+        refs = [maker.make_later.remote(gate, n) for n in range(40)]
+        calls = [asyncio.ensure_future(graph.execute_async(ref)) for ref in refs]
+        await asyncio.sleep(0.1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(graph.execute_async(refs[-1]), 0.1)
+        await asyncio.to_thread(gate.open)
+        return [await (await call) for call in calls]
+
+    with compiled(reader.first) as graph:
+        assert [n for _, _, n in asyncio.run(run(graph))] == list(range(40))
+
+
+@pytest.mark.full
 def test_execute_waits_for_a_value_as_long_as_for_room(pair: Any, gates: Any) -> None:
     maker, reader = pair
     gate = gates()
@@ -250,9 +291,10 @@ def test_a_kept_output_stays_with_its_actor(pair: Any) -> None:
         assert get(reader.first.remote(ref)) == (4.0, SIZE, 4)
         assert get(ref)["made"][0] == 4.0
         assert held_by(maker) == 1
-        report = rcg.report().tensors
-        assert [(each.state, each.bytes) for each in report.refs] == [("held", 4 * SIZE)]
-        del report, result
+        found = [each for each in rcg.report().tensors.refs if each.state == "held"]
+        assert [each.bytes for each in found] == [4 * SIZE]
+        assert repr(ref) == f"TensorRef({found[0].ref}, auto)"
+        del found, result
     assert get(ref)["n"] == 4  # it outlives the graph
     del ref
     eventually(lambda: held_by(maker) == 0)
@@ -315,13 +357,17 @@ def test_a_kept_output_goes_elsewhere(pair: Any) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("transport", ["auto", "nixl", "object_store"])
+@pytest.mark.parametrize("transport", ["auto", "nixl", "object_store", "files"])
 def test_transports_of_kept_outputs(pair: Any, transport: str) -> None:
     maker, reader = pair
-    with kept(maker.step, transport) as graph:
-        ref = get(graph.execute(4))
-        assert ref.transport == transport
-        assert get(reader.first.remote(ref)) == (4.0, SIZE, 4)
+    method = maker.numbers if transport == "files" else maker.step
+    dag = method.bind(InputNode()).with_tensor_transport(transport, keep=True)
+    with dag.compile() as graph:
+        ref, uncompiled = get(graph.execute(4)), get(dag.execute(4))
+        assert ref.transport == uncompiled.transport == transport
+        assert (
+            get([reader.first.remote(each) for each in (ref, uncompiled)]) == [(4.0, SIZE, 4)] * 2
+        )
 
 
 def test_several_outputs_of_which_some_are_kept(pair: Any) -> None:
@@ -342,6 +388,54 @@ def test_several_outputs_of_which_some_are_kept(pair: Any) -> None:
     assert get(uncompiled[0]).tolist() == [3.0] * 10
     assert get(uncompiled[3]).tolist() == [6.0] * 4
     assert uncompiled[1].tolist() == [3.0] * 20
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("at_handle", [False, True])
+def test_a_result_that_was_not_got_yet_is_kept(pair: Any, at_handle: bool) -> None:
+    maker, _ = pair
+    before = get(maker.shorten_the_timer.remote(1.0))
+
+    @rcg.remote(num_cpus=0)
+    class User:
+        def late(self, graph):
+            result = graph.execute(3)
+            time.sleep(4)
+            return rcg.get(rcg.get(result))["n"]
+
+    try:
+        with kept(maker.step) as graph:
+            if at_handle:
+                assert get(User.remote().late.remote(graph)) == 3
+            else:
+                result = graph.execute(3)
+                time.sleep(4)
+                assert get(get(result))["n"] == 3
+                del result
+            late = graph.execute(4)
+            rcg.wait([late], timeout=GUARD_S)
+        assert late  # the graph has ended, and its results are gone
+        eventually(lambda: held_by(maker) == 0)
+    finally:
+        get(maker.shorten_the_timer.remote(before))
+
+
+@pytest.mark.full
+def test_dropped_results_are_freed_though_the_graph_is_not_used(pair: Any) -> None:
+    maker, _ = pair
+    with kept(maker.step) as graph:
+        for n in range(5):
+            graph.execute(n)
+        eventually(lambda: held_by(maker) == 0)
+        assert graph.statistics().completed == 5
+
+
+@pytest.mark.full
+def test_a_later_hint_replaces_keep(pair: Any) -> None:
+    maker, _ = pair
+    node = maker.plain.bind(InputNode()).with_tensor_transport("auto", keep=True)
+    with node.with_tensor_transport("auto").compile() as graph:
+        assert get(graph.execute(7)) == 7
 
 
 @pytest.mark.full

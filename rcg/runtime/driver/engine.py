@@ -29,7 +29,7 @@ from rcg.ir.ops import Input, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.signature import ExecutionSignature, Key
 from rcg.options import timeout_from_user
-from rcg.runtime.by_reference import has_references
+from rcg.runtime.by_reference import has_references, wait_until_made
 from rcg.runtime.control import registry
 from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.output import OutputBuffer, Outputs, ResultFeed
@@ -203,6 +203,16 @@ class Engine:
             or session.is_broken
         )
 
+    def keep_held_results(self) -> bool:
+        """Have actors keep the tensors of results that have come, and free those of dropped ones.
+
+        Returns:
+            Whether the graph goes on.
+        """
+        for buffer in self._buffers:
+            buffer.keep_held()
+        return not self.session.is_over
+
     def wait_for_any(self, refs: Sequence[CompiledDAGRef], timeout_s: float) -> None:
         """Wait until something happened to one of these refs, which are of this graph."""
         buffers = [self._buffers[number] for number in {ref.buffer.number for ref in refs}]
@@ -222,9 +232,10 @@ class Engine:
         """See ``CompiledDAG.execute_async``."""
         if self.session.is_over:
             raise await self._end_error()
-        encode = partial(self._submission.encode, args, kwargs)
-        waits = has_references((*args, *kwargs.values()))
-        inputs = await to_thread(encode) if waits else encode()
+        if has_references(args) or has_references(kwargs.values()):
+            limit_s = self.session.options.submit_timeout_s
+            await wait_until_made((*args, *kwargs.values()), limit_s)
+        inputs = self._submission.encode(args, kwargs)
         refs = self._refs()
         try:
             if not self._bridge.has_queue():
@@ -355,6 +366,9 @@ class Engine:
 
     def teardown(self, kill_actors: bool = False, *, timeout: float | None = UNSET) -> None:
         """See ``CompiledDAG.teardown``."""
+        self.keep_held_results()
+        for buffer in self._buffers:
+            buffer.drop_held()
         if timeout is UNSET:
             timeout = self.session.options.teardown_timeout_s
         elif timeout is not None:

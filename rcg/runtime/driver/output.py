@@ -21,6 +21,7 @@ from typing import Any, Final
 from rcg.channels.base import Frame, FrameReader, Frames, GraphEnded, Signal, timeout_ns
 from rcg.channels.shm import Ticket
 from rcg.options import Deadline
+from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.driver.session import Session
 from rcg.runtime.failure import error_of_unpickling, summary_of
 from rcg.runtime.refs import FAILED, HELD, PENDING, READY, take_arrived
@@ -223,9 +224,35 @@ class OutputBuffer:
             if frame.is_failure:
                 self.failures_dropped += 1
                 self.last_dropped = frame
-            elif self.ready == HELD:
-                with contextlib.suppress(Exception):  # it may be damaged
-                    frame.decode()  # and dropped: its tensors are freed
+            else:
+                for held in self._held_by(frame):
+                    held.discard()
+
+    def keep_held(self) -> None:
+        """Have actors keep the tensors of results that have come, also of those not fetched."""
+        if self.ready != HELD:
+            return
+        with contextlib.suppress(Signal):  # the graph has ended, or a frame is damaged
+            self.take_pending()
+        self.discard_dropped()
+        for frame in list(self.frames.values()):
+            for held in self._held_by(frame):
+                held.keep()
+
+    def drop_held(self) -> None:
+        """Drop results whose tensors stay with actors: the graph ends, and nobody can get them."""
+        if self.ready == HELD:
+            self.frames.clear()
+
+    def _held_by(self, frame: Frame) -> list[HeldResult]:
+        """Return the result that a frame has, if its tensors stay with an actor."""
+        if self.ready != HELD or frame.is_failure:
+            return []
+        try:
+            value = frame.decode()
+        except Exception:  # noqa: BLE001 - it may be damaged
+            return []
+        return [value] if isinstance(value, HeldResult) else []
 
 
 class Outputs(tuple[OutputBuffer, ...]):

@@ -15,7 +15,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOut
@@ -26,6 +26,7 @@ from rcg.runtime.by_reference import ByReference, has_references, lower_inputs
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.window import Admission, Window
+from rcg.runtime.refs import NEW
 from rcg.serialization import KIND_BYTES, Encoded, join_parts, size_of
 from rcg.trace.clocks import now_ns
 
@@ -56,12 +57,46 @@ class Inputs:
     Attributes:
         started_ns, ended_ns: When encoding them began and ended; 0 if another process did it.
         references: The references among them, to be held until the actors have read them.
+        is_held: Not empty once they are.
     """
 
     values: list[Encoded]
     started_ns: int = 0
     ended_ns: int = 0
     references: tuple[ByReference, ...] = ()
+    is_held: list[bool] = field(default_factory=list)
+
+
+class _Hold:
+    """An execution that has references among its inputs.
+
+    Args:
+        submission: Submits it.
+        ref: The first of its refs, to which the native core gives its number.
+    """
+
+    def __init__(self, submission: Submission, ref: Any) -> None:
+        self._submission = weakref.ref(submission)
+        self._graph = submission.graph_id
+        self._ref = weakref.ref(ref)
+        self._execution: int | None = None
+
+    def is_over(self) -> bool:
+        """Whether all of its results have come, or it was not submitted and never will be."""
+        submission, ref = self._submission(), self._ref()
+        if submission is None:
+            return True
+        if self._execution is None:
+            if ref is not None and ref.state == NEW:
+                return False
+            # Without its ref the number is not known: it is one of those that are submitted.
+            self._execution = submission.submitted - 1 if ref is None else ref.execution
+        return submission.has_completed(self._execution)
+
+    def label(self) -> str:
+        """Return what messages call it."""
+        number = "an execution" if self._execution is None else f"execution {self._execution}"
+        return f"{number} of CompiledDAG({self._graph})"
 
 
 class NoRoom(Exception):
@@ -97,6 +132,7 @@ class Submission:
         self._parts = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
         self._first = self._writers[0]
         self._session = session
+        self.graph_id = session.graph_id
         self._node = session.node
         self._submit = session.node.submit
         self._codec = session.node.codec
@@ -307,6 +343,8 @@ class Submission:
             RcgError: A channel cannot be used any more.
         """
         window = self.window
+        if inputs.references and not inputs.is_held:
+            self._hold(inputs, refs)
         if self.submitted >= window.free_until and not self._look():
             return False
         try:
@@ -320,19 +358,17 @@ class Submission:
         if execution is None:
             return False  # another thread was quicker
         self._record(execution, inputs)
-        for reference in inputs.references:
-            self._hold(reference, execution)
         return True
 
-    def _hold(self, reference: ByReference, execution: int) -> None:
-        """Hold a reference until all results of its execution have come, or the graph has ended."""
-        found, graph = weakref.ref(self), self._session.graph_id
+    def _hold(self, inputs: Inputs, refs: Any) -> None:
+        """Hold the references among inputs until all results of their execution have come.
 
-        def is_read() -> bool:
-            submission = found()
-            return submission is None or submission.has_completed(execution)
-
-        reference.hold_until(is_read, lambda: f"execution {execution} of CompiledDAG({graph})")
+        Before they are submitted, so that Ctrl-C leaves no execution without its inputs.
+        """
+        inputs.is_held.append(True)
+        hold = _Hold(self, refs[0] if isinstance(refs, list) else refs)
+        for each in inputs.references:
+            each.hold_until(hold.is_over, hold.label)
 
     def has_completed(self, execution: int) -> bool:
         """Return whether an execution is complete, or never will be."""

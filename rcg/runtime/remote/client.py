@@ -31,6 +31,7 @@ from rcg.errors import (
     RcgError,
 )
 from rcg.ir.signature import ExecutionSignature
+from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.control.joining import Joined, join
 from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.refs import FAILED, state_of, take_arrived
@@ -127,6 +128,10 @@ class RemoteOutput:
 
     def arrive(self, execution: int, result: _Arrived) -> None:
         """Keep a result until it is got."""
+        if self._is_held:
+            value, _ = result.settle()
+            if isinstance(value, HeldResult):
+                value.keep()
         self.frames[execution] = result
         self.last = execution
         self.discard_dropped()
@@ -136,7 +141,9 @@ class RemoteOutput:
         for execution in take_arrived(self.dropped, self.last + 1):
             found = self.frames.pop(execution, None)
             if found is not None and self._is_held:
-                found.settle()  # and dropped: its tensors are freed
+                value, _ = found.settle()
+                if isinstance(value, HeldResult):
+                    value.discard()
 
 
 class Reply:

@@ -11,12 +11,11 @@ import asyncio
 import os
 import weakref
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final, NoReturn
 
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
-from rcg.runtime.by_reference import ByReference, has_references, lower_inputs
+from rcg.runtime.by_reference import ByReference, has_references, lower_inputs, wait_until_made
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
 from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of
@@ -95,12 +94,13 @@ class CompiledDAGHandle:
         )
         with self._prepare(values) as prepared:
             reply = client.submit(prepared)
+        self._hold(client, reply, references)
         try:
             if limit_s is not None:
                 limit_s += _OWNER_ANSWER_MARGIN_S
             if not client.wait(lambda: reply.is_done or client.error is not None, limit_s):
                 raise no_answer(self._facts, "it may be stopped", limit_s or 0.0)
-            return self._refs(client, reply, references)
+            return self._refs(client, reply)
         except BaseException:
             client.abandon(reply)
             raise
@@ -117,8 +117,9 @@ class CompiledDAGHandle:
         values: Sequence[Any] = self._facts.signature.values(args, kwargs)
         references: Sequence[ByReference] = ()
         if has_references(values):
-            lower = partial(lower_inputs, values, _no_readers, self._facts.submit_timeout_s)
-            values, references = await to_thread(lower)
+            limit_s = self._facts.submit_timeout_s
+            await wait_until_made(values, limit_s)
+            values, references = lower_inputs(values, _no_readers, limit_s)
         with self._prepare(values) as prepared:
             while True:
                 try:
@@ -126,10 +127,11 @@ class CompiledDAGHandle:
                     break
                 except BlockingIOError:
                     await asyncio.sleep(_SUBMIT_RETRY_S)
+        self._hold(client, reply, references)
         try:
             known = client
             await client.wait_async(lambda: reply.is_done or known.error is not None, reply)
-            return self._refs(client, reply, references)
+            return self._refs(client, reply)
         except BaseException:
             client.abandon(reply)
             raise
@@ -175,7 +177,19 @@ class CompiledDAGHandle:
         let_go.atexit = False
         return let_go
 
-    def _refs(self, client: Client, reply: Reply, references: Sequence[ByReference]) -> Any:
+    def _hold(self, client: Client, reply: Reply, references: Sequence[ByReference]) -> None:
+        """Hold the references among inputs until the results of their execution have come."""
+        graph = repr(self)
+
+        def is_over() -> bool:
+            if client.error is not None or not reply.is_done:
+                return client.error is not None
+            return reply.execution < 0 or client.has_completed(reply.execution)
+
+        for each in references:
+            each.hold_until(is_over, lambda: f"an execution of {graph}")
+
+    def _refs(self, client: Client, reply: Reply) -> Any:
         error = reply.error
         if error is not None:
             raise error
@@ -188,11 +202,6 @@ class CompiledDAGHandle:
         else:
             refs = CompiledDAGRef(self, listed[0], reply.execution, None)
         confirm(refs)
-        execution, graph = reply.execution, repr(self)
-        for each in references:
-            each.hold_until(
-                lambda: client.has_completed(execution), lambda: f"execution {execution} of {graph}"
-            )
         return refs
 
     # --- what refs ask
