@@ -333,7 +333,12 @@ class Keeper:
         """Keep the results of graphs that have come: those that nobody keeps are freed in time."""
         for graph in list(self._graphs):
             found = graph()
-            if found is None or not found.keep_held_results():
+            goes_on = False
+            try:
+                goes_on = found is not None and found.keep_held_results()
+            except Exception:  # noqa: BLE001 - values without tensors are the user's
+                _log.exception("rcg: the results of a graph cannot be looked after")
+            if not goes_on:
                 self._graphs.remove(graph)
             del found
 

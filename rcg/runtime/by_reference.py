@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline
@@ -20,10 +20,16 @@ class NotMadeYet(Exception):
     """The value of a reference was not made in time."""
 
 
+_kinds: Final[set[type]] = set()  # the classes of references
+
+
 class ByReference:
     """A reference as an input of a graph: its value is got by the actors that read the input."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        _kinds.add(cls)
 
     def when_made(self) -> Future[Any]:
         """Return a future that is done once the value was made, or failed."""
@@ -76,11 +82,8 @@ class HeldResult:
 
 
 def has_references(values: Iterable[Any]) -> bool:
-    """Return whether there is a reference among the inputs of a graph."""
-    for value in values:  # noqa: SIM110 - every execution asks: a generator costs more
-        if isinstance(value, ByReference):
-            return True
-    return False
+    """Return whether there is a reference among the inputs of a graph; every execution asks."""
+    return not _kinds.isdisjoint(map(type, values))
 
 
 async def wait_until_made(values: Iterable[Any], timeout_s: float | None) -> None:

@@ -136,6 +136,7 @@ def test_an_edge_touches_no_host_memory_at_either_end(workers, hints):
             assert copies[:2] == [{}, {}]
 
 
+@pytest.mark.full
 def test_a_fan_out_touches_no_host_memory_at_any_end(workers):
     a, b, c = workers
     with InputNode() as inp:

@@ -90,6 +90,7 @@ def folder(ray_session: None, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_a_migrated_program_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["migrate", "--write", str(folder)]) == 0
     printed = capsys.readouterr().err

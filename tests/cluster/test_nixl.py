@@ -157,6 +157,7 @@ def actors(ray_session):
         rcg.kill(each)
 
 
+@pytest.mark.full
 def test_memory_is_registered_once_until_it_is_freed(actors):
     a, b = actors
     before = get(a.registered.remote())
@@ -178,6 +179,7 @@ def test_users_say_what_is_registered(actors):
     assert [each - none for each in rest] == [0, 0, -1]
 
 
+@pytest.mark.full
 def test_small_tensors_and_those_of_a_pool_are_copies(actors):
     a, b = actors
     before = get(a.registered.remote())

@@ -631,6 +631,8 @@ def test_tensors_of_calls_that_wait_are_there_when_they_run(gates: Any) -> None:
     assert "has got 2 values of 2.29 MiB ahead, of which calls have taken 0" in str(rcg.report())
     assert rcg.wait([waiting], timeout=0)[0] == []
     rcg.kill(maker)  # what is here is here
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        get(maker.make.remote("auto", 1))  # it is dead by now
     gate.open()
     assert get(made[0]) == SIZE
     with pytest.raises(ActorDiedError):  # its other argument was taken by the first

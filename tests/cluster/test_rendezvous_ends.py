@@ -139,6 +139,7 @@ def test_teardown_while_a_member_never_comes_to_the_rendezvous(victims, survivor
 # --- stopped, not dead
 
 
+@pytest.mark.full
 def test_a_stopped_member_is_not_dead_and_the_report_says_who_waits(victims, survivors, gate):
     victim, pid, graphs, refs = held_in_transfer(victims, survivors, gate)
     suspend(pid)

@@ -238,6 +238,7 @@ def test_classes_of_main_pass_from_actor_to_actor(driver):
 # --- references and handles inside values
 
 
+@pytest.mark.full
 def test_object_refs_inside_values_work_and_stay_alive(actors):
     a, b = actors[:2]
     a.forget.remote()

@@ -572,6 +572,7 @@ def test_the_death_of_the_owner_loses_nothing(members) -> None:
     get(trainer.wait.remote())
 
 
+@pytest.mark.full
 def test_two_hundred_updates_leave_nothing_behind(members) -> None:
     trainer, reader, *_ = members
     get(trainer.publish.remote("flat", SHAPES))

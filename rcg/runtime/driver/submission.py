@@ -15,7 +15,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg.channels.base import FrameWriter, GraphEnded, NoMemory, Signal, TimedOut
@@ -57,14 +57,14 @@ class Inputs:
     Attributes:
         started_ns, ended_ns: When encoding them began and ended; 0 if another process did it.
         references: The references among them, to be held until the actors have read them.
-        is_held: Not empty once they are.
+        is_held: Not empty once they are; None without references.
     """
 
     values: list[Encoded]
     started_ns: int = 0
     ended_ns: int = 0
     references: tuple[ByReference, ...] = ()
-    is_held: list[bool] = field(default_factory=list)
+    is_held: list[bool] | None = None
 
 
 class _Hold:
@@ -167,21 +167,9 @@ class Submission:
             values: Sequence[Any] = args
         else:
             values = self.signature.values(args, kwargs)
+        references: tuple[ByReference, ...] = ()
         if has_references(values):
-            return self._encode_references(values)
-        return self._encode(values)
-
-    def _encode_references(self, values: Sequence[Any]) -> Inputs:
-        """As ``_encode``, with references among the inputs; waits until their values were made."""
-        session = self._session
-
-        def readers_of(at: int) -> list[Any]:
-            return [session.handles[each] for each in session.plan.readers_of(self._nodes[at])]
-
-        lowered, references = lower_inputs(values, readers_of, session.options.submit_timeout_s)
-        return replace(self._encode(lowered), references=references)
-
-    def _encode(self, values: Sequence[Any]) -> Inputs:
+            values, references = self._lower(values)
         started_ns = now_ns()
         codec = self._codec
         encoded = [
@@ -190,7 +178,18 @@ class Submission:
             else codec.encode_parts(values[parts])
             for parts in self._parts
         ]
+        if references:
+            return Inputs(encoded, started_ns, now_ns(), references, [])
         return Inputs(encoded, started_ns, now_ns())
+
+    def _lower(self, values: Sequence[Any]) -> tuple[list[Any], tuple[ByReference, ...]]:
+        """Return inputs as they travel, and the references among them; waits for their values."""
+        session = self._session
+
+        def readers_of(at: int) -> list[Any]:
+            return [session.handles[each] for each in session.plan.readers_of(self._nodes[at])]
+
+        return lower_inputs(values, readers_of, session.options.submit_timeout_s)
 
     def join(self, encoded: Sequence[Encoded]) -> Inputs:
         """Return the inputs of the signature, encoded one by one, as the channels carry them."""
@@ -343,7 +342,7 @@ class Submission:
             RcgError: A channel cannot be used any more.
         """
         window = self.window
-        if inputs.references and not inputs.is_held:
+        if inputs.is_held == []:
             self._hold(inputs, refs)
         if self.submitted >= window.free_until and not self._look():
             return False
@@ -365,7 +364,8 @@ class Submission:
 
         Before they are submitted, so that Ctrl-C leaves no execution without its inputs.
         """
-        inputs.is_held.append(True)
+        if inputs.is_held is not None:
+            inputs.is_held.append(True)
         hold = _Hold(self, refs[0] if isinstance(refs, list) else refs)
         for each in inputs.references:
             each.hold_until(hold.is_over, hold.label)
