@@ -36,7 +36,7 @@ from rcg.options import (
     WaitPolicy,
     with_attributes,
 )
-from rcg.rdt.refs import watch_results
+from rcg.rdt.held import watch_results
 from rcg.runtime.control import registry
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import Located, check_groups, launch, locate

@@ -17,6 +17,7 @@ A file imports only from those above it in this list:
 * ``collective_groups``: making, finding and closing groups.
 * ``values``: sealing a value into an envelope, and opening it.
 * ``awaiting``: threads that get values for others; ``refs``: what users hold.
+* ``held``: results of graphs whose tensors stay with their actors.
 * ``methods``: what an actor's method does before and after the user's own; ``actors``: the class
   that Ray makes actors of.
 * ``calls``: what a call checks and replaces; ``observe``: reports; ``nixl_memory``: what users say

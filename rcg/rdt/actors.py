@@ -128,7 +128,7 @@ def _keeping(keeps_tensors: bool) -> Any:
         return value
 
     def keep(self: Any, value: Any, transport: str, where: str) -> Any:
-        from rcg.rdt.refs import keep_result
+        from rcg.rdt.held import keep_result
 
         return keep_result(value, transport, where)
 

@@ -89,7 +89,7 @@ class Kept:
     Attributes:
         key: Its id in the store of its holder.
         holder: The process that holds its tensors.
-        id: The id of Ray's reference; empty while there is none (``rcg.rdt.refs.HeldTensors``).
+        id: The id of Ray's reference; empty while there is none (``rcg.rdt.held.HeldTensors``).
         ref: Ray's reference, until the value is there.
         is_known: Whether the holder knows it; that may be an actor that is being created.
         is_cancelled: Whether the call that makes it was cancelled, perhaps too late.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout, GraphError
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
 from rcg.rdt import store
+from rcg.rdt.held import keep_result
 from rcg.rdt.process import existing
 from tests.cluster.stage import GUARD_S, eventually
 from tests.rdt_managers import FileTransport
@@ -98,6 +98,10 @@ class Worker:
     def unkept(self):
         return existing().store.facts().unkept
 
+    def keep_unwanted(self):
+        """Keep what nobody asks for."""
+        keep_result(torch.ones(3), "auto", "a value")
+
 
 @pytest.fixture(scope="module")
 def pair(ray_session: None) -> Any:
@@ -145,8 +149,12 @@ def test_an_input_is_held_until_it_was_read(pair: Any, gates: Any) -> None:
         plain = graph.execute({"made": torch.ones(2), "n": 1})
         gate.wait_for(1)  # the reader is busy
         late = graph.execute(maker.make.remote(8))
-        assert rcg.wait([plain], timeout=2.0)[0] == []  # time to free what nobody holds
-        assert held_by(maker) == 1
+        other = maker.make.remote(9)
+        other.envelope(GUARD_S)
+        assert held_by(maker) == 2
+        del other
+        eventually(lambda: held_by(maker) == 1)  # what nobody holds has been freed
+        assert rcg.wait([plain], timeout=0)[0] == []
         gate.open()
         assert get([plain, late]) == [(1.0, 2, 1), (8.0, SIZE, 8)]
         eventually(lambda: held_by(maker) == 0)
@@ -203,7 +211,7 @@ def test_what_is_awaited_holds_up_no_thread_of_the_loop(pair: Any, gates: Any) -
     async def run(graph: Any) -> Any:
         refs = [maker.make_later.remote(gate, n) for n in range(40)]
         calls = [asyncio.ensure_future(graph.execute_async(ref)) for ref in refs]
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0)  # they begin
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(graph.execute_async(refs[-1]), 0.1)
         await asyncio.to_thread(gate.open)
@@ -396,20 +404,28 @@ def test_a_result_that_was_not_got_yet_is_kept(pair: Any, at_handle: bool) -> No
     maker, _ = pair
     before = get(maker.shorten_the_timer.remote(1.0))
 
+    def outlive_the_timer(maker):
+        """Wait until what nobody has kept is freed."""
+        freed = rcg.get(maker.unkept.remote())
+        rcg.get(maker.keep_unwanted.remote())
+        eventually(lambda: rcg.get(maker.unkept.remote()) > freed)
+
     @rcg.remote(num_cpus=0)
     class User:
-        def late(self, graph):
+        def late(self, graph, maker):
             result = graph.execute(3)
-            time.sleep(4)
+            rcg.wait([result])
+            outlive_the_timer(maker)
             return rcg.get(rcg.get(result))["n"]
 
     try:
         with kept(maker.step) as graph:
             if at_handle:
-                assert get(User.remote().late.remote(graph)) == 3
+                assert get(User.remote().late.remote(graph, maker)) == 3
             else:
                 result = graph.execute(3)
-                time.sleep(4)
+                rcg.wait([result], timeout=GUARD_S)
+                outlive_the_timer(maker)
                 assert get(get(result))["n"] == 3
                 del result
             late = graph.execute(4)

@@ -237,6 +237,8 @@ class Engine:
             await wait_until_made((*args, *kwargs.values()), limit_s)
         inputs = self._submission.encode(args, kwargs)
         refs = self._refs()
+        if inputs.references:
+            self._submission.hold(inputs, refs)
         try:
             if not self._bridge.has_queue():
                 with contextlib.suppress(NoMemory, TimedOut):

@@ -57,14 +57,12 @@ class Inputs:
     Attributes:
         started_ns, ended_ns: When encoding them began and ended; 0 if another process did it.
         references: The references among them, to be held until the actors have read them.
-        is_held: Not empty once they are; None without references.
     """
 
     values: list[Encoded]
     started_ns: int = 0
     ended_ns: int = 0
     references: tuple[ByReference, ...] = ()
-    is_held: list[bool] | None = None
 
 
 class _Hold:
@@ -179,7 +177,7 @@ class Submission:
             for parts in self._parts
         ]
         if references:
-            return Inputs(encoded, started_ns, now_ns(), references, [])
+            return Inputs(encoded, started_ns, now_ns(), references)
         return Inputs(encoded, started_ns, now_ns())
 
     def _lower(self, values: Sequence[Any]) -> tuple[list[Any], tuple[ByReference, ...]]:
@@ -252,6 +250,7 @@ class Submission:
             CapacityExceededError, RcgError: As in ``try_submit``.
         """
         if inputs.references:
+            self.hold(inputs, refs)
             return self._submit_later(inputs, refs)
         frames, window = self._frames(inputs), self.window
         started_ns = inputs.started_ns  # encoding has just ended
@@ -342,8 +341,6 @@ class Submission:
             RcgError: A channel cannot be used any more.
         """
         window = self.window
-        if inputs.is_held == []:
-            self._hold(inputs, refs)
         if self.submitted >= window.free_until and not self._look():
             return False
         try:
@@ -359,13 +356,15 @@ class Submission:
         self._record(execution, inputs)
         return True
 
-    def _hold(self, inputs: Inputs, refs: Any) -> None:
+    def hold(self, inputs: Inputs, refs: Any) -> None:
         """Hold the references among inputs until all results of their execution have come.
 
-        Before they are submitted, so that Ctrl-C leaves no execution without its inputs.
+        Call it before they are submitted: then Ctrl-C leaves no execution without its inputs.
+
+        Args:
+            inputs: The result of ``encode``, with references.
+            refs: The ref or the list of refs for its results.
         """
-        if inputs.is_held is not None:
-            inputs.is_held.append(True)
         hold = _Hold(self, refs[0] if isinstance(refs, list) else refs)
         for each in inputs.references:
             each.hold_until(hold.is_over, hold.label)
