@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 from collections.abc import Iterator
 
+from rcg.errors import PlacementError
 from rcg.wire.addresses import TcpAddress, connect_tcp, listen_tcp
 from rcg.wire.packets import PacketStream
 from tests.peers import GUARD_S
@@ -40,11 +42,23 @@ def stream_pair(*, buffer_bytes: int | None = None) -> Iterator[tuple[PacketStre
         yield ours, theirs
 
 
+def free_ports(count: int, host: str = LOCAL) -> range:
+    """Ports in a row at which nothing listens.
+
+    They lie below those that the kernel gives to connections (from 32,768), one of which may be
+    taken by another process at any moment.
+    """
+    while True:
+        first = random.randrange(20_000, 32_768 - count)
+        ports = range(first, first + count)
+        with contextlib.ExitStack() as made, contextlib.suppress(PlacementError):
+            for port in ports:
+                made.enter_context(listen_tcp(host, range(port, port + 1))[0])
+            return ports
+
+
 def free_port(host: str = LOCAL) -> int:
-    """A port at which nothing listens."""
-    listener, address = listen_tcp(host)
-    listener.close()
-    return address.port
+    return free_ports(1, host)[0]
 
 
 def address_of(connection: socket.socket) -> TcpAddress:

@@ -17,7 +17,7 @@ from rcg import options
 from rcg.errors import PlacementError
 from rcg.wire.addresses import TcpAddress, connect_tcp, is_tcp, listen_tcp
 from tests.peers import GUARD_S
-from tests.tcp import LOCAL, free_port
+from tests.tcp import LOCAL, free_port, free_ports
 
 
 @given(st.ip_addresses(), st.integers(1, 65535))
@@ -76,8 +76,7 @@ def test_no_address_stands_for_all_of_a_machine():
 
 
 def test_the_first_free_port_of_a_range():
-    port = free_port()
-    ports = range(port, port + 3)
+    ports = free_ports(3)
     made = []
     try:
         for _ in ports:
@@ -90,7 +89,7 @@ def test_the_first_free_port_of_a_range():
         for each in made:
             each.close()
     assert caught.value.location == LOCAL
-    for fact in (f"from {port} to {port + 2}", LOCAL, "RCG_PORT_RANGE"):
+    for fact in (f"from {ports[0]} to {ports[-1]}", LOCAL, "RCG_PORT_RANGE"):
         assert fact in str(caught.value)
 
 
