@@ -317,9 +317,10 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
 PORT_RANGE: Final = "RCG_PORT_RANGE"
 PEER_TIMEOUT: Final = "RCG_PEER_TIMEOUT"
 PREFETCH_BYTES: Final = "RCG_PREFETCH_BYTES"
+USES_NIXL: Final = "RCG_NIXL"
 _PROGRESS: Final = "RCG_PROGRESS"
 # Not options of a graph. The last is read when the native core is built.
-_OTHERS: Final = (PORT_RANGE, PEER_TIMEOUT, PREFETCH_BYTES, _PROGRESS, "RCG_WERROR")
+_OTHERS: Final = (PORT_RANGE, PEER_TIMEOUT, PREFETCH_BYTES, USES_NIXL, _PROGRESS, "RCG_WERROR")
 
 _USE_TLS: Final = "RAY_USE_TLS"
 TLS_FILES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
@@ -416,6 +417,16 @@ def tls_files() -> TlsFiles | None:
         if not path:
             raise ValueError(f"`{_USE_TLS}` is on, so `{name}` must name a file")
     return TlsFiles(*found)
+
+
+def uses_nixl(environ: Mapping[str, str] = os.environ) -> bool | None:
+    """Return whether ``auto`` takes NIXL between nodes; None where there is RDMA.
+
+    Raises:
+        ValueError: ``RCG_NIXL`` holds neither yes nor no.
+    """
+    text = environ.get(USES_NIXL, "").strip()
+    return FLAG.parse(text, USES_NIXL) is True if text else None
 
 
 def is_progress_wanted(environ: Mapping[str, str] = os.environ) -> bool:

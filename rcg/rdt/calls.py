@@ -16,7 +16,7 @@ from rcg.rdt.actors import KEEPS_NONE
 from rcg.rdt.collective_groups import groups_of
 from rcg.rdt.custom import check_reaches
 from rcg.rdt.methods import WithValues
-from rcg.rdt.nixl_agent import check_has_nixl
+from rcg.rdt.nixl import check_has_nixl
 from rcg.rdt.process import here
 from rcg.rdt.refs import Deferred, TensorRef
 from rcg.rdt.transports import NIXL, Transport, WithTransport, find_transport, with_transport

@@ -118,6 +118,7 @@ class Connection:
         holder: As given.
         is_remote: Whether it leads to another node.
         is_closed: Whether it was closed here.
+        has_nixl: Whether both ends have NIXL, as far as is known.
         lock: Of whoever asks.
 
     Raises:
@@ -137,6 +138,7 @@ class Connection:
         self.holder = holder
         self.lock = threading.Lock()
         self.is_closed = False
+        self.has_nixl = True
         opening = UseTensors(graph=holder.key, secret=holder.secret, key=key, pid=os.getpid())
         try:
             self._joined: Joined = reach(holder, opening, timeout_s, look)
@@ -186,13 +188,13 @@ class Connection:
             return liveness.how_it_ended(pidfd) is not liveness.How.DIED
         return lives(self.holder) if looks and self.is_remote else None
 
-    def ask_for(self, key: str, group: str, *, reads: bool = False) -> int:
+    def ask_for(self, key: str, group: str, *, reads: str = "") -> int:
         """Ask for an object; returns the number of the question. The caller holds the lock.
 
         Args:
             key: The object.
             group: Through which group, "" for none.
-            reads: Whether this process may read it where it lies.
+            reads: How this process would read it where it lies; "" if it cannot.
 
         Raises:
             ActorDiedError: The process is gone.
@@ -220,13 +222,13 @@ class Connection:
             self._send(NoteSlices(slices=slices), table[start : start + _TABLE_BYTES])
         return slices
 
-    def ask_for_slices(self, key: str, slices: int, *, reads: bool) -> int:
+    def ask_for_slices(self, key: str, slices: int, *, reads: str) -> int:
         """Ask for slices of an object's tensors; as ``ask_for``.
 
         Args:
             key: The object.
             slices: As ``note_slices`` called them.
-            reads: Whether this process may read them where they lie.
+            reads: As in ``ask_for``.
         """
         number = next(_numbers)
         self._send(PullSlices(number=number, key=key, slices=slices, reads=reads))

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, Protocol
 
 from rcg import cluster
+from rcg.rdt.nixl_agent import why_not_auto
 from rcg.serialization import Codec, loads_with
 from rcg.serialization.payloads import (
     LoneTable,
@@ -273,8 +274,12 @@ class Envelope:
         """Return how the tensors would come here, and why, if the transport leaves that open."""
         if self.transport != "auto" or not (self.holder.node and cluster.is_connected()):
             return ""
-        is_here = self.holder.node == cluster.node_id()
-        return ": here by shm, from this node" if is_here else ": here by tcp, from another node"
+        if self.holder.node == cluster.node_id():
+            return ": here by shm, from this node"
+        why = why_not_auto()
+        if why:
+            return f": here by tcp, from another node ({why})"
+        return ": here by nixl, or by tcp if only this process has it, from another node"
 
     def __repr__(self) -> str:
         sizes = self.contents.sizes

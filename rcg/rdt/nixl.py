@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import json
 import os
 import threading
 import time
@@ -29,13 +30,17 @@ import numpy as np
 
 from rcg.error_text import describe_error, without_frames
 from rcg.errors import ActorDiedError, NixlOutOfMemoryError, RcgError, Transfer, Unavailable
-from rcg.rdt.connection import Lost
-from rcg.rdt.envelope import Registered
+from rcg.rdt.connection import ASK_TIMEOUT_S, Connection, Lost
+from rcg.rdt.envelope import Holder, Registered
 from rcg.rdt.nixl_agent import MISSING, has_rdma, is_installed, make_agent
+from rcg.rdt.parts import device_number
 from rcg.rdt.pull import Connections, Got, Wanted, at_each_holder, for_each
+from rcg.rdt.reach import place_soon_of
 from rcg.rdt.runs import fill, places_for
+from rcg.rdt.slices import Spans, places_of
 from rcg.rdt.store import memory_of
 from rcg.rdt.transports import NIXL
+from rcg.wire.messages import AskHeld
 
 # Of an object whose bytes stand in the envelope: a call with 16 KiB took 2.6 ms, and 2.7 if they
 # were read; with 64 KiB there was no difference.
@@ -47,6 +52,8 @@ _LOOK_S: Final = 1.0  # between two looks at whether the other process lives
 _END_S: Final = 2.0  # for a read that was interrupted to end
 _MOST_KNOWN: Final = 10_000  # descriptions of registered memory that are remembered of a process
 _MOST_OTHERS: Final = 1000  # processes that are remembered
+_NOT_JUDGED_S: Final = 10.0  # for which an actor that does not answer is not asked again
+_MOST_ACTORS: Final = 1000  # of which it is known that they have NIXL
 
 
 class Offered(NamedTuple):
@@ -200,10 +207,10 @@ class Nixl:
             copies = [each.clone() for each in payloads]
             inside = tuple(each.numpy().tobytes() for each in copies)
             return Offered(Registered("", b"", 0, inside, "DRAM"), copies, is_copy=True)
-        self._synchronize(payloads)
         pool = self._pool
         if pool is None or not self._takes(pool, payloads):
-            return Offered(self._offer(payloads), payloads)
+            return Offered(self.show(payloads), payloads)
+        self._synchronize(payloads)
         blocks = pool.take(sizes)
         if blocks is None:
             raise NixlOutOfMemoryError(
@@ -216,7 +223,7 @@ class Nixl:
             for copy, each in zip(copies, payloads, strict=True):
                 copy.copy_(each)
             _finish_streams(copies)
-            return Offered(self._offer(copies), copies, True, lambda: pool.give_back(blocks))
+            return Offered(self.show(copies), copies, True, lambda: pool.give_back(blocks))
         except BaseException:
             pool.give_back(blocks)
             raise
@@ -232,7 +239,13 @@ class Nixl:
                 for each in payloads
             )
 
-    def _offer(self, payloads: Sequence[Any]) -> Registered:
+    def show(self, payloads: Sequence[Any]) -> Registered:
+        """Let other processes read tensors where they lie; as ``offer``, but of any size.
+
+        Args:
+            payloads: Their bytes: of uint8 [n], all on one device.
+        """
+        self._synchronize(payloads)
         with self._lock:
             self.register(payloads)
             kind = _region_of(payloads[0]).kind
@@ -241,7 +254,7 @@ class Nixl:
             rows = _rows([self._registered[key][0] for key in keys])
             descriptors = self._agent.get_reg_descs(rows, kind)
             metadata = self._agent.get_partial_agent_metadata(descriptors, True)
-            places = tuple((each.data_ptr(), each.numel(), _device(each)) for each in payloads)
+            places = tuple(map(tuple, places_of(payloads).tolist()))
             return Registered(self._name, metadata, self._version, places, kind)
 
     def _synchronize(self, payloads: Sequence[Any]) -> None:
@@ -332,28 +345,52 @@ class Nixl:
             _fill_from(targets, sources)
         else:
             pairs = [pair for pair in zip(targets, sources, strict=True) if pair[0].numel()]
-            self._read_from(wanted, pairs, times)
+            there = np.array([source for _, source in pairs], np.uint64).reshape(-1, 3)
+            here = places_of([target for target, _ in pairs])
+            holder, ways = wanted[0].envelope.holder, [_how(each) for each in wanted]
+            self.read(holder, ways, targets, Spans(there, here), times)
         return [
             parts if each.into is None else fill(each.into, parts)
             for each, parts in zip(wanted, found, strict=True)
         ]
 
-    def _read_from(
-        self, wanted: Sequence[Wanted], pairs: Sequence[tuple[Any, Any]], times: list[int]
+    def read(
+        self,
+        holder: Holder,
+        registered: Sequence[Registered],
+        targets: Sequence[Any],
+        spans: Spans,
+        times: list[int],
     ) -> None:
-        holder, name = wanted[0].envelope.holder, _how(wanted[0]).agent
+        """Read memory of another process.
+
+        Args:
+            holder: The process.
+            registered: How NIXL reads it; of one agent and one kind of memory.
+            targets: The tensors here into whose memory it is read, all on one device.
+            spans: What is read, and where it goes.
+            times: Gets the time at which it begins to come.
+
+        Raises:
+            ActorDiedError: The process is gone.
+            Transfer: It cannot be read.
+            Unavailable: There is no NIXL here.
+        """
+        if not len(spans.here):
+            return
+        name = registered[0].agent
         with self._lock:
             self._agent_now()
             other = self._others.setdefault(name, _Other())
             self._others.move_to_end(name)
             self._forget_oldest()
-        _finish_streams([target for target, _ in pairs])
+        _finish_streams(targets)
         problem = ""
         with other.lock:
             for _ in range(2):
                 try:
-                    self._know(other, wanted)
-                    self._transfer(wanted, pairs, times)
+                    self._know(other, registered)
+                    self._transfer(holder, registered[0], targets, spans, times)
                     return
                 except _Failed as failed:
                     problem = str(failed)
@@ -364,15 +401,14 @@ class Nixl:
             "freed, or the process has restarted"
         )
 
-    def _know(self, other: _Other, wanted: Sequence[Wanted]) -> None:
+    def _know(self, other: _Other, registered: Sequence[Registered]) -> None:
         """Make known to NIXL what is registered at the other process; the caller has its lock."""
-        all_registered = [_how(each) for each in wanted]
-        version = max(each.version for each in all_registered)
+        version = max(each.version for each in registered)
         if other.version < version or len(other.known) >= _MOST_KNOWN:
             # Memory that is not registered any more may lie where other memory is now.
-            self._forget(all_registered[0].agent, other)
+            self._forget(registered[0].agent, other)
             other.version = version
-        for each in all_registered:
+        for each in registered:
             if each.metadata not in other.known:
                 with _failing("it is not known how to reach the process"):
                     self._agent.add_remote_agent(each.metadata)
@@ -397,20 +433,20 @@ class Nixl:
                 other.lock.release()
 
     def _transfer(
-        self, wanted: Sequence[Wanted], pairs: Sequence[tuple[Any, Any]], times: list[int]
+        self,
+        holder: Holder,
+        registered: Registered,
+        targets: Sequence[Any],
+        spans: Spans,
+        times: list[int],
     ) -> None:
-        """Read memory of another process into tensors of this one."""
-        if not pairs:
-            return
-        registered, targets = _how(wanted[0]), [target for target, _ in pairs]
-        here = np.array([(e.data_ptr(), e.numel(), _device(e)) for e in targets], np.uint64)
-        there = np.array([source for _, source in pairs], np.uint64)
+        """Read memory of another process, which NIXL knows, into tensors of this one."""
         with self._lock, _failing("the transfer cannot be started"):
             self.register(targets)
             handle = self._agent.initialize_xfer(
                 "READ",
-                self._agent.get_xfer_descs(here, _region_of(targets[0]).kind),
-                self._agent.get_xfer_descs(there, registered.kind),
+                self._agent.get_xfer_descs(spans.here, _region_of(targets[0]).kind),
+                self._agent.get_xfer_descs(spans.there, registered.kind),
                 registered.agent,
             )
             read = _Read(handle, registered.agent, targets)
@@ -419,7 +455,7 @@ class Nixl:
         try:
             with _failing("the transfer failed"):
                 read.state = self._agent.transfer(handle)
-                self._wait(read, lambda: _check_lives(self._connections, wanted))
+                self._wait(read, lambda: _check_lives(self._connections, holder))
                 if read.state != "DONE":
                     raise _Failed("the transfer failed")
         except BaseException:
@@ -548,9 +584,9 @@ def _finish_streams(tensors: Sequence[Any]) -> None:
             torch.cuda.current_stream(each).synchronize()
 
 
-def _check_lives(connections: Connections, wanted: Sequence[Wanted]) -> None:
+def _check_lives(connections: Connections, holder: Holder) -> None:
     """Raise if the process that holds objects is gone."""
-    connection = connections.to(wanted[0].envelope.holder)
+    connection = connections.to(holder)
     try:
         connection.watch(may_speak=True).look()
     except Lost:
@@ -611,12 +647,38 @@ def _region_of(tensor: Any) -> _Region:
     """Return where the storage of a tensor lies."""
     storage = tensor.untyped_storage()
     kind = "VRAM" if tensor.is_cuda else "DRAM"
-    return _Region(storage.data_ptr(), storage.nbytes(), _device(tensor), kind)
-
-
-def _device(tensor: Any) -> int:
-    return int(max(tensor.get_device(), 0))
+    return _Region(storage.data_ptr(), storage.nbytes(), device_number(tensor), kind)
 
 
 def _rows(regions: Sequence[_Region]) -> list[tuple[int, int, int, str]]:
     return [(each.address, each.size, each.device, "") for each in regions]
+
+
+_have_nixl: Final[dict[str, float]] = {}  # actors, by their stores, and until when that is known
+
+
+def check_has_nixl(holder: Holder) -> None:
+    """Check that an actor can use NIXL, where a call with its tensors is made.
+
+    Args:
+        holder: The actor. One that does not answer soon is not judged: its method will fail.
+
+    Raises:
+        Unavailable: NIXL is not installed where it runs.
+    """
+    now_s = time.monotonic()
+    if _have_nixl.get(holder.key, 0.0) > now_s:
+        return
+    if len(_have_nixl) > _MOST_ACTORS:
+        _have_nixl.clear()
+    _have_nixl[holder.key] = now_s + _NOT_JUDGED_S
+    try:
+        connection = Connection(holder, "", ASK_TIMEOUT_S, place_soon_of)
+        with contextlib.closing(connection):
+            found = json.loads(connection.observe(lambda number: AskHeld(number=number)))
+    except (OSError, RcgError, TimeoutError):
+        return
+    if not found["nixl"][0]:
+        del _have_nixl[holder.key]
+        raise Unavailable(f"{holder.label}: {MISSING}", transport=NIXL)
+    _have_nixl[holder.key] = float("inf")

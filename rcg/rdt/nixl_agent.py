@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's Python package: whether it is there, also at an actor, and an agent of it.
+"""NIXL's Python package: whether it is there, whether to take it, and an agent of it.
 
 The package has its agent poll for progress, which takes a whole core. Here its thread sleeps until
 something comes (``_QUIET_US``): with UCX over TCP on two busy cores a read of 1 KB took 0.2 ms, and
@@ -8,32 +8,24 @@ something comes (``_QUIET_US``): with UCX over TCP on two busy cores a read of 1
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import glob
 import importlib
 import importlib.util
-import json
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any, Final
 
 from rcg.error_text import describe_error
-from rcg.errors import RcgError, Unavailable
-from rcg.rdt.connection import ASK_TIMEOUT_S, Connection
-from rcg.rdt.envelope import Holder
-from rcg.rdt.reach import place_soon_of
-from rcg.rdt.transports import NIXL
-from rcg.wire.messages import AskHeld
+from rcg.errors import Unavailable
+from rcg.options import USES_NIXL, tls_files, uses_nixl
 
 MISSING: Final = "the tensor transport NIXL needs a package: pip install nixl"
 
+_NIXL: Final = "nixl"  # the transport
 _PACKAGES: Final = ("nixl", "nixl_cu13", "nixl_cu12")
 _QUIET_US: Final = 100_000  # how long NIXL's thread sleeps if nothing comes
-_NOT_JUDGED_S: Final = 10.0  # for which an actor that does not answer is not asked again
-_MOST_ACTORS: Final = 1000  # of which it is known that they have NIXL
 
 
 @functools.cache
@@ -51,34 +43,22 @@ def is_installed() -> bool:
     return bool(_package())
 
 
-_have_nixl: Final[dict[str, float]] = {}  # actors, by their stores, and until when that is known
+def why_not_auto() -> str:
+    """Return why this process takes no NIXL where the transport is left to rcg; "" if it does.
 
-
-def check_has_nixl(holder: Holder) -> None:
-    """Check that an actor can use NIXL, where a call with its tensors is made.
-
-    Args:
-        holder: The actor. One that does not answer soon is not judged: its method will fail.
-
-    Raises:
-        Unavailable: NIXL is not installed where it runs.
+    Without RDMA, UCX sends over TCP as rcg does, for which it needs the processor of both ends and
+    another connection. NIXL encrypts nothing.
     """
-    now_s = time.monotonic()
-    if _have_nixl.get(holder.key, 0.0) > now_s:
-        return
-    if len(_have_nixl) > _MOST_ACTORS:
-        _have_nixl.clear()
-    _have_nixl[holder.key] = now_s + _NOT_JUDGED_S
-    try:
-        connection = Connection(holder, "", ASK_TIMEOUT_S, place_soon_of)
-        with contextlib.closing(connection):
-            found = json.loads(connection.observe(lambda number: AskHeld(number=number)))
-    except (OSError, RcgError, TimeoutError):
-        return
-    if not found["nixl"][0]:
-        del _have_nixl[holder.key]
-        raise Unavailable(f"{holder.label}: {MISSING}", transport=NIXL)
-    _have_nixl[holder.key] = float("inf")
+    wanted = uses_nixl()
+    if wanted is False:
+        return f"{USES_NIXL} says no"
+    if tls_files() is not None:
+        return "NIXL does not encrypt, and Ray uses TLS"
+    if not is_installed():
+        return "NIXL is not installed"
+    if not wanted and not has_rdma():
+        return "there is no RDMA device"
+    return ""
 
 
 _making: Final = threading.Lock()
@@ -92,12 +72,12 @@ def make_agent(name: str) -> Any:
     """
     package = _package()
     if not package:
-        raise Unavailable(MISSING, transport=NIXL)
+        raise Unavailable(MISSING, transport=_NIXL)
     os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # it prints two lines for each agent
     try:
         api = importlib.import_module(f"{package}._api")
     except ImportError as error:
-        raise Unavailable(f"{package} cannot be imported: {error}", transport=NIXL) from None
+        raise Unavailable(f"{package} cannot be imported: {error}", transport=_NIXL) from None
     backend = _backend()
     with _making:
         original: Any = api.nixlBind.nixlAgentConfig
@@ -118,7 +98,7 @@ def make_agent(name: str) -> Any:
             raise Unavailable(
                 f"NIXL cannot start with its backend {backend}: {describe_error(error)}.{hint} "
                 "`rcg doctor` says what this machine has",
-                transport=NIXL,
+                transport=_NIXL,
             ) from None
         finally:
             api.nixlBind.nixlAgentConfig = original

@@ -70,6 +70,11 @@ def device_of(thing: Any) -> str:
     return str(device).partition(":")[0].lower()
 
 
+def device_number(tensor: Any) -> int:
+    """Return the number of the device of a tensor; 0 on a CPU."""
+    return int(max(tensor.get_device(), 0))
+
+
 def _lacking(part: Any) -> str:
     return lacking(part) if hasattr(type(part), "untyped_storage") else ""
 

@@ -87,6 +87,7 @@ class Here:
         ahead_bytes = prefetch_bytes()
         self.keeper = Keeper(self.store, key, self.news, announces=ahead_bytes > 0)
         self.nixl = Nixl(key, label, self.connections, self.store.has_tensor_in)
+        self.connections.nixl = self.nixl
         self.ahead = Ahead(self.connections.pull, ahead_bytes)
         self.codec: Codec = make_codec()
         address = _address_of(actor) if actor else f"\0rcg-{key}-{self.pid}"

@@ -15,20 +15,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
+from rcg.log import Log
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
-from rcg.rdt.envelope import Envelope, Holder, Parts, Whole
+from rcg.rdt.envelope import Envelope, Holder, Parts, Registered, Whole
 from rcg.rdt.groups import MemberGroups
+from rcg.rdt.nixl_agent import why_not_auto
 from rcg.rdt.runs import fill, fresh_memory, places_for, receive_in_runs
-from rcg.rdt.slices import Region, Runs, rows_of, runs_of
-from rcg.rdt.transports import AUTO, SHM, TCP, Transport
+from rcg.rdt.slices import Region, Runs, Spans, places_of, rows_of, runs_of
+from rcg.rdt.transports import AUTO, NIXL, OBJECT_STORE, SHM, TCP, Transport
 from rcg.threads import run_together
 from rcg.wire.messages import (
+    READ_BY_KERNEL,
+    READ_BY_NIXL,
     Message,
     ObjectsHere,
     SlicesAt,
@@ -37,9 +42,12 @@ from rcg.wire.messages import (
     TensorsFollow,
     TensorsGone,
     TensorsHere,
+    TensorsRegistered,
 )
 from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
 from rcg.wire.sockets import Received
+
+_log = Log()
 
 _AHEAD: Final = 16  # questions, while the first is answered
 # What is read takes a second question. On a busy machine that was slower than a memfd with 400 KB
@@ -110,6 +118,20 @@ class Slices:
         return runs_of(self.pairs, [each.data_ptr() for each in self.targets])
 
 
+class NixlReader(Protocol):
+    """Reads memory of other processes: ``rcg.rdt.nixl.Nixl``, which stands above."""
+
+    def read(
+        self,
+        holder: Holder,
+        registered: Sequence[Registered],
+        targets: Sequence[Any],
+        spans: Spans,
+        times: list[int],
+    ) -> None:
+        """Read memory of another process."""
+
+
 class Connections:
     """The connections of this process to those that hold tensors. Any thread.
 
@@ -120,6 +142,9 @@ class Connections:
         timeout_s: How long connecting may take.
         look: As in ``rcg.rdt.reach.reach``.
         took: Called with the bytes of a value that was got.
+
+    Attributes:
+        nixl: How memory of other nodes is read by NIXL; None if it is not.
     """
 
     def __init__(
@@ -131,6 +156,7 @@ class Connections:
         look: Callable[[Holder], str] | None = None,
         took: Callable[[int], object] = bool,
     ) -> None:
+        self.nixl: NixlReader | None = None
         self._took = took
         self._how = timeout_s, look
         self._key = key
@@ -234,18 +260,20 @@ class Connections:
         asked, is_reading = 0, False
         for at, each in enumerate(wanted):
             times = [time.monotonic_ns()]
+            way = each.transport.name if each.group else TCP if connection.is_remote else SHM
             problem = ""
             try:
                 while asked < len(wanted) and asked < at + _AHEAD:
                     question = wanted[asked]
-                    reads = connection.may_read and _is_worth_reading(question)
+                    reads = self._reads(connection, question)
                     if asked > at and (reads or is_reading):
                         break  # what is read takes two questions, with no other between them
                     key, group = question.envelope.key, question.group
                     numbers.append(connection.ask_for(key, group, reads=reads))
                     asked += 1
-                    is_reading = reads
-                found.append(self._take(connection, each, numbers.popleft(), times))
+                    is_reading = bool(reads)
+                payloads, way = self._take(connection, each, numbers.popleft(), times, way)
+                found.append(payloads)
             except Exception as error:  # noqa: BLE001 - the result of the object
                 problem = str(error)
                 found.append(without_frames(error))  # or it would hold this very list
@@ -258,8 +286,7 @@ class Connections:
                 self.drop(connection)
                 raise
             finally:
-                way = TCP if connection.is_remote else SHM
-                self.note(each.envelope, each.transport.name if each.group else way, times, problem)
+                self.note(each.envelope, way, times, problem)
 
     def pull_slices(self, slices: Slices, key: str) -> int:
         """Pull slices of the tensors of an object into memory of this process.
@@ -287,14 +314,38 @@ class Connections:
         try:
             if slices.noted is None or slices.noted[0] is not connection:
                 slices.noted = connection, connection.note_slices(slices.table)
-            number = connection.ask_for_slices(key, slices.noted[1], reads=connection.may_read)
-            return _take_slices(connection, slices, number)
+            while True:
+                reads = READ_BY_KERNEL if connection.may_read else self._by_nixl(connection)
+                number = connection.ask_for_slices(key, slices.noted[1], reads=reads)
+                came_ns = self._take_slices(connection, slices, number)
+                if came_ns:
+                    return came_ns
         except _Refused as refused:
             text = str(refused)
         except BaseException:  # what comes on it now is not known
             self.drop(connection)
             raise
         raise Withdrawn(text)
+
+    def _by_nixl(self, connection: Connection) -> str:
+        """Return how memory of another node is read; "" if it cannot be."""
+        can = connection.is_remote and connection.has_nixl and self.nixl is not None
+        return READ_BY_NIXL if can and not why_not_auto() else ""
+
+    def _reads(self, connection: Connection, wanted: Wanted) -> str:
+        """Return how an object is read where it lies; "" if it cannot be, or is not worth it."""
+        contents, devices = wanted.envelope.contents, set(wanted.envelope.contents.devices)
+        is_worth_it = (
+            not wanted.group
+            and isinstance(contents, Whole | Parts)  # not objects of a user's transport
+            and sum(contents.sizes) >= _READ_BYTES
+        )
+        if not is_worth_it:
+            return ""
+        if not connection.is_remote:
+            return READ_BY_KERNEL if devices == {"cpu"} and connection.may_read else ""
+        is_open = wanted.transport.name in (AUTO, OBJECT_STORE)
+        return self._by_nixl(connection) if is_open and devices in ({"cpu"}, {"cuda"}) else ""
 
     def note(self, envelope: Envelope, transport: str, times: Sequence[int], problem: str) -> None:
         """Note what was got, for profiles.
@@ -325,15 +376,16 @@ class Connections:
             self._groups.lose(group, holder.key, why)
 
     def _take(
-        self, connection: Connection, wanted: Wanted, number: int, times: list[int]
-    ) -> Sequence[Any]:
-        """Return the tensors of the object that was asked for first.
+        self, connection: Connection, wanted: Wanted, number: int, times: list[int], way: str
+    ) -> tuple[Sequence[Any], str]:
+        """Return the tensors of the object that was asked for first, and how they came.
 
         Args:
             connection: To the process that holds them.
             wanted: The object.
             number: Of the question.
             times: Gets the time at which it begins to come.
+            way: How it comes if it does not come by NIXL.
 
         Raises:
             _Refused: They cannot be sent; others may be.
@@ -349,22 +401,102 @@ class Connections:
             match _answer(received, number, holder):
                 case TensorsHere():
                     payloads = (room or _Arriving(sizes)).take(received)
-                    return payloads if into is None else fill(into, payloads)
+                    return payloads if into is None else fill(into, payloads), way
                 case ObjectsHere():
-                    return list(open_payloads(received)[0].decode())
+                    return list(open_payloads(received)[0].decode()), way
+                case TensorsRegistered() as coming:
+                    registered, places = _registered(coming, received)
                 case TensorsComing() | TensorsFollow() | TensorsAt() as coming:
                     pass
                 case _:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
+        if isinstance(coming, TensorsRegistered):
+            device = "cpu" if registered.kind == "DRAM" else "cuda"
+            payloads = [part for _, parts in places_for(sizes, device, into) for part in parts]
+            spans = Spans(places, places_of(payloads))
+            if self._read_by_nixl(connection, number, registered, payloads, spans):
+                return payloads if into is None else fill(into, payloads), NIXL
+            number = connection.ask_for(envelope.key, "")
+            return self._take(connection, wanted, number, times, way)
+        if isinstance(coming, TensorsAt):
+            return _read(connection, coming, wanted), way
         if isinstance(coming, TensorsFollow):
             payloads = _receive_after(connection, sizes, into)
-        elif isinstance(coming, TensorsAt):
-            return _read(connection, coming, wanted)
         else:
             payloads = self._receive_through_group(connection, wanted, number)
         with connection.next() as received:  # says that they lay there until all was sent
             _answer(received, number, holder)
-        return payloads
+        return payloads, way
+
+    def _read_by_nixl(
+        self,
+        connection: Connection,
+        number: int,
+        registered: Registered,
+        targets: Sequence[Any],
+        spans: Spans,
+    ) -> bool:
+        """Read what lies at another node; if that fails, NIXL is not tried again there.
+
+        Returns whether it was read, and lay there until then.
+
+        Raises:
+            _Refused: It did not lie there until then.
+            ActorDiedError, Transfer: The connection is of no use any more.
+        """
+        problem = "this process has no NIXL"
+        try:
+            if self.nixl is not None:
+                self.nixl.read(connection.holder, [registered], targets, spans, [])
+                problem = ""
+        except Exception as error:  # noqa: BLE001 - of which the next question tells
+            problem = describe_error(error)
+        connection.end_reading(number)
+        with connection.next() as received:
+            _answer(received, number, connection.holder)
+        if problem:
+            connection.has_nixl = False
+            _log.warning("rcg: tensors come over TCP, not NIXL: %s", problem)
+        return not problem
+
+    def _take_slices(self, connection: Connection, slices: Slices, number: int) -> int:
+        """Take the slices that were asked for.
+
+        Returns:
+            When they began to come; 0 if they did not, and must be asked for again.
+        """
+        holder = slices.holder
+        problem: Exception | None = None
+        with connection.next() as received:
+            came_ns = time.monotonic_ns()
+            answer = _answer(received, number, holder)
+            if isinstance(answer, TensorsHere):
+                _put(slices, _Arriving(slices.sizes).take(received))
+                return came_ns
+            if isinstance(answer, SlicesAt):
+                addresses = np.frombuffer(open_payloads(received)[0].decode(), "<i8")
+            elif isinstance(answer, TensorsRegistered):
+                registered, places = _registered(answer, received)
+        if isinstance(answer, TensorsRegistered):
+            spans = slices.runs.spans(places)
+            is_read = self._read_by_nixl(connection, number, registered, slices.targets, spans)
+            return came_ns if is_read else 0
+        if isinstance(answer, TensorsFollow):
+            _receive_slices(connection, slices)
+        elif isinstance(answer, SlicesAt):
+            tensors, starts, here, sizes = slices.runs
+            try:
+                connection.read(addresses[tensors] + starts, here, sizes)
+            except OSError as error:
+                problem = without_frames(error)
+            connection.end_reading(number)
+        else:
+            raise Transfer(f"{holder.label} gave an answer that was not expected")
+        with connection.next() as received:  # says that they lay there until then
+            _answer(received, number, holder)
+        if problem is not None:
+            raise _not_arrived(slices.sizes, problem)
+        return came_ns
 
     def _receive_through_group(
         self, connection: Connection, wanted: Wanted, number: int
@@ -394,15 +526,13 @@ def _too_far(holder: Holder) -> Exception:
     )
 
 
-def _is_worth_reading(wanted: Wanted) -> bool:
-    """Whether an object is worth reading where it lies."""
-    contents = wanted.envelope.contents
-    return (
-        not wanted.group
-        and isinstance(contents, Whole | Parts)  # not objects of a user's transport
-        and sum(contents.sizes) >= _READ_BYTES
-        and all(each == "cpu" for each in contents.devices)
-    )
+def _registered(
+    answer: TensorsRegistered, received: Received
+) -> tuple[Registered, NDArray[np.uint64]]:
+    """Return how NIXL reads what another process has, and where each tensor lies there."""
+    metadata, places = (each.decode() for each in open_payloads(received))
+    about = Registered(answer.agent, bytes(metadata), answer.version, (), answer.kind)
+    return about, np.frombuffer(places, "<u8").reshape(-1, 3)
 
 
 def _read(connection: Connection, found: TensorsAt, wanted: Wanted) -> Sequence[Any]:
@@ -423,36 +553,6 @@ def _read(connection: Connection, found: TensorsAt, wanted: Wanted) -> Sequence[
     if problem is not None:
         raise _not_arrived(sizes, problem)
     return payloads if into is None else fill(into, payloads)
-
-
-def _take_slices(connection: Connection, slices: Slices, number: int) -> int:
-    """Take the slices that were asked for; returns when they began to come."""
-    holder = slices.holder
-    problem: Exception | None = None
-    with connection.next() as received:
-        came_ns = time.monotonic_ns()
-        answer = _answer(received, number, holder)
-        if isinstance(answer, TensorsHere):
-            _put(slices, _Arriving(slices.sizes).take(received))
-            return came_ns
-        if isinstance(answer, SlicesAt):
-            addresses = np.frombuffer(open_payloads(received)[0].decode(), "<i8")
-    if isinstance(answer, TensorsFollow):
-        _receive_slices(connection, slices)
-    elif isinstance(answer, SlicesAt):
-        tensors, starts, here, sizes = slices.runs
-        try:
-            connection.read(addresses[tensors] + starts, here, sizes)
-        except OSError as error:
-            problem = without_frames(error)
-        connection.end_reading(number)
-    else:
-        raise Transfer(f"{holder.label} gave an answer that was not expected")
-    with connection.next() as received:  # says that they lay there until then
-        _answer(received, number, holder)
-    if problem is not None:
-        raise _not_arrived(slices.sizes, problem)
-    return came_ns
 
 
 def _put(slices: Slices, payloads: Iterable[Any]) -> None:

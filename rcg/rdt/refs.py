@@ -17,7 +17,7 @@ from rcg.rdt.awaiting import future_of, holders_of, submit
 from rcg.rdt.collective_groups import groups_of, groups_with, usable_groups
 from rcg.rdt.custom import check_reaches
 from rcg.rdt.envelope import Envelope, ToOpen, closed
-from rcg.rdt.nixl_agent import check_has_nixl
+from rcg.rdt.nixl import check_has_nixl
 from rcg.rdt.process import existing, here, key_of
 from rcg.rdt.transports import NIXL, OBJECT_STORE, WithTransport, find_transport, with_transport
 from rcg.rdt.values import open_all, open_into, open_onto, seal

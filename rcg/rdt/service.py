@@ -32,7 +32,7 @@ from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.nixl import Nixl
-from rcg.rdt.nixl_agent import is_installed
+from rcg.rdt.nixl_agent import is_installed, why_not_auto
 from rcg.rdt.pull import Got
 from rcg.rdt.runs import send_in_runs
 from rcg.rdt.slices import regions_from
@@ -47,11 +47,14 @@ from rcg.threads import start_thread
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import Ending
 from rcg.wire.messages import (
+    READ_BY_KERNEL,
+    READ_BY_NIXL,
     AddValue,
     AnnounceTensors,
     AskGroups,
     AskHeld,
     AskTransfers,
+    Carrying,
     CheckTensors,
     FreeTensors,
     GetValue,
@@ -78,6 +81,7 @@ from rcg.wire.messages import (
     TensorsFollow,
     TensorsGone,
     TensorsHere,
+    TensorsRegistered,
     UseStore,
     UseTensors,
 )
@@ -296,8 +300,7 @@ class Service:
         if entry is None:
             return
         self._store.note_pulled(entry)
-        if message.reads and _is_readable(entry):
-            self._let_read(connection, puller, message, entry)
+        if _is_readable(entry) and self._let_read(connection, puller, message, entry):
             return
         entry.pullers.append(puller)
         try:
@@ -310,19 +313,48 @@ class Service:
 
     def _let_read(
         self, connection: Any, puller: str, message: PullTensors | PullSlices, entry: Entry
-    ) -> None:
-        """Say where the tensors of an object lie, which stay there until they were read."""
+    ) -> bool:
+        """Say where the tensors of an object lie, which stay there until they were read.
+
+        Returns whether they can be read as the other side asks for.
+        """
+        answer = self._places(message, entry)
+        if answer is None:
+            return False
         is_whole = isinstance(message, PullTensors)
         check = entry.checking() if is_whole else self._checking_version(entry)
         self._reading.setdefault(connection, {})[message.number] = entry, check, puller
         entry.pullers.append(puller)
-        addresses = [each.data_ptr() for each in entry.payloads]
-        if is_whole:
-            sockets.send(connection, TensorsAt(number=message.number, addresses=tuple(addresses)))
+        about, arrays = answer
+        packed = [(KIND_BYTES, bytes(each), None, 0) for each in arrays]
+        if isinstance(about, Carrying):
+            send_payloads(connection, about, packed)
         else:
-            packed = np.array(addresses, "<i8").tobytes()
-            answer = SlicesAt(number=message.number)
-            send_payloads(connection, answer, [(KIND_BYTES, packed, None, 0)])
+            sockets.send(connection, about)
+        return True
+
+    def _places(
+        self, message: PullTensors | PullSlices, entry: Entry
+    ) -> tuple[Message, Sequence[Any]] | None:
+        """Return the answer that says where the tensors of an object lie, and what it carries."""
+        number, payloads = message.number, entry.payloads
+        addresses = [each.data_ptr() for each in payloads]
+        if message.reads == READ_BY_KERNEL and all(each.is_cpu for each in payloads):
+            if isinstance(message, PullTensors):
+                return TensorsAt(number=number, addresses=tuple(addresses)), ()
+            return SlicesAt(number=number), (np.array(addresses, "<i8"),)
+        are_alike = len({each.device for each in payloads}) == 1
+        if message.reads != READ_BY_NIXL or not are_alike or self.nixl is None or why_not_auto():
+            return None
+        try:
+            found = self.nixl.show(payloads)
+        except (RcgError, ValueError) as error:
+            _log.warning("rcg: tensors go over TCP, not NIXL: %s", describe_error(error))
+            return None
+        about = TensorsRegistered(
+            number=number, agent=found.agent, version=found.version, kind=found.kind
+        )
+        return about, (found.metadata, np.array(found.places, "<u8"))
 
     def _send_slices(self, connection: Any, puller: str, message: PullSlices) -> None:
         """Send slices of the tensors of an object, or let them be read."""
@@ -330,8 +362,7 @@ class Service:
         if entry is None:
             return
         self._store.note_pulled(entry)
-        if message.reads and all(each.is_cpu for each in entry.payloads):
-            self._let_read(connection, puller, message, entry)
+        if self._let_read(connection, puller, message, entry):
             return
         sizes = [each.numel() for each in entry.payloads]
         table = self._slices.get(connection, {}).get(message.slices, b"")

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rcg.rdt.parts import device_number
+
 Rows = NDArray[np.int64]
 """Slices, one per row: the fields of ``Region``."""
 
@@ -191,6 +193,24 @@ def regions_from(data: bytes, sizes: Sequence[int]) -> list[Region]:
     return found
 
 
+class Spans(NamedTuple):
+    """Memory of another process, and where it goes here, as NIXL wants it.
+
+    Attributes:
+        there: The address, the bytes and the number of the device of each span: of uint64 [n, 3].
+        here: The same here.
+    """
+
+    there: NDArray[np.uint64]
+    here: NDArray[np.uint64]
+
+
+def places_of(tensors: Sequence[Any]) -> NDArray[np.uint64]:
+    """Return where tensors of uint8 lie, as ``Spans`` has it."""
+    rows = [(each.data_ptr(), each.numel(), device_number(each)) for each in tensors]
+    return np.array(rows, np.uint64).reshape(-1, 3)
+
+
 class Runs(NamedTuple):
     """Which bytes of another process go where in this one, run by run.
 
@@ -205,6 +225,18 @@ class Runs(NamedTuple):
     starts: NDArray[np.int64]
     addresses: NDArray[np.int64]
     sizes: NDArray[np.int64]
+
+    def spans(self, places: NDArray[np.uint64]) -> Spans:
+        """Return the same for NIXL; here on a CPU.
+
+        Args:
+            places: The address, the bytes and the number of the device of each tensor there.
+        """
+        there, here = places[self.tensors], np.zeros((len(self.sizes), 3), np.uint64)
+        there[:, 0] += self.starts.astype(np.uint64)
+        there[:, 1] = here[:, 1] = self.sizes
+        here[:, 0] = self.addresses
+        return Spans(there, here)
 
 
 def runs_of(pairs: Sequence[tuple[Region, Region]], addresses: Sequence[int]) -> Runs:

@@ -71,7 +71,7 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                     or: TensorsComing, the tensors through the group, and when
                                         they are sent: TensorsHere; or TensorsGone, and the
                                         connection ends
-                                    or, on one node: TensorsAt
+                                    or, on one node: TensorsAt; between nodes: TensorsRegistered
       CheckTensors             -->
                                <--  TensorsHere or TensorsGone
                                     or, to another node: TensorsFollow, their bytes, and then
@@ -526,13 +526,17 @@ class Total(Answer):
 # --- between a process that holds tensors and one that needs them
 
 
+READ_BY_KERNEL: Final = "kernel"
+READ_BY_NIXL: Final = "nixl"
+
+
 @message
 class PullTensors(Question):
     """Send the tensors of an object."""
 
     key: str  # the object
     group: str  # through which group; "" for none: they come with the answer
-    reads: bool  # whether the asker may read them where they lie, and asks ``CheckTensors`` then
+    reads: str  # a ``READ_BY_...`` if the asker would read them, and ask ``CheckTensors`` then
 
 
 @message
@@ -548,12 +552,12 @@ class PullSlices(Question):
 
     key: str
     slices: Number  # as in ``NoteSlices``
-    reads: bool  # as in ``PullTensors``
+    reads: str  # as in ``PullTensors``
 
 
 @message
 class CheckTensors(Message):
-    """Did the tensors of ``TensorsAt`` lie there until now? They may go afterwards.
+    """Did the tensors lie there until now, when they have been read? They may go afterwards.
 
     The answer is ``TensorsHere`` or ``TensorsGone``.
     """
@@ -621,6 +625,19 @@ class SlicesAt(Carrying):
     """The tensors of an object may be read here: carries the address of each."""
 
     number: Number = 0  # of the ``PullSlices``
+
+
+@message
+class TensorsRegistered(Carrying):
+    """The tensors may be read by NIXL: carries what NIXL must know, and where each lies.
+
+    The second is an array of the address, the bytes and the number of the device of each.
+    """
+
+    number: Number = 0  # of the ``PullTensors`` or ``PullSlices``
+    agent: str = ""  # NIXL's agent of this process
+    version: Number = 0  # how often memory of this process had ceased to be registered
+    kind: str = ""  # of the memory: ``DRAM``, ``VRAM``
 
 
 @message
