@@ -24,7 +24,10 @@ from rcg.experimental import (
     register_nixl_memory_pool,
     set_nixl_cuda_stream,
 )
+from rcg.weights import Slice
+from tests.cluster.nodes import on_node
 from tests.cluster.stage import GUARD_S
+from tests.cluster.trainers import SHAPES, Member
 from tests.peers import until
 
 torch = pytest.importorskip("torch")
@@ -123,9 +126,38 @@ class Worker:
         return time.time()
 
     def forget_nixl(self):
-        from rcg.rdt import service
+        from rcg.rdt import nixl_agent, service
 
-        service.is_installed = lambda: False
+        service.is_installed = nixl_agent.is_installed = lambda: False
+
+    def choose_nixl(self, choice="1"):
+        os.environ["RCG_NIXL"] = choice
+
+    @rcg.method(tensor_transport="auto")
+    def mixed(self, number):
+        """Large and small, one of them a view that is not contiguous."""
+        large = torch.full((1000, 700), float(number))
+        return {"large": large, "turned": large.t(), "small": torch.ones(3), "other": large + 1}
+
+    def ways_of(self, value):
+        """How the newest value came, and what it is."""
+        from rcg.rdt.process import here
+
+        assert value["turned"].stride() == (1, 700)
+        ways = [each.transport for each in here().got if "register" not in each.transport]
+        return ways[-1], [float(value[key].mean()) for key in ("turned", "small", "other")]
+
+    def fail_reading(self):
+        """Have NIXL fail as soon as it has read."""
+        from rcg.rdt.nixl import Nixl, _Failed
+
+        original = Nixl._transfer
+
+        def transfer(*args):
+            original(*args)
+            raise _Failed("it must not work")
+
+        Nixl._transfer = transfer
 
     def before_reading(self, path):
         """Wait, when the next read is about to start, until a file is removed."""
@@ -362,3 +394,108 @@ def test_views_of_other_types_in_memory_of_the_user(actors):
     assert torch.equal(found[0], torch.arange(8.0))
     assert torch.equal(found[1], torch.arange(8.0).view(torch.float64))
     assert float(out[0]) == 0
+
+
+# --- between nodes, where the transport is left to rcg
+
+
+@pytest.fixture
+def far(request, ray_session):
+    """An actor on each of two nodes, which take NIXL though there is no RDMA."""
+    if request.config.getoption("--nodes") < 2:
+        pytest.skip("Ray has one node here: run the tests with --nodes 2")
+    made = [on_node(Worker, number).remote() for number in (0, 1)]
+    get([each.choose_nixl.remote() for each in made])
+    yield made
+    for each in made:
+        rcg.kill(each)
+
+
+def test_auto_takes_nixl_between_nodes_if_both_have_it(far):
+    a, b = far
+    for number in range(3):
+        way, found = get(b.ways_of.remote(a.mixed.remote(number)))
+        assert (way, found) == ("nixl", [number, 1, number + 1])
+    assert get(a.registered.remote()) <= 3  # what is freed is registered no more
+    for each, choice in ((a, "0"), (b, "0"), (b, "")):  # by default, only where there is RDMA
+        get(each.choose_nixl.remote(choice))
+        other = on_node(Worker, 1 if each is a else 0).remote()
+        get(other.choose_nixl.remote())
+        one, two = (a, other) if each is a else (other, b)
+        assert get(two.ways_of.remote(one.mixed.remote(5))) == ("tcp", [5, 1, 6])
+        rcg.kill(other)
+
+
+def test_where_nixl_is_missing_or_fails_tensors_come_over_tcp(far):
+    a, b = far
+    get(b.fail_reading.remote())
+    for number in range(3):
+        way, found = get(b.ways_of.remote(a.mixed.remote(number)))
+        assert (way, found) == ("tcp", [number, 1, number + 1])
+    get(a.forget_nixl.remote())
+    other = on_node(Worker, 1).remote()
+    get(other.choose_nixl.remote())
+    for number in range(3):
+        assert get(other.ways_of.remote(a.mixed.remote(number)))[0] == "tcp"
+    rcg.kill(other)
+
+
+def test_a_holder_on_another_node_that_dies_in_a_read(far, tmp_path):
+    a, b = far
+    ref = a.mixed.remote(1)
+    assert get(b.ways_of.remote(ref))[0] == "nixl"
+    mark = tmp_path / "mark"
+    get(b.before_reading.remote(str(mark)))
+    waiting = b.ways_of.remote(ref)
+    until(mark.exists)
+    os.kill(get(a.pid.remote()), signal.SIGKILL)
+    until(lambda: not _lives(a))
+    mark.unlink()
+    with pytest.raises(ActorDiedError, match="Worker"):
+        get(waiting)
+
+
+class Trainer(Member):
+    """A publisher or reader of weights that takes NIXL, and counts what it reads by that."""
+
+    def __init__(self):
+        super().__init__()
+        os.environ["RCG_NIXL"] = "1"
+        from rcg.rdt.nixl import Nixl
+
+        self.reads, original = 0, Nixl.read
+
+        def read(*args):
+            original(*args)
+            self.reads += 1
+
+        Nixl.read = read
+
+    def figures(self):
+        from rcg.rdt.process import here
+
+        return self.reads, here().nixl.facts()[0]
+
+
+def test_weights_come_by_nixl_between_nodes(far):
+    """Rows from one node, columns to another; the second time nothing is registered."""
+    cls = rcg.remote(num_cpus=0)(Trainer)
+    publishers = [on_node(cls, 0).remote() for _ in range(2)]
+    reader = on_node(cls, 1).remote()
+    shapes = SHAPES | {"columns": (600, 700)}
+    for rank, each in enumerate(publishers):
+        rows = {"columns": Slice(0, 300 * rank, 300 * (rank + 1), 600)}
+        get(each.publish.remote("by-nixl", shapes, rows))
+    shard = {"columns": Slice(1, 100, 450, 700)}
+    get(reader.subscribe.remote("by-nixl", shapes, shard))
+    figures = []
+    for version in (1, 2, 3):
+        get([each.push.remote(version) for each in publishers])
+        assert get(reader.update.remote())[0] == version
+        assert get(reader.differs.remote(version)) == []
+        figures.append(get([each.figures.remote() for each in (reader, *publishers)]))
+    assert [reads for (reads, _), *_ in figures] == [2, 4, 6]  # one from each publisher
+    registered = [[count for _, count in each] for each in figures]
+    assert registered[0] == registered[1] == registered[2]
+    for each in (*publishers, reader):
+        rcg.kill(each)
