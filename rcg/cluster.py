@@ -379,6 +379,16 @@ def probe(handle: Any) -> Any:
 # --- objects ----------------------------------------------------------------------------------
 
 
+def when_failed(ref: Any, call: Callable[[BaseException], object]) -> None:
+    """Call with the error of a task once it fails, on a thread of Ray's that must not wait."""
+
+    def look(done: Any) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            call(done.exception())
+
+    ref.future().add_done_callback(look)
+
+
 def get(refs: Any, *, timeout_s: float | None = None, **options: Any) -> Any:
     """Return the value of an ObjectRef, or of each in a list.
 

@@ -293,6 +293,18 @@ def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
         time.sleep(_RETRY_S)
 
 
+def when_owner_dies(method: str, *args: Any, then: Callable[[], object]) -> None:
+    """Call a method of the owner that only ends with it; and another function then, on a thread."""
+
+    def start(error: BaseException) -> None:
+        if cluster.is_actor_death(error):
+            thread = threading.Thread(target=then, name="rcg-weights-again", daemon=True)
+            with contextlib.suppress(OutOfThreads):
+                start_thread(thread, "to register with the actor that knows who reads weights")
+
+    cluster.when_failed(getattr(owner_handle(), method).remote(*args), start)
+
+
 def owner_handle() -> Any:
     """Return Ray's handle of the owner, which is started if there is none."""
     with _lock:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The owner of names: an actor that knows who publishes, who reads, and which version is newest.
 
-It holds no weights, and is never asked while they move. If it dies, Ray starts it again, empty: it
-does not know those that ask it next, and they register again. The death of a process is noticed by
-the members that need it, which report it here.
+It holds no weights, and is never asked while they move. If it dies, Ray starts it again, empty.
+Readers notice that, because a call of theirs ends (``stay``), and register again; publishers do so
+when they next ask. A version that was pushed before is not taken for done until the readers have
+had the time for it. The death of a process is noticed by the members that need it, which report it
+here.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from rcg.weights.shards import Member, disagreements, holes, lacking, mismatches
 
 _MOST_VERSIONS: Final = 1000  # of which the order is known
 _AGAIN_S: Final = 0.5  # between two questions of one who waits
+_SETTLE_S: Final = 5.0  # for readers to register again after a restart, which takes 0.1 s
 
 
 class Version(NamedTuple):
@@ -60,11 +63,13 @@ class Pending(NamedTuple):
         left: These.
         of: How many there are, with those that have.
         kind: What they are: readers or publishers.
+        may_lack: Whether there may be more, which have not registered again after a restart.
     """
 
     left: list[Member]
     of: int = 0
     kind: str = "readers"
+    may_lack: bool = False
 
 
 @dataclass(slots=True)
@@ -95,6 +100,7 @@ class _Subscriber:
     version: int | None = None
     key: str = ""  # what it calls this version, if others may read it there
     wait: _Wait = field(default_factory=_Wait)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True)
@@ -109,6 +115,7 @@ class _Weights:
     died: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # tensors of which nobody has some member
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    settled_s: float = 0.0  # when all readers have registered again, on the monotonic clock
 
     def change(self) -> None:
         """Wake up all who wait."""
@@ -225,14 +232,17 @@ class Owner:
     def __init__(self) -> None:
         self._all: dict[str, _Weights] = {}
 
-    async def publish(self, name: str, member: Member) -> Member | str:
+    async def publish(self, name: str, member: Member, is_again: bool = False) -> Member | str:
         """Take in a publisher; returns why not, or who publishes alone, or "".
 
         Args:
             name: The name.
             member: The publisher.
+            is_again: Whether it has pushed a version before.
         """
         weights = self._all.setdefault(name, _Weights())
+        if is_again and not weights.publishers and not weights.count:  # this was restarted
+            weights.settled_s = time.monotonic() + _SETTLE_S
         others = [each.member for key, each in weights.publishers.items() if key != member.id]
         for each in others:
             if member.is_alone or each.is_alone:
@@ -266,8 +276,19 @@ class Owner:
             weights.versions.append(token)
             weights.newest = version
         joined = 0 if token else weights.count
-        weights.subscribers[member.id] = _Subscriber(member, joined, token, version, key)
+        known = weights.subscribers.pop(member.id, None)
+        made = _Subscriber(member, joined, token, version, key)
+        if known is not None:
+            made.left = known.left
+        weights.subscribers[member.id] = made
         weights.change()
+
+    async def stay(self, name: str, subscriber: str) -> None:
+        """Return when a reader leaves: who asks sees it fail if this process dies before."""
+        weights = self._all.get(name)
+        found = weights.subscribers.get(subscriber) if weights is not None else None
+        if found is not None:
+            await found.left.wait()
 
     async def push(self, name: str, publisher: str, version: int, key: str) -> bool:
         """Note a version of a publisher, or with no key that it may not be read any more.
@@ -370,12 +391,15 @@ class Owner:
             else:
                 of, kind = len(weights.waited_for()), "readers"
                 left = [each.member for each in weights.behind()]
-            left_s = until_s - time.monotonic()
-            if not left:
+            now_s = time.monotonic()
+            may_lack = now_s < weights.settled_s
+            is_done = not left and not may_lack
+            if is_done:
                 found.wait.until_s = 0.0
-            if not left or left_s <= 0:
-                return Pending([each._replace(shards={}) for each in left], of, kind)
-            await weights.change_seen_by(found, left_s)
+            if is_done or now_s >= until_s:
+                return Pending([each._replace(shards={}) for each in left], of, kind, may_lack)
+            look_s = min(until_s, weights.settled_s) if may_lack else until_s
+            await weights.change_seen_by(found, look_s - now_s)
 
     async def lag(self, name: str, token: frozenset[str]) -> int:
         """Return how many versions are newer than one."""
@@ -413,7 +437,9 @@ class Owner:
                 if has_died:
                     weights.died.append(publisher.member.label)
                 weights.change_publishers()
-            weights.subscribers.pop(which, None)
+            reader = weights.subscribers.pop(which, None)
+            if reader is not None:
+                reader.left.set()
             weights.change()
             if not weights.publishers and not weights.subscribers:
                 del self._all[name]

@@ -137,13 +137,13 @@ class Publisher(Client):
         with contextlib.closing(_Waited(f"version {number} of the weights {self.name!r}")) as shown:
             while True:
                 found = self._pending(number, deadline)
-                if not found.left:
+                if not found.left and not found.may_lack:
                     break
                 if deadline.expired:
+                    lacking = waited_for(found.left) or "readers that may not be known again yet"
                     raise TimeoutError(
-                        f"version {number} of the weights {self.name!r} was not taken by "
-                        f"{waited_for(found.left)} in {timeout:g} s: call update() there, or "
-                        "close()"
+                        f"version {number} of the weights {self.name!r} was not taken by {lacking} "
+                        f"in {timeout:g} s: call update() there, or close()"
                     )
                 leave_dead(self.name, found.left)
                 shown.show(found)
@@ -218,7 +218,8 @@ class Publisher(Client):
         """Tell the owner who this is, and which version it has."""
         self._check_open()  # another thread may wait for readers meanwhile
         while True:
-            refused: Member | str = ask("publish", self.name, self._member)
+            is_again = self._newest is not None
+            refused: Member | str = ask("publish", self.name, self._member, is_again)
             if not refused:
                 break
             if isinstance(refused, str):

@@ -15,12 +15,14 @@ import itertools
 import operator
 import threading
 import time
+import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
+from rcg import cluster
 from rcg.errors import ActorDiedError, Transfer
 from rcg.log import Log
 from rcg.option_kinds import timeout_from_user
@@ -31,7 +33,15 @@ from rcg.rdt.runs import fresh_memory
 from rcg.serialization.payloads import bytes_of
 from rcg.text import bytes_text, time_text
 from rcg.threads import to_thread
-from rcg.weights.client import Client, Moved, ask, ask_if_there, leave_dead, turn_of
+from rcg.weights.client import (
+    Client,
+    Moved,
+    ask,
+    ask_if_there,
+    leave_dead,
+    turn_of,
+    when_owner_dies,
+)
 from rcg.weights.owner import Version, Waiting
 from rcg.weights.planning import plan_of
 from rcg.weights.route import Route, least_lookahead, padded
@@ -248,6 +258,15 @@ class Subscriber(Client):
     def _register(self) -> None:
         self._check_open()  # another thread may wait for a version meanwhile
         ask("subscribe", self.name, self._member, self.version, self._token, self._key)
+        ours = weakref.ref(self)
+
+        def register_again() -> None:
+            found = ours()
+            if found is not None and cluster.is_connected():
+                with contextlib.suppress(Exception):  # the next update tries again
+                    found._register()
+
+        when_owner_dies("stay", self.name, self._member.id, then=register_again)
 
     def _tell_taken(self) -> None:
         """Tell the owner which version this reader has, and whether others may read it here."""

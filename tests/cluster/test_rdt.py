@@ -758,15 +758,15 @@ def same_node() -> dict[str, Any]:
 
 
 def read_nothing_once(_):
-    from rcg.rdt import pull
+    from rcg.rdt.pull import Connections
 
-    original = pull._is_worth_reading
+    original = Connections._reads
 
-    def is_worth_reading(wanted):
-        pull._is_worth_reading = original
-        return False
+    def reads(*_):
+        Connections._reads = original
+        return ""
 
-    pull._is_worth_reading = is_worth_reading
+    Connections._reads = reads
 
 
 def before_it_reads_once(_, call):

@@ -554,6 +554,7 @@ def test_a_copy_stands_in_for_a_publisher_that_dies(members, fresh) -> None:
     assert get(reader.update.remote())[0] == 2 and get(reader.differs.remote(2)) == []
 
 
+@pytest.mark.full
 def test_the_death_of_the_owner_loses_nothing(members) -> None:
     trainer, reader, late, _ = members
     get(trainer.publish.remote("owner dies", SHAPES))
@@ -569,6 +570,25 @@ def test_the_death_of_the_owner_loses_nothing(members) -> None:
     ray.kill(handle, no_restart=True)
     get(trainer.push.remote(3))
     assert [found for found, *_ in get([each.update.remote() for each in (reader, late)])] == [3, 3]
+    get(trainer.wait.remote())
+
+
+@pytest.mark.full
+def test_an_owner_that_runs_again_waits_for_readers_that_do_not_ask(members) -> None:
+    trainer, reader, other, _ = members
+    get(trainer.publish.remote("asleep", SHAPES))
+    get([each.subscribe.remote("asleep", SHAPES) for each in (reader, other)])
+    get(trainer.push.remote(1))
+    get([each.update.remote() for each in (reader, other)])
+    get(trainer.push.remote(2))
+    get(other.update.remote())
+    for no_restart in (False, True):
+        ray.kill(client.owner_handle(), no_restart=no_restart)
+        with pytest.raises(TimeoutError, match=r"version 2 .* was not taken by Actor\(Member, "):
+            get(trainer.wait.remote(8))
+    get(reader.update.remote())
+    get(trainer.wait.remote())
+    ray.kill(client.owner_handle(), no_restart=False)
     get(trainer.wait.remote())
 
 
