@@ -313,6 +313,21 @@ def test_a_name_says_how_tensors_come(keepers: list[Any]) -> None:
     assert float(rcg.get(ref, _tensor_transport="tcp", timeout=GUARD_S).sum()) == 3 * BIG
 
 
+def test_auto_takes_nixl_where_both_ends_want_it(
+    monkeypatch: pytest.MonkeyPatch, keeper_on: Callable[..., Any]
+) -> None:
+    keeper = keeper_on(1, runtime_env={"env_vars": {"RCG_NIXL": "1"}})
+    ways = []
+    for choice, way in (("1", "nixl, or by tcp if only this process has it"), ("0", "tcp")):
+        monkeypatch.setenv("RCG_NIXL", choice)
+        ref = keeper.make.options(tensor_transport="auto").remote(3, BIG)
+        assert f"for auto: here by {way}, from another node" in str(ref.envelope(GUARD_S))
+        with rcg.profile() as profile:
+            assert float(rcg.get(ref, timeout=GUARD_S).sum()) == 3 * BIG
+        ways.append({each.transport for each in profile.trace.transfers})
+    assert ways == [{"nixl: register", "nixl"}, {"tcp"}]
+
+
 @pytest.fixture
 def members(cluster: Cluster) -> Iterator[list[Any]]:
     """A trainer on one machine, and generators on both."""
