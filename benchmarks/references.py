@@ -46,6 +46,7 @@ _RAY: Final = "Ray's RDT"
 _CALLS: Final = "two calls"
 _STORE: Final = "object store"
 _GLOO: Final = "raw Gloo"
+_MAPPED: Final = "rcg, mapped"
 _SOCKETS: Final = "raw sockets"
 _NIXL: Final = "raw NIXL"
 _MANY: Final = (1000, 25_000)  # tensors, and the numbers in each: 100 KB
@@ -69,6 +70,14 @@ class Worker:
         if found is None:
             found = self._kept[count, size] = [torch.ones(size) for _ in range(count)]
         return found[0] if count == 1 else found
+
+    def lend(self, size: int) -> Any:
+        """Return a kept tensor of ones in memory that can be mapped."""
+        import torch
+
+        if (0, size) not in self._kept:
+            self._kept[0, size] = rcg.empty(size, torch.float32).fill_(1)
+        return self._kept[0, size]
 
     def plain(self, count: int, size: int) -> Any:
         """As ``make``, through the object store."""
@@ -272,6 +281,7 @@ def _figures(pair: tuple[Any, Any], rays: tuple[Any, Any] | None) -> tuple[Figur
     many = _times(pair, rays, *_MANY, _PACE_OF_LARGE)
     gloo = {_GLOO: _gloo_turn(pair, _LARGE)}
     large = _times(pair, rays, 1, _LARGE, _PACE_OF_LARGE, gloo)
+    read = _read_times(pair)
     ones, both = _duplex(pair)
     figures = [
         Figure("rdt-1kb", "1 KB from actor to actor", "µs", small),
@@ -280,6 +290,9 @@ def _figures(pair: tuple[Any, Any], rays: tuple[Any, Any] | None) -> tuple[Figur
         _ratio("rdt-1kb-calls", "1 KB, to two calls", small, _CALLS, 1.3),
         _ratio("rdt-100mb-gloo", "100 MB, to raw Gloo into fresh memory", large, _GLOO, 1.2),
         _ratio("rdt-100mb-store", "100 MB, to the object store", large, _STORE, 0.35),
+        Figure("rdt-read-100mb", "100 MB from actor to actor, without a group", "µs", read),
+        _ratio("rdt-read-store", "100 MB read, to the object store", read, _STORE, 0.1),
+        _ratio("rdt-map-store", "100 MB mapped, to the object store", read, _STORE, 0.02, _MAPPED),
         Figure(
             "rdt-duplex",
             "both directions at once, to one after the other",
@@ -325,6 +338,20 @@ def _times(
         turns[_RAY] = call_turn(lambda: ray.get(other.take.remote(one.make.remote(count, size))))
     samples = take_rounds(turns, pace, _ROUNDS, random.Random(f"rdt {count} {size}"))
     return medians(samples, 1e-3)  # from nanoseconds
+
+
+def _read_times(pair: tuple[Any, ...]) -> dict[str, float]:
+    """Return the medians for tensors without a group: read where they lie, and mapped."""
+    sender, receiver = pair
+    make, lend = (
+        getattr(sender, name).options(tensor_transport="auto") for name in ("make", "lend")
+    )
+    turns = {
+        _RCG: call_turn(lambda: rcg.get(receiver.take.remote(make.remote(1, _LARGE)))),
+        _MAPPED: call_turn(lambda: rcg.get(receiver.take.remote(lend.remote(_LARGE)))),
+        _STORE: call_turn(lambda: rcg.get(receiver.take.remote(sender.plain.remote(1, _LARGE)))),
+    }
+    return medians(take_rounds(turns, _PACE_OF_LARGE, _ROUNDS, random.Random("rdt read")), 1e-3)
 
 
 def _duplex(pair: tuple[Any, Any]) -> tuple[float, float]:
@@ -417,5 +444,7 @@ def _with_transport(method: Callable[..., Any], transport: str = "gloo") -> type
     return Marked
 
 
-def _ratio(name: str, title: str, times: dict[str, float], other: str, most: float) -> Figure:
-    return Figure(name, title, "of the time", {_RCG: times[_RCG] / times[other]}, most=most)
+def _ratio(
+    name: str, title: str, times: dict[str, float], other: str, most: float, ours: str = _RCG
+) -> Figure:
+    return Figure(name, title, "of the time", {_RCG: times[ours] / times[other]}, most=most)

@@ -17,6 +17,7 @@ from rcg.error_text import describe_error
 from rcg.errors import ActorDiedError, RcgError, Transfer
 from rcg.options import Deadline
 from rcg.rdt.envelope import Envelope, Holder
+from rcg.rdt.lent import MOST_BLOCKS
 from rcg.rdt.peer_memory import Addresses, may_read, read
 from rcg.rdt.reach import ended_error, find_all, is_elsewhere, lives, place_if_known_of, reach
 from rcg.runtime.control.joining import Joined
@@ -305,7 +306,7 @@ class Connection:
         try:
             if not self._waiter.wait():
                 raise self.gone_error()
-            received = sockets.receive(self._joined.connection, 1)
+            received = sockets.receive(self._joined.connection, MOST_BLOCKS)
         except (OSError, ValueError) as error:
             if isinstance(error, RcgError):
                 raise

@@ -146,6 +146,11 @@ class Nixl:
             noting = functools.partial(_note_freed, self._freed, key)
             self._registered[key] = region, weakref.ref(storage, noting)
 
+    def has_registered(self, tensors: Sequence[Any]) -> bool:
+        """Whether the memory of one of several tensors is registered."""
+        with self._lock:
+            return any(each.untyped_storage()._cdata in self._registered for each in tensors)
+
     def deregister(self, tensor: Any) -> None:
         """End the registration of a tensor's memory, unless objects of this process need it."""
         with self._lock:

@@ -34,6 +34,7 @@ from rcg.rdt.connection import Connection, ask_all
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
+from rcg.rdt.lent import lend
 from rcg.rdt.nixl import Nixl
 from rcg.rdt.pull import Connections, Got
 from rcg.rdt.reach import is_elsewhere, place_of, place_soon_of
@@ -41,6 +42,7 @@ from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.stores import ControlStore
+from rcg.runtime.node import arrays
 from rcg.runtime.observe.transfers import record_from
 from rcg.serialization import Codec
 from rcg.wire.messages import AskTransfers, Message
@@ -109,6 +111,7 @@ class Here:
     def open(self) -> None:
         """Be reached, until this process ends; raises as ``Service.open``."""
         self.service.open()
+        arrays.outside[:] = [lend]
         record_from(transfers_between)
         atexit.register(self.keeper.stop)
         atexit.register(self.connections.close)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import errno
 import threading
 import time
 from collections import deque
@@ -26,6 +27,7 @@ from rcg.log import Log
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder, Parts, Registered, Whole
 from rcg.rdt.groups import MemberGroups
+from rcg.rdt.lent import open_block
 from rcg.rdt.nixl_agent import why_not_auto
 from rcg.rdt.runs import fill, fresh_memory, places_for, receive_in_runs
 from rcg.rdt.slices import Region, Runs, Spans, places_of, rows_of, runs_of
@@ -33,6 +35,7 @@ from rcg.rdt.transports import AUTO, NIXL, OBJECT_STORE, SHM, TCP, Transport
 from rcg.threads import run_together
 from rcg.wire.messages import (
     READ_BY_KERNEL,
+    READ_BY_MAPPING,
     READ_BY_NIXL,
     Message,
     ObjectsHere,
@@ -343,7 +346,8 @@ class Connections:
         if not is_worth_it:
             return ""
         if not connection.is_remote:
-            return READ_BY_KERNEL if devices == {"cpu"} and connection.may_read else ""
+            can = devices == {"cpu"} and connection.may_read
+            return "" if not can else READ_BY_MAPPING if wanted.into is None else READ_BY_KERNEL
         is_open = wanted.transport.name in (AUTO, OBJECT_STORE)
         return self._by_nixl(connection) if is_open and devices in ({"cpu"}, {"cuda"}) else ""
 
@@ -406,7 +410,9 @@ class Connections:
                     return list(open_payloads(received)[0].decode()), way
                 case TensorsRegistered() as coming:
                     registered, places = _registered(coming, received)
-                case TensorsComing() | TensorsFollow() | TensorsAt() as coming:
+                case TensorsAt() as coming:
+                    mapped = _open_mapped(coming, received, sizes)
+                case TensorsComing() | TensorsFollow() as coming:
                     pass
                 case _:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
@@ -419,7 +425,7 @@ class Connections:
             number = connection.ask_for(envelope.key, "")
             return self._take(connection, wanted, number, times, way)
         if isinstance(coming, TensorsAt):
-            return _read(connection, coming, wanted), way
+            return _read(connection, coming, wanted, mapped), way
         if isinstance(coming, TensorsFollow):
             payloads = _receive_after(connection, sizes, into)
         else:
@@ -535,16 +541,38 @@ def _registered(
     return about, np.frombuffer(places, "<u8").reshape(-1, 3)
 
 
-def _read(connection: Connection, found: TensorsAt, wanted: Wanted) -> Sequence[Any]:
-    """Read tensors where they lie."""
-    holder, sizes, into = wanted.envelope.holder, wanted.envelope.contents.sizes, wanted.into
-    problem: Exception | None = None
-    payloads: list[Any] = []
+def _open_mapped(
+    found: TensorsAt, received: Received, sizes: Sequence[int]
+) -> list[Any] | Exception:
+    """Return the tensors that lie in frozen blocks, None for others; or why they cannot be had."""
     try:
-        for _, parts in places_for(sizes, "cpu", into):
-            payloads += parts
-        here = np.array([each.data_ptr() for each in payloads])
-        connection.read(np.array(found.addresses), here, np.array(sizes))
+        if received.is_short:
+            raise OSError(errno.EMFILE, "there is no descriptor left")
+        blocks = [open_block(fd) for fd in received.fds]
+        return [
+            None if not block else blocks[block - 1].narrow(0, start, size)
+            for block, start, size in zip(found.blocks, found.addresses, sizes, strict=True)
+        ]
+    except (OSError, ValueError, IndexError, RuntimeError) as error:
+        return without_frames(error)
+
+
+def _read(
+    connection: Connection, found: TensorsAt, wanted: Wanted, mapped: list[Any] | Exception
+) -> Sequence[Any]:
+    """Read tensors where they lie, but those that were mapped."""
+    holder, sizes, into = wanted.envelope.holder, wanted.envelope.contents.sizes, wanted.into
+    problem = mapped if isinstance(mapped, Exception) else None
+    payloads = [] if isinstance(mapped, Exception) else mapped
+    rest = [at for at, each in enumerate(payloads) if each is None]
+    try:
+        own = into if into is None else [into[at] for at in rest]
+        parts = places_for([sizes[at] for at in rest], "cpu", own)
+        for at, part in zip(rest, [each for _, some in parts for each in some], strict=True):
+            payloads[at] = part
+        here = np.array([payloads[at].data_ptr() for at in rest], np.int64)
+        there = np.array([found.addresses[at] for at in rest], np.int64)
+        connection.read(there, here, np.array([sizes[at] for at in rest], np.int64))
     except (OSError, RuntimeError) as error:  # the second of torch, which has no memory
         problem = without_frames(error)
     connection.end_reading(found.number)

@@ -31,6 +31,7 @@ from rcg.rdt.connection import Watch
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.groups import MemberGroups
+from rcg.rdt.lent import Place, places_of
 from rcg.rdt.nixl import Nixl
 from rcg.rdt.nixl_agent import is_installed, why_not_auto
 from rcg.rdt.pull import Got
@@ -48,6 +49,7 @@ from rcg.wire import liveness, sockets
 from rcg.wire.liveness import Ending
 from rcg.wire.messages import (
     READ_BY_KERNEL,
+    READ_BY_MAPPING,
     READ_BY_NIXL,
     AddValue,
     AnnounceTensors,
@@ -325,24 +327,43 @@ class Service:
         check = entry.checking() if is_whole else self._checking_version(entry)
         self._reading.setdefault(connection, {})[message.number] = entry, check, puller
         entry.pullers.append(puller)
-        about, arrays = answer
+        about, arrays, fds = answer
         packed = [(KIND_BYTES, bytes(each), None, 0) for each in arrays]
         if isinstance(about, Carrying):
             send_payloads(connection, about, packed)
         else:
-            sockets.send(connection, about)
+            sockets.send(connection, about, fds)
         return True
 
     def _places(
         self, message: PullTensors | PullSlices, entry: Entry
-    ) -> tuple[Message, Sequence[Any]] | None:
-        """Return the answer that says where the tensors of an object lie, and what it carries."""
+    ) -> tuple[Message, Sequence[Any], Sequence[int]] | None:
+        """Return how the tensors of an object can be read; None if they cannot be as is asked.
+
+        Returns:
+            The answer, the arrays that it carries, and the descriptors that go with it.
+        """
         number, payloads = message.number, entry.payloads
-        addresses = [each.data_ptr() for each in payloads]
-        if message.reads == READ_BY_KERNEL and all(each.is_cpu for each in payloads):
-            if isinstance(message, PullTensors):
-                return TensorsAt(number=number, addresses=tuple(addresses)), ()
-            return SlicesAt(number=number), (np.array(addresses, "<i8"),)
+        is_here = message.reads in (READ_BY_KERNEL, READ_BY_MAPPING)
+        if is_here and all(each.is_cpu for each in payloads):
+            addresses = [each.data_ptr() for each in payloads]
+            if isinstance(message, PullSlices):
+                return SlicesAt(number=number), (np.array(addresses, "<i8"),), ()
+            places: list[Place | None] = [None] * len(payloads)
+            # What NIXL has registered must stay where it is.
+            is_registered = self.nixl is not None and self.nixl.has_registered(payloads)
+            if message.reads == READ_BY_MAPPING and not is_registered:
+                places = places_of(payloads)
+            fds = list(dict.fromkeys(each.fd for each in places if each is not None))
+            answer = TensorsAt(
+                number=number,
+                addresses=tuple(
+                    address if place is None else place.start
+                    for address, place in zip(addresses, places, strict=True)
+                ),
+                blocks=tuple(0 if each is None else 1 + fds.index(each.fd) for each in places),
+            )
+            return answer, (), fds
         are_alike = len({each.device for each in payloads}) == 1
         if message.reads != READ_BY_NIXL or not are_alike or self.nixl is None or why_not_auto():
             return None
@@ -354,7 +375,7 @@ class Service:
         about = TensorsRegistered(
             number=number, agent=found.agent, version=found.version, kind=found.kind
         )
-        return about, (found.metadata, np.array(found.places, "<u8"))
+        return about, (found.metadata, np.array(found.places, "<u8")), ()
 
     def _send_slices(self, connection: Any, puller: str, message: PullSlices) -> None:
         """Send slices of the tensors of an object, or let them be read."""

@@ -527,6 +527,7 @@ class Total(Answer):
 
 
 READ_BY_KERNEL: Final = "kernel"
+READ_BY_MAPPING: Final = "map"  # what can be mapped; the rest by the kernel
 READ_BY_NIXL: Final = "nixl"
 
 
@@ -615,9 +616,13 @@ class TensorsComing(Answer):
 
 @message
 class TensorsAt(Answer):
-    """The tensors of an object may be read in the memory of this process."""
+    """The tensors of an object may be read in the memory of this process.
 
-    addresses: tuple[Number, ...]  # where each begins
+    Or they lie in frozen blocks, whose descriptors come with the message (``rcg.rdt.lent``).
+    """
+
+    addresses: tuple[Number, ...]  # where each begins: in this process, or in its block
+    blocks: tuple[Number, ...]  # for each the number of its block, from 1; 0 for none
 
 
 @message

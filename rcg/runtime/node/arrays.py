@@ -26,6 +26,9 @@ if there is no memory."""
 here: Final[ContextVar[Lender | None]] = ContextVar("rcg_lender", default=None)
 """Lends memory of the graph whose method runs in this context."""
 
+outside: Final[list[Lender]] = []
+"""Lends memory where no graph's method runs: set by ``rcg.rdt``, which stands above."""
+
 
 def empty(shape: Any, dtype: Any = np.float64) -> Any:
     """Return a new array that lies in the shared memory of the graph whose method runs.
@@ -53,8 +56,10 @@ def empty(shape: Any, dtype: Any = np.float64) -> Any:
     An array that is never sent gives its memory back when it is dropped, as do those that were sent
     when the last process has dropped them.
 
-    It is an ordinary array, which is copied when it is sent, where no method of a graph runs, if it
-    has at most 4 KiB or contains objects, and if there is no shared memory for it now.
+    It is an ordinary array, which is copied when it is sent, if it has at most 4 KiB or contains
+    objects, if there is no shared memory for it now, and where no method of a graph runs. But in
+    actors of rcg tensors by reference over it, of 1 MiB or more, are mapped by takers of the same
+    node: nothing is copied, and it may be written to later, which the takers do not see.
 
     Args:
         shape: An integer or a sequence of them, as for ``numpy.empty``.
@@ -66,7 +71,7 @@ def empty(shape: Any, dtype: Any = np.float64) -> Any:
     Raises:
         TypeError, ValueError, MemoryError: As ``numpy.empty``, or RuntimeError as ``torch.empty``.
     """
-    return empty_in(here.get(), shape, dtype)
+    return empty_in(here.get() or (outside[0] if outside else None), shape, dtype)
 
 
 def empty_in(lend: Lender | None, shape: Any, dtype: Any) -> Any:
