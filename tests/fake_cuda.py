@@ -237,6 +237,12 @@ class FakeMemory:
         base = raw.untyped_storage().data_ptr()
         return struct.pack("=QQ", os.getpid(), base).ljust(64, b"\0"), raw.data_ptr() - base
 
+    def gpu(self) -> str:
+        return "the fake one"
+
+    def has(self, tensor: Any) -> bool:
+        return bool(tensor.device.type == DEVICE)
+
     def open_handle(self, handle: bytes) -> Any:
         FakeMemory.mapped_count += 1
         FakeMemory.open_count += 1

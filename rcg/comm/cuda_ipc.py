@@ -33,7 +33,8 @@ from rcg.streams import of_type
 
 _REPLY_TAG: Final = 1 << 30  # of replies to messages of a tag below
 _CACHED: Final = 64  # mappings of a rank
-_PLACE: Final = struct.Struct("=64sQQ")  # the handle, where the tensor begins, how long it is
+PLACE: Final = struct.Struct("=64sQQ")
+"""The handle of an allocation, where a tensor begins in it, and how many bytes it has."""
 _LAZY_PEER_ACCESS: Final = 1  # cudaIpcMemLazyEnablePeerAccess, the only flag there is
 
 
@@ -67,6 +68,15 @@ class CudaMemory:
                 "has expandable_segments:True, set it to False, or choose another transport"
             ) from error
         return handle, raw.data_ptr() - base.value
+
+    def gpu(self) -> str:
+        """Return the id of the GPU, which is the same in every process."""
+        found = getattr(self._cuda.get_device_properties(self._device), "uuid", None)
+        return str(found or self._runtime.deviceGetPCIBusId(self._device))
+
+    def has(self, tensor: Any) -> bool:
+        """Whether a tensor lies there."""
+        return bool(tensor.device.type == "cuda" and tensor.get_device() == self._device)
 
     def open_handle(self, handle: bytes) -> int:
         """Map an allocation of another process; what is returned is for the two below."""
@@ -123,7 +133,16 @@ class _CudaBytes:
         }
 
 
-class _Mappings:
+def pack_place(memory: CudaMemory, raw: Any) -> bytes:
+    """Return where a tensor of uint8 [n] lies, for ``Mappings.view`` of another process.
+
+    Raises:
+        CommError: It cannot be shared.
+    """
+    return PLACE.pack(*memory.place_of(raw), raw.numel())
+
+
+class Mappings:
     """The allocations of other processes that were used last."""
 
     def __init__(self, memory: CudaMemory) -> None:
@@ -131,8 +150,8 @@ class _Mappings:
         self._kept: OrderedDict[bytes, Any] = OrderedDict()
 
     def view(self, place: bytes) -> Any:
-        """Return the tensor of uint8 [n] at a place that another rank has sent."""
-        handle, start, size = _PLACE.unpack(place)
+        """Return the tensor of uint8 [n] at a place that another process has sent."""
+        handle, start, size = PLACE.unpack(place)
         mapping = self._kept.get(handle)
         if mapping is None:
             if len(self._kept) >= _CACHED:
@@ -162,7 +181,7 @@ class CudaIpcCommunicator(Communicator):
         super().__init__(membership)
         self._connected = connected
         self._memory = memory
-        self._mappings = _Mappings(memory)
+        self._mappings = Mappings(memory)
         self._torch = importlib.import_module("torch")
         # Recorded before tensors are offered to others, and when those of others have been read.
         self._offered, self._read = memory.event(), memory.event()
@@ -340,14 +359,14 @@ class CudaIpcCommunicator(Communicator):
         for tensor in tensors:
             if tensor.numel():
                 raw = as_bytes(tensor)
-                message += _PLACE.pack(*self._memory.place_of(raw), raw.numel())
+                message += pack_place(self._memory, raw)
         if not message:
             return None
         return self._torch.frombuffer(bytearray(message), dtype=self._torch.uint8)
 
     def _empty(self, count: int) -> Any:
         """Return room for a message about tensors."""
-        size = count * _PLACE.size
+        size = count * PLACE.size
         return self._torch.empty(size, dtype=self._torch.uint8, device="cpu")
 
     def _reply(self) -> Any:
@@ -355,8 +374,8 @@ class CudaIpcCommunicator(Communicator):
 
     def _views(self, message: Any) -> Iterator[Any]:
         places = message.numpy().tobytes()
-        for start in range(0, len(places), _PLACE.size):
-            yield self._mappings.view(places[start : start + _PLACE.size])
+        for start in range(0, len(places), PLACE.size):
+            yield self._mappings.view(places[start : start + PLACE.size])
 
     def _of_all(self, tensor: Any) -> list[Any]:
         """Return the bytes of the tensors of all ranks, where they lie; this rank's are its own."""

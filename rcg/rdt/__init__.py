@@ -7,7 +7,8 @@ A file imports only from those above it in this list:
 * ``transports``: their names, and the interface of those that users write.
 * ``store``: the tensors that a process holds; ``runs``: how they are laid out to travel;
   ``groups``: the communicators between members.
-* ``peer_memory``: reading the memory of another process; ``lent``: memory that others can map.
+* ``peer_memory``: reading the memory of another process; ``lent``: memory that others can map;
+  ``gpu_memory``: tensors on a GPU that two processes use.
 * ``reach``: connecting to a process that holds tensors, also on another node; ``connection``:
   questions to it; ``pull``: getting tensors by it; ``custom``: by a transport of the user;
   ``ahead``: before the calls that take them run; ``nixl``: by NIXL, of which ``nixl_agent`` makes

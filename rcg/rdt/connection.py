@@ -119,7 +119,7 @@ class Connection:
         holder: As given.
         is_remote: Whether it leads to another node.
         is_closed: Whether it was closed here.
-        has_nixl: Whether both ends have NIXL, as far as is known.
+        failed: How this process has tried in vain to read there.
         lock: Of whoever asks.
 
     Raises:
@@ -139,7 +139,7 @@ class Connection:
         self.holder = holder
         self.lock = threading.Lock()
         self.is_closed = False
-        self.has_nixl = True
+        self.failed: set[str] = set()
         opening = UseTensors(graph=holder.key, secret=holder.secret, key=key, pid=os.getpid())
         try:
             self._joined: Joined = reach(holder, opening, timeout_s, look)

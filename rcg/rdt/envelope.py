@@ -275,7 +275,8 @@ class Envelope:
         if self.transport != "auto" or not (self.holder.node and cluster.is_connected()):
             return ""
         if self.holder.node == cluster.node_id():
-            return ": here by shm, from this node"
+            is_cpu = set(self.contents.devices) <= _HOST
+            return f": here by {'shm' if is_cpu else 'cuda_ipc on one GPU, else shm'}, from this node"
         why = why_not_auto()
         if why:
             return f": here by tcp, from another node ({why})"

@@ -338,9 +338,11 @@ class Nixl:
             Unavailable: There is no NIXL here.
         """
         found: list[list[Any]] = []
+        wholes: list[Any] = []  # the memory of all parts: what is registered
         for each in wanted:
             parts: list[Any] = []
-            for _, some in places_for(each.envelope.contents.sizes, device, each.into):
+            for whole, some in places_for(each.envelope.contents.sizes, device, each.into):
+                wholes.append(whole)
                 parts += some
             found.append(parts)
         targets = [part for parts in found for part in parts]
@@ -353,7 +355,7 @@ class Nixl:
             there = np.array([source for _, source in pairs], np.uint64).reshape(-1, 3)
             here = places_of([target for target, _ in pairs])
             holder, ways = wanted[0].envelope.holder, [_how(each) for each in wanted]
-            self.read(holder, ways, targets, Spans(there, here), times)
+            self.read(holder, ways, wholes, Spans(there, here), times)
         return [
             parts if each.into is None else fill(each.into, parts)
             for each, parts in zip(wanted, found, strict=True)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.log import Log
+from rcg.rdt import gpu_memory
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder, Parts, Registered, Whole
 from rcg.rdt.groups import MemberGroups
@@ -37,6 +38,7 @@ from rcg.wire.messages import (
     READ_BY_KERNEL,
     READ_BY_MAPPING,
     READ_BY_NIXL,
+    READ_ON_GPU,
     Message,
     ObjectsHere,
     SlicesAt,
@@ -45,6 +47,7 @@ from rcg.wire.messages import (
     TensorsFollow,
     TensorsGone,
     TensorsHere,
+    TensorsOnGpu,
     TensorsRegistered,
 )
 from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
@@ -332,7 +335,7 @@ class Connections:
 
     def _by_nixl(self, connection: Connection) -> str:
         """Return how memory of another node is read; "" if it cannot be."""
-        can = connection.is_remote and connection.has_nixl and self.nixl is not None
+        can = connection.is_remote and NIXL not in connection.failed and self.nixl is not None
         return READ_BY_NIXL if can and not why_not_auto() else ""
 
     def _reads(self, connection: Connection, wanted: Wanted) -> str:
@@ -345,11 +348,17 @@ class Connections:
         )
         if not is_worth_it:
             return ""
-        if not connection.is_remote:
-            can = devices == {"cpu"} and connection.may_read
-            return "" if not can else READ_BY_MAPPING if wanted.into is None else READ_BY_KERNEL
         is_open = wanted.transport.name in (AUTO, OBJECT_STORE)
-        return self._by_nixl(connection) if is_open and devices in ({"cpu"}, {"cuda"}) else ""
+        if connection.is_remote:
+            return self._by_nixl(connection) if is_open and len(devices) == 1 else ""
+        if devices == {"cpu"}:
+            if not connection.may_read:
+                return ""
+            return READ_BY_MAPPING if wanted.into is None else READ_BY_KERNEL
+        gpus = gpu_memory.shared[0]
+        can = is_open and devices == {gpus.device} and gpu_memory.TRANSPORT not in connection.failed
+        gpu = gpus.gpu() if can else ""
+        return READ_ON_GPU + gpu if gpu else ""
 
     def note(self, envelope: Envelope, transport: str, times: Sequence[int], problem: str) -> None:
         """Note what was got, for profiles.
@@ -410,18 +419,26 @@ class Connections:
                     return list(open_payloads(received)[0].decode()), way
                 case TensorsRegistered() as coming:
                     registered, places = _registered(coming, received)
+                case TensorsOnGpu() as coming:
+                    on_gpu = bytes(open_payloads(received)[0].decode())
                 case TensorsAt() as coming:
                     mapped = _open_mapped(coming, received, sizes)
                 case TensorsComing() | TensorsFollow() as coming:
                     pass
                 case _:
                     raise Transfer(f"{holder.label} gave an answer that was not expected")
-        if isinstance(coming, TensorsRegistered):
-            device = "cpu" if registered.kind == "DRAM" else "cuda"
+        if isinstance(coming, TensorsRegistered | TensorsOnGpu):
+            device = envelope.contents.devices[0]
             payloads = [part for _, parts in places_for(sizes, device, into) for part in parts]
-            spans = Spans(places, places_of(payloads))
-            if self._read_by_nixl(connection, number, registered, payloads, spans):
-                return payloads if into is None else fill(into, payloads), NIXL
+            if isinstance(coming, TensorsOnGpu):
+                way_here = gpu_memory.TRANSPORT
+                read: Callable[[], None] = partial(gpu_memory.shared[0].read, on_gpu, payloads)
+            else:
+                spans = Spans(places, places_of(payloads))
+                way_here = NIXL
+                read = partial(self._read_by_nixl, holder, registered, payloads, spans)
+            if _try_to_read(connection, number, way_here, read):
+                return payloads if into is None else fill(into, payloads), way_here
             number = connection.ask_for(envelope.key, "")
             return self._take(connection, wanted, number, times, way)
         if isinstance(coming, TensorsAt):
@@ -435,35 +452,11 @@ class Connections:
         return payloads, way
 
     def _read_by_nixl(
-        self,
-        connection: Connection,
-        number: int,
-        registered: Registered,
-        targets: Sequence[Any],
-        spans: Spans,
-    ) -> bool:
-        """Read what lies at another node; if that fails, NIXL is not tried again there.
-
-        Returns whether it was read, and lay there until then.
-
-        Raises:
-            _Refused: It did not lie there until then.
-            ActorDiedError, Transfer: The connection is of no use any more.
-        """
-        problem = "this process has no NIXL"
-        try:
-            if self.nixl is not None:
-                self.nixl.read(connection.holder, [registered], targets, spans, [])
-                problem = ""
-        except Exception as error:  # noqa: BLE001 - of which the next question tells
-            problem = describe_error(error)
-        connection.end_reading(number)
-        with connection.next() as received:
-            _answer(received, number, connection.holder)
-        if problem:
-            connection.has_nixl = False
-            _log.warning("rcg: tensors come over TCP, not NIXL: %s", problem)
-        return not problem
+        self, holder: Holder, registered: Registered, targets: Sequence[Any], spans: Spans
+    ) -> None:
+        """Read what lies at another node; raises as ``NixlReader.read``."""
+        if self.nixl is not None:
+            self.nixl.read(holder, [registered], targets, spans, [])
 
     def _take_slices(self, connection: Connection, slices: Slices, number: int) -> int:
         """Take the slices that were asked for.
@@ -485,8 +478,8 @@ class Connections:
                 registered, places = _registered(answer, received)
         if isinstance(answer, TensorsRegistered):
             spans = slices.runs.spans(places)
-            is_read = self._read_by_nixl(connection, number, registered, slices.targets, spans)
-            return came_ns if is_read else 0
+            read = partial(self._read_by_nixl, holder, registered, slices.targets, spans)
+            return came_ns if _try_to_read(connection, number, NIXL, read) else 0
         if isinstance(answer, TensorsFollow):
             _receive_slices(connection, slices)
         elif isinstance(answer, SlicesAt):
@@ -530,6 +523,36 @@ def _too_far(holder: Holder) -> Exception:
         f"{holder.label}, which holds the tensors, is on another node, where there is no shared "
         f'memory for tensor_transport="{SHM}": take "{AUTO}"'
     )
+
+
+def _try_to_read(connection: Connection, number: int, way: str, read: Callable[[], None]) -> bool:
+    """Read what another process holds; if that fails, it is not tried again there.
+
+    Args:
+        connection: To the process.
+        number: Of the question.
+        way: What the way is called.
+        read: Reads it.
+
+    Returns:
+        Whether it was read, and lay there until then.
+
+    Raises:
+        _Refused: It did not lie there until then.
+        ActorDiedError, Transfer: The connection is of no use any more.
+    """
+    problem = ""
+    try:
+        read()
+    except Exception as error:  # noqa: BLE001 - of which the next question tells
+        problem = describe_error(error)
+    connection.end_reading(number)
+    with connection.next() as received:
+        _answer(received, number, connection.holder)
+    if problem:
+        connection.failed.add(way)
+        _log.warning("rcg: tensors do not come by %s: %s", way, problem)
+    return not problem
 
 
 def _registered(

@@ -26,6 +26,7 @@ from rcg.comm.registry import register_communicator
 from rcg.error_text import describe_error, shortened
 from rcg.errors import OutOfDescriptors, OutOfThreads, RcgError, Transfer
 from rcg.log import Log
+from rcg.rdt import gpu_memory
 from rcg.rdt.ahead import Ahead, AheadFacts
 from rcg.rdt.connection import Watch
 from rcg.rdt.custom import Objects, send
@@ -44,6 +45,7 @@ from rcg.runtime.control.members import refuse
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
 from rcg.serialization import KIND_BYTES
+from rcg.streams import of_type
 from rcg.threads import start_thread
 from rcg.wire import liveness, sockets
 from rcg.wire.liveness import Ending
@@ -51,6 +53,7 @@ from rcg.wire.messages import (
     READ_BY_KERNEL,
     READ_BY_MAPPING,
     READ_BY_NIXL,
+    READ_ON_GPU,
     AddValue,
     AnnounceTensors,
     AskGroups,
@@ -83,6 +86,7 @@ from rcg.wire.messages import (
     TensorsFollow,
     TensorsGone,
     TensorsHere,
+    TensorsOnGpu,
     TensorsRegistered,
     UseStore,
     UseTensors,
@@ -364,6 +368,10 @@ class Service:
                 blocks=tuple(0 if each is None else 1 + fds.index(each.fd) for each in places),
             )
             return answer, (), fds
+        if message.reads.startswith(READ_ON_GPU) and isinstance(message, PullTensors):
+            gpu = message.reads.removeprefix(READ_ON_GPU)
+            offered = gpu_memory.shared[0].offer(gpu, payloads)
+            return None if offered is None else (TensorsOnGpu(number=number), (offered,), ())
         are_alike = len({each.device for each in payloads}) == 1
         if message.reads != READ_BY_NIXL or not are_alike or self.nixl is None or why_not_auto():
             return None
@@ -542,6 +550,7 @@ class Service:
         if lost:
             _refuse(connection, message, lost)
             return None
+        _finish_devices(entry.payloads)
         return entry
 
     def _send_through_group(
@@ -606,11 +615,15 @@ def _register(body: bytes) -> str:
 
 def _is_readable(entry: Entry) -> bool:
     """Whether the tensors lie where another process could read them, and are not too many."""
-    return (
-        not isinstance(entry.contents, Objects)
-        and len(entry.payloads) <= _MOST_READ
-        and all(each.is_cpu for each in entry.payloads)
-    )
+    return not isinstance(entry.contents, Objects) and len(entry.payloads) <= _MOST_READ
+
+
+def _finish_devices(payloads: Sequence[Any]) -> None:
+    """Wait until devices have done what methods have queued, on whatever streams."""
+    for device in {each.device for each in payloads if not getattr(each, "is_cpu", True)}:
+        finish = getattr(of_type(device.type), "synchronize", None)
+        if finish is not None:
+            finish(device)
 
 
 def _is_small(entry: Entry) -> bool:

@@ -68,8 +68,8 @@ def seal(value: Any, transport: str, key: str, where: str) -> Any:
         return _keep(ours, Entry(key, value, contents, payloads, chosen.name, where))
     offered = ours.nixl.offer(payloads)
     entry = Entry(key, value, contents, offered.payloads, chosen.name, where, offered.release)
-    # Writing to tensors of which others get a copy changes nothing for them.
-    entry.versions = Versions([] if offered.is_copy else tensors_in(value))
+    if offered.is_copy:  # writing to the tensors changes nothing for others
+        entry.versions = Versions([])
     return _keep(ours, entry, offered.registered)
 
 

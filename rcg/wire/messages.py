@@ -71,7 +71,8 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                     or: TensorsComing, the tensors through the group, and when
                                         they are sent: TensorsHere; or TensorsGone, and the
                                         connection ends
-                                    or, on one node: TensorsAt; between nodes: TensorsRegistered
+                                    or, on one node: TensorsAt, TensorsOnGpu; between nodes:
+                                        TensorsRegistered
       CheckTensors             -->
                                <--  TensorsHere or TensorsGone
                                     or, to another node: TensorsFollow, their bytes, and then
@@ -529,6 +530,7 @@ class Total(Answer):
 READ_BY_KERNEL: Final = "kernel"
 READ_BY_MAPPING: Final = "map"  # what can be mapped; the rest by the kernel
 READ_BY_NIXL: Final = "nixl"
+READ_ON_GPU: Final = "gpu "  # and the id of the GPU that the asker uses
 
 
 @message
@@ -630,6 +632,13 @@ class SlicesAt(Carrying):
     """The tensors of an object may be read here: carries the address of each."""
 
     number: Number = 0  # of the ``PullSlices``
+
+
+@message
+class TensorsOnGpu(Carrying):
+    """The tensors of an object may be copied from a GPU: carries where they lie there."""
+
+    number: Number = 0  # of the ``PullTensors``
 
 
 @message

@@ -142,3 +142,18 @@ def test_tensors_elsewhere_are_refused_where_they_are_made(pair, method, text):
 def test_what_make_gpu_checks_works_on_the_fake_device(name):
     machine = checks.machine_of("fake")
     assert checks.references(machine, name) == "14 tensors"
+
+
+def test_without_a_group_tensors_are_copied_on_the_device():
+    machine = checks.machine_of("fake")
+    assert checks.direct(machine) == "4 KB to 64 MiB, there and back"
+
+
+@pytest.mark.full
+def test_what_cannot_be_copied_on_the_device_comes_through_the_host():
+    with checks.actors(checks.machine_of("fake"), "cuda_ipc", 2) as (a, b):
+        get(b.forbid_mapping.remote())
+        for n in range(3):
+            made = a.make.options(tensor_transport="auto").remote(n, LARGE)
+            assert get(b.totals.remote(made)) == [("fake", n * LARGE)]
+        assert get(b.ways.remote()) == ["shm"]

@@ -250,6 +250,26 @@ def references(machine: Machine, name: str) -> str:
     return "14 tensors"
 
 
+def direct(machine: Machine) -> str:
+    """Tensors by reference without a group, between actors on one GPU and to the driver."""
+    if machine.is_plain:
+        raise NotRunError("Ray is not installed")
+    device = machine.device
+    with actors(machine, "cuda_ipc", 2) as (a, b):
+        for count in (1000, MIB, 16 * MIB):
+            made = a.make.options(tensor_transport="auto").remote(1, count)
+            back = b.twice.options(tensor_transport="auto").remote(made)
+            found = rcg.get([b.totals.remote(made), a.totals.remote(back)], timeout=GUARD_S)
+            if found != [[(device, float(count))], [(device, 2.0 * count)]]:
+                raise AssertionError(f"{found} of {count} numbers")
+            if float(rcg.get(made, timeout=GUARD_S).cpu().sum()) != count:
+                raise AssertionError("the driver got other numbers")
+        ways = rcg.get([each.ways.remote() for each in (a, b)], timeout=GUARD_S)
+    if ways != [["cuda_ipc", "shm"]] * 2:
+        raise AssertionError(f"they came by {ways}")
+    return "4 KB to 64 MiB, there and back"
+
+
 def arrival(machine: Machine) -> str:
     """A tensor of the CPU arrives on the devices of three actors."""
     device = machine.device
@@ -391,6 +411,7 @@ def all_checks(machine: Machine) -> Iterator[tuple[str, Callable[[], str]]]:
             f"{name}: overlap on streams",
             lambda n=name, s=side, w=width: overlap(machine, n, s, w),
         )
+    yield "auto: references", lambda: direct(machine)
     yield "host to device: arrival", lambda: arrival(machine)
     for size_mib in (1,) if is_fake else (1, 16, 256):
         yield (

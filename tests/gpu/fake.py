@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 from rcg.comm import registry
-from tests.fake_cuda import IpcOnFake, NcclOnFake
+from rcg.rdt import gpu_memory
+from tests.fake_cuda import FakeMemory, IpcOnFake, NcclOnFake
+from tests.fake_device import DEVICE
 
 for _name, _cls in (("nccl", NcclOnFake), ("cuda_ipc", IpcOnFake)):
     registry._registered[_name] = registry.Registered(_name, _cls.devices, _cls)
+gpu_memory.shared[:] = [gpu_memory.GpuMemory(DEVICE, FakeMemory)]

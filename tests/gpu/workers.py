@@ -39,6 +39,21 @@ class Worker:
     def totals(self, *tensors: torch.Tensor) -> list[tuple[str, float]]:
         return [(each.device.type, float(each.cpu().double().sum())) for each in tensors]
 
+    def ways(self) -> list[str]:
+        """How tensors that this actor got came here."""
+        from rcg.rdt.process import here
+
+        return sorted({each.transport for each in here().got})
+
+    def forbid_mapping(self) -> None:
+        """Have no memory of other processes on the device."""
+        from rcg.rdt import gpu_memory
+
+        def fail(*_: Any) -> Any:
+            raise RuntimeError("it cannot be mapped")
+
+        gpu_memory.shared[0].read = fail  # type: ignore[method-assign]
+
     def prepare(self, side: int, width: int) -> None:
         """Have what ``kept`` gives [side, side], and what ``multiplied`` multiplies it with."""
         self._kept = torch.ones(side, side, device=self._device)
