@@ -276,7 +276,9 @@ class Envelope:
             return ""
         if self.holder.node == cluster.node_id():
             is_cpu = set(self.contents.devices) <= _HOST
-            return f": here by {'shm' if is_cpu else 'cuda_ipc on one GPU, else shm'}, from this node"
+            return (
+                f": here by {'shm' if is_cpu else 'cuda_ipc on one GPU, else shm'}, from this node"
+            )
         why = why_not_auto()
         if why:
             return f": here by tcp, from another node ({why})"
