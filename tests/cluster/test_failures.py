@@ -16,6 +16,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayChannelTimeoutErro
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout, ExecutionError
+from tests.circles import core_has
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import Gate, Refusal, Stage, in_thread, until
@@ -415,7 +416,7 @@ def died(error, method):
     assert error.actor and error.actor_id
 
 
-@pytest.mark.parametrize("kill", [kill_by_ray, kill_by_signal])
+@pytest.mark.parametrize("kill", core_has(kill_by_ray, [kill_by_ray, kill_by_signal]))
 def test_an_actor_dies_while_the_driver_waits(stages, gate, kill):
     """Get, get of a list, wait and execute all end; the survivors work on in a new graph."""
     (a, b), victim = stages(2), Stage.remote()
@@ -503,6 +504,7 @@ def test_results_that_came_before_the_death_can_be_got_after_it(stages):
     graph.teardown()
 
 
+@pytest.mark.full
 def test_an_actor_dies_while_nothing_runs(stages):
     (a,), victim = stages(1), Stage.remote()
     with InputNode() as inp:
@@ -520,6 +522,7 @@ def test_an_actor_dies_while_nothing_runs(stages):
     graph.teardown()
 
 
+@pytest.mark.full
 def test_a_graph_without_the_dead_actor_goes_on(stages):
     a, b = stages(2)
     victim = Stage.remote()
@@ -562,6 +565,7 @@ def test_a_restarted_actor_has_left_the_graph(stages):
     rcg.kill(victim)
 
 
+@pytest.mark.full
 def test_a_death_is_noticed_although_a_child_of_it_lives_on(gate):
     """The child has the sockets and the memory of its parent; the pidfd reports the death."""
     victim = Throwing.remote()

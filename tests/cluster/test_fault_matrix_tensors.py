@@ -20,6 +20,7 @@ from rcg.errors import ActorDiedError
 from tests.circles import core_has, in_turn
 from tests.cluster.faults import (
     KINDS,
+    LIVES,
     NOTHING,
     Fate,
     Victims,
@@ -202,3 +203,29 @@ def test_a_death_before_the_groups_are_open_is_raised_by_compile(
     # What the others had built of their groups is gone, without anybody's teardown.
     assert rcg.get([each.settle.remote() for each in survivors]) == [NOTHING, NOTHING]
     assert "teardown" not in caplog.text
+
+
+def test_a_death_elsewhere_ends_a_transfer_between_two_that_live(victims, survivors, gates):
+    """One of them waits inside Gloo for the other, which does not come yet."""
+    one, two = survivors
+    held, dies = victims.take(), victims.take()
+    at_transfer, at_read = gates(), gates()
+    rcg.get(held.expect.remote(Fate("transfer", LIVES, at_transfer)))
+    pid = rcg.get(dies.expect.remote(Fate("read", "kill -9", at_read)))
+    with InputNode() as inp:
+        moved = held.sum.bind(over_gloo(one.full.bind(inp)))
+        dag = MultiOutputNode([moved, dies.first.bind(two.double.bind(inp))])
+    graph = dag.experimental_compile()
+    refs = graph.execute(10)
+    at_transfer.wait_for()
+    at_read.wait_for()
+    slay("kill -9", dies, pid, at_read)
+    check_ended(survivors)
+    for ref in refs:
+        with pytest.raises(ActorDiedError):
+            rcg.get(ref)
+    at_transfer.open()
+    check_ended([held])
+    graph.teardown()
+    rcg.get(held.expect.remote(None))
+    victims.give_back(held)

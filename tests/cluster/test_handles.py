@@ -21,6 +21,7 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.runtime.remote.client import ask_report
 from rcg.wire import sockets
+from tests.circles import core_has
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
 from tests.peers import challenge_of, is_over, suspend
@@ -333,7 +334,7 @@ def owned(driver):
     rcg.kill(caller)
 
 
-@pytest.mark.parametrize("how", ["alone", "fork"])
+@pytest.mark.parametrize("how", core_has("fork", ["alone", "fork"]))
 def test_the_owners_death_is_an_error_at_each_caller(owned, how):
     """Also while a child of his has the connection open."""
     owner, caller, actor = owned(how)

@@ -268,6 +268,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.full
 def test_loops_end_when_their_driver_is_killed(driver, gate):
     """The loops of a detached actor, which outlives the driver; one is in a method."""
     actor = Stage.options(name="survivor", namespace="processes", lifetime="detached").remote()

@@ -107,6 +107,19 @@ class Worker:
     def put(self, name, n):
         return [rcg.put(made(name, n), _tensor_transport=name)]
 
+    def put_views(self, transport, count=4):
+        """Put views of one tensor, as trainers do."""
+        self.flat = torch.arange(float(count * SIZE)).reshape(count, SIZE)
+        return [rcg.put(list(self.flat), _tensor_transport=transport)]
+
+    def put_several(self, transport):
+        """Put a value of several kinds of tensors."""
+        value = {"a": torch.ones(3), "b": [torch.full((SIZE,), 2.0), torch.ones(4, 5).T]}
+        return [rcg.put(value, _tensor_transport=transport)]
+
+    def put_plain(self):
+        return [rcg.put("no tensors", _tensor_transport="auto")]
+
     def wrong(self):
         return Elsewhere(made("files", 1))
 
@@ -119,9 +132,10 @@ class Worker:
     def pid(self):
         return os.getpid()
 
-    def is_as_new(self):
-        self.last = None
-        return not hasattr(self, "is_spoiled") and self.facts()[0] == 0
+    def begin_anew(self):
+        """Let go of everything; return how many objects are still held, or None if spoiled."""
+        self.last = self.flat = None
+        return None if hasattr(self, "is_spoiled") else self.facts()[0]
 
     def send_unreadable_metadata(self):
         """Have the next transfer send metadata that cannot be unpickled."""
@@ -228,14 +242,25 @@ def actors(resting: list[Any]) -> Iterator[Callable[[int], list[Any]]]:
     yield make
     destroy_all_collective_groups()
     for each in every:
-        try:
-            is_as_new = rcg.get(each.is_as_new.remote(), timeout=1)
-        except ray.exceptions.RayError:
-            is_as_new = False
-        if is_as_new:
+        if is_as_new(each):
             resting.append(each)
         else:
             rcg.kill(each)
+
+
+def is_as_new(actor: Any) -> bool:
+    """Whether a test has left an actor idle, and with nothing to hold a moment later."""
+    found: list[int | None] = []
+
+    def is_known() -> bool:
+        found.append(rcg.get(actor.begin_anew.remote(), timeout=1))
+        return not found[-1]
+
+    try:
+        eventually(is_known, 2)
+    except (AssertionError, ray.exceptions.RayError):
+        return False
+    return found[-1] == 0
 
 
 @rcg.remote(num_cpus=0)
@@ -528,28 +553,12 @@ def test_calling_an_actor_without_the_transport_raises(actors):
         get(ref, _tensor_transport="absent")
 
 
-@rcg.remote(num_cpus=0)
-class Flat:
-    """Puts views of one tensor, as trainers do, and a value of several kinds of tensors."""
-
-    def views(self, transport, count=4):
-        self.flat = torch.arange(float(count * SIZE)).reshape(count, SIZE)
-        return [rcg.put(list(self.flat), _tensor_transport=transport)]
-
-    def several(self, transport):
-        value = {"a": torch.ones(3), "b": [torch.full((SIZE,), 2.0), torch.ones(4, 5).T]}
-        return [rcg.put(value, _tensor_transport=transport)]
-
-    def plain(self):
-        return [rcg.put("no tensors", _tensor_transport="auto")]
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("transport", ["auto", "nixl", "object_store"])
-def test_the_targets_of_a_reference(transport: str) -> None:
-    maker = Flat.remote()
+def test_the_targets_of_a_reference(actors, transport: str) -> None:
+    (maker,) = actors(1)
     set_target = rcg.experimental.set_target_for_ref
-    (ref,) = get(maker.views.remote(transport))
+    (ref,) = get(maker.put_views.remote(transport))
     targets = [torch.zeros(SIZE) for _ in range(4)]
     set_target(ref, targets)
     found = get(ref)
@@ -558,10 +567,10 @@ def test_the_targets_of_a_reference(transport: str) -> None:
     del targets, found
     assert float(get(ref)[3][0]) == 3.0 * SIZE  # the targets are gone: fresh memory
 
-    (ref,) = get(maker.several.remote(transport))
+    (ref,) = get(maker.put_several.remote(transport))
     targets = [torch.zeros(3), torch.zeros(SIZE), torch.zeros(5, 4)]
     set_target(ref, targets)
-    others = get(maker.views.remote(transport, 1))
+    others = get(maker.put_views.remote(transport, 1))
     value, (other,) = get([ref, *others])
     assert value["a"] is targets[0] and value["b"][0] is targets[1] and value["b"][1] is targets[2]
     assert targets[2].eq(1).all() and float(targets[1].sum()) == 2.0 * SIZE
@@ -570,9 +579,9 @@ def test_the_targets_of_a_reference(transport: str) -> None:
     assert get(ref)["a"] is not targets[0]
 
 
-def test_targets_that_do_not_fit() -> None:
-    maker = Flat.remote()
-    (ref,) = get(maker.views.remote("auto", 2))
+def test_targets_that_do_not_fit(actors) -> None:
+    (maker,) = actors(1)
+    (ref,) = get(maker.put_views.remote("auto", 2))
     one = torch.zeros(SIZE)
     for targets, text in (
         ([one], r"Length of tensor_buffers \(1\) does not match length from object metadata \(2\)"),
@@ -593,10 +602,10 @@ def test_targets_that_do_not_fit() -> None:
         assert not one.any()
     with pytest.raises(ValueError, match=r"Ref 7 is not an RDT object\."):
         rcg.experimental.set_target_for_ref(7, [one])
-    (ref,) = get(maker.views.remote("nixl", 1))
+    (ref,) = get(maker.put_views.remote("nixl", 1))
     with pytest.raises(ValueError, match="NIXL does not support fetching onto target device xpu"):
         rcg.experimental.set_target_device_for_ref(ref, "xpu:0")
-    (plain,) = get(maker.plain.remote())
+    (plain,) = get(maker.put_plain.remote())
     rcg.experimental.set_target_for_ref(plain, [one])
     with pytest.raises(ValueError, match=r"length from object metadata \(0\)"):
         get(plain)
@@ -616,8 +625,8 @@ class Busy:
         return total(one) + (0 if other is None else total(other))
 
 
-def test_tensors_of_calls_that_wait_are_there_when_they_run(gates: Any) -> None:
-    maker, taker, gate = Worker.remote(), Busy.remote(), gates()
+def test_tensors_of_calls_that_wait_are_there_when_they_run(actors, gates: Any) -> None:
+    (maker,), taker, gate = actors(1), Busy.remote(), gates()
     waiting = taker.wait.remote(gate)
     gate.wait_for(1)
     refs = [maker.make.options(tensor_transport="auto").remote("auto", n) for n in (1, 2)]

@@ -128,6 +128,7 @@ def test_ray_66264_a_taker_none_of_whose_methods_has_the_decorator(kept):
     assert get(named[1].sum.remote(named[0].create.remote())) == LARGE
 
 
+@pytest.mark.full
 def test_ray_66264_what_cannot_work_is_said_at_once(kept):
     kept += [InOrder.remote(), OnlyTakes.remote()]
     maker, taker = kept
@@ -139,6 +140,7 @@ def test_ray_66264_what_cannot_work_is_said_at_once(kept):
         taker.sum.remote(ref)
 
 
+@pytest.mark.full
 def test_ray_59831_await_of_a_reference(kept):
     import asyncio
 
@@ -204,7 +206,6 @@ def test_ray_61453_references_are_fetched_together(kept):
     assert one[0].start_ns < other[-1].end_ns and other[0].start_ns < one[-1].end_ns
 
 
-@pytest.mark.full
 def is_dead(actor: Any) -> bool:
     try:
         get(actor.final_task.remote(1))
@@ -213,6 +214,7 @@ def is_dead(actor: Any) -> bool:
     return False
 
 
+@pytest.mark.full
 def test_docs_a_system_error_leaves_the_other_actors_alive(kept):
     kept += [InOrder.remote() for _ in range(3)]
     a, b, c = kept

@@ -410,6 +410,7 @@ def test_signal_handlers_use_the_graph(driver: Drivers) -> None:
     finishes(driver(SETTING + SIGNALS))
 
 
+@pytest.mark.full
 def test_log_handlers_use_the_graph_and_tear_it_down(driver: Drivers, tmp_path) -> None:
     finishes(driver(SETTING + LOGGING, tmp_path))
 

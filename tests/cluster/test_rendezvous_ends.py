@@ -160,6 +160,7 @@ def test_a_stopped_member_is_not_dead_and_the_report_says_who_waits(victims, sur
     victims.give_back(victim)
 
 
+@pytest.mark.full
 def test_a_stopped_member_can_be_killed(victims, survivors, gate):
     victim, pid, graphs, refs = held_in_transfer(victims, survivors, gate)
     suspend(pid)
@@ -171,32 +172,6 @@ def test_a_stopped_member_can_be_killed(victims, survivors, gate):
     check_ended(survivors)
     for graph in graphs.values():
         graph.teardown()
-
-
-def test_a_death_elsewhere_ends_a_transfer_between_two_that_live(victims, survivors, gates):
-    """One of them waits inside Gloo for the other, which does not come yet."""
-    one, two = survivors
-    held, dies = victims.take(), victims.take()
-    at_transfer, at_read = gates(), gates()
-    rcg.get(held.expect.remote(Fate("transfer", LIVES, at_transfer)))
-    pid = rcg.get(dies.expect.remote(Fate("read", "kill -9", at_read)))
-    with InputNode() as inp:
-        moved = held.sum.bind(over_gloo(one.full.bind(inp)))
-        dag = MultiOutputNode([moved, dies.first.bind(two.double.bind(inp))])
-    graph = dag.experimental_compile()
-    refs = graph.execute(10)
-    at_transfer.wait_for()
-    at_read.wait_for()
-    slay("kill -9", dies, pid, at_read)
-    check_ended(survivors)
-    for ref in refs:
-        with pytest.raises(ActorDiedError):
-            rcg.get(ref)
-    at_transfer.open()
-    check_ended([held])
-    graph.teardown()
-    rcg.get(held.expect.remote(None))
-    victims.give_back(held)
 
 
 # --- compile
@@ -227,6 +202,7 @@ def test_compile_names_the_actor_that_does_not_come_and_leaves_no_half_built_gro
         victims.give_back(victim)
 
 
+@pytest.mark.full
 def test_a_busy_actor_is_named_by_compile(victims, survivors, gate):
     victim = victims.take()
     held = victim.hold_gate.remote(gate)

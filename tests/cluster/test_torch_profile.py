@@ -103,6 +103,7 @@ def test_all_graphs_of_a_process_and_those_compiled_meanwhile(workers):
     assert spans(first, "a1")["aten::mm"] == 2
 
 
+@pytest.mark.full
 def test_thread_locals_and_grad_mode_are_those_of_the_thread(workers):
     with InputNode() as inp:
         dag = workers[0].remembered.bind(inp)

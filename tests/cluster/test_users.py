@@ -184,6 +184,7 @@ def test_ray_62427_62328_nothing_has_a_name(actors):
         assert held[0] == 2 and [value[0] for value in rcg.get(refs)] == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.full
 def test_ray_61309_57587_several_large_tensors_in_dicts(actors):
     """An assertion failed, or everything stood still, with more than one CPU tensor in a value."""
     a, b = actors
@@ -271,6 +272,7 @@ def test_ray_50381_vllm_12747_fifty_executions_without_a_get(actors, gate):
         assert rcg.get([graph.execute(i) for i in range(1, 50)]) == list(range(1, 50))
 
 
+@pytest.mark.full
 def test_ray_46972_46055_a_held_numpy_result_blocks_nothing(actors):
     """The next execution hung, or overwrote it, until the last array had been let go of."""
     a, b = actors
@@ -393,6 +395,7 @@ def test_ray_47685_47702_48280_51139_teardown_and_exit_at_odd_moments(
     program.finish()
 
 
+@pytest.mark.full
 def test_ray_45307_49461_a_death_ends_every_wait_and_no_survivor(actors, victims, gate):
     """Calls that waited for a dead actor, or for one that waited for it, never returned."""
     a, b = actors

@@ -93,6 +93,7 @@ def test_ray_61309_57587_several_large_tensors_in_dicts_over_a_communicator(acto
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_ray_45307_49461_a_death_in_a_collective_ends_every_wait_and_no_survivor(
     actors, victims, gate
 ):

@@ -162,7 +162,7 @@ def _split(rng: random.Random, shapes: Any, count: int) -> list[dict[str, Slice]
     return found
 
 
-@pytest.mark.parametrize("seed", core_has(range(8), [0, 1, 2]))
+@pytest.mark.parametrize("seed", core_has(0, range(8)))
 def test_random_shards_arrive_as_other_random_shards(members, seed) -> None:
     rng = random.Random(seed)
     shapes = {
@@ -351,9 +351,9 @@ def test_a_report_says_who_waits_for_whom(members) -> None:
     assert text.splitlines()[1].split() == head
 
 
-@pytest.mark.parametrize("after_s", core_has([0.0, 0.002, 0.005, 0.01, 0.03], [0.005]))
+@pytest.mark.parametrize("after_s", core_has(0.005, [0.0, 0.002, 0.005, 0.01, 0.03]))
 def test_a_publisher_that_dies_is_named_and_the_old_version_stays(members, fresh, after_s) -> None:
-    reader, *_ = members
+    reader, heir, *_ = members
     shapes = SHAPES | {"big": (20 * BIG,)}
     trainer = fresh()
     name = f"publisher dies {after_s}"
@@ -377,7 +377,6 @@ def test_a_publisher_that_dies_is_named_and_the_old_version_stays(members, fresh
         ActorDiedError, match=rf"Actor\(Member.* has died. This process keeps version {kept}"
     ):
         get(reader.update.remote())
-    heir = fresh()
     get(heir.publish.remote(name, shapes))
     get(heir.push.remote(1))
     assert get(reader.update.remote())[0] == 1 and get(reader.differs.remote(1)) == []

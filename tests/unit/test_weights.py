@@ -278,6 +278,7 @@ def _mixture_of_experts() -> tuple[list[Member], list[Member]]:
     )
 
 
+@pytest.mark.full
 def test_a_trillion_parameters_are_planned(capsys) -> None:
     trainers, generators = _mixture_of_experts()
     shapes = {name: each.shape for member in generators for name, each in member.shards.items()}
