@@ -91,7 +91,7 @@ def test_nothing_ran():
     assert found.in_flight(0, 10).total_ns == 0
     shares = shares_of(graph_trace({}), 0, 10)
     assert [lane.idle_ns for lane in shares.lanes] == [10, 10, 10]
-    assert (shares.hidden, shares.bubble) == (None, None)
+    assert (shares.hidden, shares.bubble, shares.exposed) == (None, None, None)
 
 
 def test_a_completion_is_not_before_its_submission_whatever_the_clocks():
@@ -122,8 +122,11 @@ def test_shares_are_those_worked_out_by_hand():
         {"a0 (Stage)": 19},
     ]
     assert shares.hidden == 0.0  # that a1 computes during a0's last 2 ns hides nothing of a0's
-    # Busy for 30 and 34 of the 53 ns from 10 to 63.
-    assert shares.bubble == 1 - 64 / 106
+    # Methods of 20 and 24, and moving of 6 and 6 beside none of them, of the 53 ns from 10 to 63.
+    assert [each.bubble for each in shares.lanes] == [None, 1 - 20 / 53, 1 - 24 / 53]
+    assert [each.exposed for each in shares.lanes] == [None, 6 / 53, 6 / 53]
+    assert shares.bubble == pytest.approx(1 - 44 / 106)
+    assert shares.exposed == 6 / 53
 
 
 @pytest.mark.parametrize("window", [(0, 80), (13, 60), (0, 10), (70, 70), (-5, 200), (30, 20)])
@@ -166,7 +169,8 @@ def test_only_a_read_can_wait_for_nothing():
 
 def test_the_bubble_ends_with_the_last_completion():
     rows = [*A0_ROWS, event(1, 2, 63, 75)]
-    assert shares_of(graph_trace({**ROWS, "a0": rows}), 0, END).bubble == 1 - 64 / 106
+    found = shares_of(graph_trace({**ROWS, "a0": rows}), 0, END)
+    assert found.bubble == pytest.approx(1 - 44 / 106)
 
 
 WITH_LANES = """
@@ -219,14 +223,46 @@ def test_communication_is_hidden_behind_methods_of_the_same_actor():
         "driver": [event(1, 0, 14, 18)],
         "a0": [event(0, 0, 0, 2), event(1, 0, 10, 30), event(2, 0, 30, 31), event(1, 1, 40, 60)],
         "a0.comm": [event(0, 0, 0, 32, waited=31), event(1, 0, 35, 55, peer=4)],
-        "a1": [event(1, 0, 50, 70)],
+        "a1": [event(1, 0, 50, 70), event(2, 0, 70, 71)],
         "a1.comm": [event(0, 0, 33, 55, waited=2, peer=2), event(1, 0, 56, 58)],
     }
     shares = shares_of(graph_trace(rows, plan=WITH_LANES), 0, 80)
-    assert [lane.communication_ns for lane in shares.lanes] == [4, 3, 21, 0, 22]
+    assert [lane.communication_ns for lane in shares.lanes] == [4, 3, 21, 1, 22]
     # Of what a0.comm sends, from 40 on; of what a1.comm receives, from 50 on, and its Write.
     assert [lane.hidden for lane in shares.lanes] == [None, None, 15 / 21, None, 7 / 22]
-    assert shares.hidden == (15 + 7) / 50
+    assert shares.hidden == (15 + 7) / 51
+    # From 14 to 71 methods run for 36 and 20; of the bytes that each actor moves, with its lane, in
+    # 22 and 23, 15 and 7 are hidden.
+    assert [lane.bubble for lane in shares.lanes] == [
+        None,
+        pytest.approx(21 / 57),
+        None,
+        pytest.approx(37 / 57),
+        None,
+    ]
+    assert [lane.exposed for lane in shares.lanes] == [None, 7 / 57, None, 16 / 57, None]
+    assert shares.exposed == pytest.approx(23 / 114)
+
+
+def test_the_bubble_falls_when_lanes_have_the_same_work_take_less_time():
+    """Three times 10 ns of work; moving takes 10, on the actor itself or beside its methods."""
+    moves = [event(1, n, 20 * n, 20 * n + 10) for n in range(3)]
+    sends = [event(2, n, 20 * n + 10, 20 * n + 20) for n in range(3)]
+    ends = {
+        "driver": [event(1, 0, 0, 1), event(1, 2, 2, 3)],
+        "a1": [event(2, 0, 60, 61), event(2, 2, 61, 62)],
+    }
+    before = graph_trace({**ends, "a0": sorted(moves + sends)}, plan=WITH_LANES)
+    beside = [event(1, n, 10 * n, 10 * n + 10) for n in range(3)]
+    lane = [event(1, n, 10 * n + 10, 10 * n + 20, peer=4) for n in range(3)]
+    ends = {
+        "driver": [event(1, 0, 0, 1), event(1, 2, 2, 3)],
+        "a1": [event(2, 0, 40, 41), event(2, 2, 41, 42)],
+    }
+    after = graph_trace({**ends, "a0": beside, "a0.comm": lane}, plan=WITH_LANES)
+    found = [shares_of(each, 0, 80).lanes[1] for each in (before, after)]
+    assert [each.bubble for each in found] == [pytest.approx(32 / 62), pytest.approx(12 / 42)]
+    assert [each.exposed for each in found] == [pytest.approx(30 / 62), pytest.approx(10 / 42)]
 
 
 def test_a_process_that_computes_hides_no_communication_of_another():

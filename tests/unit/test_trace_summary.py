@@ -108,8 +108,10 @@ Graph 5f1c5f1c: 2 executions in 80 ns
     a1 (Stage)   43.6 %         10.9 %          7.3 %   34.5 %   3.6 %    a0 (Stage) 34.5 %
     compute: in your methods; communication: moving bytes; serialization: values to bytes
     and back; waiting: for another process; idle: nothing to do, in the driver your code
-    0.0 % of communication was hidden: a method of the same actor ran meanwhile
-    the actors were not busy 39.6 % of the time from first submission to last result (the bubble)
+    bubble: 58.5 % of the time from first submission to last result no method of an actor ran;
+    exposed communication: 11.3 %, an actor moved bytes then
+    the largest bubble: a0 (Stage) 62.3 %, exposed 11.3 %
+    0.0 % of all communication was hidden behind a method of the same actor
 """
 
 

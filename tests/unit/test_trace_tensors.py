@@ -277,7 +277,7 @@ def test_an_open_collective_waits_or_communicates(doing, kind):
 def test_the_summary_names_the_collective():
     text = str(summarize(tensor_trace()))
     assert "a1 (Stage) allreduce g1" in text
-    assert "of communication was hidden" in text
+    assert "of all communication was hidden" in text
 
 
 def chrome(tmp_path, trace):

@@ -17,17 +17,16 @@ This room must know neither paths nor how figures are shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.channels import ChannelSpec
-from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Op, Pass
 from rcg.trace.analysis.executions import Executions, executions_of
-from rcg.trace.analysis.intervals import Cover, Ints, Times
+from rcg.trace.analysis.intervals import Cover, Ints, Times, disjoint
 from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
 from rcg.trace.model import GraphTrace, LaneTrace
 
@@ -51,6 +50,10 @@ class LaneShares:
         waiting_for: ``waiting_ns`` by the process that it waited for, longest first.
         hidden: For a lane, the share, from 0 to 1, of its communication during which methods of
             its actor ran; None without communication, and for a process.
+        bubble: For an actor, the share of the time from the first submission to the last completion
+            in which none of its methods ran; None for others, and if the trace has not both.
+        exposed: The part of ``bubble`` in which the actor or its lanes moved bytes: communication
+            that no method hides.
     """
 
     process: str
@@ -62,6 +65,8 @@ class LaneShares:
     idle_ns: int
     waiting_for: Mapping[str, int]
     hidden: float | None = None
+    bubble: float | None = None
+    exposed: float | None = None
 
     @property
     def busy_ns(self) -> int:
@@ -94,14 +99,14 @@ class Shares:
             actor ran; None without communication. What the lanes of an actor move is the actor's,
             and the driver has no methods. Transfers and collectives over communicators are
             communication, without the waiting for others.
-        bubble: The share, from 0 to 1, of the actors' time between the first submission and the
-            last completion in which they were not busy; None if the trace does not contain both.
-            Lanes do not count.
+        bubble: The mean of the actors' bubbles; None if they have none.
+        exposed: The mean of the actors' exposed communication; None likewise.
     """
 
     lanes: tuple[LaneShares, ...]
     hidden: float | None
     bubble: float | None
+    exposed: float | None
 
 
 def shares_of(
@@ -131,16 +136,25 @@ def shares_of(
         _communication_ns(each, calls.get(actor_of.get(lane.process, lane.process)))
         for lane, each in zip(graph.lanes, parts, strict=True)
     ]
+    last = end_ns if is_hung else executions.last_completion_ns
+    span = _Span(executions.first_submission_ns, last)
+    unused = {
+        actor: span.unused(each, [of[actor], *(of[n] for n, a in actor_of.items() if a == actor)])
+        for actor, each in calls.items()
+    }
     lanes = tuple(
         replace(
             _lane_shares(graph, lane, each, flight, start_ns, end_ns),
             hidden=_share_of(*found) if lane.process in actor_of else None,
+            bubble=unused.get(lane.process, (None, None))[0],
+            exposed=unused.get(lane.process, (None, None))[1],
         )
         for lane, each, found in zip(graph.lanes, parts, moved, strict=True)
     )
-    last = end_ns if is_hung else executions.last_completion_ns
     hidden = _share_of(*map(sum, zip(*moved, strict=True))) if moved else None
-    return Shares(lanes, hidden, _bubble(graph, parts, executions, last))
+    means = (_mean(each) for each in zip(*unused.values(), strict=True))
+    bubble, exposed = means if unused else (None, None)
+    return Shares(lanes, hidden, bubble, exposed)
 
 
 def _lane_shares(
@@ -233,20 +247,32 @@ def _times_of(parts: Parts, kind: TimeKind) -> tuple[Times, Times]:
     return found.start_ns, found.end_ns
 
 
-def _bubble(
-    graph: GraphTrace, parts: list[Parts], executions: Executions, last: int | None
-) -> float | None:
-    first = executions.first_submission_ns
-    # Lanes and gates wait by design: an actor is as busy as its calls.
-    others = {DRIVER, *(lane.id for lane in graph.plan.lanes)}
-    others |= {gate.id for gate in graph.plan.gates}
-    actors = [
-        each for lane, each in zip(graph.lanes, parts, strict=True) if lane.process not in others
-    ]
-    if first is None or last is None or last <= first or not actors:
-        return None
-    busy = 0
-    for each in actors:
-        within = each.clipped(first, last)
-        busy += int(within.duration_ns[within.kind != TimeKind.WAITING].sum())
-    return 1 - busy / (len(actors) * (last - first))
+@dataclass(frozen=True)
+class _Span:
+    """The time from the first submission to the last completion, None where it is not known."""
+
+    first_ns: int | None
+    last_ns: int | None
+
+    def unused(self, calls: Parts, own: list[Parts]) -> tuple[float | None, float | None]:
+        """Return an actor's bubble and exposed communication.
+
+        Args:
+            calls: The parts of its methods.
+            own: All parts of the actor and of each of its lanes.
+        """
+        first, last = self.first_ns, self.last_ns
+        if first is None or last is None or last <= first:
+            return None, None
+        computing = Cover(*_times_of(calls.clipped(first, last), TimeKind.COMPUTE))
+        moving = [_times_of(each.clipped(first, last), TimeKind.COMMUNICATION) for each in own]
+        start, end = (np.concatenate(each) for each in zip(*moving, strict=True))
+        _, start, end = disjoint(start, end)
+        exposed_ns = (end - start).sum() - computing.within(start, end).sum()
+        span_ns = last - first
+        return 1 - computing.total_ns / span_ns, float(exposed_ns / span_ns)
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    known = [each for each in shares if each is not None]
+    return sum(known) / len(known) if known else None

@@ -15,7 +15,7 @@ from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, sha
 from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.ops import OpTimes, Stall
 from rcg.trace.analysis.parts import TimeKind
-from rcg.trace.analysis.shares import Shares
+from rcg.trace.analysis.shares import LaneShares, Shares
 from rcg.trace.analysis.transfers import Wire
 
 _MAX_GRAPHS = 6
@@ -207,23 +207,32 @@ def _shares(graph: GraphSummary) -> list[str]:
         "    compute: in your methods; communication: moving bytes; serialization: values to bytes",
         "    and back; waiting: for another process; idle: nothing to do, in the driver your code",
     ]
-    if graph.shares.hidden is not None:
+    shares = graph.shares
+    if shares.bubble is not None and shares.exposed is not None:
+        lines += [
+            f"    bubble: {share_text(shares.bubble)} of the time from first submission to "
+            f"{until.removeprefix('the ')} no method of an actor ran;",
+            f"    exposed communication: {share_text(shares.exposed)}, an actor moved bytes then",
+        ]
+        lines += _largest_bubble(shares.lanes)
+    if shares.hidden is not None:
         lines.append(
-            f"    {share_text(graph.shares.hidden)} of communication was hidden: a method of "
-            "the same actor ran meanwhile"
-        )
-    lines += [
-        f"    {share_text(lane.hidden)} of what {lane.label} moved was hidden behind methods of "
-        "its actor"
-        for lane in graph.shares.lanes
-        if lane.hidden is not None
-    ]
-    if graph.shares.bubble is not None:
-        lines.append(
-            f"    the actors were not busy {share_text(graph.shares.bubble)} of the time from "
-            f"first submission to {until.removeprefix('the ')} (the bubble)"
+            f"    {share_text(shares.hidden)} of all communication was hidden behind a method of "
+            "the same actor"
         )
     return lines
+
+
+def _largest_bubble(lanes: Sequence[LaneShares]) -> list[str]:
+    """Return the line about the actor with the largest bubble, of several."""
+    actors = [each for each in lanes if each.bubble is not None]
+    if len(actors) < 2:
+        return []
+    largest = max(actors, key=lambda each: each.bubble or 0.0)
+    return [
+        f"    the largest bubble: {brief(largest.label, IN_LINE)} {share_text(largest.bubble)}, "
+        f"exposed {share_text(largest.exposed)}"
+    ]
 
 
 def _prediction(graph: GraphSummary) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from rcg.ir.ops import Call, Collective
 from rcg.ir.plan import Plan
@@ -16,6 +17,17 @@ from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.model import GraphTrace
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
+
+EXPOSED: Final = "exposed communication"
+BUBBLE: Final = "pipeline bubble"
+
+HINTS: Final = {
+    EXPOSED: "share of the time in which an actor, or its lanes, moved bytes and none of its "
+    "methods ran; mean of the actors, from the first submission to the last result",
+    BUBBLE: "share of the time in which none of an actor's methods ran; mean of the actors, from "
+    "the first submission to the last result",
+}
+"""What key figures are, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +110,10 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     if graph.latency_p50_ns is not None and graph.latency_p99_ns is not None:
         latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns)}"
         keys.append(("p50 / p99 latency", latency))
-    if graph.shares.hidden is not None:
-        keys.append(("communication hidden", share_text(graph.shares.hidden, 0)))
+    if graph.shares.exposed is not None:
+        keys.append((EXPOSED, share_text(graph.shares.exposed, 0)))
     if graph.shares.bubble is not None:
-        keys.append(("pipeline bubble", share_text(graph.shares.bubble, 0)))
+        keys.append((BUBBLE, share_text(graph.shares.bubble, 0)))
     path = graph.critical
     if path is not None and path.bottleneck is not None:
         share = share_text(path.bottleneck_share, 0)
@@ -122,11 +134,19 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
         label=lane.label,
         ns=tuple(map(lane.of, TimeKind)),
         note=time_text(lane.busy_ns / executions) if executions else "",
-        hover="\n".join(
-            f"waits {time_text(waited)} for {brief(name)}"
-            for name, waited in lane.waiting_for.items()
-        ),
+        hover="\n".join([*_unused(lane), *_waits(lane)]),
     )
+
+
+def _unused(lane: LaneShares) -> Iterator[str]:
+    if lane.bubble is not None and lane.exposed is not None:
+        yield f"no method {share_text(lane.bubble, 0)} of the time"
+        yield f"exposed communication {share_text(lane.exposed, 0)} of the time"
+
+
+def _waits(lane: LaneShares) -> Iterator[str]:
+    for name, waited in lane.waiting_for.items():
+        yield f"waits {time_text(waited)} for {brief(name)}"
 
 
 def topology_figures(plan: Plan, ops: Iterable[OpTimes]) -> TopologyFigures:

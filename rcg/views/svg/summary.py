@@ -15,7 +15,7 @@ from typing import Final
 from rcg.text import brief, share_text, shown_text, time_text, visible
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import TITLES
-from rcg.views.data.figures import CardRow, ProfileCard
+from rcg.views.data.figures import HINTS, CardRow, ProfileCard
 from rcg.views.data.lettering import SIZE, SMALL, width_of
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.lanes import heights_for
@@ -145,9 +145,11 @@ class _Summary:
         for name, value in self._figures.keys:
             y += _LINE
             shown = min(width_of(name, SIZE), room * 0.5)
-            shapes.append(self._canvas.text(name, 0, y - 8, shown + 1, role="faint"))
-            shapes.append(
-                self._canvas.text(value, room, y - 8, room - shown - 14, bold=True, anchor="end")
+            words = self._canvas.text(name, 0, y - 8, shown + 1, role="faint")
+            words += self._canvas.text(
+                value, room, y - 8, room - shown - 14, bold=True, anchor="end"
             )
+            hint = HINTS.get(name)
+            shapes.append(f"<g><title>{escape(hint)}</title>{words}</g>" if hint else words)
             shapes.append(f'<path{self._canvas.paint("grid")} d="M0 {y:g}H{room:g}"/>')
         return shapes, y
