@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 
-from rcg.trace.analysis.critical import LOST, Paths, critical_path
+from rcg.trace.analysis.critical import LOST, Outlier, Paths, SteadyPath, critical_path
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.parts import TimeKind
-from rcg.trace.model import NO_PEER
+from rcg.trace.model import NO_PEER, GraphTrace
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, ROWS, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace
@@ -100,6 +102,47 @@ def test_the_steady_path_goes_to_the_first_submission_and_names_the_bottleneck()
         ("a0", 3, SERIALIZATION): 1,
         ("a0", 3, COMMUNICATION): 2,
     }
+
+
+def one_by_one(took: Sequence[int]) -> GraphTrace:
+    """Executions one after another: a0 takes so long in each, a1 30 ns."""
+    rows: dict[str, list[Any]] = {"driver": [], "a0": [], "a1": []}
+    at, idle = 0, 0
+    for n, call in enumerate(took):
+        done = at + 2 + call
+        rows["driver"].append(event(1, n, at, at + 1))
+        rows["a0"] += [
+            event(0, n, idle, at + 2, waited=at + 1 - idle, peer=0),
+            event(1, n, at + 2, done),
+            event(3, n, done, done + 1),
+        ]
+        rows["a1"] += [
+            event(0, n, idle, done + 2, waited=done + 1 - idle, peer=1),
+            event(1, n, done + 2, done + 32),
+            event(3, n, done + 32, done + 33),
+        ]
+        rows["driver"].append(event(3, n, at + 1, done + 34, waited=done + 32 - at, peer=2))
+        idle, at = done + 33, done + 34
+    return graph_trace(rows)
+
+
+def test_an_op_that_was_slow_once_is_not_the_bottleneck():
+    path = Paths(one_by_one([10] * 5 + [500] + [10] * 6)).steady()
+    assert max(path.shares, key=lambda share: share.total_ns).text == "a0 (Stage).fwd"
+    assert path.bottleneck.text == "a1 (Stage).fwd"
+    # 30 ns of 10 + 30 and 6 of reads and writes; the user's code takes none.
+    assert path.bottleneck_share == pytest.approx(30 / 46, abs=0.01)
+    assert path.outlier == Outlier(5, 500, 10.0, 490 / path_ns(path), "a0 (Stage).fwd")
+    assert Paths(one_by_one([10] * 12)).steady().outlier is None
+
+
+def test_an_op_that_is_slow_again_and_again_is_the_bottleneck():
+    path = Paths(one_by_one([10, 300, 300, 300] * 3)).steady()
+    assert path.bottleneck.text == "a0 (Stage).fwd" and path.outlier is None
+
+
+def path_ns(path: SteadyPath) -> int:
+    return path.end_ns - path.start_ns
 
 
 def test_the_users_code_between_the_drivers_ops_is_a_step():

@@ -37,6 +37,7 @@ from rcg.ir.ops import Pass
 from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.dependencies import Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
+from rcg.trace.analysis.intervals import Ints, Times
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.rendezvous import NONE
 from rcg.trace.analysis.transfers import wire_text
@@ -46,6 +47,9 @@ LOST: Final = "unknown: the events before are lost or older than the trace"
 """The text of the first step of a path that is not complete."""
 
 _MAX_STEPS: Final = 30
+_MANY: Final = 10  # executions, of which what is on the path of one or two is no rule
+_FEW: Final = 3
+_NOTABLE: Final = 0.05  # of a path
 _STEP_HEAD: Final = ("", "kind", "execution", "takes")
 
 
@@ -123,6 +127,25 @@ class PathShare:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """What one op took in one execution beyond what it usually takes.
+
+    Attributes:
+        execution: The execution.
+        took_ns: Its time on the path in this execution.
+        usual_ns: The median of this time over the executions; 0 if it is on the path of few.
+        share: The share of the path that is beyond ``usual_ns``, from 0 to 1.
+        text: Its displayed name.
+    """
+
+    execution: int
+    took_ns: int
+    usual_ns: float
+    share: float
+    text: str
+
+
 @dataclass(frozen=True)
 class SteadyPath:
     """The path from the last completion back to the first submission, through all executions.
@@ -132,8 +155,11 @@ class SteadyPath:
         end_ns: The last completion whose Write is in the trace.
         shares: The parts of the path, largest first. They add up to it.
         bottleneck: The op with the largest share, over all kinds of time: the one to make faster
-            first. None if the path is empty, or if its largest share is unknown.
-        bottleneck_share: The share of the bottleneck, from 0 to 1.
+            first. Each counts with its median time per execution, so that one that was once slow
+            is not taken for it; in a graph that hangs, with all its time. None if the path is
+            empty, or if its largest share is unknown.
+        bottleneck_share: The share of the bottleneck, from 0 to 1, of all that counts so.
+        outlier: What took longest beyond its usual time, if that is 5 % of the path.
         is_whole: Whether the path reaches back to the first submission.
     """
 
@@ -143,6 +169,7 @@ class SteadyPath:
     bottleneck: PathShare | None
     bottleneck_share: float
     is_whole: bool
+    outlier: Outlier | None = None
 
     def since(self, origin_ns: int) -> SteadyPath:
         """Return the same with times that count from an origin."""
@@ -259,7 +286,7 @@ class Paths:
         if event == NONE:
             return None
         walk = self._dependencies.walk(event, last, first)
-        return self._steady(walk, first, last)
+        return self._steady(walk, first, last, counts_usual=True)
 
     def until(self, process: str, end_ns: int) -> SteadyPath | None:
         """Return the path that led to the last event of a process.
@@ -305,7 +332,9 @@ class Paths:
                     found.append(event)
         return max(found, key=lambda event: int(dependencies.bounds[event, 3]), default=NONE)
 
-    def _steady(self, walk: Walk, first: int, last: int) -> SteadyPath:
+    def _steady(
+        self, walk: Walk, first: int, last: int, *, counts_usual: bool = False
+    ) -> SteadyPath:
         graph, dependencies = self._graph, self._dependencies
         length = walk.end - walk.start
         places = max((len(program.ops) for program in graph.plan.programs), default=0) + 3
@@ -315,13 +344,15 @@ class Paths:
         # Only combinations that occur: all possible ones are lanes times ops.
         codes, which = np.unique(code, return_inverse=True)
         totals = np.bincount(which, length, len(codes)).astype(np.int64).tolist()
-        shares = []
+        shares, names = [], []
         for each, total in zip(codes.tolist(), totals, strict=True):
-            if not total:
-                continue
             place, kind = divmod(each, len(TimeKind))
             number, at = divmod(place, places)
             lane, is_between = graph.lanes[number], at >= places - 2
+            text = self._text(lane, at, is_between, at == places - 1)
+            names.append((lane.process, text))
+            if not total:
+                continue
             shares.append(
                 PathShare(
                     process=lane.process,
@@ -329,23 +360,28 @@ class Paths:
                     kind=TimeKind(kind),
                     total_ns=total,
                     share=total / (last - first),
-                    text=self._text(lane, at, is_between, at == places - 1),
+                    text=text,
                 )
             )
         shares.sort(key=lambda share: -share.total_ns)
-        by_place: dict[tuple[str, str], list[PathShare]] = {}
-        for share in shares:
-            by_place.setdefault((share.process, share.text), []).append(share)
-        most = max(by_place.values(), key=_total, default=[])
+        times = _times_of(names, which, dependencies.execution[walk.event], length)
+        weights = {
+            name: each.usual_total_ns if counts_usual else float(each.ns.sum())
+            for name, each in times.items()
+        }
+        most = max(weights, key=lambda name: weights[name], default=None)
         is_whole = not bool(walk.is_unknown.any() and length[walk.is_unknown].sum())
-        known = most[0] if most and most[0].text != LOST else None
+        known = next((each for each in shares if (each.process, each.text) == most), None)
+        if known is not None and known.text == LOST:
+            known = None
         return SteadyPath(
             start_ns=first,
             end_ns=last,
             shares=tuple(shares),
             bottleneck=known,
-            bottleneck_share=_total(most) / (last - first) if known else 0.0,
+            bottleneck_share=weights[most] / sum(weights.values()) if known and most else 0.0,
             is_whole=is_whole,
+            outlier=_outlier(times, last - first) if counts_usual else None,
         )
 
     def _text(self, lane: LaneTrace, op: int, is_between: bool, is_unknown: bool) -> str:
@@ -361,5 +397,66 @@ class Paths:
         return text_of(self._graph, lane, op)
 
 
-def _total(shares: Sequence[PathShare]) -> int:
-    return sum(share.total_ns for share in shares)
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """The time of one place on a path, by execution.
+
+    Attributes:
+        execution: The executions on whose way it is, of [n].
+        ns: Its time in each, of [n].
+        of: How many executions are on the path.
+    """
+
+    execution: Ints
+    ns: Times
+    of: int
+
+    @property
+    def usual_ns(self) -> float:
+        """What it usually takes; 0 of what is on the path of one or two of many executions."""
+        return 0.0 if len(self.ns) < _FEW and self.of >= _MANY else float(np.median(self.ns))
+
+    @property
+    def usual_total_ns(self) -> float:
+        """What it takes in all executions, if it takes as long as usual in each."""
+        return len(self.ns) * self.usual_ns
+
+
+_Name = tuple[str, str]  # of a place: its process, and its text
+
+
+def _times_of(
+    names: Sequence[_Name], which: Ints, execution: Ints, length: Times
+) -> dict[_Name, _Times]:
+    """Return the times of each place.
+
+    Args:
+        names: The places; one may be named several times.
+        which: For each step of a path the number of its name.
+        execution: Its execution.
+        length: Its time.
+    """
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    place = np.array([numbers[name] for name in names], np.int64)[which]
+    executions, row = np.unique(execution, return_inverse=True)
+    code, pair = np.unique(place * len(executions) + row, return_inverse=True)
+    ns = np.bincount(pair, length, len(code)).astype(np.int64)
+    of, row = np.divmod(code, max(len(executions), 1))
+    return {
+        name: _Times(executions[row[of == number]], ns[of == number], len(executions))
+        for name, number in numbers.items()
+    }
+
+
+def _outlier(times: dict[_Name, _Times], path_ns: int) -> Outlier | None:
+    """Return what took longest beyond its usual time; None if nothing notable did."""
+    most: Outlier | None = None
+    for (_, text), each in times.items():
+        if each.of < _FEW or text == LOST:
+            continue
+        at = int(np.argmax(each.ns))
+        usual_ns, took_ns = each.usual_ns, int(each.ns[at])
+        share = (took_ns - usual_ns) / path_ns
+        if share >= _NOTABLE and (most is None or share > most.share):
+            most = Outlier(int(each.execution[at]), took_ns, usual_ns, share, text)
+    return most

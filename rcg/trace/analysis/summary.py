@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from rcg.ir.costs import Predicted
 from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, share_text, time_text
-from rcg.trace.analysis.critical import SteadyPath
+from rcg.trace.analysis.critical import Outlier, SteadyPath
 from rcg.trace.analysis.ops import OpTimes, Stall
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares, Shares
@@ -275,7 +275,18 @@ def _critical(graph: GraphSummary) -> list[str]:
             f"    bottleneck: {brief(path.bottleneck.text, IN_LINE)}, "
             f"{share_text(path.bottleneck_share)} of the path; {does}"
         )
+    if path.outlier is not None:
+        lines.append(f"    {outlier_text(path.outlier)}")
     return lines
+
+
+def outlier_text(outlier: Outlier) -> str:
+    """Return what took longest beyond its usual time, as text."""
+    usual = f", usually {time_text(outlier.usual_ns)}" if outlier.usual_ns else ""
+    return (
+        f"once, in execution {outlier.execution}: {brief(outlier.text, IN_LINE)} "
+        f"{time_text(outlier.took_ns)}{usual}"
+    )
 
 
 def _wires(graph: GraphSummary) -> list[str]:

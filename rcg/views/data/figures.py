@@ -118,6 +118,10 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     if path is not None and path.bottleneck is not None:
         share = share_text(path.bottleneck_share, 0)
         keys.append(("bottleneck", f"{share} {visible(path.bottleneck.text)}"))
+    if path is not None and path.outlier is not None:
+        once = path.outlier
+        text = f"{time_text(once.took_ns)} {visible(once.text)}"
+        keys.append((f"once, in execution {once.execution}", text))
     whole = count_text(graph.complete)
     if graph.complete != graph.executions:
         whole += f" of {count_text(graph.executions)}"
