@@ -242,7 +242,7 @@ class RcgMagics(Magics):
         """Show throughput, executions in flight and queues while graphs run; see --help."""
         parser = parser_of(
             "rcg_top",
-            "Watch graphs while they run: throughput, executions in flight, queues, idle share.\n"
+            "Watch graphs while they run: throughput, executions in flight, queues, waiting.\n"
             "Without a name: every live graph. Without the notebook packages, print the numbers.",
             "rcg_widgets.LiveMonitor(cdag), cdag.statistics()",
             "[name]",

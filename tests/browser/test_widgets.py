@@ -34,7 +34,7 @@ looks = count(1)
 def look():
     turn = next(looks)
     return {"completed": 400 * turn, "in_flight": turn % 8, "limit": 10, "queued": turn % 5,
-            "idle": 0.25 + 0.1 * (turn % 3)}
+            "waiting": 0.25 + 0.1 * (turn % 3)}
 
 
 monitor = LiveMonitor(look, interval_s=0.05)

@@ -40,6 +40,7 @@ from rcg_widgets import (
 from rcg_widgets.base import script
 from rcg_widgets.payload import pack, unpack
 from rcg_widgets.sampler import Sampler
+from tests.peers import until
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 
@@ -404,27 +405,29 @@ def test_rates_follow_from_two_looks() -> None:
     sampler = Sampler(graph, clock)
     first = sampler.take()
     assert isnan(first.throughput)
-    assert isnan(first.idle)
+    assert isnan(first.waiting)
     assert (first.in_flight, first.queued, first.limit) == (3, 7, 10)
     clock.now += 2
     graph.completed, graph.waited_s = 500, 0.5
     second = sampler.take()
     assert second.throughput == 250
-    assert second.idle == 0.25
+    assert second.waiting == 0.25
     assert not second.is_last
 
 
 class HangingGraph(FakeGraph):
     """a1 is in its method, a2 and the driver wait for it, a0 for an input that never comes."""
 
+    for_s = 3.2
+
     def report(self, timeout: float = 0.5) -> Any:
         report = super().report()
 
-        def does(label: str, state: str, for_s: float, waiting_for: str = "") -> Any:
+        def does(label: str, state: str, waiting_for: str = "") -> Any:
             return SimpleNamespace(
                 label=label,
                 state=state,
-                for_s=for_s,
+                for_s=self.for_s,
                 waiting_for=waiting_for,
                 waited_s=0.0,
                 op="Call a1.count(s0) -> s1 #2" if state == "running" else "Read c2 -> s0",
@@ -432,10 +435,10 @@ class HangingGraph(FakeGraph):
             )
 
         report.processes = (
-            does("driver", "waiting", 3.2, "a2 (Cashier)"),
-            does("a0 (Door)", "waiting", 3.2, "driver"),
-            does("a1 (Teller)", "running", 3.2),
-            does("a2 (Cashier)", "waiting", 3.2, "a1 (Teller)"),
+            does("driver", "waiting", "a2 (Cashier)"),
+            does("a0 (Door)", "waiting", "driver"),
+            does("a1 (Teller)", "running"),
+            does("a2 (Cashier)", "waiting", "a1 (Teller)"),
         )
         return report
 
@@ -443,12 +446,15 @@ class HangingGraph(FakeGraph):
 SENTENCE = "a1 (Teller).count has not ended for 3.2 s (execution 8): 2 processes wait for it"
 
 
-def test_a_sample_reports_a_hang_and_a_process_that_waits_is_not_idle() -> None:
+def test_a_sample_reports_a_hang_and_who_waits() -> None:
     clock, graph = Clock(), HangingGraph()
     sampler = Sampler(graph, clock)
+    graph.for_s = 1.2
+    sampler.take()
+    clock.now, graph.for_s = clock.now + 2, 3.2
     sample = sampler.take()
     assert sample.trouble == SENTENCE
-    assert sample.idle == 1 / 3
+    assert sample.waiting == pytest.approx(2 / 3)  # a0 and a2 of the three actors
     # Something completed every two seconds so far: 3.2 s are nothing unusual.
     for _ in range(3):
         clock.now += 2
@@ -470,6 +476,20 @@ def test_the_monitor_of_a_graph_that_hangs_says_so_and_not_running(
     assert (monitor.status, monitor.stuck) == (SENTENCE, True)
     graph.report = FakeGraph().report  # type: ignore[method-assign]
     monitor.look()
+    assert not monitor.stuck
+
+
+def test_a_graph_without_work_is_ready_and_waits_for_nothing(monitors: list[LiveMonitor]) -> None:
+    clock, graph = Clock(), FakeGraph()
+    graph.statistics = lambda: SimpleNamespace(completed=5, in_flight=0, limit=10)  # type: ignore[method-assign]
+    sampler = Sampler(graph, clock)
+    sampler.take()
+    clock.now, graph.waited_s = clock.now + 2, 2.0
+    assert isnan(sampler.take().waiting)
+    monitor = LiveMonitor(graph, start=False)
+    monitors.append(monitor)
+    monitor.start()
+    until(lambda: monitor.status == "ready: nothing in flight, looks every 0.5 s")
     assert not monitor.stuck
 
 

@@ -3,12 +3,12 @@
 
 import { button, countText, drawn, element, Card } from "./common.js";
 
-const COLUMNS = ["time", "throughput", "in_flight", "queued", "idle"];
+const COLUMNS = ["time", "throughput", "in_flight", "queued", "waiting"];
 const TILES = [
   { name: "throughput", title: "throughput", text: (value) => [countText(value), "per second"] },
   { name: "in_flight", title: "in flight", text: (value, facts) => [countText(value), facts.limit ? `of ${countText(facts.limit)}` : ""] },
   { name: "queued", title: "queue depth", text: (value) => [countText(value), value === 1 ? "frame" : "frames"] },
-  { name: "idle", title: "idle share", text: (value) => [`${Math.round(value * 100)} %`, "of the actors' time"], most: 1 },
+  { name: "waiting", title: "waiting", text: (value) => [`${Math.round(value * 100)} %`, "of the actors' time"], most: 1 },
 ];
 
 /** The rows of a history: one object per column, by time. */
@@ -89,7 +89,7 @@ function render({ model, el }) {
     toggle.disabled = model.get("ended");
     const status = model.get("status");
     state.textContent = status;
-    state.dataset.state = model.get("ended") ? (status.includes("broken") ? "broken" : "ended") : model.get("stuck") ? "stuck" : isRunning ? "running" : "stopped";
+    state.dataset.state = model.get("ended") ? (status.includes("broken") ? "broken" : "ended") : model.get("stuck") ? "stuck" : !isRunning ? "stopped" : status.startsWith("ready") ? "ready" : "running";
     card.root.dataset.running = isRunning;
   };
   card.listen(model, "change:history", show);

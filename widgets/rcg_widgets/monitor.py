@@ -37,7 +37,7 @@ _running: weakref.WeakSet[LiveMonitor] = weakref.WeakSet()
 
 
 class LiveMonitor(anywidget.AnyWidget):
-    """Throughput, executions in flight, queue depth and idle share of a running graph.
+    """Throughput, executions in flight, queue depth and waiting of a running graph.
 
     A daemon thread takes samples, also while a cell runs. Each costs the graph a few reads of
     shared memory. The monitor stops with its button or ``stop()``, when it is closed, when the
@@ -55,8 +55,8 @@ class LiveMonitor(anywidget.AnyWidget):
     Traits:
         running: Whether it takes samples. It can be set, and the button sets it.
         interval_s: Seconds between two samples.
-        history: The newest 240 samples, oldest first: time, throughput, in flight, queued and idle
-            as numbers of 8 bytes. NaN is not known.
+        history: The newest 240 samples, oldest first: time, throughput, in flight, queued and
+            waiting as numbers of 8 bytes. NaN is not known.
         samples: Number of samples so far.
         facts: ``limit`` and ``completed``.
         status: One line about the state. If the graph hangs: on which op, for how long, and how
@@ -140,7 +140,7 @@ class LiveMonitor(anywidget.AnyWidget):
             said = f"the source failed: {type(error).__name__}: {error}"
             self._end(_ENDINGS["closed"] if is_over else said)
             return None
-        values = (sample.throughput, sample.in_flight, sample.queued, sample.idle)
+        values = (sample.throughput, sample.in_flight, sample.queued, sample.waiting)
         if any(map(isfinite, values)):  # the last sample of a graph that has ended stays
             self._rows.append((sample.time_s, *values))
             with self.hold_sync():
@@ -151,7 +151,7 @@ class LiveMonitor(anywidget.AnyWidget):
                 if sample.trouble:
                     self.status = sample.trouble
                 elif self.running:
-                    self.status = self._running_text
+                    self.status = self._running_text if sample.in_flight else self._ready_text
         if sample.is_last:
             self._end(_ENDINGS[sample.state])
         return sample
@@ -178,6 +178,11 @@ class LiveMonitor(anywidget.AnyWidget):
     @property
     def _running_text(self) -> str:
         return f"running, every {self.interval_s:g} s"
+
+    @property
+    def _ready_text(self) -> str:
+        """The status of a graph without executions in flight: NaN of a source that has none."""
+        return f"ready: nothing in flight, looks every {self.interval_s:g} s"
 
     @property
     def _is_unviewed(self) -> bool:

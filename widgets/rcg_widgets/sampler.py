@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, Final
 
-from rcg_widgets.trouble import OpTimeout, Trouble, trouble_of
+from rcg_widgets.trouble import OpTimeout, trouble_of
 
 __all__ = ["Sample", "Sampler"]
 
-_KNOWN: Final = ("throughput", "completed", "in_flight", "limit", "queued", "idle", "state")
+_KNOWN: Final = ("throughput", "completed", "in_flight", "limit", "queued", "waiting", "state")
 _OVER: Final = ("closed", "broken", "ended")
 
 
@@ -32,7 +32,8 @@ class Sample:
         throughput: Executions completed per second since the previous sample.
         in_flight: Executions in flight.
         queued: Frames that were written and not yet read.
-        idle: Share of the actors' time, 0 to 1, that they waited since the previous sample.
+        waiting: Share of the actors' time, 0 to 1, that they waited since the previous sample; not
+            known while there is nothing for them to do.
         limit: Limit of executions in flight; 0 if it is not known.
         completed: Number of completed executions; 0 if it is not known.
         state: ``running``, or why the samples have ended: ``closed``, ``broken``, ``ended``,
@@ -44,7 +45,7 @@ class Sample:
     throughput: float = nan
     in_flight: float = nan
     queued: float = nan
-    idle: float = nan
+    waiting: float = nan
     limit: int = 0
     completed: int = 0
     state: str = "running"
@@ -62,7 +63,7 @@ class Sampler:
     Args:
         source: A compiled graph, or a function that returns a mapping with some of ``completed`` (a
             count, from which the throughput follows), ``throughput``, ``in_flight``, ``limit``,
-            ``queued``, ``idle`` (0 to 1) and ``state`` (``closed``, ``broken`` and ``ended`` end
+            ``queued``, ``waiting`` (0 to 1) and ``state`` (``closed``, ``broken`` and ``ended`` end
             the samples).
         clock: A monotonic clock in seconds.
 
@@ -97,18 +98,18 @@ class Sampler:
         found, sums = self._read(source)
         rates = self._rates(now, sums)
         trouble = self._trouble(now, found, sums)
-        if trouble is not None:
-            found = {**found, "idle": trouble.idle}
+        has_work = bool(found.get("in_flight", 1.0) or rates.get("completed"))
+        waited = min(rates.get("waited_s", nan), 1.0) if has_work else nan
         return Sample(
             now,
             throughput=found.get("throughput", rates.get("completed", nan)),
             in_flight=found.get("in_flight", nan),
             queued=found.get("queued", nan),
-            idle=found.get("idle", min(rates.get("waited_s", nan), 1.0)),
+            waiting=found.get("waiting", waited),
             limit=int(found.get("limit", 0)),
             completed=int(sums.get("completed", 0)),
             state=found["state"] if found.get("state") in _OVER else "running",
-            trouble="" if trouble is None else trouble.text,
+            trouble=trouble,
         )
 
     def is_of(self, other: Sampler) -> bool:
@@ -124,15 +125,13 @@ class Sampler:
         source = self._source()
         return source is None or bool(getattr(source, "is_teardown", False))
 
-    def _trouble(
-        self, now: float, found: Mapping[str, Any], sums: Mapping[str, float]
-    ) -> Trouble | None:
-        """Return the op on which a graph hangs. That is not known of a function."""
+    def _trouble(self, now: float, found: Mapping[str, Any], sums: Mapping[str, float]) -> str:
+        """Return a sentence about the op on which a graph hangs, which no function tells, or ""."""
         if "processes" not in found:
-            return None
+            return ""
         in_flight = found["in_flight"]
         timeout_s = self._op_timeout.update(now, int(sums["completed"]), in_flight)
-        return trouble_of(found["processes"], timeout_s) if in_flight else None
+        return trouble_of(found["processes"], timeout_s) if in_flight else ""
 
     def _rates(self, now: float, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the growth of each sum per second since the previous sample."""

@@ -10,30 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg.text import IN_LINE, brief, time_text
 from rcg.trace.analysis.ops import waits_for
 
-__all__ = ["OpTimeout", "Trouble", "trouble_of"]
+__all__ = ["OpTimeout", "trouble_of"]
 
 _MIN_TIMEOUT_S: Final = 1.0
 _LONGER: Final = 5  # times the longest time between completions
 _CALL: Final = re.compile(r"Call a\d+\.(.+?)\(")
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """The op on which a graph hangs.
-
-    Attributes:
-        text: A sentence: which op, for how long, and how many processes wait for it.
-        idle: Share of the actors, 0 to 1, that have nothing to do. Waiting actors are not idle.
-    """
-
-    text: str
-    idle: float
 
 
 class OpTimeout:
@@ -53,8 +39,8 @@ class OpTimeout:
         return max(_MIN_TIMEOUT_S, _LONGER * self._longest_s)
 
 
-def trouble_of(processes: Sequence[Any], timeout_s: float) -> Trouble | None:
-    """Return the op on which a graph hangs; None if it does not hang.
+def trouble_of(processes: Sequence[Any], timeout_s: float) -> str:
+    """Return on which op a graph hangs, for how long, and how many wait; "" if it does not hang.
 
     Args:
         processes: ``Report.processes``, the driver first.
@@ -67,7 +53,7 @@ def trouble_of(processes: Sequence[Any], timeout_s: float) -> Trouble | None:
         if _of(each, "state") == "running" and float(_of(each, "for_s") or 0) > timeout_s
     ]
     if not late:
-        return None
+        return ""
     labels = [str(_of(each, "label")) for each in processes]
     waits = {
         label: _waited_for(each, labels)
@@ -82,12 +68,10 @@ def trouble_of(processes: Sequence[Any], timeout_s: float) -> Trouble | None:
     count = counts[id(first)]
     waiting = f"{count or 'no'} process{'es wait' if count > 1 else ' waits'} for it"
     waiting += "" if count else " yet"
-    idle = sum(not waits_for(waits, label) for label in labels[1:] if label in waits)
-    text = (
+    return (
         f"{_name(first)} has not ended for {time_text(float(first.for_s) * 1e9)} "
         f"(execution {_of(first, 'execution')}): {waiting}"
     )
-    return Trouble(text, idle / max(len(actors), 1))
 
 
 def _of(activity: Any, name: str) -> Any:

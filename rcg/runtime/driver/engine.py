@@ -37,6 +37,7 @@ from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.submission import RING_POLL_S, InputChannel, Inputs, NoRoom, Submission
 from rcg.runtime.observe.report import (
     STACKS_TIMEOUT_S,
+    Activity,
     ProcessStatistics,
     Report,
     Statistics,
@@ -338,6 +339,7 @@ class Engine:
         completed = self._buffers.completed()  # first: other threads submit meanwhile
         return dataclasses.replace(
             found,
+            processes=(_after_timeout(found.processes[0], completed), *found.processes[1:]),
             in_flight=self._submission.submitted - completed,
             limit=self._submission.window.limit,
             failures_dropped=self._buffers.failures_dropped(),
@@ -398,3 +400,16 @@ class Engine:
 def _turn() -> Generator[None, None, None]:
     """Let the event loop turn once."""
     yield
+
+
+def _after_timeout(driver: Activity, completed: int) -> Activity:
+    """Return what the driver does: after a get that timed out it is not idle.
+
+    Args:
+        driver: Its activity.
+        completed: How many executions are complete. The driver reads them in order.
+    """
+    has_given_up = (
+        driver.state == "idle" and driver.op.startswith("Read") and driver.execution >= completed
+    )
+    return dataclasses.replace(driver, state="timed out") if has_given_up else driver
