@@ -227,15 +227,16 @@ def resources() -> dict[str, int]:
 
 
 def segments_of(pid: int | str) -> set[int]:
-    """The nameless segments in shared memory that a process has mapped, by inode.
+    """The nameless segments of graphs in shared memory that a process has mapped, by inode.
 
-    Ray's own store is nameless too; its files had a name once, before they were deleted.
+    Memory of ``rcg.empty`` outside of graphs belongs to none. Ray's own store is nameless too; its files had a name once, before they were deleted.
     """
     found = set()
     with contextlib.suppress(OSError):  # it is gone
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             _, _, _, _, inode, *path = line.split(maxsplit=5)
-            if path and path[0].startswith(("/dev/shm/#", "/memfd:rcg")):
+            names = ("/dev/shm/#", "/memfd:rcg")
+            if path and path[0].startswith(names) and "rcg-empty" not in path[0]:
                 found.add(int(inode))
     return found
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -50,6 +51,7 @@ _MAX_STEPS: Final = 30
 _MANY: Final = 10  # executions, of which what is on the path of one or two is no rule
 _FEW: Final = 3
 _NOTABLE: Final = 0.05  # of a path
+_SHORT: Final = 0.01  # of a path: steps that a table has together
 _STEP_HEAD: Final = ("", "kind", "execution", "takes")
 
 
@@ -93,10 +95,9 @@ class CriticalPath(Displayed, tuple[Step, ...]):
     def __str__(self) -> str:
         if not self:
             return "no path: the trace does not hold the execution from its submission to its end"
-        steps = [
-            (step.text, step.kind.name.lower(), str(step.execution), time_text(step.duration_ns))
-            for step in self
-        ]
+        least_ns = (self[-1].end_ns - self[0].start_ns) * _SHORT
+        runs = groupby(self, key=lambda step: step.duration_ns < least_ns)
+        steps = [row for is_short, run in runs for row in _rows(list(run), is_short)]
         rows = cut(steps, lambda more: (f"... {more:,} more steps", "", "", ""), _MAX_STEPS)
         head = f"{time_text(self[-1].end_ns - self[0].start_ns)} in {plural(len(self), 'step')}"
         return "\n".join([head, *columns([_STEP_HEAD, *rows], left=2)])
@@ -104,6 +105,21 @@ class CriticalPath(Displayed, tuple[Step, ...]):
     def __repr__(self) -> str:
         took = time_text(self[-1].end_ns - self[0].start_ns) if self else "nothing known"
         return f"<CriticalPath: {took}, {plural(len(self), 'step')}>"
+
+
+def _rows(steps: Sequence[Step], are_short: bool) -> list[tuple[str, str, str, str]]:
+    """Return the rows of steps in a table: several that are short in one."""
+    if are_short and len(steps) > 1:
+        executions = sorted({step.execution for step in steps})
+        of = str(executions[0])
+        if len(executions) > 1:
+            of += f" to {executions[-1]}"
+        takes = time_text(sum(step.duration_ns for step in steps))
+        return [(f"{len(steps)} steps of less than {_SHORT:.0%}", "", of, takes)]
+    return [
+        (step.text, step.kind.name.lower(), str(step.execution), time_text(step.duration_ns))
+        for step in steps
+    ]
 
 
 @dataclass(frozen=True, slots=True)

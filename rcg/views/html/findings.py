@@ -90,7 +90,12 @@ def path_picture(path: Sequence[Step], *, dark: bool | None = None) -> str:
     canvas = Canvas(dark)
     shown = _longest(path)
     start, total = path[0].start_ns, max(path[-1].end_ns - path[0].start_ns, 1)
-    names = min(_MAX_NAME_WIDTH, max(width_of(visible(step.text), SIZE) for step in shown))
+    own = path[-1].execution
+    texts = [
+        step.text if step.execution == own else f"{step.text} of execution {step.execution}"
+        for step in shown
+    ]
+    names = min(_MAX_NAME_WIDTH, max(width_of(visible(text), SIZE) for text in texts))
     left = MARGIN + names + 14
     room = WIDTH - left - MARGIN - _COLUMN
     scale = room / total
@@ -107,7 +112,7 @@ def path_picture(path: Sequence[Step], *, dark: bool | None = None) -> str:
     for row, step in enumerate(shown):
         y = _TOP + _LINE * row + 4
         x, length = left + (step.start_ns - start) * scale, max(step.duration_ns * scale, 1.0)
-        shapes.append(canvas.text(step.text, MARGIN, y + 12, names + 1))
+        shapes.append(canvas.text(texts[row], MARGIN, y + 12, names + 1))
         shapes.append(
             f'<rect{looks[step.kind].attributes} x="{x:.1f}" y="{y:g}" width="{length:.1f}" '
             f'height="{_BAR:g}"><title>{_hover(step)}</title></rect>'
