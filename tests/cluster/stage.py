@@ -229,7 +229,8 @@ def resources() -> dict[str, int]:
 def segments_of(pid: int | str) -> set[int]:
     """The nameless segments of graphs in shared memory that a process has mapped, by inode.
 
-    Memory of ``rcg.empty`` outside of graphs belongs to none. Ray's own store is nameless too; its files had a name once, before they were deleted.
+    Memory of ``rcg.empty`` outside of graphs belongs to none. Ray's own store is nameless too; its
+    files had a name once, before they were deleted.
     """
     found = set()
     with contextlib.suppress(OSError):  # it is gone
