@@ -174,7 +174,8 @@ class SteadyPath:
             first. Each counts with its median time per execution, so that one that was once slow
             is not taken for it; in a graph that hangs, with all its time. None if the path is
             empty, or if its largest share is unknown.
-        bottleneck_share: The share of the bottleneck, from 0 to 1, of all that counts so.
+        bottleneck_share: The share of the bottleneck, from 0 to 1, of the path without what its
+            outlier took beyond its usual time.
         outlier: What took longest beyond its usual time, if that is 5 % of the path.
         is_whole: Whether the path reaches back to the first submission.
     """
@@ -386,6 +387,9 @@ class Paths:
             for name, each in times.items()
         }
         most = max(weights, key=lambda name: weights[name], default=None)
+        outlier = _outlier(times, last - first) if counts_usual else None
+        beyond = 0.0 if outlier is None else outlier.share
+        usual_ns = (last - first) * (1 - beyond)
         is_whole = not bool(walk.is_unknown.any() and length[walk.is_unknown].sum())
         known = next((each for each in shares if (each.process, each.text) == most), None)
         if known is not None and known.text == LOST:
@@ -395,9 +399,9 @@ class Paths:
             end_ns=last,
             shares=tuple(shares),
             bottleneck=known,
-            bottleneck_share=weights[most] / sum(weights.values()) if known and most else 0.0,
+            bottleneck_share=weights[most] / usual_ns if known and most else 0.0,
             is_whole=is_whole,
-            outlier=_outlier(times, last - first) if counts_usual else None,
+            outlier=outlier,
         )
 
     def _text(self, lane: LaneTrace, op: int, is_between: bool, is_unknown: bool) -> str:
