@@ -7,6 +7,7 @@ writes to is copied first, and so is one that a reader writes to: each has its o
 the bytes of the moment at which they got them for as long as they keep them, nothing is copied that
 nobody writes to, and nobody has to say that he does not need them any more. Once the owner has
 written to it, which the kernel tells (``/proc/self/pagemap``), it is sent as any other memory.
+Before a process is forked, all of its blocks are frozen, so parent and child have their own, too.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import fcntl
 import functools
 import mmap
 import os
+import resource
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 LEAST_BYTES: Final = 1 << 20
-"""Of memory that is mapped: less is sooner copied."""
+"""Of a block: less is sooner copied."""
 
 MOST_BLOCKS: Final = 16
 """Descriptors that go with one answer."""
@@ -33,6 +35,9 @@ MOST_BLOCKS: Final = 16
 _F_SEAL_FUTURE_WRITE: Final = 0x10  # not in Python before 3.13
 _SEALS: Final = _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MAP_FIXED: Final = 0x10
+_MAP_NORESERVE: Final = 0x4000  # pages that nobody writes to take no memory of their own
+_LEAST_MAPPED: Final = 256 << 10  # of a tensor in a block
+_SHARE: Final = 4  # of the descriptors that a process may have, blocks take at most this part
 
 
 class Place(NamedTuple):
@@ -75,7 +80,7 @@ def lend(size: int) -> Any:
 
     It ends with the object that is returned.
     """
-    if size < LEAST_BYTES:
+    if size < LEAST_BYTES or not _has_room(size):
         return None
     try:
         fd = os.memfd_create("rcg-empty", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -91,39 +96,71 @@ def lend(size: int) -> Any:
     return _owned(address, size, fd)
 
 
-def places_of(payloads: Sequence[Any]) -> list[Place | None]:
-    """Return where tensors lie that can be mapped, and freeze them; None for others.
+def _has_room(size: int) -> bool:
+    """Whether there is a descriptor to spare, and the kernel would give so much ordinary memory."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= limit <= _SHARE * len(_blocks) or _is_strict():
+        return False
+    try:
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+@functools.cache
+def _is_strict() -> bool:
+    """Whether the kernel gives no more memory than it has: writing to a block might fail then."""
+    try:
+        with open("/proc/sys/vm/overcommit_memory") as setting:
+            return setting.read().strip() == "2"
+    except OSError:
+        return False
+
+
+def places_of(payloads: Sequence[Any], must_stay: Callable[[int, int], bool]) -> list[Place | None]:
+    """Return where tensors lie that can be mapped, and freeze their blocks; None for others.
 
     Args:
         payloads: Their bytes: of uint8 [n], on a CPU.
+        must_stay: Whether something else needs memory where it is, given its address and bytes.
     """
     if not _blocks:
         return [None] * len(payloads)
-    blocks = [_blocks.get(each.untyped_storage().data_ptr()) for each in payloads]
+    blocks = [
+        _blocks.get(each.untyped_storage().data_ptr()) if each.numel() >= _LEAST_MAPPED else None
+        for each in payloads
+    ]
     some = list(dict.fromkeys(each for each in blocks if each is not None))[:MOST_BLOCKS]
-    frozen = {each for each in some if each.freeze()}
+    frozen = {each for each in some if not must_stay(each.address, each.size) and each.freeze()}
     return [
         Place(block.fd, each.data_ptr() - block.address) if block in frozen else None
         for block, each in zip(blocks, payloads, strict=True)
     ]
 
 
-def open_block(fd: int) -> Any:
-    """Return the contents of a frozen block of another process, of uint8 [n]; writes stay here.
+def open_block(fd: int, start: int, size: int) -> Any:
+    """Return a part of a frozen block of another process, of uint8 [size]; writes stay here.
 
     Args:
-        fd: Its descriptor, which the caller closes.
+        fd: The block's descriptor, which the caller closes.
+        start: Where the part begins.
+        size: Its bytes.
 
     Raises:
         OSError: It cannot be mapped.
-        ValueError: It is no such block: its owner could write to it.
+        ValueError: It is no such block, because its owner could write to it, or has no such part.
     """
     import torch
 
-    size = os.fstat(fd).st_size
-    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or not size:
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
         raise ValueError("what is to be mapped is not frozen")
-    return torch.frombuffer(_owned(_map(fd, size, 0), size, -1), dtype=torch.uint8)
+    if size < 1 or start + size > os.fstat(fd).st_size:
+        raise ValueError("what is to be mapped is not in the block")
+    before = start % mmap.PAGESIZE
+    mapped = before + size
+    memory = _owned(_map(fd, mapped, 0, at=start - before), mapped, -1)
+    return torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=before)
 
 
 def _is_written(address: int, size: int) -> bool:
@@ -153,15 +190,23 @@ def _end(address: int, size: int, fd: int, pid: int) -> None:
     _library().munmap(address, size)
 
 
-def _map(fd: int, size: int, address: int, kind: int = mmap.MAP_PRIVATE) -> int:
-    """Map a file, at an address if that is given; returns where it is."""
-    kind |= _MAP_FIXED if address else 0
+def _map(fd: int, size: int, address: int, kind: int = mmap.MAP_PRIVATE, at: int = 0) -> int:
+    """Map a part of a file, at an address if that is given; returns where it is."""
+    kind |= (_MAP_FIXED if address else 0) | (_MAP_NORESERVE if kind == mmap.MAP_PRIVATE else 0)
     access = mmap.PROT_READ | mmap.PROT_WRITE
-    found = _library().mmap(address, size, access, kind, fd, 0)
+    found = _library().mmap(address, size, access, kind, fd, at)
     if found == ctypes.c_void_p(-1).value:
         problem = ctypes.get_errno()
         raise OSError(problem, os.strerror(problem))
     return int(found)
+
+
+def _freeze_all() -> None:
+    for each in list(_blocks.values()):
+        each.freeze()
+
+
+os.register_at_fork(before=_freeze_all)
 
 
 @functools.cache

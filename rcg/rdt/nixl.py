@@ -146,10 +146,14 @@ class Nixl:
             noting = functools.partial(_note_freed, self._freed, key)
             self._registered[key] = region, weakref.ref(storage, noting)
 
-    def has_registered(self, tensors: Sequence[Any]) -> bool:
-        """Whether the memory of one of several tensors is registered."""
+    def has_registered(self, address: int, size: int) -> bool:
+        """Whether some of so many bytes are registered."""
         with self._lock:
-            return any(each.untyped_storage()._cdata in self._registered for each in tensors)
+            self._end_freed()
+            regions = [region for region, _ in self._registered.values()]
+        return any(
+            each.address < address + size and address < each.address + each.size for each in regions
+        )
 
     def deregister(self, tensor: Any) -> None:
         """End the registration of a tensor's memory, unless objects of this process need it."""

@@ -354,7 +354,8 @@ class Connections:
         if devices == {"cpu"}:
             if not connection.may_read:
                 return ""
-            return READ_BY_MAPPING if wanted.into is None else READ_BY_KERNEL
+            maps = wanted.into is None and READ_BY_MAPPING not in connection.failed
+            return READ_BY_MAPPING if maps else READ_BY_KERNEL
         gpus = gpu_memory.shared[0]
         can = is_open and devices == {gpus.device} and gpu_memory.TRANSPORT not in connection.failed
         gpu = gpus.gpu() if can else ""
@@ -442,7 +443,11 @@ class Connections:
             number = connection.ask_for(envelope.key, "")
             return self._take(connection, wanted, number, times, way)
         if isinstance(coming, TensorsAt):
-            return _read(connection, coming, wanted, mapped), way
+            if not isinstance(mapped, Exception):
+                return _read(connection, coming, wanted, mapped), way
+            _try_to_read(connection, number, READ_BY_MAPPING, partial(_raise, mapped))
+            number = connection.ask_for(envelope.key, "", reads=READ_BY_KERNEL)
+            return self._take(connection, wanted, number, times, way)
         if isinstance(coming, TensorsFollow):
             payloads = _receive_after(connection, sizes, into)
         else:
@@ -571,22 +576,25 @@ def _open_mapped(
     try:
         if received.is_short:
             raise OSError(errno.EMFILE, "there is no descriptor left")
-        blocks = [open_block(fd) for fd in received.fds]
+        fds = received.fds
         return [
-            None if not block else blocks[block - 1].narrow(0, start, size)
+            None if not block else open_block(fds[block - 1], start, size)
             for block, start, size in zip(found.blocks, found.addresses, sizes, strict=True)
         ]
     except (OSError, ValueError, IndexError, RuntimeError) as error:
         return without_frames(error)
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def _read(
-    connection: Connection, found: TensorsAt, wanted: Wanted, mapped: list[Any] | Exception
+    connection: Connection, found: TensorsAt, wanted: Wanted, payloads: list[Any]
 ) -> Sequence[Any]:
-    """Read tensors where they lie, but those that were mapped."""
+    """Read tensors where they lie; ``payloads`` has those that were mapped, and None for others."""
     holder, sizes, into = wanted.envelope.holder, wanted.envelope.contents.sizes, wanted.into
-    problem = mapped if isinstance(mapped, Exception) else None
-    payloads = [] if isinstance(mapped, Exception) else mapped
+    problem: Exception | None = None
     rest = [at for at, each in enumerate(payloads) if each is None]
     try:
         own = into if into is None else [into[at] for at in rest]

@@ -354,10 +354,9 @@ class Service:
             if isinstance(message, PullSlices):
                 return SlicesAt(number=number), (np.array(addresses, "<i8"),), ()
             places: list[Place | None] = [None] * len(payloads)
-            # What NIXL has registered must stay where it is.
-            is_registered = self.nixl is not None and self.nixl.has_registered(payloads)
-            if message.reads == READ_BY_MAPPING and not is_registered:
-                places = places_of(payloads)
+            if message.reads == READ_BY_MAPPING:
+                must_stay = (lambda *_: False) if self.nixl is None else self.nixl.has_registered
+                places = places_of(payloads, must_stay)
             fds = list(dict.fromkeys(each.fd for each in places if each is not None))
             answer = TensorsAt(
                 number=number,
@@ -373,11 +372,13 @@ class Service:
             offered = gpu_memory.shared[0].offer(gpu, payloads)
             return None if offered is None else (TensorsOnGpu(number=number), (offered,), ())
         are_alike = len({each.device for each in payloads}) == 1
-        if message.reads != READ_BY_NIXL or not are_alike or self.nixl is None or why_not_auto():
+        if message.reads != READ_BY_NIXL or not are_alike or self.nixl is None:
             return None
         try:
+            if why_not_auto():
+                return None
             found = self.nixl.show(payloads)
-        except (RcgError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - NIXL has many
             _log.warning("rcg: tensors go over TCP, not NIXL: %s", describe_error(error))
             return None
         about = TensorsRegistered(

@@ -276,6 +276,7 @@ def ask_if_there(method: str, *args: Any) -> Any:
 
 
 def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
+    node = cluster.node_id()
     until_s = time.monotonic() + _START_TIMEOUT_S
     while True:
         handle = find()
@@ -288,17 +289,39 @@ def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
                 raise
             problem = describe_error(without_frames(error))
         _forget_owner()
-        if time.monotonic() > until_s:
+        # Outside of a cluster Ray would start one.
+        has_left = not cluster.is_connected() or cluster.node_id() != node
+        if has_left or time.monotonic() > until_s:
             raise RcgError(f"the actor that knows who publishes weights is not there: {problem}")
         time.sleep(_RETRY_S)
 
 
-def when_owner_dies(method: str, *args: Any, then: Callable[[], object]) -> None:
-    """Call a method of the owner that only ends with it; and another function then, on a thread."""
+def when_owner_dies(
+    again: weakref.WeakMethod[Callable[[], object]], method: str, *args: Any
+) -> None:
+    """Call a method of the owner that only ends with it, and ``again`` then, on a thread.
+
+    ``again`` is tried until it succeeds, while this process stays in its cluster.
+    """
+    node = cluster.node_id()
+
+    def retry() -> None:
+        _forget_owner()
+        until_s = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < until_s:
+            time.sleep(_RETRY_S)
+            call = again()
+            # Ray starts a cluster for whoever asks it outside of one.
+            if call is None or not cluster.is_connected() or cluster.node_id() != node:
+                return
+            with contextlib.suppress(Exception):  # it is closed, or the owner has died again
+                if _handle_if_there() is not None:
+                    call()
+                    return
 
     def start(error: BaseException) -> None:
         if cluster.is_actor_death(error):
-            thread = threading.Thread(target=then, name="rcg-weights-again", daemon=True)
+            thread = threading.Thread(target=retry, name="rcg-weights-again", daemon=True)
             with contextlib.suppress(OutOfThreads):
                 start_thread(thread, "to register with the actor that knows who reads weights")
 

@@ -257,9 +257,15 @@ class Owner:
         return ""
 
     async def subscribe(
-        self, name: str, member: Member, version: int | None, token: frozenset[str], key: str
+        self,
+        name: str,
+        member: Member,
+        version: int | None,
+        token: frozenset[str],
+        key: str,
+        is_again: bool = False,
     ) -> None:
-        """Take in a reader.
+        """Take in a reader. One that is known stays as it is: what it says now may be older.
 
         Args:
             name: The name.
@@ -267,20 +273,20 @@ class Owner:
             version: The version that it has; None if it is new.
             token: Of this version.
             key: What it calls this version, if others may read it there.
+            is_again: Whether it was taken in before, perhaps before this process ran again: then it
+                does not come later than the newest version.
         """
         weights = self._all.setdefault(name, _Weights())
+        if member.id in weights.subscribers:
+            return
         newest = weights.newest
         is_newer = newest is None or (version is not None and version > newest)
         if token and not weights.count and is_newer:  # this process was restarted
             weights.versions.clear()
             weights.versions.append(token)
             weights.newest = version
-        joined = 0 if token else weights.count
-        known = weights.subscribers.pop(member.id, None)
-        made = _Subscriber(member, joined, token, version, key)
-        if known is not None:
-            made.left = known.left
-        weights.subscribers[member.id] = made
+        joined = 0 if token or is_again else weights.count
+        weights.subscribers[member.id] = _Subscriber(member, joined, token, version, key)
         weights.change()
 
     async def stay(self, name: str, subscriber: str) -> None:

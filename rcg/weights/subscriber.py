@@ -22,7 +22,6 @@ from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
-from rcg import cluster
 from rcg.errors import ActorDiedError, Transfer
 from rcg.log import Log
 from rcg.option_kinds import timeout_from_user
@@ -137,6 +136,7 @@ class Subscriber(Client):
         self._own_bytes = 0  # of what is no tensor's
         self._staged_bytes = 0
         self._token: frozenset[str] = frozenset()  # of the version that it has
+        self._was_registered = False
         self._route: Route | None = None
         own = () if atomic else {name for name, each in tensors.items() if is_plain(each)}
         spare = sum(map(padded, self._staged_sizes(own)))
@@ -257,16 +257,10 @@ class Subscriber(Client):
 
     def _register(self) -> None:
         self._check_open()  # another thread may wait for a version meanwhile
-        ask("subscribe", self.name, self._member, self.version, self._token, self._key)
-        ours = weakref.ref(self)
-
-        def register_again() -> None:
-            found = ours()
-            if found is not None and cluster.is_connected():
-                with contextlib.suppress(Exception):  # the next update tries again
-                    found._register()
-
-        when_owner_dies("stay", self.name, self._member.id, then=register_again)
+        about = self._member, self.version, self._token, self._key, self._was_registered
+        ask("subscribe", self.name, *about)
+        self._was_registered = True
+        when_owner_dies(weakref.WeakMethod(self._register), "stay", self.name, self._member.id)
 
     def _tell_taken(self) -> None:
         """Tell the owner which version this reader has, and whether others may read it here."""

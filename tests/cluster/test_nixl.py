@@ -432,11 +432,12 @@ def test_where_nixl_is_missing_or_fails_tensors_come_over_tcp(far):
     for number in range(3):
         way, found = get(b.ways_of.remote(a.mixed.remote(number)))
         assert (way, found) == ("tcp", [number, 1, number + 1])
-    get(a.forget_nixl.remote())
     other = on_node(Worker, 1).remote()
     get(other.choose_nixl.remote())
-    for number in range(3):
-        assert get(other.ways_of.remote(a.mixed.remote(number)))[0] == "tcp"
+    for spoil in (a.choose_nixl.remote("perhaps"), a.forget_nixl.remote()):
+        get(spoil)
+        for number in range(2):
+            assert get(other.ways_of.remote(a.mixed.remote(number)))[0] == "tcp"
     rcg.kill(other)
 
 

@@ -83,6 +83,17 @@ class Worker:
     def costs(self):
         return descriptors()
 
+    def fail_to_map_once(self):
+        from rcg.rdt import pull
+
+        original = pull.open_block
+
+        def fail(*_):
+            pull.open_block = original
+            raise OSError(24, "no descriptor is left")
+
+        pull.open_block = fail
+
     def pid(self):
         return os.getpid()
 
@@ -136,6 +147,17 @@ def test_what_cannot_be_mapped_is_copied(workers):
     if pytest.importorskip("nixl_cu12"):
         assert get(one.take.remote(maker.make.remote(7, "registered"))) == 0
         assert get(one.ends.remote()) == (7, 7)
+
+
+@pytest.mark.full
+def test_what_fails_to_be_mapped_is_copied(workers):
+    maker = workers[0]
+    taker = near_driver(Worker).remote()
+    get(taker.fail_to_map_once.remote())
+    for number in range(2):
+        assert get(taker.take.remote(maker.make.remote(number))) == 0
+        assert get(taker.ends.remote()) == (number, number)
+    rcg.kill(taker)
 
 
 @pytest.mark.full

@@ -117,3 +117,34 @@ def test_memory_of_another_process_is_read_and_what_is_gone_is_an_error() -> Non
     assert not may_read(pid) and not may_read(0)
     with pytest.raises(ProcessLookupError):
         read(pid, np.array(addresses[:1]), places[:1], np.array(sizes[:1]))
+
+
+FORK = """
+import os
+
+import torch
+
+from rcg.rdt.lent import lend, open_block, places_of
+
+torch.set_num_threads(1)  # a forked child has none of them
+
+
+def opened(tensor):
+    (place,) = places_of([tensor], lambda *_: False)
+    return open_block(place.fd, place.start, tensor.numel())
+
+
+ours = [torch.frombuffer(lend(1 << 20), dtype=torch.uint8).fill_(1) for _ in range(2)]
+sent = opened(ours[0])  # the other one is sent later
+child = os.fork()
+if not child:
+    for each in ours:
+        each.fill_(2)
+    os._exit(0)
+os.waitpid(child, 0)
+print(*[int(each.max()) for each in (*ours, sent, opened(ours[1]))])
+"""
+
+
+def test_what_a_forked_child_writes_to_lent_memory_stays_there() -> None:
+    assert printed(FORK) == "1 1 1 1"

@@ -9,7 +9,8 @@ import os
 
 import pytest
 
-from rcg.rdt.lent import LEAST_BYTES, MOST_BLOCKS, lend, open_block, places_of
+from rcg.rdt import lent
+from rcg.rdt.lent import LEAST_BYTES, MOST_BLOCKS, lend, open_block
 
 torch = pytest.importorskip("torch")
 
@@ -18,9 +19,13 @@ def bytes_in(memory):
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
-def opened(place):
+def places_of(payloads, must_stay=lambda *_: False):
+    return lent.places_of(payloads, must_stay)
+
+
+def opened(place, size=LEAST_BYTES):
     fd = os.dup(place.fd)
-    found = open_block(fd)
+    found = open_block(fd, place.start, size - place.start)
     os.close(fd)
     return found
 
@@ -30,13 +35,14 @@ def test_each_side_keeps_its_own_bytes():
     (place,) = places_of([ours[100:]])
     assert place.start == 100 and places_of([ours[100:]]) == [place]
     one, other = opened(place), opened(place)
-    ours[0] = 2
+    ours[100] = 2
     one[0] = 3
-    assert (int(ours[0]), int(one[0]), int(other[0])) == (2, 3, 1)
+    assert (int(ours[100]), int(one[0]), int(other[0])) == (2, 3, 1)
+    assert one.untyped_storage().nbytes() == LEAST_BYTES - 100  # not that of the block
     assert places_of([ours[100:]]) == [None]  # who asks now gets what is there now
     del ours
     gc.collect()
-    assert int(other.sum()) == LEAST_BYTES  # the owner has dropped it
+    assert int(other.sum()) == LEAST_BYTES - 100  # the owner has dropped it
 
 
 def test_nothing_stays_of_what_is_dropped():
@@ -61,6 +67,11 @@ def test_what_cannot_be_lent_is_ordinary_memory(monkeypatch):
         raise OSError(24, "no descriptor")
 
     assert lend(LEAST_BYTES - 1) is None
+    assert lend(1 << 46) is None  # as numpy.empty, which raises MemoryError
+    with monkeypatch.context() as patch:
+        patch.setattr(lent.resource, "getrlimit", lambda _: (4, 4))
+        kept = lend(LEAST_BYTES)
+        assert kept is not None and lend(LEAST_BYTES) is None  # others need descriptors, too
     monkeypatch.setattr(os, "memfd_create", fail)
     assert lend(LEAST_BYTES) is None
     assert places_of([torch.zeros(LEAST_BYTES, dtype=torch.uint8)]) == [None]
@@ -69,6 +80,7 @@ def test_what_cannot_be_lent_is_ordinary_memory(monkeypatch):
 def test_an_answer_has_so_many_blocks_at_most():
     ours = [bytes_in(lend(LEAST_BYTES)) for _ in range(MOST_BLOCKS + 2)]
     found = places_of([*ours, ours[0][5:]])
+    assert places_of([ours[0][:1000]]) == [None]  # it is sooner copied
     assert [each is None for each in found] == [False] * MOST_BLOCKS + [True] * 2 + [False]
 
 
@@ -76,8 +88,18 @@ def test_what_its_owner_can_write_to_is_not_mapped():
     fd = os.memfd_create("open", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, 10)
     with pytest.raises(ValueError, match="not frozen"):
-        open_block(fd)
+        open_block(fd, 0, 10)
     os.close(fd)
+    ours = bytes_in(lend(LEAST_BYTES))
+    (place,) = places_of([ours])
+    with pytest.raises(ValueError, match="not in the block"):
+        open_block(place.fd, 10, LEAST_BYTES)
+
+
+def test_what_must_stay_where_it_is_is_not_frozen():
+    ours = bytes_in(lend(LEAST_BYTES))
+    assert places_of([ours], lambda address, size: address == ours.data_ptr()) == [None]
+    assert places_of([ours]) != [None]
 
 
 def test_a_reader_cannot_write_to_the_block_itself():

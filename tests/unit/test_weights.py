@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 
@@ -16,6 +17,7 @@ from rcg.progress import Progress
 from rcg.rdt.envelope import Holder
 from rcg.rdt.slices import regions_from
 from rcg.weights.client import Moved
+from rcg.weights.owner import Owner
 from rcg.weights.planning import Copy, WeightsPlan
 from rcg.weights.route import Route, least_lookahead
 from rcg.weights.shards import (
@@ -418,3 +420,54 @@ def test_progress_counts_no_byte_twice(monkeypatch) -> None:
         moved.came(7 * MB)
         assert last().endswith("100 % version 2")
     assert stream.getvalue().endswith("\r")
+
+
+# --- an owner that runs again
+
+
+def member(name: str, *, publishes: bool = False) -> Member:
+    return Member(name, {}, name, ("",) * 6, 1, publishes, publishes, 0)
+
+
+def left_of(owner: Owner, version: int) -> tuple[list[str], bool]:
+    """Return whom the publisher waits for, and whether there may be others."""
+    found = asyncio.run(owner.pending("w", "p", version, 0.0))
+    assert found is not None
+    return [each.label for each in found.left], found.may_lack
+
+
+def restarted(version: int) -> Owner:
+    """Return an owner that was just started again, whose publisher has pushed a version."""
+    owner = Owner()
+    asyncio.run(owner.publish("w", member("p", publishes=True), is_again=True))
+    asyncio.run(owner.push("w", "p", version, f"k{version}"))
+    return owner
+
+
+def test_readers_get_time_to_register_again(monkeypatch):
+    owner = restarted(2)
+    assert left_of(owner, 2) == ([], True)
+    monkeypatch.setattr(time, "monotonic", lambda: math.inf)
+    assert left_of(owner, 2) == ([], False)
+    new = Owner()
+    asyncio.run(new.publish("w", member("p", publishes=True)))
+    asyncio.run(new.push("w", "p", 0, "k0"))
+    assert left_of(new, 0) == ([], False)
+
+
+@pytest.mark.parametrize(("version", "token"), [(None, ""), (1, "k1")])
+def test_a_reader_that_registers_again_is_waited_for(version, token):
+    owner = restarted(2)
+    known = frozenset([token] if token else [])
+    asyncio.run(owner.subscribe("w", member("r"), version, known, token, is_again=True))
+    asyncio.run(owner.subscribe("w", member("late"), None, frozenset(), ""))
+    assert left_of(owner, 2)[0] == ["r"]
+
+
+def test_a_reader_that_is_known_is_not_registered_with_what_it_had_before():
+    owner = restarted(2)
+    for _ in range(2):  # the second was asked for before it took version 2
+        asyncio.run(owner.subscribe("w", member("r"), 1, frozenset(["k1"]), "", is_again=True))
+        asyncio.run(owner.took("w", "r", 2, frozenset(["k2"]), ""))
+    asyncio.run(owner.subscribe("w", member("r"), 1, frozenset(["k1"]), "", is_again=True))
+    assert left_of(owner, 2)[0] == []
