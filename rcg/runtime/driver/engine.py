@@ -339,7 +339,7 @@ class Engine:
         completed = self._buffers.completed()  # first: other threads submit meanwhile
         return dataclasses.replace(
             found,
-            processes=(_after_timeout(found.processes[0], completed), *found.processes[1:]),
+            processes=(_with_state(found, completed), *found.processes[1:]),
             in_flight=self._submission.submitted - completed,
             limit=self._submission.window.limit,
             failures_dropped=self._buffers.failures_dropped(),
@@ -402,14 +402,15 @@ def _turn() -> Generator[None, None, None]:
     yield
 
 
-def _after_timeout(driver: Activity, completed: int) -> Activity:
-    """Return what the driver does: after a get that timed out it is not idle.
+def _with_state(found: Report, completed: int) -> Activity:
+    """Return what the driver does: after a get that ended without its result it is not idle.
 
     Args:
-        driver: Its activity.
+        found: What all processes do.
         completed: How many executions are complete. The driver reads them in order.
     """
-    has_given_up = (
-        driver.state == "idle" and driver.op.startswith("Read") and driver.execution >= completed
-    )
-    return dataclasses.replace(driver, state="timed out") if has_given_up else driver
+    driver = found.processes[0]
+    is_reading = driver.op.startswith("Read") and driver.execution >= completed
+    if found.state == "running" and driver.state == "idle" and is_reading:
+        return dataclasses.replace(driver, state="gave up")
+    return driver

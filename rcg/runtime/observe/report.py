@@ -39,8 +39,8 @@ class Activity:
         process: Its name in the plan.
         label: Its displayed name: ``a0 (Stage)``.
         pid: Its process id; 0 before it has started.
-        state: "running", "waiting", "idle" (the driver, between calls), "timed out" (the driver,
-            after a get that has given up), "dead" or "ended".
+        state: "running", "waiting", "idle" (the driver, between calls), "gave up" (the driver,
+            after a get that timed out or was interrupted), "dead" or "ended".
         op: The op it is in, or was in last, as text; "-" before the first.
         execution: Index of the execution.
         for_s: Seconds since the op began; since it ended, when idle.

@@ -399,7 +399,7 @@ class Paths:
             end_ns=last,
             shares=tuple(shares),
             bottleneck=known,
-            bottleneck_share=weights[most] / usual_ns if known and most else 0.0,
+            bottleneck_share=min(weights[most] / usual_ns, 1.0) if known and most else 0.0,
             is_whole=is_whole,
             outlier=outlier,
         )

@@ -25,7 +25,7 @@ _STATES: Final = {
     "stuck": ("\N{BLACK UP-POINTING TRIANGLE}", "rcg-bad"),
     "dead": ("\N{MULTIPLICATION X}", "rcg-bad"),
     "idle": ("\N{EN DASH}", "rcg-dim"),
-    "timed out": ("\N{WHITE CIRCLE}", "rcg-slow"),
+    "gave up": ("\N{WHITE CIRCLE}", "rcg-slow"),
     "ended": ("\N{EN DASH}", "rcg-dim"),
     "held": ("\N{BLACK CIRCLE}", "rcg-good"),
     "being made": ("\N{WHITE CIRCLE}", "rcg-slow"),
