@@ -119,11 +119,15 @@ def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
     trace = simulated(pipeline(3), 60, window=4)
     slices = shown(trace, most=6)
     plan = trace.graphs[0].plan
-    predicted = simulate(plan, times(call_us=16_000), 50, window=4)
-    svg = schedule_of(slices, predicted=predicted, unit_ns=1)
-    assert "the prediction is left out: it does not fit, calls begin" in svg
-    assert "rcg-predicted" not in svg and "predicted</text>" not in svg
-    check_picture(svg)
+    for call_us, least_ms in ((16_000, 16), (1_000, 1)):
+        predicted = simulate(plan, times(call_us=call_us), 50, window=4)
+        svg = schedule_of(slices, predicted=predicted, unit_ns=1)
+        words = r"predicted: one execution each ([\d.]+) ms, measured: (\d+) \u00b5s"
+        found = re.search(words, svg)
+        assert found is not None and 400 < int(found[2]) < 600
+        assert least_ms < float(found[1]) < 1.4 * least_ms
+        assert "rcg-predicted" not in svg and "predicted</text>" not in svg
+        check_picture(svg)
 
 
 def test_executions_of_thin_bars_have_their_number_beside_them() -> None:

@@ -216,7 +216,10 @@ CALL_NS: Final = 1e6
 
 _MAX_TRIED_OFFSETS: Final = 40
 _MAX_MISFIT: Final = 4
-"""The mean error of a prediction, in calls, from which on it is not shown."""
+"""The mean error of a prediction, in calls, from which on it is a number instead of bars."""
+
+_MAX_DRIFT: Final = 0.25
+"""The same for how far a lane moves from where it is on average, in periods."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,16 +245,21 @@ def fit(
     Args:
         simulation: The prediction.
         unit_ns: The length of one unit of its time in nanoseconds. None: a unit is a call, and all
-            calls cost the same, as much as the mean measured call.
+            calls cost the same, so much that executions follow one another as measured.
         measured: The slices of a measurement.
     """
+    is_rough = unit_ns is None  # and says so
     if unit_ns is None:
         unit_ns = CALL_NS
         note = "predicted, equal cost per call"
         if measured is not None:
-            mean = _mean_call(measured)
-            rough = _mean_call(slices_of_simulation(simulation, CALL_NS))
-            unit_ns = CALL_NS * mean / rough if mean and rough else CALL_NS
+            rough = slices_of_simulation(simulation, CALL_NS)
+            # By their periods, or they drift apart from one execution to the next.
+            pairs = [[_period(_starts(each)) for each in (measured, rough)]]
+            pairs.append([_mean_call(each) for each in (measured, rough)])
+            unit_ns = next(
+                (CALL_NS * own / other for own, other in pairs if own and other), CALL_NS
+            )
             note += f", {time_text(unit_ns)} each"
     else:
         note = "predicted from measured costs"
@@ -261,13 +269,44 @@ def fit(
     first, last = execution_range(measured)
     shown = range(first, last + 1)
     spare = max(0, simulation.executions - len(shown))
-    misfit, offset, shift = _align(_starts(measured), _starts(predicted), shown, spare)
-    if misfit > _MAX_MISFIT * max(_mean_call(measured), 1.0):
-        note = "the prediction is left out: it does not fit"
-        if misfit < float("inf"):
-            note += f", calls begin {time_text(misfit)} off"
+    seen, told = _starts(measured), _starts(predicted)
+    misfit, offset, shift = _align(seen, told, shown, spare)
+    period, predicted_period = _period(seen), _period(told)
+    drift = 0.0 if is_rough else _drift(seen, told, shown, offset)
+    if misfit > _MAX_MISFIT * max(_mean_call(measured), 1.0) or drift > _MAX_DRIFT * period:
+        note = "the prediction does not fit, and is left out"
+        if period and predicted_period:
+            note = (
+                f"predicted: one execution each {time_text(predicted_period)}, measured: "
+                f"{time_text(period)}"
+            )
         return FittedPrediction(None, 0.0, note)
     return FittedPrediction(replace(predicted, execution=predicted.execution + offset), shift, note)
+
+
+def _period(starts: dict[tuple[int, int], int]) -> float:
+    """Return the median time between two executions of a lane; 0 if there is none."""
+    times = [
+        float(starts[lane, execution + 1] - start)
+        for (lane, execution), start in starts.items()
+        if (lane, execution + 1) in starts
+    ]
+    return float(np.median(times)) if times else 0.0
+
+
+def _drift(
+    measured: dict[tuple[int, int], int],
+    predicted: dict[tuple[int, int], int],
+    executions: range,
+    offset: int,
+) -> float:
+    """Return the mean distance of a lane's calls from where its prediction is on average."""
+    by_lane: dict[int, list[int]] = {}
+    for (lane, execution), start in measured.items():
+        if execution in executions and (lane, execution - offset) in predicted:
+            by_lane.setdefault(lane, []).append(start - predicted[lane, execution - offset])
+    away = [np.abs(np.array(each) - np.median(each)) for each in by_lane.values()]
+    return float(np.concatenate(away).mean()) if away else 0.0
 
 
 def execution_range(slices: Slices) -> tuple[int, int]:

@@ -60,7 +60,7 @@ def schedule_of(
         predicted: The prediction. Its last executions before the pipeline empties are compared with
             the measured ones.
         unit_ns: The length of a unit of the prediction in nanoseconds. None: a unit is a call, and
-            all calls cost the same, as much as the mean measured call.
+            all calls cost the same; see ``rcg.views.data.schedule.fit``.
         title: The title.
         about: The line below the title, such as ``executions 7 to 18``.
         width: The width of the picture.
