@@ -292,6 +292,7 @@ def test_profiles_and_reports_show_what_was_registered(actors):
     assert "registered in" in text and "NIXL has" in text
 
 
+@pytest.mark.full
 def test_a_holder_that_dies_raises_at_once_and_the_next_one_works(actors, tmp_path):
     _, b = actors
     holder = Worker.remote()
