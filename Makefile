@@ -126,7 +126,7 @@ bench: setup
 # Not `setup`: a machine with a GPU may have no package index, only Python, torch and CuPy.
 ## what needs a GPU, tried and measured; says what was not run, and why (GPU="--only nccl")
 gpu:
-	PYTHONPATH=.:widgets $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -u -m tests.gpu $(GPU)
+	PYTHONPATH=$(CURDIR):$(CURDIR)/widgets $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -u -m tests.gpu $(GPU)
 
 ## remove what was built, not .venv
 clean:

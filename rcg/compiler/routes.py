@@ -291,7 +291,7 @@ class _Groups:
             if any(ends <= each for each in members):
                 continue
             for each in made:
-                if self._go_together(backend, each | ends):
+                if ends <= each or self._go_together(backend, each | ends):
                     each |= ends
                     break
             else:

@@ -372,6 +372,15 @@ def test_two_ranks_of_nccl_on_one_gpu():
     check("nccl", {"a0": both, "a1": both})
 
 
+def test_two_edges_between_two_actors_on_one_gpu_are_one_group():
+    """Their edges cannot join a group with others, and still need no two of their own."""
+    with InputNode() as inp:
+        made = [ACTORS[0].bind(name, inp).with_tensor_transport("nccl") for name in ("one", "two")]
+        root = ACTORS[1].bind("read", *made)
+    plan = plan_of(root, {"a0": ("node/0",), "a1": ("node/0",)})
+    assert [group.members for group in plan.groups] == [("a0", "a1")]
+
+
 def test_cuda_ipc_between_gpus():
     apart = {"a0": Owned(("node/0",)), "a1": Owned(("node/1",))}
     with pytest.raises(PlacementError, match=r"on different GPUs \(node/0, node/1\).*nccl"):
