@@ -91,6 +91,7 @@ class Option:
     keyword: str  # of ``compile``
     rays_keyword: str | None = None  # of Ray's ``experimental_compile``, if it means the same
     context: str | None = None  # the attribute of ``DAGContext``; Ray's variable is named after it
+    rays_variable: str | None = None  # one that means the same and has no such attribute
 
     @property
     def variable(self) -> str:
@@ -105,8 +106,8 @@ class Option:
     @property
     def variables(self) -> tuple[str, ...]:
         """The variables that set it: ours, and Ray's that means the same. The first wins."""
-        rays = (f"RAY_CGRAPH_{self.context}",) if self.context else ()
-        return self.variable, *rays
+        rays = f"RAY_CGRAPH_{self.context}" if self.context else self.rays_variable
+        return (self.variable, rays) if rays else (self.variable,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +221,12 @@ class Options:
         False, FLAG, "whether methods of different graphs may overlap on one actor"
     )
     record: bool = _option(True, FLAG, "whether the flight recorder runs")
+    nvtx: bool = _option(
+        False,
+        FLAG,
+        "whether ops are NVTX ranges for Nsight Systems (`pip install nvtx` on the actors' nodes)",
+        rays_variable="RAY_CGRAPH_ENABLE_NVTX_PROFILING",
+    )
     is_inflight_limit_set_by_user: bool = False
 
     def __post_init__(self) -> None:
@@ -307,10 +314,6 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
     IgnoredSetting(
         variable="RAY_CGRAPH_ENABLE_TORCH_PROFILING",
         instead="rcg.profile(torch=True) records what torch does in methods",
-    ),
-    IgnoredSetting(
-        variable="RAY_CGRAPH_ENABLE_NVTX_PROFILING",
-        instead="start nvtx.Profile in a method: it sees that thread",
     ),
 )
 

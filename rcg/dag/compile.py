@@ -63,6 +63,7 @@ class CompileKeywords(TypedDict, total=False):
     concurrent: bool | None
     thread: ThreadChoice | None
     record: bool | None
+    nvtx: bool | None
     enable_asyncio: bool
     _submit_timeout: float | None
     _buffer_size_bytes: int | None

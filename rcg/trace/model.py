@@ -37,6 +37,9 @@ from rcg.text import plural
 SPAN = "span"
 """The word for a user's span. The words for ops are ``Op.word``."""
 
+KERNEL = "kernel"
+"""The word for what a device did: a kernel, or a copy of its memory."""
+
 UNKNOWN = "unknown"
 """The word and the name of an op that its program does not have."""
 
@@ -62,6 +65,23 @@ SPAN_BASE: Final = 1 << 31
 
 NO_PEER: Final = (1 << 32) - 1
 """``peer`` of an event that did not wait for another process."""
+
+_STREAMS: Final = 1 << 16  # of a device, as far as one tells them apart
+
+
+def stream_number(device: int, stream: int) -> int:
+    """Return the number, never 0, under which a recorder keeps a stream of a device."""
+    return 1 + device * _STREAMS + stream % _STREAMS
+
+
+def stream_name(number: int) -> str:
+    """Return what people call the stream with a number of ``stream_number``.
+
+    >>> stream_name(stream_number(0, 7))
+    'GPU 0, stream 7'
+    """
+    device, stream = divmod(number - 1, _STREAMS)
+    return f"GPU {device}, stream {stream}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +136,10 @@ class LaneTrace:
         lost: Number of events that were overwritten before they were read, or left out because of a
             limit.
         open: The op that it was executing when the trace ended, if any.
+        kernels: What its devices did for it: rows of ``EVENT``, by start. Their names are in
+            ``spans``, and ``peer`` is an index in ``streams``. They are begun in an op and may run
+            after it; kernels of one stream do not overlap.
+        streams: Names of the streams of its devices: ``GPU 0, stream 7``.
     """
 
     process: str
@@ -127,9 +151,11 @@ class LaneTrace:
     clock: Clock = Clock()
     lost: int = 0
     open: OpenOp | None = None
+    kernels: Events = field(default_factory=lambda: np.empty(0, EVENT))
+    streams: tuple[str, ...] = ()
 
     def span_name(self, op: int) -> str:
-        """Return the name of a span by its ``op``."""
+        """Return the name of a span, or of a kernel, by its ``op``."""
         number = op - SPAN_BASE
         return self.spans[number] if 0 <= number < len(self.spans) else f"span {number}"
 
@@ -174,7 +200,7 @@ class GraphTrace:
     @property
     def num_events(self) -> int:
         """The number of events in all lanes."""
-        return sum(len(lane.events) for lane in self.lanes)
+        return sum(len(lane.events) + len(lane.kernels) for lane in self.lanes)
 
     @property
     def is_active(self) -> bool:

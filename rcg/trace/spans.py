@@ -48,15 +48,18 @@ class SpanWriter:
             with contextlib.suppress(RuntimeError):
                 self._member.transferred(size, True)
 
-    def write(self, name: str, execution: int, start_ns: int, end_ns: int) -> None:
-        """Record a span. A forked child has no recorder, and records nothing."""
+    def write(self, name: str, execution: int, start_ns: int, end_ns: int, stream: int = 0) -> None:
+        """Record a span, or what a device did on a stream (``rcg.trace.model.stream_number``).
+
+        A forked child has no recorder, and records nothing.
+        """
         with contextlib.suppress(RuntimeError):
             op = self._ops.get(name)
             if op is None:
                 op = self._member.span(name)
                 if len(self._ops) < _native.MAX_SPANS:  # later names share one number
                     self._ops[name] = op
-            self._member.record(op, execution, start_ns, end_ns)
+            self._member.record(op, execution, start_ns, end_ns, stream)
 
 
 here: Final[ContextVar[SpanWriter | None]] = ContextVar("rcg_span_writer", default=None)

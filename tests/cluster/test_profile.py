@@ -16,11 +16,13 @@ import pytest
 import ray
 
 import rcg
+from rcg import _native
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
 from rcg.ir.ops import Call, Read, Write
 from rcg.runtime.observe import profiler as profiling
-from rcg.trace.model import NO_PEER, SPAN_BASE, Clock
+from rcg.trace import spans
+from rcg.trace.model import NO_PEER, SPAN_BASE, Clock, stream_number
 from tests.cluster.nodes import is_together
 from tests.cluster.stage import in_thread, until
 
@@ -48,6 +50,17 @@ class Traced:
                 pass
             os._exit(x)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def on_streams(self, x):
+        """Record what a device would have done, on two streams, and too many names."""
+        writer = spans.here.get()
+        writer.write("gemm", x, 1000, 3000, stream_number(0, 7))
+        writer.write("copy", x, 2000, 2500, stream_number(1, 1 << 15))
+        for number in range(_native.MAX_SPANS):
+            with rcg.span(f"span {number}"):
+                pass
+        writer.write("late", x, 3000, 4000, stream_number(0, 7))
+        return x
 
     def fail(self, x):
         with rcg.span("failing"):
@@ -213,6 +226,29 @@ def test_spans_lie_inside_the_calls_they_belong_to():
         assert call["start_ns"] <= outer["start_ns"] <= outer["end_ns"] <= call["end_ns"]
         for each in inner:
             assert outer["start_ns"] <= each["start_ns"] <= each["end_ns"] <= outer["end_ns"]
+
+
+def test_what_a_device_did_stands_beside_what_its_actor_did(tmp_path):
+    actor = rcg.wrap_actor(Traced.remote())
+    with InputNode() as inp:
+        graph = actor.on_streams.bind(inp).compile()
+    with graph, graph.profile() as profile:
+        rcg.get(graph.execute(0))
+    profile.trace.save(tmp_path / "trace")  # a file with so many names can be read
+    lane = rcg.Trace.load(tmp_path / "trace").graphs[0].lane("a0")
+    assert lane.streams == ("GPU 0, stream 7", "GPU 1, stream 32768")
+    kernels = [
+        (lane.span_name(int(each["op"])), int(each["start_ns"]), lane.streams[each["peer"]])
+        for each in lane.kernels
+    ]
+    assert kernels == [
+        ("gemm", 1000, lane.streams[0]),
+        ("copy", 2000, lane.streams[1]),
+        ("(another name)", 3000, lane.streams[0]),
+    ]
+    names = [lane.span_name(int(op)) for op in lane.events["op"] if op >= SPAN_BASE]
+    assert names[0] == "span 0" and names[-1] == "(another name)"
+    assert len(names) == _native.MAX_SPANS
 
 
 def test_spans_of_coroutines_and_their_threads_are_recorded():

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import types
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 
 import rcg
 from rcg.dag import InputNode
+from rcg.errors import CompileError
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from tests.cluster.stage import GUARD_S
 
@@ -40,6 +43,20 @@ class Worker:
 
     def pid(self):
         return os.getpid()
+
+    def have_nvtx(self, is_there):
+        """Have a package nvtx that writes down what it is told, or none."""
+        self.told = []
+        domain = types.SimpleNamespace(
+            get_event_attributes=lambda message: message,
+            push_range=self.told.append,
+            pop_range=lambda: self.told.append("end"),
+        )
+        found = types.SimpleNamespace(get_domain=lambda name: self.told.append(name) or domain)
+        sys.modules["nvtx"] = found if is_there else None
+
+    def ranges(self):
+        return self.told
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +128,21 @@ def test_thread_locals_and_grad_mode_are_those_of_the_thread(workers):
         assert [rcg.get(graph.execute(1)) for _ in range(2)] == [(0, True), (1, True)]
         with graph.profile(torch=True):
             assert rcg.get(graph.execute(1)) == (2, True)
+
+
+def test_ops_are_ranges_of_nvtx(workers):
+    one, two = workers
+    rcg.get([one.have_nvtx.remote(True), two.have_nvtx.remote(False)])
+    with InputNode() as inp:
+        dag = one.make.bind(inp)
+    with InputNode() as inp:
+        both = two.work.bind(one.make.bind(inp))
+    with dag.experimental_compile(nvtx=True) as graph:
+        rcg.get(graph.execute(2), timeout=GUARD_S)
+    told = rcg.get(one.ranges.remote())
+    ops = [op.title({"a0": "Worker"}) for op in graph.plan.program("a0").ops]
+    assert told[0] == "rcg"
+    assert told[1 : 1 + 2 * len(ops)] == [each for op in ops for each in (op, "end")]
+    assert told[-1] == "end", "what ended the graph ends its range"
+    with pytest.raises(CompileError, match=r"actor's process has not: `pip install nvtx`"):
+        both.experimental_compile(nvtx=True)

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from rcg.runtime.actor.torch_ops import Marks, TorchEvent, spans_of, torch_profiling
+from rcg.runtime.actor.torch_ops import Marks, TorchEvent, found_in, torch_profiling
+from rcg.trace.model import stream_number
 
 torch = pytest.importorskip("torch")
 
@@ -28,20 +29,49 @@ def test_events_inside_the_marks_are_kept_with_times_of_our_clock():
         TorchEvent(2, "aten::relu", 1290, 1310),
     ]
     # The clocks differ by 500; the second time 3 went by between the two.
-    assert spans_of(events, NAME, [(500, 7), (697, 8)]) == [
-        ("aten::linear", 7, 510, 550),
-        ("aten::addmm", 7, 520, 540),
-        ("aten::relu", 8, 790, 800),
+    assert found_in(events, NAME, [(500, 7), (697, 8)]) == [
+        ("aten::linear", 7, 510, 550, 0),
+        ("aten::addmm", 7, 520, 540, 0),
+        ("aten::relu", 8, 790, 800, 0),
+    ]
+
+
+def test_what_a_device_did_is_of_the_execution_that_began_it():
+    stream, other = stream_number(0, 7), stream_number(0, 20)
+    events = [
+        TorchEvent(2, NAME, 1000, 1100, 1),
+        TorchEvent(2, "aten::mm", 1010, 1050, 2),
+        TorchEvent(2, "cudaLaunchKernel", 1020, 1030, 50, 2),
+        TorchEvent(2, NAME, 1200, 1300, 3),
+        TorchEvent(2, "cudaMemcpyAsync", 1210, 1220, 51, 3),
+        TorchEvent(4, "aten::mul", 1230, 1240, 5),  # autograd's thread
+        TorchEvent(6, "rcg a1-9", 1200, 1300, 6),
+        TorchEvent(6, "cudaLaunchKernel", 1250, 1260, 53, 6),  # of another loop
+        TorchEvent(2, "cudaLaunchKernel", 1150, 1160, 54, 0),  # between two ops
+        # After the op, in the time of the next one.
+        TorchEvent(0, "void sgemm<float>(int)", 1250, 1350, 50, 2, stream),
+        TorchEvent(0, "Memcpy DtoH (Device -> Pinned)", 1360, 1380, 51, 3, stream),
+        TorchEvent(0, "mul_kernel", 1400, 1410, 52, 5, other),  # its call was not recorded
+        TorchEvent(0, "elsewhere", 1400, 1410, 53, 6, stream),
+        TorchEvent(0, "between", 1500, 1510, 54, 0, stream),
+        TorchEvent(0, "unknown", 1500, 1510, 99, 98, stream),
+        TorchEvent(0, NAME, 1250, 1380, 0, 1, stream),  # the range of the mark, on the device
+    ]
+    found = found_in(events, NAME, [(500, 7), (700, 8)])
+    assert [each for each in found if each.stream] == [
+        ("sgemm<float>", 7, 750, 850, stream),
+        ("Memcpy DtoH (Device -> Pinned)", 8, 860, 880, stream),
+        ("mul_kernel", 8, 900, 910, other),
     ]
 
 
 def test_without_marks_there_is_nothing():
-    assert spans_of([TorchEvent(1, "aten::mm", 0, 1)], NAME, []) == []
-    assert spans_of([], NAME, [(1, 0)]) == []
+    assert found_in([TorchEvent(1, "aten::mm", 0, 1)], NAME, []) == []
+    assert found_in([], NAME, [(1, 0)]) == []
 
 
 def test_marks_are_put_on_running_steps_and_taken_off():
-    spans: list[tuple[str, int, int, int]] = []
+    spans: list[tuple[str, int, int, int, int]] = []
     execution = 0
     ran = []
 
@@ -72,7 +102,7 @@ def test_marks_are_put_on_running_steps_and_taken_off():
     marks.write(torch_profiling.stop(), lambda *span: spans.append(span))
     assert {span[1] for span in spans} == {0, 1, 2}
     assert "aten::dot" in {span[0] for span in spans}
-    assert all(start_ns <= end_ns for _, _, start_ns, end_ns in spans)
+    assert all(start_ns <= end_ns for _, _, start_ns, end_ns, _ in spans)
     assert torch_profiling.stop(), "another loop of the process gets the same events"
 
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from rcg.trace.export import chrome
 from rcg.trace.export.chrome import to_chrome
-from rcg.trace.model import NO_PEER, SPAN_BASE, Clock, OpenOp
+from rcg.trace.export.frame import to_pandas
+from rcg.trace.model import NO_PEER, SPAN_BASE, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from tests.unit.chrome_format import Found, read
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
-from tests.unit.traces import event, graph_trace, one_execution, trace
+from tests.unit.traces import event, events, graph_trace, one_execution, trace
 
 SPAN = SPAN_BASE
 
@@ -140,10 +141,8 @@ def test_what_was_written_before_the_beginning_lies_there(written):
 def test_no_counter_where_events_were_lost(written):
     traced = one_execution()
     [graph] = traced.graphs
-    lanes = tuple(
-        dataclasses.replace(lane, lost=5 if lane.process == "a0" else 0) for lane in graph.lanes
-    )
-    found = written(dataclasses.replace(traced, graphs=(dataclasses.replace(graph, lanes=lanes),)))
+    lanes = tuple(replace(lane, lost=5 if lane.process == "a0" else 0) for lane in graph.lanes)
+    found = written(replace(traced, graphs=(replace(graph, lanes=lanes),)))
     assert set(found.counters) == {"unread in c2"}
     assert found.about["lost_events"] == 5
 
@@ -165,6 +164,48 @@ def test_spans_lie_inside_their_calls(written):
     assert inner.op.name == "Stage.fwd"
     assert [span.op.args["execution"] for span in found.named("load")] == [0, 1]
     assert len({s.thread for s in found.slices}) == 1
+
+
+def with_kernels(graph: GraphTrace) -> GraphTrace:
+    """``a0`` began two kernels on one stream and a copy on another; one ended after its call."""
+    rows = [event(SPAN, 0, 15, 35, peer=0), event(SPAN + 1, 0, 35, 90, peer=0)]
+    rows.append(event(SPAN + 2, 0, 38, 60, peer=1))
+    lanes = [
+        replace(
+            lane,
+            spans=("gemm", "relu", "Memcpy HtoD"),
+            kernels=events(rows),
+            streams=("GPU 0, stream 7", "GPU 0, stream 9"),
+        )
+        if lane.process == "a0"
+        else lane
+        for lane in graph.lanes
+    ]
+    return replace(graph, lanes=tuple(lanes))
+
+
+def test_what_a_device_did_is_a_thread_per_stream(written):
+    graph = with_kernels(graph_trace({"a0": [event(1, 0, 10, 50)]}))
+    found = written(trace(graph, start=5, end=100))
+    kernels = [each for each in found.slices if each.category == "kernel"]
+    assert [(each.name, each.start, each.end) for each in kernels] == [
+        ("gemm", 10, 30),
+        ("relu", 30, 85),
+        ("Memcpy HtoD", 33, 55),
+    ]
+    of_stream = [found.threads[each.thread] for each in kernels]
+    assert [name.partition(" (")[2] for name in of_stream] == [
+        "GPU 0, stream 7)",
+        "GPU 0, stream 7)",
+        "GPU 0, stream 9)",
+    ]
+    assert {each.args["execution"] for each in kernels} == {0}
+    assert len({each.process for each in found.slices}) == 1
+    frame = to_pandas(trace(graph, start=5, end=100))
+    rows = frame[frame["kind"] == "kernel"]
+    assert list(rows["name"]) == ["gemm", "relu", "Memcpy HtoD"]
+    assert list(rows["duration_ns"]) == [20, 55, 22]
+    assert rows["peer"].isna().all() and set(rows["label"]) == {graph.lane("a0").label}
 
 
 def test_ops_that_overlap_stand_side_by_side(written):
@@ -225,10 +266,10 @@ def test_one_process_of_several_graphs_is_one_process(written):
     def graph(identity: str):
         made = one_execution().graphs[0]
         lanes = tuple(
-            dataclasses.replace(lane, pid=100 + n, node="10.0.0.1", clock=Clock(5, 2500))
+            replace(lane, pid=100 + n, node="10.0.0.1", clock=Clock(5, 2500))
             for n, lane in enumerate(made.lanes)
         )
-        return dataclasses.replace(made, graph_id=identity * 4, lanes=lanes)
+        return replace(made, graph_id=identity * 4, lanes=lanes)
 
     found = written(trace(graph("abcd1234"), graph("ef567890"), start=1000, end=1300))
     assert len(found.processes) == 3
@@ -240,10 +281,8 @@ def test_one_process_of_several_graphs_is_one_process(written):
 
 def test_pids_of_different_nodes_are_different_processes(written):
     made = one_execution().graphs[0]
-    lanes = tuple(
-        dataclasses.replace(lane, pid=100, node=f"10.0.0.{n}") for n, lane in enumerate(made.lanes)
-    )
-    found = written(trace(dataclasses.replace(made, lanes=lanes), start=1000, end=1300))
+    lanes = tuple(replace(lane, pid=100, node=f"10.0.0.{n}") for n, lane in enumerate(made.lanes))
+    found = written(trace(replace(made, lanes=lanes), start=1000, end=1300))
     assert len(found.processes) == 3
 
 
@@ -253,7 +292,7 @@ def test_an_op_that_the_program_does_not_have_is_unknown(written):
 
 
 def test_the_file_says_what_it_is_of(written):
-    made = dataclasses.replace(one_execution(), info={"host": "here", "time": 1.5e9})
+    made = replace(one_execution(), info={"host": "here", "time": 1.5e9})
     about = written(made).about
     assert about["start_ns"] == 1000
     assert about["duration_ns"] == 300

@@ -28,7 +28,8 @@ def same(one: Trace, other: Trace) -> bool:
         for left, right in zip(a.lanes, b.lanes, strict=True):
             assert left.events.dtype == right.events.dtype
             assert np.array_equal(left.events, right.events)
-            names = ("process", "label", "spans", "node", "pid", "clock", "lost", "open")
+            assert np.array_equal(left.kernels, right.kernels)
+            names = ("process", "label", "spans", "node", "pid", "clock", "lost", "open", "streams")
             assert [getattr(left, n) for n in names] == [getattr(right, n) for n in names]
     return (one.start_ns, one.end_ns, one.info) == (other.start_ns, other.end_ns, other.info)
 
@@ -37,7 +38,14 @@ def same(one: Trace, other: Trace) -> bool:
 def made():
     graph = by_hand(a0=[*A0_ROWS, event(SPAN_BASE, 1, 31, 33)])
     lane = replace(
-        graph.lanes[1], spans=("laden\n<ü>",), node="10.0.0.7", pid=7, clock=Clock(-3, 9), lost=2
+        graph.lanes[1],
+        spans=("laden\n<ü>",),
+        node="10.0.0.7",
+        pid=7,
+        clock=Clock(-3, 9),
+        lost=2,
+        kernels=events([event(SPAN_BASE, 1, 32, 70, peer=0)]),
+        streams=("GPU 0, stream 7",),
     )
     graph = replace(graph, lanes=(graph.lanes[0], lane, graph.lanes[2]))
     return replace(
@@ -100,6 +108,8 @@ def rewritten(path, change, *, drop=()):
         (lambda head: head["graphs"][0]["lanes"][0].update(clock={"x": 1}), (), "not a trace"),
         (lambda head: None, ("trace.json",), "is not a trace that rcg wrote"),
         (lambda head: None, ("0/a0.npy",), "is not a trace that rcg wrote"),
+        (lambda head: None, ("0/kernels/a0.npy",), "kernels/a0.npy is missing"),
+        (lambda head: head["graphs"][0]["lanes"][1].update(spans=[]), (), "of an op or a span"),
     ],
 )
 def test_another_file_is_no_trace(made, tmp_path, change, drop, match):

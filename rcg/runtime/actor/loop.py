@@ -21,7 +21,7 @@ from typing import Any, Final
 from rcg import cluster
 from rcg.channels.base import GraphEnded, Signal, TransferFailed
 from rcg.error_text import describe_error, format_error, trace_of, type_name
-from rcg.errors import CommError, InternalError, RcgError, UnpicklableError
+from rcg.errors import CommError, CompileError, InternalError, RcgError, UnpicklableError
 from rcg.frames import is_plumbing
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op
@@ -72,6 +72,8 @@ class Loop:
         self._marks: Marks | None = None  # while torch is profiled
         self.coroutines: Coroutines | None = None
         self._steps = Steps(self, instance, spec, node).make()
+        if spec.options.nvtx:
+            self._steps = _in_ranges(self._steps, spec)
 
     @property
     def name(self) -> str:
@@ -226,6 +228,36 @@ class Loop:
                 return []  # the loop has not begun, or is over
         summary = traceback.StackSummary.extract(iter(frames), lookup_lines=False)
         return [f"{entry.filename}:{entry.lineno} in {entry.name}" for entry in summary]
+
+
+def _in_ranges(steps: list[Callable[[], None]], spec: Start) -> list[Callable[[], None]]:
+    """Return steps that are ranges of NVTX's domain ``rcg``, named as in the other views."""
+    try:
+        import nvtx
+    except ImportError as error:
+        raise CompileError(
+            "nvtx=True shows ops to Nsight Systems with the package nvtx, which this actor's "
+            "process has not: `pip install nvtx` on its node, or give it in the actor's "
+            "runtime_env",
+            actor=spec.actor[0],
+        ) from error
+    domain = nvtx.get_domain("rcg")
+    names = {spec.program.process: spec.actor[0]}
+
+    def ranged(step: Callable[[], None], attributes: Any) -> Callable[[], None]:
+        def ranged_step() -> None:
+            domain.push_range(attributes)
+            try:
+                step()
+            finally:
+                domain.pop_range()
+
+        return ranged_step
+
+    return [
+        ranged(step, domain.get_event_attributes(message=op.title(names)))
+        for step, op in zip(steps, spec.program.ops, strict=True)
+    ]
 
 
 def _works(op: Op) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch did inside the ops of a graph: its profiler's events as spans of the flight recorder.
+"""What torch did inside the ops of a graph, and what a device did for them, in the flight recorder.
 
 While a profile asks for it, one profiler of torch runs in the process, for all threads, and each op
 of a loop is marked by an event of torch's::
@@ -7,22 +7,28 @@ of a loop is marked by an event of torch's::
     ours    | Call a0.forward                          |
     torch   | mark: "rcg a0-3f09ac"                    |      on the loop's thread
             |   | aten::linear          |  | aten::relu |
+    device               | sgemm                 | relu |     on a stream of the device
 
 The marks tell which of torch's threads is the loop's, and how its clock relates to ours. At the end
 the events inside them are written to the recorder as spans, so whatever shows spans shows them.
+Kernels and copies of the device run later than the op that started them: each is written with the
+execution in which it was started, and its stream.
 
 This room must know neither profiles nor how they are asked for.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from rcg.trace.clocks import now_ns
+from rcg.trace.model import stream_number
 
 __rcg_plumbing__ = True  # see rcg.frames
 
@@ -31,17 +37,33 @@ _MAX_EVENTS: Final = 200_000  # of one loop
 # How many are written at once; in between, the profile's thread copies them from the recorder.
 _CHUNK: Final = 1000
 _PAUSE_S: Final = 0.01
+_MAX_NAME: Final = 56  # characters of a kernel's name
+_SCOPE: Final = re.compile(r"(?:\w+|\(anonymous namespace\))::")
 
 _Step = Callable[[], None]
 
 
 class TorchEvent(NamedTuple):
-    """One event of torch's profiler, with times of its clock."""
+    """One event of torch's profiler, with times of its clock.
+
+    Attributes:
+        thread: The thread that it is of.
+        name: Its name.
+        start_ns: When it began.
+        end_ns: When it ended.
+        number: Its correlation id. What a device did has that of the call of the device's library
+            that started it, if that was recorded.
+        cause: The correlation id of the op of torch's in which that call was; 0 without.
+        stream: What ``rcg.trace.model.stream_number`` says; 0 for what the CPU did.
+    """
 
     thread: int
     name: str
     start_ns: int
     end_ns: int
+    number: int = 0
+    cause: int = 0
+    stream: int = 0
 
 
 class _TorchProfiling:
@@ -78,11 +100,15 @@ class _TorchProfiling:
 
 
 def _start() -> Any:
+    import torch
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile
 
+    activities = {ProfilerActivity.CPU}
+    if torch.cuda.is_initialized():  # it isn't ours to take a GPU that the actor does not use
+        activities.add(ProfilerActivity.CUDA)
     running = profile(
-        activities={ProfilerActivity.CPU},
+        activities=activities,
         experimental_config=_ExperimentalConfig(profile_all_threads=True),
         acc_events=True,  # or it warns
     )
@@ -91,10 +117,21 @@ def _start() -> Any:
 
 
 def _events_of(running: Any) -> list[TorchEvent]:
-    results = running.profiler.kineto_results
+    from torch.autograd import DeviceType
+
     return [
-        TorchEvent(event.start_thread_id(), event.name(), event.start_ns(), event.end_ns())
-        for event in results.events()
+        TorchEvent(
+            event.start_thread_id(),
+            event.name(),
+            event.start_ns(),
+            event.end_ns(),
+            event.correlation_id(),
+            event.linked_correlation_id(),
+            0
+            if event.device_type() == DeviceType.CPU
+            else stream_number(event.device_index(), event.device_resource_id()),
+        )
+        for event in running.profiler.kineto_results.events()
     ]
 
 
@@ -127,14 +164,15 @@ class Marks:
         self._plain.clear()
 
     def write(self, events: Sequence[TorchEvent], record: Callable[..., None]) -> None:
-        """Write what torch did inside the marks.
+        """Write what torch and its devices did inside the marks.
 
-        ``record`` gets the name, execution, start and end in ns of each span.
+        ``record`` gets the name, execution, start and end in ns of each, and its stream.
         """
-        for number, span in enumerate(spans_of(events, self._name, self._marked)[:_MAX_EVENTS]):
+        found = found_in(events, self._name, self._marked)
+        for number, each in enumerate(found[:_MAX_EVENTS]):
             if number % _CHUNK == _CHUNK - 1:
                 time.sleep(_PAUSE_S)
-            record(*span)
+            record(*each)
 
     def _marking(self, step: _Step, record_function: Any) -> _Step:
         name, marked, execution_now = self._name, self._marked, self._execution_now
@@ -148,10 +186,23 @@ class Marks:
         return marking_step
 
 
-def spans_of(
+class Found(NamedTuple):
+    """One event inside an op, or a device's for it, with times of our clock."""
+
+    name: str
+    execution: int
+    start_ns: int
+    end_ns: int
+    stream: int = 0
+
+
+def found_in(
     events: Sequence[TorchEvent], name: str, marked: Sequence[tuple[int, int]]
-) -> list[tuple[str, int, int, int]]:
-    """Return the events inside the marks of a loop, on its thread, with times of our clock.
+) -> list[Found]:
+    """Return the events inside the marks of a loop, on its thread, and those of devices for them.
+
+    What another thread started during a mark is the loop's, too, unless that is a loop's itself:
+    torch runs backward passes on threads of its own.
 
     Args:
         events: All events of torch's in this process.
@@ -159,27 +210,62 @@ def spans_of(
         marked: When each mark began on our clock, and its execution, in order.
 
     Returns:
-        For each event its name, execution, start and end, in the order of their starts.
+        Those of the CPU and then those of devices, each in the order of their starts.
     """
-    marks = sorted((each for each in events if each.name == name), key=lambda each: each.start_ns)
+    on_cpu = sorted(
+        (each for each in events if not each.stream), key=lambda each: (each.start_ns, -each.end_ns)
+    )
+    marks = [each for each in on_cpu if each.name == name]
     if not marks or not marked:
         return []
     thread = marks[0].thread
-    inside = sorted(
-        (each for each in events if each.thread == thread and not each.name.startswith(_MARK)),
-        key=lambda each: (each.start_ns, -each.end_ns),
-    )
+    loops = {each.thread for each in on_cpu if each.name.startswith(_MARK)}
     both = list(zip(marks, marked, strict=False))
     # We look at our clock first, so what comes in between makes single offsets too small.
     offset_ns = max(start_ns - mark.start_ns for mark, (start_ns, _) in both)
-    found: list[tuple[str, int, int, int]] = []
-    at = 0
-    for mark, (_, execution) in both:
-        while at < len(inside) and inside[at].start_ns < mark.start_ns:
-            at += 1
-        while at < len(inside) and inside[at].start_ns < mark.end_ns:
-            each = inside[at]
+    starts = [mark.start_ns for mark, _ in both]
+
+    def around(each: TorchEvent) -> tuple[TorchEvent, int] | None:
+        """Return the mark during which an event began, and its execution."""
+        at = bisect_right(starts, each.start_ns) - 1
+        is_inside = at >= 0 and each.start_ns < both[at][0].end_ns
+        return (both[at][0], both[at][1][1]) if is_inside else None
+
+    found: list[Found] = []
+    for each in on_cpu:
+        if each.thread == thread and not each.name.startswith(_MARK) and (inside := around(each)):
+            mark, execution = inside
             end_ns = min(each.end_ns, mark.end_ns)
-            found.append((each.name, execution, each.start_ns + offset_ns, end_ns + offset_ns))
-            at += 1
+            found.append(Found(each.name, execution, each.start_ns + offset_ns, end_ns + offset_ns))
+    # A device repeats the names of ranges of the CPU; these are no work of its own.
+    names = {each.name for each in on_cpu}
+    calls = {each.number: each for each in on_cpu if each.cause}
+    ops = {each.number: each for each in on_cpu if not each.cause}
+    of_devices = [each for each in events if each.stream and each.name not in names]
+    for each in sorted(of_devices, key=lambda each: each.start_ns):
+        begun = calls.get(each.number) or ops.get(each.cause)
+        if begun is None or (begun.thread != thread and begun.thread in loops):
+            continue
+        if inside := around(begun):
+            times = each.start_ns + offset_ns, each.end_ns + offset_ns
+            found.append(Found(kernel_name(each.name), inside[1], *times, each.stream))
     return found
+
+
+def kernel_name(name: str) -> str:
+    """Return the name of a kernel without return type, scopes and parameters, not too long.
+
+    >>> kernel_name("void at::native::reduce_kernel<512, at::native::ReduceOp<float> >(float*)")
+    'reduce_kernel<512, ReduceOp<float> >'
+    >>> kernel_name("Memcpy HtoD (Pinned -> Device)")
+    'Memcpy HtoD (Pinned -> Device)'
+    """
+    if not name.startswith(("Memcpy ", "Memset ")):
+        name = _SCOPE.sub("", name.removeprefix("void "))
+        depth = 0
+        for at, letter in enumerate(name):
+            depth += (letter == "<") - (letter == ">")
+            if letter == "(" and depth == 0 and at:
+                name = name[:at]
+                break
+    return name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"

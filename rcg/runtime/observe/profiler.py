@@ -30,7 +30,17 @@ from rcg.runtime.node.layout import Layout, takers_of
 from rcg.runtime.node.node import Node
 from rcg.runtime.observe.transfers import transfers_between
 from rcg.trace.clocks import now_ns
-from rcg.trace.model import EVENT, NO_PEER, Clock, Events, GraphTrace, LaneTrace, OpenOp
+from rcg.trace.model import (
+    EVENT,
+    NO_PEER,
+    SPAN_BASE,
+    Clock,
+    Events,
+    GraphTrace,
+    LaneTrace,
+    OpenOp,
+    stream_name,
+)
 from rcg.trace.recorder import State
 from rcg.trace.trace import Trace
 from rcg.version import __version__
@@ -390,17 +400,20 @@ def _graph_trace(
         died_ns = session.control.members.gone_ns.get(process)
         if op is not None and died_ns is not None:
             events, op = _with_last(events, op, died_ns), None
+        events, kernels, streams = _without_kernels(events)
         lanes.append(
             LaneTrace(
                 process=process,
                 label=session.plan.label(process),
                 events=events,
-                spans=known.spans,
+                spans=_names_of(known),
                 node=machines.get(session.plan.node_of(process), platform.node()),
                 pid=pids.get(session.plan.host_of(process), 0),
                 clock=clock,
                 lost=known.lost,
                 open=op,
+                kernels=kernels,
+                streams=streams,
             )
         )
     limit = session.options.max_inflight_executions
@@ -431,6 +444,27 @@ def _with_numbers(plan: Plan, recorded: Recorded) -> Events:
         peers = np.where(peers == lanes[node], np.array(writers, "u4")[at], peers)
     events["peer"] = peers
     return events
+
+
+def _names_of(recorded: Recorded) -> tuple[str, ...]:
+    """Return the names of spans: a recorder keeps so many, and all others have one number."""
+    most = int(recorded.events["op"].max(initial=0)) - SPAN_BASE
+    return recorded.spans + ("(another name)",) * max(0, most + 1 - len(recorded.spans))
+
+
+def _without_kernels(events: Events) -> tuple[Events, Events, tuple[str, ...]]:
+    """Part what devices did from what a process did: its recorder keeps both.
+
+    Returns:
+        The events of the process, those of its devices, and the names of the streams.
+    """
+    is_kernel = (events["op"] >= SPAN_BASE) & (events["coded_ns"] > 0)
+    if not is_kernel.any():
+        return events, events[:0], ()
+    kernels = events[is_kernel]
+    numbers, kernels["peer"] = np.unique(kernels["coded_ns"], return_inverse=True)
+    kernels["coded_ns"] = 0
+    return events[~is_kernel], kernels, tuple(map(stream_name, numbers.tolist()))
 
 
 def _with_last(events: Events, op: OpenOp, died_ns: int) -> Events:

@@ -42,14 +42,16 @@ from rcg.progress import progress
 from rcg.trace.analysis.intervals import Ints
 from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, group_of, last_of, rank_of
 from rcg.trace.analysis.transfers import depth, pairs, read_of, write_of
-from rcg.trace.export.tracks import LaneTracks, TrackNumbers, dumps
+from rcg.trace.export.tracks import LaneTracks, TrackNumbers, beginning, dumps
 from rcg.trace.model import (
     EVENT,
+    KERNEL,
     SPAN,
     SPAN_BASE,
     UNKNOWN,
     Events,
     GraphTrace,
+    LaneTrace,
     OpenOp,
     Recording,
     actor_labels,
@@ -144,6 +146,13 @@ class _Sheet:
                 rows += [self._ops(tracks), self._waits(tracks)]
                 if lane.open is not None:
                     rows.append(self._open_op(tracks, lane.open))
+                if lane.streams:
+                    kernels = lane.kernels.copy()
+                    for name in ("start_ns", "end_ns"):
+                        kernels[name] = np.maximum(kernels[name] - trace.start_ns, 0)
+                    rows.append(self._kernels(graph, lane, kernels, count))
+                    events.append(kernels)
+                    count += len(kernels)
             for channel in graph.plan.channels:
                 if channel.kind != STATUS:
                     rows += self._arrows_of(channel, lanes)
@@ -163,7 +172,7 @@ class _Sheet:
         since = self._trace.start_ns
 
         def begin(thread: str, name: str) -> str:
-            return f'{{"ph":"X",{thread},"cat":"tensors","name":{dumps(name)},"ts":'
+            return beginning("X", "tensors", name, thread)
 
         for each, thread in self._numbers.references(self._trace.transfers):
             start, end = (max(at - since, 0) for at in (each.start_ns, each.end_ns))
@@ -229,6 +238,18 @@ class _Sheet:
         number = len(self._tails) + which
         self._tails += [tail(key) for key in keys.tolist()]
         return _rows(tracks.start, tracks.first + np.arange(len(events)), what, prefix, number)
+
+    def _kernels(self, graph: GraphTrace, lane: LaneTrace, kernels: Events, first: int) -> Rows:
+        """Return what the devices of a lane did, a thread per stream; times count from 0."""
+        threads = [self._numbers.thread(graph, lane, name) for name in lane.streams]
+
+        def begin(key: int) -> str:
+            stream, op = divmod(key, 1 << 32)
+            return beginning("X", KERNEL, lane.span_name(op), threads[stream])
+
+        keys = kernels["peer"].astype(np.int64) << 32 | kernels["op"].astype(np.int64)
+        prefix = self._add_prefixes(keys, begin)
+        return _rows(kernels["start_ns"], first + np.arange(len(kernels)), _BARE, prefix, 0)
 
     def _waits(self, tracks: LaneTracks) -> Rows:
         """Return the waits inside ops."""

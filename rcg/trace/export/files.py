@@ -26,6 +26,7 @@ from dataclasses import asdict
 from typing import Any, BinaryIO, Final
 
 import numpy as np
+import numpy.typing as npt
 
 import rcg.checked as checked
 from rcg.compiler.simulate import check_deadlock_free
@@ -186,11 +187,18 @@ def check_plan(plan: Plan) -> None:
 
 def check_events(lane: LaneTrace, program: Program) -> None:
     """Check each event of a lane on its own."""
-    events = lane.events
+    op = lane.events["op"]
+    is_known = np.where(op < SPAN_BASE, op < len(program.ops), op - SPAN_BASE < len(lane.spans))
+    _check_rows(lane.events, lane.process, is_known)
+    kernels = lane.kernels
+    is_known = (kernels["op"] >= SPAN_BASE) & (kernels["op"] - SPAN_BASE < len(lane.spans))
+    is_known &= kernels["peer"] < len(lane.streams)
+    _check_rows(kernels, f"a device of {lane.process}", is_known)
+
+
+def _check_rows(events: Events, whose: str, is_known: npt.NDArray[np.bool_]) -> None:
     if not len(events):
         return
-    op = events["op"]
-    is_known = np.where(op < SPAN_BASE, op < len(program.ops), op - SPAN_BASE < len(lane.spans))
     start, end = events["start_ns"], events["end_ns"]
     rules = {
         "is of an op or a span that is not there": is_known,
@@ -204,7 +212,7 @@ def check_events(lane: LaneTrace, program: Program) -> None:
     }
     for what, holds in rules.items():
         if not holds.all():
-            raise ValueError(f"event {int(np.argmin(holds)):,} of {lane.process} {what}")
+            raise ValueError(f"event {int(np.argmin(holds)):,} of {whose} {what}")
 
 
 def check_peers(lane: LaneTrace, count: int) -> None:
@@ -218,10 +226,9 @@ def check_peers(lane: LaneTrace, count: int) -> None:
 
 def check_sums(lanes: tuple[LaneTrace, ...]) -> None:
     """Check that the figures of all events can be added in 64 bits."""
-    columns = {
-        name: [lane.events[name] for lane in lanes] for name in ("waited_ns", "coded_ns", "bytes")
-    }
-    columns["durations"] = [lane.events["end_ns"] - lane.events["start_ns"] for lane in lanes]
+    events = [each for lane in lanes for each in (lane.events, lane.kernels)]
+    columns = {name: [each[name] for each in events] for name in ("waited_ns", "coded_ns", "bytes")}
+    columns["durations"] = [each["end_ns"] - each["start_ns"] for each in events]
     for name, found in columns.items():
         if sum(float(each.astype(np.float64).sum()) for each in found) > _MAX_SUM:
             raise ValueError(f"the {name} of all events add up to more than 64 bits hold")
@@ -271,8 +278,12 @@ def write(trace: Recording, path: str | os.PathLike[str]) -> None:
         archive.writestr(_HEAD, json.dumps(_head(trace)))
         for number, graph in enumerate(trace.graphs):
             for lane in graph.lanes:
-                with archive.open(_name(number, lane.process), "w") as file:
-                    np.lib.format.write_array(file, lane.events, (1, 0), allow_pickle=False)
+                members = {_name(number, lane.process): lane.events}
+                if lane.streams:
+                    members[_kernels_name(number, lane.process)] = lane.kernels
+                for name, events in members.items():
+                    with archive.open(name, "w") as file:
+                        np.lib.format.write_array(file, events, (1, 0), allow_pickle=False)
 
 
 def _head(trace: Recording) -> dict[str, Any]:
@@ -300,11 +311,16 @@ def _lane_head(lane: LaneTrace) -> dict[str, Any]:
         "spans": list(lane.spans),
         "clock": asdict(lane.clock),
         "open": None if lane.open is None else asdict(lane.open),
+        **({"streams": list(lane.streams)} if lane.streams else {}),
     }
 
 
 def _name(graph: int, process: str) -> str:
     return f"{graph}/{process}.npy"
+
+
+def _kernels_name(graph: int, process: str) -> str:
+    return f"{graph}/kernels/{process}.npy"
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -429,6 +445,10 @@ def _graph(archive: Archive, number: int, head: checked.Record) -> GraphTrace:
 def _lane(archive: Archive, number: int, head: checked.Record, program: Program) -> LaneTrace:
     process = program.process
     spans = checked.texts(head, "spans", _MAX_SPANS)
+    streams = checked.texts(head, "streams", _MAX_SPANS) if "streams" in head else ()
+    kernels = np.empty(0, EVENT)
+    if streams:
+        kernels = archive.events(_kernels_name(number, process), process)
     clock = checked.record(head.get("clock"), "`clock`")
     lane = LaneTrace(
         process,
@@ -443,6 +463,8 @@ def _lane(archive: Archive, number: int, head: checked.Record, program: Program)
         ),
         checked.integer(head, "lost", 0, MAX_COUNT),
         _open_op(head.get("open"), program),
+        kernels,
+        streams,
     )
     check_events(lane, program)
     return lane

@@ -6,6 +6,7 @@ Nothing else in rcg loads pandas.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from rcg.trace.analysis.rendezvous import group_of
 from rcg.trace.model import (
     EVENT,
+    KERNEL,
+    NO_PEER,
     SPAN,
     SPAN_BASE,
     UNKNOWN,
@@ -55,7 +58,8 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
     """Return the events of a trace as a DataFrame with ``COLUMNS``, lane by lane.
 
     Times are nanoseconds from the beginning of the trace. ``op`` is the line of the op in the plan,
-    or the name of a user's span. ``kind`` is ``call``, ``read``, ``write``, ..., or ``span``.
+    or the name of a user's span or of a device's kernel. ``kind`` is ``call``, ``read``, ``write``,
+    ..., ``span``, or ``kernel``.
 
     Raises:
         ImportError: pandas is not installed.
@@ -65,7 +69,9 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
     except ImportError as error:
         raise ImportError("a DataFrame needs pandas: pip install pandas") from error
 
-    lanes = [(graph, lane) for graph in trace.graphs for lane in graph.lanes]
+    lanes = [
+        (graph, each) for graph in trace.graphs for lane in graph.lanes for each in _parts(lane)
+    ]
     events = np.concatenate([np.empty(0, EVENT), *(lane.events for _, lane in lanes)])
     texts = [_texts(graph, lane) for graph, lane in lanes]
     columns: dict[str, Any] = {}
@@ -85,6 +91,15 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+def _parts(lane: LaneTrace) -> list[LaneTrace]:
+    """Return a lane as one with what its process did, and one with what its devices did, if any."""
+    if not len(lane.kernels):
+        return [lane]
+    kernels = lane.kernels.copy()
+    kernels["peer"] = NO_PEER
+    return [replace(lane, streams=()), replace(lane, events=kernels)]
+
+
 _Column = tuple[list[str], Any]
 """The different texts of a column in one lane, and the index of each event's text; -1 for none."""
 
@@ -100,6 +115,7 @@ def _texts(graph: GraphTrace, lane: LaneTrace) -> dict[str, _Column]:
     which[is_span] = which_span + len(ops) + 1
     peers = lane.events["peer"].astype(np.int64)
     groups = [group.id for group in graph.plan.groups]
+    word = KERNEL if lane.streams else SPAN
     same = np.zeros(len(numbers), np.int64)
     return {
         "graph": ([graph.graph_id], same),
@@ -107,7 +123,7 @@ def _texts(graph: GraphTrace, lane: LaneTrace) -> dict[str, _Column]:
         "label": ([lane.label], same),
         "node": ([graph.plan.node_of(lane.process)], same),
         "op": ([*(str(op) for op in ops), UNKNOWN, *spans], which),
-        "kind": ([*(op.word for op in ops), UNKNOWN, *(SPAN for _ in spans)], which),
+        "kind": ([*(op.word for op in ops), UNKNOWN, *(word for _ in spans)], which),
         "name": ([*(op.title(labels) for op in ops), UNKNOWN, *spans], which),
         "peer": (
             [other.label for other in graph.lanes],

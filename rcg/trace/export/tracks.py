@@ -44,10 +44,17 @@ class TrackNumbers:
                 self._row("process_labels", number, number, labels=facts)
         return self._processes[key]
 
-    def thread(self, graph: GraphTrace, lane: LaneTrace, track: int) -> str:
-        """Return the fields of a new thread, such as ``"pid":1,"tid":2``."""
+    def thread(self, graph: GraphTrace, lane: LaneTrace, what: int | str) -> str:
+        """Return the fields of a new thread, such as ``"pid":1,"tid":2``.
+
+        Args:
+            graph: The graph.
+            lane: The lane.
+            what: The track of the process, or the name of a stream of a device.
+        """
         process, number = self.process(graph, lane), self._next()
-        name = f"graph {graph.graph_id[:8]}" + (f" ({track + 1})" if track else "")
+        more = what if isinstance(what, str) else str(what + 1) if what else ""
+        name = f"graph {graph.graph_id[:8]}" + (f" ({more})" if more else "")
         self._add("thread", process, number, name)
         return f'"pid":{process},"tid":{number}'
 
@@ -146,8 +153,12 @@ class LaneTracks:
 
     def begin(self, phase: str, track: int, category: str, name: str) -> str:
         """Return the beginning of a row on a thread of this lane."""
-        what = f'"ph":"{phase}","cat":"{category}","name":{dumps(name)}'
-        return f'{{{what},{self.threads[track]},"ts":'
+        return beginning(phase, category, name, self.threads[track])
+
+
+def beginning(phase: str, category: str, name: str, thread: str) -> str:
+    """Return the beginning of a row on a thread of ``TrackNumbers``."""
+    return f'{{"ph":"{phase}","cat":"{category}","name":{dumps(name)},{thread},"ts":'
 
 
 def dumps(value: Any) -> str:
