@@ -250,24 +250,73 @@ def references(machine: Machine, name: str) -> str:
     return "14 tensors"
 
 
-def direct(machine: Machine) -> str:
+def direct(machine: Machine, transport: str, wanted: list[str]) -> str:
     """Tensors by reference without a group, between actors on one GPU and to the driver."""
     if machine.is_plain:
         raise NotRunError("Ray is not installed")
+    if transport == "nixl" and importlib.util.find_spec("nixl") is None:
+        raise NotRunError("NIXL is not installed")
     device = machine.device
+    if (transport, device) == ("nixl", "fake"):
+        raise NotRunError("NIXL does not know the fake device")
     with actors(machine, "cuda_ipc", 2) as (a, b):
         for count in (1000, MIB, 16 * MIB):
-            made = a.make.options(tensor_transport="auto").remote(1, count)
-            back = b.twice.options(tensor_transport="auto").remote(made)
+            made = a.make.options(tensor_transport=transport).remote(1, count)
+            back = b.twice.options(tensor_transport=transport).remote(made)
             found = rcg.get([b.totals.remote(made), a.totals.remote(back)], timeout=GUARD_S)
             if found != [[(device, float(count))], [(device, 2.0 * count)]]:
                 raise AssertionError(f"{found} of {count} numbers")
             if float(rcg.get(made, timeout=GUARD_S).cpu().sum()) != count:
                 raise AssertionError("the driver got other numbers")
         ways = rcg.get([each.ways.remote() for each in (a, b)], timeout=GUARD_S)
-    if ways != [["cuda_ipc", "shm"]] * 2:
+    if ways != [wanted] * 2:
         raise AssertionError(f"they came by {ways}")
     return "4 KB to 64 MiB, there and back"
+
+
+def weights(machine: Machine) -> str:
+    """Weights of a model on the device, published by name and read into tensors there."""
+    if machine.is_plain:
+        raise NotRunError("Ray is not installed")
+    with actors(machine, "cuda_ipc", 3) as (trainer, *readers):
+        for number in (1, 2):
+            rcg.get(trainer.publish.remote(number, MIB))
+            found = rcg.get([each.read_weights.remote(MIB) for each in readers], timeout=GUARD_S)
+            wanted = [[(machine.device, float(number * MIB))]] * len(readers)
+            if found != wanted:
+                raise AssertionError(f"{found}, wanted {wanted}")
+            rcg.get(trainer.is_read.remote(), timeout=GUARD_S)
+    return "2 versions of 4 MiB, 2 readers"
+
+
+def kernels(machine: Machine) -> str:
+    """What the device did is in a profile, with the execution that began it."""
+    if machine.device == "fake":
+        raise NotRunError("the fake device has no kernels")
+    count = 5
+    with actors(machine, "nccl", 2) as (a, b):
+        with InputNode() as inp:
+            dag = b.number.bind(b.twice.bind(a.make.bind(inp).with_tensor_transport("nccl")))
+        with rcg.compile(dag) as graph:
+            rcg.get(graph.execute(1), timeout=GUARD_S)
+            with graph.profile(torch=True) as profile:
+                for n in range(count):
+                    rcg.get(graph.execute(n), timeout=GUARD_S)
+    said = []
+    for process, most in (("a0", "make"), ("a1", "twice")):
+        lane = profile.graph().lane(process)
+        executions = sorted(set(lane.kernels["execution"].tolist()))
+        if executions != list(range(1, count + 1)):
+            raise AssertionError(f"{most}: kernels of the executions {executions}")
+        for kernel in lane.kernels:
+            of = lane.events[lane.events["execution"] == kernel["execution"]]
+            if not of["start_ns"].min() - 100_000 <= kernel["start_ns"] <= kernel["end_ns"]:
+                raise AssertionError(f"{most}: a kernel began before its execution")
+        names = {lane.span_name(int(op)) for op in lane.kernels["op"]}
+        if not any(name.startswith("ncclDevKernel") for name in names):
+            raise AssertionError(f"{most}: no kernel of NCCL's in {sorted(names)}")
+        said.append(f"{most}: {len(lane.kernels)} of {', '.join(sorted(names))}")
+    return "; ".join(said)
 
 
 def arrival(machine: Machine) -> str:
@@ -417,7 +466,10 @@ def all_checks(machine: Machine) -> Iterator[tuple[str, Callable[[], str]]]:
             f"{name}: overlap on streams",
             lambda n=name, s=side, w=width: overlap(machine, n, s, w),
         )
-    yield "auto: references", lambda: direct(machine)
+    yield "auto: references", lambda: direct(machine, "auto", ["cuda_ipc", "shm"])
+    yield "nixl: references", lambda: direct(machine, "nixl", ["nixl", "nixl: register"])
+    yield "weights", lambda: weights(machine)
+    yield "profile: kernels", lambda: kernels(machine)
     yield "host to device: arrival", lambda: arrival(machine)
     for size_mib in (1,) if is_fake else (1, 16, 256):
         yield (

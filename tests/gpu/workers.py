@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+import rcg
+
 
 class Worker:
     """Makes tensors, computes with them and looks at them.
@@ -53,6 +55,25 @@ class Worker:
             raise RuntimeError("it cannot be mapped")
 
         gpu_memory.shared[0].read = fail  # type: ignore[method-assign]
+
+    def publish(self, number: float, count: int) -> None:
+        """Publish a version of weights [count] that all are ``number``."""
+        if self._kept is None:
+            self._kept = torch.empty(count, device=self._device)
+            self._weights = rcg.weights.publish("checked", {"weight": self._kept})
+        self._kept.fill_(number)
+        self._weights.push()
+
+    def is_read(self) -> None:
+        """Wait until every reader has the version."""
+        self._weights.wait()
+
+    def read_weights(self, count: int) -> list[tuple[str, float]]:
+        if self._kept is None:
+            self._kept = torch.zeros(count, device=self._device)
+            self._weights = rcg.weights.subscribe("checked", {"weight": self._kept})
+        self._weights.update()
+        return self.totals(self._kept)
 
     def prepare(self, side: int, width: int) -> None:
         """Have what ``kept`` gives [side, side], and what ``multiplied`` multiplies it with."""

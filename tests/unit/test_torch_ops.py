@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,37 @@ def test_what_a_device_did_is_of_the_execution_that_began_it():
         ("Memcpy DtoH (Device -> Pinned)", 8, 860, 880, stream),
         ("mul_kernel", 8, 900, 910, other),
     ]
+
+
+RECORDED = json.loads((Path(__file__).parent / "kineto_h100.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("key", "loop", "wanted"),
+    [
+        (
+            "nccl",
+            "a0-877525",
+            {0: "Memcpy sm80 sm80 vector", 1: "nccl", 3: "Memcpy sm80 sm80 vector"},
+        ),
+        ("overlap", "a1-96a5f7", {0: "Kernel vector " * 3, 1: "Memset reduce Memcpy"}),
+        ("overlap", "a1.comm-96a5f7", {1: "Memcpy", 3: "Memcpy"}),
+    ],
+)
+def test_what_was_recorded_on_a_gpu_is_of_the_op_that_began_it(key, loop, wanted):
+    """NCCL's calls have no op of torch's, so torch says a wrong thread; one calls in a0's write."""
+    events = [TorchEvent(*row) for row in RECORDED[key]]
+    marks = [each for each in events if each.name == f"rcg {loop}" and not each.stream]
+    marked = [(mark.start_ns + 1000, number) for number, mark in enumerate(marks)]
+    kernels = [each for each in found_in(events, f"rcg {loop}", marked) if each.stream]
+    names: dict[int, list[str]] = {}
+    for each in kernels:
+        names.setdefault(each.execution, []).append(each.name)
+    assert names.keys() == wanted.keys()
+    for number, found in names.items():
+        for name, begins in zip(found, wanted[number].split(), strict=True):
+            assert name.startswith(begins)
+    assert all(each.start_ns >= marks[each.execution].start_ns + 1000 for each in kernels)
 
 
 def test_without_marks_there_is_nothing():

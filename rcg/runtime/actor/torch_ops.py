@@ -38,6 +38,7 @@ _MAX_EVENTS: Final = 200_000  # of one loop
 _CHUNK: Final = 1000
 _PAUSE_S: Final = 0.01
 _MAX_NAME: Final = 56  # characters of a kernel's name
+_CALLS: Final = ("cuda", "cuLaunch", "cuMem", "hip")  # how names of calls of a device begin
 _SCOPE: Final = re.compile(r"(?:\w+|\(anonymous namespace\))::")
 
 _Step = Callable[[], None]
@@ -201,8 +202,8 @@ def found_in(
 ) -> list[Found]:
     """Return the events inside the marks of a loop, on its thread, and those of devices for them.
 
-    What another thread started during a mark is the loop's, too, unless that is a loop's itself:
-    torch runs backward passes on threads of its own.
+    Torch does not know the thread of a call that no op of its own made, such as NCCL's, and it runs
+    backward passes on threads of their own. What these begin is of the loop whose mark began last.
 
     Args:
         events: All events of torch's in this process.
@@ -215,40 +216,52 @@ def found_in(
     on_cpu = sorted(
         (each for each in events if not each.stream), key=lambda each: (each.start_ns, -each.end_ns)
     )
-    marks = [each for each in on_cpu if each.name == name]
-    if not marks or not marked:
+    marks: dict[str, list[TorchEvent]] = {}  # by their name: of one loop each
+    for each in on_cpu:
+        if each.name.startswith(_MARK):
+            marks.setdefault(each.name, []).append(each)
+    mine = marks.get(name, [])[: len(marked)]
+    if not mine or not marked:
         return []
-    thread = marks[0].thread
-    loops = {each.thread for each in on_cpu if each.name.startswith(_MARK)}
-    both = list(zip(marks, marked, strict=False))
+    starts = {loop: [mark.start_ns for mark in found] for loop, found in marks.items()}
+    threads = {found[0].thread for found in marks.values()}
+    thread = mine[0].thread
     # We look at our clock first, so what comes in between makes single offsets too small.
-    offset_ns = max(start_ns - mark.start_ns for mark, (start_ns, _) in both)
-    starts = [mark.start_ns for mark, _ in both]
+    offset_ns = max(ours - mark.start_ns for mark, (ours, _) in zip(mine, marked, strict=False))
 
-    def around(each: TorchEvent) -> tuple[TorchEvent, int] | None:
-        """Return the mark during which an event began, and its execution."""
-        at = bisect_right(starts, each.start_ns) - 1
-        is_inside = at >= 0 and each.start_ns < both[at][0].end_ns
-        return (both[at][0], both[at][1][1]) if is_inside else None
+    def around(each: TorchEvent, loop: str = name) -> int | None:
+        """Return the number of the mark of a loop during which an event began."""
+        at = bisect_right(starts[loop], each.start_ns) - 1
+        return at if at >= 0 and each.start_ns < marks[loop][at].end_ns else None
+
+    def is_mine(each: TorchEvent) -> bool:
+        """Return whether this loop's mark is the last one that had begun."""
+        begun = {loop: at for loop in marks if (at := around(each, loop)) is not None}
+        return max(begun, key=lambda loop: starts[loop][begun[loop]], default="") == name
 
     found: list[Found] = []
+
+    def find(each: TorchEvent, at: int | None, what: str, end_ns: int) -> None:
+        if at is not None and at < len(mine):
+            times = each.start_ns + offset_ns, end_ns + offset_ns
+            found.append(Found(what, marked[at][1], *times, each.stream))
+
     for each in on_cpu:
-        if each.thread == thread and not each.name.startswith(_MARK) and (inside := around(each)):
-            mark, execution = inside
-            end_ns = min(each.end_ns, mark.end_ns)
-            found.append(Found(each.name, execution, each.start_ns + offset_ns, end_ns + offset_ns))
+        at = around(each)
+        if at is not None and each.thread == thread and not each.name.startswith(_MARK):
+            find(each, at, each.name, min(each.end_ns, marks[name][at].end_ns))
     # A device repeats the names of ranges of the CPU; these are no work of its own.
     names = {each.name for each in on_cpu}
-    calls = {each.number: each for each in on_cpu if each.cause}
-    ops = {each.number: each for each in on_cpu if not each.cause}
+    calls = {each.number: each for each in on_cpu if each.name.startswith(_CALLS)}
+    ops = {each.number: each for each in on_cpu if not each.name.startswith(_CALLS)}
     of_devices = [each for each in events if each.stream and each.name not in names]
     for each in sorted(of_devices, key=lambda each: each.start_ns):
-        begun = calls.get(each.number) or ops.get(each.cause)
-        if begun is None or (begun.thread != thread and begun.thread in loops):
+        op = ops.get(each.cause) if each.cause else None
+        begun = op or calls.get(each.number)
+        if begun is None:
             continue
-        if inside := around(begun):
-            times = each.start_ns + offset_ns, each.end_ns + offset_ns
-            found.append(Found(kernel_name(each.name), inside[1], *times, each.stream))
+        if is_mine(begun) if op is None or op.thread not in threads else op.thread == thread:
+            find(each, around(begun), kernel_name(each.name), each.end_ns)
     return found
 
 
