@@ -14,7 +14,9 @@ import gc
 import importlib
 import os
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -122,6 +124,17 @@ class Living(Plain):
 
     def tripled(self, tensor):
         return 3 * tensor
+
+    def threads_in_gloo(self):
+        """How many threads are in an operation of Gloo."""
+        frames = sys._current_frames().values()
+        return sum(
+            any(
+                "rcg/comm/gloo.py" in each.f_code.co_filename
+                for each, _ in traceback.walk_stack(top)
+            )
+            for top in frames
+        )
 
     def node(self):
         """The node of the cluster that it is on."""

@@ -27,7 +27,7 @@ from tests.cluster.faults import (
     leaving_nothing,
     slay,
 )
-from tests.cluster.stage import in_thread
+from tests.cluster.stage import in_thread, until
 from tests.cluster.test_fault_matrix import compile_all
 from tests.cluster.test_fault_matrix_tensors import (
     INPUTS,
@@ -286,6 +286,8 @@ def test_a_driver_that_was_suspended_while_a_member_died_tells_the_cause(detache
     program = driver(DETACHED + DIES_MEANWHILE, *shapes)
     gate.wait_for(len(shapes))
     program.expect("all wait")
+    # Every survivor is inside Gloo, in as many threads as its graphs have there.
+    until(lambda: rcg.get([each.threads_in_gloo.remote() for each in others]) == [5, 1])
     suspend(program.pid)
     os.kill(pid, signal.SIGKILL)
     check_ended(others)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -44,6 +45,8 @@ _log = Log()
 
 # How long to wait for Ray's explanation of a death that the kernel has already reported.
 _CAUSE_PATIENCE_S: Final = 1.0
+_DEATH_PATIENCE_S: Final = 0.3  # for a death that made others' loops fail
+_DEATH_POLL_S: Final = 0.01
 # How long to wait for actors that were killed to be dead.
 _KILL_PATIENCE_S: Final = 2.0
 # After this long a teardown warns which actors it waits for.
@@ -217,6 +220,8 @@ class Session:
         return type(known)(known.message, **known.facts)
 
     def _find_cause(self, process: str, ending: Ending) -> RcgError:
+        if ending.how is How.FAILED:
+            process, ending = self._death_behind(process, ending)
         lanes: list[str] = []
         if ending.how is not How.FAILED:
             process = self.plan.host_of(process)
@@ -241,6 +246,20 @@ class Session:
             actor=label,
             actor_id=cluster.actor_id(self.handles[process]),
         )
+
+    def _death_behind(self, process: str, ending: Ending) -> tuple[str, Ending]:
+        """Return the member that died or is unreachable, if there is one, else the one that failed.
+
+        A driver that was suspended may hear first that the loops of others ended because of it.
+        """
+        deadline = Deadline(_DEATH_PATIENCE_S)
+        while True:
+            for each, how in list(self.control.members.gone.items()):
+                if how.how is not How.FAILED:
+                    return each, how
+            if deadline.expired:
+                return process, ending
+            time.sleep(_DEATH_POLL_S)
 
     def _ask_ray(self, process: str) -> tuple[bool, str]:
         """Return whether an actor may be alive, and what Ray says of its death."""
