@@ -118,8 +118,8 @@ def _is_strict() -> bool:
         return False
 
 
-def places_of(payloads: Sequence[Any], must_stay: Callable[[int, int], bool]) -> list[Place | None]:
-    """Return where tensors lie that can be mapped, and freeze their blocks; None for others.
+def freeze(payloads: Sequence[Any], must_stay: Callable[[int, int], bool]) -> list[Place | None]:
+    """Freeze the blocks of tensors that can be mapped, and return where they lie; None for others.
 
     Args:
         payloads: Their bytes: of uint8 [n], on a CPU.

@@ -32,7 +32,7 @@ from rcg.rdt.connection import Watch
 from rcg.rdt.custom import Objects, send
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.groups import MemberGroups
-from rcg.rdt.lent import Place, places_of
+from rcg.rdt.lent import Place, freeze
 from rcg.rdt.nixl import Nixl
 from rcg.rdt.nixl_agent import is_installed, why_not_auto
 from rcg.rdt.pull import Got
@@ -356,7 +356,7 @@ class Service:
             places: list[Place | None] = [None] * len(payloads)
             if message.reads == READ_BY_MAPPING:
                 must_stay = (lambda *_: False) if self.nixl is None else self.nixl.has_registered
-                places = places_of(payloads, must_stay)
+                places = freeze(payloads, must_stay)
             fds = list(dict.fromkeys(each.fd for each in places if each is not None))
             answer = TensorsAt(
                 number=number,

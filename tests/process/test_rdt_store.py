@@ -124,13 +124,13 @@ import os
 
 import torch
 
-from rcg.rdt.lent import lend, open_block, places_of
+from rcg.rdt.lent import lend, open_block, freeze
 
 torch.set_num_threads(1)  # a forked child has none of them
 
 
 def opened(tensor):
-    (place,) = places_of([tensor], lambda *_: False)
+    (place,) = freeze([tensor], lambda *_: False)
     return open_block(place.fd, place.start, tensor.numel())
 
 

@@ -19,8 +19,8 @@ def bytes_in(memory):
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
-def places_of(payloads, must_stay=lambda *_: False):
-    return lent.places_of(payloads, must_stay)
+def freeze(payloads, must_stay=lambda *_: False):
+    return lent.freeze(payloads, must_stay)
 
 
 def opened(place, size=LEAST_BYTES):
@@ -32,14 +32,14 @@ def opened(place, size=LEAST_BYTES):
 
 def test_each_side_keeps_its_own_bytes():
     ours = bytes_in(lend(LEAST_BYTES)).fill_(1)
-    (place,) = places_of([ours[100:]])
-    assert place.start == 100 and places_of([ours[100:]]) == [place]
+    (place,) = freeze([ours[100:]])
+    assert place.start == 100 and freeze([ours[100:]]) == [place]
     one, other = opened(place), opened(place)
     ours[100] = 2
     one[0] = 3
     assert (int(ours[100]), int(one[0]), int(other[0])) == (2, 3, 1)
     assert one.untyped_storage().nbytes() == LEAST_BYTES - 100  # not that of the block
-    assert places_of([ours[100:]]) == [None]  # who asks now gets what is there now
+    assert freeze([ours[100:]]) == [None]  # who asks now gets what is there now
     del ours
     gc.collect()
     assert int(other.sum()) == LEAST_BYTES - 100  # the owner has dropped it
@@ -54,7 +54,7 @@ def test_nothing_stays_of_what_is_dropped():
     for number in range(20):
         ours = bytes_in(lend(LEAST_BYTES))
         if number % 2:
-            theirs = opened(places_of([ours])[0])
+            theirs = opened(freeze([ours])[0])
             assert mappings() == (before[0] + 2, before[1] + 1)
             del theirs
         del ours
@@ -74,13 +74,13 @@ def test_what_cannot_be_lent_is_ordinary_memory(monkeypatch):
         assert kept is not None and lend(LEAST_BYTES) is None  # others need descriptors, too
     monkeypatch.setattr(os, "memfd_create", fail)
     assert lend(LEAST_BYTES) is None
-    assert places_of([torch.zeros(LEAST_BYTES, dtype=torch.uint8)]) == [None]
+    assert freeze([torch.zeros(LEAST_BYTES, dtype=torch.uint8)]) == [None]
 
 
 def test_an_answer_has_so_many_blocks_at_most():
     ours = [bytes_in(lend(LEAST_BYTES)) for _ in range(MOST_BLOCKS + 2)]
-    found = places_of([*ours, ours[0][5:]])
-    assert places_of([ours[0][:1000]]) == [None]  # it is sooner copied
+    found = freeze([*ours, ours[0][5:]])
+    assert freeze([ours[0][:1000]]) == [None]  # it is sooner copied
     assert [each is None for each in found] == [False] * MOST_BLOCKS + [True] * 2 + [False]
 
 
@@ -91,20 +91,20 @@ def test_what_its_owner_can_write_to_is_not_mapped():
         open_block(fd, 0, 10)
     os.close(fd)
     ours = bytes_in(lend(LEAST_BYTES))
-    (place,) = places_of([ours])
+    (place,) = freeze([ours])
     with pytest.raises(ValueError, match="not in the block"):
         open_block(place.fd, 10, LEAST_BYTES)
 
 
 def test_what_must_stay_where_it_is_is_not_frozen():
     ours = bytes_in(lend(LEAST_BYTES))
-    assert places_of([ours], lambda address, size: address == ours.data_ptr()) == [None]
-    assert places_of([ours]) != [None]
+    assert freeze([ours], lambda address, size: address == ours.data_ptr()) == [None]
+    assert freeze([ours]) != [None]
 
 
 def test_a_reader_cannot_write_to_the_block_itself():
     ours = bytes_in(lend(LEAST_BYTES)).fill_(1)
-    (place,) = places_of([ours])
+    (place,) = freeze([ours])
     with pytest.raises(PermissionError):
         os.pwrite(place.fd, b"x", 0)
     with pytest.raises(PermissionError):
