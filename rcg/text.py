@@ -294,3 +294,12 @@ def cut(rows: Sequence[_Row], gap: Callable[[int], _Row], most: int = 2 * _ENDS)
         return list(rows)
     half = most // 2
     return [*rows[:half], gap(len(rows) - 2 * half), *rows[len(rows) - half :]]
+
+
+def graph_title(name: str, graph_id: str) -> str:
+    """Return what views call a graph: its name, if it has one, and the beginning of its id.
+
+    >>> graph_title("pipeline", "87752519aa"), graph_title("", "87752519aa")
+    ('pipeline (87752519)', 'CompiledDAG(87752519)')
+    """
+    return f"{name or 'CompiledDAG'}{' ' * bool(name)}({graph_id[:8]})"

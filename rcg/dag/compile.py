@@ -40,6 +40,7 @@ from rcg.rdt.held import watch_results
 from rcg.runtime.control import registry
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import Located, check_groups, launch, locate
+from rcg.runtime.driver.session import GraphName
 
 
 class CompileKeywords(TypedDict, total=False):
@@ -72,6 +73,7 @@ class CompileKeywords(TypedDict, total=False):
     _overlap_gpu_communication: Overlap | None
     _default_communicator: object
     costs: object
+    name: str | None
 
 
 _OPTIONS: Final[Mapping[str, Option]] = {
@@ -79,6 +81,8 @@ _OPTIONS: Final[Mapping[str, Option]] = {
 }
 _COMMUNICATOR: Final = "_default_communicator"
 _COSTS: Final = "costs"
+_NAME: Final = "name"
+_MOST_LETTERS: Final = 60  # of a name
 _IGNORED: Final = {setting.keyword: setting for setting in IGNORED if setting.keyword}
 
 CompileKeywords.__doc__ = with_attributes(
@@ -99,6 +103,11 @@ CompileKeywords.__doc__ = with_attributes(
             _COSTS,
             "how long calls take: a profile of these actors, or seconds by name, as in "
             '`{"Stage.forward": 0.02}`; see `rcg.dag.costs`',
+        ),
+        (
+            _NAME,
+            "what views and messages call the graph; by default the global variable of the main "
+            "program that it is assigned to, else its last method",
         ),
     ],
 )
@@ -122,8 +131,9 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
     options = options_from_user(keywords)
     deadline = Deadline(options.compile_timeout_s)
     with telling_exhaustion("to compile a graph"):
-        plan, bindings = _plan(root, keywords, options, deadline)
-        graph = launch(plan, bindings, options, deadline)
+        name = _checked_name(keywords.get(_NAME))
+        plan, bindings, fallback = _plan(root, keywords, options, deadline)
+        graph = launch(plan, bindings, options, deadline, GraphName(name, fallback))
     if plan.held_nodes():
         watch_results(partial(registry.find, graph.get_id()))
     return graph
@@ -137,14 +147,17 @@ def plan_record(root: Record, keywords: CompileKeywords) -> Plan:
     """
     options = options_from_user(keywords)
     with telling_exhaustion("to plan a graph"):
-        plan, _ = _plan(root, keywords, options, Deadline(options.compile_timeout_s))
+        plan, _, _ = _plan(root, keywords, options, Deadline(options.compile_timeout_s))
         return plan
 
 
 def _plan(
     root: Record, keywords: CompileKeywords, options: Options, deadline: Deadline
-) -> tuple[Plan, Bindings]:
-    """Return the plan of everything that ``root`` depends on, and the objects that it names."""
+) -> tuple[Plan, Bindings, str]:
+    """Return the plan of everything that ``root`` depends on, and the objects that it names.
+
+    The third is what the graph is called if nothing else names it: its last method.
+    """
     default = DefaultCommunicator.of(keywords.get(_COMMUNICATOR, "create"))
     costs = GivenCosts(keywords.get(_COSTS))
     graph, bindings = lower(root, default)
@@ -172,7 +185,7 @@ def _plan(
         cores=located.cores,
     )
     check_groups(compiled.plan, graph, bindings, located, options)
-    return compiled.plan, bindings
+    return compiled.plan, bindings, graph.name(graph.outputs[-1])
 
 
 def warn_of_fallbacks(graph: Graph) -> None:
@@ -255,8 +268,21 @@ def options_from_user(keywords: CompileKeywords) -> Options:
     return DAGContext.get_current().options().replace(**changes)
 
 
+def _checked_name(name: object) -> str:
+    """Return the name that the user gave to a graph, or ""."""
+    if name is None:
+        return ""
+    if not isinstance(name, str):
+        raise TypeError(f"`name` must be a str, found {name!r}")
+    if not name.strip() or len(name) > _MOST_LETTERS or not name.isprintable():
+        raise ValueError(
+            f"`name` must have 1 to {_MOST_LETTERS} letters that can be printed, found {name!r}"
+        )
+    return name
+
+
 def _check_names(given: Mapping[str, Any]) -> None:
-    known = [*_OPTIONS, *_IGNORED, _COMMUNICATOR, _COSTS]
+    known = [*_OPTIONS, *_IGNORED, _COMMUNICATOR, _COSTS, _NAME]
     unknown = [name for name in given if name not in known]
     if unknown:
         raise TypeError(

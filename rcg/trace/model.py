@@ -32,7 +32,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
-from rcg.text import plural
+from rcg.text import graph_title, plural
 
 SPAN = "span"
 """The word for a user's span. The words for ops are ``Op.word``."""
@@ -170,15 +170,22 @@ class GraphTrace:
         lanes: One per program of the plan, in the order of the plan: the driver first. ``peer`` is
             an index in it.
         limit: The limit of executions in flight.
+        name: What people call it, or "".
     """
 
     graph_id: str
     plan: Plan
     lanes: tuple[LaneTrace, ...]
     limit: int = 10
+    name: str = ""
 
     def __repr__(self) -> str:
         return f"<GraphTrace of {self.graph_id[:8]!a}: {plural(self.num_events, 'event')}>"
+
+    @property
+    def title(self) -> str:
+        """Its name and the beginning of its id, for people."""
+        return graph_title(self.name, self.graph_id)
 
     def program(self, lane: LaneTrace) -> Program:
         """Return the program of a lane's process."""

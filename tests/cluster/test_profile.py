@@ -7,6 +7,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -226,6 +227,31 @@ def test_spans_lie_inside_the_calls_they_belong_to():
         assert call["start_ns"] <= outer["start_ns"] <= outer["end_ns"] <= call["end_ns"]
         for each in inner:
             assert outer["start_ns"] <= each["start_ns"] <= each["end_ns"] <= outer["end_ns"]
+
+
+def test_a_graph_is_called_as_given_or_as_it_is_assigned_or_by_its_last_method(monkeypatch):
+    actor = rcg.wrap_actor(Traced.remote())
+    with InputNode() as inp:
+        dag = actor.work.bind(inp)
+    with dag.compile() as graph:
+        assert graph.name == graph.report().name == "Traced.work"
+        monkeypatch.setattr(sys.modules["__main__"], "_7", graph, raising=False)
+        monkeypatch.setattr(sys.modules["__main__"], "pipeline", graph, raising=False)
+        with graph.profile() as profile:
+            rcg.get(graph.execute(1))
+        assert graph.name == "pipeline"
+        assert profile.graph().title == f"pipeline ({graph.get_id()[:8]})"
+    with dag.compile(name="my graph") as graph:
+        monkeypatch.setattr(sys.modules["__main__"], "pipeline", graph)
+        assert graph.name == "my graph"
+    for wrong, error in (
+        (3, TypeError),
+        ("", ValueError),
+        ("a\nb", ValueError),
+        ("x" * 61, ValueError),
+    ):
+        with pytest.raises(error, match="`name` must"):
+            dag.compile(name=wrong)
 
 
 def test_what_a_device_did_stands_beside_what_its_actor_did(tmp_path):

@@ -255,7 +255,7 @@ def test_the_keywords_that_type_checkers_see_are_those_of_the_records(method):
     }
     ignored = {"enable_asyncio": bool}
     assert {setting.keyword for setting in IGNORED if setting.keyword} == ignored.keys()
-    others = {"_default_communicator": object, "costs": object}
+    others = {"_default_communicator": object, "costs": object, "name": str | None}
     assert typing.get_type_hints(keywords) == expected | ignored | others
     assert not keywords.__required_keys__
 

@@ -24,7 +24,7 @@ from tests.unit.views_plans import ring_of_stages
 def same(one: Trace, other: Trace) -> bool:
     """Whether two traces hold the same; they compare by identity."""
     for a, b in zip(one.graphs, other.graphs, strict=True):
-        assert (a.graph_id, a.plan, a.limit) == (b.graph_id, b.plan, b.limit)
+        assert (a.graph_id, a.plan, a.limit, a.name) == (b.graph_id, b.plan, b.limit, b.name)
         for left, right in zip(a.lanes, b.lanes, strict=True):
             assert left.events.dtype == right.events.dtype
             assert np.array_equal(left.events, right.events)
@@ -47,7 +47,7 @@ def made():
         kernels=events([event(SPAN_BASE, 1, 32, 70, peer=0)]),
         streams=("GPU 0, stream 7",),
     )
-    graph = replace(graph, lanes=(graph.lanes[0], lane, graph.lanes[2]))
+    graph = replace(graph, lanes=(graph.lanes[0], lane, graph.lanes[2]), name="mine")
     return replace(
         trace(graph, graph_trace({}), start=3, end=END), info={"host": "here", "cores": 2}
     )

@@ -22,6 +22,7 @@ from rcg.runtime.driver.engine import UNSET, Engine
 from rcg.runtime.driver.session import Session
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports, Statistics
 from rcg.runtime.remote.handle import handle_from
+from rcg.text import graph_title
 
 if TYPE_CHECKING:
     from rcg.runtime.observe.profiler import Profiler
@@ -228,10 +229,15 @@ class CompiledDAG(Displayed):
         return views.plan(
             self.plan,
             text=repr(self),
-            title=f"CompiledDAG({self.get_id()[:8]})",
+            title=graph_title(self.name, self.get_id()),
             actor_ids=self._engine.actor_ids(),
             addresses=self._engine.addresses(),
         )
+
+    @property
+    def name(self) -> str:
+        """What views call it: ``compile(name=)``, or the variable, or its last method."""
+        return self._engine.session.name
 
     def weak(self) -> Callable[[], CompiledDAG | None]:
         """Return a function that returns this graph, and None once nobody uses it any more.

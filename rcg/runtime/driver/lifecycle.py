@@ -38,7 +38,7 @@ from rcg.runtime.driver.answers import Methods, Named, answer_of, gather
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.engine import Engine
 from rcg.runtime.driver.group_checks import Owned, check_gpus, check_queues
-from rcg.runtime.driver.session import Session
+from rcg.runtime.driver.session import UNNAMED, GraphName, Session
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import ABI_VERSION
@@ -213,7 +213,13 @@ def _check(label: str, description: Mapping[str, Any], methods: Mapping[str, Sit
         )
 
 
-def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline) -> CompiledDAG:
+def launch(
+    plan: Plan,
+    bindings: Bindings,
+    options: Options,
+    deadline: Deadline,
+    name: GraphName = UNNAMED,
+) -> CompiledDAG:
     """Start the loops of a plan on its actors and return the graph, ready to execute.
 
     Raises:
@@ -223,7 +229,7 @@ def launch(plan: Plan, bindings: Bindings, options: Options, deadline: Deadline)
     """
     # Up to ``open`` all belongs to the session, which goes with its last reference.
     host = NodeHost(plan, options, make_codec())
-    session = Session(uuid.uuid4().hex, plan, dict(bindings.actors), options, host)
+    session = Session(uuid.uuid4().hex, plan, dict(bindings.actors), options, host, name)
     try:
         session.open()
         hosts = _open_nodes(session, bindings, deadline)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rcg import cluster
 from rcg.channels.base import GraphEnded, Signal
@@ -53,6 +54,21 @@ _KILL_PATIENCE_S: Final = 2.0
 _PATIENCE_S: Final = 5.0
 
 
+class GraphName(NamedTuple):
+    """What people call a graph.
+
+    Attributes:
+        given: By ``compile``, or "".
+        fallback: If it is assigned to no variable of the main program.
+    """
+
+    given: str = ""
+    fallback: str = ""
+
+
+UNNAMED: Final = GraphName()
+
+
 class Session:
     """One running graph, as its driver sees it, from ``open`` to ``close``.
 
@@ -62,6 +78,7 @@ class Session:
         handles: Ray's handles of the actors, by process.
         options: Of the graph.
         host: The memory on this process's node; closed with the session.
+        name: What people call it.
 
     Attributes:
         node: This process's place on its node.
@@ -74,8 +91,10 @@ class Session:
         handles: Mapping[str, Any],
         options: Options,
         host: NodeHost,
+        name: GraphName = UNNAMED,
     ) -> None:
         self.graph_id = graph_id
+        self._name = name
         self.plan = plan
         self.handles = handles
         self.options = options
@@ -149,6 +168,19 @@ class Session:
         return [self.node, *self.control.nodes.snapshots(patience_s)]
 
     # --- state
+
+    @property
+    def name(self) -> str:
+        """What people call the graph: as given, or as it is assigned now, or its last method."""
+        if self._name.given:
+            return self._name.given
+        for name, value in list(vars(sys.modules["__main__"]).items()):
+            # By the name of the class, which this file must not know; `_` and `_7` are IPython's.
+            if type(value).__name__ == "CompiledDAG" and not name.startswith("_"):
+                engine = getattr(value, "_engine", None)
+                if getattr(engine, "session", None) is self:
+                    return name
+        return self._name.fallback
 
     @property
     def is_closed(self) -> bool:
@@ -300,6 +332,7 @@ class Session:
         gone = self.control.members.gone.copy()
         return Report(
             graph_id=self.graph_id,
+            name=self.name,
             state="closed" if self._is_closed else "broken" if gone else "running",
             processes=tuple(
                 activities(

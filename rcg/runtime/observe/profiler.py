@@ -62,6 +62,7 @@ class RecordedGraph(Protocol):
     """A running graph of this process, as a profile sees it."""
 
     graph_id: str
+    name: str
     plan: Plan
     options: Options
     host: NodeHost
@@ -417,7 +418,7 @@ def _graph_trace(
             )
         )
     limit = session.options.max_inflight_executions
-    return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit)
+    return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit, session.name)
 
 
 def _with_numbers(plan: Plan, recorded: Recorded) -> Events:

@@ -132,6 +132,7 @@ class Report(Displayed):
         limit: Executions that may be in flight.
         failures_dropped: Failures whose refs were dropped unread.
         last_dropped: What failed, in the newest of these.
+        name: What people call the graph.
         asked: Whether live processes were asked for their stacks.
         sockets: The connections to other nodes of each node's host.
         refused: How many connections each node's host has refused, for all graphs of its process,
@@ -148,6 +149,7 @@ class Report(Displayed):
     limit: int = 0
     failures_dropped: int = 0
     last_dropped: str = ""
+    name: str = ""
     asked: bool = False
     sockets: tuple[SocketQueue, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -297,6 +297,7 @@ def _head(trace: Recording) -> dict[str, Any]:
                 "graph_id": graph.graph_id,
                 "plan": graph.plan.to_json(),
                 "limit": graph.limit,
+                "name": graph.name,
                 "lanes": [_lane_head(lane) for lane in graph.lanes],
             }
             for graph in trace.graphs
@@ -439,7 +440,9 @@ def _graph(archive: Archive, number: int, head: checked.Record) -> GraphTrace:
     check_sums(lanes)
     for lane in lanes:
         check_peers(lane, len(lanes))
-    return GraphTrace(graph_id, plan, lanes, checked.integer(head, "limit", 1, _MAX_INFLIGHT))
+    limit = checked.integer(head, "limit", 1, _MAX_INFLIGHT)
+    name = checked.text(head, "name") if "name" in head else ""
+    return GraphTrace(graph_id, plan, lanes, limit, name)
 
 
 def _lane(archive: Archive, number: int, head: checked.Record, program: Program) -> LaneTrace:
