@@ -179,8 +179,8 @@ def profile(*, max_events: int | None = None, torch: bool = False) -> Profiler:
         max_events: How many events of each graph are kept; later ones are counted as lost. None for
             five million.
         torch: Whether torch's profiler runs in the actors meanwhile, on the threads that run
-            methods and transfers. Its events are shown inside these, as spans are. Torch's profiler
-            slows small operations down.
+            methods and transfers. Its events are shown inside these, as spans are, and kernels of
+            GPUs in a row per stream. Torch's profiler slows small operations down.
     """
     execute = importlib.import_module("rcg.runtime.driver.compiled_dag")
     found: Profiler = execute.profile_all(max_events=max_events, torch=torch)

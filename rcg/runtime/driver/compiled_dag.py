@@ -157,8 +157,8 @@ class CompiledDAG(Displayed):
             max_events: How many events are kept; later ones are counted as lost. None for five
                 million.
             torch: Whether torch's profiler runs in the actors meanwhile, on the threads that run
-                methods and transfers. Its events are shown inside these, as spans are. Torch's
-                profiler slows small operations down.
+                methods and transfers. Its events are shown inside these, as spans are, and kernels
+                of GPUs in a row per stream. Torch's profiler slows small operations down.
 
         Raises:
             ValueError: ``max_events`` is not a positive integer.
