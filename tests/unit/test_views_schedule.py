@@ -6,15 +6,24 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 
 from rcg.compiler.simulate import simulate
+from rcg.ir.plan import Plan
 from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
+from rcg.views.data.schedule import executions_to_show, marks_of, schedule_payload
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
-from rcg.views.svg.pictures import excerpt_of
+from rcg.views.svg.pictures import (
+    excerpt_of,
+    predicted_schedule,
+    schedule_picture,
+    timeline_picture,
+)
 from rcg.views.svg.schedule import schedule_of
+from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import (
     check_picture,
@@ -146,6 +155,66 @@ def test_calls_of_a_method_in_one_execution_are_numbered() -> None:
     for label in ("F0", "F3", "B0", "B7"):
         assert f">{label}</text>" in svg
     assert "F = fwd" in svg and "which call of its method" in svg
+    check_picture(svg)
+
+
+def test_a_colour_is_a_call_of_an_execution() -> None:
+    """Two methods, the first of which is called three times in each execution."""
+    marks = marks_of(
+        np.array([1, 1, 1, 1, 2]), np.array([5, 5, 3, 5, 3]), np.array([1, 4, 6, 9, 1])
+    )
+    assert marks.turn.tolist() == [0, 1, 0, 2, 0] and marks.repeats == 3
+    assert marks.is_other.tolist() == [False, False, True, False, False]
+    # Executions follow each other in the order of colours; there are eight.
+    assert marks.colour(np.full(5, 0)).tolist() == [0, 1, 0, 2, 0]
+    assert marks.colour(np.full(5, 2)).tolist() == [6, 7, 6, 0, 6]
+    head, columns = schedule_payload(microbatches(), None)
+    turns = np.array(
+        [
+            head["turns"][lane][op]
+            for lane, op in zip(columns["predicted_lane"], columns["predicted_op"], strict=True)
+        ]
+    )
+    assert sorted(set(turns.tolist())) == [-1, *range(8)] and head["repeats"] == 8
+    assert head["initials"] == {"fwd": "F", "bwd": "B"}
+
+
+def test_a_prediction_has_about_sixty_calls_of_the_busiest_actor() -> None:
+    assert executions_to_show(pipeline(3)) == 8
+    assert executions_to_show(microbatches(8, 16)) == 2  # of 32
+    assert executions_to_show(microbatches(4, 40)) == 1  # of 80
+    assert "executions 0 to 1" in predicted_schedule(microbatches(8, 16), 10)
+
+
+def test_schedule_and_timeline_have_one_window_and_one_axis() -> None:
+    trace = simulated(pipeline(3), 40)
+    pictures = [
+        picture(trace, trace.graphs[0]) or "" for picture in (schedule_picture, timeline_picture)
+    ]
+    about, other = (re.search(r">(executions .*? of [\d.]+ ms)", each) for each in pictures)
+    assert about and other and about[1] == other[1]
+    ticks = [re.findall(r'x="([\d.]+)"[^>]*>([\d.]+ ms)<', each) for each in pictures]
+    assert ticks[0] == ticks[1] and len(ticks[0]) > 4
+    plots = [re.findall(r'<g transform="translate\(([\d.]+) ', each)[-1] for each in pictures]
+    assert plots[0] == plots[1]
+
+
+def test_lanes_are_below_their_actor() -> None:
+    plan = Plan.from_text(WITH_LANES)
+    svg = schedule_of(predicted=simulate(plan, executions=3))
+    root = ElementTree.fromstring(svg)
+    names = [
+        (each.get("class"), each[-1].text)
+        for each in root.iter(f"{SVG}g")
+        if each.get("class") in ("rcg-head", "rcg-lane")
+    ]
+    assert names == [
+        ("rcg-head", "a0 (First)"),
+        ("rcg-lane", "comm"),
+        ("rcg-head", "a1 (Second)"),
+        ("rcg-lane", "comm"),
+    ]
+    assert sum("write c1" in hover for hover in bars(svg, "rcg-predicted")) == 3
     check_picture(svg)
 
 

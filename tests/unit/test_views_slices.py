@@ -10,9 +10,10 @@ import pytest
 
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import SPAN_BASE, OpenOp
-from rcg.views.data.slices import COLUMNS, NOBODY, OPS, SPAN, SPANS, Slices
+from rcg.views.data.slices import COLUMNS, HIDDEN, NOBODY, OPS, SPAN, SPANS, Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import queues_of
+from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import many_events, pipeline, simulated
@@ -203,3 +204,33 @@ def test_a_frame_that_was_had_before_it_was_written_down_left_when_it_was_had() 
         slices = slices_of(graph_trace(rows), 0, 100)
         found = slices.transfer_times[slices.lane[slices.transfers[:, 1]] == 0].tolist()
         assert found == times
+
+
+def test_communication_is_cut_where_methods_of_its_actor_hide_it() -> None:
+    """The trace of ``test_communication_is_hidden_behind_methods_of_the_same_actor``."""
+    rows = {
+        "a0": [event(0, 0, 0, 2), event(1, 0, 10, 30), event(2, 0, 30, 31), event(1, 1, 40, 60)],
+        "a0.comm": [event(0, 0, 0, 32, waited=31), event(1, 0, 35, 55, peer=4)],
+        "a1": [event(1, 0, 50, 70), event(2, 0, 70, 71)],
+        "a1.comm": [event(0, 0, 33, 55, waited=2, peer=2), event(1, 0, 56, 58)],
+    }
+    slices = slices_of(graph_trace(rows, plan=WITH_LANES), 0, 80)
+    assert [(head.under, head.short) for head in slices.heads[1:3]] == [("", ""), ("a0", "comm")]
+
+    def moved(kind: int) -> list[tuple[str, int, int]]:
+        return [
+            (slices.heads[slices.lane[row]].process, int(slices.start[row]), int(end))
+            for row in np.flatnonzero(slices.kind == kind)
+            for end in [slices.start[row] + slices.duration[row]]
+            if slices.heads[slices.lane[row]].under
+        ]
+
+    assert moved(HIDDEN) == [("a0.comm", 40, 55), ("a1.comm", 50, 55), ("a1.comm", 56, 58)]
+    exposed = [("a0.comm", 31, 32), ("a0.comm", 35, 40), ("a1.comm", 35, 50)]
+    assert moved(TimeKind.COMMUNICATION) == exposed
+    # A transfer joins where its frame left to where it began to arrive.
+    [[write, read]] = [
+        pair for pair in slices.transfers if slices.names[slices.name[pair[0]]].group
+    ]
+    assert (slices.kind[write], slices.start[write]) == (HIDDEN, 40)
+    assert (slices.kind[read], slices.start[read]) == (TimeKind.COMMUNICATION, 35)

@@ -288,7 +288,14 @@ def test_the_payload_of_a_timeline_has_groups_and_collectives() -> None:
     assert columns["collective_first"].tolist() == [0, 2]
     assert columns["collectives"].tolist() == found.collectives[0].tolist()
     assert columns["collective_times"].tolist() == [0.132, 0.16]
-    assert set(columns) == {name for name, _ in COLUMNS} | {"queue_time", "queue_depth"}
+    assert set(columns) == {name for name, _ in COLUMNS} | {
+        "queue_time",
+        "queue_depth",
+        "path_lane",
+        "path_start",
+        "path_end",
+        "path_until",
+    }
     assert head["meeting"]["name"] == "collective"
 
 

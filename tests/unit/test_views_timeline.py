@@ -13,7 +13,7 @@ from rcg.text import ticks_of
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
-from rcg.views.data.timeline import queues_of
+from rcg.views.data.timeline import path_of, queues_of, timeline_payload
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look
@@ -44,7 +44,7 @@ def all_of(graph: GraphTrace, end: int = 1000) -> Slices:
     return slices_of(graph, 0, end)
 
 
-def bars(svg: str) -> list[str]:
+def bars_of(svg: str) -> list[str]:
     return [
         rect.find(f"{SVG}title").text or ""  # type: ignore[union-attr]
         for rect in ElementTree.fromstring(svg).iter(f"{SVG}rect")
@@ -55,7 +55,7 @@ def bars(svg: str) -> list[str]:
 def test_there_is_a_bar_per_part_a_line_per_transfer_and_a_queue_per_reader() -> None:
     slices = all_of(graph_trace(ROWS, spans={"a0": ("attention",)}))
     svg = timeline_of(slices)
-    assert len(bars(svg)) == len(slices) == 18
+    assert len(bars_of(svg)) == len(slices) == 18
     root = ElementTree.fromstring(svg)
     (transfers,) = [each for each in root.iter() if each.get("class") == "rcg-transfers"]
     assert (transfers[0].get("d") or "").count("M") == 3
@@ -99,6 +99,47 @@ def test_queues_count_what_was_written_and_not_read() -> None:
     # What was written before the excerpt lies in the queue when it begins.
     later = queues_of(slices_of(graph_trace(rows), 22, 1000))[1]
     assert later.depth[0] == 3
+
+
+def test_the_critical_path_goes_from_lane_to_lane_and_from_execution_to_execution() -> None:
+    """The same again 1000 ns later: until then, the driver does not submit."""
+    rows = {
+        process: [
+            (start + turn * 1000, end + turn * 1000, waited, coded, turn, *rest)
+            for turn in range(2)
+            for start, end, waited, coded, _, *rest in rows
+        ]
+        for process, rows in ROWS.items()
+    }
+    graph = graph_trace(rows, spans={"a0": ("attention",)})
+    slices = all_of(graph, 2000)
+    one = [(0, 0, 100), (1, 100, 600), (2, 600, 900)]
+    other = [(0, 900, 1100), (1, 1100, 1600), (2, 1600, 1900)]
+    assert path_of(graph, slices, 0) == one
+    assert path_of(graph, slices, 1) == [*one, *other]
+    late = slices_of(graph, 500, 1200)
+    assert path_of(graph, late, 1) == [(1, 0, 100), (2, 100, 400), (0, 400, 600), (1, 600, 700)]
+    head, columns = timeline_payload(graph, slices)
+    assert head["paths"] == [None, 0, 1] and columns["path_until"].tolist() == [6, 9, 12]
+    assert columns["path_lane"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
+    assert columns["path_end"][9:].tolist() == [1.1, 1.6, 1.9]
+    svg = timeline_of(slices, path=path_of(graph, slices, 1))
+    root = ElementTree.fromstring(svg)
+    (group,) = [each for each in root.iter() if each.get("class") == "rcg-critical"]
+    runs, steps = (each.get("d") or "" for each in group[0])
+    assert (runs.count("M"), steps.count("M")) == (6, 5) and "critical path" in svg
+    assert "critical path" not in timeline_of(slices)
+    check_picture(svg)
+
+
+def test_a_bar_of_two_pixels_is_not_as_high_as_its_lane() -> None:
+    """What is encoded for 2 of 1000 ns beside a call takes half of four pixels."""
+    graph = graph_trace({"a0": [event(1, 0, 100, 500), event(3, 0, 500, 502, coded=2)]})
+    svg = timeline_of(slices_of(graph, 0, 1000), width=1172)
+    bars = [hover for hover in bars_of(svg) if "serialization" in hover]
+    assert not bars and "narrow" in svg
+    drawing = svg[svg.index("rcg-bars") :]
+    assert max(map(float, re.findall(r"v([\d.]+)h-", drawing))) <= 10
 
 
 def test_ticks_have_one_unit_and_are_few() -> None:
@@ -182,7 +223,7 @@ def test_names_cannot_break_out() -> None:
 
 def test_nothing_at_all_can_be_shown() -> None:
     svg = timeline_of(all_of(graph_trace({})))
-    assert bars(svg) == []
+    assert bars_of(svg) == []
     check_picture(svg)
 
 

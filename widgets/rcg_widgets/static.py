@@ -39,7 +39,7 @@ def timelines(subject: Subject) -> Pictures:
     """Return timelines of fewer and fewer executions."""
 
     def made() -> Iterator[str]:
-        for most in (4, 2, 1):
+        for most in (8, 4, 2, 1):
             yield from _known(subject, timeline_picture, most=most)
 
     return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from rcg.trace.analysis.parts import TimeKind
-from rcg.views.data.slices import SPAN
+from rcg.views.data.slices import HIDDEN, SPAN
 
 EXECUTIONS: Final = (
     "#0072b2",
@@ -30,7 +30,14 @@ KIND_COLOURS: Final = {
 }
 """Colours of work, for light and dark pictures."""
 
-TITLES: Final = {**{kind.value: kind.name.lower() for kind in TimeKind}, SPAN: "span"}
+HIDDEN_OPACITY: Final = 0.36
+"""The opacity of the colour of communication where a method of its actor hides it."""
+
+TITLES: Final = {
+    **{kind.value: kind.name.lower() for kind in TimeKind},
+    SPAN: "span",
+    HIDDEN: "hidden communication",
+}
 """Displayed names of kinds."""
 
 HATCHED: Final = {TimeKind.WAITING: "#98a2ae", TimeKind.IDLE: "#d5dae0"}

@@ -3,7 +3,8 @@
 
 The lanes of a node are together, below its name. Its gate, where values from other nodes arrive, is
 the first of them. The driver's node begins with the driver, so its gate is the last. On one node
-the order is that of the plan, and there are no names.
+the order is that of the plan, and there are no names. A lane of an actor follows its actor and has
+a short name below it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ def order_of(plan: Plan) -> list[int]:
         return rank[node], aside if process == node else 0
 
     return sorted(numbers, key=place)
+
+
+def lanes_under(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Return the actor of each lane, and the lane's name below it: ``a0`` and ``comm``."""
+    return {lane.id: (lane.actor, lane.id.removeprefix(f"{lane.actor}.")) for lane in plan.lanes}
 
 
 def addresses_of(graph: GraphTrace) -> dict[str, str]:

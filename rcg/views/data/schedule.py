@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data of a schedule: ops by execution, measured and predicted, and their exchanges.
 
-The widget draws ``schedule_payload``. For a picture, ``fit`` fits a prediction to a measurement:
-its unit of time, its executions and its shift.
+The widget draws ``schedule_payload``. ``fit`` fits a prediction to a measurement: its unit of time,
+its executions and its shift. ``marks_of`` says which calls have one colour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -28,12 +28,13 @@ from rcg.views.data import ViewPayload
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
 from rcg.views.data.lettering import DOT
-from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
-from rcg.views.data.slices import Slices
-from rcg.views.data.slicing import name_of_op, slices_of_simulation
+from rcg.views.data.node_lanes import addresses_of, lanes_under, node_heads, order_of
+from rcg.views.data.slices import Ints, Slices
+from rcg.views.data.slicing import name_of_op, slices_of, slices_of_simulation
 
 _MAX_MEASURED: Final = 200  # executions, unless the user says how many
 _MAX_PREDICTED: Final = 8
+_NUM_CALLS: Final = 60  # of one actor, in the executions that are predicted or shown at first
 
 _COLUMNS: Final = (
     ("start", "<f8"),
@@ -45,6 +46,8 @@ _COLUMNS: Final = (
 )
 
 Columns = Mapping[str, npt.NDArray[Any]]
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.integer[Any]]
 
 
 def schedule_payload(
@@ -70,21 +73,44 @@ def schedule_payload(
     if record is not None:
         measured = _measured_columns(record, executions or _MAX_MEASURED, origin_ns)
     shown = np.unique(measured["execution"])
-    count = executions or _MAX_PREDICTED if record is None else len(shown)
+    few = executions_to_show(plan)
+    count = executions or few if record is None else len(shown)
     first = int(shown[0]) if len(shown) else 0
-    predicted = _predicted_columns(plan, record, op_cost, first, count)
+    predicted, note = _predicted_columns(plan, record, op_cost, first, count, origin_ns)
+    ops = [[name_of_op(op).text for op in program.ops] for program in plan.programs]
+    calls = [
+        (number, ops[number][at], at)
+        for number, program in enumerate(plan.programs)
+        for at, op in enumerate(program.ops)
+        if op.is_call
+    ]
+    names = list(dict.fromkeys(name for _, name, _ in calls))
+    rows = [(number, names.index(each), at) for number, each, at in calls]
+    lane, name, op = np.array(rows, np.int64).reshape(-1, 3).T
+    marks = marks_of(lane, name, op)
+    turns = [[-1] * len(program.ops) for program in plan.programs]
+    tints = [[0] * len(program.ops) for program in plan.programs]
+    for number, at, turn, is_other in zip(lane, op, marks.turn, marks.is_other, strict=True):
+        turns[number][at], tints[number][at] = int(turn), int(is_other)
     head = {
         "lanes": _lanes(plan, record),
         "order": order_of(plan),
-        "ops": [[name_of_op(op).text for op in program.ops] for program in plan.programs],
+        "ops": ops,
         "calls": [[op.is_call for op in program.ops] for program in plan.programs],
+        "turns": turns,
+        "tints": tints,
+        "repeats": marks.repeats,
+        "initials": initials_of(names),
         "count": count,
+        "few": few,
+        "fits": note is None,
         "first": first,
         "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
         "measured": len(measured["start"]),
         "is_unit": record is None and op_cost is None and not plan.costs,
         "colours": EXECUTIONS,
-        "subtitle": _subtitle(record is not None, count, op_cost is not None),
+        "colour_words": marks.words,
+        "subtitle": _subtitle(record is not None, count, op_cost is not None, note),
         "rendezvous": _rendezvous(plan),
         "looks": {name: asdict(style_of(name)) for name in (COLLECTIVE, "gloo")},
     }
@@ -118,8 +144,12 @@ def _predicted_columns(
     op_cost: Callable[[Op], float] | None,
     first: int,
     count: int,
-) -> Columns:
-    """Return the predicted ops of as many executions, with the pipeline as full as measured."""
+    origin_ns: int,
+) -> tuple[Columns, str | None]:
+    """Return the predicted ops of as many executions, with the pipeline as full as measured.
+
+    The second result says why they do not fit the measurement; None if they do.
+    """
     numbers = {program.process: number for number, program in enumerate(plan.programs)}
     # No more executions were in flight than there are.
     window, before, after = 10, 0, 0
@@ -129,16 +159,37 @@ def _predicted_columns(
     total = before + count + after
     simulation = _simulation(plan, record, op_cost, total, window) if count else None
     if simulation is None:
-        return _nothing()
+        return _nothing(), None
+    offset, shift_ns, note = first - before, None, None
+    if record is not None:
+        measured = slices_of(record, *_window_of(record, first), origin_ns)
+        found = fit(simulation, 1.0, measured)
+        if found.slices is None:
+            note = found.note
+        else:
+            offset = found.offset
+            shift_ns = found.shift_ns + measured.start_ns - origin_ns
     spans = []
     for span in simulation.timeline:
-        number, execution = numbers[span.process], span.execution - before
-        if 0 <= execution < count and not plan.programs[number].ops[span.op].freed():
+        number, execution = numbers[span.process], span.execution + offset
+        if first <= execution < first + count and not plan.programs[number].ops[span.op].freed():
             took = span.end - span.start
-            spans.append((span.start, took, execution + first, number, span.op, 0))
+            spans.append((span.start, took, execution, number, span.op, 0))
     rows = np.array(spans, float).reshape(-1, 6)
-    rows[:, 0] -= rows[:, 0].min(initial=np.inf) if len(rows) else 0
-    return _columns(*rows.T)
+    if len(rows):
+        rows[:, 0] += -rows[:, 0].min() if shift_ns is None else shift_ns
+    return _columns(*rows.T), note
+
+
+def _window_of(record: GraphTrace, first: int) -> tuple[int, int]:
+    """Return when the calls from an execution on began and ended."""
+    calls = []
+    for lane in record.lanes:
+        is_call = np.array([op.is_call for op in record.program(lane).ops] or [False])
+        events = lane.events[lane.events["op"] < len(is_call)]
+        calls.append(events[is_call[events["op"]] & (events["execution"] >= first)])
+    found = np.concatenate(calls)
+    return (int(found["start_ns"].min()), int(found["end_ns"].max())) if len(found) else (0, 0)
 
 
 def _simulation(
@@ -190,23 +241,89 @@ def _rendezvous(plan: Plan) -> list[dict[str, Any]]:
 
 def _lanes(plan: Plan, record: GraphTrace | None) -> list[dict[str, str]]:
     nodes = node_heads(plan, None if record is None else addresses_of(record))
+    under = lanes_under(plan)
     return [
         {
-            "process": program.process,
-            "label": visible(plan.label(program.process)),
-            "node": nodes.get(program.process, ""),
+            "process": process,
+            "label": visible(plan.label(process)),
+            "node": nodes.get(process, ""),
+            **dict(zip(("under", "short"), under.get(process, ("", "")), strict=True)),
         }
-        for program in plan.programs
+        for process in (program.process for program in plan.programs)
     ]
 
 
-def _subtitle(is_measured: bool, count: int, is_given: bool) -> str:
+def _subtitle(is_measured: bool, count: int, is_given: bool, note: str | None) -> str:
     if not count:
         return "nothing ran"
+    if note is not None:
+        return f"{plural(count, 'execution')} {DOT} {note}"
     how = "predicted" if is_given else "predicted, every call counts as one"
     if is_measured:
         how = "bars measured, outlines predicted"
     return f"{plural(count, 'execution')} {DOT} {how}"
+
+
+# --- marks of calls ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CallMarks:
+    """What tells calls apart.
+
+    Attributes:
+        turn: Which call of its method in its execution each one is, from 0 on: its micro-batch.
+        is_other: Which are of another method than the first one of their actor.
+        repeats: The largest number of calls of one method by one actor in an execution.
+    """
+
+    turn: Ints
+    is_other: npt.NDArray[np.bool_]
+    repeats: int
+
+    def colour(self, execution: Ints) -> Ints:
+        """Return the index of each call's colour in ``EXECUTIONS``."""
+        return np.asarray((execution * self.repeats + self.turn) % len(EXECUTIONS))
+
+    @property
+    def words(self) -> str:
+        """What a colour means."""
+        return "execution" if self.repeats == 1 else "which call of its method in the execution"
+
+
+def marks_of(lane: Numbers, name: Numbers, op: Numbers) -> CallMarks:
+    """Return the marks of calls, by lane, number of the method, and index in the program."""
+    code = (lane.astype(np.int64) << 32) + (name.astype(np.int64) << 16) + op
+    found, which = np.unique(code, return_inverse=True)
+    method = found >> 16
+    turn = np.arange(len(found)) - np.searchsorted(method, method)
+    # The first method of an actor is that of its first op.
+    place = np.lexsort((found & 0xFFFF, found >> 32))
+    lanes, firsts = np.unique(found[place] >> 32, return_index=True)
+    own = method[place[firsts]][np.searchsorted(lanes, found >> 32)] if len(found) else method
+    repeats = int(turn.max(initial=0)) + 1
+    return CallMarks(turn[which], (method != own)[which], repeats)
+
+
+def marks_in(slices: Slices) -> CallMarks:
+    """Return the marks of all slices; those that are of no call have turn 0."""
+    calls = np.flatnonzero(slices.where("call"))
+    found = marks_of(slices.lane[calls], slices.name[calls], slices.op[calls])
+    turn, is_other = np.zeros(len(slices), np.int64), np.zeros(len(slices), bool)
+    turn[calls], is_other[calls] = found.turn, found.is_other
+    return CallMarks(turn, is_other, found.repeats)
+
+
+def initials_of(methods: Iterable[str]) -> dict[str, str]:
+    """Return the initial of each method if these differ, and there are a few; else nothing."""
+    initials = {method: method[:1].upper() for method in dict.fromkeys(methods)}
+    return initials if 1 < len(initials) == len(set(initials.values())) <= 4 else {}
+
+
+def executions_to_show(plan: Plan) -> int:
+    """Return how many executions have about ``_NUM_CALLS`` calls of the busiest actor."""
+    most = max(sum(op.is_call for op in program.ops) for program in plan.programs)
+    return min(_MAX_PREDICTED, max(1, round(_NUM_CALLS / max(most, 1))))
 
 
 # --- a prediction beside a measurement -----------------------------------------------------------
@@ -230,11 +347,13 @@ class FittedPrediction:
         slices: The slices; None if the prediction does not fit the measurement.
         shift_ns: How far the slices are moved to fit.
         note: What the prediction is based on, or why it is left out.
+        offset: The execution that the first one of the simulation is.
     """
 
     slices: Slices | None
     shift_ns: float
     note: str
+    offset: int = 0
 
 
 def fit(
@@ -255,7 +374,7 @@ def fit(
         if measured is not None:
             rough = slices_of_simulation(simulation, CALL_NS)
             # By their periods, or they drift apart from one execution to the next.
-            pairs = [[_period(_starts(each)) for each in (measured, rough)]]
+            pairs = [[_starts(each).period for each in (measured, rough)]]
             pairs.append([_mean_call(each) for each in (measured, rough)])
             unit_ns = next(
                 (CALL_NS * own / other for own, other in pairs if own and other), CALL_NS
@@ -270,9 +389,9 @@ def fit(
     shown = range(first, last + 1)
     spare = max(0, simulation.executions - len(shown))
     seen, told = _starts(measured), _starts(predicted)
-    misfit, offset, shift = _align(seen, told, shown, spare)
-    period, predicted_period = _period(seen), _period(told)
-    drift = 0.0 if is_rough else _drift(seen, told, shown, offset)
+    misfit, offset, shift, away = _align(seen, told, shown, spare)
+    period, predicted_period = seen.period, told.period
+    drift = 0.0 if is_rough else _drift(away)
     if misfit > _MAX_MISFIT * max(_mean_call(measured), 1.0) or drift > _MAX_DRIFT * period:
         note = "the prediction does not fit, and is left out"
         if period and predicted_period:
@@ -281,32 +400,57 @@ def fit(
                 f"{time_text(period)}"
             )
         return FittedPrediction(None, 0.0, note)
-    return FittedPrediction(replace(predicted, execution=predicted.execution + offset), shift, note)
+    return FittedPrediction(
+        replace(predicted, execution=predicted.execution + offset), shift, note, offset
+    )
 
 
-def _period(starts: dict[tuple[int, int], int]) -> float:
-    """Return the median time between two executions of a lane; 0 if there is none."""
-    times = [
-        float(starts[lane, execution + 1] - start)
-        for (lane, execution), start in starts.items()
-        if (lane, execution + 1) in starts
-    ]
-    return float(np.median(times)) if times else 0.0
+@dataclass(frozen=True, eq=False)
+class _Starts:
+    """When each lane began its first call of each execution.
+
+    Attributes:
+        at: The times [lanes, executions]; NaN where a lane called nothing.
+        first: The execution of the first column.
+    """
+
+    at: Floats
+    first: int
+
+    @property
+    def period(self) -> float:
+        """The median time between two executions of a lane; 0 if there is none."""
+        times = np.diff(self.at, axis=1)
+        times = times[~np.isnan(times)]
+        return float(np.median(times)) if len(times) else 0.0
+
+    def of(self, executions: range) -> Floats:
+        """Return the columns of some executions; NaN for those that there are not."""
+        found = np.full((len(self.at), len(executions)), np.nan)
+        begin = max(executions.start, self.first)
+        end = min(executions.stop, self.first + self.at.shape[1])
+        if begin < end:
+            known = self.at[:, begin - self.first : end - self.first]
+            found[:, begin - executions.start : end - executions.start] = known
+        return found
 
 
-def _drift(
-    measured: dict[tuple[int, int], int],
-    predicted: dict[tuple[int, int], int],
-    executions: range,
-    offset: int,
-) -> float:
+def _starts(slices: Slices) -> _Starts:
+    calls = np.flatnonzero(slices.where("call"))
+    execution = slices.execution[calls]
+    first = int(execution.min()) if len(calls) else 0
+    count = int(execution.max(initial=first)) - first + 1
+    at = np.full((len(slices.heads), count), np.nan)
+    np.fmin.at(at, (slices.lane[calls], execution - first), slices.start[calls].astype(float))
+    return _Starts(at, first)
+
+
+def _drift(differences: Floats) -> float:
     """Return the mean distance of a lane's calls from where its prediction is on average."""
-    by_lane: dict[int, list[int]] = {}
-    for (lane, execution), start in measured.items():
-        if execution in executions and (lane, execution - offset) in predicted:
-            by_lane.setdefault(lane, []).append(start - predicted[lane, execution - offset])
-    away = [np.abs(np.array(each) - np.median(each)) for each in by_lane.values()]
-    return float(np.concatenate(away).mean()) if away else 0.0
+    known = differences[~np.isnan(differences).all(axis=1)]
+    if not len(known):
+        return 0.0
+    return float(np.nanmean(np.abs(known - np.nanmedian(known, axis=1, keepdims=True))))
 
 
 def execution_range(slices: Slices) -> tuple[int, int]:
@@ -327,40 +471,24 @@ def _mean_call(slices: Slices) -> float:
 
 
 def _align(
-    measured: dict[tuple[int, int], int],
-    predicted: dict[tuple[int, int], int],
-    executions: range,
-    spare: int,
-) -> tuple[float, int, float]:
-    """Return the misfit, the offset of execution numbers and the shift in time of the best fit.
+    measured: _Starts, predicted: _Starts, executions: range, spare: int
+) -> tuple[float, int, float, Floats]:
+    """Return the misfit, offset of execution numbers, and shift in time of the best fit.
 
     The last executions of a prediction run while the pipeline empties, so a third of the spare ones
     is left out. Several offsets are tried because executions may run in groups, of as many as are
-    in flight at once.
+    in flight at once. The last result is how much later each call is than predicted
+    [lanes, executions].
     """
-    wanted = [key for key in measured if key[1] in executions]
+    wanted = measured.of(executions)
     latest = spare - spare // 3
-    best = (float("inf"), executions.start - latest, 0.0)
+    best = float("inf"), executions.start - latest, 0.0, np.full_like(wanted, np.nan)
     for begin in range(latest, max(-1, latest - _MAX_TRIED_OFFSETS), -1):
-        offset = executions.start - begin
-        differences = [
-            measured[lane, execution] - predicted[lane, execution - offset]
-            for lane, execution in wanted
-            if (lane, execution - offset) in predicted
-        ]
-        if differences:
-            shift = float(np.median(differences))
-            misfit = float(np.abs(np.array(differences) - shift).mean())
+        away = wanted - predicted.of(range(begin, begin + len(executions)))
+        if not np.isnan(away).all():
+            shift = float(np.nanmedian(away))
+            misfit = float(np.nanmean(np.abs(away - shift)))
             # An earlier one has to fit clearly better.
             if misfit < best[0] * 0.98:
-                best = (misfit, offset, shift)
+                best = misfit, executions.start - begin, shift, away
     return best
-
-
-def _starts(slices: Slices) -> dict[tuple[int, int], int]:
-    """Return when each lane began its first call of each execution, by lane and execution."""
-    starts: dict[tuple[int, int], int] = {}
-    for row in np.flatnonzero(slices.where("call")).tolist():
-        key = int(slices.lane[row]), int(slices.execution[row])
-        starts[key] = min(starts.get(key, int(slices.start[row])), int(slices.start[row]))
-    return starts

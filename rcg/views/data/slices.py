@@ -25,7 +25,11 @@ from rcg.views.data import ViewPayload
 from rcg.views.data.edge_styles import style_of
 
 SPAN: Final = 5
-"""The kind of a user's span. The other kinds are those of ``TimeKind``."""
+"""The kind of a user's span."""
+
+HIDDEN: Final = 6
+"""The kind of communication in a lane while a method of its actor runs. The other kinds are those
+of ``TimeKind``."""
 
 OPS: Final = 0
 """The track of a lane's ops."""
@@ -78,6 +82,8 @@ class LaneHead:
         node: The name of its node of the cluster: ``n1 · 10.0.0.2``; "" if there is only one. Lanes
             of a node follow each other.
         error_ns: How wrong its clock may be.
+        under: The process of the actor that it belongs to, and follows; "" for a process.
+        short: Its name below that of the actor: ``comm``; "" for a process.
     """
 
     process: str
@@ -85,6 +91,8 @@ class LaneHead:
     detail: str
     node: str = ""
     error_ns: int = 0
+    under: str = ""
+    short: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +155,7 @@ class Slices:
         lane: Index of the lane.
         track: ``OPS``, ``SPANS`` or a stream.
         name: Index of the name.
-        kind: The kind of time: ``TimeKind``, or ``SPAN``.
+        kind: The kind of time: ``TimeKind``, ``SPAN`` or ``HIDDEN``.
         peer: Index of the lane that it waited for, or ``NOBODY``.
         start: When it began, in nanoseconds from ``start_ns``.
         duration: Its duration in nanoseconds.
@@ -250,12 +258,14 @@ class Slices:
                     "label": head.label,
                     "detail": head.detail,
                     "node": head.node,
+                    "under": head.under,
+                    "short": head.short,
                     "clock_us": head.error_ns / 1e3,
                 }
                 for head in self.heads
             ],
             "names": [asdict(name) for name in self.names],
-            "kinds": [*(kind.name.lower() for kind in TimeKind), "span"],
+            "kinds": [*(kind.name.lower() for kind in TimeKind), "span", "hidden"],
             "channels": {
                 channel: {"slots": self.slots[channel], "readers": list(readers)}
                 for channel, readers in self.reads.items()
@@ -267,23 +277,3 @@ class Slices:
         }
         columns = {name: np.asarray(values[name]).astype(dtype) for name, dtype in COLUMNS}
         return ViewPayload(head, columns)
-
-
-def groups_of_calls(slices: Slices) -> tuple[Ints, Ints, Ints]:
-    """Group the calls of one method by one process in one execution.
-
-    Returns:
-        The rows of the calls, by group and then by start; where each group begins; its length.
-    """
-    calls = np.flatnonzero(slices.where("call") & (slices.kind != TimeKind.WAITING))
-    key = np.stack([slices.lane[calls], slices.name[calls], slices.execution[calls]]).astype(int)
-    order = np.lexsort((slices.start[calls], key[2], key[1], key[0]))
-    key = key[:, order]
-    begins = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
-    return calls[order], begins, np.diff(np.append(begins, len(order)))
-
-
-def repeats_of(slices: Slices) -> int:
-    """Return the largest number of calls of one method by one process in one execution."""
-    _, _, counts = groups_of_calls(slices)
-    return int(counts.max(initial=0))

@@ -14,14 +14,16 @@ from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op, Pass
 from rcg.text import time_text, visible
+from rcg.trace.analysis.intervals import without
 from rcg.trace.analysis.parts import READ, WRITE, Parts, TimeKind, events_of, parts_of
 from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, group_of, with_waits
 from rcg.trace.analysis.transfers import crossings_of, movers, taken_ns
 from rcg.trace.analysis.what_if import LATEST_NS, from_simulation
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
 from rcg.views.data.lettering import DOT
-from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
+from rcg.views.data.node_lanes import addresses_of, lanes_under, node_heads, order_of
 from rcg.views.data.slices import (
+    HIDDEN,
     NO_OP,
     NOBODY,
     OPS,
@@ -36,6 +38,7 @@ from rcg.views.data.slices import (
 )
 
 _MAX_NAMES: Final = 1 << 16
+_KEPT: Final = ("lane", "track", "name", "peer", "execution", "bytes", "op")  # by cutting
 
 
 def slices_of(
@@ -58,7 +61,7 @@ def slices_of(
     for number, at in enumerate(order_of(graph.plan)):
         found.add_ops(number, graph.lanes[at])
         found.add_spans(number, graph.lanes[at])
-    return found.slices()
+    return _with_hidden(found.slices())
 
 
 def slices_of_simulation(simulation: Simulation, unit_ns: float) -> Slices:
@@ -71,6 +74,51 @@ def slices_of_simulation(simulation: Simulation, unit_ns: float) -> Slices:
         ),
     )
     return slices_of(from_simulation(scaled), 0, round(min(scaled.duration, LATEST_NS)))
+
+
+def _with_hidden(slices: Slices) -> Slices:
+    """Cut the communication of lanes where methods of their actors begin and end to run."""
+    numbers = {head.process: number for number, head in enumerate(slices.heads)}
+    is_moving = slices.kind == TimeKind.COMMUNICATION
+    is_running = slices.where("call") & (slices.kind == TimeKind.COMPUTE)
+    end = slices.start + slices.duration
+    pieces: list[tuple[Ints, ...]] = [(np.empty(0, np.int64),) * 4]  # slice, start, end, kind
+    for number, head in enumerate(slices.heads):
+        own = np.flatnonzero((slices.lane == number) & is_moving)
+        run = np.flatnonzero((slices.lane == numbers.get(head.under, -1)) & is_running)
+        if len(own) and len(run):
+            bounds = slices.start[own], end[own]
+            exposed = without(*bounds, slices.start[run], end[run])
+            covered = without(*bounds, *exposed[1:])
+            for kind, (of, *times) in ((TimeKind.COMMUNICATION, exposed), (HIDDEN, covered)):
+                pieces.append((own[of], *times, np.full(len(of), kind)))
+    cut = [np.concatenate(each) for each in zip(*pieces, strict=True)]
+    if not (cut[3] == HIDDEN).any():
+        return slices
+    rest = np.setdiff1d(np.arange(len(slices)), cut[0])
+    whole = rest, slices.start[rest], end[rest], slices.kind[rest]
+    columns = [np.concatenate(each) for each in zip(cut, whole, strict=True)]
+    order = np.lexsort(columns[1::-1])
+    row, begin, until, of_kind = (each[order] for each in columns)
+    first = np.searchsorted(row, np.arange(len(slices)))
+    last = np.searchsorted(row, np.arange(len(slices)), side="right") - 1
+
+    # A frame leaves at the end of its write, and arrives when its read begins to take it.
+    def moved(ends: dict[Any, TransferEnds], places: Ints) -> dict[Any, TransferEnds]:
+        return {key: replace(each, row=places[each.row]) for key, each in ends.items()}
+
+    transfers = np.column_stack([last[slices.transfers[:, 0]], first[slices.transfers[:, 1]]])
+    return replace(
+        slices,
+        **{name: getattr(slices, name)[row] for name in _KEPT},
+        kind=of_kind.astype(np.uint8),
+        start=begin,
+        duration=until - begin,
+        written=moved(slices.written, last),
+        taken=moved(slices.taken, first),
+        transfers=transfers.astype(np.int32),
+        collectives=tuple(first[rows] for rows in slices.collectives),
+    )
 
 
 class _Collector:
@@ -293,6 +341,7 @@ class _Collector:
         lanes = [graph.lanes[at] for at in self._order]
         numbers = {lane.process: number for number, lane in enumerate(lanes)}
         heads = node_heads(graph.plan, addresses_of(graph))
+        under = lanes_under(graph.plan)
         transfers, transfer_times, is_wire = self._transfers()
         start, end = column("start", "<i8"), column("end", "<i8")
         carriers = [channel for channel in graph.plan.channels if channel.kind != STATUS]
@@ -301,7 +350,10 @@ class _Collector:
             self._start_ns,
             self._end_ns,
             self._origin_ns,
-            tuple(_head_of(lane, heads.get(lane.process, "")) for lane in lanes),
+            tuple(
+                _head_of(lane, heads.get(lane.process, ""), *under.get(lane.process, ("", "")))
+                for lane in lanes
+            ),
             tuple(self._numbers),
             column("lane", "<u2"),
             column("track", "u1"),
@@ -328,7 +380,7 @@ class _Collector:
         )
 
 
-def _head_of(lane: LaneTrace, node: str) -> LaneHead:
+def _head_of(lane: LaneTrace, node: str, under: str, short: str) -> LaneHead:
     error_ns = lane.clock.error_ns
     details = [
         lane.process if lane.process != lane.label else "",
@@ -337,7 +389,7 @@ def _head_of(lane: LaneTrace, node: str) -> LaneHead:
         f"clock to within {time_text(error_ns)}" if node and error_ns else "",
     ]
     detail = f" {DOT} ".join(filter(None, details))
-    return LaneHead(lane.process, visible(lane.label), detail, node, error_ns)
+    return LaneHead(lane.process, visible(lane.label), detail, node, error_ns, under, short)
 
 
 def name_of_op(op: Op) -> SliceName:

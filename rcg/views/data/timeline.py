@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data of a timeline: queue depths, and what the widget draws.
+"""The data of a timeline: queue depths, the critical path, and what the widget draws.
 
 A queue depth is the number of frames that were written and not yet read, per reading process. In
 every execution a channel is written once, and read once by each reader, in order. So its depth
@@ -8,43 +8,65 @@ follows from the last written and the last read execution, even if events betwee
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from rcg.ir.ids import DRIVER
 from rcg.text import plural, time_text
+from rcg.trace.analysis.critical import LOST, Paths, Step
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import GraphTrace
 from rcg.views.data import ViewPayload
-from rcg.views.data.colours import KIND_COLOURS, SPAN_COLOUR, TITLES
+from rcg.views.data.colours import HIDDEN_OPACITY, KIND_COLOURS, SPAN_COLOUR, TITLES
 from rcg.views.data.edge_styles import COLLECTIVE, TCP, style_of
 from rcg.views.data.lettering import DOT
-from rcg.views.data.slices import SPAN, Ints, Slices, TransferEnds
+from rcg.views.data.slices import HIDDEN, SPAN, Ints, Slices, TransferEnds
 
 Numbers = npt.NDArray[Any]
+
+_MAX_PATHS: Final = 400  # executions with a path of their own in the widget
+_MAX_STEPS: Final = 60_000  # of the path through all executions
 
 
 def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
     """Return the payload of a timeline.
 
     In addition to ``Slices.to_payload``, the head has ``subtitle``, ``looks`` (title and colour by
-    kind; hatched if there is no colour), ``meeting`` (the style of collectives), ``wire`` (that of
-    time on the wire between nodes) and ``queues``: for each reading lane, the position of its part
-    of the columns ``queue_time`` (microseconds) and ``queue_depth``.
+    kind; with an opacity if it is pale, hatched if there is none), ``meeting`` (the style of
+    collectives), ``wire`` (that of time on the wire between nodes), ``queues``: for each reading
+    lane, the position of its part of the columns ``queue_time`` (microseconds) and ``queue_depth``,
+    and ``paths``: the executions whose critical path is in the columns ``path_lane``,
+    ``path_start`` and ``path_end`` (microseconds), up to their ``path_until``. The first path, of
+    None, is through all executions.
     """
     head, columns = slices.to_payload()
     queues, times, depths = _queues(slices)
-    colours = {int(kind): colour for kind, colour in KIND_COLOURS.items()}  # others are hatched
+    colours: dict[int, Any] = {int(kind): colour for kind, colour in KIND_COLOURS.items()}
     colours[SPAN] = SPAN_COLOUR
+    colours[HIDDEN] = colours[TimeKind.COMMUNICATION], HIDDEN_OPACITY
+    paths = _paths(record, slices)
+    runs = np.array([run for each in paths.values() for run in each], np.float64).reshape(-1, 3).T
     head |= {
         "subtitle": _subtitle(record, slices),
         "queues": queues,
         "looks": [{"title": TITLES[kind], "colour": colours.get(kind)} for kind in TITLES],
         "meeting": asdict(style_of(COLLECTIVE)),
         "wire": asdict(style_of(TCP)),
+        "paths": list(paths),
     }
-    return ViewPayload(head, {**columns, "queue_time": times, "queue_depth": depths})
+    more = {
+        "queue_time": times,
+        "queue_depth": depths,
+        "path_lane": runs[0].astype("<u2"),
+        "path_start": runs[1] / 1e3,
+        "path_end": runs[2] / 1e3,
+        "path_until": np.cumsum([len(each) for each in paths.values()]).astype("<i4"),
+    }
+    return ViewPayload(head, {**columns, **more})
 
 
 def _subtitle(record: GraphTrace, slices: Slices) -> str:
@@ -60,7 +82,7 @@ def _subtitle(record: GraphTrace, slices: Slices) -> str:
     words = [
         which,
         f"{time_text(slices.duration_ns)} in all",
-        "a line connects the two ends of a transfer",
+        "click a bar for its execution and its transfers",
     ]
     if slices.is_wire.any():
         words.append("dashed: on the wire between nodes")
@@ -137,3 +159,78 @@ def _times(ends: TransferEnds | None) -> tuple[Ints, Ints]:
     if ends is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     return ends.at, ends.execution
+
+
+# --- the critical path ---------------------------------------------------------------------------
+
+Run = tuple[int, int, int]
+"""A part of a path in one lane: the lane, and when it begins and ends, in nanoseconds from the
+start of the slices."""
+
+
+def path_of(record: GraphTrace, slices: Slices, execution: int) -> list[Run]:
+    """Return the critical path that ends with an execution, through executions before it."""
+    # What was submitted while the executions of these slices were in flight is enough.
+    first = int(slices.execution.min(initial=execution)) - 2 * record.limit
+    lanes = []
+    for lane in record.lanes:
+        number = lane.events["execution"]
+        events = lane.events[(number >= first) & (number <= execution)]
+        lanes.append(replace(lane, events=events, open=None))
+    return _Chain(replace(record, lanes=tuple(lanes)), slices).until(execution)
+
+
+def _paths(record: GraphTrace, slices: Slices) -> dict[int | None, list[Run]]:
+    """Return the path through all executions, and those of the last ones."""
+    chain = _Chain(record, slices)
+    last = chain.completed[-1:]
+    found: dict[int | None, list[Run]] = {None: chain.until(*last) if last else []}
+    return found | {each: chain.of(each) for each in chain.completed[-_MAX_PATHS:]}
+
+
+class _Chain:
+    """The paths of executions, and how they follow each other."""
+
+    def __init__(self, record: GraphTrace, slices: Slices) -> None:
+        self._paths = Paths(record)
+        self._slices = slices
+        self._numbers = {head.process: number for number, head in enumerate(slices.heads)}
+        executions = self._paths.executions
+        order = np.argsort(executions.completed_ns, kind="stable")
+        order = order[executions.is_timed[order]]
+        self._ended = executions.completed_ns[order]
+        self.completed: list[int] = executions.index[order].tolist()
+
+    def of(self, execution: int) -> list[Run]:
+        """Return the path of an execution."""
+        return self._runs(self._paths.of(execution))
+
+    def until(self, execution: int) -> list[Run]:
+        """Return the path of an execution, and those of executions that ended before it began.
+
+        The time between two of them is the driver's.
+        """
+        steps: list[Step] = []  # the latest first
+        while path := self._paths.of(execution):
+            steps += reversed(path)
+            begun = path[0].start_ns
+            at = int(np.searchsorted(self._ended, begun, side="right")) - 1
+            if at < 0 or begun <= self._slices.start_ns or len(steps) > _MAX_STEPS:
+                break
+            ended = int(self._ended[at])
+            steps.append(Step(DRIVER, None, execution, TimeKind.IDLE, ended, begun, ""))
+            execution = self.completed[at]
+        return self._runs(steps[::-1])
+
+    def _runs(self, steps: Sequence[Step]) -> list[Run]:
+        found: list[Run] = []
+        origin, length = self._slices.start_ns, self._slices.duration_ns
+        for step in steps:
+            lane = self._numbers[step.process]
+            start, end = max(step.start_ns - origin, 0), min(step.end_ns - origin, length)
+            if start >= end or step.text == LOST:
+                continue
+            if found and found[-1][0] == lane and found[-1][2] == start:
+                start = found.pop()[1]
+            found.append((lane, start, end))
+        return found

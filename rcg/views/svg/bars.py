@@ -90,16 +90,18 @@ def draw(
     labels_of: Callable[[int], Sequence[str]],
     hover_of: Callable[[int], str],
     budget: int,
+    finest: int = 1,
 ) -> Drawn:
     """Draw bars into a plot whose left end is at 0.
 
     ``labels_of`` returns the possible labels of a row's bar, the preferred one first, and
-    ``hover_of`` its hover text. ``budget`` is the approximate limit of the drawing's bytes.
+    ``hover_of`` its hover text. ``budget`` is the approximate limit of the drawing's bytes. Bars
+    that are narrower than ``finest`` pixels are merged in any case.
     """
     groups = _Groups(bars, len(looks))
     has_labels = any(band.height >= _MIN_TEXT_HEIGHT for band in bands)
     for level in range(12):
-        least = 2.0**level
+        least = finest * 2.0**level
         is_single = bars.width >= least
         count = int(is_single.sum())
         labels = min(int((bars.width >= _MIN_TEXT_WIDTH).sum()), _MAX_LABELS) * has_labels
@@ -110,7 +112,7 @@ def draw(
             continue
         columns = [1, 2, 4, 8, 16] if count < len(bars.row) else [1]
         for column in columns:
-            runs = groups.density(bands, least, max(column, level), plot_width)
+            runs = groups.density(bands, least, max(column, level, finest), plot_width)
             if size + sum(map(len, runs.values())) * _RUN_BYTES <= budget:
                 break
         else:

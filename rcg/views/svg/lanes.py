@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Final
 
 from rcg.text import brief, ticks_of, visible
 from rcg.views.data.lettering import SIZE, SMALL, width_of
+from rcg.views.data.slices import LaneHead
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
 
@@ -20,6 +22,10 @@ _MAX_NAMES_WIDTH: Final = 170.0
 _TOP: Final = MARGIN + 50
 _AXIS: Final = 26.0
 _MANY: Final = 20
+_SOME: Final = 24
+_FITS: Final = 36
+_INDENT: Final = 14.0
+_PART: Final = width_of("queue", SMALL) + 12
 _HEADING: Final = 24.0
 
 
@@ -36,6 +42,7 @@ class ChartRow:
         grounds: The areas that are hatched as idle: upper and lower end, below the upper end of the
             lane.
         heading: What stands above it, such as the name of the node that it is the first lane of.
+        is_lane: Whether it belongs to the row above and is indented below it.
     """
 
     label: str
@@ -44,6 +51,7 @@ class ChartRow:
     parts: tuple[tuple[str, float], ...] = ()
     grounds: tuple[tuple[float, float], ...] = ()
     heading: str = ""
+    is_lane: bool = False
 
 
 def headings_of(nodes: Sequence[str]) -> list[str]:
@@ -54,8 +62,13 @@ def headings_of(nodes: Sequence[str]) -> list[str]:
 
 
 def heights_for(count: int, few: float, some: float, many: float) -> float:
-    """Return the height for a number of lanes: up to 8, up to 24, or more."""
-    return few if count <= 8 else some if count <= 24 else many
+    """Return the height for a number of lanes: up to 8, up to 24, or more.
+
+    From ``_FITS`` on it is less for more lanes, so that the picture stays as high, down to half.
+    """
+    if count <= _SOME:
+        return few if count <= 8 else some
+    return round(many * min(1.0, max(0.5, _FITS / count)), 1)
 
 
 class LaneChart:
@@ -64,27 +77,43 @@ class LaneChart:
     Args:
         canvas: The canvas.
         rows: The lanes, from top to bottom.
-        gap: The space between two lanes.
+        gap: The space between two lanes; above an indented one it is a third of it.
         width: Width of the picture.
+        heads: The heads of all lanes of the graph. Pictures with the same ones have the same room
+            for names, so that a moment has the same place in all of them.
     """
 
-    def __init__(self, canvas: Canvas, rows: Sequence[ChartRow], gap: float, width: float) -> None:
+    def __init__(
+        self,
+        canvas: Canvas,
+        rows: Sequence[ChartRow],
+        gap: float,
+        width: float,
+        heads: Sequence[LaneHead] = (),
+    ) -> None:
         self._canvas = canvas
         self._rows = rows
         self._size = SIZE if len(rows) <= _MANY else SMALL
         words = [word for row in rows for word, _ in row.parts]
         parts = max((width_of(word, SMALL) + 12 for word in words), default=0.0)
-        names = [width_of(visible(row.label), self._size, bold=True) for row in rows]
+        parts = max(parts, _PART) if heads else parts
+        shown = [row.label for row in rows if not row.is_lane]
+        names = [
+            width_of(visible(name), SIZE if heads else self._size, bold=True)
+            for name in (*shown, *(head.label for head in heads if not head.under))
+        ]
         self._names = min(max([_MIN_NAMES_WIDTH, *names]), _MAX_NAMES_WIDTH)
         self.left = round(MARGIN + self._names + 14 + parts)
         self.plot_width = max(120.0, width - self.left - MARGIN)
         self.tops: list[float] = []
         y = 0.0
-        for row in rows:
+        for number, row in enumerate(rows):
+            if number:
+                y += gap / 3 if row.is_lane else gap
             y += _HEADING if row.heading else 0.0
             self.tops.append(y)
-            y += row.height + gap
-        self.plot_height = max(0.0, y - gap)
+            y += row.height
+        self.plot_height = y
         self.most_ticks = max(2, int(self.plot_width // 95))
 
     def ticks(self, duration_ns: float, first_ns: float) -> list[tuple[float, str]]:
@@ -141,10 +170,19 @@ class LaneChart:
     def _heads(self) -> list[str]:
         shapes = []
         room, right = self._names + 8, self.left - MARGIN - 10
+        latest = -self._size
         for row, top in zip(self._rows, self.tops, strict=True):
             middle = top + (row.grounds[0][0] + row.grounds[0][1]) / 2 if row.grounds else top
+            if middle - latest < self._size:  # names do not overlap
+                continue
+            latest = middle
             hover = f"{brief(row.label)}\n{row.detail}" if row.detail else brief(row.label)
-            shapes.append(self._canvas.head(row.label, middle, room, self._size, hover))
+            if row.is_lane:
+                y, left = middle + SMALL * 0.36, self._names + 8 - _INDENT
+                note = self._canvas.note(row.label, _INDENT, y, left, is_whole_in_hover=False)
+                shapes.append(f'<g class="rcg-lane"><title>{escape(hover)}</title>{note}</g>')
+            else:
+                shapes.append(self._canvas.head(row.label, middle, room, self._size, hover))
             shapes += [
                 self._canvas.note(
                     word, right, top + y + SMALL * 0.36, _MAX_NAMES_WIDTH, anchor="end"

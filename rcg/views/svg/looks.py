@@ -2,8 +2,9 @@
 """The looks of bars: kinds of time, and executions. All pictures use this table.
 
 No kind is distinguished by colour alone, so pictures work in greyscale: communication is dotted,
-serialization is crossed, waiting and idle time is hatched, spans are outlined, executions show
-their number, and bars, tables and legends name the kinds.
+and without dots where a method of the actor hides it, serialization is crossed, waiting and idle
+time is hatched, spans are outlined, executions show their number, and bars, tables and legends name
+the kinds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import EXECUTIONS, KIND_COLOURS, SPAN_COLOUR, TITLES
-from rcg.views.data.slices import SPAN
+from rcg.views.data.slices import HIDDEN, SPAN
 from rcg.views.svg.canvas import Canvas, Paint, swatch
 
 
@@ -44,6 +45,8 @@ def kind_looks(canvas: Canvas) -> dict[int, Look]:
         "span", Paint("fill", "#f0e6f6", "#3a2a44"), Paint("stroke", SPAN_COLOUR, "#b98fd4")
     )
     looks[SPAN] = Look(canvas.paint("span"), "text")
+    canvas.define("hidden", Paint("fill", "#f0c5a3", "#62330e"))
+    looks[HIDDEN] = Look(canvas.paint("hidden"), "text")
     return looks
 
 

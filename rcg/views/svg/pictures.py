@@ -22,8 +22,11 @@ from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace, Recording
 from rcg.views.data.figures import card_of, topology_figures_of
+from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
+from rcg.views.data.schedule import executions_to_show
 from rcg.views.data.slicing import slices_of
+from rcg.views.data.timeline import path_of
 from rcg.views.data.topology import topology_of
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.schedule import schedule_of
@@ -31,7 +34,7 @@ from rcg.views.svg.summary import summary_of
 from rcg.views.svg.timeline import timeline_of
 from rcg.views.svg.topology import svg_of
 
-_NUM_PREDICTED: Final = 8  # executions of a prediction without a measurement
+_MAX_EXECUTIONS: Final = 8  # in the schedule and the timeline of a trace
 _MAX_SIMULATED: Final = 100_000
 
 
@@ -77,9 +80,16 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
         slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns),
         predicted=predicted,
         unit_ns=None if predicted is None else 1.0,
-        about=excerpt.words,
+        about=_about(trace, excerpt),
         width=WIDTH,
     )
+
+
+def _about(trace: Recording, excerpt: Excerpt) -> str:
+    """Return which executions a picture shows, and which part of the trace."""
+    first, last = (each - trace.start_ns for each in (excerpt.start_ns, excerpt.end_ns))
+    when = f"{time_text(first)} to {time_text(last)} of {time_text(trace.duration_ns)}"
+    return f"{excerpt.words} {DOT} {when}"
 
 
 def predicted_schedule(plan: Plan, limit: int) -> str:
@@ -88,19 +98,22 @@ def predicted_schedule(plan: Plan, limit: int) -> str:
     All calls take equally long if the plan has no costs.
     """
     return schedule_of(
-        predicted=simulate(plan, executions=_NUM_PREDICTED, window=limit),
+        predicted=simulate(plan, executions=executions_to_show(plan), window=limit),
         unit_ns=1.0 if plan.costs else None,
         width=WIDTH,
     )
 
 
-def timeline_picture(trace: Recording, graph: GraphTrace, *, most: int = 4) -> str | None:
-    """Return the timeline of a few executions; None without a complete execution."""
+def timeline_picture(
+    trace: Recording, graph: GraphTrace, *, most: int = _MAX_EXECUTIONS
+) -> str | None:
+    """Return the timeline of the executions of the schedule; None without a complete execution."""
     excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns, most=most)
     if excerpt is None:
         return None
     slices = slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns)
-    return timeline_of(slices, about=excerpt.words, width=WIDTH)
+    path = path_of(graph, slices, excerpt.last)
+    return timeline_of(slices, path=path, about=_about(trace, excerpt), width=WIDTH)
 
 
 def whole_timeline_picture(trace: Recording, graph: GraphTrace) -> str:
@@ -164,7 +177,9 @@ class Excerpt:
         return f"executions {self.first} to {self.last}"
 
 
-def excerpt_of(graph: GraphTrace, start_ns: int, end_ns: int, *, most: int = 12) -> Excerpt | None:
+def excerpt_of(
+    graph: GraphTrace, start_ns: int, end_ns: int, *, most: int = _MAX_EXECUTIONS
+) -> Excerpt | None:
     """Return an excerpt with the last executions that ran in a full pipeline, at most so many.
 
     The pipeline empties at the end, so as many executions as may be in flight are left out there,

@@ -4,11 +4,13 @@
 ```
 a0 (Stage)  fwd 4 ████ fwd 5 ████ ░░░░ fwd 6 ████      measured: bars, coloured by execution
             ┌────────┐┌─────────┐┌─────────┐          predicted: outlines below
+  comm             ▬▬▬        ▬▬▬         ▬▬▬          a lane of the actor
 ```
 
 Methods are full bars, other ops are thin bars, and the background is hatched while the actor does
-nothing. Lines join the ends of transfers over communicators, and the ranks of collectives. Without
-a measurement only the prediction is drawn.
+nothing. If an execution calls a method several times, a colour is one of these calls: a
+micro-batch. Lines join the ends of transfers over communicators, and the ranks of collectives.
+Without a measurement only the prediction is drawn.
 """
 
 from __future__ import annotations
@@ -19,15 +21,14 @@ from itertools import compress
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
 from rcg.text import brief, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.lettering import DOT, width_of
-from rcg.views.data.schedule import CALL_NS, execution_range, fit
-from rcg.views.data.slices import OPS, Slices, groups_of_calls, repeats_of
+from rcg.views.data.schedule import CALL_NS, CallMarks, execution_range, fit, initials_of, marks_in
+from rcg.views.data.slices import OPS, Slices
 from rcg.views.svg.bars import Band, Bars, Ints, draw
 from rcg.views.svg.canvas import Canvas, Paint, swatch
 from rcg.views.svg.joins import COLLECTIVE_LINE, Joins, exchange_lines_of
@@ -37,8 +38,9 @@ from rcg.views.svg.looks import Look, execution_looks, idle
 _MAX_BARS_BYTES: Final = 240_000
 _LANES_PER_NUMBER: Final = 6  # the number of an execution is repeated after so many lanes
 _MAX_NUMBERS: Final = 400
-_MAX_JOINS: Final = 120
+_MAX_JOINS: Final = 48
 _NUM: Final = len(EXECUTIONS)
+_LANE: Final = 0.5  # the height of a lane, as a share of the bar of its actor
 _BUSY: Final = 3 * _NUM
 _OUTLINE: Final = 2 * _NUM
 
@@ -79,6 +81,7 @@ class _Layer:
     """The measured or the predicted bars, and how far they are shifted."""
 
     slices: Slices
+    marks: CallMarks
     shift_ns: float = 0.0
     is_outlined: bool = False
 
@@ -102,49 +105,63 @@ class _Schedule:
             found = fit(predicted, unit_ns, slices)
             self._note = found.note
             if found.slices is not None:
-                self._layers.append(_Layer(found.slices, found.shift_ns, is_outlined=True))
+                marks = marks_in(found.slices)
+                self._layers.append(_Layer(found.slices, marks, found.shift_ns, is_outlined=True))
         if slices is not None:
-            self._layers.append(_Layer(slices))
-        self._slices = self._layers[-1].slices
+            self._layers.append(_Layer(slices, marks_in(slices)))
+        self._slices, self._marks = self._layers[-1].slices, self._layers[-1].marks
         self._exchanges = exchange_lines_of(self._slices)
         calls = self._slices.where("call")
-        self._lanes = [int(lane) for lane in np.unique(self._slices.lane[calls])]
+        heads = self._slices.heads
+        calling = {heads[lane].process for lane in np.unique(self._slices.lane[calls])}
+        self._lanes = [at for at, head in enumerate(heads) if {head.process, head.under} & calling]
         self._both = len(self._layers) == 2
-        methods = [name.text for name in self._slices.names if name.role == "call"]
-        initials = {method: method[:1].upper() for method in dict.fromkeys(methods)}
         # Methods are labelled by their first letters if these differ.
-        is_clear = 1 < len(initials) == len(set(initials.values())) <= 4
-        self._initials = initials if is_clear else {}
-        self._is_repeated = repeats_of(self._slices) > 1
-        what = "which call of its method in the execution" if self._is_repeated else "execution"
-        self._colours = f"colour = {what}"
+        self._initials = initials_of(
+            name.text for name in self._slices.names if name.role == "call"
+        )
+        self._is_repeated = self._marks.repeats > 1
+        self._colours = f"colour = {self._marks.words}"
 
     def text(self, title: str, about: str) -> str:
         canvas = self._canvas
         slices = self._slices
-        count = len(self._lanes)
+        heads = [slices.heads[lane] for lane in self._lanes]
+        count = sum(not head.under for head in heads)
         bar = heights_for(count, 28.0, 20.0, 12.0)
         below = heights_for(count, 9.0, 7.0, 4.0) if self._both else 0.0
-        height = bar + below + (2 if below else 0)
-        heads = [slices.heads[lane] for lane in self._lanes]
+        gap = heights_for(count, 12.0, 6.0, 3.0)
         headings = headings_of([head.node for head in heads])
         rows = [
-            ChartRow(head.label, head.detail, height, grounds=((0.0, bar),), heading=heading)
+            ChartRow(
+                head.short or head.label,
+                head.detail,
+                bar * _LANE if head.under else bar + below + (2 if below else 0),
+                grounds=((0.0, bar * _LANE if head.under else bar),),
+                heading=heading,
+                is_lane=bool(head.under),
+            )
             for head, heading in zip(heads, headings, strict=True)
         ]
-        frame = LaneChart(canvas, rows, heights_for(count, 12.0, 6.0, 3.0), self._width)
+        frame = LaneChart(canvas, rows, gap, self._width, slices.heads)
         looks = self._looks()
         body: list[str] = []
         merged = 0
         thin = max(2.0, bar / 7)
-        joined = self._join_lines(frame, bar, thin)
+        ops = [
+            Band(top + row.grounds[0][1] * 0.1, row.grounds[0][1] * 0.8)
+            if row.is_lane
+            else Band(top + (bar - thin) / 2, thin)
+            for row, top in zip(rows, frame.tops, strict=True)
+        ]
+        joined = self._join_lines(frame, ops)
         for layer in self._layers:
             bands = []
-            for top in frame.tops:
+            for top, band in zip(frame.tops, ops, strict=True):
                 if layer.is_outlined and self._both:
                     bands += [Band(top + bar + 2, below)] * 2
                 else:
-                    bands += [Band(top, bar), Band(top + (bar - thin) / 2, thin)]
+                    bands += [Band(top, bar), band]
             shapes, count_of_merged = self._draw(layer, frame, bands, looks)
             body += shapes
             merged += count_of_merged
@@ -163,13 +180,13 @@ class _Schedule:
             f"{title}: which execution each of the actors ({count}) works on when",
         )
 
-    def _join_lines(self, frame: LaneChart, bar: float, thin: float) -> list[str]:
+    def _join_lines(self, frame: LaneChart, bands: Sequence[Band]) -> list[str]:
         """Return the lines between the ends of exchanges, over the bars that are measured."""
         layer, slices = self._layers[-1], self._slices
-        tops = dict(zip(self._lanes, frame.tops, strict=True))
+        band_by_lane = dict(zip(self._lanes, bands, strict=True))
 
         def band_of(row: int) -> Band:
-            return Band(tops[int(slices.lane[row])] + (bar - thin) / 2, thin)
+            return band_by_lane[int(slices.lane[row])]
 
         scale = frame.plot_width / max(slices.duration_ns, 1)
         # An actor that calls nothing has no lane.
@@ -221,12 +238,13 @@ class _Schedule:
         band = lane[row] * 2 + np.where(is_call[row], 0, 1)
         order = np.argsort(band, kind="stable")
         row, band = row[order], band[order]
-        number_of = self._number_of(slices)
-        look = number_of[row] % _NUM
+        marks = layer.marks
+        number_of = marks.turn if self._is_repeated else slices.execution.astype(np.int64)
+        look = marks.colour(slices.execution)[row]
         if layer.is_outlined:
             look += _OUTLINE
         else:
-            look += np.where(self._is_tinted(slices)[row], _NUM, 0)
+            look += np.where(marks.is_other[row], _NUM, 0)
         look = np.where(is_call[row], look, _BUSY)
         bars = Bars(band.astype(np.int64), left[row], right[row] - left[row], look, row)
         drawn = draw(
@@ -292,20 +310,6 @@ class _Schedule:
             f"{''.join(texts)}</g></g>"
         ]
 
-    def _number_of(self, slices: Slices) -> Ints:
-        """Return each bar's number, which decides its colour: its execution, or its call in it."""
-        if not self._is_repeated:
-            return slices.execution.astype(np.int64)
-        number = np.zeros(len(slices), np.int64)
-        calls, begins, counts = groups_of_calls(slices)
-        rank = np.arange(len(calls)) - np.repeat(begins, counts)
-        # An execution that began before the window has only its last calls in it.
-        first, _ = execution_range(slices)
-        is_cut = slices.execution[calls[begins]] < first
-        missing = np.where(is_cut, counts.max(initial=0) - counts, 0)
-        number[calls] = rank + np.repeat(missing, counts)
-        return number
-
     def _labels(self, slices: Slices, row: int, number: int) -> list[str]:
         name = slices.names[slices.name[row]]
         if name.role != "call":
@@ -314,15 +318,6 @@ class _Schedule:
             labels = [f"{self._initials[name.text]}{number}"]
             return labels if self._is_repeated else [*labels, f"{number}"]
         return [f"{name.text} {number}", f"{number}"]
-
-    def _is_tinted(self, slices: Slices) -> npt.NDArray[np.bool_]:
-        """Return which bars are of another method than the first one of their actor."""
-        is_call = slices.where("call")
-        first = np.full(max(len(slices.heads), 1), -1)
-        for lane in self._lanes:
-            rows = np.flatnonzero((slices.lane == lane) & is_call)
-            first[lane] = int(slices.name[rows].min()) if len(rows) else -1
-        return np.asarray(slices.name != first[slices.lane])
 
     def _hover(self, layer: _Layer, row: int) -> str:
         slices = layer.slices
@@ -362,7 +357,7 @@ class _Schedule:
                 for position, colour in enumerate(EXECUTIONS[:3])
             )
             entries.append((cut, f"measured, {self._colours}"))
-            if self._is_tinted(self._slices)[self._slices.where("call")].any():
+            if self._marks.is_other.any():
                 tint = f' fill="{EXECUTIONS[0]}" fill-opacity=".5" stroke="{EXECUTIONS[0]}"'
                 entries.append((swatch(tint), "another method of the actor"))
         if any(layer.is_outlined for layer in self._layers):

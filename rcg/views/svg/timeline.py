@@ -3,14 +3,17 @@
 
 ```
 a0 (Stage)  ops    ░░░░│fwd 7 ████████│▓│░░░░░│fwd 8 ███████  colour = kind of time
-                                       ╲
-a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│    a line from a write to its read, and
-                                                               one through the ranks of a collective
+                        ━━━━━━━━━━━━━━━━┓                      the critical path
+a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│
+                                       ┗━━━━━━━━━━━━━━━━━━
             queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                          frames written and not read yet
+  comm      ops    ░░░░░░░░░░░░░░│▓▓▓▓│░░░░░░░░░░│▓▓▓▓│░░░░   a lane of the actor
 ```
 
-A lane has one band per track. Lanes of a node of the cluster are together, below its name. A value
-that goes to another node has a dashed line for its time on the wire, to the lane of the gate there.
+A lane has one band per track. Bars of a few pixels are merged, and their height is a share of the
+time. Lanes of a node of the cluster are together, below its name. A few transfers have a line from
+the write to the read; one to another node is dashed for its time on the wire, to the lane of the
+gate there. The ranks of a collective have a line through all of them.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import KIND_COLOURS, TITLES
 from rcg.views.data.edge_styles import TCP, style_of
 from rcg.views.data.lettering import DOT
-from rcg.views.data.slices import NOBODY, OPS, SPAN, SPANS, Slices, repeats_of
-from rcg.views.data.timeline import QueueDepth, queues_of
+from rcg.views.data.schedule import marks_in
+from rcg.views.data.slices import HIDDEN, NOBODY, OPS, SPAN, SPANS, Slices
+from rcg.views.data.timeline import QueueDepth, Run, queues_of
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.joins import (
@@ -40,7 +44,10 @@ from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for
 from rcg.views.svg.looks import kind_entries, kind_looks
 
 _MAX_BARS_BYTES: Final = 210_000
-_MAX_TRANSFERS: Final = 180
+_MAX_TRANSFERS: Final = 16
+_MAX_COLLECTIVES: Final = 48
+_MAX_QUEUES: Final = 24
+_NARROW: Final = 4  # pixels: bars that are narrower are shares of time
 _WIRE: Final = style_of(TCP)
 _TRACKS: Final = {OPS: "ops", SPANS: "spans"}
 
@@ -48,6 +55,7 @@ _TRACKS: Final = {OPS: "ops", SPANS: "spans"}
 def timeline_of(
     slices: Slices,
     *,
+    path: Sequence[Run] = (),
     title: str = "Timeline",
     about: str = "",
     width: float = 1040,
@@ -55,23 +63,27 @@ def timeline_of(
 ) -> str:
     """Return the timeline as the text of an SVG file, of at most about 300 KB.
 
-    ``about`` is the line below the title, such as ``executions 7 to 18``.
+    ``path`` is the critical path, and ``about`` the line below the title, such as
+    ``executions 7 to 18``.
     """
-    return _Timeline(slices, Canvas(dark), width).text(title, about)
+    return _Timeline(slices, path, Canvas(dark), width).text(title, about)
 
 
 class _Timeline:
-    def __init__(self, slices: Slices, canvas: Canvas, width: float) -> None:
+    def __init__(self, slices: Slices, path: Sequence[Run], canvas: Canvas, width: float) -> None:
         self._slices = slices
+        self._path = path
         self._canvas = canvas
-        self._queues = queues_of(slices)
+        count = len(slices.heads)
+        actors = sum(not head.under for head in slices.heads)
+        queues = queues_of(slices) if actors <= _MAX_QUEUES else {}
+        self._queues = {at: each for at, each in queues.items() if not slices.heads[at].under}
         self._exchanges = exchange_lines_of(slices)
         # Whether several calls of a process have the same execution number.
-        self._is_repeated = repeats_of(slices) > 1
-        count = len(slices.heads)
-        self._bar = heights_for(count, 20.0, 15.0, 10.0)
-        self._thin = heights_for(count, 14.0, 11.0, 6.0)
-        self._queue = heights_for(count, 9.0, 7.0, 4.0)
+        self._is_repeated = marks_in(slices).repeats > 1
+        self._bar = heights_for(actors, 20.0, 15.0, 14.0)
+        self._thin = heights_for(actors, 14.0, 11.0, 7.0)
+        self._queue = heights_for(actors, 9.0, 7.0, 4.0)
         self._between = 3.0 if count <= 24 else 1.0
         self._tracks = [
             np.unique(slices.track[slices.lane == lane]).tolist() or [OPS] for lane in range(count)
@@ -89,7 +101,8 @@ class _Timeline:
         self._processes = plural(count, "process")
         self._looks = kind_looks(canvas)
         rows = [self._row(lane) for lane in range(count)]
-        self._frame = LaneChart(canvas, rows, heights_for(count, 13.0, 8.0, 4.0), width)
+        gap = heights_for(actors, 13.0, 8.0, 5.0)
+        self._frame = LaneChart(canvas, rows, gap, width, slices.heads)
         self._scale = self._frame.plot_width / max(slices.duration_ns, 1)
 
     def _row(self, lane: int) -> ChartRow:
@@ -97,7 +110,8 @@ class _Timeline:
         bands: dict[int, Band] = {}
         parts, grounds = [], []
         for track in self._tracks[lane]:
-            height = self._bar if track == OPS else self._thin
+            is_high = track == OPS and not self._slices.heads[lane].under
+            height = self._bar if is_high else self._thin
             bands[track] = Band(y, height)
             if self._is_named:
                 parts.append((_TRACKS.get(track, f"stream {track - SPANS}"), y + height / 2))
@@ -114,7 +128,13 @@ class _Timeline:
             y -= self._between
         head = self._slices.heads[lane]
         return ChartRow(
-            head.label, head.detail, y, tuple(parts), tuple(grounds), self._headings[lane]
+            head.short or head.label,
+            head.detail,
+            y,
+            tuple(parts),
+            tuple(grounds),
+            self._headings[lane],
+            bool(head.under),
         )
 
     def text(self, title: str, about: str) -> str:
@@ -123,21 +143,22 @@ class _Timeline:
         drawn = draw(
             self._canvas,
             bands,
-            [self._looks[kind] for kind in range(SPAN + 1)],
+            [self._looks[kind] for kind in range(HIDDEN + 1)],
             bars,
             frame.plot_width,
             labels_of=self._labels,
             hover_of=self._hover,
             budget=_MAX_BARS_BYTES,
+            finest=_NARROW,
         )
-        transfers, note = self._transfers()
+        transfers, path = self._transfers(), self._path_shapes()
         joins = Joins(self._canvas, slices, self._scale, self._band)
-        collectives, more = joins.collectives(_MAX_TRANSFERS)
+        collectives, more = joins.collectives(_MAX_COLLECTIVES)
         words = [about or f"{time_text(slices.duration_ns)} of {self._processes}"]
         merged = len(drawn.merged)
         if merged > len(slices) / 5:
-            words.append(f"{plural(merged, 'bar')} under a pixel: height = share of time")
-        words += [*note, *more, *slices.clock_words()]
+            words.append(f"{plural(merged, 'narrow bar')}: height = share of time")
+        words += [*more, *slices.clock_words()]
         body = [
             *self._queue_shapes(),
             *transfers,
@@ -145,13 +166,18 @@ class _Timeline:
             *drawn.shapes,
             "</g>",
             *collectives,
+            *path,
         ]
         return frame.document(
             title,
             f" {DOT} ".join(words),
             frame.ticks(slices.duration_ns, slices.start_ns - slices.origin_ns),
             body,
-            self._legend(has_transfers=bool(transfers), has_collectives=bool(collectives)),
+            self._legend(
+                has_transfers=bool(transfers),
+                has_collectives=bool(collectives),
+                has_path=bool(path),
+            ),
             f"{title}: what {self._processes} did when",
         )
 
@@ -209,13 +235,10 @@ class _Timeline:
 
     # Transfers
 
-    def _transfers(self) -> tuple[list[str], list[str]]:
+    def _transfers(self) -> list[str]:
         slices = self._slices
-        count = len(slices.transfers)
-        if not count:
-            return [], []
-        if count > _MAX_TRANSFERS:
-            return [], [f"{plural(count, 'transfer')} not drawn"]
+        if not 0 < len(slices.transfers) <= _MAX_TRANSFERS:
+            return []
         paths: list[str] = []
         wires: list[str] = []
         for (write, read), times, is_wire in zip(
@@ -235,7 +258,30 @@ class _Timeline:
                 f'<path{line} fill="none" stroke-width="1.8" stroke-dasharray="{_WIRE.dashes}" '
                 f'd="{"".join(wires)}"/>'
             )
-        return [f'<g class="rcg-transfers" pointer-events="none">{lines}</g>'], []
+        return [f'<g class="rcg-transfers" pointer-events="none">{lines}</g>']
+
+    def _path_shapes(self) -> list[str]:
+        """Return the critical path: below the bars that are on it, from lane to lane."""
+        if not self._path:
+            return []
+        self._canvas.define("path", Paint("stroke", "#16191d", "#ffffff"))
+        runs, steps = [], []
+        before = None
+        for lane, start, end in self._path:
+            band = self._offsets[lane][OPS]
+            y = self._frame.tops[lane] + band.y + band.height + 1
+            x, to_x = start * self._scale, end * self._scale
+            runs.append(f"M{x:.1f} {y:g}H{max(to_x, x + 1):.1f}")
+            if before is not None:
+                steps.append(f"M{x:.1f} {before:g}V{y:g}")
+            before = y
+        if len(runs) * _NARROW > self._frame.plot_width:
+            steps = []  # a thicket
+        return [
+            f'<g class="rcg-critical" pointer-events="none"><g{self._canvas.paint("path")} '
+            f'fill="none"><path stroke-width="2.2" d="{"".join(runs)}"/>'
+            f'<path stroke-width="1" d="{"".join(steps)}"/></g></g>'
+        ]
 
     def _band(self, row: int) -> Band:
         lane, track = int(self._slices.lane[row]), int(self._slices.track[row])
@@ -279,11 +325,16 @@ class _Timeline:
 
     # Words
 
-    def _legend(self, *, has_transfers: bool, has_collectives: bool) -> list[tuple[str, str]]:
+    def _legend(
+        self, *, has_transfers: bool, has_collectives: bool, has_path: bool
+    ) -> list[tuple[str, str]]:
         canvas = self._canvas
-        shown = (*KIND_COLOURS, TimeKind.WAITING, SPAN)
+        shown = (*KIND_COLOURS, HIDDEN, TimeKind.WAITING, SPAN)
         used = [kind for kind in shown if (self._slices.kind == kind).any()]
         entries = kind_entries(canvas, [*used, TimeKind.IDLE])
+        if has_path:
+            line = '<path{} fill="none" stroke-width="2.2" d="M0 2H6V8H14"/>'
+            entries.append((line.format(canvas.paint("path")), "critical path"))
         if has_transfers:
             line = '<path{} fill="none" stroke-width="1.2" d="M3 0C3 6 11 4 11 10"/>'
             entries.append((line.format(canvas.paint("transfer")), "transfer"))
