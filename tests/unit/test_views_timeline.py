@@ -113,12 +113,13 @@ def test_the_critical_path_goes_from_lane_to_lane_and_from_execution_to_executio
     }
     graph = graph_trace(rows, spans={"a0": ("attention",)})
     slices = all_of(graph, 2000)
-    one = [(0, 0, 100), (1, 100, 600), (2, 600, 900)]
-    other = [(0, 900, 1100), (1, 1100, 1600), (2, 1600, 1900)]
-    assert path_of(graph, slices, 0) == one
-    assert path_of(graph, slices, 1) == [*one, *other]
+    one, other = [[0, 0, 100], [1, 100, 600], [2, 600, 900]], [[0, 900, 1100]]
+    other += [[1, 1100, 1600], [2, 1600, 1900]]
+    assert path_of(graph, slices, 0).tolist() == one
+    assert path_of(graph, slices, 1).tolist() == [*one, *other]
     late = slices_of(graph, 500, 1200)
-    assert path_of(graph, late, 1) == [(1, 0, 100), (2, 100, 400), (0, 400, 600), (1, 600, 700)]
+    shown = [[1, 0, 100], [2, 100, 400], [0, 400, 600], [1, 600, 700]]
+    assert path_of(graph, late, 1).tolist() == shown
     head, columns = timeline_payload(graph, slices)
     assert head["paths"] == [None, 0, 1] and columns["path_until"].tolist() == [6, 9, 12]
     assert columns["path_lane"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]

@@ -24,7 +24,7 @@ _HERE: Final = Path(__file__).parent
 _IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./[\w.]+";\n', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export (?!default)", re.MULTILINE)
 
-SELECTED: Final = ("selected_process", "selected_op", "selected_execution")
+SELECTED: Final = ("selected_process", "selected_op", "selected_execution", "window")
 """The traits that ``link`` synchronizes."""
 
 
@@ -48,8 +48,10 @@ class View(anywidget.AnyWidget):
         selected_process: Name in the plan of the highlighted process, or None.
         selected_op: Index in its program of the highlighted op, or None.
         selected_execution: Index of the highlighted execution, or None.
+        window: Beginning and end of the time that is shown, in microseconds from the beginning of
+            the trace. None shows all; a topology has no use for it.
 
-    The last three can be read, set and observed. ``rcg_widgets.link`` synchronizes them with those
+    The last four can be read, set and observed. ``rcg_widgets.link`` synchronizes them with those
     of other widgets.
     """
 
@@ -65,6 +67,9 @@ class View(anywidget.AnyWidget):
     ).tag(sync=True)
     selected_execution = traitlets.Int(
         None, allow_none=True, help="Index of the highlighted execution."
+    ).tag(sync=True)
+    window = traitlets.List(
+        traitlets.Float(), None, allow_none=True, help="The time that is shown."
     ).tag(sync=True)
 
     _about = ""

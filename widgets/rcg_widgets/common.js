@@ -154,6 +154,13 @@ export function inkOn(colour) {
   return 1.05 / (ground + 0.05) >= 3.6 ? "#ffffff" : "#16191d";
 }
 
+/** A colour over another one: how much of it there is, from 0 to 1. */
+export function mixed(colour, ground, share) {
+  const [one, other] = [colour, ground].map((each) => parseColour(each) ?? [255, 255, 255]);
+  const byte = (each, at) => Math.round(each * share + other[at] * (1 - share));
+  return `#${one.map((each, at) => byte(each, at).toString(16).padStart(2, "0")).join("")}`;
+}
+
 // --- elements -------------------------------------------------------------------------------------
 
 /** An element with attributes and children. Text is never markup. */
@@ -280,12 +287,13 @@ export class Card {
     this.tooltip.hidden = true;
   }
 
-  /** Shows a legend: pairs of a CSS class or colour, and words. */
+  /** Shows a legend: pairs of a CSS class, a colour, or a colour and its opacity, and words. */
   explain(entries) {
     this.legend.replaceChildren(
       ...entries.map(([sign, words]) => {
         const swatch = element("span", { class: "rcg-swatch" });
-        if (sign.startsWith("#")) swatch.style.background = sign;
+        if (Array.isArray(sign)) [swatch.style.background, swatch.style.opacity] = sign;
+        else if (sign.startsWith("#")) swatch.style.background = sign;
         else swatch.classList.add(sign);
         return element("span", { class: "rcg-key" }, swatch, words);
       }),

@@ -3,17 +3,23 @@
 // define the bars. Times are in microseconds.
 //
 // 1e5 bars are drawn at interactive speed: each row finds its visible bars by binary search, and
-// bars narrower than a pixel are added up per column of pixels. A column with several bars shows the
-// share of each kind, from below, so that an overview shows where the time went.
+// bars of a few pixels are added up per column. A column shows the share of time of each kind, from
+// below, so that an overview shows where the time went and thin bars are no full-height edges.
 
-import { element, inkOn, lowerBound, shorten, ticksOf, timeText } from "./common.js";
+import { button, element, inkOn, lowerBound, mixed, shorten, ticksOf, timeText } from "./common.js";
 
 const FONT = "11px";
 const PAD_RIGHT = 14;
 const AXIS_HEIGHT = 26;
 const HEADING_HEIGHT = 24;
 const LEAST_SPAN = 0.02;
-const BUCKETS = 16;
+const BUCKETS = 24;
+const VIEW_HEIGHT = 520; // of rows of their full height
+const FIT_HEIGHT = 800; // of all rows, lower if necessary
+const LEAST_ROW = 4;
+const LABEL_PITCH = 11.5;
+const INDENT = 14;
+const SEND_AFTER_MS = 60; // the window, to the views that are linked
 const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
 const AROUND = 40; // its lengths that are shown then
 const MIN_AROUND = 0.5;
@@ -96,9 +102,12 @@ export class Lanes {
   /**
    * @param card The card.
    * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
-   *   `duration`, `range`, and `look`, with functions of a bar's number: `bucket` (colours in
-   *   `colours`, null is hatched), `text` (one label or several, the preferred one first), `alpha`, `tell`; `behind(lanes, context)`,
-   *   `above(lanes, context)`; `pick(slice)`; `timeText(us)` and `tickText(us)` for other units.
+   *   `duration`, `range`, and `look`, with functions of a bar's number: `bucket` (an index of
+   *   `colours`: a colour, a colour and its opacity, or null for hatched), `text` (one label or
+   *   several, the preferred one first), `alpha`, `tell`; `finest`, the width from which on a bar is
+   *   drawn on its own; `behind(lanes, context)`, `above(lanes, context)`; `pick(slice)`,
+   *   `brushed(from, to)`, without arguments for nothing; `timeText(us)` and `tickText(us)` for other
+   *   units. A row with `isLane` belongs to the one above and is indented.
    */
   constructor(card, options) {
     Object.assign(this, options);
@@ -114,9 +123,12 @@ export class Lanes {
     this.scroller.append(this.canvas, this.spacer);
     card.body.append(this.scroller, this.axis);
     this.context = this.canvas.getContext("2d");
-    this.span = [...this.range];
+    this.span = [...(card.model.get("window") ?? this.range)];
     this.hovered = -1;
     this.brush = null;
+    this.brushedRange = null;
+    this.isFitted = true;
+    for (const row of this.rows) row.natural = [row.height, row.gap ?? 0];
     this.picked = -1;
     this.widths = new Map();
     this.place();
@@ -133,20 +145,38 @@ export class Lanes {
   // Layout
 
   place() {
+    this.shown = this.rows.filter((row) => !row.hidden);
+    const sum = (values) => values.reduce((one, other) => one + other, 0);
+    const fixed = 10 + HEADING_HEIGHT * this.shown.filter((row) => row.heading).length;
+    const wanted = sum(this.shown.flatMap((row) => row.natural));
+    const scale = this.isFitted ? Math.min(1, (FIT_HEIGHT - fixed) / wanted) : 1;
+    this.isTall = fixed + wanted > VIEW_HEIGHT;
     let y = 4;
-    for (const row of this.rows) {
-      if (row.hidden) continue;
-      y += row.gap ?? 0;
-      if (row.heading) y += HEADING_HEIGHT;
-      row.y = y;
+    for (const row of this.shown) {
+      const [height, gap] = row.natural;
+      row.height = Math.max(Math.min(height, LEAST_ROW), height * scale);
+      y += gap * scale + (row.heading ? HEADING_HEIGHT : 0);
+      row.y = scale < 1 ? y : Math.round(y);
       y += row.height;
     }
     this.fullHeight = y + 6;
-    this.viewHeight = Math.min(this.fullHeight, 520);
+    this.viewHeight = Math.min(this.fullHeight, this.isFitted ? FIT_HEIGHT : VIEW_HEIGHT);
     this.scroller.style.height = `${this.viewHeight}px`;
     this.spacer.style.height = `${this.fullHeight - this.viewHeight}px`;
-    this.shown = this.rows.filter((row) => !row.hidden);
+    if (this.fitButton) this.fitButton.hidden = !this.isTall;
     if (this.width) this.resize(this.width);
+  }
+
+  /** A button that shows all rows without scrolling, or rows of their full height. */
+  fitControl() {
+    this.fitButton = button("fit", "show all rows without scrolling", () => {
+      this.isFitted = !this.isFitted;
+      this.fitButton.setAttribute("aria-pressed", this.isFitted);
+      this.place();
+    });
+    this.fitButton.setAttribute("aria-pressed", this.isFitted);
+    this.fitButton.hidden = !this.isTall;
+    return this.fitButton;
   }
 
   resize(width) {
@@ -159,8 +189,9 @@ export class Lanes {
       canvas.style.height = `${height}px`;
     }
     const measure = (text, font) => this.measure(text, font);
-    const label = Math.max(0, ...this.shown.map((row) => (row.label ? measure(row.label, this.boldFont) : 0)));
-    const sub = Math.max(0, ...this.shown.map((row) => (row.sub ? measure(row.sub, this.smallFont) : 0)));
+    // Of all rows and tracks, so that a moment has one place in the views of a graph.
+    const label = Math.max(0, ...this.rows.map((row) => (row.label ? measure(row.label, this.boldFont) + (row.isLane ? INDENT : 0) : 0)));
+    const sub = Math.max(...["queue", ...this.rows.map((row) => row.sub ?? "")].map((each) => measure(each, this.smallFont)));
     const most = Math.max(64, Math.min(230, width * 0.3));
     this.subWidth = sub;
     this.gutter = Math.min(most, Math.ceil(label + (sub ? sub + 12 : 0)) + 12);
@@ -177,7 +208,9 @@ export class Lanes {
     this.paints = Object.fromEntries(
       ["text", "faint", "grid", "lane", "wait", "wait-line", "idle-line", "queue", "accent", "strong", "ground"].map((name) => [name, colour(name)]),
     );
-    this.inks = this.colours.map((each) => (each ? inkOn(each) : this.paints.text));
+    const ground = getComputedStyle(this.card.root).backgroundColor;
+    this.fills = this.colours.map((each) => (Array.isArray(each) ? mixed(each[0], ground, each[1]) : each));
+    this.inks = this.fills.map((each) => (each ? inkOn(each) : this.paints.text));
     this.idleHatch = this.hatch(null, this.paints["idle-line"], 7);
     this.waitHatch = this.hatch(this.paints.wait, this.paints["wait-line"], 5);
   }
@@ -240,6 +273,24 @@ export class Lanes {
     const start = Math.min(Math.max(middle - length / 2, least), most - length);
     this.span = [start, start + length];
     this.ask();
+    clearTimeout(this.sending);
+    this.sending = setTimeout(() => this.card.set({ window: this.span.map((each) => Math.round(each * 1e3) / 1e3) }), SEND_AFTER_MS);
+  }
+
+  /** Shows the window of another view, which may have a longer range. */
+  follow() {
+    const window = this.card.model.get("window");
+    clearTimeout(this.sending);
+    if (!window || window.every((each, end) => Math.abs(each - this.span[end]) < 2e-3)) return;
+    this.span = [window[0], Math.max(window[1], window[0] + LEAST_SPAN)];
+    this.ask();
+  }
+
+  /** Marks a range; null marks none. */
+  mark(range) {
+    this.brushedRange = range;
+    this.brushed?.(...(range ?? []));
+    this.ask();
   }
 
   reset() {
@@ -291,6 +342,8 @@ export class Lanes {
       return [event.clientX - frame.left, event.clientY - frame.top];
     };
     card.listen(this.scroller, "scroll", () => this.ask());
+    card.listen(card.model, "change:window", () => this.follow());
+    card.endings.push(() => clearTimeout(this.sending));
     const wheel = (event) => {
       const isMine = event.ctrlKey || event.metaKey || document.activeElement === canvas || this.root().activeElement === canvas;
       if (!isMine) return; // the page scrolls
@@ -331,7 +384,10 @@ export class Lanes {
       const brush = this.brush;
       this.brush = null;
       if (brush && event.type === "pointerup" && brush[1] - brush[0] > 3) {
-        this.show(this.time(brush[0]), this.time(brush[1]));
+        const [from, to] = brush.map((each) => this.time(each));
+        if (this.brushed) this.mark([from, to]);
+        const margin = this.brushed ? (to - from) * 0.04 : 0; // its edges stay in sight
+        this.show(from - margin, to + margin);
       } else if (!isMoved && event.type === "pointerup" && event.currentTarget === canvas) {
         const [x, y] = at(event);
         this.choose(this.find(x, y), event);
@@ -369,7 +425,10 @@ export class Lanes {
       "-": () => this.zoom(1 / 0.7),
       0: () => this.reset(),
       Home: () => this.reset(),
-      Escape: () => this.choose(-1),
+      Escape: () => {
+        if (this.brushedRange) this.mark(null);
+        this.choose(-1);
+      },
     }[event.key];
     if (!act) return;
     event.preventDefault();
@@ -468,11 +527,13 @@ export class Lanes {
     this.above?.(this, context);
     context.restore();
     this.drawPicked(inSight);
-    if (this.brush) {
+    const marked = this.brush ?? this.brushedRange?.map((each) => Math.min(Math.max(this.x(each), this.gutter), this.gutter + this.room));
+    if (marked) {
       context.fillStyle = this.paints.accent;
-      context.globalAlpha = 0.18;
-      context.fillRect(this.brush[0], top, this.brush[1] - this.brush[0], this.viewHeight);
+      context.globalAlpha = this.brush ? 0.18 : 0.07;
+      context.fillRect(marked[0], top, marked[1] - marked[0], this.viewHeight);
       context.globalAlpha = 1;
+      for (const x of marked) context.fillRect(x - 0.5, top, 1, this.viewHeight);
     }
     this.drawAxis(ticks);
     const data = this.card.root.dataset;
@@ -497,6 +558,7 @@ export class Lanes {
       context.textBaseline = "alphabetic";
       context.fillText(row.heading, 0, line - 5);
     }
+    let labelled = -Infinity;
     for (const row of rows) {
       if (!row.isBare) {
         context.fillStyle = this.paints.lane;
@@ -508,14 +570,17 @@ export class Lanes {
       }
       context.textBaseline = "middle";
       const room = this.gutter - 12 - (this.subWidth ? this.subWidth + 12 : 0);
-      if (row.label) {
-        context.fillStyle = this.paints.text;
-        const shown = shorten(row.label, Math.max(room, 24), (text) => this.measure(text, this.boldFont));
-        context.font = this.boldFont;
+      const middle = row.y + row.height / 2;
+      if (row.label && middle - labelled >= LABEL_PITCH) {
+        labelled = middle;
+        const font = row.isLane ? this.font : this.boldFont;
+        context.fillStyle = row.isLane ? this.paints.faint : this.paints.text;
+        const shown = shorten(row.label, Math.max(room - (row.isLane ? INDENT : 0), 24), (text) => this.measure(text, font));
+        context.font = font;
         context.textAlign = "left";
-        context.fillText(shown, 0, row.y + row.height / 2 + 0.5);
+        context.fillText(shown, row.isLane ? INDENT : 0, middle + 0.5);
       }
-      if (row.sub) {
+      if (row.sub && row.height >= 8) {
         context.fillStyle = this.paints.faint;
         context.font = this.smallFont;
         context.textAlign = "right";
@@ -533,17 +598,19 @@ export class Lanes {
     const [first, last] = visibleIn(row.bars, span[0], span[1]);
     const left = this.gutter - span[0] * perUs;
     const { y } = row;
-    const height = row.barHeight ?? row.height;
-    // Few thin bars are drawn as bars, many as shares.
-    const isSparse = last - first < this.room / 4;
+    const height = row.barHeight?.() ?? row.height;
+    const finest = this.finest ?? 1.5;
+    const column = Math.floor(finest);
     const acc = (this.acc ??= new Float64Array(2 * BUCKETS)); // lit, then faded
-    let column = -1;
-    let held = 0;
+    const wide = [];
+    let now = -1; // columns are those of time, so that they do not change while it is panned
+    let from = 0;
+    let to = 0;
     let dim = 0; // how visible those are that are not lit
     const flush = () => {
-      if (!held) return;
+      if (to <= from) return;
       const [lit, sum] = litOf(acc);
-      const whole = isSparse && held <= 2 ? height : Math.max(2, Math.min(1, sum * perUs) * height);
+      const whole = Math.max(2, Math.min(1, (sum * perUs) / column) * height);
       // The highlighted share is below, high enough to be visible. The rest is faded.
       const below = lit && lit < sum ? Math.min(Math.max((whole * lit) / sum, 2), whole) : lit ? whole : 0;
       let at = y + height;
@@ -552,38 +619,45 @@ export class Lanes {
         const isLit = slot < BUCKETS;
         const part = isLit ? (below * acc[slot]) / lit : ((whole - below) * acc[slot]) / (sum - lit);
         context.globalAlpha = isLit ? 1 : dim;
-        context.fillStyle = this.colours[slot % BUCKETS] ?? this.waitHatch;
-        context.fillRect(column, at - part, 1, part);
+        context.fillStyle = this.fills[slot % BUCKETS] ?? this.waitHatch;
+        context.fillRect(from, at - part, to - from, part);
         at -= part;
         acc[slot] = 0;
       }
-      held = 0;
+      from = to = 0;
       dim = 0;
       this.drawn += 1;
     };
+    for (let at = first; at < last; at += 1) {
+      const slice = indices[at];
+      const x = starts[at] * perUs;
+      const width = duration[slice] * perUs;
+      if (width >= finest) {
+        wide.push(at);
+        continue;
+      }
+      const here = Math.floor(x / column);
+      if (here !== now) {
+        flush();
+        now = here;
+        from = x + left;
+        to = from + 1;
+      }
+      to = Math.max(to, x + left + width);
+      const alpha = look.alpha(slice);
+      const isLit = alpha === 1;
+      if (!isLit) dim = Math.max(dim, alpha);
+      acc[look.bucket(slice) + (isLit ? 0 : BUCKETS)] += Math.max(duration[slice], 1e-3);
+    }
+    flush();
     context.font = this.font;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    for (let at = first; at < last; at += 1) {
-      const slice = indices[at];
-      const from = left + starts[at] * perUs;
-      const width = duration[slice] * perUs;
-      if (width < 1.5) {
-        const here = Math.floor(from);
-        if (here !== column) {
-          flush();
-          column = here;
-        }
-        held += 1;
-        const alpha = look.alpha(slice);
-        const isLit = alpha === 1;
-        if (!isLit) dim = Math.max(dim, alpha);
-        acc[look.bucket(slice) + (isLit ? 0 : BUCKETS)] += Math.max(duration[slice], 1e-3);
-        continue;
-      }
-      this.drawBar(slice, Math.max(from, this.gutter - 4), Math.min(from + width, this.gutter + this.room + 4), y, height);
+    for (const at of wide) {
+      const x = left + starts[at] * perUs;
+      const end = x + duration[indices[at]] * perUs;
+      this.drawBar(indices[at], Math.max(x, this.gutter - 4), Math.min(end, this.gutter + this.room + 4), y, height);
     }
-    flush();
     context.globalAlpha = 1;
   }
 
@@ -616,7 +690,7 @@ export class Lanes {
   drawBar(slice, from, to, y, height) {
     const { context, look } = this;
     const bucket = look.bucket(slice);
-    const colour = this.colours[bucket];
+    const colour = this.fills[bucket];
     const share = look.height?.(slice) ?? 1;
     if (share < 1) {
       y += (height * (1 - share)) / 2;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedule: when each actor works on which execution. Bars are measured, outlines predicted.
+// The schedule: when each actor works on which execution. Bars are measured, outlines predicted. If an
+// execution calls a method several times, a colour is one of these calls: a micro-batch.
 
 import { button, bytesText, countText, element, renderer, speedText, timeText } from "./common.js";
 import { Lanes, headingsOf, labelOf, rowOf, visibleIn } from "./lanes.js";
 
 const ROW = 32;
-const OUTLINE_HEIGHT = 7; // of predictions, below the measured bars
-const MANY = 12; // executions; if there are more, a few are shown at first
-const FEW = 6;
+const LANE = 13; // the row of a lane of an actor, and of a process without calls
+const MEASURED = 0.72; // of a row with predictions below
+const BUSY = "#7d8793"; // what is not in a method
 
 /** When the first bar of each execution begins and its last one ends: [from, to] by execution. */
 export function extentsOf({ start, duration, execution }, isCounted) {
@@ -83,20 +84,38 @@ export function fillSchedule(card, { head, columns }) {
   const clean = (value) => (value === null || value < head.first || value > head.last ? null : value);
   let current = clean(model.get("selected_execution"));
   const isCall = isCallOf(bars);
+  const numColours = head.colours.length;
+  const turnOf = (from, at) => Math.max(head.turns[from.lane[at]][from.op[at]], 0);
+  const colourOf = (from, at) => (from.execution[at] * head.repeats + turnOf(from, at)) % numColours;
+  const buckets = Uint8Array.from(bars.op, (op, at) => (isCall(at) ? colourOf(bars, at) + numColours * head.tints[bars.lane[at]][op] : 2 * numColours));
+  const labelsOf = (from, at) => {
+    const name = head.ops[from.lane[at]][from.op[at]];
+    const number = head.repeats > 1 ? turnOf(from, at) : from.execution[at];
+    if (!head.initials[name]) return [`${name} ${number}`, `${number}`];
+    const short = `${head.initials[name]}${number}`;
+    return head.repeats > 1 ? [short] : [short, `${number}`];
+  };
   const inCalls = (us) => {
     const number = Number((us / 1e3).toPrecision(3));
     return `${number} call${number === 1 ? "" : "s"}`;
   };
   const time = head.is_unit ? inCalls : timeText;
 
+  // One that does not fit the measurement is shown for one execution, from where that begins.
+  const isPredictionShown = () => shows.predicted && (head.fits || current !== null);
   const headings = headingsOf(head.order.map((number) => head.lanes[number].node));
-  const rows = head.order.map((number, place) => [number, place, head.lanes[number]]).map(([number, place, { process, label }]) => ({
-    lane: number, process, name: label, detail: process === label ? "" : process, label, sub: "",
-    height: ROW, gap: place ? 8 : 0, heading: headings[place], isHatched: true,
-    bars: rowOf(barLanes[number], bars.start, bars.duration),
-    has: (slice) => bars.lane[slice] === number,
-    barHeight: hasMeasured ? ROW - OUTLINE_HEIGHT - 2 : ROW,
-  }));
+  const rows = head.order.map((number, place) => {
+    const { process, label, under, short } = head.lanes[number];
+    const isCalling = head.calls[number].includes(true);
+    const row = {
+      lane: number, process, name: label, detail: process === label ? "" : process, label: short || label, sub: "", isLane: Boolean(under), isCalling,
+      height: isCalling ? ROW : LANE, gap: under ? 3 : place ? 8 : 0, heading: headings[place], isHatched: true,
+      bars: rowOf(barLanes[number], bars.start, bars.duration),
+      has: (slice) => bars.lane[slice] === number,
+    };
+    row.barHeight = () => (hasMeasured && isCalling && isPredictionShown() ? row.height * MEASURED : row.height);
+    return row;
+  });
   let begun = bars.start.length ? Infinity : 0;
   let length = 0; // up to the end of the last
   for (let at = 0; at < bars.start.length; at += 1) {
@@ -104,24 +123,30 @@ export function fillSchedule(card, { head, columns }) {
     length = Math.max(length, bars.start[at] + bars.duration[at]);
   }
 
+  let selectedProcess;
+  let selectedOp;
+  const takeSelection = () => {
+    selectedProcess = model.get("selected_process");
+    selectedOp = model.get("selected_op");
+  };
+  takeSelection();
+  const isSelected = (slice) => head.lanes[bars.lane[slice]].process === selectedProcess && (selectedOp === null || bars.op[slice] === selectedOp);
+
   const lanes = new Lanes(card, {
     rows, start: bars.start, duration: bars.duration, timeText: time, tickText: head.is_unit ? inCalls : undefined,
     range: [begun, Math.max(length + (length - begun) * 0.005, begun + 1)],
-    colours: head.colours,
+    colours: [...head.colours, ...head.colours.map((each) => [each, 0.5]), BUSY],
     look: {
-      bucket: (slice) => bars.execution[slice] % head.colours.length,
+      bucket: (slice) => buckets[slice],
       alpha: (slice) => {
         if (!shows.measured && hasMeasured) return 0;
-        const process = model.get("selected_process");
-        const op = model.get("selected_op");
-        if (process !== null && (head.lanes[bars.lane[slice]].process !== process || (op !== null && bars.op[slice] !== op))) return 0.2;
-        return current === null || bars.execution[slice] === current ? 1 : 0.25;
+        // An execution is lit in all lanes; without one, a process or an op in all executions.
+        if (current !== null) return bars.execution[slice] === current ? 1 : 0.25;
+        return selectedProcess === null || isSelected(slice) ? 1 : 0.2;
       },
-      height: (slice) => (isCall(slice) ? 1 : 0.5),
-      text: (slice) => {
-        if (!shows.measured && hasMeasured) return "";
-        return isCall(slice) ? [`${head.ops[bars.lane[slice]][bars.op[slice]]} ${bars.execution[slice]}`, `${bars.execution[slice]}`] : "";
-      },
+      isMarked: (slice) => current !== null && bars.execution[slice] === current && selectedOp !== null && isSelected(slice),
+      height: (slice) => (isCall(slice) ? 1 : head.calls[bars.lane[slice]].includes(true) ? 0.3 : 0.8),
+      text: (slice) => (isCall(slice) && (shows.measured || !hasMeasured) ? labelsOf(bars, slice) : ""),
       tell: (slice) => {
         const lines = [
           `${head.lanes[bars.lane[slice]].label}: ${head.ops[bars.lane[slice]][bars.op[slice]]}`,
@@ -134,13 +159,17 @@ export function fillSchedule(card, { head, columns }) {
       },
     },
     above: (each, context) => exchanges.length && (shows.measured || !hasMeasured) && joins(each, context),
-    behind: (each, context) => shows.predicted && hasMeasured && outlines(each, context),
+    behind: (each, context) => {
+      card.root.dataset.outlines = 0;
+      if (hasMeasured && isPredictionShown()) outlines(each, context);
+    },
     pick: (slice) => {
       if (slice < 0) card.set({ selected_process: null, selected_op: null });
       else {
         card.set({ selected_process: head.lanes[bars.lane[slice]].process, selected_op: bars.op[slice] });
         step(bars.execution[slice], false);
       }
+      takeSelection();
     },
   });
 
@@ -168,7 +197,7 @@ export function fillSchedule(card, { head, columns }) {
       context.fillStyle = context.strokeStyle;
       context.lineWidth = 1.4;
       context.globalAlpha = isCurrent ? 0.9 : 0.15;
-      const middles = rows.map((row) => row.y + (row.barHeight ?? row.height) / 2);
+      const middles = rows.map((row) => row.y + row.barHeight() / 2);
       context.beginPath();
       if (rendezvous.is_collective) {
         context.moveTo(each.x(begin), Math.min(...middles));
@@ -193,15 +222,9 @@ export function fillSchedule(card, { head, columns }) {
     return null;
   }
 
-  /** How far predictions are moved so that they begin with the measured execution. */
-  function shift() {
-    const turn = current ?? head.first;
-    return (extents.get(turn)?.[0] ?? 0) - (predictedExtents.get(turn)?.[0] ?? 0);
-  }
-
   /** Predictions: a band below the bars, or the whole row if there are no bars. */
   function outlines(each, context) {
-    const away = hasMeasured ? shift() : 0;
+    const away = head.fits ? 0 : (extents.get(current)?.[0] ?? 0) - (predictedExtents.get(current)?.[0] ?? 0);
     const isAlone = hasMeasured && !shows.measured;
     context.lineWidth = 1;
     context.textAlign = "center";
@@ -209,16 +232,17 @@ export function fillSchedule(card, { head, columns }) {
     context.font = each.font;
     let count = 0;
     for (const row of each.shown) {
+      if (!row.isCalling) continue;
       const all = predictedRows[row.lane];
       const [first, last] = visibleIn(all, each.span[0] - away, each.span[1] - away);
-      const height = isAlone ? row.height - 2 : OUTLINE_HEIGHT - 1;
+      const height = isAlone ? row.height - 2 : Math.max(row.height * (1 - MEASURED) - 3, 1.5);
       const y = row.y + row.height - height - 1;
       for (let at = first; at < last; at += 1) {
         const slice = all.indices[at];
         const width = predicted.duration[slice] * each.perUs;
-        if (width < 3 || !head.calls[row.lane][predicted.op[slice]]) continue;
         const isCurrent = current === null || predicted.execution[slice] === current;
-        const colour = head.colours[predicted.execution[slice] % head.colours.length];
+        if (width < 3 || !head.calls[row.lane][predicted.op[slice]] || !(head.fits || isCurrent)) continue;
+        const colour = head.colours[colourOf(predicted, slice)];
         const x = each.x(all.starts[at] + away);
         context.globalAlpha = isCurrent ? 0.22 : 0.06;
         context.fillStyle = colour;
@@ -227,8 +251,7 @@ export function fillSchedule(card, { head, columns }) {
         context.strokeStyle = colour;
         context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
         count += 1;
-        const turn = `${predicted.execution[slice]}`;
-        const text = labelOf([`${head.ops[row.lane][predicted.op[slice]]} ${turn}`, turn], width - 8, (label) => each.measure(label, each.font));
+        const text = labelOf(labelsOf(predicted, slice), width - 8, (label) => each.measure(label, each.font));
         if (isAlone && text) {
           context.fillStyle = each.paints.text;
           context.fillText(text, x + width / 2, y + height / 2 + 0.5);
@@ -266,14 +289,6 @@ export function fillSchedule(card, { head, columns }) {
     } else if (isMoving && current === null) lanes.reset();
     lanes.ask();
   }
-  /** Shows a few of many executions at first, from the beginning. */
-  function begin() {
-    tell(true);
-    if (current !== null || head.last - head.first < MANY || !extents.size) return;
-    const [from] = extents.get(head.first) ?? [0];
-    const [, to] = extents.get(head.first + FEW - 1) ?? [0, length];
-    lanes.show(from - (to - from) * 0.03, to);
-  }
   const back = button("‹", "the execution before", () => step(current === null ? head.last : current - 1));
   const forth = button("›", "the next execution", () => step(current === null ? head.first : current + 1));
   const all = button("all", "all executions", () => {
@@ -291,7 +306,6 @@ export function fillSchedule(card, { head, columns }) {
     const toggle = button(which, `show what was ${which}`, () => {
       shows[which] = !shows[which];
       toggle.setAttribute("aria-pressed", shows[which]);
-      if (which === "predicted" && !shows.predicted) card.root.dataset.outlines = 0;
       card.root.dataset[which] = shows[which];
       lanes.ask();
     });
@@ -320,7 +334,7 @@ export function fillSchedule(card, { head, columns }) {
     boxes.push(box);
     list.append(element("label", {}, box, label));
   }
-  card.controls.append(menu);
+  card.controls.append(menu, lanes.fitControl());
   card.listen(document, "pointerdown", (event) => {
     if (menu.open && !event.composedPath().includes(menu)) menu.open = false;
   });
@@ -330,22 +344,28 @@ export function fillSchedule(card, { head, columns }) {
 
   card.subtitle.textContent = head.subtitle;
   card.explain([
-    ...(hasMeasured ? [["rcg-fill", "measured"]] : []),
-    ...(hasMeasured ? [["rcg-outline", "predicted, below"]] : []),
+    ...(hasMeasured ? [["rcg-outline", head.fits ? "predicted, below" : "predicted, below the selected execution"]] : []),
+    ...(head.tints.flat().includes(1) ? [[[head.colours[0], 0.5], "another method of the actor"]] : []),
+    [BUSY, "not in a method"],
     ["rcg-idle", "nothing to do, or waiting"],
     ...(head.rendezvous.some((each) => !each.is_collective) ? [["rcg-transfer", "transfer"]] : []),
     ...(head.rendezvous.some((each) => each.is_collective) ? [["rcg-meeting", "collective"]] : []),
   ]);
-  card.legend.append(element("span", { class: "rcg-hint" }, "one colour per execution · thin bars: reading and writing"));
+  card.legend.append(element("span", { class: "rcg-hint" }, `colour = ${head.colour_words}`));
   card.listen(model, "change:selected_execution", () => {
     const wanted = clean(model.get("selected_execution"));
     if (wanted === current) return;
     current = wanted;
     tell(true);
   });
-  for (const trait of ["selected_process", "selected_op"]) card.listen(model, `change:${trait}`, () => lanes.ask());
+  for (const trait of ["selected_process", "selected_op"]) {
+    card.listen(model, `change:${trait}`, () => {
+      takeSelection();
+      lanes.ask();
+    });
+  }
   filter();
-  begin();
+  tell(current !== null);
 }
 
 export default { render: renderer("schedule", fillSchedule) };

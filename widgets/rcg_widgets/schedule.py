@@ -19,15 +19,17 @@ __all__ = ["ScheduleWidget"]
 class ScheduleWidget(View):
     """The schedule of a graph, execution by execution.
 
-    Each colour is an execution. Bars are measured, outlines below them are predicted from measured
-    costs. With only a plan, the prediction counts every call as one unit. Controls step through the
-    executions and choose which processes, and which of bars and outlines, are shown.
+    Each colour is an execution, or a call of its method in the execution (a micro-batch) if there
+    are several. Bars are measured, outlines below them are predicted from measured costs. If they
+    differ too much, the subtitle says how long an execution takes in both, instead. With only a
+    plan, the prediction counts every call as one unit. Controls step through the executions and
+    choose which processes, and which of bars and outlines, are shown.
 
     Args:
         what: A plan, a compiled graph, a trace, or an object with one as ``trace``.
         graph: The graph, if the trace has several: its number, or the beginning of its id.
         executions: Limit of executions: the last ones of a trace, the first ones of a plan. None:
-            200 of a trace, 8 of a plan.
+            200 of a trace; of a plan, as many as have about 60 calls of one actor, at most 8.
         op_cost: Returns the duration of an op in nanoseconds, for the prediction; None to use the
             measured ones.
         title: The title.
@@ -63,5 +65,6 @@ class ScheduleWidget(View):
             f"{len(subject.plan.actors)} actors, {shown.head['count']:,} executions",
             schedules(subject),
             payload=pack(*shown),
+            window=shown.head["window"],
             title=title,
         )

@@ -19,11 +19,13 @@ class Selection(traitlets.HasTraits):
         selected_process: Name in the plan of a process, or None.
         selected_op: Index of one of its ops, or None.
         selected_execution: Index of an execution, or None.
+        window: Beginning and end of the time that is shown, in microseconds, or None.
     """
 
     selected_process = traitlets.Unicode(None, allow_none=True)
     selected_op = traitlets.Int(None, allow_none=True)
     selected_execution = traitlets.Int(None, allow_none=True)
+    window = traitlets.List(traitlets.Float(), None, allow_none=True)
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
@@ -58,16 +60,18 @@ class Selection(traitlets.HasTraits):
 
 
 def link(*widgets: View) -> Selection:
-    """Link the selections of widgets and return the shared one.
+    """Link the selections of widgets, and the time that they show, and return what they share.
 
-    The kernel forwards a selection, so the other widgets follow late while it is busy.
+    At first each trait has the value of the first widget where it is not None. The kernel forwards
+    changes, so the other widgets follow late while it is busy.
 
     Raises:
         TypeError: One of them has no selection.
     """
-    first = next(iter(widgets), None)
-    taken = {name: getattr(first, name) for name in SELECTED if _has(first, name)}
-    selection = Selection(**taken)
+    selection = Selection()
+    for name in SELECTED:
+        found = (getattr(widget, name) for widget in widgets if _has(widget, name))
+        setattr(selection, name, next((each for each in found if each is not None), None))
     selection.add(*widgets)
     return selection
 

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The timeline: what each process did when. One bar per part of an op, one line per transfer.
+// The timeline: what each process did when. One bar per part of an op; the transfers of a bar have
+// lines while it is pointed at or picked, and the critical path goes from lane to lane.
 
 import { button, bytesText, countText, element, lowerBound, renderer, speedText, timeText } from "./common.js";
-import { Lanes, headingsOf, rowOf } from "./lanes.js";
+import { Lanes, headingsOf, rowOf, visibleIn } from "./lanes.js";
 
+const COMMUNICATION = 1;
 const WAITING = 3;
 const SPAN = 5;
+const HIDDEN = 6;
 const NOBODY = 65535;
 const LINK_ROOM = 9; // pixels of width for each transfer that is drawn
 const WIRE_DASHES = [7, 4];
 const QUEUE_LANES = 16; // with more, the queues are shown on request
+const NARROW = 4; // pixels: narrower bars are shares of time
+const PATH_ROOM = 4; // pixels for each step of the path from lane to lane
+const MAX_SUMS = 200; // rows of the table
 
 /** The rows of each lane: one per track. */
 export function tracksOf(lane, track, numLanes) {
@@ -45,6 +51,46 @@ export function joinsOf(transfers, count) {
   return (slice) => others.subarray(offsets[slice], offsets[slice + 1]);
 }
 
+/**
+ * What happened in a range: the bars of each row that are the same in `keyOf`, with their number, the
+ * time that they take of the range, and the longest of them. The largest sums come first.
+ */
+export function sumsOf(rows, start, duration, keyOf, from, to) {
+  const found = [];
+  for (const row of rows) {
+    if (!row.bars) continue;
+    const sums = new Map();
+    const [first, last] = visibleIn(row.bars, from, to);
+    for (let at = first; at < last; at += 1) {
+      const slice = row.bars.indices[at];
+      const took = Math.min(start[slice] + duration[slice], to) - Math.max(start[slice], from);
+      if (took <= 0) continue;
+      const key = keyOf(slice);
+      const sum = sums.get(key) ?? { row, slice, count: 0, total: 0, longest: 0 };
+      sum.count += 1;
+      sum.total += took;
+      sum.longest = Math.max(sum.longest, duration[slice]);
+      sums.set(key, sum);
+    }
+    found.push(...sums.values());
+  }
+  return found.sort((one, other) => other.total - one.total);
+}
+
+/** Whether a search finds each name, lane and execution: text, or the number of an execution. */
+export function foundBy(text, names, lanes) {
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) return null;
+  const turn = /^(?:execution\s*|#)?(\d+)$/.exec(wanted)?.[1];
+  const exact = lanes.some((each) => each.process.toLowerCase() === wanted);
+  const isLane = ({ process, label, under }) => (exact ? [process, under].some((each) => each.toLowerCase() === wanted) : `${process} ${label}`.toLowerCase().includes(wanted));
+  return {
+    turn: turn === undefined ? null : Number(turn),
+    names: Uint8Array.from(names, (each) => (turn === undefined && each.text.toLowerCase().includes(wanted) ? 1 : 0)),
+    lanes: Uint8Array.from(lanes, (each) => (turn === undefined && isLane(each) ? 1 : 0)),
+  };
+}
+
 export function fillTimeline(card, { head, columns }) {
   const { model } = card;
   const { start, duration, lane, track, kind, name, peer, execution, bytes, transfers, transfer_times: transferTimes, is_wire: isWire, op } = columns;
@@ -59,21 +105,23 @@ export function fillTimeline(card, { head, columns }) {
   const isSource = new Uint8Array(start.length);
   for (let at = 0; at < transfers.length; at += 2) isSource[transfers[at]] = 1;
   let isQueueShown = head.lanes.length <= QUEUE_LANES && head.queues.some((each) => each.most > 0);
-  let hits = null; // names that the search found
+  let hits = null; // what the search found
+  let isPathShown = true;
   let chosen = new Set(); // the picked transfer's bars
 
   const rows = [];
   const trackNames = ["", "spans"];
   const headings = headingsOf(head.lanes.map((each) => each.node));
   for (const each of tracksOf(lane, track, head.lanes.length)) {
-    const { process, label, detail } = head.lanes[each.lane];
+    const { process, label, detail, under, short } = head.lanes[each.lane];
     const isFirst = each.track === 0;
     rows.push({
       lane: each.lane, track: each.track, process, name: label, detail,
-      label: isFirst ? label : "",
+      label: isFirst ? short || label : "",
+      isLane: Boolean(under),
       sub: trackNames[each.track] ?? (isFirst ? "" : `stream ${each.track - 1}`),
-      height: each.track === 1 ? 14 : 20,
-      gap: isFirst && each.lane ? 10 : 3,
+      height: each.track === 1 || under ? 14 : 20,
+      gap: isFirst && each.lane && !under ? 10 : 3,
       heading: isFirst ? headings[each.lane] : "",
       isHatched: isFirst,
       bars: rowOf(each.indices, start, duration),
@@ -82,7 +130,7 @@ export function fillTimeline(card, { head, columns }) {
   }
   // Below each lane, the number of unread frames.
   head.queues.forEach((queue) => {
-    if (!queue.count) return;
+    if (!queue.count || head.lanes[queue.lane].under) return;
     const { process, label } = head.lanes[queue.lane];
     const after = rows.findLastIndex((row) => row.lane === queue.lane);
     const times = columns.queue_time.subarray(queue.first, queue.first + queue.count);
@@ -102,12 +150,13 @@ export function fillTimeline(card, { head, columns }) {
 
   const lookUp = (slice) => head.names[name[slice]];
   const isLit = (slice) => {
-    if (chosen.size) return chosen.has(slice);
-    if (hits) return hits[name[slice]] === 1;
+    if (hits) return isHit(slice);
     const { process, op: wanted, execution: turn } = selected;
-    if (process === null && turn === null) return true;
-    return (process === null || (head.lanes[lane[slice]].process === process && (wanted === null || op[slice] === wanted))) && (turn === null || execution[slice] === turn);
+    // An execution is lit in all lanes; without one, a process or an op in all executions.
+    if (turn !== null) return execution[slice] === turn;
+    return process === null || (head.lanes[lane[slice]].process === process && (wanted === null || op[slice] === wanted));
   };
+  const isHit = (slice) => hits.names[name[slice]] === 1 || hits.lanes[lane[slice]] === 1 || execution[slice] === hits.turn;
   let selected = { process: null, op: null, execution: null };
   const takeSelection = () => {
     selected = { process: model.get("selected_process"), op: model.get("selected_op"), execution: model.get("selected_execution") };
@@ -115,7 +164,7 @@ export function fillTimeline(card, { head, columns }) {
   takeSelection();
 
   const lanes = new Lanes(card, {
-    rows, start, duration,
+    rows, start, duration, finest: NARROW,
     range: [0, Math.max(head.duration_us, 1)],
     colours: head.looks.map((each) => each.colour),
     look: {
@@ -126,9 +175,11 @@ export function fillTimeline(card, { head, columns }) {
       isMarked: (slice) => chosen.has(slice),
     },
     above: (each, context) => {
+      if (isPathShown) drawPath(each, context);
       drawLinks(each, context);
       if (collectives.length) drawCollectives(each, context);
     },
+    brushed: (from, to) => showSums(from, to),
     pick: (slice) => {
       chosen = transferOf(slice);
       card.root.dataset.ends = chosen.size;
@@ -186,12 +237,13 @@ export function fillTimeline(card, { head, columns }) {
     const { text, role, channel, group } = lookUp(slice);
     const moved = (size, took) => [`${bytesText(size)} in ${timeText(took)}`, size && took > 0 ? speedText(size, took) : ""].filter(Boolean).join(" · ");
     const where = head.lanes[lane[slice]].label;
+    const isMoving = kind[slice] === COMMUNICATION || kind[slice] === HIDDEN;
     const heading = kind[slice] === WAITING ? `${where} waits: ${text}` : role === "call" ? `${where}.${text}` : `${where}: ${text}`;
     const lines = [heading, `execution ${countText(execution[slice])} · ${head.looks[kind[slice]].title} ${timeText(duration[slice])} · at ${timeText(start[slice])}`];
     if (peer[slice] !== NOBODY) lines.push(`for ${head.lanes[peer[slice]].label}`);
-    if (bytes[slice] && !(group && kind[slice] === 1)) { // an exchange says its bytes below
-      // Reading moves nothing: values are used where they lie.
-      const isMoved = role === "write" && kind[slice] === 1 && !group;
+    if (bytes[slice] && !(group && isMoving)) { // an exchange says its bytes below
+      // Reading moves nothing: values are used where they lie. The bar of a lane may be a part.
+      const isMoved = role === "write" && isMoving && !group && !head.lanes[lane[slice]].under;
       lines.push([bytesText(bytes[slice]), isMoved ? speedText(bytes[slice], duration[slice]) : ""].filter(Boolean).join(" · "));
     }
     const bar = eventBar(slice);
@@ -265,20 +317,14 @@ export function fillTimeline(card, { head, columns }) {
 
   const wireColour = () => (card.root.dataset.theme === "dark" ? head.wire.dark : head.wire.light);
 
+  /** The transfers of the bar that is pointed at, and of the one that is picked. */
   function drawLinks(each, context) {
-    const [from, to] = each.span;
-    const wanted = chosen.size ? null : [];
-    if (wanted) {
-      for (let at = 0; at < transfers.length; at += 2) {
-        if (transferTimes[at] > to || transferTimes[at + 1] < from || (transferTimes[at] < from && transferTimes[at + 1] > to)) continue;
-        wanted.push(at);
-        if (wanted.length * LINK_ROOM > each.room) return; // a thicket tells nothing
-      }
-    }
-    context.lineWidth = 1.25;
-    context.strokeStyle = linkColour;
+    const pointed = each.hovered >= 0 ? transferOf(each.hovered) : [];
+    const ends = new Set([...chosen, ...pointed]);
+    context.lineWidth = 1.75;
+    let count = 0;
     const top = each.scroller.scrollTop;
-    const line = (at, alpha) => {
+    const line = (at) => {
       const one = rowOfSlice(transfers[at]);
       const other = rowOfSlice(transfers[at + 1]);
       if (!one || !other || Math.max(one.y, other.y) < top || Math.min(one.y, other.y) > top + each.viewHeight) return;
@@ -288,7 +334,7 @@ export function fillTimeline(card, { head, columns }) {
       const y = isDown ? one.y + one.height : one.y;
       const toY = isDown ? other.y : other.y + other.height;
       const middle = (y + toY) / 2;
-      context.globalAlpha = alpha;
+      count += 1;
       const stroke = isWire[at / 2] ? wireColour() : linkColour;
       context.strokeStyle = stroke;
       context.setLineDash(isWire[at / 2] ? WIRE_DASHES : []);
@@ -302,13 +348,76 @@ export function fillTimeline(card, { head, columns }) {
       context.arc(toX, toY, 2, 0, 7);
       context.fill();
     };
-    if (wanted) {
-      for (const at of wanted) line(at, isLit(transfers[at]) || isLit(transfers[at + 1]) ? 0.75 : 0.1);
-    } else {
-      context.lineWidth = 2;
-      for (const slice of chosen) if (isSource[slice]) for (const target of joined(slice)) line(transferBetween.get(slice * start.length + target), 1);
-    }
+    for (const slice of ends) if (isSource[slice]) for (const target of joined(slice)) line(transferBetween.get(slice * start.length + target));
+    card.root.dataset.transfers = count;
+  }
+
+  /** The critical path of the selected execution, or of all: a line below the bars that are on it. */
+  function drawPath(each, context) {
+    const { path_lane: lanes, path_start: starts, path_end: ends, path_until: until } = columns;
+    const at = Math.max(head.paths.indexOf(selected.execution), 0);
+    const first = lowerBound(ends, each.span[0], at ? until[at - 1] : 0, until[at]);
+    const last = lowerBound(starts, each.span[1], first, until[at]);
+    const hasSteps = (last - first) * PATH_ROOM < each.room;
     context.globalAlpha = 1;
+    context.fillStyle = each.paints.text;
+    const drawn = new Float64Array(head.lanes.length).fill(-Infinity); // up to where, by lane
+    let before = null;
+    for (let number = first; number < last; number += 1) {
+      const row = rowByTrack.get(lanes[number] * 256);
+      if (!row || row.hidden) continue;
+      const x = each.x(starts[number]);
+      const end = Math.max(each.x(ends[number]), x + 1);
+      const y = row.y + row.height;
+      if (end > drawn[lanes[number]] + 0.5) {
+        context.fillRect(x, y, end - x, 2);
+        drawn[lanes[number]] = end;
+      }
+      if (hasSteps && before !== null) context.fillRect(x - 0.5, Math.min(before, y), 1, Math.abs(y - before) + 2);
+      before = y;
+    }
+    card.root.dataset.path = last - first;
+  }
+
+  // Sums
+
+  let isAscending = false;
+  let sortedBy = "time";
+  const sums = element("div", { class: "rcg-sums", hidden: true });
+  card.body.append(sums);
+  function showSums(from, to) {
+    sums.hidden = from === undefined;
+    card.root.dataset.sums = "";
+    if (sums.hidden) return;
+    const found = sumsOf(rows, start, duration, (slice) => name[slice] * 256 + kind[slice], from, to);
+    const table = found.map(({ row, slice, count, total, longest }) => ({
+      process: [row.name],
+      what: [lookUp(slice).text],
+      kind: [head.looks[kind[slice]].title],
+      count: [countText(count), count],
+      time: [timeText(total), total],
+      share: [`${Number(((100 * total) / (to - from)).toPrecision(3))} %`, total],
+      longest: [timeText(longest), longest],
+    }));
+    const key = ([text, value]) => value ?? text;
+    const order = (one, other) => (key(one[sortedBy]) < key(other[sortedBy]) ? -1 : key(one[sortedBy]) > key(other[sortedBy]) ? 1 : 0);
+    table.sort((one, other) => (isAscending ? order(one, other) : order(other, one)));
+    const names = ["process", "what", "kind", "count", "time", "share", "longest"];
+    const sort = (each) => () => {
+      isAscending = sortedBy === each ? !isAscending : names.indexOf(each) < 3;
+      sortedBy = each;
+      showSums(from, to);
+    };
+    const heads = names.map((each) => element("th", { scope: "col", "aria-sort": each === sortedBy ? (isAscending ? "ascending" : "descending") : null }, element("button", { type: "button", onclick: sort(each) }, each)));
+    const cells = (each) => names.map((column) => element("td", { class: each[column].length > 1 ? "rcg-number" : null }, each[column][0]));
+    const more = table.length - MAX_SUMS;
+    sums.replaceChildren(
+      element("div", { class: "rcg-controls" },
+        element("span", {}, `${timeText(from)} to ${timeText(to)}: ${timeText(to - from)}${more > 0 ? `, the first ${MAX_SUMS} of ${countText(table.length)} rows` : ""}`),
+        button("×", "close the sums", () => lanes.mark(null))),
+      element("div", { class: "rcg-sums-table" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...table.slice(0, MAX_SUMS).map((each) => element("tr", {}, ...cells(each)))))),
+    );
+    card.root.dataset.sums = table.length;
   }
 
   const rowByTrack = new Map(rows.filter((row) => row.bars).map((row) => [row.lane * 256 + row.track, row]));
@@ -320,7 +429,7 @@ export function fillTimeline(card, { head, columns }) {
 
   const found = element("span", { class: "rcg-value rcg-found", role: "status" });
   const search = element("input", {
-    class: "rcg-input", type: "search", placeholder: "find by name", "aria-label": "find bars by name",
+    class: "rcg-input", type: "search", placeholder: "actor, method, execution", "aria-label": "find bars by name, actor or execution",
     oninput: () => find(search.value),
     onkeydown: (event) => {
       event.stopPropagation();
@@ -328,20 +437,19 @@ export function fillTimeline(card, { head, columns }) {
     },
   });
   function find(text) {
-    const wanted = text.trim().toLowerCase();
-    hits = wanted ? Uint8Array.from(head.names, (each) => (each.text.toLowerCase().includes(wanted) ? 1 : 0)) : null;
+    hits = foundBy(text, head.names, head.lanes);
     let count = 0;
-    if (hits) for (let slice = 0; slice < name.length; slice += 1) count += hits[name[slice]];
+    if (hits) for (let slice = 0; slice < name.length; slice += 1) count += isHit(slice);
     found.textContent = hits ? `${countText(count)} found` : "";
     lanes.choose(-1);
   }
   function next() {
     if (!hits) return;
-    const after = lanes.picked >= 0 && hits[name[lanes.picked]] ? start[lanes.picked] : lanes.span[0];
+    const after = lanes.picked >= 0 && isHit(lanes.picked) ? start[lanes.picked] : lanes.span[0];
     let best = -1;
     let first = -1;
     for (let slice = 0; slice < name.length; slice += 1) {
-      if (!hits[name[slice]]) continue;
+      if (!isHit(slice)) continue;
       if (start[slice] > after && (best < 0 || start[slice] < start[best])) best = slice;
       if (first < 0 || start[slice] < start[first]) first = slice;
     }
@@ -357,9 +465,18 @@ export function fillTimeline(card, { head, columns }) {
     lanes.place();
   });
   queueButton.setAttribute("aria-pressed", isQueueShown);
+  const pathButton = button("critical path", "show the critical path: of the selected execution, or of all", () => {
+    isPathShown = !isPathShown;
+    pathButton.setAttribute("aria-pressed", isPathShown);
+    card.root.dataset.path = 0;
+    lanes.ask();
+  });
+  pathButton.setAttribute("aria-pressed", isPathShown);
   card.controls.append(search, found);
+  if (columns.path_lane.length) card.controls.append(pathButton);
   if (head.queues.some((each) => each.count)) card.controls.append(queueButton);
   card.controls.append(
+    lanes.fitControl(),
     button("−", "zoom out", () => lanes.zoom(1 / 0.6)),
     button("+", "zoom in", () => lanes.zoom(0.6)),
     button("all", "show all", () => {
@@ -374,7 +491,7 @@ export function fillTimeline(card, { head, columns }) {
     ["rcg-idle", "idle"],
     ...(collectives.length ? [["rcg-meeting", "collective"]] : []),
   ]);
-  card.legend.append(element("span", { class: "rcg-hint" }, "drag: zoom · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all"));
+  card.legend.append(element("span", { class: "rcg-hint" }, "drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all"));
   lanes.place();
 }
 

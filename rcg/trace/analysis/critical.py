@@ -285,6 +285,22 @@ class Paths:
         dependencies, chain = self._dependencies, list(dict.fromkeys(walk.event.tolist()))
         return [(int(dependencies.lane[event]), int(dependencies.row[event])) for event in chain]
 
+    def lanes_of(self, execution: int) -> tuple[Ints, Times, Times]:
+        """Return the steps of the path of an execution as columns, without those that are unknown.
+
+        Returns:
+            For each step, the latest first, the number of its lane, and when it begins and ends.
+        """
+        walk = self._walk_of(execution)
+        begun, until, _ = self._times(execution)
+        if walk is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+        # At last the encoding of the inputs, by the driver, if that came before writing them.
+        lane = np.append(self._dependencies.lane[walk.event], 0)
+        start, end = np.append(walk.start, begun), np.append(walk.end, until)
+        kept = (start < end) & ~np.append(walk.is_unknown, False)
+        return lane[kept], start[kept], end[kept]
+
     def steady(self) -> SteadyPath | None:
         """Return the path through all executions; None without a submission and a completion.
 

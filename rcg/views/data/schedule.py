@@ -102,7 +102,7 @@ def schedule_payload(
         "repeats": marks.repeats,
         "initials": initials_of(names),
         "count": count,
-        "few": few,
+        "window": _first_window(plan, measured, few),
         "fits": note is None,
         "first": first,
         "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
@@ -117,6 +117,23 @@ def schedule_payload(
     columns = {f"measured_{name}": column for name, column in measured.items()}
     columns |= {f"predicted_{name}": column for name, column in predicted.items()}
     return ViewPayload(head, columns)
+
+
+def _first_window(plan: Plan, measured: Columns, few: int) -> list[float] | None:
+    """Return the time of the first calls, in microseconds, if there are many more."""
+    calls = [
+        (number << 16) + at
+        for number, program in enumerate(plan.programs)
+        for at, op in enumerate(program.ops)
+        if op.is_call
+    ]
+    kept = np.isin((measured["lane"].astype(np.int64) << 16) + measured["op"], calls)
+    start, took, execution = (measured[name][kept] for name in ("start", "duration", "execution"))
+    if len(np.unique(execution)) <= few + few // 2:
+        return None
+    is_first = execution < execution.min() + few
+    first, last = float(start[is_first].min()), float((start + took)[is_first].max())
+    return [max(first - (last - first) * 0.03, 0.0), last]
 
 
 def _measured_columns(record: GraphTrace, most: int, origin_ns: int) -> Columns:

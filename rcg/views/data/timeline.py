@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.ids import DRIVER
 from rcg.text import plural, time_text
-from rcg.trace.analysis.critical import LOST, Paths, Step
+from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import GraphTrace
 from rcg.views.data import ViewPayload
@@ -49,7 +48,7 @@ def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
     colours[SPAN] = SPAN_COLOUR
     colours[HIDDEN] = colours[TimeKind.COMMUNICATION], HIDDEN_OPACITY
     paths = _paths(record, slices)
-    runs = np.array([run for each in paths.values() for run in each], np.float64).reshape(-1, 3).T
+    runs = np.concatenate(list(paths.values())).T
     head |= {
         "subtitle": _subtitle(record, slices),
         "queues": queues,
@@ -163,12 +162,12 @@ def _times(ends: TransferEnds | None) -> tuple[Ints, Ints]:
 
 # --- the critical path ---------------------------------------------------------------------------
 
-Run = tuple[int, int, int]
-"""A part of a path in one lane: the lane, and when it begins and ends, in nanoseconds from the
-start of the slices."""
+Runs = Ints
+"""The parts of a path in one lane each [number, 3], by time: the lane, and when it begins and ends,
+in nanoseconds from the start of the slices."""
 
 
-def path_of(record: GraphTrace, slices: Slices, execution: int) -> list[Run]:
+def path_of(record: GraphTrace, slices: Slices, execution: int) -> Runs:
     """Return the critical path that ends with an execution, through executions before it."""
     # What was submitted while the executions of these slices were in flight is enough.
     first = int(slices.execution.min(initial=execution)) - 2 * record.limit
@@ -180,11 +179,11 @@ def path_of(record: GraphTrace, slices: Slices, execution: int) -> list[Run]:
     return _Chain(replace(record, lanes=tuple(lanes)), slices).until(execution)
 
 
-def _paths(record: GraphTrace, slices: Slices) -> dict[int | None, list[Run]]:
+def _paths(record: GraphTrace, slices: Slices) -> dict[int | None, Runs]:
     """Return the path through all executions, and those of the last ones."""
     chain = _Chain(record, slices)
     last = chain.completed[-1:]
-    found: dict[int | None, list[Run]] = {None: chain.until(*last) if last else []}
+    found: dict[int | None, Runs] = {None: chain.until(*last) if last else np.empty((0, 3), int)}
     return found | {each: chain.of(each) for each in chain.completed[-_MAX_PATHS:]}
 
 
@@ -194,43 +193,46 @@ class _Chain:
     def __init__(self, record: GraphTrace, slices: Slices) -> None:
         self._paths = Paths(record)
         self._slices = slices
-        self._numbers = {head.process: number for number, head in enumerate(slices.heads)}
+        numbers = {head.process: number for number, head in enumerate(slices.heads)}
+        self._numbers = np.array([numbers[lane.process] for lane in record.lanes])
         executions = self._paths.executions
         order = np.argsort(executions.completed_ns, kind="stable")
         order = order[executions.is_timed[order]]
         self._ended = executions.completed_ns[order]
         self.completed: list[int] = executions.index[order].tolist()
 
-    def of(self, execution: int) -> list[Run]:
+    def of(self, execution: int) -> Runs:
         """Return the path of an execution."""
-        return self._runs(self._paths.of(execution))
+        return self._runs([self._paths.lanes_of(execution)])
 
-    def until(self, execution: int) -> list[Run]:
+    def until(self, execution: int) -> Runs:
         """Return the path of an execution, and those of executions that ended before it began.
 
         The time between two of them is the driver's.
         """
-        steps: list[Step] = []  # the latest first
-        while path := self._paths.of(execution):
-            steps += reversed(path)
-            begun = path[0].start_ns
+        found = []  # the latest first
+        count = 0
+        while len((path := self._paths.lanes_of(execution))[0]):
+            found.append(path)
+            count += len(path[0])
+            begun = int(path[1][-1])
             at = int(np.searchsorted(self._ended, begun, side="right")) - 1
-            if at < 0 or begun <= self._slices.start_ns or len(steps) > _MAX_STEPS:
+            if at < 0 or begun <= self._slices.start_ns or count > _MAX_STEPS:
                 break
-            ended = int(self._ended[at])
-            steps.append(Step(DRIVER, None, execution, TimeKind.IDLE, ended, begun, ""))
+            found.append((np.zeros(1, np.int64), self._ended[at : at + 1], np.array([begun])))
             execution = self.completed[at]
-        return self._runs(steps[::-1])
+        return self._runs(found)
 
-    def _runs(self, steps: Sequence[Step]) -> list[Run]:
-        found: list[Run] = []
+    def _runs(self, steps: Sequence[tuple[Ints, Ints, Ints]]) -> Runs:
+        """Return steps by time, in the window, those in one lane that follow each other joined."""
+        columns = [np.concatenate(each)[::-1] for each in zip(*steps, strict=True)]
+        if not columns:
+            return np.empty((0, 3), np.int64)
         origin, length = self._slices.start_ns, self._slices.duration_ns
-        for step in steps:
-            lane = self._numbers[step.process]
-            start, end = max(step.start_ns - origin, 0), min(step.end_ns - origin, length)
-            if start >= end or step.text == LOST:
-                continue
-            if found and found[-1][0] == lane and found[-1][2] == start:
-                start = found.pop()[1]
-            found.append((lane, start, end))
-        return found
+        lane = self._numbers[columns[0]]
+        start, end = (np.clip(each - origin, 0, length) for each in columns[1:])
+        lane, start, end = (each[start < end] for each in (lane, start, end))
+        is_first = np.append(True, (lane[1:] != lane[:-1]) | (start[1:] != end[:-1]))
+        is_last = np.append(is_first[1:], True)
+        is_first, is_last = is_first[: len(lane)], is_last[: len(lane)]
+        return np.column_stack([lane[is_first], start[is_first], end[is_last]])

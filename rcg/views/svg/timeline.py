@@ -30,7 +30,7 @@ from rcg.views.data.edge_styles import TCP, style_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.schedule import marks_in
 from rcg.views.data.slices import HIDDEN, NOBODY, OPS, SPAN, SPANS, Slices
-from rcg.views.data.timeline import QueueDepth, Run, queues_of
+from rcg.views.data.timeline import QueueDepth, Runs, queues_of
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.joins import (
@@ -55,7 +55,7 @@ _TRACKS: Final = {OPS: "ops", SPANS: "spans"}
 def timeline_of(
     slices: Slices,
     *,
-    path: Sequence[Run] = (),
+    path: Runs | None = None,
     title: str = "Timeline",
     about: str = "",
     width: float = 1040,
@@ -70,7 +70,7 @@ def timeline_of(
 
 
 class _Timeline:
-    def __init__(self, slices: Slices, path: Sequence[Run], canvas: Canvas, width: float) -> None:
+    def __init__(self, slices: Slices, path: Runs | None, canvas: Canvas, width: float) -> None:
         self._slices = slices
         self._path = path
         self._canvas = canvas
@@ -262,12 +262,12 @@ class _Timeline:
 
     def _path_shapes(self) -> list[str]:
         """Return the critical path: below the bars that are on it, from lane to lane."""
-        if not self._path:
+        if self._path is None or not len(self._path):
             return []
         self._canvas.define("path", Paint("stroke", "#16191d", "#ffffff"))
         runs, steps = [], []
         before = None
-        for lane, start, end in self._path:
+        for lane, start, end in self._path.tolist():
             band = self._offsets[lane][OPS]
             y = self._frame.tops[lane] + band.y + band.height + 1
             x, to_x = start * self._scale, end * self._scale
