@@ -44,6 +44,13 @@ monitor
     "ScheduleWidget(pipeline(3), title='Plan')",
     "timeline",  # a second view of one model
     """
+from tests.unit.test_views_timeline import ROWS
+from tests.unit.traces import graph_trace
+
+TimelineWidget(graph_trace(ROWS, spans={"a0": ("attention",)}), title="Hand")
+""",
+    "TimelineWidget(trace_of(pipeline(60), 20), title='Tall')",
+    """
 from tests.unit.views_plans import scatter_gather
 
 TopologyWidget(scatter_gather(40), title="Wide")
@@ -69,7 +76,7 @@ def shown(lab: Lab) -> Iterator[Notebook]:
             for output in outputs:
                 assert output["output_type"] != "error", output["traceback"]
         notebook.page.wait_for_function(
-            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 8"
+            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 10"
         )
         yield notebook
 
@@ -174,6 +181,125 @@ def test_it_is_drawn_fast(shown: Notebook) -> None:
     assert took["median"] > 0
 
 
+def test_transfers_are_drawn_for_the_bar_that_is_pointed_at(shown: Notebook) -> None:
+    hand = card(shown, "timeline", "Hand")
+    shown.page.mouse.move(0, 0)
+    wait_for(hand, "data.transfers === '0'")
+    x, y = point_of(hand, "lines[0].includes('write c1') && lines[1].includes('communication')")
+    hand.locator("canvas").first.hover(position={"x": x, "y": y})
+    wait_for(hand, "data.transfers === '1'")
+    shown.screenshot("timeline-pointed-light", hand)
+    shown.page.mouse.move(0, 0)
+    wait_for(hand, "data.transfers === '0'")
+
+
+def test_the_critical_path_is_shown_and_hidden(shown: Notebook) -> None:
+    hand = card(shown, "timeline", "Hand")
+    wait_for(hand, "data.path === '3'")  # driver, a0, a1: see test_views_timeline
+    button = hand.get_by_label("show the critical path")
+    button.click()
+    wait_for(hand, "data.path === '0'")
+    button.click()
+    wait_for(hand, "data.path === '3'")
+    # Of one execution, where one is selected.
+    timeline = card(shown, "timeline", "Timeline")
+    whole = int(data(timeline)["path"])
+    click_bar(timeline, "lines[0].includes('forward')")
+    wait_for(timeline, f"Number(data.path) > 0 && Number(data.path) < {whole}")
+    timeline.locator("canvas").first.press("Escape")
+    wait_for(timeline, f"data.path === '{whole}'")
+
+
+def test_a_click_lights_the_execution_in_all_lanes(shown: Notebook) -> None:
+    timeline = card(shown, "timeline", "Timeline")
+    timeline.get_by_label("show all").click()
+    click_bar(timeline, "lines[0].includes('a1') && lines[0].includes('forward')")
+    wait_for(card(shown, "schedule", "Schedule"), "data.execution !== ''")
+    turn = int(data(card(shown, "schedule", "Schedule"))["execution"])
+    lit = """({rcgLanes: lanes}) => {
+      const turns = {};
+      for (let slice = 0; slice < lanes.start.length; slice += 1) {
+        if (lanes.look.alpha(slice) !== 1) continue;
+        const row = lanes.rowWith(slice);
+        const turn = /execution (\\d+)/.exec(lanes.look.tell(slice)[1])[1];
+        (turns[turn] ??= new Set()).add(row.name);
+      }
+      return Object.entries(turns).map(([turn, rows]) => [Number(turn), rows.size]);
+    }"""
+    assert timeline.evaluate(lit) == [[turn, 4]]
+    timeline.locator("canvas").first.press("Escape")
+    wait_for(card(shown, "schedule", "Schedule"), "data.execution === ''")
+
+
+def test_a_brushed_range_is_summed_and_sorted(shown: Notebook) -> None:
+    """From 100 to 600 ns of the trace by hand."""
+    hand = card(shown, "timeline", "Hand")
+    brush = """({rcgLanes: lanes}) => lanes.mark([0.1, 0.6])"""
+    hand.evaluate(brush)
+    wait_for(hand, "Number(data.sums) > 0")
+
+    def rows() -> list[list[str]]:
+        found = hand.locator(".rcg-sums tbody tr")
+        return [each.locator("td").all_inner_texts() for each in found.all()]
+
+    table = rows()
+    assert table[0] == ["driver", "read c2", "waiting", "1", "500 ns", "100 %", "800 ns"]
+    assert ["a0 (Stage)", "fwd", "compute", "1", "360 ns", "72 %", "360 ns"] in table
+    assert ["a0 (Stage)", "attention", "span", "1", "100 ns", "20 %", "100 ns"] in table
+    assert ["a0 (Stage)", "write c1", "communication", "1", "70 ns", "14 %", "70 ns"] in table
+    assert len(table) == int(data(hand)["sums"])
+    shown.screenshot("timeline-sums-light", hand)
+    hand.get_by_role("button", name="process", exact=True).click()
+    names = [each[0] for each in rows()]
+    assert names == sorted(names)
+    hand.get_by_role("button", name="process", exact=True).click()
+    assert [each[0] for each in rows()] == sorted(names, reverse=True)
+    hand.get_by_role("button", name="time", exact=True).click()
+    assert rows()[0] == table[0]
+    hand.get_by_label("close the sums").click()
+    assert not hand.locator(".rcg-sums").is_visible()
+
+
+def test_linked_views_show_one_window_on_one_axis(shown: Notebook) -> None:
+    timeline, schedule = card(shown, "timeline", "Timeline"), card(shown, "schedule", "Schedule")
+    timeline.evaluate("({rcgLanes: lanes}) => lanes.show(2000, 4000)")
+    wait_for(schedule, "data.from === '2000' && data.to === '4000'")
+    places = [
+        each.evaluate("({rcgLanes: l}) => [l.x(2000), l.x(4000)]") for each in (timeline, schedule)
+    ]
+    assert places[0] == places[1]
+    shown.screenshot("linked-window-light")
+    timeline.get_by_label("show all").click()
+    wait_for(schedule, "data.from === '0'")
+
+
+def test_sixty_actors_fit_without_scrolling(shown: Notebook) -> None:
+    tall = card(shown, "timeline", "Tall")
+    scroller = tall.locator(".rcg-scroller")
+    fits = "(each) => each.scrollHeight <= each.clientHeight + 1"
+    assert scroller.evaluate(fits)
+    shown.screenshot("timeline-tall-light", tall)
+    tall.get_by_label("fit all rows into the view").click()
+    assert not scroller.evaluate(fits)
+    tall.get_by_label("fit all rows into the view").click()
+    assert scroller.evaluate(fits)
+
+
+def test_a_search_finds_actors_and_executions(shown: Notebook) -> None:
+    hand, timeline = card(shown, "timeline", "Hand"), card(shown, "timeline", "Timeline")
+    search = hand.get_by_label("find bars by name, actor or execution")
+    for text, count in (("a0", 7), ("stage", 14), ("fwd", 2), ("execution 0", 18), ("#1", 0)):
+        search.fill(text)
+        assert hand.locator(".rcg-found").inner_text() == f"{count} found"
+    search.fill("")
+    search = timeline.get_by_label("find bars by name, actor or execution")
+    search.fill("12")
+    search.press("Enter")
+    wait_for(card(shown, "schedule", "Schedule"), "data.execution === '12'")
+    search.fill("")
+    timeline.get_by_label("show all").click()
+
+
 def test_brush_wheel_and_double_click(shown: Notebook) -> None:
     large = card(shown, "timeline", "Large")
     large.get_by_label("show all").click()
@@ -232,7 +358,7 @@ def test_a_transfer_shows_both_its_ends(shown: Notebook) -> None:
 
 def test_search_counts_and_goes_to_what_it_found(shown: Notebook) -> None:
     timeline = card(shown, "timeline", "Timeline")
-    search = timeline.get_by_label("find bars by name")
+    search = timeline.get_by_label("find bars by name, actor or execution")
     search.fill("backward")
     assert "90 found" in timeline.locator(".rcg-found").inner_text()
     search.press("Enter")
@@ -258,7 +384,7 @@ def test_a_search_goes_near_enough_to_see_what_it_found(shown: Notebook) -> None
     large.get_by_label("show all").click()
     shown.settle()
     shown.screenshot("timeline-large-all-light", large)
-    search = large.get_by_label("find bars by name")
+    search = large.get_by_label("find bars by name, actor or execution")
     search.fill("backward")
     shown.settle()
     shown.screenshot("timeline-large-found-light", large)

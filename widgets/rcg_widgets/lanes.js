@@ -16,7 +16,7 @@ const LEAST_SPAN = 0.02;
 const BUCKETS = 24;
 const VIEW_HEIGHT = 520; // of rows of their full height
 const FIT_HEIGHT = 800; // of all rows, lower if necessary
-const LEAST_ROW = 4;
+const LEAST_ROW = 3;
 const LABEL_PITCH = 11.5;
 const INDENT = 14;
 const SEND_AFTER_MS = 60; // the window, to the views that are linked
@@ -147,15 +147,22 @@ export class Lanes {
   place() {
     this.shown = this.rows.filter((row) => !row.hidden);
     const sum = (values) => values.reduce((one, other) => one + other, 0);
-    const fixed = 10 + HEADING_HEIGHT * this.shown.filter((row) => row.heading).length;
+    const fixed = 24 + HEADING_HEIGHT * this.shown.filter((row) => row.heading).length;
     const wanted = sum(this.shown.flatMap((row) => row.natural));
     const scale = this.isFitted ? Math.min(1, (FIT_HEIGHT - fixed) / wanted) : 1;
     this.isTall = fixed + wanted > VIEW_HEIGHT;
+    const named = this.shown.filter((row) => row.label && !row.isLane);
+    const pitch = fixed + named.length * LABEL_PITCH < FIT_HEIGHT ? LABEL_PITCH : 0; // room for all names
     let y = 4;
+    let middle = -Infinity;
     for (const row of this.shown) {
       const [height, gap] = row.natural;
       row.height = Math.max(Math.min(height, LEAST_ROW), height * scale);
       y += gap * scale + (row.heading ? HEADING_HEIGHT : 0);
+      if (row.label && !row.isLane) {
+        y = Math.max(y, middle + pitch - row.height / 2);
+        middle = y + row.height / 2;
+      }
       row.y = scale < 1 ? y : Math.round(y);
       y += row.height;
     }
@@ -169,7 +176,7 @@ export class Lanes {
 
   /** A button that shows all rows without scrolling, or rows of their full height. */
   fitControl() {
-    this.fitButton = button("fit", "show all rows without scrolling", () => {
+    this.fitButton = button("fit", "fit all rows into the view", () => {
       this.isFitted = !this.isFitted;
       this.fitButton.setAttribute("aria-pressed", this.isFitted);
       this.place();
@@ -571,7 +578,7 @@ export class Lanes {
       context.textBaseline = "middle";
       const room = this.gutter - 12 - (this.subWidth ? this.subWidth + 12 : 0);
       const middle = row.y + row.height / 2;
-      if (row.label && middle - labelled >= LABEL_PITCH) {
+      if (row.label && middle - labelled > LABEL_PITCH - 0.01) {
         labelled = middle;
         const font = row.isLane ? this.font : this.boldFont;
         context.fillStyle = row.isLane ? this.paints.faint : this.paints.text;

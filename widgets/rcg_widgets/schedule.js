@@ -158,8 +158,9 @@ export function fillSchedule(card, { head, columns }) {
         return lines;
       },
     },
-    above: (each, context) => exchanges.length && (shows.measured || !hasMeasured) && joins(each, context),
+    above: (each, context) => hasJoins() && joins(each, context, true),
     behind: (each, context) => {
+      if (hasJoins()) joins(each, context, false);
       card.root.dataset.outlines = 0;
       if (hasMeasured && isPredictionShown()) outlines(each, context);
     },
@@ -181,14 +182,16 @@ export function fillSchedule(card, { head, columns }) {
     return `${rendezvous.name}, ${who}: ${amount}`;
   }
 
-  /** Joins the two ends of each transfer, and the ranks of each collective with a dot on each. */
-  function joins(each, context) {
+  const hasJoins = () => exchanges.length > 0 && (shows.measured || !hasMeasured);
+
+  /** Joins the ends of each transfer, or the ranks of each collective with a dot on each. */
+  function joins(each, context, ofCollectives) {
     const [from, to] = each.span;
     const wanted = exchanges.filter(({ begin, end }) => end >= from && begin <= to);
     card.root.dataset.joins = wanted.length;
     if (wanted.length * 9 > each.room) return; // a thicket tells nothing
     const isDark = card.root.dataset.theme === "dark";
-    for (const { rendezvous, bars: ends, begin, end } of wanted) {
+    for (const { rendezvous, bars: ends, begin, end } of wanted.filter((one) => one.rendezvous.is_collective === ofCollectives)) {
       const rows = ends.map((bar) => each.rowWith(bar));
       if (rows.includes(undefined)) continue;
       const look = head.looks[rendezvous.is_collective ? "collective" : "gloo"];
@@ -356,7 +359,9 @@ export function fillSchedule(card, { head, columns }) {
     const wanted = clean(model.get("selected_execution"));
     if (wanted === current) return;
     current = wanted;
-    tell(true);
+    // The other view may show it already, in the window that it shares.
+    const [from, to] = extents.get(current) ?? lanes.span;
+    tell(to < lanes.span[0] || from > lanes.span[1]);
   });
   for (const trait of ["selected_process", "selected_op"]) {
     card.listen(model, `change:${trait}`, () => {

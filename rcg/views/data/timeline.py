@@ -28,7 +28,7 @@ from rcg.views.data.slices import HIDDEN, SPAN, Ints, Slices, TransferEnds
 Numbers = npt.NDArray[Any]
 
 _MAX_PATHS: Final = 400  # executions with a path of their own in the widget
-_MAX_STEPS: Final = 60_000  # of the path through all executions
+_MAX_STEPS: Final = 1_000_000  # of the path through all executions
 
 
 def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:

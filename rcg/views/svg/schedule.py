@@ -154,7 +154,8 @@ class _Schedule:
             else Band(top + (bar - thin) / 2, thin)
             for row, top in zip(rows, frame.tops, strict=True)
         ]
-        joined = self._join_lines(frame, ops)
+        transfers, collectives = self._join_lines(frame, ops)
+        body += transfers  # below the bars
         for layer in self._layers:
             bands = []
             for top, band in zip(frame.tops, ops, strict=True):
@@ -165,7 +166,7 @@ class _Schedule:
             shapes, count_of_merged = self._draw(layer, frame, bands, looks)
             body += shapes
             merged += count_of_merged
-        body += joined
+        body += collectives
         words = [self._about(about), self._note]
         words += [f"{letter} = {method}" for method, letter in self._initials.items()]
         if merged > self._slices.where("call").sum() / 50:
@@ -180,8 +181,8 @@ class _Schedule:
             f"{title}: which execution each of the actors ({count}) works on when",
         )
 
-    def _join_lines(self, frame: LaneChart, bands: Sequence[Band]) -> list[str]:
-        """Return the lines between the ends of exchanges, over the bars that are measured."""
+    def _join_lines(self, frame: LaneChart, bands: Sequence[Band]) -> tuple[list[str], list[str]]:
+        """Return the lines of transfers, and of collectives, between the bars of their ends."""
         layer, slices = self._layers[-1], self._slices
         band_by_lane = dict(zip(self._lanes, bands, strict=True))
 
@@ -205,7 +206,7 @@ class _Schedule:
         transfers = joins.transfers(_MAX_JOINS)
         collectives, _ = joins.collectives(_MAX_JOINS)
         self._joins = bool(transfers), bool(collectives)
-        return [*transfers, *collectives]
+        return transfers, collectives
 
     def _about(self, about: str) -> str:
         if about or not len(self._slices):

@@ -223,7 +223,9 @@ class _Timeline:
             words += self._exchanges[row]
         elif amount:
             words[-1] += f" {DOT} {bytes_text(amount)}"
-            if slices.kind[row] == TimeKind.COMMUNICATION and time_ns:
+            # The bar of a lane may be a part of what moved these bytes.
+            is_whole = not slices.heads[slices.lane[row]].under
+            if slices.kind[row] == TimeKind.COMMUNICATION and time_ns and is_whole:
                 words[-1] += f" {DOT} {bytes_text(amount / time_ns * 1e9)}/s"
         if row in self._wires:
             words.append(f"on the wire for {time_text(self._wires[row])}")
