@@ -359,6 +359,15 @@ def test_linked_views_share_a_selection() -> None:
     assert timeline.selected_process == "a1"
 
 
+def test_linked_views_show_the_window_of_the_first_that_has_one() -> None:
+    timeline, schedule = TimelineWidget(recorded(60)), ScheduleWidget(recorded(60))
+    assert timeline.window is None and schedule.window is not None
+    assert 7000 < schedule.window[1] < 8000  # the first eight, of a millisecond each
+    selection = link(timeline, schedule)
+    assert timeline.window == selection.window == schedule.window
+    assert ScheduleWidget(recorded(8)).window is None  # all
+
+
 def test_what_cannot_be_linked_says_so() -> None:
     with pytest.raises(TypeError, match="dict cannot be linked"):
         link(TopologyWidget(recorded()), {})  # type: ignore[arg-type]

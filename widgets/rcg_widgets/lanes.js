@@ -654,7 +654,7 @@ export class Lanes {
       const alpha = look.alpha(slice);
       const isLit = alpha === 1;
       if (!isLit) dim = Math.max(dim, alpha);
-      acc[look.bucket(slice) + (isLit ? 0 : BUCKETS)] += Math.max(duration[slice], 1e-3);
+      acc[look.bucket(slice) + (isLit ? 0 : BUCKETS)] += Math.max(duration[slice], 1e-3) * (look.height?.(slice) ?? 1);
     }
     flush();
     context.font = this.font;

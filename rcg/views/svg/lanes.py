@@ -71,6 +71,11 @@ def heights_for(count: int, few: float, some: float, many: float) -> float:
     return round(many * min(1.0, max(0.5, _FITS / count)), 1)
 
 
+def size_of(heads: Sequence[LaneHead]) -> int:
+    """Return the number of lanes for their heights; two that belong to actors count as one."""
+    return len(heads) - sum(bool(head.under) for head in heads) // 2
+
+
 class LaneChart:
     """The positions of lanes, and the shapes around them.
 

@@ -32,7 +32,7 @@ from rcg.views.data.slices import OPS, Slices
 from rcg.views.svg.bars import Band, Bars, Ints, draw
 from rcg.views.svg.canvas import Canvas, Paint, swatch
 from rcg.views.svg.joins import COLLECTIVE_LINE, Joins, exchange_lines_of
-from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for
+from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for, size_of
 from rcg.views.svg.looks import Look, execution_looks, idle
 
 _MAX_BARS_BYTES: Final = 240_000
@@ -127,7 +127,7 @@ class _Schedule:
         canvas = self._canvas
         slices = self._slices
         heads = [slices.heads[lane] for lane in self._lanes]
-        count = sum(not head.under for head in heads)
+        count = size_of(heads)
         bar = heights_for(count, 28.0, 20.0, 12.0)
         below = heights_for(count, 9.0, 7.0, 4.0) if self._both else 0.0
         gap = heights_for(count, 12.0, 6.0, 3.0)

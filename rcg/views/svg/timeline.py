@@ -40,7 +40,7 @@ from rcg.views.svg.joins import (
     exchange_lines_of,
     transfer_lines,
 )
-from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for
+from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for, size_of
 from rcg.views.svg.looks import kind_entries, kind_looks
 
 _MAX_BARS_BYTES: Final = 210_000
@@ -75,15 +75,15 @@ class _Timeline:
         self._path = path
         self._canvas = canvas
         count = len(slices.heads)
-        actors = sum(not head.under for head in slices.heads)
-        queues = queues_of(slices) if actors <= _MAX_QUEUES else {}
+        size = size_of(slices.heads)
+        queues = queues_of(slices) if size <= _MAX_QUEUES else {}
         self._queues = {at: each for at, each in queues.items() if not slices.heads[at].under}
         self._exchanges = exchange_lines_of(slices)
         # Whether several calls of a process have the same execution number.
         self._is_repeated = marks_in(slices).repeats > 1
-        self._bar = heights_for(actors, 20.0, 15.0, 14.0)
-        self._thin = heights_for(actors, 14.0, 11.0, 7.0)
-        self._queue = heights_for(actors, 9.0, 7.0, 4.0)
+        self._bar = heights_for(size, 20.0, 15.0, 14.0)
+        self._thin = heights_for(size, 14.0, 11.0, 7.0)
+        self._queue = heights_for(size, 9.0, 7.0, 4.0)
         self._between = 3.0 if count <= 24 else 1.0
         self._tracks = [
             np.unique(slices.track[slices.lane == lane]).tolist() or [OPS] for lane in range(count)
@@ -101,7 +101,7 @@ class _Timeline:
         self._processes = plural(count, "process")
         self._looks = kind_looks(canvas)
         rows = [self._row(lane) for lane in range(count)]
-        gap = heights_for(actors, 13.0, 8.0, 5.0)
+        gap = heights_for(size, 13.0, 8.0, 5.0)
         self._frame = LaneChart(canvas, rows, gap, width, slices.heads)
         self._scale = self._frame.plot_width / max(slices.duration_ns, 1)
 
