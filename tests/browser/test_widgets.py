@@ -51,6 +51,18 @@ TimelineWidget(graph_trace(ROWS, spans={"a0": ("attention",)}), title="Hand")
 """,
     "TimelineWidget(trace_of(pipeline(60), 20), title='Tall')",
     """
+from tests.unit.traces import event
+
+edge = [event(1, 0, 0, 100), event(3, 0, 100, 102, coded=2), event(1, 1, 900, 1000)]
+TimelineWidget(graph_trace({"a0": edge}), title="Edge")
+""",
+    "ScheduleWidget(short, op_cost=lambda op: 3e6 if op.is_call else 1e3, title='Drifted')",
+    """
+from tests.unit.views_traces import microbatches
+
+ScheduleWidget(microbatches(), title="Batches")
+""",
+    """
 from tests.unit.views_plans import scatter_gather
 
 TopologyWidget(scatter_gather(40), title="Wide")
@@ -76,7 +88,7 @@ def shown(lab: Lab) -> Iterator[Notebook]:
             for output in outputs:
                 assert output["output_type"] != "error", output["traceback"]
         notebook.page.wait_for_function(
-            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 10"
+            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 13"
         )
         yield notebook
 
@@ -191,6 +203,51 @@ def test_transfers_are_drawn_for_the_bar_that_is_pointed_at(shown: Notebook) -> 
     shown.screenshot("timeline-pointed-light", hand)
     shown.page.mouse.move(0, 0)
     wait_for(hand, "data.transfers === '0'")
+
+
+def test_a_bar_of_two_pixels_is_no_edge_over_the_whole_height(shown: Notebook) -> None:
+    found = card(shown, "timeline", "Edge").evaluate(
+        """({rcgLanes: lanes}) => {
+          const row = lanes.shown.find((each) => each.process === "a0");
+          const x = lanes.x(0.101);
+          const scale = lanes.scale;
+          const at = (y) => [...lanes.context.getImageData(x * scale, y * scale, 1, 1).data];
+          return {width: 0.002 * lanes.perUs, top: at(row.y + 3), foot: at(row.y + row.height - 2)};
+        }"""
+    )
+    assert 1 < found["width"] < 3
+    red, green, blue, opacity = found["foot"]
+    assert opacity > 120 and red > blue + 60 and green > blue + 40  # yellow
+    red, green, blue, _ = found["top"]
+    assert abs(red - blue) < 40
+
+
+def test_a_prediction_that_does_not_fit_is_a_number(shown: Notebook) -> None:
+    drifted = card(shown, "schedule", "Drifted")
+    wait_for(drifted, "data.outlines === '0'")
+    assert "predicted: one execution each 18" in drifted.locator(".rcg-subtitle").inner_text()
+    # Below one execution it is drawn, from where that begins.
+    drifted.get_by_label("the next execution").click()
+    wait_for(drifted, "Number(data.outlines) > 0 && Number(data.outlines) <= 6")
+    drifted.get_by_label("all executions").click()
+    wait_for(drifted, "data.outlines === '0'")
+
+
+def test_micro_batches_have_their_colours(shown: Notebook) -> None:
+    """As in the picture: eight colours, paler for the second method, and grey outside methods."""
+    found = card(shown, "schedule", "Batches").evaluate(
+        """({rcgLanes: lanes}) => {
+          const seen = {};
+          for (let slice = 0; slice < lanes.start.length; slice += 1) {
+            const text = lanes.look.text(slice);
+            seen[text === "" ? "" : text[0]] = lanes.look.bucket(slice);
+          }
+          return seen;
+        }"""
+    )
+    marks = {f"{letter}{turn}" for letter in "FB" for turn in range(8)}
+    assert set(found) == marks | {""} and found[""] == 16
+    assert all(found[f"F{turn}"] == turn and found[f"B{turn}"] == 8 + turn for turn in range(8))
 
 
 def test_the_critical_path_is_shown_and_hidden(shown: Notebook) -> None:
