@@ -14,8 +14,10 @@ from rcg.ir.plan import Plan
 from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.schedule import executions_to_show, marks_of, schedule_payload
-from rcg.views.data.slices import Slices
+from rcg.views.data.slices import LaneHead, Slices
 from rcg.views.data.slicing import slices_of
+from rcg.views.svg.canvas import Canvas
+from rcg.views.svg.lanes import ChartRow, LaneChart
 from rcg.views.svg.pictures import (
     excerpt_of,
     predicted_schedule,
@@ -216,6 +218,19 @@ def test_lanes_are_below_their_actor() -> None:
     ]
     assert sum("write c1" in hover for hover in bars(svg, "rcg-predicted")) == 3
     check_picture(svg)
+
+
+def test_where_there_is_no_room_names_of_lanes_are_left_out_first() -> None:
+    heads = [LaneHead(f"a{number}", f"a{number}", "") for number in range(3)]
+    rows = [
+        ChartRow(name, "", 6.0, grounds=((0.0, 6.0),), is_lane=is_lane)
+        for head in heads
+        for name, is_lane in ((head.label, False), ("comm", True))
+    ]
+    for gap, lanes in ((2.0, 0), (30.0, 3)):
+        chart = LaneChart(Canvas(False), rows, gap, 600, heads)
+        svg = chart.document("", "", [], [], [], "")
+        assert svg.count("rcg-head") == 3 and svg.count(">comm</text>") == lanes
 
 
 @pytest.mark.parametrize("actors", [1, 2, 20, 63])

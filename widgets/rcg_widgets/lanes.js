@@ -166,6 +166,14 @@ export class Lanes {
       row.y = scale < 1 ? y : Math.round(y);
       y += row.height;
     }
+    // Names do not overlap; those of lanes are left out first.
+    const taken = [];
+    const lanes = this.shown.filter((row) => row.label && row.isLane);
+    for (const row of [...named, ...lanes]) {
+      const at = row.y + row.height / 2;
+      row.isNamed = taken.every((other) => Math.abs(at - other) > LABEL_PITCH - 0.01);
+      if (row.isNamed) taken.push(at);
+    }
     this.fullHeight = y + 6;
     this.viewHeight = Math.min(this.fullHeight, this.isFitted ? FIT_HEIGHT : VIEW_HEIGHT);
     this.scroller.style.height = `${this.viewHeight}px`;
@@ -565,7 +573,6 @@ export class Lanes {
       context.textBaseline = "alphabetic";
       context.fillText(row.heading, 0, line - 5);
     }
-    let labelled = -Infinity;
     for (const row of rows) {
       if (!row.isBare) {
         context.fillStyle = this.paints.lane;
@@ -578,8 +585,7 @@ export class Lanes {
       context.textBaseline = "middle";
       const room = this.gutter - 12 - (this.subWidth ? this.subWidth + 12 : 0);
       const middle = row.y + row.height / 2;
-      if (row.label && middle - labelled > LABEL_PITCH - 0.01) {
-        labelled = middle;
+      if (row.label && row.isNamed) {
         const font = row.isLane ? this.font : this.boldFont;
         context.fillStyle = row.isLane ? this.paints.faint : this.paints.text;
         const shown = shorten(row.label, Math.max(room - (row.isLane ? INDENT : 0), 24), (text) => this.measure(text, font));

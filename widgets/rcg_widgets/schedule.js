@@ -88,6 +88,8 @@ export function fillSchedule(card, { head, columns }) {
   const turnOf = (from, at) => Math.max(head.turns[from.lane[at]][from.op[at]], 0);
   const colourOf = (from, at) => (from.execution[at] * head.repeats + turnOf(from, at)) % numColours;
   const buckets = Uint8Array.from(bars.op, (op, at) => (isCall(at) ? colourOf(bars, at) + numColours * head.tints[bars.lane[at]][op] : 2 * numColours));
+  const isCalling = head.calls.map((each) => each.includes(true));
+  const heights = Float32Array.from(bars.op, (_, at) => (isCall(at) ? 1 : isCalling[bars.lane[at]] ? 0.3 : 0.8));
   const labelsOf = (from, at) => {
     const name = head.ops[from.lane[at]][from.op[at]];
     const number = head.repeats > 1 ? turnOf(from, at) : from.execution[at];
@@ -106,14 +108,13 @@ export function fillSchedule(card, { head, columns }) {
   const headings = headingsOf(head.order.map((number) => head.lanes[number].node));
   const rows = head.order.map((number, place) => {
     const { process, label, under, short } = head.lanes[number];
-    const isCalling = head.calls[number].includes(true);
     const row = {
-      lane: number, process, name: label, detail: process === label ? "" : process, label: short || label, sub: "", isLane: Boolean(under), isCalling,
-      height: isCalling ? ROW : LANE, gap: under ? 3 : place ? 8 : 0, heading: headings[place], isHatched: true,
+      lane: number, process, name: label, detail: process === label ? "" : process, label: short || label, sub: "", isLane: Boolean(under), isCalling: isCalling[number],
+      height: isCalling[number] ? ROW : LANE, gap: under ? 3 : place ? 8 : 0, heading: headings[place], isHatched: true,
       bars: rowOf(barLanes[number], bars.start, bars.duration),
       has: (slice) => bars.lane[slice] === number,
     };
-    row.barHeight = () => (hasMeasured && isCalling && isPredictionShown() ? row.height * MEASURED : row.height);
+    row.barHeight = () => (hasMeasured && row.isCalling && isPredictionShown() ? row.height * MEASURED : row.height);
     return row;
   });
   let begun = bars.start.length ? Infinity : 0;
@@ -145,7 +146,7 @@ export function fillSchedule(card, { head, columns }) {
         return selectedProcess === null || isSelected(slice) ? 1 : 0.2;
       },
       isMarked: (slice) => current !== null && bars.execution[slice] === current && selectedOp !== null && isSelected(slice),
-      height: (slice) => (isCall(slice) ? 1 : head.calls[bars.lane[slice]].includes(true) ? 0.3 : 0.8),
+      height: (slice) => heights[slice],
       text: (slice) => (isCall(slice) && (shows.measured || !hasMeasured) ? labelsOf(bars, slice) : ""),
       tell: (slice) => {
         const lines = [

@@ -362,12 +362,15 @@ export function fillTimeline(card, { head, columns }) {
     context.globalAlpha = 1;
     context.fillStyle = each.paints.text;
     const drawn = new Float64Array(head.lanes.length).fill(-Infinity); // up to where, by lane
+    const left = each.gutter - each.span[0] * each.perUs;
+    const { perUs } = each;
     let before = null;
     for (let number = first; number < last; number += 1) {
+      const x = left + starts[number] * perUs;
+      const end = Math.max(left + ends[number] * perUs, x + 1);
+      if (!hasSteps && end <= drawn[lanes[number]] + 0.5) continue;
       const row = rowByTrack.get(lanes[number] * 256);
       if (!row || row.hidden) continue;
-      const x = each.x(starts[number]);
-      const end = Math.max(each.x(ends[number]), x + 1);
       const y = row.y + row.height;
       if (end > drawn[lanes[number]] + 0.5) {
         context.fillRect(x, y, end - x, 2);

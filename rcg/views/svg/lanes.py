@@ -175,12 +175,21 @@ class LaneChart:
     def _heads(self) -> list[str]:
         shapes = []
         room, right = self._names + 8, self.left - MARGIN - 10
-        latest = -self._size
-        for row, top in zip(self._rows, self.tops, strict=True):
-            middle = top + (row.grounds[0][0] + row.grounds[0][1]) / 2 if row.grounds else top
-            if middle - latest < self._size:  # names do not overlap
+        middles = [
+            top + (row.grounds[0][0] + row.grounds[0][1]) / 2 if row.grounds else top
+            for row, top in zip(self._rows, self.tops, strict=True)
+        ]
+        # Names do not overlap; those of lanes are left out first.
+        named: dict[int, float] = {}
+        for are_lanes in (False, True):
+            for number, middle in enumerate(middles):
+                is_free = all(abs(middle - other) >= self._size for other in named.values())
+                if self._rows[number].is_lane == are_lanes and is_free:
+                    named[number] = middle
+        for number, (row, top) in enumerate(zip(self._rows, self.tops, strict=True)):
+            if number not in named:
                 continue
-            latest = middle
+            middle = named[number]
             hover = f"{brief(row.label)}\n{row.detail}" if row.detail else brief(row.label)
             if row.is_lane:
                 y, left = middle + SMALL * 0.36, self._names + 8 - _INDENT
