@@ -4,18 +4,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import SPAN_BASE, OpenOp
-from rcg.views.data.slices import COLUMNS, HIDDEN, NOBODY, OPS, SPAN, SPANS, Slices
+from rcg.views.data.slices import (
+    COLUMNS,
+    DEVICE_MOVE,
+    HIDDEN,
+    KERNEL,
+    NOBODY,
+    OPS,
+    SPAN,
+    SPANS,
+    STREAMS,
+    Slices,
+)
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import queues_of
+from rcg.views.svg.timeline import timeline_of
 from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
-from tests.unit.traces import event, graph_trace
+from tests.unit.traces import event, events, graph_trace
 from tests.unit.views_traces import many_events, pipeline, simulated
 
 ROWS = {
@@ -234,3 +247,39 @@ def test_communication_is_cut_where_methods_of_its_actor_hide_it() -> None:
     ]
     assert (slices.kind[write], slices.start[write]) == (HIDDEN, 40)
     assert (slices.kind[read], slices.start[read]) == (TimeKind.COMMUNICATION, 35)
+
+
+def test_what_devices_did_is_a_track_per_stream() -> None:
+    kernels = [
+        event(SPAN_BASE + 1, 0, 20, 95, peer=0),
+        event(SPAN_BASE + 2, 0, 30, 40, peer=1),
+        event(SPAN_BASE + 3, 1, 90, 200, peer=1),
+    ]
+    names = ("attention", "gemm", "ncclDevKernel_SendRecv", "Memcpy HtoD (Pinned -> Device)")
+    graph = graph_trace(ROWS, spans={"a0": names})
+    streams = ("GPU 0, stream 7", "GPU 0, stream 13")
+    lanes = [
+        replace(each, kernels=events(kernels), streams=streams) if each.process == "a0" else each
+        for each in graph.lanes
+    ]
+    slices = slices_of(replace(graph, lanes=tuple(lanes)), 10, 100)
+    found = [
+        (
+            slices.heads[slices.lane[row]].streams[slices.track[row] - STREAMS],
+            slices.names[slices.name[row]].text,
+            int(slices.kind[row]),
+            int(slices.start[row]) + 10,
+            int(slices.execution[row]),
+        )
+        for row in np.flatnonzero(slices.track >= STREAMS)
+    ]
+    assert found == [
+        (streams[0], "gemm", KERNEL, 20, 0),
+        (streams[1], "ncclDevKernel_SendRecv", DEVICE_MOVE, 30, 0),
+        (streams[1], "Memcpy HtoD (Pinned -> Device)", DEVICE_MOVE, 90, 1),
+    ]
+    assert (slices.start + slices.duration).max() == 90
+    head, _ = slices.to_payload()
+    assert head["lanes"][1]["streams"] == list(streams) and head["kinds"][KERNEL] == "kernel"
+    picture = timeline_of(slices)
+    assert streams[1] in picture and "GPU copy or NCCL" in picture and ">gemm<" in picture

@@ -113,13 +113,13 @@ export function fillTimeline(card, { head, columns }) {
   const trackNames = ["", "spans"];
   const headings = headingsOf(head.lanes.map((each) => each.node));
   for (const each of tracksOf(lane, track, head.lanes.length)) {
-    const { process, label, detail, under, short } = head.lanes[each.lane];
+    const { process, label, detail, under, short, streams } = head.lanes[each.lane];
     const isFirst = each.track === 0;
     rows.push({
       lane: each.lane, track: each.track, process, name: label, detail,
       label: isFirst ? short || label : "",
       isLane: Boolean(under),
-      sub: trackNames[each.track] ?? (isFirst ? "" : `stream ${each.track - 1}`),
+      sub: trackNames[each.track] ?? streams[each.track - trackNames.length],
       height: each.track === 1 || under ? 14 : 20,
       gap: isFirst && each.lane && !under ? 10 : 3,
       heading: isFirst ? headings[each.lane] : "",

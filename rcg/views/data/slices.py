@@ -28,14 +28,23 @@ SPAN: Final = 5
 """The kind of a user's span."""
 
 HIDDEN: Final = 6
-"""The kind of communication in a lane while a method of its actor runs. The other kinds are those
-of ``TimeKind``."""
+"""The kind of communication in a lane while a method of its actor runs."""
+
+KERNEL: Final = 7
+"""The kind of a device's work."""
+
+DEVICE_MOVE: Final = 8
+"""The kind of a device's copies, and of NCCL's kernels. The other kinds are those of
+``TimeKind``."""
 
 OPS: Final = 0
 """The track of a lane's ops."""
 
 SPANS: Final = 1
 """The track of the user's spans."""
+
+STREAMS: Final = 2
+"""The track of the first stream of a lane's devices. The others follow."""
 
 NOBODY: Final = (1 << 16) - 1
 """``peer`` of a slice that does not wait for another process."""
@@ -84,6 +93,7 @@ class LaneHead:
         error_ns: How wrong its clock may be.
         under: The process of the actor that it belongs to, and follows; "" for a process.
         short: Its name below that of the actor: ``comm``; "" for a process.
+        streams: Names of the streams of its devices: the tracks from ``STREAMS`` on.
     """
 
     process: str
@@ -93,6 +103,7 @@ class LaneHead:
     error_ns: int = 0
     under: str = ""
     short: str = ""
+    streams: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +164,9 @@ class Slices:
         heads: One per lane.
         names: The names; ``name`` is an index in it.
         lane: Index of the lane.
-        track: ``OPS``, ``SPANS`` or a stream.
+        track: ``OPS``, ``SPANS``, or from ``STREAMS`` on a stream of a device.
         name: Index of the name.
-        kind: The kind of time: ``TimeKind``, ``SPAN`` or ``HIDDEN``.
+        kind: The kind of time: ``TimeKind``, ``SPAN``, ``HIDDEN``, ``KERNEL``, ``DEVICE_MOVE``.
         peer: Index of the lane that it waited for, or ``NOBODY``.
         start: When it began, in nanoseconds from ``start_ns``.
         duration: Its duration in nanoseconds.
@@ -260,12 +271,13 @@ class Slices:
                     "node": head.node,
                     "under": head.under,
                     "short": head.short,
+                    "streams": list(head.streams),
                     "clock_us": head.error_ns / 1e3,
                 }
                 for head in self.heads
             ],
             "names": [asdict(name) for name in self.names],
-            "kinds": [*(kind.name.lower() for kind in TimeKind), "span", "hidden"],
+            "kinds": [*map(str.lower, TimeKind.__members__), "span", "hidden", "kernel", "moves"],
             "channels": {
                 channel: {"slots": self.slots[channel], "readers": list(readers)}
                 for channel, readers in self.reads.items()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,12 +24,15 @@ from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, lanes_under, node_heads, order_of
 from rcg.views.data.slices import (
+    DEVICE_MOVE,
     HIDDEN,
+    KERNEL,
     NO_OP,
     NOBODY,
     OPS,
     SPAN,
     SPANS,
+    STREAMS,
     GroupHead,
     Ints,
     LaneHead,
@@ -38,6 +42,7 @@ from rcg.views.data.slices import (
 )
 
 _MAX_NAMES: Final = 1 << 16
+_MOVES: Final = re.compile("nccl|Memcpy", re.IGNORECASE)  # how names of such kernels begin
 _KEPT: Final = ("lane", "track", "name", "peer", "execution", "bytes", "op")  # by cutting
 
 
@@ -61,6 +66,7 @@ def slices_of(
     for number, at in enumerate(order_of(graph.plan)):
         found.add_ops(number, graph.lanes[at])
         found.add_spans(number, graph.lanes[at])
+        found.add_kernels(number, graph.lanes[at])
     return _with_hidden(found.slices())
 
 
@@ -243,19 +249,32 @@ class _Collector:
         return found, at
 
     def add_spans(self, number: int, lane: LaneTrace) -> None:
-        events = lane.events[lane.events["op"] >= SPAN_BASE]
+        self._add_named(number, SPANS, lane, lane.events[lane.events["op"] >= SPAN_BASE])
+
+    def add_kernels(self, number: int, lane: LaneTrace) -> None:
+        for stream in range(len(lane.streams)):
+            kernels = lane.kernels[lane.kernels["peer"] == stream]
+            self._add_named(number, STREAMS + stream, lane, kernels)
+
+    def _add_named(self, number: int, track: int, lane: LaneTrace, events: Events) -> None:
+        """Add events whose names are among those of spans."""
         events = events[events["end_ns"] > self._start_ns]
         events = events[events["start_ns"] < self._end_ns]
         if not len(events):
             return
         used, which = np.unique(events["op"], return_inverse=True)
-        spans = [SliceName(visible(lane.span_name(int(op))), "span") for op in used]
-        names = np.array([self._number(span) for span in spans], np.uint16)
+        texts = [lane.span_name(int(op)) for op in used]
+        role = "span" if track == SPANS else "kernel"
+        names = [self._number(SliceName(visible(text), role)) for text in texts]
+        kinds = [
+            SPAN if track == SPANS else DEVICE_MOVE if _MOVES.match(text) else KERNEL
+            for text in texts
+        ]
         self._add(
             number,
-            SPANS,
-            name=names[which],
-            kind=np.full(len(events), SPAN),
+            track,
+            name=np.array(names, np.uint16)[which],
+            kind=np.array(kinds)[which],
             peer=np.full(len(events), NOBODY),
             start=np.maximum(events["start_ns"], self._start_ns),
             end=np.minimum(events["end_ns"], self._end_ns),
@@ -389,7 +408,10 @@ def _head_of(lane: LaneTrace, node: str, under: str, short: str) -> LaneHead:
         f"clock to within {time_text(error_ns)}" if node and error_ns else "",
     ]
     detail = f" {DOT} ".join(filter(None, details))
-    return LaneHead(lane.process, visible(lane.label), detail, node, error_ns, under, short)
+    streams = tuple(map(visible, lane.streams))
+    return LaneHead(
+        lane.process, visible(lane.label), detail, node, error_ns, under, short, streams
+    )
 
 
 def name_of_op(op: Op) -> SliceName:

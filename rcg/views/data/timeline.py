@@ -20,7 +20,7 @@ from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import GraphTrace
 from rcg.views.data import ViewPayload
-from rcg.views.data.colours import HIDDEN_OPACITY, KIND_COLOURS, SPAN_COLOUR, TITLES
+from rcg.views.data.colours import DEVICE_COLOURS, HIDDEN_OPACITY, KIND_COLOURS, SPAN_COLOUR, TITLES
 from rcg.views.data.edge_styles import COLLECTIVE, TCP, style_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.slices import HIDDEN, SPAN, Ints, Slices, TransferEnds
@@ -44,7 +44,8 @@ def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
     """
     head, columns = slices.to_payload()
     queues, times, depths = _queues(slices)
-    colours: dict[int, Any] = {int(kind): colour for kind, colour in KIND_COLOURS.items()}
+    work = {**KIND_COLOURS, **DEVICE_COLOURS}
+    colours: dict[int, Any] = {int(kind): colour for kind, colour in work.items()}
     colours[SPAN] = SPAN_COLOUR
     colours[HIDDEN] = colours[TimeKind.COMMUNICATION], HIDDEN_OPACITY
     paths = _paths(record, slices)

@@ -13,7 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rcg.trace.analysis.parts import TimeKind
-from rcg.views.data.colours import EXECUTIONS, KIND_COLOURS, SPAN_COLOUR, TITLES
+from rcg.views.data.colours import (
+    DEVICE_COLOURS,
+    EXECUTIONS,
+    KIND_COLOURS,
+    SPAN_COLOUR,
+    TITLES,
+)
 from rcg.views.data.slices import HIDDEN, SPAN
 from rcg.views.svg.canvas import Canvas, Paint, swatch
 
@@ -47,6 +53,8 @@ def kind_looks(canvas: Canvas) -> dict[int, Look]:
     looks[SPAN] = Look(canvas.paint("span"), "text")
     canvas.define("hidden", Paint("fill", "#f0c5a3", "#62330e"))
     looks[HIDDEN] = Look(canvas.paint("hidden"), "text")
+    for each, colour in DEVICE_COLOURS.items():
+        looks[each] = Look(f' fill="{colour}"', _on(canvas, colour))
     return looks
 
 

@@ -25,11 +25,11 @@ import numpy as np
 
 from rcg.text import brief, bytes_text, plural, time_text
 from rcg.trace.analysis.parts import TimeKind
-from rcg.views.data.colours import KIND_COLOURS, TITLES
+from rcg.views.data.colours import DEVICE_COLOURS, KIND_COLOURS, TITLES
 from rcg.views.data.edge_styles import TCP, style_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.schedule import marks_in
-from rcg.views.data.slices import HIDDEN, NOBODY, OPS, SPAN, SPANS, Slices
+from rcg.views.data.slices import HIDDEN, NOBODY, OPS, SPAN, SPANS, STREAMS, Slices
 from rcg.views.data.timeline import QueueDepth, Runs, queues_of
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas, Paint
@@ -114,7 +114,9 @@ class _Timeline:
             height = self._bar if is_high else self._thin
             bands[track] = Band(y, height)
             if self._is_named:
-                parts.append((_TRACKS.get(track, f"stream {track - SPANS}"), y + height / 2))
+                streams = self._slices.heads[lane].streams
+                name = _TRACKS.get(track) or streams[track - STREAMS]
+                parts.append((name, y + height / 2))
             if track != SPANS:
                 grounds.append((y, y + height))
             y += height + self._between
@@ -143,7 +145,7 @@ class _Timeline:
         drawn = draw(
             self._canvas,
             bands,
-            [self._looks[kind] for kind in range(HIDDEN + 1)],
+            [self._looks[kind] for kind in range(len(self._looks))],
             bars,
             frame.plot_width,
             labels_of=self._labels,
@@ -203,10 +205,27 @@ class _Timeline:
         if slices.kind[row] == TimeKind.WAITING:
             peer = int(slices.peer[row])
             return [] if peer == NOBODY else [f"waits for {slices.heads[peer].label}"]
+        if name.role == "span" and self._is_below(row):
+            return []
         if name.role == "call":
             execution = f"{slices.execution[row]}"
             return [f"{name.text} {execution}", name.text if self._is_repeated else execution]
         return [] if slices.kind[row] == TimeKind.SERIALIZATION else [name.text]
+
+    def _is_below(self, row: int) -> bool:
+        """Whether a span inside a span lies where the label of that would be."""
+        slices = self._slices
+        middle = slices.start[row] + slices.duration[row] / 2
+        inside = row + 1
+        while (
+            inside < len(slices)
+            and (slices.lane[inside], slices.track[inside]) == (slices.lane[row], slices.track[row])
+            and slices.start[inside] <= middle
+        ):
+            if slices.start[inside] + slices.duration[inside] >= middle:
+                return True
+            inside += 1
+        return False
 
     def _hover(self, row: int) -> str:
         slices = self._slices
@@ -331,7 +350,7 @@ class _Timeline:
         self, *, has_transfers: bool, has_collectives: bool, has_path: bool
     ) -> list[tuple[str, str]]:
         canvas = self._canvas
-        shown = (*KIND_COLOURS, HIDDEN, TimeKind.WAITING, SPAN)
+        shown = (*KIND_COLOURS, HIDDEN, *DEVICE_COLOURS, TimeKind.WAITING, SPAN)
         used = [kind for kind in shown if (self._slices.kind == kind).any()]
         entries = kind_entries(canvas, [*used, TimeKind.IDLE])
         if has_path:
