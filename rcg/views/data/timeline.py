@@ -44,8 +44,8 @@ def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
     """
     head, columns = slices.to_payload()
     queues, times, depths = _queues(slices)
-    work = {**KIND_COLOURS, **DEVICE_COLOURS}
-    colours: dict[int, Any] = {int(kind): colour for kind, colour in work.items()}
+    work = [*KIND_COLOURS.items(), *DEVICE_COLOURS.items()]
+    colours: dict[int, Any] = {int(kind): colour for kind, colour in work}
     colours[SPAN] = SPAN_COLOUR
     colours[HIDDEN] = colours[TimeKind.COMMUNICATION], HIDDEN_OPACITY
     paths = _paths(record, slices)
