@@ -116,7 +116,7 @@ class Profile:
         """
         origin_ns = self.trace.start_ns
         steps = critical_path(self.graph(graph), execution)
-        return CriticalPath(step.since(origin_ns) for step in steps)
+        return CriticalPath((step.since(origin_ns) for step in steps), steps.usual_ns)
 
     def call_costs(self) -> CallCosts:
         """Return what methods and transfers took, by actor, for ``compile(costs=profile)``."""

@@ -134,6 +134,17 @@ def ratio_text(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else f"{ratio:.2f}x"
 
 
+def spread_text(ratio: float | None, spread: float | None) -> str:
+    """Return a ratio with how far it may be off.
+
+    >>> spread_text(1.9, 0.049), spread_text(1.9, 0.0004), spread_text(1.9, None)
+    ('1.90x ±0.05', '1.90x', '1.90x')
+    """
+    shown = f"{spread or 0:.2f}"
+    off = f" ±{shown}" if float(shown) else ""
+    return f"{ratio_text(ratio)}{off}"
+
+
 def ticks_of(duration_ns: float, most: int, first_ns: float = 0) -> list[tuple[int, str]]:
     """Return the ticks of an axis: how far from its start, and their labels, all in one unit.
 

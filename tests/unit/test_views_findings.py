@@ -13,9 +13,9 @@ import pytest
 from rcg.profiles import Profile
 from rcg.trace.analysis.executions import Execution
 from rcg.trace.trace import Trace
-from rcg.views.html.findings import comparison_picture, path_picture
+from rcg.views.html.findings import comparison_picture, path_picture, what_if_picture
 from tests.unit.traces import event, graph_trace, trace
-from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated
+from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated, times
 
 MOST_TEXT = 6_000
 MOST_LINES = 90
@@ -110,30 +110,81 @@ def test_a_path_is_still_a_tuple_of_steps() -> None:
     path = small().critical_path(2)
     assert isinstance(path, tuple)
     assert sum(step.duration_ns for step in path) == small().executions()[2].latency_ns
-    assert path[0].text in str(path) and str(path).startswith("1")
+    assert path[0].text in str(path) and str(path).startswith(path.answer)
     assert small().critical_path(99) == ()
     assert "no path" in str(small().critical_path(99))
     assert small().critical_path(99)._repr_mimebundle_().keys() == {"text/plain"}
 
 
-def test_a_picture_of_a_path_has_a_bar_for_each_step_and_its_time() -> None:
+def test_a_picture_of_a_path_has_a_bar_for_each_step_on_the_line_of_its_method() -> None:
     path = small().critical_path(2)
     for dark in (None, False, True):
         picture = path_picture(path, dark=dark)
         check_picture(picture)
-        # In each hover, in the title, and beside the name of what belongs to another execution.
+        bars = re.findall(r'<rect[^>]* y="([0-9.]+)"[^>]*><title>([^\n]*)\n', picture)
+        assert len(bars) == len(path)
+        assert bars[0][1] == path[0].text  # lines are by time
+        long = [text for text, steps in path.groups() if _ns(steps) >= 0.01 * path.duration_ns]
+        for text in long:
+            assert len({y for y, of in bars if of == text}) == 1
+        assert len(set(bars)) < len(path)
+        # Steps of other executions are paler.
         others = sum(step.execution != 2 for step in path)
-        titles = picture.count("path of execution ")
-        assert picture.count("of execution ") == len(path) + others + titles and others
+        assert picture.count(' opacity="0.45" x=') == others > 0
+
+
+def _ns(steps) -> int:
+    return sum(step.duration_ns for step in steps)
+
+
+def test_a_path_of_many_calls_has_few_lines() -> None:
+    path = training().critical_path(5)
+    texts = {step.text for step in path}
+    picture = path_picture(path)
+    heights = re.findall(r'<rect[^>]* y="([0-9.]+)"[^>]*><title>', picture)
+    assert len(heights) == len(path) > 100
+    assert len(set(heights)) < 12 < len(texts)
+    assert re.search(r"\d+ more ops", picture)
 
 
 def test_a_comparison_shows_every_op_before_and_after() -> None:
     before = small()
     [found] = before.compare(before).graphs
+    longest = max(op.before for op in found.ops)
+    shown = [op for op in found.ops if op.before >= 0.01 * longest]
+    assert len(shown) < len(found.ops)  # an op that takes nothing has no line
     for dark in (None, False, True):
         picture = comparison_picture(found, dark=dark)
         check_picture(picture)
-        assert picture.count("1.00x") == len(found.ops) + 2
+        assert len(re.findall(">1.00x<", picture)) == len(shown) + 2
+        assert f"the {len(shown)} longest of {len(found.ops)} ops" in picture
+
+
+def test_a_comparison_says_what_is_noise() -> None:
+    """Of 40 executions: nothing changed; then one method takes half the time."""
+    before, slower = (
+        Profile(simulated(pipeline(2), 40, op_cost=times(call_us=call_us)))
+        for call_us in (400, 800)
+    )
+    [same] = before.compare(before).graphs
+    assert same.throughput.is_noise and same.answer.startswith("no change beyond the noise, 1.00x")
+    picture = comparison_picture(same)
+    assert "no change beyond the noise" in picture and "rcg-noise" in picture
+    assert f">{same.answer}<" in picture
+    [found] = slower.compare(before).graphs
+    assert not found.throughput.is_noise
+    assert found.answer.startswith("1.9") and "most changed: Stage#2.fwd 0.50x" in found.answer
+    assert str(found).startswith(found.answer)
+    assert f">{found.answer}<" in comparison_picture(found)
+
+
+def test_a_prediction_says_the_answer_first() -> None:
+    found = Profile(simulated(pipeline(2), 40)).what_if({"Stage.fwd": 0.5})
+    picture = what_if_picture(found)
+    check_picture(picture)
+    title = re.findall(r"<text[^>]*>([^<]*)<", picture)[0]
+    assert title == found.answer == str(found).splitlines()[0]
+    assert ">Stage#2 busy<" in picture and ">if Stage.fwd took 0.5x" in picture
 
 
 def test_names_of_strangers_are_escaped() -> None:

@@ -39,6 +39,7 @@ from rcg.trace.analysis.executions import UNSEEN, Executions, by_execution, exec
 from rcg.trace.analysis.intervals import Ints, Times
 from rcg.trace.analysis.parts import KINDS, WRITE, TimeKind, shapes_of
 from rcg.trace.analysis.rendezvous import NONE
+from rcg.trace.analysis.spread import BATCHES, LEAST, batch_edges
 from rcg.trace.analysis.transfers import is_coding
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
 
@@ -77,18 +78,26 @@ class MeasuredCosts:
         user_ns: Time of the user's code between the driver's ops, per execution.
         is_driver_parallel: Whether ops of the driver overlap because several threads use the graph.
         window: The largest number of executions in flight at a submission, with the new one.
+        batches: ``costs`` of the executions of each batch (``spread.py``); none of too few.
     """
 
     costs: Mapping[tuple[str, int], Cost]
     user_ns: float
     is_driver_parallel: bool
     window: int
+    batches: tuple[Mapping[tuple[str, int], Cost], ...] = ()
 
 
 def costs_of(graph: GraphTrace, executions: Executions) -> MeasuredCosts:
     """Return the measured costs of a graph's ops, given the graph's executions."""
     dependencies = Dependencies(graph)
     found: dict[tuple[str, int], Cost] = {}
+    batches: tuple[dict[tuple[str, int], Cost], ...] = ()
+    edges = executions.index[:0]
+    if len(executions) >= LEAST:
+        batches = tuple({} for _ in range(BATCHES))
+        edges = executions.index[batch_edges(len(executions))[1:-1]]
+    batch_of = np.searchsorted(edges, dependencies.execution, side="right")
     length = np.diff(dependencies.bounds, axis=1)
     woke = np.maximum(dependencies.entered - dependencies.ready, 0)  # clocks may disagree
     woke = np.where(dependencies.follows, woke, UNSEEN)
@@ -100,12 +109,18 @@ def costs_of(graph: GraphTrace, executions: Executions) -> MeasuredCosts:
         for op in np.flatnonzero(np.diff(bounds)).tolist():
             of = rows[bounds[op] : bounds[op + 1]]
             shape = int(dependencies.shape[of[0]])
-            _, parts = by_execution(
-                dependencies.op[of], dependencies.execution[of], list(length[of].T)
+            woken = of[woke[of] != UNSEEN]
+            batch, parts = by_execution(
+                batch_of[of], dependencies.execution[of], list(length[of].T)
             )
-            found[lane.process, op] = _cost(shape, parts, woke[of][woke[of] != UNSEEN])
+            found[lane.process, op] = _cost(shape, parts, woke[woken])
+            for number in np.unique(batch).tolist() if batches else ():
+                inside = [part[batch == number] for part in parts]
+                woke_then = woke[woken[batch_of[woken] == number]]
+                batches[number][lane.process, op] = _cost(shape, inside, woke_then)
     user_ns, is_parallel = _driver(graph, dependencies)
-    return MeasuredCosts(found, user_ns, is_parallel, _window(graph, executions))
+    window = _window(graph, executions)
+    return MeasuredCosts(found, user_ns, is_parallel, window, batches)
 
 
 def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:

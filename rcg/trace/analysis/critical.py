@@ -24,10 +24,10 @@ This room must know neither shares nor how paths are shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +35,13 @@ import numpy.typing as npt
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Pass
-from rcg.text import columns, cut, plural, time_text
+from rcg.text import columns, cut, plural, share_text, time_text, visible
 from rcg.trace.analysis.dependencies import Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.intervals import Ints, Times
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.rendezvous import NONE
+from rcg.trace.analysis.spread import LEAST
 from rcg.trace.analysis.transfers import wire_text
 from rcg.trace.model import GraphTrace, LaneTrace, actor_labels
 
@@ -51,6 +52,7 @@ _MAX_STEPS: Final = 30
 _MANY: Final = 10  # executions, of which what is on the path of one or two is no rule
 _FEW: Final = 3
 _NOTABLE: Final = 0.05  # of a path
+_STANDS_OUT: Final = 0.1  # of a path
 _SHORT: Final = 0.01  # of a path: steps that a table has together
 _STEP_HEAD: Final = ("", "kind", "execution", "takes")
 
@@ -88,22 +90,74 @@ class Step:
 
 
 class CriticalPath(Displayed, tuple[Step, ...]):
-    """The steps that make up the latency of an execution, by time. ``str()`` is a table."""
+    """The steps that make up the latency of an execution, by time. ``str()`` is a table.
 
-    __slots__ = ()
+    Args:
+        steps: The steps.
+        usual_ns: Between which latencies 8 of 10 executions of the trace are; None if that is not
+            known.
+    """
+
+    usual_ns: tuple[float, float] | None
+
+    def __new__(
+        cls, steps: Iterable[Step] = (), usual_ns: tuple[float, float] | None = None
+    ) -> Self:
+        """Make a path."""
+        self = super().__new__(cls, steps)
+        self.usual_ns = usual_ns
+        return self
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it is."""
+        return self[-1].end_ns - self[0].start_ns if self else 0
+
+    def groups(self) -> list[tuple[str, list[Step]]]:
+        """Return the steps of each text, those that take longest together first."""
+        found: dict[str, list[Step]] = {}
+        for step in self:
+            found.setdefault(step.text, []).append(step)
+        return sorted(found.items(), key=lambda group: -sum(s.duration_ns for s in group[1]))
+
+    @property
+    def answer(self) -> str:
+        """What takes most of it: ``72 % of 127 ms is a2 (Shard).work``; "" without steps."""
+        if not self:
+            return ""
+        text, steps = self.groups()[0]
+        share = sum(step.duration_ns for step in steps) / max(self.duration_ns, 1)
+        most = f"{share_text(share, 0)} of {time_text(self.duration_ns)} is {visible(text)}"
+        return most if share >= _STANDS_OUT else f"no step stands out: at most {most}"
+
+    @property
+    def about(self) -> list[str]:
+        """More about it: its steps, which of it is for other executions, and what is usual."""
+        if not self:
+            return []
+        own = self[-1].execution
+        others = sum(step.duration_ns for step in self if step.execution != own)
+        words = [f"critical path of execution {own}", plural(len(self), "step")]
+        if others:
+            share = share_text(others / self.duration_ns, 0)
+            words.append(f"{share} is for executions that go first")
+        if self.usual_ns is not None:
+            least, most = map(time_text, self.usual_ns)
+            words.append(f"8 of 10 executions take {least} to {most}")
+        return words
 
     def __str__(self) -> str:
         if not self:
             return "no path: the trace does not hold the execution from its submission to its end"
-        least_ns = (self[-1].end_ns - self[0].start_ns) * _SHORT
+        least_ns = self.duration_ns * _SHORT
         runs = groupby(self, key=lambda step: step.duration_ns < least_ns)
         steps = [row for is_short, run in runs for row in _rows(list(run), is_short)]
         rows = cut(steps, lambda more: (f"... {more:,} more steps", "", "", ""), _MAX_STEPS)
-        head = f"{time_text(self[-1].end_ns - self[0].start_ns)} in {plural(len(self), 'step')}"
-        return "\n".join([head, *columns([_STEP_HEAD, *rows], left=2)])
+        head = [self.answer, *(f"  {each}" for each in self.about)]
+        return "\n".join([*head, "", *columns([_STEP_HEAD, *rows], left=2)])
 
     def __repr__(self) -> str:
-        took = time_text(self[-1].end_ns - self[0].start_ns) if self else "nothing known"
+        took = time_text(self.duration_ns) if self else "nothing known"
         return f"<CriticalPath: {took}, {plural(len(self), 'step')}>"
 
 
@@ -256,7 +310,10 @@ class Paths:
                     text=text,
                 )
             )
-        return CriticalPath(steps)
+        latency = self.executions.latency_ns
+        is_known = len(latency) >= LEAST
+        least, most = np.percentile(latency, (10, 90)) if is_known else (0.0, 0.0)
+        return CriticalPath(steps, (float(least), float(most)) if is_known else None)
 
     def _encoding(self, execution: int) -> list[Step]:
         """Return the step of encoding the inputs, if that happened before writing them."""

@@ -36,6 +36,7 @@ from rcg.ir.ids import DRIVER
 from rcg.text import columns, cut, plural, time_text
 from rcg.trace.analysis.intervals import MIN_INT64, Cover, Ints, Times
 from rcg.trace.analysis.parts import READ, WRITE
+from rcg.trace.analysis.spread import LEAST, batch_edges, half_width
 from rcg.trace.analysis.transfers import gate_for, is_coding, is_waiting, movers, taken_ns
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace
 
@@ -151,6 +152,16 @@ class Executions(Displayed):
         else:
             count, took = 1, int(self.latency_ns[0]) if len(self.latency_ns) else 0
         return count * 1e9 / took if took > 0 else None
+
+    @cached_property
+    def throughput_spread(self) -> float | None:
+        """How far ``throughput`` may be off (``spread.py``); None of too few executions."""
+        seen = self.completed_ns != UNSEEN
+        index, completed = self.index[seen], np.maximum.accumulate(self.completed_ns[seen])
+        edges = batch_edges(len(index) - 1)
+        if len(index) <= LEAST or not np.diff(completed[edges]).all():
+            return None
+        return half_width(1e9 * np.diff(index[edges]) / np.diff(completed[edges]))
 
     def throughput_until(self, end_ns: int) -> float | None:
         """Return executions per second of a graph that hangs.

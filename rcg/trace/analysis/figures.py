@@ -13,6 +13,7 @@ This room must not know how traces are recorded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,16 +22,28 @@ import numpy as np
 
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
-from rcg.text import columns, plural, rate_text, ratio_text, share_text, time_text
+from rcg.text import (
+    columns,
+    plural,
+    rate_text,
+    ratio_text,
+    share_text,
+    spread_text,
+    time_text,
+    visible,
+)
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.intervals import Times
-from rcg.trace.analysis.ops import OpTimes, Stall, ops_of, stall_of
+from rcg.trace.analysis.latency import latency_of
+from rcg.trace.analysis.ops import OpTimes, Stall, has_alike, ops_of, stall_of
 from rcg.trace.analysis.parts import TimeKind, events_of
 from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.shares import shares_of
+from rcg.trace.analysis.spread import is_noise, spread_of
 from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
 from rcg.trace.analysis.transfers import wires_of
+from rcg.trace.analysis.verdict import verdict_of
 from rcg.trace.model import GraphTrace, LaneTrace, Recording
 
 _SLOWEST = 5
@@ -83,6 +96,11 @@ def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
         stall=stall,
         predicted=graph.plan.predicted,
         wires=wires_of(graph),
+        methods=ops_of(seen, start_ns, end_ns, by_method=True) if has_alike(graph) else ops,
+        throughput_spread=executions.throughput_spread if stall is None else None,
+        latency_spread_ns=spread_of(latencies) if stall is None else None,
+        latency=latency_of(graph, executions) if stall is None else None,
+        verdict=verdict_of(graph, path, executions) if stall is None else None,
     )
 
 
@@ -170,11 +188,13 @@ class Change:
         text: The name of the figure.
         before: Its value in the first trace; None if it has none.
         after: Its value in the second trace; None if it has none.
+        spreads: How far each of the two may be off (``spread.py``); None of too few executions.
     """
 
     text: str
     before: float | None
     after: float | None
+    spreads: tuple[float | None, float | None] = (None, None)
 
     @property
     def ratio(self) -> float | None:
@@ -183,9 +203,29 @@ class Change:
             return None
         return self.after / self.before
 
-    def row(self, text: Callable[[float | None], str]) -> tuple[str, str, str, str]:
+    @property
+    def spread(self) -> float | None:
+        """How far ``ratio`` may be off; None if one of the spreads is unknown."""
+        before, after = self.spreads
+        if not self.before or not self.after or before is None or after is None:
+            return None
+        return self.after / self.before * math.hypot(before / self.before, after / self.after)
+
+    @property
+    def is_noise(self) -> bool | None:
+        """Whether the two differ by no more than their spreads; None if one is unknown."""
+        return is_noise(self.before or 0.0, self.after or 0.0, *self.spreads)
+
+    def row(self, text: Callable[[float | None], str]) -> tuple[str, ...]:
         """Return its row in a table, with values as this text."""
-        return self.text, text(self.before), text(self.after), ratio_text(self.ratio)
+        gain = spread_text(self.ratio, self.spread)
+        return (
+            self.text,
+            text(self.before),
+            text(self.after),
+            gain,
+            "noise" if self.is_noise else "",
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,7 +237,7 @@ class GraphComparison(Displayed):
         is_same_plan: Whether both ran the same plan. Otherwise they were matched by position.
         throughput: Executions per second.
         latency: Median latency in ns.
-        ops: Median time of each op without waiting, in ns.
+        ops: Median time of each op without waiting, in ns; of all calls of a method by an actor.
         shares: Share of the window, from 0 to 1, per process and kind: ``a0 (Stage) compute``.
     """
 
@@ -208,6 +248,21 @@ class GraphComparison(Displayed):
     ops: tuple[Change, ...]
     shares: tuple[Change, ...]
 
+    @property
+    def answer(self) -> str:
+        """The answer in one line: ``1.90x ±0.05: 118 /s to 224 /s; a2 (Shard).work 0.50x``."""
+        rate = self.throughput
+        rates = f"{rate_text(rate.before)} to {rate_text(rate.after)}"
+        ratio = f"{spread_text(rate.ratio, rate.spread)}: {rates}"
+        if rate.is_noise is None:
+            return f"{ratio}, from too few executions to tell it from noise"
+        if rate.is_noise:
+            return f"no change beyond the noise, {ratio}"
+        most = max(self.ops, key=_gained_ns, default=None)
+        if most is None or not _gained_ns(most):
+            return ratio
+        return f"{ratio}; most changed: {most.text} {spread_text(most.ratio, most.spread)}"
+
     def __repr__(self) -> str:
         before, after = (graph_id[:8] for graph_id in self.graph_ids)
         return f"<GraphComparison {before!a} -> {after!a}: {_gain(self)}>"
@@ -215,9 +270,9 @@ class GraphComparison(Displayed):
     def __str__(self) -> str:
         before, after = (graph_id[:8] for graph_id in self.graph_ids)
         same = "the same plan" if self.is_same_plan else "another plan, matched by its place"
-        head = ("", "before", "after", "ratio")
+        head = ("", "before", "after", "ratio", "")
         rows = [head, self.throughput.row(rate_text), self.latency.row(time_text)]
-        lines = [f"Graph {before} -> {after} ({same})", *columns(rows)]
+        lines = [visible(self.answer), "", f"Graph {before} -> {after} ({same})", *columns(rows)]
         ops = _largest(self.ops, _size)
         rows = [head, *(op.row(time_text) for op in ops)]
         lines += ["", "  What each op took, median without waiting", *columns(rows, indent="    ")]
@@ -287,17 +342,33 @@ def _graph(before: GraphSummary, after: GraphSummary, is_same_plan: bool) -> Gra
     return GraphComparison(
         graph_ids=(before.graph_id, after.graph_id),
         is_same_plan=is_same_plan,
-        throughput=Change("executions", before.throughput, after.throughput),
-        latency=Change("latency (median)", before.latency_p50_ns, after.latency_p50_ns),
+        throughput=Change(
+            "executions",
+            before.throughput,
+            after.throughput,
+            (before.throughput_spread, after.throughput_spread),
+        ),
+        latency=Change(
+            "latency (median)",
+            before.latency_p50_ns,
+            after.latency_p50_ns,
+            (before.latency_spread_ns, after.latency_spread_ns),
+        ),
         ops=tuple(_ops(before, after)),
         shares=tuple(_shares(before, after)),
     )
 
 
 def _ops(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
-    sides = [{op.text: op.median_ns for op in each.ops} for each in (before, after)]
+    sides = [{op.text: op for op in each.methods} for each in (before, after)]
     for text in dict.fromkeys((*sides[0], *sides[1])):
-        yield Change(text, sides[0].get(text), sides[1].get(text))
+        was, now = (side.get(text) for side in sides)
+        yield Change(
+            text,
+            None if was is None else was.median_ns,
+            None if now is None else now.median_ns,
+            (None if was is None else was.spread_ns, None if now is None else now.spread_ns),
+        )
 
 
 def _shares(before: GraphSummary, after: GraphSummary) -> Iterator[Change]:
@@ -319,6 +390,13 @@ def _largest(changes: Sequence[Change], size: Callable[[Change], float]) -> list
 
 def _size(change: Change) -> float:
     return max(change.before or 0.0, change.after or 0.0)
+
+
+def _gained_ns(change: Change) -> float:
+    """Return by how much a time changed; 0 if that is noise, or it is only in one trace."""
+    if change.ratio is None or change.is_noise is not False:
+        return 0.0
+    return abs((change.after or 0.0) - (change.before or 0.0))
 
 
 def _left_out(count: int, word: str, where: str) -> list[str]:

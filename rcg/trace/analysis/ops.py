@@ -25,7 +25,8 @@ actor was only kept from its processor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +40,10 @@ from rcg.trace.analysis.executions import UNSEEN, Executions, by_execution
 from rcg.trace.analysis.intervals import Ints, window
 from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, bounds_of
 from rcg.trace.analysis.rendezvous import group_of, with_waits
+from rcg.trace.analysis.spread import spread_of
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
+
+_MANY: Final = 3  # channels that a process reads, or writes, each with a name
 
 _MAX_GB_PER_S: Final = 100.0
 """More than a process can copy. A Write that seems faster did not copy."""
@@ -66,6 +70,7 @@ class OpTimes:
             a Write that forwards a value, or one that was made in shared memory, copies nothing,
             and a trace shows that only by the rate.
         group: The group over which it exchanges tensors; None if it does not.
+        spread_ns: How far the median may be off (``spread.py``); None if it ran too few times.
     """
 
     process: str
@@ -80,10 +85,15 @@ class OpTimes:
     bytes: int
     gb_per_s: float | None
     group: str | None = None
+    spread_ns: float | None = None
 
 
 def ops_of(
-    graph: GraphTrace, start_ns: int | None = None, end_ns: int | None = None
+    graph: GraphTrace,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    *,
+    by_method: bool = False,
 ) -> tuple[OpTimes, ...]:
     """Return the times of each op of a graph that ran, in the order of the programs.
 
@@ -91,12 +101,43 @@ def ops_of(
         graph: The graph.
         start_ns: Time before this is cut off; None cuts nothing.
         end_ns: Time after this is cut off; None cuts nothing.
+        by_method: Whether all calls of a method by an actor are one, with the first one's ``op``;
+            so are its Reads, and its Writes, if they are many.
     """
-    within = window(start_ns, end_ns)
-    return tuple(each for lane in graph.lanes for each in _of_lane(graph, lane, *within))
+    found: list[OpTimes] = []
+    for lane in graph.lanes:
+        names = _names_of(graph, lane, by_method=by_method)
+        alike = [names.index(name) for name in names] if by_method else range(len(names))
+        found += _of_lane(graph, lane, names, np.array(alike, np.int64), *window(start_ns, end_ns))
+    return tuple(found)
 
 
-def _of_lane(graph: GraphTrace, lane: LaneTrace, first_ns: int, last_ns: int) -> Iterator[OpTimes]:
+def has_alike(graph: GraphTrace) -> bool:
+    """Return whether ``by_method`` makes a difference."""
+    every = (_names_of(graph, lane, by_method=True) for lane in graph.lanes)
+    return any(len(set(names)) < len(names) for names in every)
+
+
+def _names_of(graph: GraphTrace, lane: LaneTrace, *, by_method: bool) -> list[str]:
+    """Return the name of each op; with ``by_method`` many Reads, and many Writes, have one."""
+    ops = graph.program(lane).ops
+    words = Counter(op.word for op in ops if not op.is_call)
+    return [
+        f"{lane.label} {op.word} of {words[op.word]} channels"
+        if by_method and op.channels_in + op.channels_out and words[op.word] > _MANY
+        else text_of(graph, lane, at)
+        for at, op in enumerate(ops)
+    ]
+
+
+def _of_lane(
+    graph: GraphTrace,
+    lane: LaneTrace,
+    names: Sequence[str],
+    alike: Ints,
+    first_ns: int,
+    last_ns: int,
+) -> Iterator[OpTimes]:
     program = graph.program(lane)
     events = with_waits(graph, lane)
     is_within = (events["end_ns"] >= first_ns) & (events["start_ns"] <= last_ns)
@@ -113,9 +154,13 @@ def _of_lane(graph: GraphTrace, lane: LaneTrace, first_ns: int, last_ns: int) ->
     at = np.arange(len(events))
     waited = length[at, np.where(shape == WRITE, 1, 0)]
     own = bounds[:, 3] - bounds[:, 0] - waited
-    op, (own, waited, moving, size) = by_execution(
-        events["op"].astype(np.int64), events["execution"], (own, waited, moving, events["bytes"])
+    op, (own, waited, moving, size, start) = by_execution(
+        events["op"].astype(np.int64),
+        events["execution"],
+        (own, waited, moving, events["bytes"], bounds[:, 0]),
     )
+    op = alike[op] if len(op) else op
+    in_time = own[np.lexsort((start, op))]
     order = np.lexsort((own, op))
     own, waited, moving, size = own[order], waited[order], moving[order], size[order]
     first = np.searchsorted(op[order], np.arange(len(program.ops) + 1))
@@ -127,7 +172,7 @@ def _of_lane(graph: GraphTrace, lane: LaneTrace, first_ns: int, last_ns: int) ->
     totals = [np.add.reduceat(each, begin).tolist() for each in (own, waited, moving, size)]
     texts: dict[str, int] = {}
     for number, each in enumerate(ran.tolist()):
-        text = text_of(graph, lane, each)
+        text = names[each]
         texts[text] = texts.get(text, 0) + 1
         total, wait, moved, count = (values[number] for values in totals)
         yield OpTimes(
@@ -143,6 +188,7 @@ def _of_lane(graph: GraphTrace, lane: LaneTrace, first_ns: int, last_ns: int) ->
             bytes=count,
             gb_per_s=_rate(count, moved),
             group=groups[each],
+            spread_ns=spread_of(in_time[begin[number] : end[number]]),
         )
 
 

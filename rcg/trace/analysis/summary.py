@@ -7,16 +7,21 @@ This file computes nothing: every figure comes from ``figures.summarize``.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
+from textwrap import wrap
 
 from rcg.ir.costs import Predicted
 from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, share_text, time_text
 from rcg.trace.analysis.critical import Outlier, SteadyPath
+from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes, Stall
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares, Shares
 from rcg.trace.analysis.transfers import Wire
+from rcg.trace.analysis.verdict import Verdict
 
 _MAX_GRAPHS = 6
 _MAX_OPS = 24
@@ -25,6 +30,7 @@ _MAX_WIRES = 12
 _MAX_PEERS = 3
 # Moving a smaller frame takes mostly fixed time, so a rate would say nothing about the bytes.
 _SIZE_WITH_RATE = 65_536
+_BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,13 @@ class GraphSummary:
         stall: The op on which the graph hung at the end of the trace; None if it did not hang.
         predicted: What the compiler predicted from the costs of the plan; empty without costs.
         wires: What crossed between nodes of the cluster, by channel; empty on one node.
+        methods: The same as ``ops``, with all calls of a method by an actor as one.
+        throughput_spread: How far ``throughput`` may be off (``spread.py``); None of too few
+            executions, or of a graph that hangs.
+        latency_spread_ns: How far ``latency_p50_ns`` may be off; None likewise.
+        latency: The parts of the latency; None without any, and of a graph that hangs.
+        verdict: What limits the graph, and what would help; None if the trace is too short to
+            tell, and of a graph that hangs.
     """
 
     graph_id: str
@@ -94,6 +107,11 @@ class GraphSummary:
     stall: Stall | None = None
     predicted: tuple[Predicted, ...] = ()
     wires: tuple[Wire, ...] = ()
+    methods: tuple[OpTimes, ...] = ()
+    throughput_spread: float | None = None
+    latency_spread_ns: float | None = None
+    latency: Latency | None = None
+    verdict: Verdict | None = None
 
     @property
     def period_ns(self) -> float | None:
@@ -101,7 +119,7 @@ class GraphSummary:
         return None if not self.throughput else 1e9 / self.throughput
 
     def __str__(self) -> str:
-        head = [] if self.stall is None else [stall_text(self), ""]
+        head = [*headline(self), ""] if headline(self) else []
         return "\n".join([*head, *_graph(self)])
 
 
@@ -127,8 +145,9 @@ class Summary:
             f"Trace of {plural(count, 'graph')} over {time_text(self.duration_ns)}, "
             f"{self.events:,} events"
         )
-        stalls = [stall_text(each, of=count > 1) for each in self.graphs if each.stall is not None]
-        lines = [*stalls[:_MAX_GRAPHS], *([""] if stalls else []), head]
+        first = [headline(each, of=count > 1) for each in self.graphs]
+        first = [each for each in first if each][:_MAX_GRAPHS]
+        lines = [*chain(*first), *([""] if first else []), head]
         if not self.graphs:
             lines += ["", "hint: there was no graph to record: compile one before recording"]
         for graph in self.graphs[:_MAX_GRAPHS]:
@@ -147,6 +166,27 @@ def _as_data(items: list[tuple[str, object]]) -> dict[str, object]:
     return {
         name: value.name.lower() if isinstance(value, TimeKind) else value for name, value in items
     }
+
+
+def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
+    """Return what a graph's summary begins with: that it hangs, or the verdict and the advice.
+
+    Args:
+        graph: The graph.
+        of: Whether it is named.
+
+    Returns:
+        Lines of at most 100 characters, unless names are long; none if nothing can be said.
+    """
+    if graph.stall is not None:
+        return [stall_text(graph, of=of)]
+    if graph.verdict is None:
+        return []
+    name = f"Graph {brief(graph.graph_id[:8], IN_LINE)}: " if of else ""
+    lines = wrap(f"{name}{graph.verdict}", 100, subsequent_indent="  ", break_on_hyphens=False)
+    for advice in graph.verdict.advice:
+        lines += wrap(advice.text, 98, initial_indent="  try: ", subsequent_indent="    ")
+    return lines
 
 
 def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
@@ -176,8 +216,23 @@ def _graph(graph: GraphSummary) -> list[str]:
             f"{time_text(graph.latency_p99_ns)} p99 (99 of 100 took no longer), "
             "from submission to result"
         )
+    lines += _latency(graph.latency)
     lines += [*_shares(graph), *_prediction(graph), *_critical(graph)]
     lines += [*_wires(graph), *_ops(graph), *_slowest(graph), *_hints(graph)]
+    return lines
+
+
+def _latency(latency: Latency | None) -> list[str]:
+    """Return the parts of the latency, and its distribution."""
+    if latency is None:
+        return []
+    queued, service = time_text(latency.queued_ns), time_text(latency.service_ns)
+    lines = [f"              mean: {queued} queued for a process and {service} in service"]
+    if latency.counts:
+        most = max(latency.counts)
+        bars = "".join(_BARS[-(-each * (len(_BARS) - 1) // most)] for each in latency.counts)
+        first, last = time_text(latency.first_ns), time_text(latency.last_ns)
+        lines.append(f"              {first} {bars} {last} and more")
     return lines
 
 
@@ -260,20 +315,21 @@ def _critical(graph: GraphSummary) -> list[str]:
     path = graph.critical
     if path is None or not path.shares:
         return []
-    rows = [
-        (share.text, share.kind.name.lower(), share_text(share.share))
-        for share in path.shares[:_MAX_STEPS]
-    ]
-    left = path.shares[_MAX_STEPS:]
-    if left:
-        rows.append((f"{len(left)} more", "", share_text(sum(share.share for share in left))))
+    shares: Counter[tuple[str, str]] = Counter()
+    for each in path.shares:  # the calls of a method as one
+        shares[each.text, each.kind.name.lower()] += each.share  # type: ignore[assignment]
+    most = shares.most_common(_MAX_STEPS)
+    rows = [(*place, share_text(share)) for place, share in most]
+    if len(shares) > len(most):
+        left = sum(shares.values()) - sum(share for _, share in most)
+        rows.append((f"{len(shares) - len(most)} more", "", share_text(left)))
     lines = ["", "  What the results waited for (the critical path of all executions)"]
     lines += columns(rows, left=2, indent="    ")
     if path.bottleneck is not None:
-        does = "making it faster helps most" if graph.stall is None else "it has not ended"
+        hangs = "" if graph.stall is None else "; it has not ended"
         lines.append(
             f"    bottleneck: {brief(path.bottleneck.text, IN_LINE)}, "
-            f"{share_text(path.bottleneck_share)} of the path; {does}"
+            f"{share_text(path.bottleneck_share)} of the path{hangs}"
         )
     if path.outlier is not None:
         lines.append(f"    {outlier_text(path.outlier)}")
@@ -318,11 +374,11 @@ def _wires(graph: GraphSummary) -> list[str]:
 
 
 def _ops(graph: GraphSummary) -> list[str]:
-    if not graph.ops:
+    if not graph.methods:
         return []
-    most = sorted(graph.ops, key=lambda op: -op.total_ns)[:_MAX_OPS]
+    most = sorted(graph.methods, key=lambda op: -op.total_ns)[:_MAX_OPS]
     rows = [("", "count", "median", "p99", "total", "size", "GB/s")]
-    for op in graph.ops:
+    for op in graph.methods:
         if op in most:
             is_large = op.bytes >= _SIZE_WITH_RATE * op.count and op.gb_per_s is not None
             rows.append(
@@ -337,8 +393,8 @@ def _ops(graph: GraphSummary) -> list[str]:
                 )
             )
     lines = ["", "  What each op took, without waiting", *columns(rows, indent="    ")]
-    if len(graph.ops) > len(most):
-        lines.append(f"    and {len(graph.ops) - len(most)} more that took less")
+    if len(graph.methods) > len(most):
+        lines.append(f"    and {len(graph.methods) - len(most)} more that took less")
     return lines
 
 

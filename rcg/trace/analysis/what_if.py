@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -30,13 +31,21 @@ from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Input, Op
 from rcg.ir.plan import Plan
-from rcg.text import columns, rate_text, ratio_text, time_text, visible
-from rcg.trace.analysis.costs import MeasuredCosts, costs_of
+from rcg.text import columns, rate_text, share_text, spread_text, time_text, visible
+from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.executions import Executions, executions_of
+from rcg.trace.analysis.spread import half_width, is_noise
 from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
 
 _MAX_CHANGES_CHARS: Final = 100
+_BATCH: Final = 8  # executions in the replay of a batch, besides those that fill the pipeline
+
+MAX_ERROR_PERCENT: Final = 25.0
+"""An unchanged replay that is farther from the trace predicts nothing."""
+
+Place = tuple[str, int]
+"""An op: its process, and its index in the program."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +67,9 @@ class WhatIf(Displayed):
         simulation: The predicted timeline, in ns.
         graph: The prediction as a record, for the views and analyses of traces.
         notes: Assumptions of the replay that may not hold.
+        busy: The share of the time, from 0 to 1, that each process is busy, by its label: in the
+            unchanged replay, and predicted.
+        batch_speedups: ``speedup`` in each of some parts of the trace; empty if it is too short.
     """
 
     changes: tuple[str, ...]
@@ -71,6 +83,8 @@ class WhatIf(Displayed):
     simulation: Simulation
     graph: GraphTrace
     notes: tuple[str, ...] = ()
+    busy: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    batch_speedups: tuple[float, ...] = ()
 
     @property
     def error_percent(self) -> float | None:
@@ -83,13 +97,43 @@ class WhatIf(Displayed):
         """Predicted throughput divided by that of the unchanged replay."""
         return _ratio(self.throughput, self.baseline_throughput)
 
+    @property
+    def spread(self) -> float | None:
+        """How far ``speedup`` may be off; None if there are too few executions to tell.
+
+        It holds how much parts of the trace disagree (``spread.py``), and the error of the
+        unchanged replay.
+        """
+        if not self.batch_speedups or self.speedup is None or self.error_percent is None:
+            return None
+        off = self.speedup * abs(self.error_percent) / 100
+        return math.hypot(half_width(self.batch_speedups), off)
+
+    @property
+    def is_noise(self) -> bool | None:
+        """Whether the speedup differs from 1 by no more than its spread; None if unknown."""
+        return is_noise(1.0, self.speedup or 1.0, 0.0, self.spread)
+
+    @property
+    def answer(self) -> str:
+        """The answer in one line: ``1.90x ±0.05: 118 /s to 224 /s``."""
+        rates = f"{rate_text(self.baseline_throughput)} to {rate_text(self.throughput)}"
+        ratio = f"{spread_text(self.speedup, self.spread)}: {rates}"
+        if self.error_percent is not None and abs(self.error_percent) > MAX_ERROR_PERCENT:
+            return f"no prediction, a replay of this trace is {abs(self.error_percent):.0f} % off"
+        if self.is_noise:
+            return f"no change beyond the noise, {ratio}"
+        return (
+            ratio if self.spread is not None else f"{ratio}, from too few executions for a spread"
+        )
+
     def __repr__(self) -> str:
         rates = f"{rate_text(self.throughput)} instead of {rate_text(self.baseline_throughput)}"
         changes = visible(", ".join(self.changes))[:_MAX_CHANGES_CHARS] or "unchanged"
         return f"<WhatIf {changes}: {rates}>"
 
     def __str__(self) -> str:
-        lines = ["What if " + (", ".join(self.changes) or "nothing were changed") + "?"]
+        lines = [self.answer, f"if {visible(', '.join(self.changes)) or 'nothing changed'}"]
         rows = [
             ("", "executions", "latency (median)"),
             ("measured", rate_text(self.measured_throughput), time_text(self.measured_latency_ns)),
@@ -101,13 +145,15 @@ class WhatIf(Displayed):
             ("predicted", rate_text(self.throughput), time_text(self.latency_ns)),
         ]
         lines += columns(rows)
-        lines.append(f"  {ratio_text(self.speedup)} as many executions, {self.window} in flight")
+        off = ""
         if self.error_percent is not None:
-            lines.append(
-                f"  The unchanged replay is {abs(self.error_percent):.1f} % "
-                f"{'above' if self.error_percent >= 0 else 'below'} what was measured; expect the "
-                "prediction to be off by as much."
-            )
+            where = "above" if self.error_percent >= 0 else "below"
+            off = f"; the unchanged replay is {abs(self.error_percent):.1f} % {where} the measured"
+        lines.append(f"  {self.window} in flight{off}")
+        if self.busy:
+            label, (before, after) = max(self.busy.items(), key=lambda each: each[1][1])
+            busy = f"{share_text(after, 0)}, {share_text(before, 0)} before"
+            lines.append(f"  the busiest is then {visible(label)}: {busy}")
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
@@ -142,40 +188,138 @@ def what_if(
     for name, number in (("max_inflight", max_inflight), ("executions", executions)):
         if number is not None and (not isinstance(number, int) or number < 1):
             raise TraceError(f"`{name}` must be a positive integer, found {number!r}")
-    found = executions_of(graph)
-    measured = _measure(graph, found)
     factors = _factors(graph, scale or {})
-    window = max_inflight or measured.window
-    changed = {
-        place: replace(
-            cost,
-            compute_ns=cost.compute_ns * factors.get(place, 1.0),
-            moving_ns=cost.moving_ns * communication,
-            coding_ns=cost.coding_ns * serialization,
-        )
-        for place, cost in measured.costs.items()
-    }
-    plan = graph.plan if max_inflight is None else _with_slots(graph.plan, max_inflight)
-    baseline, notes = _replay(graph.plan, measured, measured.window, executions)
-    simulated, more = _replay(plan, replace(measured, costs=changed), window, executions)
-    base = _figures(executions_of(from_simulation(baseline)))
-    graph_then = from_simulation(simulated, graph_id=graph.graph_id, limit=window)
-    then = _figures(executions_of(graph_then))
-    real = _figures(found)
     changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
     changes += [f"communication took {communication:g}x"] if communication != 1 else []
     changes += [f"serialization took {serialization:g}x"] if serialization != 1 else []
     changes += [f"{max_inflight} executions were in flight"] if max_inflight else []
-    return WhatIf(
-        tuple(changes),
-        window,
-        *then,
-        *base,
-        *real,
-        simulation=simulated,
-        graph=graph_then,
-        notes=tuple(dict.fromkeys((*_missing(graph, measured), *notes, *more))),
-    )
+    replays = Replays(graph, executions)
+    changed = {
+        place: Factors(factors.get(place, 1.0), communication, serialization)
+        for place in replays.measured.costs
+    }
+    return replays.with_changes(tuple(changes), changed, max_inflight)
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Factors on the parts of an op's time."""
+
+    compute: float = 1.0
+    moving: float = 1.0
+    coding: float = 1.0
+    waking: float = 1.0
+
+    def of(self, cost: Cost) -> Cost:
+        """Return the scaled cost."""
+        return replace(
+            cost,
+            compute_ns=cost.compute_ns * self.compute,
+            moving_ns=cost.moving_ns * self.moving,
+            coding_ns=cost.coding_ns * self.coding,
+            waking_ns=cost.waking_ns * self.waking,
+        )
+
+
+class Replays:
+    """Replays of one graph; what was measured, and the unchanged replay, are computed once.
+
+    Args:
+        graph: The measured graph.
+        executions: Number of executions to simulate.
+        measured: The executions of the graph; None to compute them.
+
+    Raises:
+        TraceError: The trace holds no events of the graph.
+    """
+
+    def __init__(
+        self, graph: GraphTrace, executions: int = 64, measured: Executions | None = None
+    ) -> None:
+        self.graph = graph
+        self.executions = executions_of(graph) if measured is None else measured
+        self.measured = _measure(graph, self.executions)
+        self._count = executions
+        self._found: dict[int, list[float]] = {}
+
+    @cached_property
+    def _unchanged(self) -> tuple[tuple[float | None, float | None], list[str], dict[str, float]]:
+        window = self.measured.window
+        simulation, notes = _replay(self.graph.plan, self.measured, window, self._count)
+        figures = _figures(executions_of(from_simulation(simulation)))
+        return figures, notes, _busy(simulation)
+
+    def with_changes(
+        self,
+        changes: tuple[str, ...],
+        factors: Mapping[Place, Factors],
+        max_inflight: int | None = None,
+        *,
+        user: float = 1.0,
+        has_spread: bool = True,
+    ) -> WhatIf:
+        """Return the figures if some ops took longer or shorter.
+
+        Args:
+            changes: The changes, as text.
+            factors: The factors of the ops that change.
+            max_inflight: As in ``what_if``.
+            user: Factor on the time of the user's code before each submission.
+            has_spread: Whether the spread of the speedup is computed as well.
+        """
+        graph, measured = self.graph, self.measured
+        window = max_inflight or measured.window
+        plan = graph.plan if max_inflight is None else _with_slots(graph.plan, max_inflight)
+        user_ns = measured.user_ns * user
+
+        def replay(costs: Mapping[Place, Cost], count: int) -> tuple[Simulation, list[str]]:
+            scaled = {
+                place: factors[place].of(cost) if place in factors else cost
+                for place, cost in costs.items()
+            }
+            return _replay(plan, replace(measured, costs=scaled, user_ns=user_ns), window, count)
+
+        simulation, more = replay(measured.costs, max(self._count, window))
+        busy = _busy(simulation)
+        graph_then = from_simulation(simulation, graph_id=graph.graph_id, limit=window)
+        base, notes, was = self._unchanged
+        count = _BATCH + max(window, measured.window)
+        return WhatIf(
+            changes,
+            window,
+            *_figures(executions_of(graph_then)),
+            *base,
+            *_figures(self.executions),
+            simulation=simulation,
+            graph=graph_then,
+            notes=tuple(dict.fromkeys((*_missing(graph, measured), *notes, *more))),
+            busy={
+                lane.label: (was[lane.process], now)
+                for lane in graph.lanes
+                if (now := busy.get(lane.process)) is not None
+            },
+            batch_speedups=tuple(
+                before / max(replay({**measured.costs, **costs}, count)[0].period, 1.0)
+                for costs, before in zip(measured.batches, self._periods(count), strict=True)
+                if has_spread
+            ),
+        )
+
+    def _periods(self, count: int) -> list[float]:
+        """Return the period of the unchanged replay of each batch."""
+        if count not in self._found:
+            measured = self.measured
+            each = [replace(measured, costs={**measured.costs, **c}) for c in measured.batches]
+            self._found[count] = [
+                _replay(self.graph.plan, costs, measured.window, count)[0].period for costs in each
+            ]
+        return self._found[count]
+
+
+def _busy(simulation: Simulation) -> dict[str, float]:
+    """Return the share of the time between two completions that each process is busy."""
+    period = max(simulation.period, 1.0)
+    return {process: min(each / period, 1.0) for process, each in simulation.busy().items()}
 
 
 def predict(graph: GraphTrace, executions: int = 64) -> Simulation:
@@ -203,9 +347,9 @@ def _check_factor(name: str, factor: float) -> None:
         raise TraceError(f"the factor of `{name}` must be a number above 0, found {factor!r}")
 
 
-def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[tuple[str, int], float]:
-    """Return the factor of each call."""
-    names: dict[str, list[tuple[str, int]]] = {}
+def places_of(graph: GraphTrace) -> dict[str, list[Place]]:
+    """Return the calls of each method, by all names that ``scale`` of ``what_if`` may have."""
+    names: dict[str, list[Place]] = {}
     labels = {actor.id: actor.label for actor in graph.plan.actors}
     for lane in graph.lanes:
         for at, op in enumerate(graph.program(lane).ops):
@@ -213,7 +357,13 @@ def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[tuple[str, i
                 owners = (labels.get(op.actor, op.actor), op.actor, graph.plan.label(op.actor))
                 for owner in dict.fromkeys((*owners, lane.label)):
                     names.setdefault(f"{owner}.{op.method}", []).append((lane.process, at))
-    factors: dict[tuple[str, int], float] = {}
+    return names
+
+
+def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[Place, float]:
+    """Return the factor of each call."""
+    names = places_of(graph)
+    factors: dict[Place, float] = {}
     for name, factor in scale.items():
         _check_factor(name, factor)
         if name not in names:

@@ -10,6 +10,7 @@ from typing import Final
 from rcg.ir.ops import Call, Collective
 from rcg.ir.plan import Plan
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
+from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
@@ -20,8 +21,15 @@ from rcg.views.data.topology import nodes_of_calls
 
 EXPOSED: Final = "exposed communication"
 BUBBLE: Final = "pipeline bubble"
+QUEUED: Final = "queued / in service"
+
+_NOTABLE: Final = 0.01  # of the time that a process waits
+_MAX_PEER: Final = 24
+_LEAST_SPREAD: Final = 0.005  # of a throughput, that is shown
 
 HINTS: Final = {
+    QUEUED: "mean times of an execution: in service, a process works for it; queued, its values "
+    "lie in a channel until a process has time for them",
     EXPOSED: "share of the time in which an actor, or its lanes, moved bytes and none of its "
     "methods ran; mean of the actors, from the first submission to the last result",
     BUBBLE: "share of the time in which none of an actor's methods ran; mean of the actors, from "
@@ -39,12 +47,14 @@ class CardRow:
         ns: Time by kind, in the order of ``TimeKind``.
         note: The text at the right end.
         hover: The hover text.
+        waits: What it waits most for, and for which share of the time.
     """
 
     label: str
     ns: tuple[float, ...]
     note: str = ""
     hover: str = ""
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +66,18 @@ class ProfileCard:
         shares: One row per process.
         keys: Names and values of the key figures.
         note_title: The title of the notes.
+        answer: What limits the graph, in a sentence above all; "" if that is not known.
+        advice: What would help.
+        latency: The distribution of the latencies, if it is known.
     """
 
     about: str
     shares: Sequence[CardRow]
     keys: Sequence[tuple[str, str]]
     note_title: str = ""
+    answer: str = ""
+    advice: Sequence[str] = ()
+    latency: Latency | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +101,28 @@ class TopologyFigures:
 
 def card_of(graph: GraphSummary) -> ProfileCard:
     """Return the profile's card of a graph."""
-    # A stall replaces the number of executions, which is among the key figures.
-    ran = f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}"
-    words = [stall_text(graph) or ran]
+    facts = [] if graph.stall else [_ran(graph)]
     if graph.clock_error_ns:
-        words.append(f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}")
+        facts.append(f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}")
     if graph.lost:
-        words.append(f"{plural(graph.lost, 'event')} lost")
+        facts.append(f"{plural(graph.lost, 'event')} lost")
+    verdict = graph.verdict
     return ProfileCard(
-        about=f" {DOT} ".join(words),
+        about=f" {DOT} ".join([stall_text(graph), *facts] if graph.stall else facts),
         shares=[_shares(lane, graph.executions) for lane in graph.shares.lanes],
         keys=_keys(graph),
         note_title="busy per execution",
+        answer="" if verdict is None else str(verdict),
+        advice=() if verdict is None else tuple(each.text for each in verdict.advice),
+        latency=graph.latency,
     )
+
+
+def _ran(graph: GraphSummary) -> str:
+    ran = f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}"
+    if graph.complete == graph.executions:
+        return ran
+    return f"{ran}, {count_text(graph.complete)} of them complete"
 
 
 def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
@@ -106,39 +131,46 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
         lasted = f"{time_text(graph.stall.lasted_ns)} {visible(graph.stall.text)}"
         keys.append(("not ended", lasted))
         keys.append(("waiting for it", plural(len(graph.stall.waiting), "process")))
-    keys.append(("throughput", rate_text(graph.throughput)))
+    keys.append(("throughput", _rate(graph)))
     if graph.latency_p50_ns is not None and graph.latency_p99_ns is not None:
         latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns)}"
         keys.append(("p50 / p99 latency", latency))
+    if graph.latency is not None:
+        parts = f"{time_text(graph.latency.queued_ns)} / {time_text(graph.latency.service_ns)}"
+        keys.append((QUEUED, parts))
     if graph.shares.exposed is not None:
         keys.append((EXPOSED, share_text(graph.shares.exposed, 0)))
     if graph.shares.bubble is not None:
         keys.append((BUBBLE, share_text(graph.shares.bubble, 0)))
     path = graph.critical
-    if path is not None and path.bottleneck is not None:
+    if path is not None and path.bottleneck is not None and graph.verdict is None:
         share = share_text(path.bottleneck_share, 0)
         keys.append(("bottleneck", f"{share} {visible(path.bottleneck.text)}"))
     if path is not None and path.outlier is not None:
         once = path.outlier
         text = f"{time_text(once.took_ns)} {visible(once.text)}"
         keys.append((f"once, in execution {once.execution}", text))
-    whole = count_text(graph.complete)
-    if graph.complete != graph.executions:
-        whole += f" of {count_text(graph.executions)}"
-    return [
-        *keys,
-        ("complete executions", whole),
-        ("events lost", count_text(graph.lost)),
-        ("clock error, at most", time_text(graph.clock_error_ns)),
-    ]
+    return keys
+
+
+def _rate(graph: GraphSummary) -> str:
+    rate, spread = graph.throughput, graph.throughput_spread
+    if not rate or not spread or spread < _LEAST_SPREAD * rate:
+        return rate_text(rate)
+    return f"{rate_text(rate)} \N{PLUS-MINUS SIGN}{share_text(spread / rate, 0)}"
 
 
 def _shares(lane: LaneShares, executions: int) -> CardRow:
+    waits = ""
+    for name, waited in list(lane.waiting_for.items())[:1]:
+        share = waited / (lane.duration_ns or 1)
+        waits = f"{brief(name, _MAX_PEER)} {share_text(share, 0)}" if share >= _NOTABLE else ""
     return CardRow(
         label=lane.label,
         ns=tuple(map(lane.of, TimeKind)),
         note=time_text(lane.busy_ns / executions) if executions else "",
         hover="\n".join([*_unused(lane), *_waits(lane)]),
+        waits=waits,
     )
 
 

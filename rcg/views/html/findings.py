@@ -6,8 +6,9 @@ Each result has a text and a table or a picture. This file must compute nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from itertools import chain
 from typing import Final
 
 from rcg.display import Mimebundle
@@ -17,7 +18,7 @@ from rcg.text import (
     cut,
     plural,
     rate_text,
-    ratio_text,
+    share_text,
     ticks_of,
     time_text,
     visible,
@@ -25,23 +26,28 @@ from rcg.text import (
 from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
 from rcg.trace.analysis.figures import Change, Comparison, GraphComparison
+from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
 from rcg.views.html.elements import Cell, card, table, themed
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
+from rcg.views.svg.lanes import heights_for
 from rcg.views.svg.looks import kind_entries, kind_looks
 from rcg.views.svg.schedule import schedule_of
 
 _TOP: Final = MARGIN + 58
 _LINE: Final = 24.0
-_BAR: Final = 15.0
 _MAX_NAME_WIDTH: Final = 300.0
-_MAX_STEPS: Final = 36
+_MAX_ROWS: Final = 64
+_MAX_BUSY: Final = 12
 _MAX_OPS: Final = 24
 _MAX_GRAPHS: Final = 3
 _COLUMN: Final = 92.0
+_PALE: Final = 0.45
+_SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
+_ROLES: Final = ("before", "after")
 
 
 def of_executions(executions: Executions) -> Mimebundle:
@@ -63,17 +69,21 @@ def of_executions(executions: Executions) -> Mimebundle:
 
 
 def of_path(path: CriticalPath) -> Mimebundle:
-    """Return the mimebundle of a critical path: its steps over time, one per line."""
+    """Return the mimebundle of a critical path: its steps over time, by actor and method."""
     return mimebundle(str(path), [("Critical path", path_picture(path))] if path else [])
 
 
 def of_what_if(found: WhatIf) -> Mimebundle:
-    """Return the mimebundle of a prediction: its figures and the predicted schedule."""
-    about = f"if {', '.join(found.changes)}" if found.changes else "nothing changed"
+    """Return the mimebundle of a prediction: the answer, its figures, the predicted schedule."""
     picture = schedule_of(
-        predicted=found.simulation, unit_ns=1.0, title="Predicted", about=about, width=WIDTH
+        predicted=found.simulation,
+        unit_ns=1.0,
+        title="Predicted schedule",
+        about=_changes_of(found),
+        width=WIDTH,
     )
-    return mimebundle(str(found), [("Predicted schedule", picture)])
+    pictures = [("What if", what_if_picture(found)), ("Predicted schedule", picture)]
+    return mimebundle(str(found), pictures)
 
 
 def of_comparison(found: Comparison | GraphComparison) -> Mimebundle:
@@ -85,90 +95,166 @@ def of_comparison(found: Comparison | GraphComparison) -> Mimebundle:
     return mimebundle(str(found), pictures, note if more > 0 else "")
 
 
-def path_picture(path: Sequence[Step], *, dark: bool | None = None) -> str:
-    """Return a critical path as the text of an SVG file: one bar per step, over time."""
+def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
+    """Return a critical path as the text of an SVG file.
+
+    The steps of an actor's method are on one line, over time; those of executions that had to go
+    first are paler.
+    """
     canvas = Canvas(dark)
-    shown = _longest(path)
-    start, total = path[0].start_ns, max(path[-1].end_ns - path[0].start_ns, 1)
-    own = path[-1].execution
-    texts = [
-        step.text if step.execution == own else f"{step.text} of execution {step.execution}"
-        for step in shown
-    ]
-    names = min(_MAX_NAME_WIDTH, max(width_of(visible(text), SIZE) for text in texts))
+    shown: list[tuple[str, list[Step]]] = []
+    short: list[list[Step]] = []
+    for text, steps in path.groups():
+        is_long = sum(step.duration_ns for step in steps) >= _SHORT * path.duration_ns
+        if (is_long or not shown) and len(shown) < _MAX_ROWS:
+            shown.append((text, steps))
+        else:
+            short.append(steps)
+    most = shown[0][0]
+    shown.sort(key=lambda group: group[1][0].start_ns)
+    if short:
+        shown.append((f"{plural(len(short), 'more op')}", list(chain(*short))))
+    start, total, own = path[0].start_ns, max(path.duration_ns, 1), path[-1].execution
+    widths = [width_of(visible(text), SIZE, bold=True) for text, _ in shown]
+    names = min(_MAX_NAME_WIDTH, max(widths))
     left = MARGIN + names + 14
-    room = WIDTH - left - MARGIN - _COLUMN
+    room = WIDTH - left - MARGIN - _COLUMN * 2
     scale = room / total
-    bottom = _TOP + _LINE * len(shown)
-    about = f"{time_text(total)} in {count_text(len(path))} steps"
-    if len(shown) < len(path):
-        about += f" {DOT} the {len(shown)} longest are shown"
-    title = f"Critical path of execution {path[-1].execution}"
-    shapes = canvas.heading(title, about, WIDTH - 2 * MARGIN)
+    line = heights_for(len(shown), _LINE, _LINE, _LINE - 8)
+    bar = line - 9 if line == _LINE else line - 2
+    bottom = _TOP + line * len(shown)
+    shapes = canvas.heading(path.answer, f" {DOT} ".join(path.about), WIDTH - 2 * MARGIN)
     looks = kind_looks(canvas)
-    legend = kind_entries(canvas, sorted({step.kind for step in shown}))
+    legend = kind_entries(canvas, sorted({step.kind for step in path}))
+    if any(step.execution != own for step in path):
+        pale = f'<g opacity="{_PALE}">{swatch(looks[TimeKind.COMPUTE].attributes)}</g>'
+        legend.append((pale, "for an execution that goes first"))
     shapes += canvas.legend(legend, MARGIN, MARGIN + 49, WIDTH - 2 * MARGIN).shapes
     shapes += _axis(canvas, total, left, room, bottom)
-    for row, step in enumerate(shown):
-        y = _TOP + _LINE * row + 4
-        x, length = left + (step.start_ns - start) * scale, max(step.duration_ns * scale, 1.0)
-        shapes.append(canvas.text(texts[row], MARGIN, y + 12, names + 1))
+    for row, (text, steps) in enumerate(shown):
+        y = _TOP + line * row + 4
+        shapes.append(canvas.text(text, MARGIN, y + bar - 3, names + 1, bold=text == most))
+        for step in steps:
+            x, length = left + (step.start_ns - start) * scale, max(step.duration_ns * scale, 1.0)
+            pale = "" if step.execution == own else f' opacity="{_PALE}"'
+            shapes.append(
+                f'<rect{looks[step.kind].attributes}{pale} x="{x:.1f}" y="{y:g}" '
+                f'width="{length:.1f}" height="{bar:g}"><title>{_hover(step)}</title></rect>'
+            )
+        took = sum(step.duration_ns for step in steps)
+        words = time_text(took) + (f" in {len(steps)}" if len(steps) > 1 else "")
+        x = WIDTH - MARGIN - _COLUMN * 0.7
+        shapes.append(canvas.note(words, x, y + bar - 3, _COLUMN * 1.3, anchor="end"))
+        share = share_text(took / total, 0)
         shapes.append(
-            f'<rect{looks[step.kind].attributes} x="{x:.1f}" y="{y:g}" width="{length:.1f}" '
-            f'height="{_BAR:g}"><title>{_hover(step)}</title></rect>'
+            canvas.text(
+                share, WIDTH - MARGIN, y + bar - 3, _COLUMN, anchor="end", bold=text == most
+            )
         )
-        took = time_text(step.duration_ns)
-        shapes.append(canvas.note(took, WIDTH - MARGIN, y + 12, _COLUMN, anchor="end"))
-    return canvas.document(shapes, WIDTH, bottom + 30, f"Critical path: {about}")
+    return canvas.document(shapes, WIDTH, bottom + 30, f"Critical path: {path.answer}")
+
+
+def what_if_picture(found: WhatIf, *, dark: bool | None = None) -> str:
+    """Return a prediction as the text of an SVG file: figures now and then, and who is busy."""
+    was, spread = found.baseline_throughput, found.spread
+    spreads = (0.0, None if was is None or spread is None else spread * was)
+    throughput = Change("executions", was, found.throughput, spreads)
+    latency = Change("latency (median)", found.baseline_latency_ns, found.latency_ns)
+    busy = [Change(f"{label} busy", *each) for label, each in found.busy.items()]
+    busiest = sorted(busy, key=_most, reverse=True)[:_MAX_BUSY]
+    about = _changes_of(found)
+    if len(busiest) < len(busy):
+        about += f" {DOT} the {len(busiest)} busiest of {len(busy)} processes"
+    groups = [
+        (throughput, _most(throughput), rate_text),
+        (latency, _most(latency), time_text),
+        *((each, 1.0, share_text) for each in busiest),
+    ]
+    return _changes_picture(found.answer, about, ("now", "then"), groups, dark)
 
 
 def comparison_picture(found: GraphComparison, *, dark: bool | None = None) -> str:
     """Return a comparison as the text of an SVG file: two bars per figure."""
-    canvas = Canvas(dark)
-    canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
-    canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
+    longest = max(map(_most, found.ops), default=0.0)
     ops = sorted(found.ops, key=lambda op: -_most(op))[:_MAX_OPS]
-    names = [found.throughput.text, found.latency.text, *(op.text for op in ops)]
-    widest = min(_MAX_NAME_WIDTH, max(width_of(visible(name), SIZE, bold=True) for name in names))
-    left = MARGIN + widest + 14
-    room = WIDTH - left - MARGIN - 3 * _COLUMN
+    ops = [op for op in ops if _most(op) >= _SHORT * longest]
     about = " -> ".join(f"CompiledDAG({graph_id[:8]})" for graph_id in found.graph_ids)
     if len(ops) < len(found.ops):
         about += f" {DOT} the {len(ops)} longest of {len(found.ops)} ops"
-    shapes = canvas.heading("Before and after", about, WIDTH - 2 * MARGIN)
-    legend = [(swatch(canvas.paint(name)), name) for name in ("before", "after")]
-    shapes += canvas.legend(legend, MARGIN, MARGIN + 49, room).shapes
-    for at, name in enumerate(("before", "after", "ratio")):
-        x = WIDTH - MARGIN - (2 - at) * _COLUMN
-        shapes.append(canvas.note(name, x, _TOP - 4, _COLUMN, anchor="end"))
-    longest = max(map(_most, ops), default=0.0)
-    groups: list[tuple[Change, float, bool]] = [
-        (found.throughput, _most(found.throughput), True),
-        (found.latency, _most(found.latency), False),
-        *((op, longest, False) for op in ops),
+    groups = [
+        (found.throughput, _most(found.throughput), rate_text),
+        (found.latency, _most(found.latency), time_text),
+        *((op, longest, time_text) for op in ops),
     ]
-    for row, (change, most, is_rate) in enumerate(groups):
+    return _changes_picture(found.answer, about, ("before", "after"), groups, dark)
+
+
+def _changes_picture(
+    answer: str,
+    about: str,
+    sides: tuple[str, str],
+    groups: Sequence[tuple[Change, float, Callable[[float | None], str]]],
+    dark: bool | None,
+) -> str:
+    """Return changes as two bars each; the first two are the figures of the whole graph.
+
+    Args:
+        answer: The title.
+        about: The line below it.
+        sides: What the two values of each change are.
+        groups: The changes, each with the value that is as long as there is room, and with what
+            returns a value as text.
+        dark: As in ``Canvas``.
+    """
+    canvas = Canvas(dark)
+    canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
+    canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
+    canvas.define("noise", Paint("fill", "#7fb8d8", "#33586c"))
+    widths = [width_of(visible(change.text), SIZE, bold=True) for change, *_ in groups]
+    widest = min(_MAX_NAME_WIDTH, max(widths))
+    left = MARGIN + widest + 14
+    columns = (_COLUMN, _COLUMN, _COLUMN * 1.4)
+    room = WIDTH - left - MARGIN - sum(columns)
+    ends = [WIDTH - MARGIN - sum(columns[at + 1 :]) for at in range(3)]
+    has_noise = any(change.is_noise for change, *_ in groups)
+    shapes = canvas.heading(answer, about, WIDTH - 2 * MARGIN)
+    legend = [(swatch(canvas.paint(role)), each) for role, each in zip(_ROLES, sides, strict=True)]
+    legend += [(swatch(canvas.paint("noise")), "no change beyond the noise")] if has_noise else []
+    shapes += canvas.legend(legend, MARGIN, MARGIN + 49, WIDTH - 2 * MARGIN).shapes
+    for name, x, column in zip((*sides, "ratio"), ends, columns, strict=True):
+        shapes.append(canvas.note(name, x, _TOP - 4, column, anchor="end"))
+    for row, (change, most, text_of) in enumerate(groups):
         y = _TOP + (_LINE + 4) * row + (10 if row > 1 else 0) + 2
         shapes.append(canvas.text(change.text, MARGIN, y + 14, widest + 1, bold=row < 2))
-        for at, (role, value) in enumerate((("before", change.before), ("after", change.after))):
-            length = room * (value or 0.0) / most if most else 0.0
+        for at, value in enumerate((change.before, change.after)):
+            role = "noise" if at and change.is_noise else _ROLES[at]
+            length = room * min((value or 0.0) / most, 1.0) if most else 0.0
             shapes.append(
                 f'<rect{canvas.paint(role)} x="{left:g}" y="{y + 9 * at:g}" '
                 f'width="{length:.1f}" height="8" rx="1.5"/>'
             )
-        text_of = rate_text if is_rate else time_text
-        texts = [text_of(change.before), text_of(change.after), ratio_text(change.ratio)]
-        for at, words in enumerate(texts):
-            x = WIDTH - MARGIN - (2 - at) * _COLUMN
-            shapes.append(canvas.text(words, x, y + 14, _COLUMN - 6, anchor="end", bold=at == 2))
+        cells = change.row(text_of)[1:3] if text_of is share_text else change.row(text_of)[1:4]
+        for at, words in enumerate(cells):
+            is_strong = at == 2 and change.is_noise is not True
+            role = "text" if at < 2 or is_strong else "faint"
+            shapes.append(
+                canvas.text(
+                    words,
+                    ends[at],
+                    y + 14,
+                    columns[at] - 6,
+                    role=role,
+                    bold=is_strong,
+                    anchor="end",
+                )
+            )
     height = _TOP + (_LINE + 4) * len(groups) + 10 + MARGIN
-    return canvas.document(shapes, WIDTH, height, f"Before and after: {about}")
+    return canvas.document(shapes, WIDTH, height, f"{answer}: {about}")
 
 
-def _longest(path: Sequence[Step]) -> list[Step]:
-    """Return the longest steps, as many as can be shown, by time."""
-    longest = sorted(path, key=lambda step: -step.duration_ns)[:_MAX_STEPS]
-    return sorted(longest, key=lambda step: step.start_ns)
+def _changes_of(found: WhatIf) -> str:
+    changes = f"if {', '.join(found.changes)}" if found.changes else "nothing changed"
+    return f"{changes} {DOT} predicted from measured times"
 
 
 def _axis(canvas: Canvas, total: int, left: float, room: float, bottom: float) -> Iterable[str]:

@@ -77,13 +77,22 @@ def page_of(trace: Recording, title: str) -> str:
         f"<title>{escaped(title)}</title>{STYLE}{_STYLE}</head>\n"
         f'<body class="rcg rcg-is-auto"><main><header><h1>{escaped(visible(title))}</h1>'
         f'<p class="rcg-about">{escaped(_about(whole))}</p></header>\n'
-        + "".join(
-            f'<p class="rcg-bad rcg-strong">{escaped(stall_text(each, of=len(parts) > 1))}</p>\n'
-            for each in summary.graphs
-            if each.stall is not None
-        )
+        + "".join(_headline(each, of=len(summary.graphs) > 1) for each in summary.graphs)
         + "\n".join(parts)
         + "\n</main></body></html>\n"
+    )
+
+
+def _headline(graph: GraphSummary, *, of: bool) -> str:
+    """Return the answer on top of the page; ``of``: whether the graph is named."""
+    if graph.stall is not None:
+        return f'<p class="rcg-bad rcg-strong">{escaped(stall_text(graph, of=of))}</p>\n'
+    if graph.verdict is None:
+        return ""
+    name = f"CompiledDAG({graph.graph_id[:8]}): " if of else ""
+    advice = "".join(f"<li>{escaped(each.text)}</li>" for each in graph.verdict.advice)
+    return f'<p class="rcg-strong">{escaped(visible(f"{name}{graph.verdict}"))}</p>\n' + (
+        f"<p>Try:</p><ul>{advice}</ul>\n" if advice else ""
     )
 
 

@@ -10,13 +10,14 @@ a1 (Stage)  █ compute 79 % ████████▓ 11 %▓░ 7 % ░     
 from __future__ import annotations
 
 from html import escape
+from textwrap import wrap
 from typing import Final
 
-from rcg.text import brief, share_text, shown_text, time_text, visible
+from rcg.text import brief, plural, share_text, shown_text, time_text, visible
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import TITLES
 from rcg.views.data.figures import HINTS, CardRow, ProfileCard
-from rcg.views.data.lettering import SIZE, SMALL, width_of
+from rcg.views.data.lettering import SIZE, SMALL, TITLE, width_of
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.lanes import heights_for
 from rcg.views.svg.looks import kind_entries, kind_looks
@@ -26,6 +27,12 @@ _TWO_COLUMNS: Final = 720
 _KEYS: Final = 330.0
 _LINE: Final = 25.0
 _MAX_LINE_CHARS: Final = 80  # of a hover
+_TEXT_LINE: Final = 18.0
+_MEAN_WIDTH: Final = 0.68  # of a bold character, as a share of its size
+_ROOM_FOR_WAITS: Final = 480.0
+_COLUMN_GAP: Final = 14.0
+_APART: Final = 30.0  # above the latency
+_HISTOGRAM: Final = 54.0
 
 
 def summary_of(figures: ProfileCard, *, width: float = 1040) -> str:
@@ -34,6 +41,10 @@ def summary_of(figures: ProfileCard, *, width: float = 1040) -> str:
     Key figures are beside the bars if the width has room for them, else below.
     """
     return _Summary(figures, width).text()
+
+
+def _moved(shapes: list[str], x: float, y: float) -> list[str]:
+    return [f'<g transform="translate({x:g} {y:g})">', *shapes, "</g>"] if shapes else []
 
 
 class _Summary:
@@ -51,54 +62,122 @@ class _Summary:
     def text(self) -> str:
         figures, canvas = self._figures, self._canvas
         used = [kind for kind in TimeKind if any(each.ns[kind] > 0 for each in figures.shares)]
-        legend = canvas.legend(kind_entries(canvas, used), MARGIN, _TOP + 4, self._room)
-        top = _TOP + legend.height + 6
+        heading, top = self._heading()
+        legend = canvas.legend(kind_entries(canvas, used), MARGIN, top + 4, self._room)
+        bars_top = top + legend.height + 6
         bars, height = self._bars()
-        bottom = top + height
-        shapes = [
-            *canvas.heading("Profile", figures.about, self._width - 2 * MARGIN),
-            *legend.shapes,
-            f'<g transform="translate({MARGIN:g} {top:g})">',
-            *bars,
-            "</g>",
-        ]
+        bottom = bars_top + height
+        shapes = [*heading, *legend.shapes, *_moved(bars, MARGIN, bars_top)]
         if self._has_two_columns:
             keys, keys_height = self._keys(_KEYS)
-            x, y = self._width - MARGIN - _KEYS, _TOP - 4
+            x, y = self._width - MARGIN - _KEYS, top - 4
         else:
             keys, keys_height = self._keys(self._room)
             x, y = MARGIN, bottom + 12
-        shapes += [f'<g transform="translate({x:g} {y:g})">', *keys, "</g>"]
-        bottom = max(bottom, y + keys_height)
-        return canvas.document(
-            shapes, self._width, round(bottom + MARGIN - 6), f"Profile: {figures.about}"
-        )
+        shapes += _moved(keys, x, y)
+        # The latency goes below what is shorter.
+        if self._has_two_columns and bottom <= y + keys_height:
+            latency, latency_height = self._latency(self._room)
+            shapes += _moved(latency, MARGIN, bottom + _APART)
+            bottom = max(bottom + _APART + latency_height, y + keys_height)
+        else:
+            latency, latency_height = self._latency(_KEYS if self._has_two_columns else self._room)
+            shapes += _moved(latency, x, y + keys_height + _APART)
+            bottom = max(bottom, y + keys_height + (_APART + latency_height if latency else 0))
+        label = figures.answer or figures.about
+        return canvas.document(shapes, self._width, round(bottom + MARGIN - 6), f"Profile: {label}")
+
+    def _heading(self) -> tuple[list[str], float]:
+        """Return the lines above the bars, and where they end: the answer first."""
+        figures, canvas = self._figures, self._canvas
+        room = self._width - 2 * MARGIN
+        if not figures.answer:
+            return canvas.heading("Profile", figures.about, room), _TOP
+        most = int(room / (SIZE * _MEAN_WIDTH))
+        shapes = [canvas.text("Profile", MARGIN, MARGIN + 12, room, size=TITLE, bold=True)]
+        y = MARGIN + 33.0
+        for line in wrap(figures.answer, most, break_on_hyphens=False):
+            shapes.append(canvas.text(line, MARGIN, y, room, bold=True))
+            y += _TEXT_LINE
+        for advice in figures.advice:
+            for number, line in enumerate(wrap(f"try: {advice}", most, break_on_hyphens=False)):
+                x = MARGIN + (0 if number == 0 else 22)
+                shapes.append(canvas.text(line, x, y, room - x + MARGIN))
+                y += _TEXT_LINE
+        shapes.append(canvas.text(figures.about, MARGIN, y, room, role="faint"))
+        return shapes, y + 19
 
     def _bars(self) -> tuple[list[str], float]:
         figures, canvas = self._figures, self._canvas
         widths = [width_of(visible(each.label), self._size, bold=True) for each in figures.shares]
         names = min(max(widths, default=0.0), self._room / 3)
-        titles = [figures.note_title, *(each.note for each in figures.shares)]
-        notes = max(width_of(title, SMALL) for title in titles)
-        left, plot = names + 14, self._room - names - 14 - (notes + 12 if notes else 0)
+        notes = [(figures.note_title, [each.note for each in figures.shares])]
+        if self._room >= _ROOM_FOR_WAITS and any(each.waits for each in figures.shares):
+            notes.append(("waits most for", [each.waits for each in figures.shares]))
+        wide = [max(width_of(text, SMALL) for text in (head, *texts)) for head, texts in notes]
+        wide = [min(each, self._room / 4) for each in wide]
+        ends = [self._room - sum(wide[:at]) - _COLUMN_GAP * at for at in range(len(wide))]
+        left = names + 14
+        plot = ends[-1] - wide[-1] - (_COLUMN_GAP if wide[-1] else 0) - left
         shapes: list[str] = []
         y = 0.0
         if figures.note_title:
-            shapes.append(canvas.note(figures.note_title, self._room, 4, notes, anchor="end"))
+            for (head, _), end, width in zip(notes, ends, wide, strict=True):
+                shapes.append(canvas.note(head, end, 4, width + 1, anchor="end"))
             y = 12.0
-        for each in figures.shares:
+        for row, each in enumerate(figures.shares):
             middle = y + self._bar / 2
             lines = [line for line in (each.label, *each.hover.split("\n")) if line]
             hover = "\n".join(brief(line, _MAX_LINE_CHARS) for line in lines)
             shapes.append(canvas.head(each.label, middle, names + 1, self._size, hover))
             shapes += self._stack(each, left, y, plot)
-            if each.note:
-                y_of_note = middle + SMALL * 0.36
-                shapes.append(
-                    canvas.note(each.note, self._room, y_of_note, notes + 1, anchor="end")
-                )
+            for (_, texts), end, width in zip(notes, ends, wide, strict=True):
+                if texts[row]:
+                    at = middle + SMALL * 0.36
+                    shapes.append(canvas.note(texts[row], end, at, width + 1, anchor="end"))
             y += self._bar + self._gap
         return shapes, max(0.0, y - self._gap)
+
+    def _latency(self, room: float) -> tuple[list[str], float]:
+        """Return how many executions have which latency, and how much of it they are queued."""
+        found, canvas = self._figures.latency, self._canvas
+        if found is None or not found.counts:
+            return [], 0.0
+        looks = kind_looks(canvas)
+        shapes = [
+            canvas.text("latency", 0, 0, room / 2, role="faint"),
+            canvas.note(
+                "executions; hatched: their share queued", room, 0, room * 0.8, anchor="end"
+            ),
+        ]
+        most, width, base = max(found.counts), room / len(found.counts), 10 + _HISTOGRAM
+        step_ns = (found.last_ns - found.first_ns) / len(found.counts)
+        for at, (count, queued) in enumerate(zip(found.counts, found.queued, strict=True)):
+            if not count:
+                continue
+            height = max(_HISTOGRAM * count / most, 1.5)
+            begin = found.first_ns + at * step_ns
+            until = (
+                "and more" if at == len(found.counts) - 1 else f"to {time_text(begin + step_ns)}"
+            )
+            hover = (
+                f"{time_text(begin)} {until}: {plural(count, 'execution')}\n"
+                f"{share_text(queued, 0)} of it queued"
+            )
+            size = f'x="{at * width:.1f}" width="{width - 1.5:.1f}"'
+            split = base - height * (1 - queued)
+            shapes.append(
+                f"<g><title>{escape(hover)}</title>"
+                f'<rect{looks[TimeKind.WAITING].attributes} {size} y="{base - height:.1f}" '
+                f'height="{height * queued:.1f}"/>'
+                f'<rect{looks[TimeKind.COMPUTE].attributes} {size} y="{split:.1f}" '
+                f'height="{height * (1 - queued):.1f}"/></g>'
+            )
+        shapes.append(f'<path{canvas.paint("grid")} d="M0 {base:g}H{room:g}"/>')
+        shapes.append(canvas.note(time_text(found.first_ns), 0, base + 14, room / 3))
+        last = f"{time_text(found.last_ns)} and more"
+        shapes.append(canvas.note(last, room, base + 14, room / 2, anchor="end"))
+        return shapes, base + 16
 
     def _stack(self, each: CardRow, left: float, y: float, room: float) -> list[str]:
         looks = kind_looks(self._canvas)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Latency in its two parts: queued, and in service; and how it is distributed.
+
+```
+driver   |write|                                       |read|
+a0                |read|call|write|
+a1                                  .  .  .  |read|call|write|
+         ^ submitted                                    ^ completed
+         |service|q|    service   |  queued  |  service |
+```
+
+An execution is in service while some process works for it: in a method, or coding or moving its
+values. Otherwise it is queued: its values lie in a channel until a process has time for them, or
+wakes up.
+
+This room must know neither paths nor how figures are shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rcg.trace.analysis.executions import Executions
+from rcg.trace.analysis.intervals import Cover
+from rcg.trace.analysis.parts import TimeKind, parts_of
+from rcg.trace.model import GraphTrace
+
+BINS: Final = 24
+_LEAST: Final = 10  # executions that have a distribution
+_MAX_NS: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The latencies of a graph.
+
+    Attributes:
+        queued_ns: The mean time that an execution was queued.
+        service_ns: The mean time that it was in service. Both add up to the mean latency.
+        first_ns: Where the first bin begins: the smallest latency.
+        last_ns: Where the last bin ends: the 99th percentile. It also counts what is longer.
+        counts: How many executions each bin has; empty of few executions.
+        queued: The share, from 0 to 1, of the latencies of each bin that was queued.
+    """
+
+    queued_ns: float
+    service_ns: float
+    first_ns: float = 0.0
+    last_ns: float = 0.0
+    counts: tuple[int, ...] = ()
+    queued: tuple[float, ...] = ()
+
+
+def latency_of(graph: GraphTrace, executions: Executions) -> Latency | None:
+    """Return the parts of a graph's latency; None if none is in the trace."""
+    timed = executions.is_timed
+    index, submitted = executions.index[timed], executions.submitted_ns[timed]
+    latency = executions.latency_ns
+    if not len(index):
+        return None
+    # The executions are laid one after the other, each from its submission to its completion.
+    begin = np.cumsum(latency.astype(np.float64)) - latency
+    fits = begin + latency < _MAX_NS
+    index, submitted, latency = index[fits], submitted[fits], latency[fits]
+    ends = np.cumsum(latency)
+    begins = ends - latency
+    starts, stops = [], []
+    for lane in graph.lanes:
+        parts = parts_of(graph, lane)
+        parts = parts.where((parts.kind != TimeKind.WAITING) & (parts.row < len(lane.events)))
+        execution = lane.events["execution"][parts.row]
+        at = np.minimum(np.searchsorted(index, execution), len(index) - 1)
+        known = index[at] == execution
+        at, parts = at[known], parts.where(known)
+        shift = begins[at] - submitted[at]
+        starts.append(np.clip(parts.start_ns + shift, begins[at], ends[at]))
+        stops.append(np.clip(parts.end_ns + shift, begins[at], ends[at]))
+    service = Cover(np.concatenate(starts), np.concatenate(stops)).within(begins, ends)
+    queued = latency - service
+    means = float(queued.mean()), float(service.mean())
+    first, last = float(latency.min()), float(np.percentile(latency, 99))
+    if len(latency) < _LEAST or last <= first:
+        return Latency(*means)
+    scaled = (np.minimum(latency, last) - first) / (last - first) * BINS
+    place = np.minimum(scaled.astype(np.int64), BINS - 1)
+    counts, total, waited = (
+        np.bincount(place, weights, BINS) for weights in (None, latency, queued)
+    )
+    shares = np.divide(waited, total, out=np.zeros(BINS), where=total > 0)
+    return Latency(*means, first, last, tuple(counts.tolist()), tuple(shares.tolist()))

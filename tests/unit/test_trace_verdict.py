@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict on traces whose answer is known by hand: what limits, what it gives, what to do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rcg.compiler.simulate import Costs, simulate
+from rcg.ir.plan import Plan
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import compare, summarize
+from rcg.trace.analysis.latency import latency_of
+from rcg.trace.analysis.spread import LEAST, half_width, spread_of
+from rcg.trace.analysis.what_if import from_simulation, what_if
+from rcg.trace.model import OpenOp
+from rcg.views.data.figures import card_of
+from rcg.views.html.page import page_of
+from rcg.views.svg.summary import summary_of
+from tests.unit.test_trace_what_if import COSTS, pipeline, without_input
+from tests.unit.trace_by_hand import by_hand
+from tests.unit.traces import PIPELINE, event, graph_trace, trace
+from tests.unit.views_traces import check_picture, microbatches
+from tests.unit.views_traces import simulated as simulated_plan
+
+
+def summary_of_graph(graph, end=None):
+    end = max(int(lane.events["end_ns"].max()) for lane in graph.lanes) if end is None else end
+    (found,) = summarize(trace(graph, end=end)).graphs
+    return found
+
+
+def verdict(graph):
+    return summary_of_graph(graph).verdict
+
+
+# --- the sentence --------------------------------------------------------------------------------
+
+
+def test_by_hand_the_slowest_stage_limits_and_twice_as_fast_gives_what_it_gives():
+    """a1 takes 22 of each 22 us; with a method of 10 instead of 20, a0 and a1 take 12: 22 / 12."""
+    found = verdict(pipeline())
+    assert found.text == "a1 (Stage).fwd"
+    # 20 of 22, but for the start of the pipeline.
+    assert found.share == pytest.approx(20 / 22, rel=0.02)
+    assert found.gain == pytest.approx(22 / 12)
+    assert found.spread == 0 and found.error_percent == 0
+    assert str(found) == (
+        "a1 (Stage).fwd limits this: 90 % of the critical path; twice as fast there gives 1.83x"
+    )
+
+
+def test_the_spread_is_that_of_parts_of_the_trace():
+    """a1 takes 20 us in one half of the trace and 30 in the other: 22/12 and 32/17."""
+    halves = [pipeline(), pipeline({("a1", 1): 30_000})]
+    shift = max(int(lane.events["end_ns"].max()) for lane in halves[0].lanes)
+    lanes = []
+    for first, second in zip(halves[0].lanes, halves[1].lanes, strict=True):
+        later = second.events.copy()
+        later["start_ns"] += shift
+        later["end_ns"] += shift
+        later["execution"] += 64
+        lanes.append(replace(first, events=np.concatenate((first.events, later))))
+    found = what_if(replace(halves[0], lanes=tuple(lanes)), {"a1.fwd": 0.5})
+    assert min(found.batch_speedups) == pytest.approx(22 / 12, rel=0.01)
+    assert max(found.batch_speedups) == pytest.approx(32 / 17, rel=0.01)
+    assert found.spread >= half_width(found.batch_speedups) > 0
+    assert "\N{PLUS-MINUS SIGN}0.0" in found.answer and not found.is_noise
+
+
+def test_in_stages_that_take_the_same_one_alone_gives_nothing():
+    found = verdict(pipeline({("a0", 1): 20_000}))
+    assert found.gain == pytest.approx(1.0)
+    assert (found.elsewhere.text, found.elsewhere.actors) == ("Stage.fwd", 2)
+    assert found.elsewhere.gain == pytest.approx(22 / 12)
+    assert str(found) == (
+        "Stage.fwd on all 2 actors limits this: 91 % of the critical path; twice as fast there "
+        f"gives 1.83x; {found.text} alone 1.00x"
+    )
+
+
+def test_a_gain_within_its_spread_is_noise():
+    found = verdict(pipeline())
+    assert "noise" not in str(found)
+    assert str(replace(found, gain=1.04, spread=0.05)).endswith(
+        "twice as fast there gives 1.04x \N{PLUS-MINUS SIGN}0.05, which is noise"
+    )
+    nothing = what_if(pipeline())
+    assert nothing.is_noise and nothing.answer.startswith("no change beyond the noise, 1.00x")
+
+
+def test_the_users_code_may_limit():
+    """One in flight is fetched and 60 us of the user's code run, then the next."""
+    found = verdict(pipeline(window=1, thinking=60_000))
+    assert found.text == "driver: your code between its ops"
+    # 60 + 37 for each execution; then 30 + 37.
+    assert found.gain == pytest.approx(97 / 67)
+
+
+@pytest.mark.parametrize("executions", [1, LEAST - 1])
+def test_of_too_few_executions_nothing_is_said(executions):
+    graph = pipeline(executions=executions, window=1)
+    summary = summary_of_graph(graph)
+    assert summary.verdict is None and summary.throughput_spread is None
+    assert "limits this" not in str(summary)
+    found = what_if(graph, {"a1.fwd": 0.5})
+    assert found.spread is None and "too few executions" in found.answer
+    assert summary_of_graph(pipeline(executions=LEAST, window=1)).verdict is not None
+
+
+def test_a_replay_that_is_not_like_the_trace_predicts_nothing():
+    """The driver submits bursts of ten with pauses that no replay of mean times has."""
+    graph = pipeline()
+    lanes = []
+    for lane in graph.lanes:
+        events = lane.events.copy()
+        late = events["execution"] // 32 * 3_000_000
+        events["start_ns"] += late
+        events["end_ns"] += late
+        if lane.process != "driver":  # the wait for the second burst begins before it
+            first = (events["op"] == 0) & (events["execution"] == 32)
+            events["start_ns"][first] -= 3_000_000
+            events["waited_ns"][first] += 3_000_000
+        lanes.append(replace(lane, events=events))
+    found = verdict(replace(graph, lanes=tuple(lanes)))
+    assert abs(found.error_percent) > 25 and found.gain is None and not found.advice
+    assert "no prediction, a replay of this trace is" in str(found)
+
+
+def test_of_a_graph_that_hangs_the_stall_is_the_answer():
+    driver, a0, a1 = pipeline(window=1).lanes
+    driver, a0, a1 = (
+        replace(lane, events=lane.events[lane.events["execution"] < 40])
+        for lane in (driver, a0, a1)
+    )
+    last = int(driver.events["end_ns"].max())
+    held = replace(a1, open=OpenOp(1, 40, last + 10))
+    waits = replace(driver, open=OpenOp(3, 40, last + 5, last + 5, 2))
+    found = summary_of_graph(replace(pipeline(window=1), lanes=(waits, a0, held)), last + 10**9)
+    assert found.stall is not None and found.executions == 40
+    assert found.verdict is None and found.latency is None
+    assert card_of(found).answer == ""
+    same = summary_of_graph(replace(pipeline(window=1), lanes=(driver, a0, a1)))
+    assert same.stall is None and same.verdict is not None
+
+
+def test_the_answer_is_on_top_in_text_and_in_html():
+    record = trace(pipeline(window=8), end=2_000_000)
+    (graph,) = summarize(record).graphs
+    sentence = str(graph.verdict)
+    lines = str(summarize(record)).splitlines()
+    assert lines[0] == sentence == str(graph).splitlines()[0]
+    assert lines[1].startswith("  try: max_inflight_executions=3 instead of 8: ")
+    picture = summary_of(card_of(graph))
+    check_picture(picture)
+    assert picture.index(f">{sentence}<") < picture.index("waits most for")
+    assert "try: max_inflight_executions=3" in picture
+    page = page_of(record, "A page")
+    assert page.index(sentence) < page.index("<svg")
+    # Of several graphs each is named.
+    first = str(summarize(replace(record, graphs=record.graphs * 2))).splitlines()[0]
+    assert first.startswith("Graph 5f1c5f1c: a1 (Stage).fwd limits this")
+    data = json.loads(summarize(record).to_json())
+    assert data["graphs"][0]["verdict"]["gain"] == pytest.approx(22 / 12)
+
+
+# --- advice --------------------------------------------------------------------------------------
+
+
+def test_more_in_flight_is_advised_where_that_gives_more():
+    """One in flight takes 37 us, two are as fast as a1, which takes 22; one more is for delays."""
+    (advice,) = verdict(replace(pipeline(window=1), limit=1)).advice
+    assert advice.gain == pytest.approx(37 / 22)
+    assert advice.text == (
+        "keep more executions in flight, max_inflight_executions=3 instead of 1: 1.68x"
+    )
+    # The option is not mentioned where it is large enough.
+    (advice,) = verdict(replace(pipeline(window=1), limit=10)).advice
+    assert advice.text == "keep more executions in flight, 3 instead of 1: 1.68x"
+
+
+def test_fewer_in_flight_are_advised_where_that_is_sooner():
+    """Each of 10 in flight waits for the 9 before it: 219 us, with 3 it is 65."""
+    (advice,) = verdict(pipeline(window=10)).advice
+    assert advice.text == (
+        "max_inflight_executions=3 instead of 10: the same throughput, "
+        "latency 65 µs instead of 219 µs"
+    )
+    assert advice.gain == pytest.approx(219 / 65, rel=0.01)
+
+
+def test_what_is_advised_is_what_really_happens():
+    for window in (1, 10):
+        before = pipeline(window=window)
+        after = pipeline(window=3)
+        (advice,) = verdict(before).advice
+        (found,) = compare(trace(before, end=1 << 30), trace(after, end=1 << 30)).graphs
+        then = found.throughput.ratio if window == 1 else 1 / found.latency.ratio
+        assert advice.gain == pytest.approx(then, rel=0.01)
+
+
+def test_three_in_flight_need_no_advice():
+    assert verdict(pipeline(window=3)).advice == ()
+
+
+# --- latency -------------------------------------------------------------------------------------
+
+
+def test_latency_is_queued_and_in_service():
+    """By hand, from 10 to 46 but 12 to 13 and 28 to 29; from 12 to 63, of which it is worked 34."""
+    graph = by_hand()
+    found = latency_of(graph, executions_of(graph))
+    assert (found.service_ns, found.queued_ns) == (34, (2 + 17) / 2)
+    assert found.counts == ()  # two are no distribution
+    summary = summary_of_graph(graph, end=80)
+    assert dict(card_of(summary).keys)["queued / in service"] == "9.5 ns / 34 ns"
+
+
+def test_the_histogram_counts_each_execution_and_its_queue():
+    """The later of four in flight wait for those before; in service each takes as long."""
+    graph = pipeline(window=4)
+    executions = executions_of(graph)
+    found = latency_of(graph, executions)
+    assert sum(found.counts) == 64
+    assert found.first_ns == executions.latency_ns.min() == 36_000
+    assert found.queued[0] < 0.05 < found.queued[-1] < 1
+    assert found.service_ns == pytest.approx(sum(COSTS.values()) - 1_000, rel=0.01)
+    assert found.service_ns + found.queued_ns == pytest.approx(executions.latency_ns.mean())
+    picture = summary_of(card_of(summary_of_graph(graph)))
+    check_picture(picture)
+    bars = picture.count("of it queued")
+    assert bars == sum(count > 0 for count in found.counts)
+    assert "and more" in str(summary_of_graph(graph))
+
+
+def test_a_graph_without_a_whole_execution_has_no_latency():
+    graph = graph_trace({"a0": [event(1, 0, 0, 10)]})
+    assert latency_of(graph, executions_of(graph)) is None
+
+
+# --- what is alike is one ------------------------------------------------------------------------
+
+
+def test_calls_of_a_method_are_one_in_text_and_comparison():
+    record = simulated_plan(microbatches(3, 4), 12)
+    (graph,) = summarize(record).graphs
+    calls = [each for each in graph.ops if each.kind == "call"]
+    methods = [each for each in graph.methods if each.kind == "call"]
+    assert (len(calls), len(methods)) == (24, 6)
+    assert {each.count for each in methods} == {4 * 12}
+    assert sum(each.total_ns for each in methods) == sum(each.total_ns for each in calls)
+    assert "(2)" not in str(graph)
+    (found,) = compare(record, record).graphs
+    assert [op.text for op in found.ops] == [op.text for op in graph.methods]
+    assert "Stage#1.fwd" in str(found) and "(2)" not in str(found)
+
+
+def test_what_a_process_waits_for_stands_on_its_line():
+    card = card_of(summary_of_graph(by_hand(), end=80))
+    assert [each.waits for each in card.shares] == [
+        "a1 (Stage) 76 %",
+        "driver 42 %",
+        "a0 (Stage) 35 %",
+    ]
+    assert ">a1 (Stage) 76 %<" in summary_of(card)
+
+
+def test_the_spread_of_a_median_is_zero_of_equal_values_and_unknown_of_few():
+    assert spread_of(np.full(LEAST, 7)) == 0
+    assert spread_of(np.arange(LEAST - 1)) is None
+    assert spread_of(np.arange(100)) > 10
+
+
+def test_batches_have_the_costs_of_their_executions():
+    plan = Plan.from_text(PIPELINE)
+    graph = without_input(from_simulation(simulate(plan, Costs(COSTS), 20, window=2), limit=2))
+    found = what_if(graph, {"a1.fwd": 0.5})
+    assert len(found.batch_speedups) == 5
+    assert np.ptp(found.batch_speedups) == 0
