@@ -6,7 +6,7 @@ Each result has a text and a table or a picture. This file must compute nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import chain
 from typing import Final
@@ -34,7 +34,7 @@ from rcg.views.html.elements import Cell, card, table, themed
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
 from rcg.views.svg.lanes import heights_for
-from rcg.views.svg.looks import kind_entries, kind_looks
+from rcg.views.svg.looks import Look, kind_entries, kind_looks
 from rcg.views.svg.schedule import schedule_of
 
 _TOP: Final = MARGIN + 58
@@ -45,6 +45,7 @@ _MAX_BUSY: Final = 12
 _MAX_OPS: Final = 24
 _MAX_GRAPHS: Final = 3
 _COLUMN: Final = 92.0
+_MAX_HOVERS: Final = 60  # of the steps on one line
 _PALE: Final = 0.45
 _SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
 _ROLES: Final = ("before", "after")
@@ -110,7 +111,7 @@ def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
             shown.append((text, steps))
         else:
             short.append(steps)
-    most = shown[0][0]
+    most, rows = shown[0][0], len(shown)
     shown.sort(key=lambda group: group[1][0].start_ns)
     if short:
         shown.append((f"{plural(len(short), 'more op')}", list(chain(*short))))
@@ -134,13 +135,8 @@ def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
     for row, (text, steps) in enumerate(shown):
         y = _TOP + line * row + 4
         shapes.append(canvas.text(text, MARGIN, y + bar - 3, names + 1, bold=text == most))
-        for step in steps:
-            x, length = left + (step.start_ns - start) * scale, max(step.duration_ns * scale, 1.0)
-            pale = "" if step.execution == own else f' opacity="{_PALE}"'
-            shapes.append(
-                f'<rect{looks[step.kind].attributes}{pale} x="{x:.1f}" y="{y:g}" '
-                f'width="{length:.1f}" height="{bar:g}"><title>{_hover(step)}</title></rect>'
-            )
+        at = {"left": left - start * scale, "scale": scale, "y": y, "height": bar}
+        shapes += _steps(steps, own, looks, hovers=len(steps) <= _MAX_HOVERS and row < rows, **at)
         took = sum(step.duration_ns for step in steps)
         words = time_text(took) + (f" in {len(steps)}" if len(steps) > 1 else "")
         x = WIDTH - MARGIN - _COLUMN * 0.7
@@ -152,6 +148,37 @@ def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
             )
         )
     return canvas.document(shapes, WIDTH, bottom + 30, f"Critical path: {path.answer}")
+
+
+def _steps(
+    steps: Sequence[Step],
+    own: int,
+    looks: Mapping[int, Look],
+    *,
+    left: float,
+    scale: float,
+    y: float,
+    height: float,
+    hovers: bool,
+) -> Iterator[str]:
+    """Yield the bars of a line: each with a hover text, or those that look alike as one shape."""
+    boxes: dict[tuple[TimeKind, bool], list[str]] = {}
+    for step in steps:
+        x, width = left + step.start_ns * scale, step.duration_ns * scale
+        is_own = step.execution == own
+        if hovers:
+            pale = "" if is_own else f' opacity="{_PALE}"'
+            yield (
+                f'<rect{looks[step.kind].attributes}{pale} x="{x:.1f}" y="{y:g}" '
+                f'width="{max(width, 1.0):.1f}" height="{height:g}">'
+                f"<title>{_hover(step)}</title></rect>"
+            )
+        else:
+            box = f"M{x:.1f} {y:g}h{width:.2f}v{height:g}h-{width:.2f}z"
+            boxes.setdefault((step.kind, is_own), []).append(box)
+    for (kind, is_own), found in boxes.items():
+        pale = "" if is_own else f' opacity="{_PALE}"'
+        yield f'<path{looks[kind].attributes}{pale} style="stroke:none" d="{"".join(found)}"/>'
 
 
 def what_if_picture(found: WhatIf, *, dark: bool | None = None) -> str:
