@@ -98,6 +98,9 @@ class Loop:
     def where(self) -> list[str]:
         return ["a.py:1 in f"]
 
+    def processor_ns(self) -> tuple[int, int]:
+        return 3, 5
+
 
 def as_json(message: messages.Message) -> dict[str, Any]:
     """A message as the JSON that stands for it."""

@@ -31,6 +31,7 @@ from rcg.compiler.order import has_rendezvous
 from rcg.compiler.place import check_room, has_room
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.graph import Graph
+from rcg.ir.ops import Free
 from rcg.ir.plan import Plan
 from rcg.options import Overlap
 
@@ -91,6 +92,36 @@ def compile_graph(
             if _period_ns(laned, on_cpus, cores or {}) <= (1 - LEAST_GAIN) * period_ns:
                 scheduled = laned
     return _simulate.simulate(scheduled, describe=graph.describe)
+
+
+def overlap_gain(
+    plan: Plan, costs: Iterable[Cost], cores: Mapping[str, int] | None = None
+) -> float | None:
+    """Return how much sooner executions would follow each other if transfers overlapped with calls.
+
+    Args:
+        plan: A plan without lanes.
+        costs: What its calls and transfers cost, at least one.
+        cores: As in ``compile_graph``; of nodes of the plan, if processors move the tensors.
+
+    Returns:
+        The predicted period without lanes, divided by that with them; None if lanes make no
+        difference, or there is no room for them.
+    """
+    plan = replace(
+        plan,
+        programs=tuple(
+            replace(each, ops=tuple(op for op in each.ops if not isinstance(op, Free)))
+            for each in plan.programs
+        ),
+    )
+    laned = _lanes.with_lanes(plan)
+    if not laned.lanes or not has_room(laned):
+        return None
+    known = tuple(costs)
+    nodes = {actor.id: plan.node_of(actor.id) for actor in plan.actors}
+    periods = [_period_ns(_put_in_order(each, known), nodes, cores or {}) for each in (plan, laned)]
+    return periods[0] / periods[1] if periods[1] else None
 
 
 def _put_in_order(placed: Plan, costs: tuple[Cost, ...]) -> Plan:

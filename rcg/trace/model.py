@@ -140,6 +140,8 @@ class LaneTrace:
             ``spans``, and ``peer`` is an index in ``streams``. They are begun in an op and may run
             after it; kernels of one stream do not overlap.
         streams: Names of the streams of its devices: ``GPU 0, stream 7``.
+        processor_ns: How long the thread of its methods was on a processor during the recording,
+            and all threads of its process together; None if that is not known.
     """
 
     process: str
@@ -153,6 +155,7 @@ class LaneTrace:
     open: OpenOp | None = None
     kernels: Events = field(default_factory=lambda: np.empty(0, EVENT))
     streams: tuple[str, ...] = ()
+    processor_ns: tuple[int, int] | None = None
 
     def span_name(self, op: int) -> str:
         """Return the name of a span, or of a kernel, by its ``op``."""

@@ -285,10 +285,12 @@ class Where(Question):
 
 @message
 class Here(Answer):
-    """A member's clock and stack."""
+    """A member's clock and stack, and the processor time that it has used."""
 
     clock_ns: Number
     stack: tuple[str, ...]  # of the running method, innermost last; empty if none runs
+    thread_ns: Number = 0  # on a processor, of the thread that runs its methods; 0 if unknown
+    process_ns: Number = 0  # of all threads of its process
 
 
 @message

@@ -348,6 +348,7 @@ def test_a_signal_handler_may_use_the_control_wherever_the_main_thread_is(served
         lambda: served.control.forget([]),
         lambda: served.control.wait_stopped(Deadline(0.001)),
         lambda: served.control.questions.clocks(0.001),
+        lambda: served.control.questions.processor_ns(0.001),
     ]
     handled = 0
 

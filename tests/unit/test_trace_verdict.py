@@ -5,24 +5,29 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 
 from rcg.compiler.simulate import Costs, simulate
+from rcg.ir.costs import CALL, MOVE, Cost
 from rcg.ir.plan import Plan
+from rcg.trace.analysis.advice import best_cuts
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import compare, summarize
 from rcg.trace.analysis.latency import latency_of
 from rcg.trace.analysis.spread import LEAST, half_width, spread_of
 from rcg.trace.analysis.what_if import from_simulation, what_if
-from rcg.trace.model import OpenOp
+from rcg.trace.model import SPAN_BASE, OpenOp
+from rcg.trace.trace import Trace
 from rcg.views.data.figures import card_of
 from rcg.views.html.page import page_of
 from rcg.views.svg.summary import summary_of
+from tests.unit.test_costs import chain, compiled
 from tests.unit.test_trace_what_if import COSTS, pipeline, without_input
 from tests.unit.trace_by_hand import by_hand
-from tests.unit.traces import PIPELINE, event, graph_trace, trace
+from tests.unit.traces import PIPELINE, event, events, graph_trace, trace
 from tests.unit.views_traces import check_picture, microbatches
 from tests.unit.views_traces import simulated as simulated_plan
 
@@ -280,3 +285,142 @@ def test_batches_have_the_costs_of_their_executions():
     found = what_if(graph, {"a1.fwd": 0.5})
     assert len(found.batch_speedups) == 5
     assert np.ptp(found.batch_speedups) == 0
+
+
+# --- overlap, layers, and Python's lock ----------------------------------------------------------
+
+MS = 1_000_000
+
+
+def two_stages(*, overlap, call_ms=4, move_ms=2):
+    """The plan and a run of two actors; the second receives tensors and calls a method."""
+    costs = [Cost(CALL, node, call_ms * MS) for node in (1, 2)]
+    costs.append(Cost(MOVE, 1, round(move_ms * MS)))
+    plan = compiled(chain(0, 1), costs, overlap=overlap).plan
+    run = simulate(plan, executions=40, window=5)
+    graph = from_simulation(run, graph_id="5f1c" * 8, limit=5)
+    driver = replace(graph.driver, events=graph.driver.events[graph.driver.events["op"] != 0])
+    plan = replace(plan, costs=(), predicted=())
+    return replace(graph, plan=plan, lanes=(driver, *graph.lanes[1:]))
+
+
+@pytest.mark.parametrize(
+    ("move_ms", "cores", "gain"),
+    [
+        (2, 0, 1.5),  # a1 takes 6 ms, and 4 while tensors move beside its method
+        (2, 8, 1.5),
+        (2, 1, None),  # 12 ms of work for one processor, either way
+        (0.1, 0, None),
+    ],
+)
+def test_overlap_is_advised_where_it_is_predicted_to_pay(move_ms, cores, gain):
+    record = replace(trace(two_stages(overlap=False, move_ms=move_ms), end=1 << 40))
+    record = replace(record, info={"cores": cores})
+    (found,) = summarize(record).graphs
+    gains = [each.gain for each in found.verdict.advice if "overlap=True" in each.text]
+    assert gains == ([] if gain is None else [pytest.approx(gain, rel=0.01)])
+
+
+def test_overlap_that_is_on_is_not_advised():
+    (found,) = summarize(trace(two_stages(overlap=True), end=1 << 40)).graphs
+    assert found.verdict is not None
+    assert not any("overlap" in each.text for each in found.verdict.advice)
+
+
+def with_layers(graph, layers, *, names=("layer",)):
+    """Put spans into the calls of each actor, one after the other, of these shares of the call."""
+    lanes = [graph.driver]
+    for lane in graph.lanes[1:]:
+        rows = []
+        for row in lane.events.tolist():
+            rows.append(row)
+            start, end, *_, execution, _, op, _ = row
+            if op == 1:
+                at = start
+                for share in layers[lane.process]:
+                    until = at + round((end - start) * share)
+                    rows.append(event(SPAN_BASE, execution, at, until))
+                    at = until
+        lanes.append(replace(lane, events=events(rows), spans=names))
+    return replace(graph, lanes=tuple(lanes))
+
+
+def test_a_cut_is_advised_that_evens_the_stages_out():
+    """a0 has layers of 5 and 5 us, a1 of 5, 5 and 10: 10 and 20; after the third it is 15 and 15.
+
+    With reads and writes a1 takes 22 of each 22 us, and then 17.
+    """
+    layers = {"a0": (0.5, 0.5), "a1": (0.25, 0.25, 0.5)}
+    (advice,) = [
+        each for each in verdict(with_layers(pipeline(), layers)).advice if "cut" in each.text
+    ]
+    assert advice.text == "cut after layer 3 instead of 2: 1.29x"
+    assert advice.gain == pytest.approx(22 / 17)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        {"a0": (1.0,), "a1": (1.0,)},  # they cannot be cut better
+        {"a0": (0.5, 0.5), "a1": (0.2, 0.2, 0.2)},  # spans of 60 % of the call are not its layers
+        {"a0": (), "a1": (0.25, 0.25, 0.5)},
+    ],
+)
+def test_without_layers_that_can_be_moved_no_cut_is_advised(layers):
+    assert not any("cut" in each.text for each in verdict(with_layers(pipeline(), layers)).advice)
+
+
+@pytest.mark.parametrize(
+    ("times", "parts", "cuts"),
+    [
+        ((1, 1, 1, 1), 2, [2]),
+        ((5, 5, 5, 5, 10), 2, [3]),
+        ((9, 1, 1, 1), 3, [1, 3]),
+        ((1, 1, 9), 3, [1, 2]),
+        ((0.1, 0.2, 0.3, 0.1, 0.2), 3, [2, 3]),
+    ],
+)
+def test_the_best_cuts_by_hand(times, parts, cuts):
+    def slowest(cuts):
+        return max(sum(times[a:b]) for a, b in pairwise([0, *cuts, len(times)]))
+
+    found = best_cuts(times, parts)
+    assert len(found) == parts - 1 and sorted(set(found)) == found
+    assert slowest(found) == pytest.approx(slowest(cuts))
+    every = combinations(range(1, len(times)), parts - 1)
+    assert slowest(found) == pytest.approx(min(map(slowest, every)))
+
+
+SLOWER = {place: cost * 1_000 for place, cost in COSTS.items()}  # in ms instead of us
+BUSY_NS = 64 * 22 * MS  # of a1
+
+
+@pytest.mark.parametrize(
+    ("thread", "process", "is_advised"),
+    [
+        (0.5, 1.0, True),  # half of its time it does not run, and others do
+        (0.5, 0.52, False),  # it sleeps, or waits for a device
+        (1.0, 2.0, False),  # others run beside it
+    ],
+)
+def test_a_method_that_waits_for_other_threads_is_advised_against_them(thread, process, is_advised):
+    graph = pipeline(SLOWER, window=3)
+    used = round(BUSY_NS * thread), round(BUSY_NS * process)
+    lanes = (*graph.lanes[:2], replace(graph.lanes[2], processor_ns=used))
+    advice = [each for each in verdict(replace(graph, lanes=lanes)).advice if "GIL" in each.text]
+    assert bool(advice) is is_advised
+    if advice:
+        # Of 20 ms it runs 10: 12 of 22 are left.
+        assert advice[0].gain == pytest.approx(22 / 12)
+        assert advice[0].text == (
+            "a1 (Stage).fwd waits for other threads of its process, most likely for the GIL, 50 % "
+            "of its time: run them in another process: 1.83x"
+        )
+
+
+def test_processor_times_are_saved(tmp_path):
+    graph = pipeline()
+    lanes = (*graph.lanes[:2], replace(graph.lanes[2], processor_ns=(5, 7)))
+    trace(replace(graph, lanes=lanes), end=1 << 30).save(tmp_path / "a.rcg")
+    (read,) = Trace.load(tmp_path / "a.rcg").graphs
+    assert [lane.processor_ns for lane in read.lanes] == [None, None, (5, 7)]

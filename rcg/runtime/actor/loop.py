@@ -67,7 +67,7 @@ class Loop:
         label, actor_id, actor_repr = spec.actor
         self.origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip())
         self.execution = 0  # the one that runs now
-        self._thread = 0
+        self._thread = self._task = 0  # in Python, and in the kernel
         self._is_kept_out = False  # by another graph's method
         self._marks: Marks | None = None  # while torch is profiled
         self.coroutines: Coroutines | None = None
@@ -152,7 +152,7 @@ class Loop:
     def _run_steps(self) -> None:
         """Run executions until something is raised."""
         steps = self._steps
-        self._thread = threading.get_ident()
+        self._thread, self._task = threading.get_ident(), threading.get_native_id()
         writer = self._node.span_writer(lambda: self.execution)
         outside = spans.here.set(writer if self._spec.options.record else None)
         memory_outside = arrays.here.set(self._node.lend)
@@ -211,6 +211,19 @@ class Loop:
             marks.take_off(self._steps)
             marks.write(torch_profiling.stop(), self._node.span_writer(int).write)
         return ""
+
+    def processor_ns(self) -> tuple[int, int]:
+        """Return the processor time of the thread of its methods, and of its process.
+
+        Both are 0 if that is not known, or if methods run on another thread.
+        """
+        if not self._task or self.coroutines is not None:
+            return 0, 0
+        try:  # not the thread's clock: it must not be asked for once the thread has ended
+            with open(f"/proc/self/task/{self._task}/schedstat") as file:
+                return int(file.read().split()[0]), time.process_time_ns()
+        except (OSError, ValueError, IndexError):
+            return 0, 0
 
     def where(self) -> list[str]:
         """Return the stack of the user's method that runs now, innermost last; [] in none."""

@@ -48,6 +48,12 @@ class Watched(Protocol):
     def where(self) -> list[str]:
         """Return the stack of the user's method that runs now, innermost last; [] in none."""
 
+    def processor_ns(self) -> tuple[int, int]:
+        """Return the processor time of the thread of its methods, and of its process.
+
+        Both are 0 if that is not known.
+        """
+
     def profile_torch(self, is_on: bool) -> str:
         """Run torch's profiler, or stop it and record its events; returns what is in the way."""
 
@@ -128,7 +134,14 @@ class ControlClient:
                 stack = [shortened(line, _MAX_LINE) for line in found[-_MAX_FRAMES:]]
                 while len(json.dumps(stack)) > _MAX_JSON_BYTES:
                     del stack[0]
-                answer = messages.Here(number=message.number, clock_ns=now_ns(), stack=tuple(stack))
+                thread_ns, process_ns = loop.processor_ns()
+                answer = messages.Here(
+                    number=message.number,
+                    clock_ns=now_ns(),
+                    stack=tuple(stack),
+                    thread_ns=thread_ns,
+                    process_ns=process_ns,
+                )
                 sockets.send(self._socket, answer, may_wait=False)
             case messages.ProfileTorch():  # it may take seconds
                 thread = threading.Thread(

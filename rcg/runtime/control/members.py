@@ -157,6 +157,7 @@ class Questions:
         self._question = 0  # the number of the last one sent
         self._asked_ns = 0
         self._answers: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._processor: dict[str, tuple[int, int]] = {}
         self._exchanges: dict[str, tuple[Exchange, ...]] = {}
         self._clocks: dict[str, str] = {}
 
@@ -180,6 +181,15 @@ class Questions:
 
         self._sleepers.wait(lambda: self._expected() <= answers().keys(), timeout_s)
         return answers()
+
+    def processor_ns(self, timeout_s: float) -> dict[str, tuple[int, int]]:
+        """Return the processor time of each member: of the thread of its methods, and of all.
+
+        Members that do not answer within ``timeout_s``, or do not know, are missing.
+        """
+        answered = self.ask_where(timeout_s)
+        known = self._processor.copy()
+        return {process: known[process] for process in answered if known[process][0]}
 
     def profile_torch(self, is_on: bool, timeout_s: float) -> dict[str, str]:
         """Have each live member run torch's profiler, or stop it and record its events.
@@ -247,6 +257,7 @@ class Questions:
         heard_ns = now_ns()
         if answer.number > self._question:
             raise ValueError("it answers a question that was not asked")
+        self._processor[process] = answer.thread_ns, answer.process_ns
         self._answers[process] = answer.number, answer.stack
         if answer.number == self._question:  # else it was asked earlier than `_asked_ns`
             exchange = Exchange(self._asked_ns, answer.clock_ns, heard_ns)

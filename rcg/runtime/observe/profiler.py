@@ -12,7 +12,7 @@ import platform
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -51,6 +51,7 @@ MAX_EVENTS: Final = 5_000_000
 # How long writes that are under way are waited for at the end, and how often they are checked.
 _SETTLE_TIMEOUT_S: Final = 0.02
 _SETTLE_POLL_S: Final = 0.0002
+_PROCESSOR_TIMEOUT_S: Final = 0.2  # for members to say how much processor time they have used
 _CLOCKS_TIMEOUT_S: Final = 0.4  # for members whose clocks are not ours
 _EVENTS_TIMEOUT_S: Final = 5.0  # how long another node may be silent while it sends its events
 _LOOK_TIMEOUT_S: Final = 0.5  # for other nodes to say which ops their processes are in
@@ -263,6 +264,12 @@ class _Recording:
         weakref.finalize(self, control.nodes.drop, self._far).atexit = False
         control.nodes.record(self._far, most, _LOOK_TIMEOUT_S)
         self._found: list[Recorded] | None = None
+        self._processor_ns = self._used()
+        self._used_ns: dict[str, tuple[int, int]] = {}
+
+    def _used(self) -> dict[str, tuple[int, int]]:
+        """Return the processor time that each member has used so far."""
+        return self._session.control.questions.processor_ns(_PROCESSOR_TIMEOUT_S)
 
     def profile_torch(self, is_on: bool) -> None:
         """Start torch's profiler in the actors, or stop it; warns where it does not run."""
@@ -285,13 +292,22 @@ class _Recording:
             opened = _open_ops(self._session)
             self._opened = opened if self._opened is None else self._opened
         self._recording.stop()
+        self._used_ns = self._used_ns or self._used()
         if self._found is None:
             self._found = self._session.control.nodes.events(self._far, _EVENTS_TIMEOUT_S)
 
     def graph(self, end_ns: int) -> GraphTrace:
         """Return the events recorded until a point in time."""
         found = [*self._recording.recorded(), *(self._found or ())]
-        return _graph_trace(self._session, found, self._opened or {}, end_ns)
+        used = {
+            process: (
+                thread - self._processor_ns[process][0],
+                all_ - self._processor_ns[process][1],
+            )
+            for process, (thread, all_) in self._used_ns.items()
+            if process in self._processor_ns
+        }
+        return _graph_trace(self._session, found, self._opened or {}, end_ns, used)
 
 
 def _settle(session: RecordedGraph) -> None:
@@ -376,6 +392,7 @@ def _graph_trace(
     found: Iterable[Recorded],
     opened: Mapping[str, OpenOp],
     end_ns: int,
+    processor_ns: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> GraphTrace:
     """Return the record of each process until a point in time, on the driver's clock."""
     clocks = {DRIVER: Clock(), **session.control.questions.clocks(_CLOCKS_TIMEOUT_S)}
@@ -412,6 +429,7 @@ def _graph_trace(
                 pid=pids.get(session.plan.host_of(process), 0),
                 clock=clock,
                 lost=known.lost,
+                processor_ns=processor_ns.get(process),
                 open=op,
                 kernels=kernels,
                 streams=streams,

@@ -57,15 +57,18 @@ def summarize(trace: Recording) -> Summary:
 
     It may have begun or ended in the middle of executions, have lost events or be empty.
     """
+    cores = int(trace.info.get("cores") or 0)
     return Summary(
-        graphs=tuple(_of_graph(graph, trace.start_ns, trace.end_ns) for graph in trace.graphs),
+        graphs=tuple(
+            _of_graph(graph, trace.start_ns, trace.end_ns, cores) for graph in trace.graphs
+        ),
         duration_ns=trace.duration_ns,
         events=trace.num_events,
         lost=trace.lost,
     )
 
 
-def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
+def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int, cores: int) -> GraphSummary:
     executions = executions_of(graph)
     stall = stall_of(graph, executions, start_ns, end_ns)
     seen = graph if stall is None else _so_far(graph, end_ns)
@@ -100,7 +103,7 @@ def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int) -> GraphSummary:
         throughput_spread=executions.throughput_spread if stall is None else None,
         latency_spread_ns=spread_of(latencies) if stall is None else None,
         latency=latency_of(graph, executions) if stall is None else None,
-        verdict=verdict_of(graph, path, executions) if stall is None else None,
+        verdict=verdict_of(graph, path, executions, cores) if stall is None else None,
     )
 
 

@@ -30,6 +30,7 @@ _MAX_WIRES = 12
 _MAX_PEERS = 3
 # Moving a smaller frame takes mostly fixed time, so a rate would say nothing about the bytes.
 _SIZE_WITH_RATE = 65_536
+_OFF, _NO_BREAK = " \N{PLUS-MINUS SIGN}", "\N{NO-BREAK SPACE}"
 _BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
@@ -183,10 +184,17 @@ def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
     if graph.verdict is None:
         return []
     name = f"Graph {brief(graph.graph_id[:8], IN_LINE)}: " if of else ""
-    lines = wrap(f"{name}{graph.verdict}", 100, subsequent_indent="  ", break_on_hyphens=False)
+    lines = _wrapped(f"{name}{graph.verdict}", "", "  ")
     for advice in graph.verdict.advice:
-        lines += wrap(advice.text, 98, initial_indent="  try: ", subsequent_indent="    ")
+        lines += _wrapped(advice.text, "  try: ", "    ")
     return lines
+
+
+def _wrapped(text: str, first: str, later: str) -> list[str]:
+    """Return lines of at most 100 characters; a figure stays with its spread."""
+    joined = text.replace(_OFF, _OFF.replace(" ", _NO_BREAK))
+    lines = wrap(joined, 100, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def stall_text(graph: GraphSummary, *, of: bool = False) -> str:

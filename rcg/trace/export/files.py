@@ -316,6 +316,7 @@ def _lane_head(lane: LaneTrace) -> dict[str, Any]:
         "clock": asdict(lane.clock),
         "open": None if lane.open is None else asdict(lane.open),
         **({"streams": list(lane.streams)} if lane.streams else {}),
+        **({"processor_ns": list(lane.processor_ns)} if lane.processor_ns else {}),
     }
 
 
@@ -471,9 +472,19 @@ def _lane(archive: Archive, number: int, head: checked.Record, program: Program)
         _open_op(head.get("open"), program),
         kernels,
         streams,
+        _processor_ns(head.get("processor_ns")),
     )
     check_events(lane, program)
     return lane
+
+
+def _processor_ns(value: object) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"`processor_ns` must be two numbers, found {checked.found(value)}")
+    thread, process = (checked.whole(each, "`processor_ns`", 0, MAX_NS) for each in value)
+    return thread, process
 
 
 def _open_op(value: object, program: Program) -> OpenOp | None:

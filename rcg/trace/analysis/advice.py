@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What would help a graph: changes that a replay of the measured times predicts a gain for.
+
+``max_inflight_executions``   throughput stops rising with the number in flight; latency does not
+``overlap``                   the compiler predicts both plans from the measured costs
+where to cut                  spans of a method that all actors of a chain have are its layers
+Python's lock                 a method that does not run while other threads of its process do
+
+There is no advice where the model does not hold: where a change gives no more than its spread, or
+the trace has not what it needs.
+
+This room must know neither Ray nor how advice is shown, except as text.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from rcg.compiler import overlap_gain
+from rcg.ir.channels import TENSOR
+from rcg.ir.costs import CALL, MOVE, Cost
+from rcg.ir.ops import Call, Collective, Read
+from rcg.text import IN_LINE, brief, share_text, spread_text, time_text
+from rcg.trace.analysis.critical import SteadyPath, text_of
+from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.what_if import (
+    Factors,
+    Place,
+    Replays,
+    WhatIf,
+    places_of,
+)
+from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
+
+_LEAST_GAIN: Final = 0.05  # that is worth a change
+_MUCH_SOONER: Final = 0.7  # of the latency, with the same throughput
+_WINDOWS: Final = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+_ON_DEVICES: Final = "nccl"  # the backend that moves tensors without processors
+_LAYERS: Final = 0.8  # of a call that its spans must be, to be layers
+_KEPT: Final = 0.2  # of its time that a method does not run while other threads of its process do
+_ROUNDING: Final = 1 + 1e-9  # of sums in another order
+_LEAST_NS: Final = 100_000_000  # of processor time, whose clocks are coarse
+TWICE_AS_FAST: Final = Factors(0.5, 0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One change that helps.
+
+    Attributes:
+        text: What to change, and what that gives.
+        gain: The predicted throughput, or the latency of now, divided by the other.
+    """
+
+    text: str
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What a method gives if it takes half the time on all actors of its class.
+
+    Attributes:
+        text: The method: ``Stage.fwd``.
+        actors: How many there are.
+        share: The share of the critical path of all of them, from 0 to 1.
+        gain: As in ``Verdict``.
+        spread: As in ``Verdict``.
+    """
+
+    text: str
+    actors: int
+    share: float
+    gain: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Advisor:
+    """Finds what helps.
+
+    Attributes:
+        replays: The replays of the graph.
+        latency_ns: The latency of the unchanged one.
+        off: How far any gain may be off, as a share of it: that of the bottleneck's.
+        cores: How many processors each node has; 0 if that is not known.
+    """
+
+    replays: Replays
+    latency_ns: float | None
+    off: float
+    cores: int
+
+    def is_worth_it(self, gain: float | None) -> bool:
+        """Return whether a gain is large enough to speak of, and larger than its spread."""
+        return gain is not None and gain - 1 > max(gain * self.off, _LEAST_GAIN)
+
+    def with_changes(self, *changes: Any) -> WhatIf:
+        """Return the figures with changes, without the spread, which takes several replays."""
+        return self.replays.with_changes((), *changes, has_spread=False)
+
+    def elsewhere(self, places: list[Place], path: SteadyPath) -> Elsewhere | None:
+        """Return the method that gives most on all actors of its class, if that helps."""
+        best: Elsewhere | None = None
+        for name, every in places_of(self.replays.graph).items():
+            actors = len({process for process, _ in every})
+            if actors < 2 or not set(places) < set(every):
+                continue
+            gain = self.with_changes(dict.fromkeys(every, TWICE_AS_FAST)).speedup
+            if gain is not None and self.is_worth_it(gain) and (best is None or gain > best.gain):
+                of = (each.share for each in path.shares if (each.process, each.op) in every)
+                best = Elsewhere(name, actors, sum(of), gain, gain * self.off)
+        return best
+
+    def advice(self) -> Iterator[Advice]:
+        """Yield what helps."""
+        yield from self._in_flight()
+        yield from self._overlap()
+        yield from self._cuts()
+        yield from self._locks()
+
+    def _cuts(self) -> Iterator[Advice]:
+        """Advise where to cut a model whose layers are spans of one method of a chain of actors."""
+        graph, measured = self.replays.graph, self.replays.measured
+        stages = _stages_of(graph)
+        if not stages:
+            return
+        layers = [_layers_of(graph.lane(stage.place[0])) for stage in stages]
+        calls_ns = [measured.costs[stage.place].compute_ns for stage in stages]
+        held = list(zip(layers, calls_ns, strict=True))
+        if not all(each is not None and sum(each) >= _LAYERS * ns for each, ns in held):
+            return
+        counts = [len(each or ()) for each in layers]
+        every = [ns for each in layers for ns in each or ()]
+        cuts = best_cuts(every, len(stages))
+        then = np.add.reduceat(np.array(every), [0, *cuts]).tolist()
+        factors = {
+            stage.place: Factors(compute=1 + (now - sum(each or ())) / ns)
+            for stage, (each, ns), now in zip(stages, held, then, strict=True)
+        }
+        gain = self.with_changes(factors).speedup
+        if gain is not None and self.is_worth_it(gain):
+            words = "layer" if len(cuts) == 1 else "layers"
+            was = ", ".join(map(str, accumulate(counts[:-1])))
+            yield Advice(
+                f"cut after {words} {', '.join(map(str, cuts))} instead of {was}: "
+                f"{spread_text(gain, gain * self.off)}",
+                gain,
+            )
+
+    def _overlap(self) -> Iterator[Advice]:
+        """Advise that transfers overlap with methods, as the compiler would with these costs."""
+        plan, measured = self.replays.graph.plan, self.replays.measured.costs
+        if plan.lanes or not any(each.kind == TENSOR for each in plan.channels):
+            return
+        tensors = {each.id: each.nodes[0] for each in plan.channels if each.kind == TENSOR}
+        costs = []
+        for (process, at), cost in measured.items():
+            op = plan.program(process).ops[at]
+            if isinstance(op, Call | Collective):
+                costs.append(Cost(CALL, op.node, round(cost.own_ns)))
+            elif isinstance(op, Read) and op.channel in tensors:
+                costs.append(Cost(MOVE, tensors[op.channel], round(cost.own_ns)))
+        uses_cores = any(group.backend != _ON_DEVICES for group in plan.groups)
+        nodes = {plan.node_of(actor.id) for actor in plan.actors}
+        cores = dict.fromkeys(nodes, self.cores) if self.cores and uses_cores else {}
+        gain = overlap_gain(plan, costs, cores) if costs else None
+        if gain is not None and self.is_worth_it(gain):
+            gives = spread_text(gain, gain * self.off)
+            yield Advice(f"overlap=True, so that tensors move while methods run: {gives}", gain)
+
+    def _locks(self) -> Iterator[Advice]:
+        """Advise against threads that keep methods from running: they may hold Python's lock.
+
+        A method that is not on a processor also sleeps, or waits for a file or a device. So it
+        counts only as far as other threads of its process are on a processor meanwhile.
+        """
+        graph, measured = self.replays.graph, self.replays.measured
+        used_ns: Counter[str] = Counter()  # by a method and by transfers in lanes, of each process
+        for lane in graph.lanes:
+            used_ns[graph.plan.host_of(lane.process)] += (lane.processor_ns or (0, 0))[0]
+        for lane in graph.lanes:
+            if lane.processor_ns is None:
+                continue
+            calls = {
+                (lane.process, at): measured.costs[lane.process, at].compute_ns
+                for at, op in enumerate(graph.program(lane).ops)
+                if op.is_call and (lane.process, at) in measured.costs
+            }
+            events = lane.events[lane.events["op"] < SPAN_BASE]
+            busy_ns = int((events["end_ns"] - events["start_ns"] - events["waited_ns"]).sum())
+            thread_ns, process_ns = lane.processor_ns
+            others_ns = process_ns - used_ns[graph.plan.host_of(lane.process)]
+            kept_ns = min(busy_ns - thread_ns, others_ns)
+            share = kept_ns / busy_ns if busy_ns else 0.0
+            if not calls or busy_ns < _LEAST_NS or share < _KEPT:
+                continue
+            gain = self.with_changes(dict.fromkeys(calls, Factors(compute=1 - share))).speedup
+            if gain is not None and self.is_worth_it(gain):
+                name = text_of(graph, lane, max(calls, key=lambda place: calls[place])[1])
+                yield Advice(
+                    f"{brief(name, IN_LINE)} waits for other threads of its process, most likely "
+                    f"for the GIL, {share_text(share, 0)} of its time: run them in another "
+                    f"process: {spread_text(gain, gain * self.off)}",
+                    gain,
+                )
+
+    def _in_flight(self) -> Iterator[Advice]:
+        """Advise as many executions in flight as give as much throughput as any number.
+
+        The replay has no random delays, so one more than it needs is advised.
+        """
+        now, limit = self.replays.measured.window, self.replays.graph.limit
+        most = max(2 * now, 16)
+        windows = sorted({*(each for each in _WINDOWS if each <= most), now})
+
+        def rate_at(window: int) -> float:
+            return self.with_changes({}, window).throughput or 0.0
+
+        enough = (1 - _LEAST_GAIN / 2) * rate_at(windows[-1])
+        # Throughput does not fall with the number in flight.
+        best = windows[bisect_left(windows, True, key=lambda each: rate_at(each) >= enough)] + 1
+        then = self.with_changes({}, best)
+        gain, option = then.speedup, f"max_inflight_executions={best}"
+        if best > now and gain is not None and self.is_worth_it(gain):
+            how = f"{option} instead of {limit}" if best > limit else f"{best} instead of {now}"
+            gives = spread_text(gain, gain * self.off)
+            yield Advice(f"keep more executions in flight, {how}: {gives}", gain)
+        was_ns, latency_ns = self.latency_ns, then.latency_ns
+        if best < now and latency_ns and was_ns and latency_ns <= _MUCH_SOONER * was_ns:
+            yield Advice(
+                f"{option} instead of {now}: the same throughput, "
+                f"latency {time_text(latency_ns)} instead of {time_text(was_ns)}",
+                was_ns / latency_ns,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A call of a chain, and when it begins and ends in an execution, on average."""
+
+    place: Place
+    name: str
+    start_ns: float
+    end_ns: float
+
+
+def _stages_of(graph: GraphTrace) -> list[_Stage]:
+    """Return the calls of a pipeline, in its order: one of each actor, all of one method.
+
+    None if the graph is something else.
+    """
+    begun = executions_of(graph)
+    stages = []
+    for lane in graph.lanes:
+        calls = [(at, op) for at, op in enumerate(graph.program(lane).ops) if isinstance(op, Call)]
+        if not calls:
+            continue
+        (at, op), *more = calls
+        events = lane.events[lane.events["op"] == at]
+        events = events[np.isin(events["execution"], begun.index[begun.is_timed])]
+        if more or not len(events):
+            return []
+        since = begun.submitted_ns[np.searchsorted(begun.index, events["execution"])]
+        start, end = (float((events[key] - since).mean()) for key in ("start_ns", "end_ns"))
+        name = op.title({actor.id: actor.label for actor in graph.plan.actors})
+        stages.append(_Stage((lane.process, at), name, start, end))
+    stages.sort(key=lambda stage: stage.start_ns)
+    is_chain = all(a.end_ns <= b.start_ns for a, b in pairwise(stages))
+    is_alike = len({stage.name for stage in stages}) == 1
+    return stages if is_chain and is_alike and len(stages) > 1 else []
+
+
+def _layers_of(lane: LaneTrace) -> list[float] | None:
+    """Return the mean times of the spans of each execution; None if their number differs."""
+    spans = lane.events[lane.events["op"] >= SPAN_BASE]
+    if not len(spans):
+        return None
+    over = np.maximum.accumulate(spans["end_ns"])
+    is_outer = np.concatenate(([True], spans["start_ns"][1:] >= over[:-1]))
+    spans = spans[is_outer]
+    executions, counts = np.unique(spans["execution"], return_counts=True)
+    if len(set(counts[1:-1].tolist())) != 1:  # the first and the last may be cut off
+        return None
+    spans = spans[np.isin(spans["execution"], executions[1:-1])]
+    times = (spans["end_ns"] - spans["start_ns"]).reshape(-1, int(counts[1]))
+    found: list[float] = times.mean(axis=0).tolist()
+    return found
+
+
+def best_cuts(times: Sequence[float], parts: int) -> list[int]:
+    """Return after how many layers to cut, so that the slowest part is as fast as can be.
+
+    Args:
+        times: The times of the layers, at least as many as parts.
+        parts: How many parts there are.
+    """
+
+    def cuts_for(most: float) -> list[int]:
+        cuts: list[int] = []
+        held = 0.0
+        for at, time in enumerate(times):
+            is_last_chance = len(times) - at <= parts - 1 - len(cuts)
+            if at and len(cuts) < parts - 1 and (held + time > most or is_last_chance):
+                cuts.append(at)
+                held = 0.0
+            held += time
+        return cuts
+
+    def is_enough(most: float) -> bool:
+        cuts = cuts_for(most)
+        return bool(np.add.reduceat(np.array(times), [0, *cuts]).max() <= most)
+
+    ends = np.concatenate(([0.0], np.cumsum(times)))
+    sums = np.unique(ends[None, :] - ends[:, None]) * _ROUNDING
+    return cuts_for(float(sums[bisect_left(sums, True, key=is_enough)]))
