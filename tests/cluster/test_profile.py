@@ -37,6 +37,11 @@ CALL = 1  # of an actor that calls one method on one input
 class Traced:
     """An actor whose methods have spans."""
 
+    def spin(self, cpu_s):
+        end = time.thread_time() + cpu_s
+        while time.thread_time() < end:
+            pass
+
     def work(self, x):
         with rcg.span("outer"):
             for _ in range(2):
@@ -284,6 +289,21 @@ def test_spans_of_coroutines_and_their_threads_are_recorded():
     with graph, graph.profile() as profile:
         rcg.get(graph.execute(1))
     assert profile.graph().lane("a0").spans == ("thread", "awaiting")
+
+
+def test_it_says_how_long_methods_were_on_a_processor():
+    """Each of four methods runs until its thread has had 20 ms of a processor."""
+    spinning = rcg.wrap_actor(Traced.remote())
+    with InputNode() as x:
+        graph = spinning.spin.bind(x).experimental_compile()
+    with graph:
+        graph.execute(0.001).get()
+        with graph.profile() as profile:
+            rcg.get([graph.execute(0.02) for _ in range(4)])
+    driver, lane = profile.trace.graphs[0].lanes
+    assert driver.processor_ns is None
+    thread_ns, process_ns = lane.processor_ns
+    assert 80_000_000 <= thread_ns <= process_ns
 
 
 def test_a_span_belongs_to_the_execution_that_began_it():

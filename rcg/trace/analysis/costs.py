@@ -88,9 +88,17 @@ class MeasuredCosts:
     batches: tuple[Mapping[tuple[str, int], Cost], ...] = ()
 
 
-def costs_of(graph: GraphTrace, executions: Executions) -> MeasuredCosts:
-    """Return the measured costs of a graph's ops, given the graph's executions."""
-    dependencies = Dependencies(graph)
+def costs_of(
+    graph: GraphTrace, executions: Executions, known: Dependencies | None = None
+) -> MeasuredCosts:
+    """Return the measured costs of a graph's ops.
+
+    Args:
+        graph: The graph.
+        executions: Its executions.
+        known: The dependencies between its events; None to compute them.
+    """
+    dependencies = Dependencies(graph) if known is None else known
     found: dict[tuple[str, int], Cost] = {}
     batches: tuple[dict[tuple[str, int], Cost], ...] = ()
     edges = executions.index[:0]

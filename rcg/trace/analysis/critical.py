@@ -280,6 +280,11 @@ class Paths:
         self.executions = executions_of(graph) if executions is None else executions
         self._dependencies = Dependencies(graph, is_wired=True)
 
+    @property
+    def dependencies(self) -> Dependencies | None:
+        """The dependencies between the events; None if some of them are wires between nodes."""
+        return None if self._graph.plan.gates else self._dependencies
+
     def of(self, execution: int) -> CriticalPath:
         """Return the path of one execution; see ``critical_path``."""
         walk = self._walk_of(execution)

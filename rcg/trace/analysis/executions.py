@@ -383,11 +383,14 @@ def by_execution(op: Ints, execution: Ints, figures: Sequence[Ints]) -> tuple[In
     Returns:
         The op of each sum, ascending, and the sums of each figure.
     """
-    order = np.lexsort((execution, op))
-    op, execution = op[order], execution[order]
+    is_later = (np.diff(op) > 0) | ((np.diff(op) == 0) & (np.diff(execution) >= 0))
+    if not is_later.all():  # which takes long
+        order = np.lexsort((execution, op))
+        op, execution = op[order], execution[order]
+        figures = [each[order] for each in figures]
     is_first = np.ones(len(op), bool)
     is_first[1:] = (np.diff(op) != 0) | (np.diff(execution) != 0)
     first = np.flatnonzero(is_first)
     if len(first) == len(op):
-        return op, [each[order] for each in figures]
-    return op[first], [np.add.reduceat(each[order], first) for each in figures]
+        return op, list(figures)
+    return op[first], [np.add.reduceat(each, first) for each in figures]

@@ -160,7 +160,9 @@ def _of_lane(
         (own, waited, moving, events["bytes"], bounds[:, 0]),
     )
     op = alike[op] if len(op) else op
-    in_time = own[np.lexsort((start, op))]
+    in_time = own  # by op and execution; alike ops are one after the other in each
+    if len(set(alike.tolist())) < len(alike):
+        in_time = own[np.lexsort((start, op))]
     order = np.lexsort((own, op))
     own, waited, moving, size = own[order], waited[order], moving[order], size[order]
     first = np.searchsorted(op[order], np.arange(len(program.ops) + 1))

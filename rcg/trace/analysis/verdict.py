@@ -25,8 +25,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Pass
 from rcg.text import IN_LINE, brief, share_text, spread_text
 from rcg.trace.analysis.advice import TWICE_AS_FAST, Advice, Advisor, Elsewhere
-from rcg.trace.analysis.critical import SteadyPath
-from rcg.trace.analysis.executions import Executions
+from rcg.trace.analysis.critical import Paths, SteadyPath
 from rcg.trace.analysis.spread import LEAST
 from rcg.trace.analysis.what_if import (
     MAX_ERROR_PERCENT,
@@ -90,16 +89,17 @@ class Verdict:
 
 
 def verdict_of(
-    graph: GraphTrace, path: SteadyPath | None, executions: Executions, cores: int = 0
+    graph: GraphTrace, path: SteadyPath | None, paths: Paths, cores: int = 0
 ) -> Verdict | None:
     """Return the verdict on a graph; None if its trace is too short, or has no path.
 
     Args:
         graph: The measured graph. It must not hang.
         path: The critical path of all executions.
-        executions: The executions of the graph.
+        paths: The paths of the graph.
         cores: How many processors each node of the cluster has; 0 if that is not known.
     """
+    executions = paths.executions
     if path is None or path.bottleneck is None or executions.is_timed.sum() < LEAST:
         return None
     most, share = path.bottleneck, path.bottleneck_share
@@ -109,7 +109,9 @@ def verdict_of(
     if ops > _MAX_OPS or not (places or is_user):
         return Verdict(most.text, share)
     try:
-        replays = Replays(graph, max(16, min(64, _REPLAYED_OPS // ops)), executions)
+        replays = Replays(
+            graph, max(16, min(64, _REPLAYED_OPS // ops)), executions, paths.dependencies
+        )
         found = replays.with_changes(
             (), dict.fromkeys(places, TWICE_AS_FAST), user=0.5 if is_user else 1.0
         )

@@ -34,6 +34,7 @@ from rcg.ir.plan import Plan
 from rcg.text import columns, rate_text, share_text, spread_text, time_text, visible
 from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
 from rcg.trace.analysis.critical import text_of
+from rcg.trace.analysis.dependencies import Dependencies
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.spread import half_width, is_noise
 from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
@@ -228,17 +229,22 @@ class Replays:
         graph: The measured graph.
         executions: Number of executions to simulate.
         measured: The executions of the graph; None to compute them.
+        known: The dependencies between its events; None to compute them.
 
     Raises:
         TraceError: The trace holds no events of the graph.
     """
 
     def __init__(
-        self, graph: GraphTrace, executions: int = 64, measured: Executions | None = None
+        self,
+        graph: GraphTrace,
+        executions: int = 64,
+        measured: Executions | None = None,
+        known: Dependencies | None = None,
     ) -> None:
         self.graph = graph
         self.executions = executions_of(graph) if measured is None else measured
-        self.measured = _measure(graph, self.executions)
+        self.measured = _measure(graph, self.executions, known)
         self._count = executions
         self._found: dict[int, list[float]] = {}
 
@@ -374,8 +380,10 @@ def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[Place, float
     return factors
 
 
-def _measure(graph: GraphTrace, executions: Executions) -> MeasuredCosts:
-    measured = costs_of(graph, executions)
+def _measure(
+    graph: GraphTrace, executions: Executions, known: Dependencies | None = None
+) -> MeasuredCosts:
+    measured = costs_of(graph, executions, known)
     if not measured.costs:
         raise TraceError(
             "the trace holds no events of this graph: run it while it is recorded, then replay it"
