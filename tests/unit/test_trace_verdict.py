@@ -370,6 +370,12 @@ def test_without_layers_that_can_be_moved_no_cut_is_advised(layers):
     assert not any("cut" in each.text for each in verdict(with_layers(pipeline(), layers)).advice)
 
 
+def test_ops_of_torch_are_no_layers():
+    layers = {"a0": (0.5, 0.5), "a1": (0.25, 0.25, 0.5)}
+    graph = with_layers(pipeline(), layers, names=("aten::linear",))
+    assert not any("cut" in each.text for each in verdict(graph).advice)
+
+
 @pytest.mark.parametrize(
     ("times", "parts", "cuts"),
     [

@@ -279,9 +279,12 @@ def _stages_of(graph: GraphTrace) -> list[_Stage]:
 
 
 def _layers_of(lane: LaneTrace) -> list[float] | None:
-    """Return the mean times of the spans of each execution; None if their number differs."""
+    """Return the mean times of the spans of each execution; None if their number differs.
+
+    Those of torch's profiler, whose names are like ``aten::linear``, are no layers.
+    """
     spans = lane.events[lane.events["op"] >= SPAN_BASE]
-    if not len(spans):
+    if not len(spans) or any("::" in name for name in lane.spans):
         return None
     over = np.maximum.accumulate(spans["end_ns"])
     is_outer = np.concatenate(([True], spans["start_ns"][1:] >= over[:-1]))

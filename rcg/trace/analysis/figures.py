@@ -57,7 +57,8 @@ def summarize(trace: Recording) -> Summary:
 
     It may have begun or ended in the middle of executions, have lost events or be empty.
     """
-    cores = int(trace.info.get("cores") or 0)
+    found = trace.info.get("cores")
+    cores = found if isinstance(found, int) else 0
     return Summary(
         graphs=tuple(
             _of_graph(graph, trace.start_ns, trace.end_ns, cores) for graph in trace.graphs
