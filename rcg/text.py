@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from math import floor, log10
+from textwrap import wrap
 from typing import Final, TypeVar
 
 UNKNOWN: Final = "-"
@@ -31,6 +32,11 @@ _IN_HOVER: Final = 60
 
 # A number as it is shown: with thousands apart, or a point.
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+
+# The space between a figure and its unit, or its spread.
+_WITH_FIGURE: Final = re.compile(
+    r"(?<=\d) (?=(?:[n\N{MICRO SIGN}m]?s|%)(?!\w)|/s)|(?<=\dx) (?=\N{PLUS-MINUS SIGN})"
+)
 
 _ENDS: Final = 5  # rows that are shown at either end of a table that is cut
 
@@ -269,6 +275,22 @@ def brief(name: str, most: int = _IN_HOVER) -> str:
         return name
     first, last = whole_numbers(name, most // 2, len(name) - (most - 1) // 2)
     return f"{name[:first]}{_ELLIPSIS}{name[last:]}"
+
+
+def wrapped(text: str, most: int, *, later: str = "") -> list[str]:
+    """Return a text in lines of so many characters; a figure stays with its unit and its spread.
+
+    Args:
+        text: The text.
+        most: How many characters a line may have; a longer word has a line of its own.
+        later: What all lines but the first begin with.
+
+    >>> wrapped("it gives 1.90x \N{PLUS-MINUS SIGN}0.05 and 12 ms", 18, later="  ")
+    ['it gives', '  1.90x \N{PLUS-MINUS SIGN}0.05 and', '  12 ms']
+    """
+    joined = _WITH_FIGURE.sub("\N{NO-BREAK SPACE}", text)
+    lines = wrap(joined, most, subsequent_indent=later, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 # --- tables -------------------------------------------------------------------------------------

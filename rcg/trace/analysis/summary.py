@@ -11,10 +11,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from textwrap import wrap
 
 from rcg.ir.costs import Predicted
-from rcg.text import IN_LINE, brief, bytes_text, columns, plural, rate_text, share_text, time_text
+from rcg.text import (
+    IN_LINE,
+    brief,
+    bytes_text,
+    columns,
+    plural,
+    rate_text,
+    share_text,
+    time_text,
+    wrapped,
+)
 from rcg.trace.analysis.critical import Outlier, SteadyPath
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes, Stall
@@ -30,7 +39,7 @@ _MAX_WIRES = 12
 _MAX_PEERS = 3
 # Moving a smaller frame takes mostly fixed time, so a rate would say nothing about the bytes.
 _SIZE_WITH_RATE = 65_536
-_OFF, _NO_BREAK = " \N{PLUS-MINUS SIGN}", "\N{NO-BREAK SPACE}"
+_LINE = 100  # characters
 _BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
@@ -184,17 +193,10 @@ def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
     if graph.verdict is None:
         return []
     name = f"Graph {brief(graph.graph_id[:8], IN_LINE)}: " if of else ""
-    lines = _wrapped(f"{name}{graph.verdict}", "", "  ")
+    lines = wrapped(f"{name}{graph.verdict}", _LINE, later="  ")
     for advice in graph.verdict.advice:
-        lines += _wrapped(advice.text, "  try: ", "    ")
+        lines += wrapped(f"  try: {advice.text}", _LINE, later="    ")
     return lines
-
-
-def _wrapped(text: str, first: str, later: str) -> list[str]:
-    """Return lines of at most 100 characters; a figure stays with its spread."""
-    joined = text.replace(_OFF, _OFF.replace(" ", _NO_BREAK))
-    lines = wrap(joined, 100, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
-    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def stall_text(graph: GraphSummary, *, of: bool = False) -> str:

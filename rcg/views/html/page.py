@@ -90,10 +90,7 @@ def _headline(graph: GraphSummary, *, of: bool) -> str:
     if graph.verdict is None:
         return ""
     name = f"CompiledDAG({graph.graph_id[:8]}): " if of else ""
-    advice = "".join(f"<li>{escaped(each.text)}</li>" for each in graph.verdict.advice)
-    return f'<p class="rcg-strong">{escaped(visible(f"{name}{graph.verdict}"))}</p>\n' + (
-        f"<p>Try:</p><ul>{advice}</ul>\n" if advice else ""
-    )
+    return f'<p class="rcg-strong">{escaped(visible(f"{name}{graph.verdict}"))}</p>\n'
 
 
 def _about(trace: Recording) -> str:

@@ -10,10 +10,9 @@ a1 (Stage)  █ compute 79 % ████████▓ 11 %▓░ 7 % ░     
 from __future__ import annotations
 
 from html import escape
-from textwrap import wrap
 from typing import Final
 
-from rcg.text import brief, plural, share_text, shown_text, time_text, visible
+from rcg.text import brief, plural, share_text, shown_text, time_text, visible, wrapped
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import TITLES
 from rcg.views.data.figures import HINTS, CardRow, ProfileCard
@@ -28,7 +27,7 @@ _KEYS: Final = 330.0
 _LINE: Final = 25.0
 _MAX_LINE_CHARS: Final = 80  # of a hover
 _TEXT_LINE: Final = 18.0
-_MEAN_WIDTH: Final = 0.68  # of a bold character, as a share of its size
+_MEAN_WIDTH, _MEAN_WIDTH_BOLD = 0.6, 0.65  # of a character, as a share of its size
 _ROOM_FOR_WAITS: Final = 480.0
 _COLUMN_GAP: Final = 14.0
 _APART: Final = 30.0  # above the latency
@@ -93,14 +92,14 @@ class _Summary:
         room = self._width - 2 * MARGIN
         if not figures.answer:
             return canvas.heading("Profile", figures.about, room), _TOP
-        most = int(room / (SIZE * _MEAN_WIDTH))
         shapes = [canvas.text("Profile", MARGIN, MARGIN + 12, room, size=TITLE, bold=True)]
         y = MARGIN + 33.0
-        for line in wrap(figures.answer, most, break_on_hyphens=False):
+        for line in wrapped(figures.answer, int(room / SIZE / _MEAN_WIDTH_BOLD)):
             shapes.append(canvas.text(line, MARGIN, y, room, bold=True))
             y += _TEXT_LINE
         for advice in figures.advice:
-            for number, line in enumerate(wrap(f"try: {advice}", most, break_on_hyphens=False)):
+            lines = wrapped(f"try: {advice}", int((room - 22) / SIZE / _MEAN_WIDTH))
+            for number, line in enumerate(lines):
                 x = MARGIN + (0 if number == 0 else 22)
                 shapes.append(canvas.text(line, x, y, room - x + MARGIN))
                 y += _TEXT_LINE
@@ -115,7 +114,7 @@ class _Summary:
         if self._room >= _ROOM_FOR_WAITS and any(each.waits for each in figures.shares):
             notes.append(("waits most for", [each.waits for each in figures.shares]))
         wide = [max(width_of(text, SMALL) for text in (head, *texts)) for head, texts in notes]
-        wide = [min(each, self._room / 4) for each in wide]
+        wide = [min(each, self._room / (2 + len(notes))) for each in wide]
         ends = [self._room - sum(wide[:at]) - _COLUMN_GAP * at for at in range(len(wide))]
         left = names + 14
         plot = ends[-1] - wide[-1] - (_COLUMN_GAP if wide[-1] else 0) - left
