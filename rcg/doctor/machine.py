@@ -110,7 +110,7 @@ def check_gpus() -> Iterator[Check]:
     """List the GPUs with nvidia-smi, if it is installed."""
     command = shutil.which("nvidia-smi")
     if command is None:
-        advice = "not needed: without a GPU, values go through host memory"
+        advice = "not needed: values go through shared memory on a node, over TCP between nodes"
         yield Check("GPUs", "NVIDIA", "missing", "nvidia-smi is not installed", advice)
         return
     asked = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -127,6 +127,9 @@ def check_gpus() -> Iterator[Check]:
         found = f"nvidia-smi lists none: {said[0] if said else f'status {done.returncode}'}"
         yield Check("GPUs", "NVIDIA", "warn", found)
         return
-    advice = 'tensors stay on GPUs on edges with `with_tensor_transport("auto")`'
+    advice = (
+        'tensors go from GPU to GPU where the graph says `with_tensor_transport("auto")`; other '
+        "values go through shared memory on a node, over TCP between nodes"
+    )
     for number, line in enumerate(lines):
         yield Check("GPUs", f"GPU {number}", "ok", line, advice if number == 0 else "")

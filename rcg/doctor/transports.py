@@ -64,7 +64,7 @@ def _last_line(failed: subprocess.CompletedProcess[str]) -> str:
 
 
 def check_transports(ping: Ping) -> Iterator[Check]:
-    """Check what channels and handles need, and list transports that this release lacks."""
+    """Check what channels and handles need, and which transports of tensors work here."""
     if ping.failure:
         advice = "all channels need it; the cause may be a missing item below, or memory above"
         yield Check("transports", "shared memory", "missing", ping.failure, advice, is_needed=True)
@@ -97,7 +97,10 @@ def _of_gpus() -> Iterator[Check]:
         "a GPU": shutil.which("nvidia-smi"),
     }
     lacking = " and ".join(name for name, found in there.items() if not found)
-    advice = "tensors go through shared memory or over gloo; `pip install rcg[gpu]`, and a GPU"
+    advice = (
+        "tensors go through shared memory on a node, over TCP or gloo between nodes; it needs "
+        "`pip install rcg[gpu]` and a GPU"
+    )
     for name in ("nccl", "cuda_ipc"):
         if lacking:
             found = f"this machine lacks {lacking} for it"
@@ -128,12 +131,13 @@ def _nixl() -> Check:
 def _gloo() -> Check:
     """Check whether tensors travel over Gloo, if torch is there."""
     if not version_of("torch"):
-        advice = "tensors go through shared memory without it: pip install torch"
+        advice = "it moves tensors of torch, in and between nodes: pip install torch"
         return Check("transports", "gloo", "missing", "this machine lacks torch for it", advice)
     found = try_tensors("gloo")
     if isinstance(found, int):
         return Check("transports", "gloo", "ok", f"works; round trip {time_text(found)}")
-    return Check("transports", "gloo", "missing", found, "tensors go through shared memory")
+    advice = "tensors go through shared memory and TCP; collectives need another communicator"
+    return Check("transports", "gloo", "missing", found, advice)
 
 
 def try_tensors(name: str) -> int | str:

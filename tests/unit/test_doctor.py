@@ -106,6 +106,16 @@ def test_packages_that_are_not_there(quick):
     assert gloo.found == "this machine lacks torch for it"
 
 
+def test_what_it_says_of_values_without_a_gpu_is_what_rcg_does(quick):
+    quick.setattr(machine.shutil, "which", lambda name: None)
+    where = "values go through shared memory on a node, over TCP between nodes"
+    assert found("NVIDIA").advice == f"not needed: {where}"
+    for name in ("nccl", "cuda_ipc"):
+        assert "over TCP or gloo between nodes" in found(name).advice
+    everything = examine()
+    assert "host memory" not in str(everything) and "one node" not in str(everything)
+
+
 @pytest.mark.parametrize("name", ["gloo", "nixl"])
 @pytest.mark.parametrize(
     ("given", "state", "text"),
