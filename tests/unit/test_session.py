@@ -24,6 +24,7 @@ from rcg.errors import (
 from rcg.ir.plan import Bindings
 from rcg.options import Deadline, Options
 from rcg.runtime.control import registry
+from rcg.runtime.driver import answers
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.engine import Engine
 from rcg.runtime.driver.lifecycle import launch
@@ -340,3 +341,53 @@ def held() -> tuple[int, int, int]:
     """How much this process has: shared memory, descriptors, and threads of the control."""
     maps = Path("/proc/self/maps").read_text().count("(deleted)")
     return maps, descriptors(), len(control_threads())
+
+
+class _Silent:
+    """Calls of actors; nobody answers before the test has looked ``looks`` times."""
+
+    def __init__(self, looks: int) -> None:
+        self._left = 2 * looks
+
+    def wait(self, refs: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        self._left -= 1
+        return ([], refs) if self._left >= 0 else (refs, [])
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (40, "40 of 40 actors have not answered"),
+        (2, "2 of 2 actors have not answered"),
+        (1, "1 of 1 actor has not answered"),
+    ],
+)
+def test_compiling_says_how_many_actors_have_not_answered(
+    count: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(answers._log, "warning", lambda text, *args: warnings.append(text % args))
+    actors = {f"a{number}": f"Actor(Shard, {number:032x})" for number in range(count)}
+    named = answers.Named(Bindings(actors={name: _Named(text) for name, text in actors.items()}))
+    monkeypatch.setattr(answers, "_SILENT_WAIT_S", 0.0)
+    monkeypatch.setattr(cluster, "get", lambda ref: ref)
+    monkeypatch.setattr(cluster, "wait", _Silent(2).wait)
+    assert answers.gather(actors, named, Deadline(None), "answered") == actors
+    (text,) = warnings  # once, although it looked twice
+    assert text.startswith(f"rcg: compile() waits: {said} (still starting, or busy")
+    assert text.count("Actor(") == min(count, 3)
+    assert text.endswith(" and 37 more") is (count == 40)
+    monkeypatch.setattr(cluster, "wait", _Silent(2).wait)
+    with pytest.raises(ChannelTimeout, match=f"compile.. waited 0 s, and {said}: ") as raised:
+        answers.gather(actors, named, Deadline(0.0), "answered")
+    assert str(raised.value).count("Actor(") == min(count, 3)
+
+
+class _Named:
+    """A handle that prints as Ray's does."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text

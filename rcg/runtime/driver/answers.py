@@ -6,7 +6,7 @@ What goes wrong becomes an error of rcg's that names the actor and the place whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Final
 
 from rcg import cluster
@@ -16,12 +16,14 @@ from rcg.ir.plan import Bindings
 from rcg.log import Log
 from rcg.options import Deadline
 from rcg.runtime.driver.session import Session
+from rcg.text import plural
 from rcg.version import __version__
 
 _log = Log()
 
 # After this long, compiling says which actors have not answered.
 _SILENT_WAIT_S: Final = 5.0
+_MOST_NAMES: Final = 3  # in a sentence
 # Between two checks for answers and deaths.
 _POLL_S: Final = 0.2
 
@@ -39,6 +41,13 @@ class Named:
     def name(self, actor: str) -> str:
         """Return the handle's text."""
         return repr(self._bindings.actors[actor])
+
+    def names(self, actors: Iterable[str]) -> str:
+        """Return the names of several, in a sentence: of many the first ones."""
+        found = list(map(self.name, actors))
+        more = len(found) - _MOST_NAMES
+        shown = ", ".join(found[:_MOST_NAMES])
+        return f"{shown} and {more} more" if more > 0 else shown
 
     def id(self, actor: str) -> str:
         """Return Ray's id of the actor, in hex."""
@@ -59,7 +68,7 @@ def gather(
     calls: Mapping[str, Any],
     named: Named,
     deadline: Deadline,
-    verb: str,
+    done: str,
     session: Session | None = None,
 ) -> dict[str, Any]:
     """Wait for the answers of several actors; raises the first error as rcg's own.
@@ -68,7 +77,7 @@ def gather(
         calls: The call of each actor.
         named: Names them.
         deadline: When waiting ends.
-        verb: What they were asked to do, for texts.
+        done: What they were asked to have done, for texts: "answered".
         session: With one, it also raises when an actor dies that has answered already.
     """
     pending = dict(calls)
@@ -86,22 +95,27 @@ def gather(
             gone = set(map(session.plan.host_of, session.control.members.gone.copy()))
             if gone - set(pending):  # one that has not answered says itself what is wrong
                 session.check_running()
-        names = ", ".join(map(named.name, pending))
         if pending and deadline.expired:
             raise ChannelTimeout(
-                f"compile() waited {deadline.timeout_s:g} s, and these actors did not {verb}: "
-                f"{names}. They may still be running a method or starting up; raise `timeout`, or "
-                "look at them with `ray stack`.",
+                f"compile() waited {deadline.timeout_s:g} s, and {_late(pending, calls)} not "
+                f"{done}: {named.names(pending)}. They may still be running a method or starting "
+                "up; raise `timeout`, or look at them with `ray stack`.",
                 timeout_s=deadline.timeout_s,
             )
         if pending and begun.expired and not has_warned:
             has_warned = True
             _log.warning(
-                "rcg: compile() waits for %s to %s (still starting, or busy with a method?)",
-                names,
-                verb,
+                "rcg: compile() waits: %s not %s (still starting, or busy with a method?): %s",
+                _late(pending, calls),
+                done,
+                named.names(pending),
             )
     return answers
+
+
+def _late(pending: Sized, calls: Sized) -> str:
+    have = "has" if len(pending) == 1 else "have"
+    return f"{len(pending)} of {plural(len(calls), 'actor')} {have}"
 
 
 def answer_of(actor: str, ref: Any, named: Named) -> Any:

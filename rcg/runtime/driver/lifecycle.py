@@ -107,7 +107,7 @@ def locate(
             found[actor] = inspect_actor(_own_instance(), names, actor in tensor_nodes)
         else:
             calls[actor] = cluster.ask(handle, inspect_actor, names, actor in tensor_nodes)
-    found.update(gather(calls, Named(bindings, methods), deadline, "answer"))
+    found.update(gather(calls, Named(bindings, methods), deadline, "answered"))
     for actor, description in found.items():
         _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])
         if description["lacks_torch"] and actor in tensor_nodes:
@@ -285,7 +285,7 @@ def _open_nodes(session: Session, bindings: Bindings, deadline: Deadline) -> _Ho
             abi=ABI_VERSION,
         )
         calls[actor] = cluster.submit(handle, open_node, spec)
-    answers = gather(calls, Named(bindings), deadline, "host their nodes")
+    answers = gather(calls, Named(bindings), deadline, "made memory on their nodes")
     late = control.nodes.wait_joined(deadline)
     if late:
         raise ChannelTimeout(
@@ -335,7 +335,7 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline, hosts
     if session.options.thread == "main":
         _wait_connected(session, calls, Named(bindings), deadline)
     else:
-        gather(calls, Named(bindings), deadline, "start", session)
+        gather(calls, Named(bindings), deadline, "started", session)
     _wait_prepared(session, Named(bindings), deadline)
 
 
@@ -355,7 +355,7 @@ def _wait_prepared(session: Session, named: Named, deadline: Deadline) -> None:
             actors = dict.fromkeys(map(session.plan.host_of, missing))
             raise ChannelTimeout(
                 f"compile() waited {deadline.timeout_s:g} s, and the communicator groups of these "
-                f"actors are not complete: {', '.join(map(named.name, actors))}. They may still "
+                f"actors are not complete: {named.names(actors)}. They may still "
                 "import torch, or wait for each other; raise `timeout`, or look at them with "
                 "`ray stack`.",
                 timeout_s=deadline.timeout_s,
@@ -375,7 +375,7 @@ def _wait_connected(
                 answer_of(actor, call, named)
         session.check_running()
         if deadline.expired:
-            gather(waiting, named, deadline, "start")
+            gather(waiting, named, deadline, "started")
 
 
 def _not_connected(session: Session) -> set[str]:
