@@ -10,9 +10,10 @@ handle. It must know nothing of graphs and plans.
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, overload
+from typing import Any, Final, NoReturn, overload
 
 from rcg import cluster
 from rcg.dag.authoring import bind_method
@@ -33,8 +34,11 @@ from rcg.rdt.calls import (
 )
 from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
+from rcg.runtime.failure import at_users_line
 
-_OWN_DECLARATIONS = OWN_OPTIONS | {"receive_into"}
+_MOST_NEAR: Final = 3
+_MOST_METHODS: Final = 8
+_OWN_DECLARATIONS: Final = OWN_OPTIONS | {"receive_into"}
 
 Nodes = ClassMethodNode | tuple[ClassMethodNode, ...]
 
@@ -60,7 +64,15 @@ class ActorHandle:
     def __getattr__(self, name: str) -> Any:
         if name == "_ray_handle" or (_is_special(name) and name not in CALLED):
             raise _no_attribute(self, name)
-        found = getattr(self._ray_handle, name)
+        try:
+            found = getattr(self._ray_handle, name)
+        except AttributeError:
+            error = self._no_method(name)
+            try:
+                raise error from None
+            except AttributeError:
+                error.__traceback__ = None  # it ends at the user's line; see ``end_at_caller``
+                raise
         if cluster.is_actor_method(found):
             return ActorMethod(self._ray_handle, name, found)
         # Other attributes of Ray's handle, for code that uses them.
@@ -68,6 +80,18 @@ class ActorHandle:
 
     def __dir__(self) -> list[str]:
         return list(dir(self._ray_handle))
+
+    def _no_method(self, name: str) -> AttributeError:
+        """Return the error that says which methods there are, those of near names first."""
+        known = [each for each in dir(self._ray_handle) if not each.startswith(("_", "rcg_"))]
+        near = difflib.get_close_matches(name, known, n=_MOST_NEAR)
+        text = f"{cluster.actor_label(self._ray_handle)!r} has no method {name!r}: "
+        if near:
+            text += f"did you mean {' or '.join(map(repr, near))}?"
+        else:
+            text += f"it has {', '.join(map(repr, known[:_MOST_METHODS])) or 'none'}"
+            text += f" and {len(known) - _MOST_METHODS} more" * (len(known) > _MOST_METHODS)
+        return AttributeError(text, name=name)  # without `obj`, of which Python would suggest
 
     def __repr__(self) -> str:
         return repr(self._ray_handle)
@@ -114,6 +138,7 @@ class ActorMethod:
         """
         return _call(self._handle, self._name, self._method, args, kwargs)
 
+    @at_users_line
     def bind(self, *args: Any, **kwargs: Any) -> Nodes:
         """Put a call of the method into a DAG; nothing runs yet.
 
@@ -178,6 +203,7 @@ class BoundOptions:
         method = self._method
         return _call(method._handle, method._name, self._ray_options, args, kwargs, self._options)
 
+    @at_users_line
     def bind(self, *args: Any, **kwargs: Any) -> Nodes:
         """Put a call into a DAG; see ``ActorMethod.bind``."""
         refuse_compiled_refs((*args, *kwargs.values()))
@@ -315,6 +341,7 @@ class ActorClass:
         options.pop("enable_tensor_transport", None)  # every actor of rcg can
         return ActorClassOptions(self._ray_class.options(**options), str(self))
 
+    @at_users_line
     def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise UnsupportedNodeError: an actor must be created before its methods are bound."""
         _refuse_class_node(str(self))
@@ -357,6 +384,7 @@ class ActorClassOptions:
         refuse_compiled_refs((*args, *kwargs.values()))
         return _create(self._ray_options, args, kwargs)
 
+    @at_users_line
     def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse; see ``ActorClass.bind``."""
         _refuse_class_node(self._name)
@@ -510,6 +538,7 @@ class _FunctionBind:
     def __init__(self, name: str) -> None:
         self._name = name.rpartition(".")[2]
 
+    @at_users_line
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UnsupportedNodeError(
             "Compiled DAGs currently only support actor method nodes: "

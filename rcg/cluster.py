@@ -539,6 +539,11 @@ def death_of(handle: Any, timeout_s: float) -> str | None:
     return None
 
 
+def is_task_error(error: BaseException) -> bool:
+    """Return whether an exception is Ray's of a task that failed, in the user's type or not."""
+    return issubclass(type(error), ray.exceptions.RayTaskError)
+
+
 def cause_of(error: BaseException) -> BaseException | None:
     """Return the exception that a remote call raised in its own process; None for other errors."""
     return error.cause if isinstance(error, ray.exceptions.RayTaskError) else None

@@ -28,6 +28,7 @@ from rcg.dag.authoring import bind_collective_nodes
 from rcg.dag.nodes import CollectiveOutputNode
 from rcg.dag.records import find_site
 from rcg.errors import UnsupportedNodeError
+from rcg.runtime.failure import at_users_line
 
 __all__ = ["ReduceOp", "allgather", "allreduce", "broadcast", "gather", "reduce", "reducescatter"]
 
@@ -41,6 +42,7 @@ class _Collective:
     def _bind(self, input_nodes: Sequence[Any], **options: Any) -> list[Any]:
         return bind_collective_nodes(self._kind, input_nodes, handle_of=_handle_of, **options)
 
+    @at_users_line
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise UnsupportedNodeError: Ray's function of this name works outside of DAGs."""
         raise UnsupportedNodeError(
@@ -61,6 +63,7 @@ class _Collective:
 class _AllReduce(_Collective):
     """Combine the tensors of all actors, everywhere."""
 
+    @at_users_line
     def bind(
         self, input_nodes: Sequence[Any], op: Any = ReduceOp.SUM, transport: Any = None
     ) -> list[Any]:
@@ -87,6 +90,7 @@ class _AllReduce(_Collective):
 class _AllGather(_Collective):
     """Give every actor the tensors of all."""
 
+    @at_users_line
     def bind(self, input_nodes: Sequence[Any], transport: Any = None) -> list[CollectiveOutputNode]:
         """Give every actor all tensors [n, *rest], one after another by rank: [ranks * n, *rest].
 
@@ -98,6 +102,7 @@ class _AllGather(_Collective):
 class _ReduceScatter(_Collective):
     """Combine the tensors of all actors, and give each its part."""
 
+    @at_users_line
     def bind(
         self, input_nodes: Sequence[Any], op: Any = ReduceOp.SUM, transport: Any = None
     ) -> list[CollectiveOutputNode]:
@@ -111,6 +116,7 @@ class _ReduceScatter(_Collective):
 class _Broadcast(_Collective):
     """Give every actor the tensor of one."""
 
+    @at_users_line
     def bind(
         self, input_nodes: Sequence[Any], root: int = 0, transport: Any = None
     ) -> list[CollectiveOutputNode]:
@@ -129,6 +135,7 @@ class _Broadcast(_Collective):
 class _Reduce(_Collective):
     """Combine the tensors of all actors at one."""
 
+    @at_users_line
     def bind(
         self,
         input_nodes: Sequence[Any],
@@ -150,6 +157,7 @@ class _Reduce(_Collective):
 class _Gather(_Collective):
     """Give one actor the tensors of all."""
 
+    @at_users_line
     def bind(
         self, input_nodes: Sequence[Any], root: int = 0, transport: Any = None
     ) -> list[CollectiveOutputNode]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a stack frame belongs to the user or to rcg, and warnings at the user's line.
+"""Whether a stack frame belongs to the user or to rcg, lines of source, and warnings.
 
 A module states it with a name in its globals, so moving a file changes nothing:
 
@@ -10,7 +10,10 @@ A module states it with a name in its globals, so moving a file changes nothing:
 
 from __future__ import annotations
 
+import linecache
+import os
 import sys
+import sysconfig
 import warnings
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -18,6 +21,9 @@ from typing import Any, Final, TypeVar
 _F = TypeVar("_F", bound=Any)
 
 _PACKAGE: Final = __name__.partition(".")[0]
+# Of files that users did not write: those of Python here, and those of packages anywhere.
+_LIBRARIES: Final = (f"{sysconfig.get_paths()['stdlib']}{os.sep}", "<frozen ")
+_PACKAGES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3")
 # Modules of others that stand there as well.
 _FOREIGN_PLUMBING: Final = ("concurrent.futures._base", "ray.util.tracing.tracing_helper")
 
@@ -34,6 +40,39 @@ def is_ours(frame: FrameType) -> bool:
     name = names.get("__name__", "")
     is_of_package = isinstance(name, str) and name.partition(".")[0] == _PACKAGE
     return is_of_package and "__rcg_user__" not in names
+
+
+def cell_name(file: str) -> str | None:
+    """Return the name of the notebook cell that was compiled as ``file``, ``In [3]``, if it is one.
+
+    An actor does not know the cells of the driver, so this is for the driver alone.
+    """
+    ipython = sys.modules.get("IPython")  # not imported: it is loaded if the user runs it
+    shell = ipython.get_ipython() if ipython is not None else None
+    format_code_name = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    named = format_code_name(file) if format_code_name is not None else None
+    # IPython gives ("Cell", "In[3]").
+    return f"In [{named[1].removeprefix('In[')}" if named else None
+
+
+def place_text(file: str, line: int) -> str:
+    """Return a line of a file as people say it: ``In [7] line 4``, ``loss.py:41``."""
+    cell = cell_name(file)
+    return f"{cell} line {line}" if cell else f"{os.path.basename(file)}:{line}"
+
+
+def source_of(file: str, line: int) -> str:
+    """Return a line of source, "" if it is not known here; cells of a notebook are."""
+    return linecache.getline(file, line).strip()
+
+
+def is_of_library(file: str) -> bool:
+    """Return whether a file belongs to Python or to an installed package, by its path alone.
+
+    >>> is_of_library(linecache.__file__), is_of_library("/home/me/loss.py")
+    (True, False)
+    """
+    return file.startswith(_LIBRARIES) or any(each in file for each in _PACKAGES)
 
 
 def left_out_by_ray(function: _F) -> _F:

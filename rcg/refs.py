@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from rcg import cluster
+from rcg.errors import SignatureError
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.refs import TensorRef, get_tensors, put_tensors
 from rcg.rdt.transports import OBJECT_STORE
+from rcg.runtime.failure import end_at_caller
 from rcg.runtime.refs import CompiledDAGRef, get_refs, wait_refs
 
 # Nothing wakes a wait for references of both kinds, so it polls, at intervals that grow from the
@@ -51,8 +53,17 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         Exception: The exception of the user's method, in its own type. For a list it is raised as
             soon as any member has failed.
     """
-    if isinstance(object_refs, CompiledDAGRef) and not options:
-        return object_refs.get() if timeout is None else object_refs.get(timeout)
+    try:
+        if isinstance(object_refs, CompiledDAGRef) and not options:
+            return object_refs.get() if timeout is None else object_refs.get(timeout)
+        return _get(object_refs, timeout, options)
+    except BaseException as error:
+        end_at_caller(error)
+        raise
+
+
+def _get(object_refs: Any, timeout: float | None, options: dict[str, Any]) -> Any:
+    """Return the value of a reference or of a list of them; see ``get``."""
     transport = options.pop("_tensor_transport", None)
     if options.pop("_use_object_store", False):
         transport = transport or OBJECT_STORE
@@ -184,11 +195,11 @@ def refuse_compiled_refs(arguments: Iterable[Any]) -> None:
     """Raise if an argument of a Ray call is, or contains, a reference of a compiled DAG.
 
     Raises:
-        TypeError: An argument does.
+        SignatureError: An argument does; it is a TypeError.
     """
     for argument in arguments:
         if _holds_compiled_ref(argument):
-            raise TypeError(
+            raise SignatureError(
                 "CompiledDAGRef cannot be used as Ray task/actor argument: it works in the "
                 "process that executed the DAG. Pass the value: rcg.get(ref)."
             )

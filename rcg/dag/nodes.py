@@ -31,6 +31,7 @@ from rcg.dag.records import (
 )
 from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.ir.nodes import Site
+from rcg.runtime.failure import at_users_line
 
 if TYPE_CHECKING:
     from rcg.dag.compile import CompileKeywords
@@ -44,6 +45,7 @@ class DAGNode:
 
     _record: Record
 
+    @at_users_line
     def compile(self, **options: Unpack[CompileKeywords]) -> CompiledDAG:
         """Compile everything that this node depends on, and start it on its actors.
 
@@ -65,6 +67,7 @@ class DAGNode:
         """
         return _compile(self._record, options)
 
+    @at_users_line
     def experimental_compile(self, **options: Unpack[CompileKeywords]) -> CompiledDAG:
         """Compile the DAG; Ray's name for ``compile``."""
         return _compile(self._record, options)
@@ -119,6 +122,7 @@ class ValueNode(DAGNode):
     def __init__(self, record: ValueRecord) -> None:
         self._record = record
 
+    @at_users_line
     def with_tensor_transport(
         self,
         transport: Any = "auto",
@@ -165,6 +169,7 @@ class ValueNode(DAGNode):
             return self._keep(transport)
         return self._with_hint(Choice(transport, device, bool(_static_shape), bool(_direct_return)))
 
+    @at_users_line
     def with_type_hint(self, type_hint: TorchTensorType) -> Self:
         """Choose how tensors travel with a ``TorchTensorType``; see ``with_tensor_transport``.
 
@@ -230,6 +235,7 @@ class InputNode(ValueNode):
 
     _record: InputRecord
 
+    @at_users_line
     def __init__(self, *args: Any, input_type: Any = None, **kwargs: Any) -> None:
         site = find_site()
         if args or kwargs:
@@ -247,6 +253,7 @@ class InputNode(ValueNode):
     def __exit__(self, *exception: object) -> None:
         return None
 
+    @at_users_line
     def __getitem__(self, key: int | str) -> InputAttributeNode:
         if isinstance(key, bool) or not isinstance(key, int | str):
             text = (
@@ -350,6 +357,7 @@ class MultiOutputNode(DAGNode):
 
     _record: OutputsRecord
 
+    @at_users_line
     def __init__(self, args: Sequence[DAGNode]) -> None:
         site = find_site()
         name = "MultiOutputNode"

@@ -14,14 +14,13 @@ process: creation order, which is the order in which an actor runs its calls.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from rcg.dag.hints import Hint, HintCell
 from rcg.errors import GraphError
-from rcg.frames import innermost_of_user
+from rcg.frames import cell_name, innermost_of_user
 from rcg.ir.containers import Template
 from rcg.ir.nodes import Site
 
@@ -38,21 +37,11 @@ def next_order() -> int:
 def find_site() -> Site:
     """Return the file and line of the innermost frame outside of rcg.
 
-    A cell of a notebook, which is compiled under a generated file name, is ``cell [3]``.
+    A cell of a notebook, which is compiled under a generated file name, is ``In [3]``.
     """
     frame, _ = innermost_of_user()
     file = frame.f_code.co_filename
-    return Site(_cell_name(file) or file, frame.f_lineno)
-
-
-def _cell_name(file: str) -> str | None:
-    """Return the name of the notebook cell that was compiled as ``file``, if it is one."""
-    ipython = sys.modules.get("IPython")  # not imported: it is loaded if the user runs it
-    shell = ipython.get_ipython() if ipython is not None else None
-    format_code_name = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    named = format_code_name(file) if format_code_name is not None else None
-    # IPython gives ("Cell", "In[3]").
-    return f"cell {named[1].removeprefix('In')}" if named else None
+    return Site(cell_name(file) or file, frame.f_lineno)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True, kw_only=True)

@@ -25,7 +25,9 @@ class Site:
 
     def __str__(self) -> str:
         name = os.path.basename(self.file)
-        return f"{name}:{self.line}" if self.line else name
+        if not self.line:
+            return name
+        return f"{name} line {self.line}" if name.startswith("In [") else f"{name}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)

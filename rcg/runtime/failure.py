@@ -12,15 +12,18 @@ the best text available, here and at the driver.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pickle
+import re
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeVar
 
 from rcg import cluster
 from rcg.error_text import (
@@ -33,24 +36,33 @@ from rcg.error_text import (
     trace_of,
     type_name,
 )
-from rcg.errors import ExecutionError, OutOfThreads, RcgError
-from rcg.frames import is_plumbing
+from rcg.errors import ExecutionError, InternalError, OutOfThreads, RcgError
+from rcg.frames import cell_name, is_of_library, is_ours, is_plumbing, place_text, source_of
 from rcg.serialization import Failure
+from rcg.text import brief, visible
 from rcg.threads import start_thread
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 # Each text of a failure is cut to so many characters, one after the other, until it fits.
 _SHORTER: Final = (8_000, 1_000, 100)
+# A frame of a traceback, with its source if there is any.
+_FRAME: Final = re.compile(
+    r'  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)\n(?:    .*\n)*'
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The actor that an error names."""
+    """The actor that an error names. ``process`` is its id in the plan, "" outside of a graph."""
 
     label: str
     actor_id: str
     actor_repr: str
     pid: int
     ip: str
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,21 @@ class _FailureReport:
     traceback_text: str
     cause: bytes | None
     cause_text: str
+    place: tuple[str, int, str] | None = None  # file, line and source of the user's innermost line
+
+    @property
+    def where(self) -> str:
+        """What failed, and at which line: ```Stage.work` of a3, execution 3, In [7] line 4``."""
+        label, method = self.origin.label, self.method
+        actor = f" of {self.origin.process}" if self.origin.process else ""
+        # What the loop itself does has no name: "(sending its result)".
+        what = f"`{label}`{actor} {method}" if method[:1] == "(" else f"`{label}.{method}`{actor}"
+        text = f"{what}, execution {self.execution}"
+        if self.place is None:
+            return text
+        file, line, source = self.place
+        source = brief(source_of(file, line) or source)  # of a cell the driver alone has it
+        return f"{text}, {visible(place_text(file, line))}{f': {source}' if source else ''}"
 
 
 def capture(error: BaseException, origin: Origin, method: str, execution: int) -> Failure:
@@ -71,8 +98,8 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
 
     def look() -> None:
         text, described = format_error(error, trace), describe_error(error)
-        cause = shielded(_pickle, error, otherwise=None)
-        reports.append(_FailureReport(origin, method, execution, text, cause, described))
+        cause, place = shielded(_pickle, error, otherwise=None), _place_of(trace)
+        reports.append(_FailureReport(origin, method, execution, text, cause, described, place))
 
     reports: list[_FailureReport] = []
     try:
@@ -86,6 +113,43 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
             text = f"{type_name(type(error))} (its text is missing: {lack.message})"
             reports.append(_FailureReport(origin, method, execution, text, None, text))
     return Failure(pickle.dumps(reports[0], 5))
+
+
+def _place_of(trace: TracebackType | None) -> tuple[str, int, str] | None:
+    """Return file, line and source of the innermost line, of the user's own code if any."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
+    own = [each for each in places if not is_of_library(each[0])] or places
+    return (*own[-1], brief(source_of(*own[-1]))) if own else None
+
+
+def end_at_caller(error: BaseException) -> None:
+    """Take rcg's own frames off the outer end of the traceback of an exception meant for users.
+
+    To be called in a handler of the function that the user called, which then raises again: Python
+    adds no frame for that, so the traceback goes from the user's line to code of theirs, if any.
+    Exceptions that are not meant for users, which are bugs, keep all frames.
+    """
+    trace = trace_of(error)
+    while trace is not None and is_ours(trace.tb_frame):
+        trace = trace.tb_next
+    kind = type(error)
+    is_meant = issubclass(kind, RcgError | KeyboardInterrupt) or cluster.is_task_error(error)
+    if trace is not None or (is_meant and not issubclass(kind, InternalError)):
+        BaseException.with_traceback(error, trace)  # a user's class may have its own
+
+
+def at_users_line(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Have errors that a function raises about its use end at the user's line; a decorator."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            end_at_caller(error)
+            raise
+
+    return call
 
 
 def _pickle(error: BaseException) -> bytes:
@@ -146,14 +210,13 @@ def to_exception(failure: Failure) -> BaseException:
     if raised is None:
         raised = _as_rays(report, _Unpicklable(report.cause_text))
     # Each by itself: a user's class may forbid any of them.
+    where = shielded(lambda: report.where, otherwise="")
     with shielding():
         # IPython asks for this. It shows only the traceback of the actor, because the frames that
         # passed the exception on do not help.
-        method = f"{report.origin.label}.{report.method}"
-        lines = partial(_render, method, report.execution, report.traceback_text)
-        raised._render_traceback_ = lines
+        raised._render_traceback_ = partial(_render, where, _with_sources(report.traceback_text))
     with shielding():
-        BaseException.add_note(raised, f"(execution {report.execution} of a compiled graph)")
+        BaseException.add_note(raised, f"in {where}")
     with shielding():
         if not hasattr(raised, "execution"):
             raised.execution = report.execution
@@ -176,7 +239,7 @@ def _as_rays(report: _FailureReport, cause: BaseException) -> BaseException:
     origin = report.origin
     error: BaseException = cluster.task_error(
         f"{origin.label}.{report.method}",
-        report.traceback_text,
+        _with_sources(report.traceback_text),
         cause,
         pid=origin.pid,
         ip=origin.ip,
@@ -215,9 +278,22 @@ def error_of_unpickling(error: BaseException, decode: Callable[[], object]) -> E
         del error  # its traceback has this frame
 
 
-def _render(method: str, execution: int, traceback_text: str) -> list[str]:
+def _with_sources(traceback_text: str) -> str:
+    """Return a traceback of an actor with the lines of the cells, which only the driver knows."""
+
+    def line_of(found: re.Match[str]) -> str:
+        file, line = found["file"], int(found["line"])
+        cell = cell_name(file)
+        if cell is None:
+            return found[0]
+        return f"  {cell} line {line}, in {found['name']}\n    {source_of(file, line)}\n"
+
+    return _FRAME.sub(line_of, traceback_text)
+
+
+def _render(where: str, traceback_text: str) -> list[str]:
     """Return the lines that IPython shows in place of the local traceback."""
-    lines = [f"in the actor's method {method}, execution {execution}:", traceback_text.rstrip()]
+    lines = [f"in {where}", traceback_text.rstrip()]
     trace = sys.last_traceback if hasattr(sys, "last_traceback") else None
     frames = shielded(traceback.extract_tb, trace, otherwise=traceback.StackSummary())
     own = [frame for frame in frames if f"{os.sep}rcg{os.sep}" not in frame.filename]

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 
 import pytest
 import ray
 
 import rcg
-from rcg.dag import InputNode
+from rcg.dag import InputNode, MultiOutputNode
 from rcg.dag.nodes import ClassMethodNode
-from rcg.errors import PlacementError, UnsupportedNodeError
+from rcg.errors import PlacementError, RcgError, UnsupportedNodeError
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -35,6 +36,10 @@ class Plain:
     @staticmethod
     def double(x):
         return 2 * x
+
+
+def abs_of(x):
+    return abs(x)
 
 
 Counter = rcg.remote(Plain)
@@ -212,10 +217,37 @@ def test_a_handle_lists_its_methods(counter):
 
 
 def test_a_method_that_is_not_there(counter):
-    with pytest.raises(AttributeError, match="subtract"):
+    with pytest.raises(AttributeError, match="no method 'subtract': it has 'add', 'double', 'pa"):
         _ = counter.subtract
+    with pytest.raises(AttributeError, match=r"no method 'ad': did you mean 'add'\?$") as raised:
+        _ = counter.ad
+    assert raised.value.__traceback__.tb_next is None  # it ends at the user's line
     with pytest.raises(AttributeError, match="__wrapped__"):
         _ = counter.__wrapped__
+
+
+def test_errors_of_bind_end_at_the_users_line(counter):
+    with InputNode() as inp:
+        dag = counter.add.bind(inp)
+        with dag.experimental_compile() as graph:
+            wrong = (
+                lambda: counter.add.bind(1, 2),
+                lambda: counter.add.options(num_returns=0).bind(inp),
+                lambda: counter.add.bind(graph.execute(1)),
+                lambda: Counter.bind(1),
+                lambda: Counter.options(num_cpus=0).bind(1),
+                lambda: rcg.remote(abs_of).bind(1),
+                lambda: MultiOutputNode([1]),
+                lambda: rcg.collective.allreduce.bind([1]),
+                lambda: dag.with_tensor_transport("nothing"),
+                lambda: InputNode(1),
+            )
+            for bind in wrong:
+                with pytest.raises(RcgError) as raised:
+                    bind()
+                frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+                assert [each.f_code for each in frames[1:]] == [bind.__code__], bind
+                assert raised.value.__context__ is None or raised.value.__suppress_context__
 
 
 def test_methods_are_not_called(counter):

@@ -209,7 +209,8 @@ def test_ipython_shows_the_actors_traceback_and_the_users_line(stages, capsys):
         vars(main).update(names)
         sys.last_type = sys.last_value = sys.last_traceback = None
         InteractiveShell.clear_instance()
-    assert "a0 (Plain).fail, execution 0" in shown or "Plain.fail, execution 0" in shown
+    assert shown.startswith("in `Plain.fail` of a0, execution 0, stage.py:")
+    assert 'raise Refusal(f"no {x}")' in shown.partition("\n")[0]
     assert "in fail" in shown and "Refusal: no 1" in shown
     assert "got at line 2:  rcg.get(graph.execute(one))" in shown
     assert "results.py" not in shown and "refs.py" not in shown

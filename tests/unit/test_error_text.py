@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import pickle
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,20 +23,22 @@ from rcg.error_text import (
     trace_of,
     type_name,
 )
-from rcg.errors import ExecutionError, RcgError, UnpicklableError
+from rcg.errors import ExecutionError, InternalError, RcgError, UnpicklableError
 from rcg.log import Log
 from rcg.runtime.failure import (
     Origin,
     capture,
     capture_own,
+    end_at_caller,
     error_of_unpickling,
     smaller_failures,
     summary_of,
     to_exception,
 )
 from tests.hostile import ENDS, ERRORS, MARK, SILENT, Unheard, make_error
+from tests.shell import interactive_shell
 
-ORIGIN = Origin("Stage", "a1", "Stage()", 1, "127.0.0.1")
+ORIGIN = Origin("Stage", "a1", "Stage()", 1, "127.0.0.1", "a2")
 SMALLEST_FRAME = 1024 - 64  # of the smallest slot
 
 
@@ -159,7 +163,10 @@ def test_a_failure_names_the_execution_and_leaves_the_users_facts() -> None:
 
     plain = there_and_back(ValueError("x"))
     assert plain.execution == 3
-    assert plain.__notes__ == ["(execution 3 of a compiled graph)"]
+    line = inspect.getsourcelines(there_and_back)[1] + 2
+    assert plain.__notes__ == [
+        f"in `Stage.method` of a2, execution 3, test_error_text.py:{line}: raise error"
+    ]
     assert there_and_back(WithExecution("x")).execution == "of the user's own"
 
 
@@ -326,3 +333,91 @@ def test_a_log_handler_that_raises_ends_nothing(handler: Raising) -> None:
         "test_a_log_handler_that_raises_ends_nothing",
         "test_error_text.py",
     )
+
+
+def test_a_failure_of_the_loop_itself_names_no_method() -> None:
+    try:
+        raise ValueError("x")
+    except ValueError as error:
+        found = to_exception(capture(error, ORIGIN, "(sending its result)", 3))
+    (note,) = found.__notes__
+    assert note.startswith("in `Stage` of a2 (sending its result), execution 3, test_error_text.py")
+
+
+def test_a_failure_is_placed_at_the_users_line_and_not_in_a_library() -> None:
+    try:
+        traceback.extract_tb("wrong")  # type: ignore[arg-type]
+    except AttributeError as error:
+        found = to_exception(capture(error, ORIGIN, "method", 3))
+    assert found.__notes__[0].endswith(': traceback.extract_tb("wrong")  # type: ignore[arg-type]')
+
+
+def test_a_failure_in_a_cell_has_its_number_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    with interactive_shell() as shell:
+        shell.execution_count = 7
+        shell.run_cell("def work(x):\n    return 1 / x", store_history=True)
+        try:
+            shell.user_ns["work"](0)
+        except ZeroDivisionError as error:
+            with monkeypatch.context() as in_actor:  # it does not know the driver's cells
+                in_actor.setattr("rcg.runtime.failure.source_of", lambda *_: "")
+                failure = capture(error, ORIGIN, "work", 3)
+        found = to_exception(failure)
+        shown = "".join(found._render_traceback_())
+    where = "in `Stage.work` of a2, execution 3, In [7] line 2: return 1 / x"
+    assert found.__notes__ == [where]
+    assert shown.startswith(where)
+    assert "  In [7] line 2, in work\n    return 1 / x\nZeroDivisionError" in shown
+    assert "  In [7] line 2, in work\n    return 1 / x\nZeroDivisionError" in str(found)
+
+
+# --- whose frames a traceback shows
+
+
+def raise_from_ours(error: BaseException, *, inside: Callable[[], object] | None = None) -> None:
+    """What a function of rcg does: here it is called from a module that says so."""
+    names = {"__name__": "rcg.made_up", "error": error, "inside": inside, "end": end_at_caller}
+    source = (
+        "def deep():\n"
+        "    if inside: inside()\n"
+        "    raise error\n"
+        "def call():\n"
+        "    try:\n"
+        "        deep()\n"
+        "    except BaseException as caught:\n"
+        "        end(caught)\n"
+        "        raise\n"
+    )
+    exec(source, names)
+    names["call"]()  # type: ignore[operator]
+
+
+def frames_of(call: Callable[[], object]) -> list[str]:
+    try:
+        call()
+    except BaseException as error:  # noqa: BLE001 - it is what the test is about
+        return [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+    raise AssertionError("it raised nothing")
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (RcgError("x"), []),
+        (KeyboardInterrupt(), []),
+        (to_exception(captured(ERRORS[0])), []),
+        (InternalError("x"), ["call", "deep"]),
+        (KeyError("a bug of rcg's"), ["call", "deep"]),
+    ],
+)
+def test_what_is_meant_for_users_ends_at_their_line(error: BaseException, shown: list[str]) -> None:
+    found = frames_of(lambda: raise_from_ours(error))
+    assert found == ["<lambda>", "raise_from_ours", *shown]
+
+
+def test_the_users_own_code_inside_stays() -> None:
+    def users() -> None:
+        raise KeyError("of the user's")
+
+    found = frames_of(lambda: raise_from_ours(RcgError("x"), inside=users))
+    assert found == ["<lambda>", "raise_from_ours", "users"]

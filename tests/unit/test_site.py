@@ -41,4 +41,4 @@ def test_a_cell_of_a_notebook():
         result = shell.run_cell("1 + 1\ninp = InputNode()\nrepr(inp)", store_history=True)
     finally:
         InteractiveShell.clear_instance()
-    assert result.result == "InputNode (cell [7]:2)"
+    assert result.result == "InputNode (In [7] line 2)"

@@ -76,7 +76,7 @@ def raises(error: BaseException) -> Stage:
 def in_method(error: BaseException) -> str:
     """Where an error says that it was raised."""
     first: str = error._render_traceback_()[0]  # type: ignore[attr-defined]
-    return first.removeprefix("in the actor's method ").partition(",")[0]
+    return first.removeprefix("in ").partition(", execution")[0]
 
 
 # --- reading
@@ -94,7 +94,7 @@ def test_an_input_that_cannot_be_unpickled_fails_its_execution_alone(
     assert refs[0].get(**NOW) == 1
     with pytest.raises(ValueError, match="not a number") as raised:
         refs[1].get(**NOW)
-    assert in_method(raised.value) == "Stage.(reading its input)"
+    assert in_method(raised.value) == "`Stage` of a0 (reading its input)"
     assert refs[2].get(**NOW) == 3
     assert stage.calls == [1, 3]
 
@@ -173,7 +173,7 @@ def test_whatever_a_method_raises_fails_its_execution_alone(
         found.append(error)
     (error,) = found
     assert "the text" in str(error)
-    assert in_method(error) == "Stage.make"
+    assert in_method(error) == "`Stage.make` of a0"
     assert error.execution == 0  # type: ignore[attr-defined]
     assert isinstance(error, kind) == (kind is ValueError)
     assert "actor/steps.py" not in str(error)  # the traceback begins in the method
@@ -314,7 +314,7 @@ def test_what_pickling_a_result_raises_is_its_error(driven: Callable[..., Driven
     run_once(graph.loop(returns(Refuses(there=False))))
     with pytest.raises(Exception, match="not pickled") as raised:
         ref.get(**NOW)
-    assert in_method(raised.value) == "Stage.(sending its result)"
+    assert in_method(raised.value) == "`Stage` of a0 (sending its result)"
 
 
 def test_a_result_without_memory_fails_its_execution_and_names_its_channel(
@@ -397,7 +397,7 @@ def test_a_container_that_cannot_be_made_fails_its_execution_alone(
     assert refs[2].get(**NOW) == ([3, 3], None)
     with pytest.raises(Exception, match="two") as raised:
         refs[1].get(**NOW)
-    assert in_method(raised.value) == "Stage.(making an argument)"
+    assert in_method(raised.value) == "`Stage` of a0 (making an argument)"
 
 
 class Value:

@@ -65,7 +65,8 @@ class Loop:
         self._groups = groups
         self._spec = spec
         label, actor_id, actor_repr = spec.actor
-        self.origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip())
+        actor = spec.program.process.partition(".")[0]  # of its lanes, too
+        self.origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip(), actor)
         self.execution = 0  # the one that runs now
         self._thread = self._task = 0  # in Python, and in the kernel
         self._is_kept_out = False  # by another graph's method
