@@ -16,6 +16,7 @@ A value with a name, or with a reference from another object of the user, is kep
 from __future__ import annotations
 
 import gc
+import importlib
 import re
 import sys
 import traceback
@@ -29,8 +30,9 @@ from rcg.actors import ActorHandle
 from rcg.dag.nodes import DAGNode
 from rcg.frames import is_ours
 from rcg.runtime.control import registry
-from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs
 from rcg.runtime.driver.engine import Engine
+from rcg.runtime.observe.report import Reports
 from rcg.runtime.refs import CompiledDAGRef
 from rcg.text import visible
 
@@ -109,7 +111,13 @@ class _Keeper:
         self._searched: set[int] = set()
 
     def look(self, result: Any = None) -> None:
-        """Drop values that only IPython keeps and that no longer have a name."""
+        """Drop values that only IPython keeps and that no longer have a name.
+
+        After a ``get`` that was interrupted, show first what it waited for.
+        """
+        error = getattr(result, "error_in_exec", None)
+        if isinstance(error, KeyboardInterrupt) and hasattr(error, "__notes__"):
+            _show_given_up()
         found = self._find()
         names = self._names()
         lost = [
@@ -192,6 +200,14 @@ class _Keeper:
                 except TypeError:  # lists and the like
                     named[key] = _number(seen)
         self._named = named
+
+
+def _show_given_up() -> None:
+    """Show the reports of the graphs whose last ``get`` ended without its result."""
+    found = [graph.report() for graph in live_graphs()]
+    given_up = Reports(each for each in found if each.processes[0].state == "gave up")
+    if given_up:
+        importlib.import_module("IPython.display").display(given_up)
 
 
 def _number(seen: _Seen) -> int:

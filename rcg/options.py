@@ -170,6 +170,12 @@ class Options:
     get_timeout_s: float | None = _option(
         None, TIMEOUT, "how long a `get` without a timeout of its own waits", context="get_timeout"
     )
+    report_after_s: float | None = _option(
+        5.0,
+        TIMEOUT,
+        "how long a `get` waits before it says once, on standard error, what holds the graph up; "
+        "`None` never does",
+    )
     teardown_timeout_s: float | None = _option(
         30.0,
         TIMEOUT,

@@ -22,7 +22,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, overload
 
 from rcg.comm import Communicator
 from rcg.errors import (
@@ -40,6 +40,10 @@ from rcg.streams import Handover
 _MAX_S: Final = 1e9  # thirty years, which is still a number of nanoseconds for C
 
 
+@overload
+def timeout_ns(timeout_s: float) -> int: ...
+@overload
+def timeout_ns(timeout_s: float | None) -> int | None: ...
 def timeout_ns(timeout_s: float | None) -> int | None:
     """Return a timeout in whole nanoseconds; None for none."""
     return None if timeout_s is None else max(0, int(min(timeout_s, _MAX_S) * 1e9))

@@ -54,6 +54,7 @@ class CompileKeywords(TypedDict, total=False):
     timeout: float | None
     submit_timeout: float | None
     get_timeout: float | None
+    report_after: float | None
     teardown_timeout: float | None
     buffer_size_bytes: int | None
     max_inflight_executions: int | None

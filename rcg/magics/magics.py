@@ -50,6 +50,7 @@ from rcg.magics.showing import (
 from rcg.profiles import Profile
 from rcg.progress import progress
 from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
+from rcg.runtime.failure import end_at_caller
 from rcg.runtime.observe.report import Reports
 from rcg.text import visible
 from rcg.trace.trace import Trace
@@ -129,16 +130,25 @@ class RcgMagics(Magics):
                 raise UsageError(
                     "%rcg_profile: there is nothing to run: %rcg_profile cdag.execute(x).get()"
                 )
-            return self._profile(options, _compiled(self.shell, code if cell is None else cell))
+            run = _compiled(self.shell, code if cell is None else cell)
+            try:
+                return self._profile(options, run)
+            except BaseException as error:
+                end_at_caller(error)
+                raise
         return None
 
     def _profile(self, options: argparse.Namespace, run: Callable[[], Any]) -> Any:
         value = None
-        with profile_all(torch=options.torch) as profile:
-            if options.o:
-                self.shell.user_ns[options.o] = profile  # also if the code raises
-            for _ in progress(range(options.n), "rcg_profile"):
-                value = run()
+        interrupt: KeyboardInterrupt | None = None
+        try:
+            with profile_all(torch=options.torch) as profile:
+                if options.o:
+                    self.shell.user_ns[options.o] = profile  # also if the code raises
+                for _ in progress(range(options.n), "rcg_profile"):
+                    value = run()
+        except KeyboardInterrupt as error:
+            interrupt = error  # what was recorded so far is shown
         with _one_sentence("rcg_profile"):
             # Files come last, so that the profile is shown even if they cannot be written.
             if not options.quiet:
@@ -153,6 +163,8 @@ class RcgMagics(Magics):
                 )
                 if path is not None
             ]
+        if interrupt is not None:
+            raise interrupt
         if any(failed):
             raise UsageError(f"%rcg_profile: {'; '.join(filter(None, failed))}")
         return value

@@ -195,15 +195,17 @@ COLD static void raise_no_memory(MemberObject *o, uint64_t bytes, int reason) {
                Py_BuildValue("(kkki)", bytes, load_relaxed(&board->used_bytes), board->cap_bytes, reason));
 }
 
-/* timeout argument in ns: None or negative = never */
-static int deadline_from(PyObject *timeout, uint64_t *deadline) {
+/* timeout argument in ns: None or negative = never. `start` is a timestamp just taken, or 0. */
+static int deadline_after(uint64_t start, PyObject *timeout, uint64_t *deadline) {
     *deadline = UINT64_MAX;
     if (!timeout || timeout == Py_None) return 0;
     long long ns = PyLong_AsLongLong(timeout);
     if (ns == -1 && PyErr_Occurred()) return -1;
-    if (ns >= 0) *deadline = now_ns() + (uint64_t)ns;
+    if (ns >= 0) *deadline = (start ? start : now_ns()) + (uint64_t)ns;
     return 0;
 }
+
+static int deadline_from(PyObject *timeout, uint64_t *deadline) { return deadline_after(0, timeout, deadline); }
 
 /* ---- ends of rings */
 

@@ -127,11 +127,11 @@ static PyObject *reader_collect(PyObject *self, PyObject *const *args, Py_ssize_
     Member *m = e->member;
     if (nargs < 2) return PyErr_Format(PyExc_TypeError, "collect(frames, execution, timeout_ns=-1)");
     if (check_collected(o, args[0])) return NULL;
-    uint64_t execution = PyLong_AsUnsignedLongLong(args[1]), deadline = UINT64_MAX;
-    if ((execution == UINT64_MAX && PyErr_Occurred()) || (nargs > 2 && deadline_from(args[2], &deadline)) ||
-        check_usable(&o->member->core))
-        return NULL;
     Reading times = {m->recording ? stamp(&m->clock) : 0, 0};
+    uint64_t execution = PyLong_AsUnsignedLongLong(args[1]), deadline = UINT64_MAX;
+    if ((execution == UINT64_MAX && PyErr_Occurred()) ||
+        (nargs > 2 && deadline_after(times.start, args[2], &deadline)) || check_usable(&o->member->core))
+        return NULL;
     while (e->seq <= execution) {
         if (e->busy) { /* another thread is copying a frame out of its slot */
             if (now_ns() >= deadline) {

@@ -6,16 +6,20 @@ A ref knows its graph and its buffer and nothing of how frames travel.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 from rcg.channels.shm import Ticket
+from rcg.error_text import is_ctrl_c_possible
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.by_reference import HeldResult
-from rcg.runtime.failure import to_exception
+from rcg.runtime.failure import end_at_caller, to_exception
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.sleepers import take_all
 from rcg.serialization import Failure
@@ -59,10 +63,12 @@ class ResultSource(Protocol):
 
     Attributes:
         get_timeout_s: The timeout of a ``get`` without one.
+        report_after_s: How long a ``get`` waits before it says what it waits for; None for ever.
         left: The outputs that are still wanted, a bit for each, by execution.
     """
 
     get_timeout_s: float | None
+    report_after_s: float | None
     left: dict[int, int]
 
     def get_id(self) -> str:
@@ -72,7 +78,16 @@ class ResultSource(Protocol):
         """Wait for the result of a ref and fill it; False when the time is up."""
 
     def report_within(self, patience_s: float) -> str | None:
-        """Return the report as text, waiting at most this long for live processes."""
+        """Return the report as text, waiting at most this long for live processes.
+
+        Its first line is the verdict.
+        """
+
+    def say_why(self, ref: CompiledDAGRef, waited_s: float) -> None:
+        """Say what a ``get`` waits for, on standard error; only once while it is the same."""
+
+    def be_patient(self, took_s: float) -> None:
+        """Wait longer the next time before saying so: executions may take as long as this one."""
 
     def has(self, ref: CompiledDAGRef) -> bool:
         """Return whether ``get`` of a ref would not wait."""
@@ -118,22 +133,24 @@ class CompiledDAGRef(Ticket):
             ActorDiedError: An actor of the graph is dead.
             ChannelClosed: The graph was torn down first.
         """
-        if self.state < READY:
-            dag = self._source
-            if timeout is _UNSET:
-                timeout = dag.get_timeout_s
-            elif timeout is not None:
-                timeout = timeout_from_user(timeout, "timeout")
-            if not dag.try_fetch(self, timeout):
-                raise _late(self, timeout)
-        if self.state > READY:
-            if self.state == HELD:
-                return self.value.reference()
-            try:
+        try:
+            if self.state < READY:
+                dag = self._source
+                if timeout is _UNSET:
+                    timeout = dag.get_timeout_s
+                elif timeout is not None:
+                    timeout = timeout_from_user(timeout, "timeout")
+                if not dag.try_fetch(self, timeout):
+                    raise _late(self, timeout)
+            if self.state > READY:
+                if self.state == HELD:
+                    return self.value.reference()
                 raise _error_of(self.value)
-            finally:
-                del self  # the traceback of the exception holds this frame, and the ref holds it
-        return self.value
+            return self.value
+        except BaseException as error:
+            _leave(error, self)
+            del self  # the traceback of an exception may hold this frame, and the ref holds it
+            raise
 
     def settle(self) -> Any:
         """Wait for the stored result: the value, a ``Failure``, or the exception of unpickling.
@@ -150,9 +167,13 @@ class CompiledDAGRef(Ticket):
         return self.state >= READY or self._source.has(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if self.state < READY:
-            yield from self._source.wait_async(self).__await__()
-        return self.get()
+        try:
+            if self.state < READY:
+                yield from self._source.wait_async(self).__await__()
+            return self.get()
+        except BaseException as error:
+            end_at_caller(error)
+            raise
 
     def __repr__(self) -> str:
         return (
@@ -243,6 +264,41 @@ def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelT
     )
 
 
+def say_once(
+    dag: ResultSource, said: dict[int, object], hang: int, ref: CompiledDAGRef, waited_s: float
+) -> None:
+    """Say what a ``get`` waits for, unless that was said; blocks while actors are asked.
+
+    Args:
+        dag: The graph.
+        said: The hangs of which it was said, which this adds to. Any thread may be the first.
+        hang: Tells one hang from the next.
+        ref: What is waited for. If it comes meanwhile, nothing is said.
+        waited_s: How long the ``get`` has waited.
+    """
+    mark = object()
+    if said.setdefault(hang, mark) is not mark:
+        return
+    with contextlib.suppress(Exception):  # it is no part of the get: nothing of it ends one
+        verdict = _verdict(dag)
+        if verdict and not dag.has(ref) and sys.stderr is not None:
+            print(f"rcg: get() has waited {waited_s:.3g} s. {verdict}", file=sys.stderr, flush=True)
+
+
+def _verdict(dag: ResultSource) -> str:
+    return (dag.report_within(STACKS_TIMEOUT_S) or "").partition("\n")[0]
+
+
+def _leave(error: BaseException, ref: CompiledDAGRef) -> None:
+    """Have an exception of a ``get`` end at the user's line; Ctrl-C says what was waited for."""
+    if type(error) is KeyboardInterrupt and ref.state < READY and is_ctrl_c_possible():
+        # A second Ctrl-C ends only this.
+        with contextlib.suppress(Exception, KeyboardInterrupt):
+            if not hasattr(error, "__notes__"):
+                error.add_note(f"rcg: {_verdict(ref._source)}")
+    end_at_caller(error)
+
+
 def _late(ref: CompiledDAGRef, asked_s: float | None) -> ChannelTimeout:
     return timed_out(ref._source, f"execution {ref.execution} has no result yet", asked_s)
 
@@ -268,12 +324,18 @@ def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -
     refs = [ref._first if type(ref) is TwinRef else ref for ref in refs]
     for index, ref in enumerate(refs):
         if ref.state < READY:
-            _fetch_watching(ref, refs[index + 1 :], deadline)
+            try:
+                _fetch_watching(ref, refs[index + 1 :], deadline)
+            except BaseException as error:
+                _leave(error, ref)
+                raise
         if ref.state == FAILED:
             try:
                 raise _error_of(ref.value)
-            finally:
-                del refs, ref  # the traceback of the exception holds this frame
+            except BaseException as error:
+                end_at_caller(error)
+                del refs, ref  # the traceback of an exception may hold this frame
+                raise
         values.append(ref.value if ref.state == READY else ref.value.reference())
     return values
 
@@ -284,13 +346,20 @@ def _fetch_watching(
     """Wait for ``ref``; raises the failure of another one that came first."""
     dag = ref._source
     patience = _MIN_POLL_S
+    began_s, after_s = time.monotonic(), dag.report_after_s
     while True:
         left = deadline.remaining_s()
         if not others or (left is not None and left <= patience):
             if not dag.try_fetch(ref, left):
                 raise _late(ref, deadline.timeout_s)
             return
-        if dag.try_fetch(ref, patience):
+        is_there = dag.try_fetch(ref, patience)
+        if after_s is not None and (waited_s := time.monotonic() - began_s) > after_s:
+            if is_there:
+                dag.be_patient(waited_s)
+            else:
+                dag.say_why(ref, waited_s)
+        if is_there:
             return
         for other in others:
             if other.done():

@@ -27,7 +27,8 @@ import rcg
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Read, Write
 from rcg.runtime.actor import failpoints
-from rcg.runtime.observe.report import Activity, activities
+from rcg.runtime.observe.activity import Activity
+from rcg.runtime.observe.report import activities
 from tests.cluster.nodes import is_spread
 from tests.cluster.stage import GUARD_S, Gate, Plain, segments_of, until
 

@@ -153,6 +153,22 @@ def test_a_file_that_cannot_be_written_is_reported_at_the_end(
     assert shell.user_ns["p"].trace.num_events
 
 
+def test_an_interrupted_profile_shows_what_was_recorded_and_no_frame_of_ours(
+    cell, shell, capsys, monkeypatch
+):
+    shown = []
+    monkeypatch.setattr(shell.display_pub, "publish", lambda data, **_: shown.append(data))
+    with pytest.raises(KeyboardInterrupt):
+        cell("%%rcg_profile -o p\ncdag.execute(1).get()\nraise KeyboardInterrupt")
+    assert len(shown) == 1 and "<img" in shown[0]["text/html"]
+    assert shell.user_ns["p"].trace.num_events
+    printed = capsys.readouterr().out
+    assert "----> 2 raise KeyboardInterrupt" in printed and "rcg/magics" not in printed
+    with pytest.raises(ZeroDivisionError):  # what the user's code raises, too
+        cell("%rcg_profile --quiet 1 / 0")
+    assert "rcg/magics" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "how", ["--html={}", "--html {}", "--html='{}'", '--html="{}"', "--html '{}'"]
 )

@@ -8,6 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 import rcg
+import rcg.ipython
+from rcg.runtime.observe.activity import Activity
+from rcg.runtime.observe.report import Report
 from tests.driven import plan_of
 from tests.peers import noted
 from tests.shell import interactive_shell
@@ -128,3 +131,33 @@ def test_help_is_printed_and_nothing_runs(shell, capsys, name):
     out = capsys.readouterr().out
     assert out.startswith(f"usage: %{name}")
     assert "In code: " in out
+
+
+@pytest.mark.parametrize(
+    ("notes", "state", "count"),
+    [
+        (["rcg: a0 (Stage) holds up 1 other"], "gave up", 1),
+        (["rcg: a0 (Stage) holds up 1 other"], "idle", 0),
+        ([], "gave up", 0),  # Ctrl-C came elsewhere
+    ],
+)
+def test_after_an_interrupted_get_the_report_is_shown(shell, monkeypatch, notes, state, count):
+    driver = Activity(
+        "driver", "driver", 1, state, "Read c1 -> s0", 3, 9.8, "a0 (Stage)", 0, 1, 1.0
+    )
+    busy = Activity("a0", "a0 (Stage)", 2, "running", "Call a0.f(s0)", 3, 9.8, "", 0, 1, 1.0, ())
+    report = Report("5f1c" * 8, "running", (driver, busy), (), 0, 0)
+    graph = SimpleNamespace(report=lambda: report)
+    monkeypatch.setattr(rcg.ipython, "live_graphs", lambda: [graph])
+    shown = []
+    monkeypatch.setattr(shell.display_pub, "publish", lambda data, **_: shown.append(data))
+    rcg.ipython.attach()
+    error = KeyboardInterrupt()
+    for note in notes:
+        error.add_note(note)
+    shell.user_ns["error"] = error
+    shell.run_cell("raise error")
+    assert len(shown) == count
+    if count:
+        assert shown[0]["text/plain"].startswith("a0 (Stage) holds up 1 other: in f for 9.8 s")
+        assert "<table" in shown[0]["text/html"]

@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
+import threading
+import traceback
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from rcg.errors import ChannelTimeout
 from rcg.refs import get
 from rcg.runtime.refs import FAILED, NEW, PENDING, READY, CompiledDAGRef, TwinRef
+from tests.driven import Driven
+from tests.peers import GUARD_S
 
 
 class Output:
@@ -173,3 +180,155 @@ def test_get_refuses_options_that_it_does_not_know(word: str) -> None:
         get(ref, out="memory")
     with pytest.raises(TypeError, match="get them one by one"):
         get([ref], out="memory")
+
+
+# --- a get that waits long says why, once
+
+SOON_S = 0.001
+SAID = "rcg: get() has waited 0.001 s. "
+
+
+def late(graph: Driven, ref: Any) -> None:
+    with pytest.raises(ChannelTimeout):
+        get(ref, timeout=20 * SOON_S)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    found = capsys.readouterr()
+    assert not found.out
+    return found.err.splitlines()
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_it_is_said_once_for_each_hang(
+    driven: Callable[..., Driven], capsys: pytest.CaptureFixture[str], is_list: bool
+) -> None:
+    graph = driven(report_after_s=SOON_S)
+    first, second = graph.engine.execute(1), graph.engine.execute(2)
+    wanted = [first, second] if is_list else first
+    late(graph, wanted)
+    (line,) = said(capsys)
+    assert line.startswith(SAID) and "\n" not in line
+    assert line.removeprefix(SAID) == str(graph.engine.report(0.0).verdict)
+    late(graph, wanted)
+    late(graph, second)
+    assert said(capsys) == []  # it is the same hang
+    graph.echo()
+    assert get(first) == 1
+    late(graph, second)
+    assert len(said(capsys)) == 1  # another one
+    graph.echo()
+    assert get([first, second]) == [1, 2]
+    assert said(capsys) == []
+
+
+def test_nothing_is_said_by_short_gets_or_if_the_option_says_so(
+    driven: Callable[..., Driven], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for after_s in (None, GUARD_S):
+        graph = driven(report_after_s=after_s)
+        late(graph, graph.engine.execute(1))
+        late(graph, [graph.engine.execute(1), graph.engine.execute(1)])
+    assert said(capsys) == []
+
+
+def test_a_graph_whose_executions_take_long_is_not_said_to_hang_each_time(
+    driven: Callable[..., Driven],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = driven(report_after_s=SOON_S)
+    say_why = graph.engine.say_why
+
+    def answer_then(ref: CompiledDAGRef, waited_s: float) -> None:
+        say_why(ref, waited_s)
+        graph.echo()
+
+    monkeypatch.setattr(graph.engine, "say_why", answer_then)
+    assert get(graph.engine.execute(1)) == 1
+    assert len(said(capsys)) == 1
+    assert graph.engine.report_after_s is not None and graph.engine.report_after_s >= 2 * SOON_S
+
+
+def test_nothing_is_said_of_a_result_that_came_meanwhile(
+    driven: Callable[..., Driven],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = driven(report_after_s=SOON_S)
+    monkeypatch.setattr(graph.engine, "report_within", lambda _: graph.echo() or "a verdict")
+    assert get(graph.engine.execute(1)) == 1
+    assert said(capsys) == []
+
+
+def test_an_event_loop_has_it_said_on_another_thread(
+    driven: Callable[..., Driven],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = driven(report_after_s=SOON_S)
+    threads: list[threading.Thread] = []
+
+    def report(_: float) -> str:
+        threads.append(threading.current_thread())
+        return "a verdict\nand more"
+
+    monkeypatch.setattr(graph.engine, "report_within", report)
+    errors: list[str] = []
+    monkeypatch.setattr(sys, "stderr", type("Stream", (), {"write": errors.append, "flush": id})())
+
+    async def main() -> Any:
+        waiting = asyncio.ensure_future(got(graph.engine.execute(1)))
+        while not errors:
+            await asyncio.sleep(SOON_S)
+        graph.echo()
+        return await waiting
+
+    async def got(ref: Any) -> Any:
+        return await ref
+
+    assert asyncio.run(main()) == 1
+    assert "".join(errors) == f"{SAID}a verdict\n"
+    assert threads and threads[0] is not threading.main_thread()
+
+
+# --- Ctrl-C
+
+
+class Interrupted(Source):
+    """A graph of which a ``get`` ends by Ctrl-C, and whose report does as well if that is asked."""
+
+    get_timeout_s = report_after_s = None
+
+    def __init__(self, report: Any) -> None:
+        super().__init__()
+        self._report = report
+
+    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
+        raise KeyboardInterrupt
+
+    def report_within(self, patience_s: float) -> str:
+        if isinstance(self._report, BaseException):
+            raise self._report
+        return str(self._report)
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+@pytest.mark.parametrize(
+    ("report", "notes"),
+    [
+        ("a0 holds up 2 others\nand more", ["rcg: a0 holds up 2 others"]),
+        (KeyboardInterrupt(), None),
+        (RuntimeError("no report"), None),
+    ],
+)
+def test_ctrl_c_says_what_was_waited_for_and_shows_no_frame_of_ours(
+    report: Any, notes: list[str] | None, is_list: bool
+) -> None:
+    source: Any = Interrupted(report)
+    ref = submitted(source, Output(), 5)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        get([ref, ref] if is_list else ref)
+    assert getattr(raised.value, "__notes__", None) == notes
+    assert raised.value.__context__ is None
+    assert {frame.filename for frame in traceback.extract_tb(raised.tb)} == {__file__}

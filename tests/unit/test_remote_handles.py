@@ -112,6 +112,26 @@ def test_an_event_loop_executes_from_another_node(echoing):
     assert asyncio.run(run()) == list(range(6))
 
 
+def test_a_get_that_waits_long_says_why_once(driven, capsys):
+    graph = driven(report_after_s=0.001)
+    graph.session.control.listen_tcp(LOCAL)
+    facts = graph.engine.facts()
+    handle = CompiledDAGHandle(replace(facts, address=facts.tcp))
+    try:
+        ref = handle.execute(1)
+        for _ in range(2):
+            with pytest.raises(ChannelTimeout):
+                ref.get(0.02)
+        (line,) = capsys.readouterr().err.splitlines()
+        verdict = line.removeprefix("rcg: get() has waited 0.001 s. ")
+        assert verdict == str(graph.engine.report(0.0).verdict)
+        graph.echo()
+        assert ref.get(GUARD_S) == 1
+    finally:
+        handle.close()
+        handles._clients.clear()
+
+
 def test_a_report_is_read_from_another_node(echoing):
     assert echoing.facts.graph_id in echoing.handle.report()
 

@@ -22,7 +22,8 @@ from rcg.runtime.actor.collectives import collective_step
 from rcg.runtime.failure import Origin
 from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
-from rcg.runtime.observe.report import Activity, Report, activities, backlogs
+from rcg.runtime.observe.activity import Activity
+from rcg.runtime.observe.report import Report, activities, backlogs
 from rcg.serialization import Codec
 from rcg.trace.recorder import State
 from rcg.views.html.report import report_of

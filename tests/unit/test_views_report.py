@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import linecache
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
 
 from rcg.runtime.control.acceptor import Refusals
-from rcg.runtime.observe.report import Activity, Backlog, Report, SocketQueue
+from rcg.runtime.observe.activity import Activity
+from rcg.runtime.observe.report import Backlog, Report, SocketQueue
 from rcg.views.html.report import report_of
 from tests.unit.views_traces import WICKED
 
@@ -139,3 +141,218 @@ def test_the_text_moves_no_cursor_and_has_no_line_of_the_users() -> None:
     assert all(line.isprintable() for line in text.split("\n"))
     assert len(text.split("\n")) == len(str(REPORT).split("\n")) + 4
     assert r"a\x1b[2J\n\r\x07b\u202ec" in text
+
+
+# --- the verdict
+
+
+def actor(
+    number: int, state: str, op: str, for_s: float, waiting_for: str = "", lane: str = ""
+) -> Activity:
+    process = f"a{number}{lane}"
+    label = f"{process} (Shard)"
+    return replace(activity(label, state, op, for_s, waiting_for), process=process)
+
+
+DRIVER = activity("driver", "idle", "Write s0 -> c0", 2.0)
+
+
+def verdict(*processes: Activity, **changes: object) -> str:
+    """The first line of the text, which is the first line of the HTML too."""
+    report = replace(REPORT, processes=processes, backlogs=(), **changes)  # type: ignore[arg-type]
+    first = str(report).splitlines()[0]
+    assert first == str(report.verdict)
+    html = report_of(report)
+    title = html[html.index("<h2>") + len("<h2>") : html.index("</h2>")]
+    assert ElementTree.fromstring(f"<p>{title}</p>").text == first
+    return first
+
+
+def test_the_first_line_says_who_holds_up_whom_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    blamed = "decode holds up 2 others: in fwd for 9.8 s, execution 117, at loss.py:41"
+    assert verdict(*REPORT.processes) == blamed
+    source = ["\n"] * 40 + ["    self.ready.wait()\n"]
+    monkeypatch.setitem(linecache.cache, "/home/me/loss.py", (1, None, source, "/home/me/loss.py"))
+    assert verdict(*REPORT.processes) == f"{blamed}: self.ready.wait()"
+
+
+def test_the_line_is_the_users_and_not_one_of_a_library() -> None:
+    library = "/usr/lib/python3.11/nowhere.py:629 in wait"
+    driver, embed, stuck, loss = REPORT.processes
+    stuck = replace(stuck, stack=(LINE, library))
+    assert verdict(driver, embed, stuck, loss).endswith("at loss.py:41")
+    assert "loss.py:41 in fwd" in report_of(replace(REPORT, processes=(driver, embed, stuck, loss)))
+    only = replace(stuck, stack=(library,))
+    assert verdict(driver, embed, only, loss).endswith("at nowhere.py:629")
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        ([DRIVER, actor(0, "waiting", "Read c0 -> s0", 60.0, "driver")], "is ready: no execution"),
+        (
+            [
+                replace(DRIVER, state="waiting", op="Read c2 -> s1", waiting_for="a0 (Shard)"),
+                actor(0, "running", "Call a0.work(s0) -> s1 #1", 0.012),
+            ],
+            "1 other waits for a0 (Shard): in work for 12 ms, execution 117",
+        ),
+        (  # after a get that timed out the driver waits no more, and its actor is the cause still
+            [
+                replace(DRIVER, state="gave up", op="Read c2 -> s1", waiting_for="a0 (Shard)"),
+                actor(0, "running", "Call a0.work(s0) -> s1 #1", 3.0),
+            ],
+            "a0 (Shard) holds up 1 other: in work for 3 s, execution 117",
+        ),
+        (
+            [DRIVER, actor(0, "running", "Call a0.work(s0) -> s1 #1", 3.0)],
+            "a0 (Shard) is at work: in work for 3 s, execution 117",
+        ),
+        (
+            [DRIVER, actor(0, "dead", "Call a0.work(s0) -> s1 #1", 3.0)],
+            "a0 (Shard) died in work, execution 117",
+        ),
+        (
+            [
+                DRIVER,
+                actor(0, "waiting", "Read c2 -> s0", 3.0, "a1 (Shard)"),
+                actor(1, "waiting", "Read c1 -> s0", 3.0, "a0 (Shard)"),
+            ],
+            "a0 (Shard), a1 (Shard) wait for each other",
+        ),
+        (
+            [
+                DRIVER,
+                replace(actor(0, "running", "Call a0.work(s0) -> s1 #1", 3.0), stack=None),
+                actor(1, "waiting", "Read c1 -> s0", 3.0, "a0 (Shard)"),
+            ],
+            "a0 (Shard) holds up 1 other: in work for 3 s, execution 117; it does not answer: it "
+            "is stopped, or native code that it runs holds Python's lock",
+        ),
+        (
+            [
+                DRIVER,
+                actor(0, "running", "Call a0.work(s0) -> s1 #1", 2.0),
+                actor(1, "running", "Call a1.work(s0) -> s1 #2", 3.0),
+                actor(2, "waiting", "Read c1, c2 -> s0", 3.0, "a0 (Shard), a1 (Shard)"),
+            ],
+            "a1 (Shard) and 1 more hold up 1 other: in work for 3 s, execution 117",
+        ),
+    ],
+)
+def test_what_the_verdict_is(processes: list[Activity], expected: str) -> None:
+    in_flight = 0 if "ready" in expected else 3
+    assert expected in verdict(*processes, in_flight=in_flight)
+
+
+def test_the_verdict_of_a_graph_that_has_ended() -> None:
+    idle, busy = actor(0, "ended", "Call a0.work(s0) -> s1 #1", 3.0), actor(1, "running", "-", 3.0)
+    assert verdict(DRIVER, idle, state="closed") == "The graph is torn down"
+    late = "The graph is torn down, and a1 (Shard) still runs: before its first op for 3 s"
+    assert verdict(DRIVER, idle, busy, state="closed") == late
+    assert verdict(DRIVER, idle, state="broken") == "The graph is broken: a process has left it"
+
+
+# --- processes that are alike
+
+
+def chain(count: int, stuck: int) -> Report:
+    """A chain whose actor ``stuck`` hangs: all behind it wait, those before it have sent it all."""
+    processes = [activity("driver", "waiting", "Read c99 -> s1", 9.9, f"a{count - 1} (Shard)")]
+    for number in range(count):
+        if number < stuck:
+            to = f"a{number + 1} (Shard)"
+            each = actor(number, "waiting", f"Write s1 -> c{number + 1}", 9.0, to)
+        elif number == stuck:
+            each = replace(
+                actor(number, "running", f"Call a{number}.work(s0) -> s1 #9", 9.8), stack=(LINE,)
+            )
+        else:
+            waiting_for = f"a{number - 1} (Shard)"
+            each = actor(number, "waiting", f"Read c{number} -> s0", 9.8, waiting_for)
+        processes.append(replace(each, execution=3 + (number < stuck)))
+    return replace(REPORT, processes=tuple(processes), backlogs=())
+
+
+@pytest.mark.parametrize("count", [8, 40, 64])
+def test_those_behind_and_before_a_stuck_actor_are_a_row_each(count: int) -> None:
+    report = chain(count, 4)
+    found = [(row.label, row.first.state, row.op, row.waiting_text) for row in report.rows]
+    last = f"a5 to a{count - 1} (Shard)"
+    if count == 8:  # a few have a row each
+        assert [label for label, *_ in found] == [
+            *("driver", "a0 to a3 (Shard)"),
+            *(f"a{number} (Shard)" for number in range(4, 8)),
+        ]
+        return
+    assert found == [
+        ("driver", "waiting", "Read c99 -> s1", f"a{count - 1} (Shard)"),
+        ("a0 to a3 (Shard)", "waiting", "Write", "a4 (Shard)"),
+        ("a4 (Shard)", "running", "Call a4.work(s0) -> s1 #9", ""),
+        (last, "waiting", "Read", "a4 (Shard)"),
+    ]
+    folded = report.rows[-1]
+    assert (folded.execution, folded.since, folded.pid) == ("3", "9.8 s", "-")
+    assert folded.shared_bytes == (count - 5) * (31 << 20)
+    assert len(str(report).splitlines()) == 2 + 1 + 4 + 2  # verdict, graph, head, rows, stack
+    assert f"\n{last}  -     waiting  Read" in str(report)
+    html = report_of(report)
+    assert [row[0].text for row in rows(html)] == [label for label, *_ in found]
+    assert marked(html) == ["a4 (Shard)"]
+    assert f"all {count + 1} processes" in html and "a7 (Shard): a6 (Shard)" in html
+
+
+def test_what_differs_is_not_one_row() -> None:
+    common = [actor(number, "waiting", "Read c1 -> s0", 1.0, "driver") for number in range(12)]
+    common[2] = replace(common[2], state="idle")
+    common[5] = replace(common[5], stack=("(another stack)",))
+    common[7] = replace(common[7], op="Write s0 -> c9")
+    common[9] = replace(common[9], label="a9 (Other)")
+    labels = [row.label for row in replace(REPORT, processes=tuple(common)).rows]
+    assert labels == [
+        "8 of a0 to a11 (Shard)",
+        *("a2 (Shard)", "a5 (Shard)", "a7 (Shard)", "a9 (Other)"),
+    ]
+
+
+def test_actors_that_nothing_is_executed_for_are_ready_and_not_waiting() -> None:
+    common = [actor(0, "waiting", "Read c0 -> s0", 60.0, "driver")]
+    common += [
+        actor(number, "waiting", f"Read c{number} -> s0", 60.0, f"a{number - 1} (Shard)")
+        for number in range(1, 12)
+    ]
+    report = replace(REPORT, processes=(DRIVER, *common), backlogs=())
+    assert [(row.label, row.state, row.waiting_text) for row in report.rows] == [
+        ("driver", "idle", ""),
+        ("a0 to a11 (Shard)", "ready", "driver"),
+    ]
+    assert "  ready  Read" in str(report) and "waiting </td>" not in report_of(report)
+    driver = replace(DRIVER, state="running")
+    assert replace(report, processes=(driver, *common)).rows[1].state == "waiting"
+
+
+def test_lanes_are_alike_among_themselves() -> None:
+    pairs = [
+        actor(number, "waiting", "Read c1 -> s0", 1.0 + number, "driver", lane)
+        for number in range(5)
+        for lane in ("", ".comm")
+    ]
+    found = replace(REPORT, processes=tuple(pairs)).rows
+    assert [row.label for row in found] == ["a0 to a4 (Shard)", "a0.comm to a4.comm (Shard)"]
+    assert found[0].since == "1 s to 5 s"
+
+
+def test_the_same_stack_is_shown_once() -> None:
+    busy = [
+        replace(actor(number, "running", f"Call a{number}.work(s0) -> s1 #1", 0.5), stack=(LINE,))
+        for number in range(5)
+    ]
+    report = replace(REPORT, processes=tuple(busy))
+    assert str(report).count("loss.py:41 in fwd") == 1
+    assert "a0 to a4 (Shard) are in:" in str(report)
+
+
+def test_many_backlogs_are_cut() -> None:
+    queues = tuple([Backlog(f"c{number}", "a", "b", 1, 10) for number in range(64)])
+    text = str(replace(REPORT, backlogs=queues))
+    assert "(54 more channels)" in text and text.count("a -> b") == 10

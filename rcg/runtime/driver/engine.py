@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 import types
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -28,22 +29,22 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Input, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.signature import ExecutionSignature, Key
-from rcg.options import timeout_from_user
+from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.by_reference import has_references, wait_until_made
 from rcg.runtime.control import registry
 from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.output import OutputBuffer, Outputs, ResultFeed
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.submission import RING_POLL_S, InputChannel, Inputs, NoRoom, Submission
+from rcg.runtime.observe.activity import Activity
 from rcg.runtime.observe.report import (
     STACKS_TIMEOUT_S,
-    Activity,
     ProcessStatistics,
     Report,
     Statistics,
     activities,
 )
-from rcg.runtime.refs import HELD, CompiledDAGRef, refs_of, timed_out
+from rcg.runtime.refs import HELD, CompiledDAGRef, refs_of, say_once, timed_out
 from rcg.runtime.remote.client import HandleFacts
 from rcg.runtime.remote.server import serve_client
 from rcg.serialization import Encoded
@@ -70,8 +71,11 @@ class Engine:
         plan: What runs.
         session: The running graph.
         get_timeout_s: The timeout of a ``get`` without one.
+        report_after_s: How long a ``get`` waits before it says what it waits for; None for ever.
         left: The outputs that are still wanted, a bit for each, by execution.
     """
+
+    report_after_s: float | None
 
     def __init__(self, session: Session, face: Callable[[Engine], Any]) -> None:
         self.session = session
@@ -83,6 +87,8 @@ class Engine:
         self._bridge = AsyncioBridge(session)
         self._buffers, inputs, self._outputs = self._open_channels()
         self._buffer = None if self.plan.is_multi else self._outputs[0]
+        self._said: dict[int, object] = {}  # for which hangs it was said what they wait for
+        self._report_after(session.options.report_after_s)
         self._submission = Submission(session, inputs, self._buffers)
         self.left = self._submission.window.left
         self.feed = ResultFeed(session, self._buffers)
@@ -188,12 +194,51 @@ class Engine:
         try:
             is_first = buffer.fetch(ref, timeout_s)
         except TimedOut:
-            return False
+            pass
         except Signal as signal:
             raise session.public(signal) from None
-        if is_first:
-            release(self.left, ref.execution, buffer.number)
-        return True
+        else:
+            if is_first:
+                release(self.left, ref.execution, buffer.number)
+            return True
+        return self._fetch_aloud(ref, timeout_s)
+
+    def _fetch_aloud(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
+        """Go on with a fetch whose time is up, unless the user set it; say what it waits for."""
+        after_s = self.report_after_s
+        if after_s is None or (timeout_s is not None and timeout_s <= after_s):
+            return False
+        limit = Deadline(None if timeout_s is None else timeout_s - after_s)
+        began_s = time.monotonic() - after_s
+        self.say_why(ref, after_s)
+        buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
+        while True:
+            try:
+                is_first = buffer.fetch(ref, limit.remaining_s())
+            except TimedOut:
+                if limit.expired:
+                    return False
+            except Signal as signal:
+                raise self.session.public(signal) from None
+            else:
+                if is_first:
+                    release(self.left, ref.execution, buffer.number)
+                self.be_patient(time.monotonic() - began_s)
+                return True
+
+    def say_why(self, ref: CompiledDAGRef, waited_s: float) -> None:
+        """Say what a ``get`` waits for; see ``ResultSource``."""
+        say_once(self, self._said, self._buffers.completed(), ref, waited_s)
+
+    def be_patient(self, took_s: float) -> None:
+        """Wait longer before saying anything again; see ``ResultSource``."""
+        if self.report_after_s is not None:
+            self._report_after(max(self.report_after_s, 2 * took_s))
+
+    def _report_after(self, after_s: float | None) -> None:
+        self.report_after_s = after_s
+        for buffer in self._buffers:
+            buffer.patience_ns = timeout_ns(after_s)
 
     def has(self, ref: CompiledDAGRef) -> bool:
         """Return whether ``get`` of a ref would not wait."""
@@ -286,9 +331,29 @@ class Engine:
                 if self.has(ref):
                     break
             else:
-                await self._bridge.wait_for(self._buffers[ref.buffer.number], ref.execution)
+                await self._wait_aloud(ref)
         if not self._buffers[ref.buffer.number].has(ref.execution):
             await self._wait_for_cause()
+
+    async def _wait_aloud(self, ref: CompiledDAGRef) -> None:
+        """Wait for a result; after a while another thread says what is waited for."""
+        loop, after_s = asyncio.get_running_loop(), self.report_after_s
+        arrival = self._bridge.wait_for(self._buffers[ref.buffer.number], ref.execution)
+        if after_s is None:
+            return await arrival
+
+        def say() -> None:
+            with contextlib.suppress(RuntimeError):  # no thread can be started
+                loop.run_in_executor(None, self.say_why, ref, after_s)
+
+        began_s = loop.time()
+        saying = loop.call_later(after_s, say)
+        try:
+            await arrival
+        finally:
+            saying.cancel()
+        if loop.time() - began_s > after_s:
+            self.be_patient(loop.time() - began_s)
 
     # --- seeing
 
@@ -324,6 +389,7 @@ class Engine:
             held=tuple(buffer.number for buffer in self._buffers if buffer.ready == HELD),
             is_multi=self.plan.is_multi,
             get_timeout_s=self.get_timeout_s,
+            report_after_s=session.options.report_after_s,
             submit_timeout_s=session.options.submit_timeout_s,
             tcp=str(control.tcp_address or ""),
         )
@@ -339,12 +405,27 @@ class Engine:
         completed = self._buffers.completed()  # first: other threads submit meanwhile
         return dataclasses.replace(
             found,
-            processes=(_with_state(found, completed), *found.processes[1:]),
+            processes=(self._with_state(found, completed), *found.processes[1:]),
             in_flight=self._submission.submitted - completed,
             limit=self._submission.window.limit,
             failures_dropped=self._buffers.failures_dropped(),
             last_dropped=self._buffers.last_dropped(),
         )
+
+    def _with_state(self, found: Report, completed: int) -> Activity:
+        """Return what the driver does: after a get that ended without its result it is not idle.
+
+        Args:
+            found: What all processes do.
+            completed: How many executions are complete. The driver reads them in order.
+        """
+        driver = found.processes[0]
+        is_reading = driver.op.startswith("Read") and driver.execution >= completed
+        if found.state != "running" or driver.state != "idle" or not is_reading:
+            return driver
+        channel = self.plan.channels_by_id()[driver.op.split()[1]]
+        writer = self.plan.label(channel.writer)
+        return dataclasses.replace(driver, state="gave up", waiting_for=writer)
 
     def statistics(self) -> Statistics:
         """See ``CompiledDAG.statistics``."""
@@ -400,17 +481,3 @@ class Engine:
 def _turn() -> Generator[None, None, None]:
     """Let the event loop turn once."""
     yield
-
-
-def _with_state(found: Report, completed: int) -> Activity:
-    """Return what the driver does: after a get that ended without its result it is not idle.
-
-    Args:
-        found: What all processes do.
-        completed: How many executions are complete. The driver reads them in order.
-    """
-    driver = found.processes[0]
-    is_reading = driver.op.startswith("Read") and driver.execution >= completed
-    if found.state == "running" and driver.state == "idle" and is_reading:
-        return dataclasses.replace(driver, state="gave up")
-    return driver

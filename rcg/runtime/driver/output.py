@@ -93,6 +93,7 @@ class OutputBuffer:
         "last_dropped",
         "number",
         "on_awaited",
+        "patience_ns",
         "reader",
         "ready",
     )
@@ -122,6 +123,7 @@ class OutputBuffer:
         self.failures_dropped = 0  # among them, for the report
         self.last_dropped: Frame | None = None
         self.awaited: set[int] = set()  # executions that coroutines wait for
+        self.patience_ns: int | None = None  # the longest that a fetch waits
 
     @staticmethod
     def share(buffers: Sequence[OutputBuffer]) -> None:
@@ -152,12 +154,16 @@ class OutputBuffer:
             Whether this call filled it, and not another thread's.
 
         Raises:
-            TimedOut: The time was up; the result can be fetched later.
+            TimedOut: The time was up, or ``patience_ns``; the result can be fetched later.
             GraphEnded, FrameDamaged: There is no result any more.
         """
         execution, frames = result.execution, self.frames
         before = self.reader.seq if self._siblings else 0
-        self._collect(self._into, execution, None if timeout_s is None else timeout_ns(timeout_s))
+        longest_ns = self.patience_ns
+        if timeout_s is not None:
+            asked_ns = timeout_ns(timeout_s)
+            longest_ns = asked_ns if longest_ns is None else min(longest_ns, asked_ns)
+        self._collect(self._into, execution, longest_ns)
         # The buffer that took frames for its siblings wakes those that wait for them.
         if self.dropped or self.awaited or (self._siblings and self.reader.seq != before):
             self._tell()

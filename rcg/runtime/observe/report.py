@@ -7,8 +7,6 @@ For a report live processes are asked for the lines of users' code that they are
 
 from __future__ import annotations
 
-import linecache
-import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -22,61 +20,22 @@ from rcg.ir.ops import Collective, Op
 from rcg.ir.plan import Plan
 from rcg.runtime.node.layout import takers_of
 from rcg.runtime.node.snapshot import NodeView
-from rcg.text import bytes_text, plural, table, visible
+from rcg.runtime.observe.activity import (
+    SILENT,
+    Activity,
+    Alike,
+    Verdict,
+    alike_of,
+    holding_up,
+    verdict_of,
+)
+from rcg.text import bytes_text, cut, plural, table, visible
 from rcg.trace.recorder import State
 
 STACKS_TIMEOUT_S: Final = 0.5  # how long live processes may take to say where they are
 _OLD_S: Final = 0.6  # nodes that can be reached have answered before
 
 _STATES: Final = {State.IDLE: "idle", State.RUNNING: "running", State.WAITING: "waiting"}
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """What one process of a graph does now.
-
-    Attributes:
-        process: Its name in the plan.
-        label: Its displayed name: ``a0 (Stage)``.
-        pid: Its process id; 0 before it has started.
-        state: "running", "waiting", "idle" (the driver, between calls), "gave up" (the driver,
-            after a get that timed out or was interrupted), "dead" or "ended".
-        op: The op it is in, or was in last, as text; "-" before the first.
-        execution: Index of the execution.
-        for_s: Seconds since the op began; since it ended, when idle.
-        waiting_for: Labels of the processes that it waits for, or "".
-        exchange: The exchange of tensors that it is in: ``to receive c3 @g0`` or ``in allreduce
-            @g0`` while it waits, ``with a1 (Stage) @g0`` while it moves them; "" in none.
-        shared_bytes: Shared memory that its arena takes.
-        waits: How often it waited so far.
-        waited_s: How long it waited so far, in seconds.
-        stack: Where it is in the user's method, ``file:line in function``, innermost last; () in
-            none. None if it did not answer, or was not asked.
-        node: The node of the plan that it is on.
-        age_s: How many seconds ago this was so: of another node the newest snapshot is reported. 0
-            on the driver's node; None if there is no snapshot yet.
-    """
-
-    process: str
-    label: str
-    pid: int
-    state: str
-    op: str
-    execution: int
-    for_s: float
-    waiting_for: str
-    shared_bytes: int
-    waits: int
-    waited_s: float
-    stack: tuple[str, ...] | None = None
-    exchange: str = ""
-    node: str = ""
-    age_s: float | None = 0.0
-
-    @property
-    def waiting_text(self) -> str:
-        """The processes that it waits for, and the exchange of tensors that it is in."""
-        return " ".join(filter(None, (self.waiting_for, self.exchange)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +146,34 @@ class Report(Displayed):
             lines.append(f"connections that were refused: {refused}")
         return tuple(lines)
 
+    @property
+    def verdict(self) -> Verdict:
+        """What holds the graph up, in one sentence, with the line of source if it is known."""
+        in_flight = f"{self.in_flight} of {self.limit} executions in flight"
+        return verdict_of(
+            self.state, self.processes, in_flight if self.in_flight else "", self.asked
+        )
+
+    @property
+    def rows(self) -> list[Alike]:
+        """The processes, those that do the same and wait for the same together."""
+        return alike_of(self.processes)
+
+    @property
+    def held_up_by(self) -> tuple[str, ...]:
+        """Labels of the processes that are dead, or stuck while others wait for them."""
+        marks = zip(self.processes, holding_up(self.processes), strict=True)
+        return tuple([each.label for each, is_marked in marks if is_marked])
+
+    def silent(self, activity: Activity) -> bool:
+        """Return whether a live process was asked for its stack and has not answered."""
+        is_live = activity.state in ("running", "waiting")
+        return self.asked and activity.stack is None and is_live
+
     def _lines(self) -> list[str]:
+        rows = self.rows
         lines = [
+            str(self.verdict),
             f"CompiledDAG({self.graph_id}), {self.state}: {self.in_flight} of {self.limit} "
             f"executions in flight, {bytes_text(self.used_bytes)} of "
             f"{bytes_text(self.cap_bytes)} shared memory",
@@ -196,50 +181,41 @@ class Report(Displayed):
                 ("process", "pid", "state", "op", "execution", "since", "waiting for", "memory"),
                 [
                     (
-                        activity.label,
-                        str(activity.pid or "-"),
-                        activity.state,
-                        activity.op,
-                        str(activity.execution),
-                        f"{activity.for_s:.3g} s",
-                        activity.waiting_text,
-                        bytes_text(activity.shared_bytes),
+                        row.label,
+                        row.pid,
+                        row.state,
+                        row.op,
+                        row.execution,
+                        row.since,
+                        row.waiting_text,
+                        bytes_text(row.shared_bytes),
                     )
-                    for activity in self.processes
+                    for row in rows
                 ],
             ),
             *self.ages,
         ]
         if self.backlogs:
             lines.append("written and not read yet:")
-        lines += [
+        waiting = [
             f"  {each.channel}: {each.writer} -> {each.reader}: {each.length} of {each.slots}"
             for each in self.backlogs
         ]
+        lines += cut(waiting, lambda count: f"  ({plural(count, 'more channel')})")
         lines += self.network
         if self.failures_dropped:
             lines.append(
                 f"failures that were dropped unread: {self.failures_dropped}, the last: "
                 f"{self.last_dropped}"
             )
-        for activity in self.processes:
-            if activity.stack:
-                lines.append(f"{activity.label} is in:")
-                for line in activity.stack:
-                    lines += [f"  {line}", *_source_of(line)]
-            elif self.asked and activity.stack is None and activity.state in ("running", "waiting"):
-                lines.append(
-                    f"{activity.label} does not answer: it is stopped, or native code that it "
-                    "runs holds Python's lock"
-                )
+        for row in rows:
+            are = "is" if len(row.members) == 1 else "are"
+            if row.first.stack:
+                lines.append(f"{row.label} {are} in:")
+                lines += [f"  {each}" for each in row.stack]
+            elif self.silent(row.first):
+                lines.append(f"{row.label} {SILENT}")
         return lines
-
-
-def _source_of(line: str) -> list[str]:
-    """Return the source of a line of a stack, if it is known here: cells of a notebook are."""
-    found = re.fullmatch(r"(.+):(\d+) in .*", line)
-    source = linecache.getline(found[1], int(found[2])).strip() if found else ""
-    return [f"      {source}"] if source else []
 
 
 class Reports(tuple[Report, ...], Displayed):

@@ -83,6 +83,7 @@ class HandleFacts:
     is_multi: bool
     get_timeout_s: float | None
     submit_timeout_s: float | None
+    report_after_s: float | None = None
     tcp: str = ""
     held: tuple[int, ...] = ()  # numbers of buffers whose values are references
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
@@ -18,7 +19,7 @@ from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.by_reference import ByReference, has_references, lower_inputs, wait_until_made
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
-from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of
+from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of, say_once
 from rcg.runtime.remote.client import (
     Client,
     HandleFacts,
@@ -66,6 +67,8 @@ class CompiledDAGHandle:
     def __init__(self, facts: HandleFacts) -> None:
         self._facts = facts
         self.get_timeout_s = facts.get_timeout_s
+        self.report_after_s = facts.report_after_s
+        self._said: dict[int, object] = {}
         # Refs note here when they go away; at a handle it is the outputs that count.
         self.left: dict[int, int] = {}
         self._codec = make_codec()
@@ -209,7 +212,16 @@ class CompiledDAGHandle:
     def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
         """Wait for the result of a ref and fill it; False when the time is up."""
         client, output = self._client_of(ref)
-        if not client.wait(lambda: self._is_settled(ref), timeout_s):
+        after_s = self.report_after_s
+        if after_s is not None and (timeout_s is None or timeout_s > after_s):
+            began_s = time.monotonic()
+            if not client.wait(lambda: self._is_settled(ref), after_s):
+                self.say_why(ref, after_s)
+                left_s = None if timeout_s is None else timeout_s - after_s
+                if not client.wait(lambda: self._is_settled(ref), left_s):
+                    return False
+                self.be_patient(time.monotonic() - began_s)
+        elif not client.wait(lambda: self._is_settled(ref), timeout_s):
             return False
         arrived = output.frames.get(ref.execution)
         if arrived is not None:
@@ -219,6 +231,15 @@ class CompiledDAGHandle:
         elif ref.state < READY:
             raise client.end_error()
         return True
+
+    def say_why(self, ref: CompiledDAGRef, waited_s: float) -> None:
+        """Say what a ``get`` waits for; see ``ResultSource``."""
+        say_once(self, self._said, ref.execution, ref, waited_s)
+
+    def be_patient(self, took_s: float) -> None:
+        """Wait longer before saying anything again; see ``ResultSource``."""
+        if self.report_after_s is not None:
+            self.report_after_s = max(self.report_after_s, 2 * took_s)
 
     def _client_of(self, ref: CompiledDAGRef) -> tuple[Client, RemoteOutput]:
         client = self._client

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports as tables: of a graph, what each process does; of tensors, each reference and its owner.
 
-In the report of a graph, processes that hold up others are marked and show their line of source. A
-process holds up others if it died, or if it has been in its op for a while without waiting and
-others wait for it, directly or through others.
+The first line of the report of a graph is its verdict. Processes that hold up others are marked and
+show their line of source; those that are alike have one row.
 
 The types of reports are above this room, so they are not named here.
 """
@@ -16,15 +15,13 @@ from typing import Any, Final
 from rcg.text import bytes_text, count_text, short_label, time_text
 from rcg.views.html.elements import Cell, card, escaped, table, themed
 
-_LONG_S: Final = 1.0
-"""A process that others wait for is called stuck after this time."""
-
 _STATES: Final = {
     "running": ("\N{BLACK CIRCLE}", "rcg-good"),
     "waiting": ("\N{WHITE CIRCLE}", "rcg-slow"),
     "stuck": ("\N{BLACK UP-POINTING TRIANGLE}", "rcg-bad"),
     "dead": ("\N{MULTIPLICATION X}", "rcg-bad"),
     "idle": ("\N{EN DASH}", "rcg-dim"),
+    "ready": ("\N{EN DASH}", "rcg-dim"),
     "gave up": ("\N{WHITE CIRCLE}", "rcg-slow"),
     "ended": ("\N{EN DASH}", "rcg-dim"),
     "held": ("\N{BLACK CIRCLE}", "rcg-good"),
@@ -40,84 +37,70 @@ _ID: Final = 16  # digits of an id that tell references apart
 
 
 def report_of(report: Any, *, title: str = "Report", dark: bool | None = None) -> str:
-    """Return a report as HTML without a script.
+    """Return a report as HTML without a script: the verdict, and a table of the processes.
 
     Args:
         report: A ``rcg.runtime.observe.report.Report``.
         title: The title.
         dark: Whether to use dark colours; None leaves it to the reader's browser.
     """
-    marked = _holding_up(report)
-    rows = [_row(report, *each) for each in zip(report.processes, marked, strict=True)]
-    head = ("process", "state", "op", "execution", "since", "waiting for", "queue", "memory", "pid")
     about = (
-        f"CompiledDAG({report.graph_id[:8]}) is {report.state}: {report.in_flight} of "
-        f"{report.limit} executions in flight, {bytes_text(report.used_bytes)} of "
-        f"{bytes_text(report.cap_bytes)} shared memory"
+        f"{title} is {report.state}: {report.in_flight} of {report.limit} executions in flight, "
+        f"{bytes_text(report.used_bytes)} of {bytes_text(report.cap_bytes)} shared memory"
     )
+    rows = report.rows
+    body = _processes(report, rows)
     ages = "".join(f'<p class="rcg-slow">{escaped(line)}</p>' for line in report.ages)
     network = "".join(f"<p>{escaped(line)}</p>" for line in report.network)
-    body = table(head, rows, marked) + ages + _stacks(report, marked) + network
+    body += ages + _stacks(report, rows)
+    if len(rows) < len(report.processes):
+        each = [type(rows[0])((one,), one.waiting_text, one.state) for one in report.processes]
+        body += (
+            f"<details><summary>all {len(each)} processes</summary>"
+            f"{_processes(report, each)}</details>"
+        )
+    body += network
     if report.failures_dropped:
         dropped = f"{report.failures_dropped}, the last: {report.last_dropped}"
         body += f'<p class="rcg-bad">{escaped(f"failures that were dropped unread: {dropped}")}</p>'
-    return themed(card(title, about, body), dark=dark)
+    return themed(card(str(report.verdict), about, body), dark=dark)
 
 
-def _holding_up(report: Any) -> list[bool]:
-    """Return which processes are dead, or running while others wait for them."""
-    by_label = {activity.label: activity for activity in report.processes}
-    wanted: set[str] = set()
-    for activity in report.processes:
-        if activity.state == "waiting" and activity.for_s >= _LONG_S:
-            ahead = _waits_for(activity)
-            seen = {activity.label}
-            while ahead:
-                label = ahead.pop()
-                other = by_label.get(label)
-                if other is None or label in seen:
-                    continue
-                seen.add(label)
-                if other.state == "waiting":
-                    ahead += _waits_for(other)
-                else:
-                    wanted.add(label)
-    return [
-        activity.state == "dead"
-        or (activity.state == "running" and activity.label in wanted and activity.for_s >= _LONG_S)
-        for activity in report.processes
-    ]
+def _processes(report: Any, rows: Sequence[Any]) -> str:
+    head = ("process", "state", "op", "execution", "since", "waiting for", "queue", "memory", "pid")
+    held_up_by = report.held_up_by
+    marked = [row.first.label in held_up_by for row in rows]
+    cells = [_row(report, *each) for each in zip(rows, marked, strict=True)]
+    return table(head, cells, marked)
 
 
-def _waits_for(activity: Any) -> list[str]:
-    return [label for label in activity.waiting_for.split(", ") if label]
-
-
-def _row(report: Any, activity: Any, is_marked: bool) -> list[Cell]:
-    state = "stuck" if is_marked and activity.state == "running" else activity.state
+def _row(report: Any, row: Any, is_marked: bool) -> list[Cell]:
+    activity = row.first
+    state = "stuck" if is_marked and row.state == "running" else row.state
     sign, colour = _STATES.get(state, ("\N{BULLET}", ""))
     where = ""
     if activity.stack:  # the table has the name of the file; the whole stack is below it
-        where = f"\n{activity.stack[-1].rpartition('/')[2]}"
-    elif report.asked and activity.stack is None and activity.state in ("running", "waiting"):
+        where = f"\n{row.users_line.rpartition('/')[2]}"
+    elif report.silent(activity):
         where = "\ndoes not answer"
-    is_in_op = activity.op != "-"
+    members = "\n".join(f"{each.label}: {each.waiting_text}" for each in row.members)
     return [
-        Cell(activity.label, "rcg-strong"),
+        Cell(row.label, "rcg-strong", members if len(row.members) > 1 else ""),
         Cell(f"{sign} {state}", f"rcg-strong rcg-short {colour}"),
-        Cell(f"{activity.op}{where}", "rcg-code rcg-op"),
-        Cell(count_text(activity.execution) if is_in_op else "-", "rcg-number"),
-        Cell(time_text(activity.for_s * 1e9) if is_in_op else "-", "rcg-number"),
-        Cell(activity.waiting_text),
-        _queue(report, activity),
-        Cell(bytes_text(activity.shared_bytes), "rcg-number"),
-        Cell(f"{activity.pid}" if activity.pid else "-", "rcg-number rcg-dim"),
+        Cell(f"{row.op}{where}", "rcg-code rcg-op"),
+        Cell(row.execution, "rcg-number"),
+        Cell(row.since, "rcg-number"),
+        Cell(row.waiting_text),
+        _queue(report, row),
+        Cell(bytes_text(row.shared_bytes), "rcg-number"),
+        Cell(row.pid, "rcg-number rcg-dim"),
     ]
 
 
-def _queue(report: Any, activity: Any) -> Cell:
+def _queue(report: Any, row: Any) -> Cell:
     """Return the fullest channel that a process reads, with all of them in the hover text."""
-    queues = [queue for queue in report.backlogs if queue.reader == activity.label]
+    labels = [each.label for each in row.members]
+    queues = [queue for queue in report.backlogs if queue.reader in labels]
     if not queues:
         return Cell("0", "rcg-number rcg-dim")
     fullest = max(queues, key=lambda queue: queue.length / max(queue.slots, 1))
@@ -127,16 +110,15 @@ def _queue(report: Any, activity: Any) -> Cell:
     return Cell(f"{fullest.length} / {fullest.slots}", "rcg-number", hover)
 
 
-def _stacks(report: Any, marked: Sequence[bool]) -> str:
-    shown = [
-        (activity.label, "\n".join(activity.stack), " open" if is_marked else "")
-        for activity, is_marked in zip(report.processes, marked, strict=True)
-        if activity.stack
-    ]
+def _stacks(report: Any, rows: Sequence[Any]) -> str:
+    """Return the stacks of processes, those of stuck ones open."""
+    held_up_by = report.held_up_by
     return "".join(
-        f"<details{is_open}><summary>{escaped(label)} is in</summary>"
-        f"<pre>{escaped(lines)}</pre></details>"
-        for label, lines, is_open in shown
+        f"<details{' open' if row.first.label in held_up_by else ''}>"
+        f"<summary>{escaped(row.label)} {'is' if len(row.members) == 1 else 'are'} in</summary>"
+        f"<pre>{escaped(chr(10).join(row.stack))}</pre></details>"
+        for row in rows
+        if row.first.stack
     )
 
 

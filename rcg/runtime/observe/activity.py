@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each process of a graph does at one moment, and what that comes to.
+
+A process that waits names those that it waits for. From there the chain is followed to processes
+that do not wait themselves: they hold up the others, and the verdict names them. Processes that do
+the same and wait for the same are alike, and are one row of a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rcg.frames import cell_name, is_of_library, place_text, source_of
+from rcg.text import brief, count_text, plural, time_text
+
+LONG_S: Final = 1.0
+"""A process that others wait for is called stuck after this time."""
+
+SILENT: Final = "does not answer: it is stopped, or native code that it runs holds Python's lock"
+
+_FEW: Final = 3  # so many alike processes have a row each
+_MOST_RANGES: Final = 3
+_WAITS: Final = ("waiting", "gave up")
+_FRAME: Final = re.compile(r"(.+):(\d+) in (.*)")
+_ACTOR: Final = re.compile(r"a(\d+)(\.\w+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What one process of a graph does now.
+
+    Attributes:
+        process: Its name in the plan.
+        label: Its displayed name: ``a0 (Stage)``.
+        pid: Its process id; 0 before it has started.
+        state: "running", "waiting", "idle" (the driver, between calls), "gave up" (the driver,
+            after a get that timed out or was interrupted), "dead" or "ended".
+        op: The op it is in, or was in last, as text; "-" before the first.
+        execution: Index of the execution.
+        for_s: Seconds since the op began; since it ended, when idle.
+        waiting_for: Labels of the processes that it waits for, or "".
+        exchange: The exchange of tensors that it is in: ``to receive c3 @g0`` or ``in allreduce
+            @g0`` while it waits, ``with a1 (Stage) @g0`` while it moves them; "" in none.
+        shared_bytes: Shared memory that its arena takes.
+        waits: How often it waited so far.
+        waited_s: How long it waited so far, in seconds.
+        stack: Where it is in the user's method, ``file:line in function``, innermost last; () in
+            none. None if it did not answer, or was not asked.
+        node: The node of the plan that it is on.
+        age_s: How many seconds ago this was so: of another node the newest snapshot is reported. 0
+            on the driver's node; None if there is no snapshot yet.
+    """
+
+    process: str
+    label: str
+    pid: int
+    state: str
+    op: str
+    execution: int
+    for_s: float
+    waiting_for: str
+    shared_bytes: int
+    waits: int
+    waited_s: float
+    stack: tuple[str, ...] | None = None
+    exchange: str = ""
+    node: str = ""
+    age_s: float | None = 0.0
+
+    @property
+    def waiting_text(self) -> str:
+        """The processes that it waits for, and the exchange of tensors that it is in."""
+        return " ".join(filter(None, (self.waiting_for, self.exchange)))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a report comes to, in one sentence.
+
+    Attributes:
+        text: The sentence, without a full stop.
+        place: The line of the user's source that it is about, or "": ``In [7] line 4``.
+        source: The source of that line, "" if it is not known here.
+    """
+
+    text: str
+    place: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        at = f", at {self.place}" if self.place else ""
+        return f"{self.text}{at}{f': {self.source}' if self.source else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Processes that do the same and wait for the same, at least one.
+
+    Attributes:
+        members: What each of them does, in the order of the report.
+        waiting_text: What they wait for: of several, those that hold all of them up.
+        state: Their state; "ready" if nothing is executed that they could wait for.
+    """
+
+    members: tuple[Activity, ...]
+    waiting_text: str
+    state: str
+
+    @property
+    def first(self) -> Activity:
+        """What the first of them does."""
+        return self.members[0]
+
+    @property
+    def label(self) -> str:
+        """Their names: ``a11 (Stage)``, ``a12 to a37 (Stage)``."""
+        return _label_of(self.members)
+
+    @property
+    def op(self) -> str:
+        """The op that they are in; of several, without its slots."""
+        return self.first.op if len(self.members) == 1 else _kind_of(self.first.op)
+
+    @property
+    def execution(self) -> str:
+        """The executions that they are in; "-" before the first."""
+        if self.first.op == "-":
+            return "-"
+        return _range_text(count_text, [each.execution for each in self.members])
+
+    @property
+    def since(self) -> str:
+        """How long they have been in their op; "-" before the first."""
+        if self.first.op == "-":
+            return "-"
+        return _range_text(time_text, [each.for_s * 1e9 for each in self.members])
+
+    @property
+    def stack(self) -> list[str]:
+        """Where they are in the user's method, with the source of each line that is known here."""
+        return [each for line in self.first.stack or () for each in shown_lines(line)]
+
+    @property
+    def users_line(self) -> str:
+        """The innermost line of the user's own code, if they are in a method."""
+        return next((shown_lines(line)[0] for line in users_first(self.first.stack or ())), "")
+
+    @property
+    def pid(self) -> str:
+        """The process id, "-" for none and for several."""
+        return str(self.first.pid or "-") if len(self.members) == 1 else "-"
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that their arenas take, together."""
+        return sum(each.shared_bytes for each in self.members)
+
+
+def holding_up(processes: Sequence[Activity]) -> list[bool]:
+    """Return which processes are dead, or have been at work for a while as others wait for them."""
+    wanted = _waiters(processes, LONG_S)
+    return [
+        each.state == "dead"
+        or (each.state == "running" and each.label in wanted and each.for_s >= LONG_S)
+        for each in processes
+    ]
+
+
+def verdict_of(state: str, processes: Sequence[Activity], in_flight: str, asked: bool) -> Verdict:
+    """Return what holds a graph up, if anything does.
+
+    Args:
+        state: Of the graph.
+        processes: What each process does.
+        in_flight: How many executions are in flight, as text; "" for none.
+        asked: Whether live processes were asked for their stacks.
+    """
+    dead = [each for each in processes if each.state == "dead"]
+    if dead:
+        return Verdict(f"{_several(dead)} died{_place_in_program(dead[0])}")
+    if state == "broken":
+        return Verdict("The graph is broken: a process has left it")
+    waiters = _waiters(processes)
+    running = [each for each in processes if each.state == "running"]
+    causes = [each for each in running if each.label in waiters]
+    causes = causes or [each for each in running if each.for_s >= LONG_S]
+    causes.sort(key=lambda each: -each.for_s)
+    if causes:
+        held = set().union(*(waiters.get(each.label, ()) for each in causes))
+        return _blaming(causes, len(held - {each.label for each in causes}), state, asked)
+    if state == "closed":
+        return Verdict("The graph is torn down")
+    waiting = [each for each in processes if each.state == "waiting"]
+    circle = [each for each in waiting if not _ends(each, _by_label(processes))]
+    if circle:
+        return Verdict(f"{', '.join(each.label for each in circle)} wait for each other")
+    if in_flight:
+        return Verdict(f"Nothing holds the graph up: {in_flight}")
+    return Verdict("The graph is ready: no execution is in flight")
+
+
+def _blaming(causes: Sequence[Activity], held: int, state: str, asked: bool) -> Verdict:
+    first = causes[0]
+    who, is_one = _several(causes), len(causes) == 1
+    if state == "closed":
+        text = f"The graph is torn down, and {who} still {'runs' if is_one else 'run'}"
+    elif not held:
+        text = f"{who} {'is' if is_one else 'are'} at work"
+    elif first.for_s >= LONG_S:
+        text = f"{who} {'holds' if is_one else 'hold'} up {plural(held, 'other')}"
+    else:
+        text = f"{plural(held, 'other')} {'waits' if held == 1 else 'wait'} for {who}"
+    text += f":{_place_in_program(first, f' for {time_text(first.for_s * 1e9)}')}"
+    if asked and first.stack is None:
+        text += f"; it {SILENT}"
+    for line in users_first(first.stack or ()):
+        found = _FRAME.fullmatch(line)
+        if found is None:  # a remark in place of a stack
+            return Verdict(f"{text} {line}")
+        file, number = found[1], int(found[2])
+        return Verdict(text, place_text(file, number), brief(source_of(file, number)))
+    return Verdict(text)
+
+
+def users_first(stack: Sequence[str]) -> list[str]:
+    """Return the lines of a stack from the innermost one of the user's own code outwards."""
+    inwards = [line for line in stack if not is_of_library(line)] or list(stack[:1])
+    return inwards[::-1]
+
+
+def shown_lines(line: str) -> list[str]:
+    """Return a line of a stack, and its source if it is known here: cells of a notebook are."""
+    found = _FRAME.fullmatch(line)
+    if found is None:
+        return [line]
+    file, number = found[1], int(found[2])
+    source = source_of(file, number)
+    is_cell = cell_name(file) is not None
+    shown = f"{place_text(file, number)} in {found[3]}" if is_cell else line
+    return [shown, *([f"    {source}"] if source else [])]
+
+
+def alike_of(processes: Sequence[Activity]) -> list[Alike]:
+    """Return the processes, those that are alike together if they are more than a few."""
+    by_label, marked = _by_label(processes), holding_up(processes)
+    rows: list[Alike] = []
+    keys: list[object] = []
+    for at, each in enumerate(processes):
+        ends = _ends(each, by_label) if each.state in _WAITS else []
+        is_ready = bool(ends) and all(by_label[label].state == "idle" for label in ends)
+        row = Alike((each,), ", ".join(ends), "ready" if is_ready else each.state)
+        found = _ACTOR.fullmatch(each.process)
+        name = each.label.removeprefix(each.process)
+        shape = re.sub(r"\d+", "", each.exchange)
+        does = (name, found and found[2], row.state, row.waiting_text, _kind_of(each.op), shape)
+        rows.append(row)
+        keys.append((*does, each.stack) if found and not marked[at] else at)
+    grouped: dict[object, list[int]] = {}
+    for at, key in enumerate(keys):
+        grouped.setdefault(key if keys.count(key) > _FEW else at, []).append(at)
+    return [
+        replace(rows[ats[0]], members=tuple([processes[at] for at in ats]))
+        if len(ats) > 1
+        else replace(rows[ats[0]], waiting_text=processes[ats[0]].waiting_text)
+        for ats in grouped.values()
+    ]
+
+
+def _by_label(processes: Sequence[Activity]) -> dict[str, Activity]:
+    return {each.label: each for each in processes}
+
+
+def _waiters(processes: Sequence[Activity], least_s: float = 0.0) -> dict[str, set[str]]:
+    """Return who waits for each process that does not wait, directly or through others."""
+    by_label = _by_label(processes)
+    found: dict[str, set[str]] = {}
+    for each in processes:
+        if each.state in _WAITS and each.for_s >= least_s:
+            for label in _ends(each, by_label):
+                found.setdefault(label, set()).add(each.label)
+    return found
+
+
+def _ends(activity: Activity, by_label: dict[str, Activity]) -> list[str]:
+    """Return the processes that a process waits for, through others, and that do not wait."""
+    found: dict[str, None] = {}
+    ahead, seen = _waits_for(activity)[::-1], {activity.label}
+    while ahead:
+        label = ahead.pop()
+        other = by_label.get(label)
+        if other is None or label in seen:
+            continue
+        seen.add(label)
+        if other.state in _WAITS:
+            ahead += _waits_for(other)[::-1]
+        else:
+            found[label] = None
+    return list(found)
+
+
+def _waits_for(activity: Activity) -> list[str]:
+    return [label for label in activity.waiting_for.split(", ") if label]
+
+
+def _kind_of(op: str) -> str:
+    """Return an op without its slots and channels: ``Call work``, ``Read``."""
+    found = re.match(r"Call \w+\.(.+?)\(", op)
+    return f"Call {found[1]}" if found else op.partition(" ")[0]
+
+
+def _place_in_program(activity: Activity, for_text: str = "") -> str:
+    if activity.op == "-":
+        return f" before its first op{for_text}"
+    kind = _kind_of(activity.op).removeprefix("Call ")
+    exchange = f" {activity.exchange}" if activity.exchange else ""
+    return f" in {kind}{exchange}{for_text}, execution {count_text(activity.execution)}"
+
+
+def _several(activities: Sequence[Activity]) -> str:
+    more = len(activities) - 1
+    return activities[0].label + (f" and {more} more" if more else "")
+
+
+def _label_of(members: Sequence[Activity]) -> str:
+    first = members[0]
+    if len(members) == 1:
+        return first.label
+    found = [_ACTOR.fullmatch(each.process) for each in members]
+    numbers = sorted(int(each[1]) for each in found if each)
+    lane = (found[0] and found[0][2]) or ""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    if len(ranges) > _MOST_RANGES:
+        names = f"{len(members)} of a{numbers[0]}{lane} to a{numbers[-1]}{lane}"
+    else:
+        names = ", ".join(
+            f"a{low}{lane} to a{high}{lane}" if high > low else f"a{low}{lane}"
+            for low, high in ranges
+        )
+    return names + first.label.removeprefix(first.process)
+
+
+def _range_text(text: Callable[[float], str], values: Iterable[float]) -> str:
+    texts = list(map(text, sorted(values)))
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
