@@ -12,7 +12,7 @@ from typing import Final
 
 from rcg.text import last_number, whole_numbers
 
-TITLE, SIZE, SMALL = 15.0, 12.0, 10.5
+TITLE, SIZE, SMALL = 15.0, 12.0, 11.5
 """Sizes of fonts."""
 
 DOT: Final = "\N{MIDDLE DOT}"

@@ -179,11 +179,13 @@ class LaneChart:
             top + (row.grounds[0][0] + row.grounds[0][1]) / 2 if row.grounds else top
             for row, top in zip(self._rows, self.tops, strict=True)
         ]
-        # Names do not overlap; those of lanes are left out first.
+        # Names do not overlap (letters are less high than their font); those of lanes are left out
+        # first.
+        room_of_name = 0.9 * self._size
         named: dict[int, float] = {}
         for are_lanes in (False, True):
             for number, middle in enumerate(middles):
-                is_free = all(abs(middle - other) >= self._size for other in named.values())
+                is_free = all(abs(middle - other) >= room_of_name for other in named.values())
                 if self._rows[number].is_lane == are_lanes and is_free:
                     named[number] = middle
         for number, (row, top) in enumerate(zip(self._rows, self.tops, strict=True)):
