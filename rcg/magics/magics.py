@@ -180,7 +180,9 @@ class RcgMagics(Magics):
             "[name]",
         )
         parser.add_argument(
-            "--channels", action="store_true", help="show which channel carries which value"
+            "--channels",
+            action="store_true",
+            help="show each call, and which channel carries which value",
         )
         self._show(
             parser,

@@ -20,8 +20,8 @@ from __future__ import annotations
 from typing import Final
 
 from rcg.text import plural, visible
-from rcg.views.data.arrangement import layers_of
 from rcg.views.data.edge_styles import LOCAL, TCP, is_known, style_of
+from rcg.views.data.folding import layers_of
 from rcg.views.data.labels import TopologyLabels, frame_text, hints_text
 from rcg.views.data.topology import Channel, Topology, TopologyEdge, TopologyNode
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Widgets of a graph with a broadcast and a collective, in a browser without a notebook."""
+"""Widgets in a browser without a notebook: of a graph with a collective, and of folded ones."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from rcg_widgets.base import script, style
 from rcg_widgets.payload import pack
 from tests.browser.lab import SCREENSHOTS
 from tests.unit.tensors_by_hand import tensors_by_hand
+from tests.unit.views_plans import ring_of_stages, scatter_gather
 
 GRAPH = tensors_by_hand()
 VIEWS = {
@@ -32,6 +33,10 @@ VIEWS = {
     ),
     "schedule": (("common", "lanes", "schedule"), schedule_payload(GRAPH.plan, GRAPH)),
     "topology": (("common", "topology"), topology_payload(GRAPH.plan, GRAPH)),
+}
+FOLDED = {
+    "wide": (("common", "topology"), topology_payload(scatter_gather(26), None)),
+    "deep": (("common", "topology"), topology_payload(ring_of_stages(3, 5), None)),
 }
 PAGE = """<style>%s</style><body style="--jp-layout-color1:%s"><div id="here"></div>
 <script type="module">
@@ -63,7 +68,7 @@ def show(browser: Any) -> Iterator[Open]:
     said: list[str] = []
 
     def opened(name: str, ground: str = "#ffffff") -> Page:
-        modules, payload = VIEWS[name]
+        modules, payload = (VIEWS | FOLDED)[name]
         text = script(*modules).replace("export default", "const view =")
         packed = base64.b64encode(pack(*payload)).decode()
         page: Page = browser.new_page(viewport={"width": 1000, "height": 420})
@@ -143,6 +148,59 @@ def test_the_topology_lists_groups_and_highlights_a_collective_by_any_rank(show:
     assert pill.get_attribute("aria-pressed") == "true"
     pill.click()
     assert page.evaluate("state.selected_process") is None
+
+
+IS_WIDE_ENOUGH = """() => {
+  const frame = document.querySelector(".rcg-picture").getBoundingClientRect();
+  return [...document.querySelectorAll(".rcg-node")].every((each) => {
+    const { left, right } = each.getBoundingClientRect();
+    return left >= frame.left && right <= frame.right;
+  });
+}"""
+
+
+def test_a_card_of_alike_actors_is_opened_by_a_click_and_closed_by_its_button(show: Open) -> None:
+    page = show("wide")
+    assert (data(page)["level"], data(page)["nodes"]) == ("methods", "4")
+    page.locator(".rcg-folded").hover()
+    assert "a0 to a25" in page.locator(".rcg-tooltip").inner_text()
+    page.locator(".rcg-folded").click()
+    wait_for(page, "d.level === 'actors' && d.nodes === '29'")
+    assert page.locator(".rcg-node").count() == 29
+    assert page.evaluate(IS_WIDE_ENOUGH)
+    # An actor is selected now, as in the other views.
+    page.locator(".rcg-call").first.click()
+    assert page.evaluate("[state.selected_process, state.selected_op]") == ["a0", 1]
+    assert page.locator("[aria-pressed=true].rcg-node").count() == 1
+    page.get_by_text("methods").click()
+    wait_for(page, "d.level === 'methods' && d.nodes === '4'")
+    assert page.locator(".rcg-node[aria-pressed=true]").count() == 1  # what it is in
+
+
+def test_a_method_is_opened_by_a_key_to_its_calls(show: Open) -> None:
+    page = show("deep")
+    assert (data(page)["level"], data(page)["nodes"]) == ("methods", "5")
+    page.locator(".rcg-folded").nth(1).press("Enter")
+    wait_for(page, "d.level === 'calls' && d.nodes === '17'")
+    assert page.evaluate("[state.selected_process, state.selected_op]") == ["a1", None]
+    assert page.locator(".rcg-node:not(.rcg-off)").count() > 5  # its calls, and what is beside them
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(
+        "Stage.step"
+    )
+    page.keyboard.press("Enter")
+    assert page.evaluate("state.selected_op") is not None
+    page.keyboard.press("Escape")
+    wait_for(page, "d.lit === ''")
+
+
+@pytest.mark.parametrize("width", [420, 1000])
+@pytest.mark.parametrize("name", list(FOLDED))
+def test_a_topology_fits_the_width_of_its_cell(show: Open, name: str, width: int) -> None:
+    page = show(name)
+    page.set_viewport_size({"width": width, "height": 700})
+    for level in ("methods", page.locator(".rcg-controls button").nth(1).inner_text()):
+        page.get_by_text(level, exact=True).click()
+        page.wait_for_function(IS_WIDE_ENOUGH)
 
 
 @pytest.mark.parametrize("ground", ["#ffffff", "#111111"])

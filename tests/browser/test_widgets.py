@@ -476,6 +476,9 @@ def test_all_of_a_large_topology_can_be_seen(shown: Notebook) -> None:
             }"""
         )
 
+    assert is_whole()  # 40 alike workers are one card
+    wide.locator(".rcg-folded").click()
+    wait_for(wide, "data.level === 'actors'")
     assert not is_whole()  # a part of it that can be read
     wide.get_by_label("show all").click()
     assert is_whole()

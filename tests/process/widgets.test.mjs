@@ -20,7 +20,7 @@ const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColo
 const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
 const { joinsOf, queueSteps, tracksOf } = await load("timeline");
 const { byLane, extentsOf } = await load("schedule");
-const { nearestTo, scaleToFit } = await load("topology");
+const { nearestTo, openingOf, scaleToFit } = await load("topology");
 const { historyOf, sparkOf } = await load("monitor");
 
 test("numbers have units, as in Python", () => {
@@ -126,6 +126,7 @@ test("of a column only what is lit is lit", () => {
 test("a whole picture is made smaller, never larger", () => {
   assert.equal(scaleToFit([0, 0, 500, 100], 1000, 560), 1);
   assert.equal(scaleToFit([0, 0, 500, 5600], 1000, 560), 0.1);
+  assert.equal(scaleToFit([0, 0, 500, 5600], 250, Infinity), 0.5);
 });
 
 test("bars go to the track of their lane", () => {
@@ -170,4 +171,18 @@ test("of the depths in one pixel the largest is shown, and what is wider is show
   assert.deepEqual(queueSteps([0, 0.3, 0.6, 1.1], [1, 4, 2]), [[0, 1.1, 4]]);
   assert.deepEqual(queueSteps([0, 20, 40], [2, 1]), [[0, 20, 2], [20, 40, 1]]);
   assert.deepEqual(queueSteps([0, 0.5], [1]), [[0, 0.5, 1]]);
+});
+
+test("a box opens into the boxes of its calls, in the next picture that has several", () => {
+  const node = (...places) => ({ count: places.length, places });
+  const [a, b, c] = [["a0", 1], ["a0", 2], ["a1", 1]];
+  const pictures = [
+    { nodes: [node(a, b, c)] },
+    { nodes: [node(c), node(a, b)] },
+    { nodes: [node(c), node(b), node(a)] },
+  ];
+  assert.deepEqual(openingOf(pictures, 0, 0), { level: 1, boxes: [0, 1] });
+  assert.deepEqual(openingOf(pictures, 1, 1), { level: 2, boxes: [1, 2] });
+  assert.equal(openingOf(pictures, 1, 0), null);
+  assert.equal(openingOf(pictures, 2, 1), null);
 });

@@ -59,8 +59,9 @@ def test_topology_shows_each_call_and_collective_as_a_node_and_each_value_as_an_
     assert dot_of(topology, channel_details=True)
     ElementTree.fromstring(topology_picture(plan, title="plan", channel_details=True))
     ElementTree.fromstring(predicted_schedule(plan, 4))
-    shown = topology_payload(plan, None).head["nodes"]
-    assert all(each["op"] is not None for each in shown if each["kind"] == "call")
+    for picture in topology_payload(plan, None).head["pictures"]:
+        calls = [each for each in picture["nodes"] if each["kind"] == "call"]
+        assert all(len(each["places"]) == each["count"] for each in calls)
     schedule_payload(plan, None)
 
 

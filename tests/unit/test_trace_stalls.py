@@ -174,4 +174,4 @@ def test_the_picture_shows_the_time_so_far_in_the_call() -> None:
     measured = topology_figures_of(record.graphs[0], figures)
     node = nodes_of_calls(record.graphs[0].plan)[2]
     assert measured.open_ns == {node: 2 * SECOND - 90}
-    assert ">not ended: 2 s<" in page_of(record, "")
+    assert ">not ended: 2 s" in page_of(record, "")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts: nothing overlaps, lines run forward and touch no box on their way."""
+"""Layouts: nothing overlaps, and lines touch no card on their way."""
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -11,28 +12,33 @@ from hypothesis import strategies as st
 
 from rcg.compiler import compile_graph
 from rcg.ir.plan import Plan
-from rcg.views.data.arrangement import Sizes, layers_of
+from rcg.views.data.arrangement import RowSize, Sizes
 from rcg.views.data.blocks import Block, Connector, End, count_crossings
-from rcg.views.data.layout import Rect, TopologyLayout, lay_out, tags_of
-from rcg.views.data.topology import Topology, topology_of
+from rcg.views.data.folding import LEVELS, Folded, Level, fold, layers_of
+from rcg.views.data.layout import Rect, TopologyLayout, lay_out
+from rcg.views.data.topology import topology_of
 from tests.unit.random_graphs import Case, cases, placements
 from tests.unit.views_plans import Builder, planned, ring_of_stages, scatter_gather
 
+HEAD, ROW, FRAME_HEAD = 25.0, 26.0, 24.0
 
-def sized(topology: Topology, widths: list[int]) -> Sizes:
-    """Boxes of all kinds of sizes."""
+
+def sized(folded: Folded, widths: list[int], room: float = inf) -> Sizes:
+    """Cards of all kinds of sizes."""
     return Sizes(
-        nodes={
-            node.id: (
-                float(widths[node.id % len(widths)]),
-                20.0 + widths[-1 - node.id % len(widths)] % 30,
-            )
-            for node in topology.nodes
+        cards={
+            card.id: (float(widths[card.id % len(widths)]), HEAD + ROW * len(card.rows) + 7)
+            for card in folded.cards
         },
-        actors={actor.id: float(widths[0]) for actor in topology.actors},
-        head=40.0,
-        frames={frame.id: float(widths[-1]) for frame in topology.frames},
-        frame_head=25.0,
+        rows={
+            row.id: RowSize(HEAD + ROW * place, ROW - 4, 5, 5)
+            for card in folded.cards
+            for place, row in enumerate(card.rows)
+        },
+        lines={at: float(widths[at % len(widths)]) for at in range(0, len(folded.lines), 3)},
+        frames={frame.id: float(widths[-1]) for frame in folded.topology.frames},
+        frame_head=FRAME_HEAD,
+        room=room,
     )
 
 
@@ -45,93 +51,99 @@ def overlap(one: Rect, other: Rect) -> bool:
     )
 
 
-def check(topology: Topology, layout: TopologyLayout) -> None:
-    nodes = layout.nodes
-    assert nodes.keys() == {node.id for node in topology.nodes}
-    assert layout.actors.keys() == {actor.id for actor in topology.actors}
-    for one, other in combinations(nodes.values(), 2):
+def check(folded: Folded, layout: TopologyLayout) -> None:
+    cards, rows = layout.cards, layout.rows
+    assert cards.keys() == {card.id for card in folded.cards}
+    assert rows.keys() == {row.id for row in folded.rows}
+    for one, other in combinations([*cards.values()], 2):
         assert not overlap(one, other)
-    for one, other in combinations(layout.actors.values(), 2):
+    for one, other in combinations([*rows.values()], 2):
         assert not overlap(one, other)
-    for node in topology.nodes:
-        rect = nodes[node.id]
+    for card in folded.cards:
+        rect = cards[card.id]
         assert rect.x >= 0 and rect.y >= 0
         assert rect.right <= layout.width and rect.bottom <= layout.height
-        for process, box in layout.actors.items():
-            if node.process == process:
-                assert box.x <= rect.x and rect.right <= box.right
-                assert box.y + 40 <= rect.y and rect.bottom <= box.bottom
-            else:
-                assert not overlap(rect, box)
-    check_frames(topology, layout)
-    check_lines(topology, layout)
+        for row in card.rows:
+            assert rect.x <= rows[row.id].x and rows[row.id].right <= rect.right
+            assert rect.y <= rows[row.id].y and rows[row.id].bottom <= rect.bottom
+    check_frames(folded, layout)
+    check_lines(folded, layout)
 
 
-def check_frames(topology: Topology, layout: TopologyLayout) -> None:
-    used = {topology.frame_of(node) for node in topology.nodes}
-    assert layout.frames.keys() == used - {None}
-    for one, other in combinations(layout.frames.values(), 2):
+def check_frames(folded: Folded, layout: TopologyLayout) -> None:
+    assert layout.frames.keys() == {card.frame for card in folded.cards} - {None}
+    pieces = [(name, piece) for name, found in layout.frames.items() for piece in found]
+    for (_, one), (_, other) in combinations(pieces, 2):
         assert not overlap(one, other)
-    for node in topology.nodes:
-        boxes = [layout.nodes[node.id], *filter(None, [layout.actors.get(node.process)])]
-        for name, frame in layout.frames.items():
-            for box in boxes:
-                if topology.frame_of(node) == name:
-                    assert frame.x < box.x and box.right < frame.right
-                    assert frame.y + 25 <= box.y and box.bottom < frame.bottom
-                else:
-                    assert not overlap(frame, box)
-    tags = tags_of(topology, layout)
-    kinds = {(edge.source, edge.target): edge.kind for edge in topology.edges}
-    assert all(kinds[ends] == "tcp" for ends in tags)
-    for one, other in combinations([*tags.values(), *layout.nodes.values()], 2):
-        assert not overlap(one, other)
+    for card in folded.cards:
+        box = layout.cards[card.id]
+        around = [name for name, piece in pieces if overlap(piece, box)]
+        assert around == [card.frame] * (card.frame is not None)
+        for piece in layout.frames.get(card.frame or "", ()):
+            if overlap(piece, box):
+                assert piece.x < box.x and box.right < piece.right
+                assert piece.y + FRAME_HEAD <= box.y and box.bottom < piece.bottom
+    for name, piece in pieces:
+        inside = [card for card in folded.cards if overlap(piece, layout.cards[card.id])]
+        assert inside and {card.frame for card in inside} == {name}
 
 
-def check_lines(topology: Topology, layout: TopologyLayout) -> None:
-    owned = {(node.owner, node.id) for node in topology.nodes if node.owner is not None}
-    pairs = {(edge.source, edge.target) for edge in topology.edges}
-    assert layout.routes.keys() == pairs - owned
-    boxes = list(layout.nodes.values())
-    for (source, target), points in layout.routes.items():
-        assert points[0] == (layout.nodes[source].right, layout.nodes[source].middle)
-        assert points[-1][0] == layout.nodes[target].x
-        assert layout.nodes[target].y < points[-1][1] < layout.nodes[target].bottom
+def check_lines(folded: Folded, layout: TopologyLayout) -> None:
+    between = {at for at, line in enumerate(folded.lines) if not folded.is_inside(line)}
+    assert layout.routes.keys() == between
+    boxes = list(layout.cards.values())
+    for at, points in layout.routes.items():
+        line = folded.lines[at]
+        ends = (line.target, line.source) if line.is_back else (line.source, line.target)
+        left, right = (layout.rows[row] for row in ends)
+        assert points[0][0] == layout.cards[folded.rows[ends[0]].card].right
+        assert points[-1][0] == layout.cards[folded.rows[ends[1]].card].x
+        assert left.y < points[0][1] < left.bottom and right.y < points[-1][1] < right.bottom
         for (x, y), (to_x, to_y) in pairwise(points):
-            assert x <= to_x
+            assert 0 <= x <= layout.width and 0 <= y <= layout.height
             # A curve stays inside the rectangle of its ends, so a bounding box is a bound for it.
-            swept = Rect(x, min(y, to_y), to_x - x, abs(y - to_y))
+            swept = Rect(min(x, to_x), min(y, to_y), abs(to_x - x), abs(y - to_y))
             assert not any(overlap(swept, box) for box in boxes)
 
 
-@given(cases(max_calls=16, max_actors=6), st.lists(st.integers(20, 200), min_size=1, max_size=8))
-def test_nothing_overlaps_in_random_graphs(case: Case, widths: list[int]) -> None:
-    topology = topology_of(planned(case.graph))
-    sizes = sized(topology, widths)
-    layout = lay_out(topology, sizes)
-    check(topology, layout)
-    assert lay_out(topology_of(planned(case.graph)), sizes) == layout
+widths_of = st.lists(st.integers(20, 200), min_size=1, max_size=8)
+rooms = st.sampled_from([300.0, 500.0, 1000.0, inf])
+
+
+@given(cases(max_calls=16, max_actors=6), widths_of, rooms, st.sampled_from(LEVELS))
+def test_nothing_overlaps_in_random_graphs(
+    case: Case, widths: list[int], room: float, level: Level
+) -> None:
+    folded = fold(topology_of(planned(case.graph)), level)
+    sizes = sized(folded, widths, room)
+    layout = lay_out(folded, sizes)
+    check(folded, layout)
+    assert lay_out(fold(topology_of(planned(case.graph)), level), sizes) == layout
 
 
 @given(
     cases(max_calls=16, max_actors=6).flatmap(
         lambda case: st.tuples(st.just(case), placements(case.graph))
     ),
-    st.lists(st.integers(20, 200), min_size=1, max_size=8),
+    widths_of,
+    rooms,
 )
 def test_nothing_overlaps_where_there_are_several_nodes(
-    placed: tuple[Case, tuple[dict[str, str], str]], widths: list[int]
+    placed: tuple[Case, tuple[dict[str, str], str]], widths: list[int], room: float
 ) -> None:
-    """Boxes are in the frame of their node, and no two frames overlap."""
+    """Cards are in a frame of their node, frames do not overlap, and none is empty."""
     case, (nodes, driver) = placed
-    topology = topology_of(compile_graph(case.graph, nodes, driver, 4).plan)
-    check(topology, lay_out(topology, sized(topology, widths)))
+    folded = fold(topology_of(compile_graph(case.graph, nodes, driver, 4).plan))
+    check(folded, lay_out(folded, sized(folded, widths, room)))
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("plan", [scatter_gather(62), ring_of_stages(8, 8), ring_of_stages(63, 4)])
-def test_nothing_overlaps_in_large_graphs(plan: Plan) -> None:
-    topology = topology_of(plan)
-    check(topology, lay_out(topology, sized(topology, [90, 60, 130])))
+def test_nothing_overlaps_in_large_graphs(plan: Plan, level: Level) -> None:
+    folded = fold(topology_of(plan), level)
+    layout = lay_out(folded, sized(folded, [90, 60, 130], 1000))
+    check(folded, layout)
+    assert layout.width <= 1000
 
 
 def test_values_flow_forward() -> None:
@@ -142,24 +154,142 @@ def test_values_flow_forward() -> None:
         assert layers[edge.source] < layers[edge.target] or is_owned
 
 
-def test_a_chain_is_a_straight_line() -> None:
+def chain(length: int) -> Folded:
     build = Builder()
     value = 0
-    for i in range(6):
+    for i in range(length):
         value = build.call(f"a{i}", "fwd", value)
-    topology = topology_of(build.plan(value))
-    layout = lay_out(topology, sized(topology, [100]))
-    assert {y for points in layout.routes.values() for _, y in points} == {layout.nodes[0].middle}
+    return fold(topology_of(build.plan(value)))
+
+
+def test_a_chain_is_a_straight_line() -> None:
+    folded = chain(6)
+    layout = lay_out(folded, sized(folded, [100]))
+    (y,) = {y for points in layout.routes.values() for _, y in points}
+    assert y == layout.rows[0].middle
+
+
+def test_a_long_chain_goes_on_in_the_next_row() -> None:
+    folded = chain(40)
+    layout = lay_out(folded, sized(folded, [100], 1000))
+    check(folded, layout)
+    assert layout.width <= 1000
+    rows = [rect.y for rect in layout.cards.values()]
+    assert rows == sorted(rows) and len(set(rows)) == 7
+    turns = [points for points in layout.routes.values() if len(points) > 2]
+    assert len(turns) == 6  # straight lines but for those between two rows
+    assert all(
+        len({y for _, y in points}) == 1 for points in layout.routes.values() if points not in turns
+    )
+
+
+def test_lines_around_the_ends_of_rows_do_not_cross() -> None:
+    build = Builder()
+    ends = []
+    for branch in range(3):
+        value = 0
+        for i in range(12):
+            value = build.call(f"a{12 * branch + i}", f"fwd{branch}", value)
+        ends.append(value)
+    folded = fold(topology_of(build.plan(*ends)))
+    layout = lay_out(folded, sized(folded, [100], 700))
+    check(folded, layout)
+    around = [points for points in layout.routes.values() if len(points) > 2]
+    assert len(around) == 3 * 4  # three lines between each two rows
+    for one, other in combinations(around, 2):
+        for (a, b), (c, d) in product(pairwise(one), pairwise(other)):
+            meets = [
+                max(min(a[at], b[at]), min(c[at], d[at]))
+                <= min(max(a[at], b[at]), max(c[at], d[at]))
+                for at in (0, 1)
+            ]
+            assert not all(meets)
+
+
+def test_what_fits_one_row_is_in_one() -> None:
+    folded = chain(40)
+    whole = lay_out(folded, sized(folded, [100]))
+    assert len({rect.y for rect in whole.cards.values()}) == 1
+    assert lay_out(folded, sized(folded, [100], whole.width)).height == whole.height
+
+
+def test_columns_of_a_fan_are_aligned() -> None:
+    """13 chains of three are 13 straight lines."""
+    build = Builder()
+    values = [build.call("a0", "split", 0)] * 13
+    for layer in range(3):
+        values = [
+            build.call(f"a{1 + 13 * layer + at}", "work", each) for at, each in enumerate(values)
+        ]
+    folded = fold(topology_of(build.plan(build.call("a0", "gather", *values))), "actors")
+    layout = lay_out(folded, sized(folded, [100]))
+    check(folded, layout)
+    work = [card for card in folded.cards if card.rows[0].nodes[0].name == "work"]
+    columns = [
+        sorted(layout.cards[card.id].y for card in work if card.layer == at) for at in (2, 3, 4)
+    ]
+    assert columns[0] == columns[1] == columns[2] and len(set(columns[0])) == 13
+    # What gathers the values has a second card, to the right of them.
+    gather = folded.cards[-2]
+    assert (gather.processes, gather.rows[0].nodes[0].name) == (("a0",), "gather")
+    assert not any(line.is_back for line in folded.lines)
 
 
 def test_a_scatter_is_symmetric() -> None:
-    topology = topology_of(scatter_gather(4))
-    layout = lay_out(topology, sized(topology, [100]))
-    workers = [layout.nodes[node.id] for node in topology.nodes if node.name == "work"]
+    folded = fold(topology_of(scatter_gather(4)))
+    layout = lay_out(folded, sized(folded, [100]))
+    workers = [layout.rows[row.id] for row in folded.rows if row.nodes[0].name == "work"]
     middle = (workers[0].middle + workers[-1].middle) / 2
-    for node in topology.nodes:
-        if node.name != "work":
-            assert abs(layout.nodes[node.id].middle - middle) <= 1
+    for row in folded.rows:
+        if row.nodes[0].name != "work":
+            assert abs(layout.rows[row.id].middle - middle) <= 1
+
+
+def test_lines_forward_and_back_between_two_methods_are_apart_and_straight() -> None:
+    build = Builder()
+    value = 0
+    for _ in range(4):
+        value = build.call("a1", "pong", build.call("a0", "ping", value))
+    folded = fold(topology_of(build.plan(value)))
+    layout = lay_out(folded, sized(folded, [100]))
+    check(folded, layout)
+    (here, there) = (
+        at
+        for at, line in enumerate(folded.lines)
+        if {folded.rows[line.source].kind, folded.rows[line.target].kind} == {"call"}
+    )
+    forward, back = sorted((here, there), key=lambda at: folded.lines[at].is_back)
+    assert [folded.lines[at].is_back for at in (forward, back)] == [False, True]
+    (y,), (to_y,) = ({y for _, y in layout.routes[at]} for at in (forward, back))
+    assert y < to_y
+
+
+def test_a_line_that_leaves_a_straight_one_begins_on_its_side() -> None:
+    """A pipeline whose gradients come back to where the result is: the lines do not cross."""
+    build = Builder()
+    value = 0
+    for actor, method in (("a0", "fwd"), ("a1", "fwd"), ("a1", "bwd"), ("a0", "bwd")):
+        value = build.call(actor, method, value)
+    folded = fold(topology_of(build.plan(value)))
+    layout = lay_out(folded, sized(folded, [100]))
+    check(folded, layout)
+    (back,) = [layout.routes[at] for at, line in enumerate(folded.lines) if line.is_back]
+    out = layout.routes[len(folded.lines) - 1]
+    assert len({y for _, y in back}) == 1
+    assert (out[0][1] > back[0][1]) == (out[-1][1] > back[0][1])
+
+
+def test_what_an_actor_gathers_has_a_card_of_its_own() -> None:
+    def cards(width: int) -> list[list[str]]:
+        build = Builder()
+        part = build.call("a0", "split", 0)
+        values = [build.call(f"a{1 + at}", "work", part) for at in range(width)]
+        folded = fold(topology_of(build.plan(build.call("a0", "gather", *values))))
+        return [[row.nodes[0].name for row in card.rows] for card in folded.cards[1:-1]]
+
+    assert cards(2) == [["split", "gather"], ["work"], ["work"]]
+    assert cards(3) == [["split"], ["work"], ["work"], ["work"], ["gather"]]
+    assert cards(26) == [["split"], ["work"], ["gather"]]
 
 
 def test_an_untangled_order_is_found() -> None:
@@ -167,32 +297,16 @@ def test_an_untangled_order_is_found() -> None:
     build = Builder()
     first = [build.call(f"a{i}", "f", 0) for i in range(5)]
     second = [build.call(f"a{5 + i}", "g", first[4 - i]) for i in range(5)]
-    topology = topology_of(build.plan(*second))
-    layout = lay_out(topology, sized(topology, [100]))
+    folded = fold(topology_of(build.plan(*second)))
+    layout = lay_out(folded, sized(folded, [100]))
     lines = [
-        layout.routes[edge.source, edge.target]
-        for edge in topology.edges
-        if topology.nodes[edge.target].name == "g"
+        layout.routes[at]
+        for at, line in enumerate(folded.lines)
+        if folded.rows[line.target].nodes[0].name == "g"
     ]
     assert len(lines) == 5
     for one, other in combinations(lines, 2):
         assert (one[0][1] < other[0][1]) == (one[-1][1] < other[-1][1])
-
-
-def test_a_value_for_the_driver_does_not_cross_others() -> None:
-    build = Builder()
-    one, two = build.call("a0", "split", 0, num_returns=2)
-    values = [build.call("a1", "even", one), build.call("a2", "odd", two), one]
-    topology = topology_of(build.plan(*values))
-    layout = lay_out(topology, sized(topology, [100]))
-    first, last = (
-        [layout.routes[edge.source, edge.target] for edge in topology.edges if edge.source == part]
-        for part in (node.id for node in topology.nodes if node.kind == "part")
-    )
-    # Both ways of the first part stay on one side of the way of the last.
-    assert {route[0][1] < last[0][0][1] for route in first} == {
-        route[1][1] < last[0][1][1] for route in first
-    }
 
 
 def test_crossings_are_counted() -> None:

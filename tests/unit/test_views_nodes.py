@@ -147,14 +147,15 @@ def test_nodes_are_frames_around_what_is_there(plan: Plan) -> None:
     drawn = svg_of(topology)
     assert "n0 \N{MIDDLE DOT} cafe" in drawn  # the start of its id, where no address is known
     assert "n1 \N{MIDDLE DOT} 10.0.0.2" in drawn
-    assert drawn.count('class="rcg-node-frame"') == 2
+    # That of the driver is on both sides of the other.
+    assert drawn.count('class="rcg-node-frame"') == 3
     assert "n1 \N{MIDDLE DOT} 10.0.0.2: a2 (Far)" in ascii_of(topology)
     source = dot_of(topology)
     assert "subgraph cluster_n1" in source
     assert source.count('label="TCP"') == 2
-    head = topology_payload(plan, None).head
-    assert head["shapes"].count('class="rcg-node-frame"') == 2
-    assert head["shapes"].count(">TCP<") == 2
+    [picture] = topology_payload(plan, None).head["pictures"]
+    assert picture["shapes"].count('class="rcg-node-frame"') == 3
+    assert picture["shapes"].count(">TCP<") == 2
 
 
 def test_one_node_has_no_frame_and_no_tag() -> None:

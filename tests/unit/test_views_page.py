@@ -67,11 +67,3 @@ def test_a_picture_as_an_image_is_the_picture() -> None:
     (data,) = re.findall(r'src="data:image/svg\+xml;base64,([A-Za-z0-9+/=]*)"', html)
     assert b64decode(data).decode() == svg
     assert html.count("<") == html.count(">") == 1
-
-
-def test_a_picture_that_is_far_too_wide_is_scrolled() -> None:
-    for width, is_scrolled in ((1700, False), (1800, True)):
-        html = img(f'<svg xmlns="x" width="{width}" height="9"></svg>', "wide")
-        assert html.startswith('<div style="overflow-x:auto"><img') == is_scrolled
-        assert ("max-width:none" in html) == is_scrolled
-        assert ("max-width:100%" in html) != is_scrolled

@@ -83,6 +83,12 @@ def test_topologies_get_medians_of_calls_and_sizes_of_values() -> None:
     times = {nodes[node].process: ns for node, ns in measured.call_ns.items()}
     assert times == {"a0": 400_000, "a1": 460_000, "a2": 520_000}
     assert measured.channel_bytes == {"c0": 4096, "c1": 3_250_000, "c2": 3_250_000, "c3": 3_250_000}
+    path = summarize(record).graphs[0].critical
+    assert path is not None
+    calls = [part for part in path.shares if part.op == 1 and part.process != "driver"]
+    shares = {nodes[node].process: share for node, share in measured.on_path.items()}
+    assert shares == pytest.approx({part.process: part.share for part in calls})
+    assert shares["a2"] == pytest.approx(0.84, abs=0.01)
 
 
 def test_a_table_of_ops_marks_the_bottleneck() -> None:

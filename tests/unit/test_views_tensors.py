@@ -313,12 +313,13 @@ def test_the_payload_of_a_schedule_has_the_rendezvous_and_bytes() -> None:
 def test_the_payload_of_a_topology_has_ranks_groups_and_the_longest_time() -> None:
     graph = tensors_by_hand()
     head, _ = topology_payload(graph.plan, graph)
-    (node,) = [node for node in head["nodes"] if node["kind"] == "collective"]
-    assert node["ranks"] == (("a2", 4), ("a1", 2))
-    assert (node["process"], node["op"]) == ("a2", 4)
-    assert head["shapes"].count("28 ns") == 1
+    [picture] = head["pictures"]
+    (node,) = [node for node in picture["nodes"] if node["kind"] == "collective"]
+    assert node["places"] == [("a2", 4), ("a1", 2)]
+    assert picture["shapes"].count("28 ns") == 1
     assert node["tell"][:3] == ["allreduce @g1", "rank 0: a2 (Stage)", "rank 1: a1 (Stage)"]
-    assert node["tell"][-1].startswith("1.27 KiB from a rank")
+    assert node["tell"][-2].startswith("1.27 KiB from a rank")
+    assert node["tell"][-1].endswith("of the critical path")
     assert head["groups"][1] == "group g1 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a2 (Stage), a1 (Stage)"
     assert head["kinds"]["gloo"]["title"] == "Gloo"
 

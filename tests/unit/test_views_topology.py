@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
+from hypothesis import strategies as st
 
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import InputValue, MethodCall, Part, upstream_of
 from rcg.ir.plan import Plan
+from rcg.views.data.folding import LEVELS, Folded, Level, fold
 from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases
-from tests.unit.views_plans import Builder, planned
+from tests.unit.views_plans import Builder, planned, scatter_gather
 
 
 def counted(graph: Graph) -> tuple[int, int]:
@@ -140,3 +143,128 @@ def test_what_an_output_takes_is_numbered_before_what_is_further_down() -> None:
         "a0.e",
         "a0.d",
     ]
+
+
+# --- folding -------------------------------------------------------------------------------------
+
+
+def written(folded: Folded) -> list[str]:
+    """Each line as text: ``a0.forward 4> a1.forward``, and ``<`` for one that goes back."""
+
+    def name(row: int) -> str:
+        card, first = folded.card_of(row), folded.rows[row].nodes[0]
+        return ".".join(filter(None, [",".join(card.processes), first.name])) or first.kind
+
+    return [
+        f"{name(line.source)} {len(line.edges)}{'<' if line.is_back else '>'} {name(line.target)}"
+        for line in folded.lines
+    ]
+
+
+def pipeline(stages: int, batches: int) -> Topology:
+    """1F1B: forward through the stages and back, once for each micro-batch."""
+    build = Builder()
+    values = []
+    for _ in range(batches):
+        value = 0
+        for stage in range(stages):
+            value = build.call(f"a{stage}", "forward", value)
+        for stage in reversed(range(stages)):
+            value = build.call(f"a{stage}", "backward", value)
+        values.append(value)
+    return topology_of(build.plan(*values))
+
+
+@given(cases(max_calls=16), st.sampled_from(LEVELS))
+def test_folding_keeps_every_node_and_every_edge_once(case: Case, level: Level) -> None:
+    topology = topology_of(planned(case.graph))
+    folded = fold(topology, level)
+    drawn = [node for row in folded.rows for node in row.nodes]
+    left_out = {node for node in topology.nodes if node not in drawn}
+    assert len(drawn) == len({node.id for node in drawn})
+    assert {node.kind for node in left_out} <= {"part", "input"}
+    owned = {(node.owner, node.id) for node in topology.nodes}
+    edges = [edge for line in folded.lines for edge in line.edges]
+    assert sorted(pairs(replace(topology, edges=tuple(edges)))) == sorted(
+        set(pairs(topology)) - owned
+    )
+    for line in folded.lines:
+        here, there = folded.card_of(line.source), folded.card_of(line.target)
+        assert line.is_back == (here.id > there.id)
+        assert folded.is_inside(line) or line.is_back == (here.layer > there.layer)
+    if level == "calls":
+        assert all(len(row.nodes) == 1 for row in folded.rows)
+    assert fold(topology, level) == folded
+
+
+def test_a_pipeline_is_one_box_for_each_method_of_an_actor_and_one_line_between_two() -> None:
+    folded = fold(pipeline(8, 16))
+    assert [card.kind for card in folded.cards] == ["input", *["actor"] * 8, "output"]
+    assert [card.layer for card in folded.cards[:-1]] == list(range(9))
+    boxes = [[(row.nodes[0].name, len(row.nodes)) for row in card.rows] for card in folded.cards]
+    assert boxes[1:-1] == [[("forward", 16), ("backward", 16)]] * 8
+    between = [f"a{at}.forward 16> a{at + 1}.forward" for at in range(7)]
+    back = [f"a{at + 1}.backward 16< a{at}.backward" for at in range(7)]
+    ends = ["input 16> a0.forward", "a7.forward 16> a7.backward", "a0.backward 16> output"]
+    assert sorted(written(folded)) == sorted([*between, *back, *ends])
+
+
+def test_actors_that_take_turns_are_a_line_forward_and_one_back() -> None:
+    build = Builder()
+    value = 0
+    for _ in range(4):
+        value = build.call("a1", "pong", build.call("a0", "ping", value))
+    assert written(fold(topology_of(build.plan(value)))) == [
+        "input 1> a0.ping",
+        "a0.ping 4> a1.pong",
+        "a1.pong 3< a0.ping",
+        "a1.pong 1> output",
+    ]
+
+
+def test_many_alike_actors_are_one_card() -> None:
+    assert len(fold(topology_of(scatter_gather(8))).cards) == 11
+    folded = fold(topology_of(scatter_gather(26)))
+    workers = ",".join(f"a{at}" for at in range(26))
+    assert written(folded) == [
+        f"input 26> {workers}.work",
+        f"{workers}.work 26> a26.reduce",
+        "a26.reduce 1> output",
+    ]
+    assert len(fold(topology_of(scatter_gather(26)), "actors").cards) == 29
+
+
+def test_actors_are_alike_only_if_their_neighbours_are() -> None:
+    """Two chains of workers: one of 12 ends in a sink, another one in a chain that goes on."""
+    build = Builder()
+    first = [build.call(f"a{at}", "work", 0) for at in range(24)]
+    sink = build.call("a24", "take", *first[:12])
+    rest = build.call("a25", "store", *first[12:])
+    folded = fold(topology_of(build.plan(sink, rest)))
+    assert [len(card.processes) for card in folded.cards] == [0, 12, 12, 1, 1, 0]
+    # Their class counts as well.
+    build = Builder()
+    for at in range(24):
+        build.call(f"a{at}", "work", 0, label="Big" if at % 2 else "Small")
+    folded = fold(topology_of(build.plan(*range(1, 25))))
+    assert [len(card.processes) for card in folded.cards] == [0, 12, 12, 0]
+
+
+def test_large_graphs_fold_smaller_groups_too() -> None:
+    """20 layers of three workers: 60 cards are too many, so three alike ones are one card."""
+    build = Builder()
+    values = [0]
+    for layer in range(20):
+        values = [build.call(f"a{3 * layer + at}", "work", *values) for at in range(3)]
+    folded = fold(topology_of(build.plan(*values)))
+    assert [len(card.processes) for card in folded.cards] == [0, *[3] * 20, 0]
+
+
+def test_a_line_back_from_a_later_method_counts_for_what_an_earlier_one_feeds() -> None:
+    build = Builder()
+    first = build.call("a0", "first", 0)
+    left, right = build.call("a1", "left", 0), build.call("a1", "right", 0)
+    outputs = build.call("a2", "take", left), build.call("a0", "last", right), first
+    folded = fold(topology_of(build.plan(*outputs)))
+    assert "a1.right 1< a0.last" in written(folded)
+    assert [card.layer for card in folded.cards] == [0, 1, 2, 3, 4]

@@ -182,51 +182,69 @@ def test_a_plan_alone_has_a_prediction_in_units() -> None:
 
 def test_a_topology_has_times_and_sizes() -> None:
     head, _ = unpack(TopologyWidget(recorded()).payload)
-    calls = [node for node in head["nodes"] if node["kind"] == "call"]
-    assert [call["op"] for call in calls] == [1, 1]
-    between = next(edge for edge in head["edges"] if edge["ops"] == [["a0", 3], ["a1", 0]])
+    [picture] = head["pictures"]
+    calls = [node for node in picture["nodes"] if node["kind"] == "call"]
+    assert [call["places"] for call in calls] == [[["a0", 1]], [["a1", 1]]]
+    between = next(edge for edge in picture["edges"] if edge["ops"] == [["a0", 3], ["a1", 0]])
     assert any("GB/s" in line for line in between["tell"])
     figures = "300 µs", "320 µs", "2.86 MiB"
-    assert [head["shapes"].count(each) for each in figures] == [1, 1, 1]
+    assert [picture["shapes"].count(each) for each in figures] == [1, 1, 1]
     plain, _ = unpack(TopologyWidget(Plan.from_text(PIPELINE)).payload)
-    assert not any(unit in plain["shapes"] for unit in ("µs", "MiB"))
+    assert not any(unit in plain["pictures"][0]["shapes"] for unit in ("µs", "MiB"))
 
 
 def test_the_shapes_of_a_topology_are_in_the_order_of_its_nodes_and_edges() -> None:
-    for subject in (recorded(), ring_of_stages(4, 3), scatter_gather(5)):
+    for subject in (recorded(), ring_of_stages(4, 3), scatter_gather(12)):
         head, _ = unpack(TopologyWidget(subject).payload)
-        picture = ElementTree.fromstring(f"<svg>{head['shapes']}</svg>")
-        groups = [each for each in picture.iter("g") if "class" in each.attrib]
-        nodes = [each for each in groups if each.attrib["class"].startswith("rcg-node rcg-")]
-        assert [each.attrib["class"].split("-")[-1] for each in nodes] == [
-            node["kind"] for node in head["nodes"]
-        ]
-        for group, node in zip(nodes, head["nodes"], strict=True):
-            rect = group.find("rect")
-            assert rect is not None
-            box = [float(rect.attrib[name]) for name in ("x", "y", "width", "height")]
-            assert box == pytest.approx(node["box"])
-        edges = [each for each in groups if each.attrib["class"] == "rcg-edge"]
-        assert len(edges) == len(head["edges"])
-        for group, edge in zip(edges, head["edges"], strict=True):
-            path = group.find("path")
-            assert path is not None
-            x, _, width, _ = head["nodes"][edge["source"]]["box"]
-            line = path.attrib["d"]
-            begins = re.match(r"M(\S+) ", line)
-            assert begins is not None and float(begins[1]) == pytest.approx(x + width)
-            _, top, _, height = head["nodes"][edge["target"]]["box"]
-            ends = float(re.split("[ H]", line)[-1 if " " in line.rpartition("H")[2] else 1])
-            assert top <= ends <= top + height
+        for shown in head["pictures"]:
+            picture = ElementTree.fromstring(f"<svg>{shown['shapes']}</svg>")
+            groups = [each for each in picture.iter("g") if "class" in each.attrib]
+            nodes = [each for each in groups if each.attrib["class"].startswith("rcg-node rcg-")]
+            assert [each.attrib["class"].split()[1] for each in nodes] == [
+                f"rcg-{node['kind']}" for node in shown["nodes"]
+            ]
+            for group, node in zip(nodes, shown["nodes"], strict=True):
+                rect = group.find("rect")
+                assert rect is not None
+                box = [float(rect.attrib[name]) for name in ("x", "y", "width", "height")]
+                assert box == pytest.approx(node["box"])
+                assert ("rcg-folded" in group.attrib["class"]) == (node["count"] > 1)
+            edges = [each for each in groups if each.attrib["class"] == "rcg-edge"]
+            for group, edge in zip(edges, shown["edges"], strict=True):
+                path = group.find("path")
+                assert path is not None
+                numbers = [float(each) for each in re.findall(r"-?[\d.]+", path.attrib["d"])]
+                heights = [
+                    (top, top + height)
+                    for end in ("source", "target")
+                    for _, top, _, height in [shown["nodes"][edge[end]]["box"]]
+                ]
+                # A line back is drawn from its target.
+                found = {numbers[1], numbers[-1]}
+                assert all(any(low <= y <= high for y in found) for low, high in heights)
 
 
 def test_every_call_of_a_topology_has_its_own_op() -> None:
     plan = ring_of_stages(4, 3)
     head, _ = unpack(TopologyWidget(plan).payload)
-    ops = {(node["process"], node["op"]) for node in head["nodes"] if node["kind"] == "call"}
-    assert len(ops) == 12
-    for process, op in ops:
-        assert "Call" in str(plan.program(process).ops[op])[:4]
+    assert [picture["level"] for picture in head["pictures"]] == ["methods", "calls"]
+    for picture in head["pictures"]:
+        calls = [node for node in picture["nodes"] if node["kind"] == "call"]
+        ops = [(process, op) for node in calls for process, op in node["places"]]
+        assert len(ops) == len(set(ops)) == 12
+        for process, op in ops:
+            assert "Call" in str(plan.program(process).ops[op])[:4]
+
+
+def test_a_widget_has_a_picture_for_each_level_that_shows_more() -> None:
+    def levels(plan: Plan) -> list[tuple[str, int]]:
+        head, _ = unpack(TopologyWidget(plan).payload)
+        return [(picture["level"], len(picture["nodes"])) for picture in head["pictures"]]
+
+    assert levels(scatter_gather(4)) == [("methods", 7)]
+    assert levels(scatter_gather(26)) == [("methods", 4), ("actors", 29)]
+    assert levels(ring_of_stages(3, 5)) == [("methods", 5), ("calls", 17)]
+    assert levels(ring_of_stages(9, 2)) == [("methods", 3), ("actors", 11), ("calls", 20)]
 
 
 def test_a_graph_of_many_actors_stays_small() -> None:
@@ -260,7 +278,8 @@ def test_only_what_was_copied_has_a_rate() -> None:
             "a1": [event(0, 0, 50_000, 90_000, peer=1, bytes=moved)],
         }
         head, _ = unpack(TopologyWidget(graph_trace(rows)).payload)
-        return str(next(edge["tell"] for edge in head["edges"] if ["a0", 3] in edge["ops"]))
+        [picture] = head["pictures"]
+        return str(next(edge["tell"] for edge in picture["edges"] if ["a0", 3] in edge["ops"]))
 
     assert lines_of_c1(3_000_000).count("GB/s") == 1  # of the write
     assert "GB/s" not in lines_of_c1(300_000_000)  # handed on

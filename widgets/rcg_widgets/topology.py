@@ -15,11 +15,14 @@ __all__ = ["TopologyWidget"]
 
 
 class TopologyWidget(View):
-    """The actors of a graph, their calls, and the values between them.
+    """The actors of a graph, their methods, and the values between them.
 
-    With a trace, calls show their median time and values their mean size. Click a call to highlight
-    it with its inputs and outputs. Click a line to highlight the value. Drag to pan, use the wheel
-    to zoom (after a click, or with Ctrl). Arrow keys move from call to call, Enter selects.
+    The calls of one method are one box, and many alike actors are one card. Click such a box to
+    open it; the buttons choose whether to show alike actors as one, each actor, or each call. With
+    a trace, boxes show the median time of their calls and are tinted by their share of the critical
+    path, and lines show how many bytes they carry. Click a call to highlight it with its inputs and
+    outputs, and a line to highlight the value. Drag to pan, use the wheel to zoom (after a click,
+    or with Ctrl). Arrow keys move from box to box, Enter opens or selects.
 
     Args:
         what: A plan, a compiled graph, a trace, or an object with one as ``trace``.

@@ -198,7 +198,8 @@ class CompiledDAG(Displayed):
                 rcg), or one that Graphviz draws ("png", "pdf", ...). If its ``dot`` is missing, an
                 SVG is written instead, with a warning. The default is the suffix, or "png".
             view: Open the file on a desktop; for "ascii", print.
-            channel_details: Show which channel carries each value.
+            channel_details: Show which channel carries each value. An SVG then has a box for each
+                call instead of one for the calls of each method.
             legend: Explain the lines.
             dark: Whether an SVG is dark; None leaves it to the reader's browser.
 

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vertical positions of a topology's parts: which blocks there are, and their order.
 
-An actor, a node of the driver, and a value that skips layers each are a block. So is a node of the
-cluster, with what is there inside. A block spans some layers and has a height. One order of all
-blocks, from top to bottom, decides which of two blocks that share a layer is above the other, so
-boxes cannot overlap.
+A card and a value that skips layers each are a block. So is a node of the cluster, with what is
+there inside. A block spans some layers and has a height. One order of all blocks, from top to
+bottom, decides which of two blocks that share a layer is above the other, so cards cannot overlap.
 
 The search moves each block to the median height of the blocks that it is connected to (after
 Gansner, Koutsofios, North and Vo, "A technique for drawing directed graphs", 1993). In small graphs
-it also swaps neighbours. It keeps the best order. The calls inside an actor are ordered in the same
-way. The result is deterministic.
+it also swaps neighbours. It keeps the best order. The result is deterministic.
 """
 
 from __future__ import annotations
@@ -18,26 +16,20 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, inf
+from math import copysign, inf
+from statistics import median
 from typing import Final
 
 from rcg.views.data.blocks import Block, Connector, End, Stack, count_crossings, relax
-from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
+from rcg.views.data.folding import Card, Folded, Line
 
-ACTOR_PAD: Final = 12.0
-"""The space between the box of an actor and the boxes inside."""
+FRAME_PAD: Final = 10.0
+"""The space between the frame of a node of the cluster and the cards inside."""
 
-FRAME_PAD: Final = 12.0
-"""The space between the frame of a node of the cluster and the boxes inside."""
-
-PORT_GAP: Final = 9.0
-"""The space between two lines that end at the same box."""
-
-_PART_GAP_DOWN: Final = 4.0
-_BOX_MARGIN: Final = 9.0  # of actors and frames
-_DRIVER_MARGIN: Final = 8.0
+_FRAME_MARGIN: Final = 9.0
+_CARD_MARGIN: Final = 9.0
 _LANE_MARGIN: Final = 6.0
-_CALL_MARGIN: Final = 5.0
+_ASIDE: Final = 4.0  # from the middle of a row, where lines arrive and leave on one side
 _MAX_SWEEPS: Final = 10
 _NUM_RELAXATIONS: Final = 24
 _CROSSING_COST: Final = 150.0  # as much as this height difference
@@ -45,183 +37,195 @@ _MAX_TO_SWAP: Final = 3000  # blocks times lines; more would take too long
 
 
 @dataclass(frozen=True, slots=True)
+class RowSize:
+    """Where a row is in its card.
+
+    Attributes:
+        top: Its distance from the upper end of the card.
+        height: Its height.
+        left: Its distance from the left side.
+        right: Its distance from the right side.
+    """
+
+    top: float
+    height: float
+    left: float = 0.0
+    right: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Sizes:
     """The room that texts need.
 
     Attributes:
-        nodes: The least width and height of each node.
-        actors: The least width of the head of each actor's box.
-        head: The height of that head.
+        cards: The width and the height of each card.
+        rows: The place of each row in its card.
+        lines: The width of the text on each line, by its position in ``Folded.lines``.
         frames: The least width of the name of each node of the cluster.
         frame_head: The height of that name.
+        room: The width that the picture should not exceed.
     """
 
-    nodes: Mapping[int, tuple[float, float]]
-    actors: Mapping[str, float]
-    head: float
+    cards: Mapping[int, tuple[float, float]]
+    rows: Mapping[int, RowSize]
+    lines: Mapping[int, float] = field(default_factory=dict)
     frames: Mapping[str, float] = field(default_factory=dict)
     frame_head: float = 0.0
+    room: float = inf
 
 
 class Arrangement:
     """The blocks of a topology, ordered from top to bottom.
 
+    Heights are those of one long strip from the first layer to the last.
+
     Attributes:
-        layers: The layer of each node.
-        edges: The edges that are drawn as lines: not those from an owner to what it owns.
-        actor_blocks: The block of each actor, by its process.
-        frame_blocks: The block of each node of the cluster, by its id.
+        lines: The lines between cards, by their position in ``Folded.lines``.
+        frame_blocks: The blocks of each node of the cluster, by its id: one for the layers from
+            one without a card of it to the next.
     """
 
-    def __init__(self, topology: Topology, sizes: Sizes) -> None:
-        self._topology = topology
+    def __init__(self, folded: Folded, sizes: Sizes) -> None:
+        self._folded = folded
         self._sizes = sizes
-        self.layers = layers_of(topology)
-        self._owned: dict[int, list[TopologyNode]] = {}
-        for node in topology.nodes:
-            if node.owner is not None:
-                self._owned.setdefault(node.owner, []).append(node)
-        self.edges = [
-            edge for edge in topology.edges if topology.nodes[edge.target].owner != edge.source
-        ]
-        self._taken = Counter(edge.target for edge in self.edges)
+        self.lines = {
+            at: line for at, line in enumerate(folded.lines) if not folded.is_inside(line)
+        }
         self._stack = Stack()
-        self.actor_blocks: dict[str, Block] = {}
-        self.frame_blocks: dict[str, Block] = {}
-        self._actor_ends: dict[str, End] = {}  # their upper ends
-        self._ends: dict[int, End] = {}  # of nodes
-        self._lanes: dict[tuple[int, int], End] = {}
+        self.frame_blocks: dict[str, list[Block]] = {}
+        self._blocks: dict[int, tuple[Block, ...]] = {}  # of cards, after those around them
+        self._lanes: dict[int, End] = {}  # by line
+        # How far from the middle of their row lines begin, and end, where they do both on one side.
+        # Lines forward are above those back at both of their ends, so that both are straight.
+        sides = {side for line in self.lines.values() for side in _sides(line)}
+        self._asides: dict[Side, float] = {
+            side: _ASIDE if side[1] == side[2] else -_ASIDE
+            for side in sides
+            if (*side[:2], not side[2]) in sides
+        }
         self._make_blocks()
         self._make_lanes()
         self._lines = self._join()
         self._arrange()
+        self._spread()
 
-    def parts_of(self, node: TopologyNode) -> list[TopologyNode]:
-        """Return the nodes that a node owns."""
-        return self._owned.get(node.id, [])
+    def y_of(self, card: Card) -> float:
+        """Return the y of the upper end of a card."""
+        return End(self._blocks[card.id], self._head_of(card)).y
 
-    def y_of(self, node: TopologyNode) -> float:
-        """Return the y of a node's middle."""
-        return self._ends[node.id].y
+    def heights_of(self, at: int) -> list[float]:
+        """Return the heights of a line at its left end, in its lane if it has one, at its right."""
+        return [end.y for end in self._ends_of(at)]
 
-    def y_of_lane(self, edge: TopologyEdge) -> float:
-        """Return the y of the lane of an edge that skips layers."""
-        return self._lanes[edge.source, self._depth(edge)].y
-
-    def y_of_actor(self, process: str) -> float:
-        """Return the y of the upper end of an actor's box."""
-        return self._actor_ends[process].y
+    def span_of(self, at: int) -> tuple[int, int]:
+        """Return the layers of the left and the right end of a line."""
+        line = self.lines[at]
+        ends = self._folded.card_of(line.source).layer, self._folded.card_of(line.target).layer
+        return min(ends), max(ends)
 
     # Blocks
 
     def _make_blocks(self) -> None:
-        for node in self._topology.nodes:
-            if node.owner is not None:
-                continue
-            layer, height = self.layers[node.id], self.height_of(node)
+        for card in sorted(self._folded.cards, key=lambda card: card.layer):
             around: tuple[Block, ...] = ()
-            frame = self._topology.frame_of(node)
-            if frame is not None:
-                new = Block(
-                    layer, layer, 0.0, _BOX_MARGIN, Stack(), self._sizes.frame_head, FRAME_PAD
-                )
-                around = (self._box(self.frame_blocks, frame, new, around),)
-            if node.kind == "call":
-                new = Block(layer, layer, 0.0, _BOX_MARGIN, Stack(), self._sizes.head, ACTOR_PAD)
-                box = self._box(self.actor_blocks, node.process, new, around)
-                self._actor_ends.setdefault(node.process, _end(around, box))
-                around = (*around, box)
-            own = Block(
-                layer, layer, height, _CALL_MARGIN if node.kind == "call" else _DRIVER_MARGIN
-            )
+            layer = card.layer
+            if card.frame is not None:
+                pieces = self.frame_blocks.setdefault(card.frame, [])
+                if not pieces or pieces[-1].high < layer - 1:
+                    head = self._sizes.frame_head
+                    new = Block(layer, layer, 0.0, _FRAME_MARGIN, Stack(), head, FRAME_PAD)
+                    self._stack.blocks.append(new)
+                    pieces.append(new)
+                pieces[-1].high = layer
+                around = (pieces[-1],)
+            own = Block(layer, layer, self._sizes.cards[card.id][1], _CARD_MARGIN)
             self._inside(around).blocks.append(own)
-            self._ends[node.id] = _end(around, own, height / 2)
-            for part, offset in self.offsets_of(node, height):
-                self._ends[part.id] = _end(around, own, offset)
-
-    def _box(
-        self, boxes: dict[str, Block], key: str, new: Block, around: tuple[Block, ...]
-    ) -> Block:
-        """Return the block of an actor or a frame, which also spans the layer of the new one."""
-        block = boxes.setdefault(key, new)
-        if block is new:
-            self._inside(around).blocks.append(block)
-        block.low, block.high = min(block.low, new.low), max(block.high, new.high)
-        return block
-
-    def height_of(self, node: TopologyNode) -> float:
-        """Return the height of a node's box, with room for its parts and for arriving lines."""
-        parts = [self._sizes.nodes[part.id][1] for part in self.parts_of(node)]
-        height = max(
-            self._sizes.nodes[node.id][1],
-            len(parts) * (max(parts, default=0.0) + _PART_GAP_DOWN),
-            PORT_GAP * (self._taken[node.id] + 1),
-        )
-        # The middles are whole numbers, too.
-        unit = 2 * max(1, len(parts))
-        return unit * ceil(height / unit)
-
-    def offsets_of(self, node: TopologyNode, height: float) -> list[tuple[TopologyNode, float]]:
-        """Return the node's parts, each with the y of its middle below the node's upper end."""
-        parts = self.parts_of(node)
-        step = height / max(1, len(parts))
-        return [(part, step * (position + 0.5)) for position, part in enumerate(parts)]
+            self._blocks[card.id] = (*around, own)
 
     def _inside(self, around: tuple[Block, ...]) -> Stack:
         """Return the stack inside the last of these blocks; without any, the outermost one."""
         inner = around[-1].inner if around else None
         return self._stack if inner is None else inner
 
-    def _depth(self, edge: TopologyEdge) -> int:
-        """Return how many boxes, of actors or of nodes of the cluster, an edge stays inside of."""
-        here, there = self._ends[edge.source].blocks, self._ends[edge.target].blocks
-        return sum(one is other for one, other in zip(here, there, strict=False))
+    def _head_of(self, card: Card) -> float:
+        return 0.0 if card.frame is None else self._sizes.frame_head
+
+    def _port(self, side: Side) -> End:
+        """Return the point at the side of a row where its lines end."""
+        card, size = self._folded.card_of(side[0]), self._sizes.rows[side[0]]
+        middle = self._head_of(card) + size.top + size.height / 2
+        offset = middle + self._asides.get(side, 0.0)
+        return End(self._blocks[card.id], offset)
+
+    def _spread(self) -> None:
+        """Find where lines begin and end on one side of a row if not all of them are straight.
+
+        The straighter ones have the middle; the others are on the side to which they go.
+        """
+        turns: dict[Side, list[float]] = {}
+        for at, line in self.lines.items():
+            left, *_, right = ends = [end.y for end in self._ends_of(at)]
+            for side in _sides(line):
+                turns.setdefault(side, []).append(ends[-2] - right if side[1] else ends[1] - left)
+        usual = {side: median(turns[side]) for side in self._asides}
+        for side, turn in usual.items():
+            other = (*side[:2], not side[2])
+            if max(abs(turn), abs(usual[other])) > 2 * _ASIDE:
+                is_straighter = (abs(turn), side) < (abs(usual[other]), other)
+                self._asides[side] = 0.0 if is_straighter else copysign(2 * _ASIDE, turn)
 
     def _make_lanes(self) -> None:
-        """Make a lane for each value that skips layers, one inside each box that it stays in."""
-        last: dict[tuple[int, int], int] = {}
-        for edge in self.edges:
-            if self.layers[edge.target] > self.layers[edge.source] + 1:
-                key = (edge.source, self._depth(edge))
-                last[key] = max(last.get(key, 0), self.layers[edge.target])
-        actors = set(self.actor_blocks.values())
-        for (source, depth), high in last.items():
-            lane = Block(self.layers[source] + 1, high - 1, 0.0, _LANE_MARGIN)
-            blocks = self._ends[source].blocks
-            around = blocks[:depth]
-            beside = self._inside(around).blocks
-            if around and around[-1] in actors:
-                beside.append(lane)
-            else:
-                # It starts next to the node that makes its value.
-                beside.insert(beside.index(blocks[depth]) + 1, lane)
-            self._lanes[source, depth] = _end(around, lane)
+        """Make lanes for lines that skip layers: one for those that have an end in common."""
+        far = [at for at in self.lines if self.span_of(at)[1] > self.span_of(at)[0] + 1]
+        ends = Counter(side for at in far for side in _sides(self.lines[at]))
+        lanes: dict[object, Block] = {}
+        for at in far:
+            line, (low, high) = self.lines[at], self.span_of(at)
+            hub = max(_sides(line), key=lambda side: ends[side])
+            here, there = (
+                self._blocks[self._folded.rows[row].card][:-1] for row in (line.source, line.target)
+            )
+            around = here if here == there else ()
+            key = hub, around
+            if key not in lanes:
+                lanes[key] = Block(low + 1, high - 1, 0.0, _LANE_MARGIN)
+                self._inside(around).blocks.append(lanes[key])
+            lane = lanes[key]
+            lane.low, lane.high = min(lane.low, low + 1), max(lane.high, high - 1)
+            self._lanes[at] = End((*around, lane), self._sizes.frame_head if around else 0.0)
+
+    def _ends_of(self, at: int) -> list[End]:
+        line = self.lines[at]
+        source, target = (self._port(side) for side in _sides(line))
+        left, right = (target, source) if line.is_back else (source, target)
+        return [left, self._lanes[at], right] if at in self._lanes else [left, right]
 
     def _join(self) -> list[Connector]:
         """Return the lines between ends, and add them to their blocks."""
-        lines: dict[tuple[End, End], Connector] = {}
-        for edge in self.edges:
-            ends = self.ends_of(edge)
-            gaps = (self.layers[edge.source], self.layers[edge.target] - 1)
-            # A lane has one line from the node that makes its value, for any number of readers.
-            for (here, there), gap in zip(pairwise(ends), gaps, strict=False):
-                lines[here, there] = Connector(here, there, gap)
-        for line in lines.values():
-            here, there = line.here, line.there
-            for block in here.blocks:
-                if block not in there.blocks:
-                    block.after.append((here, there))
-            for block in there.blocks:
-                if block not in here.blocks:
-                    block.before.append((there, here))
-        return list(lines.values())
-
-    def ends_of(self, edge: TopologyEdge) -> list[End]:
-        """Return the ends that an edge connects: source, its lane if it has one, target."""
-        ends = [self._ends[edge.source], self._ends[edge.target]]
-        if self.layers[edge.target] > self.layers[edge.source] + 1:
-            ends.insert(1, self._lanes[edge.source, self._depth(edge)])
-        return ends
+        lines = []
+        joined = set()
+        for at in self.lines:
+            low, high = self.span_of(at)
+            for (here, there), gap in zip(
+                pairwise(self._ends_of(at)), (low, high - 1), strict=False
+            ):
+                key = here.blocks[-1], here.offset, there.blocks[-1], there.offset
+                if key in joined:
+                    continue
+                joined.add(key)
+                lines.append(Connector(here, there, gap))
+                for block in here.blocks:
+                    if block not in there.blocks:
+                        block.after.append((here, there))
+                for block in there.blocks:
+                    if block not in here.blocks:
+                        block.before.append((there, here))
+        # A lane follows the cards, not the other way round.
+        lanes = {end.blocks[-1] for end in self._lanes.values()}
+        for *_, card in self._blocks.values():
+            for ends in (card.before, card.after):
+                ends[:] = [each for each in ends if each[1].blocks[-1] not in lanes] or ends
+        return lines
 
     # Heights
 
@@ -274,7 +278,7 @@ class Arrangement:
 
     def _swap(self, cost: float) -> None:
         """Swap neighbours as long as that lowers the cost, in graphs that are small enough."""
-        stacks = [self._stack, *(self._inside((each,)) for each in self.frame_blocks.values())]
+        stacks = self._stack.stacks()
         if sum(len(stack.blocks) for stack in stacks) * len(self._lines) > _MAX_TO_SWAP:
             return
         is_better = True
@@ -297,30 +301,10 @@ class Arrangement:
         return [(stack, list(stack.blocks)) for stack in self._stack.stacks()]
 
 
-def _end(around: tuple[Block, ...], block: Block, offset: float = 0.0) -> End:
-    """Return the point of a block, which is inside others, at a distance from its upper end."""
-    return End((*around, block), sum((each.head for each in around), 0.0) + offset)
+Side = tuple[int, bool, bool]
+"""A side of a row where lines begin, or one where lines end: the row, is it left, do they begin?"""
 
 
-def layers_of(topology: Topology) -> list[int]:
-    """Return the layer of each node: the length of the longest path to it.
-
-    An owned node has the layer of its owner.
-    """
-    unit = [node.id if node.owner is None else node.owner for node in topology.nodes]
-    waits_for = [0] * len(unit)
-    takers: list[list[int]] = [[] for _ in unit]
-    for edge in topology.edges:
-        source, target = unit[edge.source], unit[edge.target]
-        if source != target:
-            takers[source].append(target)
-            waits_for[target] += 1
-    layers = [0] * len(unit)
-    ready = [node for node in dict.fromkeys(unit) if not waits_for[node]]
-    for node in ready:
-        for taker in takers[node]:
-            layers[taker] = max(layers[taker], layers[node] + 1)
-            waits_for[taker] -= 1
-            if not waits_for[taker]:
-                ready.append(taker)
-    return [layers[node] for node in unit]
+def _sides(line: Line) -> list[Side]:
+    """Return the sides where a line begins and ends."""
+    return [(line.source, line.is_back, True), (line.target, not line.is_back, False)]

@@ -119,8 +119,10 @@ class Stack:
 
 def _shift(block: Block) -> float:
     """Return how far down a block would have to move for straight connectors."""
-    # The median makes one connector straight; the mean would make all of them nearly straight.
-    sides = [side for side in (block.before, block.after) if side]
+    # The median makes one connector straight; the mean would make all of them nearly straight. The
+    # side with more connectors decides, so that what follows a block does not pull it.
+    most = max(len(block.before), len(block.after))
+    sides = [side for side in (block.before, block.after) if side and len(side) == most]
     shifts = [median([there.y - here.y for here, there in side]) for side in sides]
     return sum(shifts) / len(shifts) if shifts else 0.0
 

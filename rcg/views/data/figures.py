@@ -10,6 +10,7 @@ from typing import Final
 from rcg.ir.ops import Call, Collective
 from rcg.ir.plan import Plan
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
+from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.parts import TimeKind
@@ -91,12 +92,15 @@ class TopologyFigures:
         title: A description of the figures, for the line below the title.
         open_ns: Time so far of calls that did not end, by their node. It is shown instead of
             ``call_ns``.
+        on_path: Share of the critical path of all executions that is spent in calls and
+            collectives, from 0 to 1, by their node.
     """
 
     call_ns: Mapping[int, float] = field(default_factory=dict)
     channel_bytes: Mapping[str, float] = field(default_factory=dict)
     title: str = "median of calls and values"
     open_ns: Mapping[int, float] = field(default_factory=dict)
+    on_path: Mapping[int, float] = field(default_factory=dict)
 
 
 def card_of(graph: GraphSummary) -> ProfileCard:
@@ -185,8 +189,13 @@ def _waits(lane: LaneShares) -> Iterator[str]:
         yield f"waits {time_text(waited)} for {brief(name)}"
 
 
-def topology_figures(plan: Plan, ops: Iterable[OpTimes]) -> TopologyFigures:
-    """Return the figures for a topology: median times of calls, mean sizes of values."""
+def topology_figures(
+    plan: Plan, ops: Iterable[OpTimes], path: SteadyPath | None = None
+) -> TopologyFigures:
+    """Return the figures for a topology: median times of calls, mean sizes of values.
+
+    With a critical path, also the share of each call in it.
+    """
     numbers = nodes_of_calls(plan)
     calls: dict[int, float] = {}
     values: dict[str, float] = {}
@@ -197,14 +206,24 @@ def topology_figures(plan: Plan, ops: Iterable[OpTimes]) -> TopologyFigures:
             calls[node] = max(each.median_ns, calls.get(node, 0.0))
         for channel in op.values_out if each.bytes else ():
             values[channel] = each.bytes / each.count
-    return TopologyFigures(calls, values, "median time of a call, mean size of a value")
+    on_path: dict[int, float] = {}
+    for part in () if path is None else path.shares:
+        ops_there = () if part.op is None else plan.program(part.process).ops[part.op :]
+        made = ops_there[0] if ops_there else None
+        if isinstance(made, Call | Collective):
+            node = numbers[made.node]
+            on_path[node] = on_path.get(node, 0.0) + part.share
+    return TopologyFigures(
+        calls, values, "median time of a call, mean size of a value", on_path=on_path
+    )
 
 
 def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
     """Return the figures for a graph's topology, also of calls that did not end."""
     numbers = nodes_of_calls(graph.plan)
     open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
-    return replace(topology_figures(graph.plan, summary.ops), open_ns=open_ns)
+    figures = topology_figures(graph.plan, summary.ops, summary.critical)
+    return replace(figures, open_ns=open_ns)
 
 
 def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from rcg.text import brief, bytes_text, plural, visible
-from rcg.views.data.edge_styles import style_of
-from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
+from rcg.views.data.edge_styles import TCP, style_of
+from rcg.views.data.folding import Card, Folded, Line, Row
+from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import node_head
 from rcg.views.data.topology import (
-    Actor,
     Channel,
     NodeFrame,
     Topology,
@@ -21,11 +22,9 @@ from rcg.views.data.topology import (
     TopologyNode,
 )
 
-MAX_NAME_WIDTH: Final = 190.0
-"""The largest width of a name. A longer one is shortened."""
-
-MIN_NODE_WIDTH: Final = 84.0
-"""The smallest width of a call."""
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
+TAG: Final = style_of(TCP).title
+"""What lines between nodes of the cluster say."""
 
 _MAX_ARGUMENTS: Final = 8
 _MAX_MEMBERS: Final = 8
@@ -73,6 +72,33 @@ def size_text(channel: Channel, frame_bytes: float) -> str:
     return text if channel.values == 1 else f"{_SUM}{text}"
 
 
+def row_text(row: Row, card: Card) -> str:
+    """Return the text in a box: a method and how often an actor calls it, ``forward x16``."""
+    if row.kind == "attribute" and len(row.nodes) > 1:
+        return plural(len(row.nodes), "argument")
+    count = len(row.nodes) // max(1, len(card.processes))
+    text = node_text(row.nodes[0])
+    return text if count == 1 else f"{text} {TIMES}{count}"
+
+
+def bytes_of_lines(folded: Folded, channel_bytes: Mapping[str, float]) -> dict[int, float]:
+    """Return the bytes that an execution moves over each line, by its position.
+
+    Of several values in a frame only the sum is known: it belongs to the line of the first one. A
+    value that several methods of one process take crosses once.
+    """
+    seen: set[tuple[str, str]] = set()
+    found: dict[int, float] = {}
+    for at, line in enumerate(folded.lines):
+        for edge in line.edges:
+            name = edge.channel or ""
+            key = name, folded.topology.nodes[edge.target].process
+            if name in channel_bytes and key not in seen:
+                seen.add(key)
+                found[at] = found.get(at, 0.0) + channel_bytes[name]
+    return found
+
+
 class TopologyLabels:
     """The labels of one topology."""
 
@@ -88,13 +114,6 @@ class TopologyLabels:
     def channel(self, edge: TopologyEdge) -> Channel | None:
         """Return the channel of an edge; None inside a process."""
         return None if edge.channel is None else self._channels[edge.channel]
-
-    def source_of_size(self, channel: str) -> int:
-        """Return the node that shows the size of a channel's frames.
-
-        Of several values in a frame only the sum is known; the node of the first one shows it.
-        """
-        return next(edge.source for edge in self._topology.edges if edge.channel == channel)
 
     def full_name(self, node: TopologyNode) -> str:
         """Return the name of a node, with that of its actor or owner."""
@@ -170,7 +189,66 @@ class TopologyLabels:
         counts += [(len(topology.frames), "node")] if topology.frames else []
         return [plural(*each) for each in counts]
 
-    def head_width(self, actor: Actor, identity: str) -> float:
-        """Return the width of the head of an actor's box: its name above its id."""
-        name = width_of(visible(actor.label), SIZE, bold=True)
-        return min(MAX_NAME_WIDTH, max(name, width_of(identity, SMALL)))
+    def card_text(self, card: Card) -> str:
+        """Return the name of a card: ``a0 (Stage)``, ``Shard x26``."""
+        if card.kind != "actor":
+            return card.kind if card.kind != "collective" else card.rows[0].nodes[0].group or ""
+        if len(card.processes) == 1:
+            return self.process_text(card.processes[0])
+        return (
+            f"{brief(visible(self._actors[card.processes[0]].label))} {TIMES}{len(card.processes)}"
+        )
+
+    def alike_text(self, card: Card) -> str:
+        """Return which actors a card of several stands for: ``a1 to a26``; "" for one."""
+        if len(card.processes) <= 1:
+            return ""
+        places = [
+            place for place, actor in enumerate(self._topology.actors) if actor.id in card.processes
+        ]
+        first, last = card.processes[0], card.processes[-1]
+        is_run = places[-1] - places[0] == len(places) - 1
+        return f"{first} to {last}" if is_run else f"{first}, {card.processes[1]} ... {last}"
+
+    def card_lines(self, card: Card) -> list[str]:
+        """Return a description of a card: its actors, with their ids in Ray."""
+        if len(card.processes) > 1:
+            return [self.card_text(card), self._processes_text(card.processes)]
+        keys = [self._actors[process].key for process in card.processes]
+        return [self.card_text(card), *(f"actor {visible(key)} in Ray" for key in keys if key)]
+
+    def row_lines(self, row: Row, card: Card) -> list[str]:
+        """Return a description of a box; see ``node_lines``."""
+        if len(row.nodes) == 1 or row.kind == "collective":
+            return self.node_lines(row.nodes[0])
+        lines = [f"{self.card_text(card)} {DOT} {row_text(row, card)}", self.alike_text(card)]
+        return list(filter(None, lines))
+
+    def line_text(self, line: Line, moved: float | None) -> str:
+        """Return the text on a line: how many values, of how many bytes; TCP between nodes."""
+        count = len(line.edges)
+        words = [TAG] if line.kind == TCP else []
+        if moved is None:
+            words += [f"{TIMES}{count}"] if count > 1 else []
+        elif any(channel.values > 1 for channel in self._channels_of(line)):
+            words.append(f"{_SUM}{bytes_text(moved)}")
+        else:
+            size = bytes_text(moved / count)
+            words.append(size if count == 1 else f"{count} {TIMES} {size}")
+        return f" {DOT} ".join(words)
+
+    def _channels_of(self, line: Line) -> list[Channel]:
+        names = dict.fromkeys(edge.channel for edge in line.edges if edge.channel is not None)
+        return [self._channels[name] for name in names]
+
+    def line_lines(self, line: Line, folded: Folded) -> list[str]:
+        """Return a description of a line: of its edge, or of its ends and how its values travel."""
+        if len(line.edges) == 1:
+            return self.edge_lines(line.edges[0])
+        source, target = (
+            f"{self.card_text(folded.card_of(row))} {node_text(folded.rows[row].nodes[0])}"
+            for row in (line.source, line.target)
+        )
+        kinds = Counter(edge.kind for edge in line.edges).most_common()
+        how = ", ".join(f"{count} by {visible(style_of(kind).title)}" for kind, count in kinds)
+        return [f"{source} {_ARROW} {target}", f"{plural(len(line.edges), 'value')}: {how}"]

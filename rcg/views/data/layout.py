@@ -1,46 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The positions of a topology's parts: a layered layout with one box per actor.
+"""The positions of a folded topology's parts: layers from left to right, in rows as text is.
 
-Values flow from left to right. The layer of a node is the length of the longest path to it from
-the input. The box of an actor spans the layers of all its calls::
+Values flow from left to right, but for lines that are drawn backward. Layers that are too wide for
+the page go on in the next row. The lines between two rows run around their ends::
 
-    layer 0      layer 1          layer 2          layer 3        layer 4
-
-                ┌ a0 ──────────────────────────────────────┐
-    input ───────> fwd ─────┐                 ┌──> bwd ────────> output
-                └───────────│─────────────────│────────────┘
-                            │  ┌ a1 ───────┐  │
-                            └──> loss ────────┘
-                               └───────────┘
+    input ──> a0 ──> a1 ──> a2 ─┐
+    ┌───────────────────────────┘
+    └─> a3 ──> a4 ──> a5 ──> output
 
 Where the processes are on several nodes of the cluster, each node is a frame around its actors. The
 frame of the driver's node is also around the input and the output.
 
-A value that skips layers runs over them in a lane of its own, which all its readers share, so lines
-never cross a node. `arrangement` decides the heights; this file adds columns and routes. The parts
-of a call and the attributes of the input are placed at the right edge of their owner. The layout
-does not depend on how it is drawn: it takes sizes and returns rectangles and lines.
+A value that skips layers runs over them in a lane, so lines never cross a card. Lines with a common
+end share a lane. `arrangement` decides the heights on one long strip; this file adds columns, cuts
+the strip into rows, and adds routes. The layout does not depend on how it is drawn: it takes sizes
+and returns rectangles and lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import ceil
+from itertools import groupby, pairwise
+from math import ceil, floor, inf
 from typing import Final
 
-from rcg.views.data.arrangement import ACTOR_PAD, FRAME_PAD, PORT_GAP, Arrangement, Sizes
-from rcg.views.data.blocks import Block
-from rcg.views.data.edge_styles import TCP, style_of
-from rcg.views.data.lettering import SMALL, width_of
-from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
+from rcg.views.data.arrangement import FRAME_PAD, Arrangement, Sizes
+from rcg.views.data.folding import Folded
 
 Point = tuple[float, float]
 
-PART_GAP: Final = 10.0
-_COLUMN_GAP: Final = 72.0
-_MAX_COLUMN_GAP: Final = 200.0
+_COLUMN_GAP: Final = 34.0
+_MAX_COLUMN_GAP: Final = 120.0
+_TEXT_GAP: Final = 22.0  # beside the text on a line, with its arrow
+_GUTTER: Final = 11.0  # between a row of cards and the lines around it
+_MAX_TRACKS: Final = 84.0
+_TRACK: Final = 14.0  # between two of these lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,242 +65,262 @@ class Rect:
 
 @dataclass(frozen=True, slots=True)
 class TopologyLayout:
-    """The positions of boxes and lines. The upper left corner is (0, 0).
+    """The positions of cards and lines. The upper left corner is (0, 0).
 
     Attributes:
-        nodes: The box of each node.
-        actors: The box around each actor's nodes.
-        frames: The frame around what is on each node of the cluster, by its id.
-        routes: The points of each edge, by source and target. Two points of the same height are
-            connected by a straight line. Two of different heights lie on both sides of the gap
-            between two columns and are connected by a curve. There is no route from an owner to
-            what it owns: they stand side by side.
+        cards: The rectangle of each card.
+        rows: The rectangle of each row.
+        frames: Those around what is on each node of the cluster, by its id: one in each row of
+            the picture where it has cards.
+        routes: The points of each line between two cards, by its position in ``Folded.lines``, from
+            its left end to its right end. Two points of the same x or the same y are connected by a
+            straight line. Others lie on both sides of the gap between two columns and are connected
+            by a curve.
         width: The width of the picture.
         height: The height of the picture.
     """
 
-    nodes: Mapping[int, Rect]
-    actors: Mapping[str, Rect]
-    routes: Mapping[tuple[int, int], tuple[Point, ...]]
+    cards: Mapping[int, Rect]
+    rows: Mapping[int, Rect]
+    routes: Mapping[int, tuple[Point, ...]]
     width: float
     height: float
-    frames: Mapping[str, Rect] = field(default_factory=dict)
+    frames: Mapping[str, Sequence[Rect]] = field(default_factory=dict)
 
 
-def lay_out(topology: Topology, sizes: Sizes) -> TopologyLayout:
-    """Return a layout of a topology in which no two boxes overlap and no line crosses a node."""
-    return _Layout(topology, sizes).result()
+def lay_out(folded: Folded, sizes: Sizes) -> TopologyLayout:
+    """Return a layout of a topology in which no two cards overlap and no line crosses one."""
+    return _Layout(folded, sizes).result()
 
 
 class _Layout:
-    """Adds columns and routes to an arrangement."""
+    """Adds columns, rows and routes to an arrangement."""
 
-    def __init__(self, topology: Topology, sizes: Sizes) -> None:
-        self._topology = topology
+    def __init__(self, folded: Folded, sizes: Sizes) -> None:
+        self._folded = folded
         self._sizes = sizes
-        self._arrangement = Arrangement(topology, sizes)
-        self._layers = self._arrangement.layers
+        self._arrangement = Arrangement(folded, sizes)
+        self._count = max(card.layer for card in folded.cards) + 1
+        self._pad = FRAME_PAD if self._arrangement.frame_blocks else 0.0
+        self._widths = self._column_widths()
+        gaps = self._column_gaps()
+        self._gaps = self._with_borders(gaps)
+        self._row_of = [0] * self._count  # of each layer
+        self._tracks: dict[tuple[int, float, float], int] = {}
+        self._num_tracks: dict[int, int] = {}
+        self._aside = self._pad  # of the columns
+        if sum(self._widths) + sum(self._gaps[:-1]) + 2 * self._pad > sizes.room:
+            self._wrap(gaps)
+        self._left, self._right = self._columns()
+        self._shift, self._bottom = self._row_shifts()
 
     def result(self) -> TopologyLayout:
-        left, right = self._columns()
-        nodes: dict[int, Rect] = {}
-        for node in self._topology.nodes:
-            if node.owner is None:
-                nodes.update(self._rects(node, left, right))
+        cards, rows = {}, {}
+        for card in self._folded.cards:
+            x, layer = self._left[card.layer], card.layer
+            y = self._arrangement.y_of(card) + self._shift[self._row_of[layer]]
+            own, height = self._sizes.cards[card.id]
+            width = self._right[layer] - x
+            if card.kind in ("input", "output"):  # with lines on one side only
+                x += width - own if card.kind == "input" else 0.0
+                width = own
+            rect = Rect(x, y, width, height)
+            cards[card.id] = rect
+            for row in card.rows:
+                size = self._sizes.rows[row.id]
+                width = rect.width - size.left - size.right
+                rows[row.id] = Rect(x + size.left, y + size.top, width, size.height)
+        frames = {name: list(self._pieces(name)) for name in self._arrangement.frame_blocks}
+        routes = {at: self._route(at) for at in self._arrangement.lines}
+        corners = [(box.right, box.bottom) for box in cards.values()]
+        corners += [(box.right, box.bottom) for boxes in frames.values() for box in boxes]
+        corners += [point for route in routes.values() for point in route]
+        width, height = (max(each) for each in zip(*corners, strict=True))
+        return TopologyLayout(cards, rows, routes, width, height, frames)
 
-        def around(block: Block, y: float, pad: float) -> Rect:
-            width = right[block.high] - left[block.low] + 2 * pad
-            return Rect(left[block.low] - pad, y, width, block.height)
+    # Columns and rows
 
-        actors = {
-            process: around(block, self._arrangement.y_of_actor(process), ACTOR_PAD)
-            for process, block in self._arrangement.actor_blocks.items()
-        }
-        frames = {
-            name: around(block, block.y, ACTOR_PAD + FRAME_PAD)
-            for name, block in self._arrangement.frame_blocks.items()
-        }
-        routes = self._routes(nodes, left, right)
-        boxes = [*nodes.values(), *actors.values(), *frames.values()]
-        points = [point for route in routes.values() for point in route]
-        return TopologyLayout(
-            nodes=nodes,
-            actors=actors,
-            routes=routes,
-            width=max(box.right for box in boxes),
-            height=max([*(box.bottom for box in boxes), *(y for _, y in points)]),
-            frames=frames,
-        )
+    def _column_widths(self) -> list[float]:
+        widths = [0.0] * self._count
+        for card in self._folded.cards:
+            widths[card.layer] = max(widths[card.layer], ceil(self._sizes.cards[card.id][0]))
+        for name, blocks in self._arrangement.frame_blocks.items():
+            for low in {block.low for block in blocks}:
+                widths[low] = max(widths[low], ceil(self._sizes.frames[name]))
+        return widths
+
+    def _column_gaps(self) -> list[int]:
+        """Return the gap to the right of each column: room for curves and the texts on lines."""
+        turns, texts = [0.0] * self._count, [0.0] * self._count
+        for at in self._arrangement.lines:
+            low, high = self._arrangement.span_of(at)
+            heights = self._arrangement.heights_of(at)
+            turns[low] = max(turns[low], abs(heights[1] - heights[0]))
+            turns[high - 1] = max(turns[high - 1], abs(heights[-1] - heights[-2]))
+            text = self._sizes.lines.get(at, 0.0)
+            if text:
+                gap = high - 1 if len(heights) > 2 else low
+                texts[gap] = max(texts[gap], text + _TEXT_GAP)
+        least = [max(_COLUMN_GAP, text) for text in texts]
+        wanted = [
+            max(gap, min(_MAX_COLUMN_GAP, _COLUMN_GAP + 0.09 * turn))
+            for gap, turn in zip(least, turns, strict=True)
+        ]
+        # Curves get as much as leaves all columns in one row.
+        spare = self._sizes.room - sum(self._widths) - sum(self._with_borders(least)[:-1])
+        more = sum(wanted[:-1]) - sum(least[:-1])
+        share = min(1.0, max(0.0, (spare - 2 * self._pad - 2) / more)) if more else 1.0
+        return [floor(low + (high - low) * share) for low, high in zip(least, wanted, strict=True)]
+
+    def _with_borders(self, gaps: Sequence[float]) -> list[float]:
+        """Return the gaps with room for the frames that end or begin there."""
+        blocks = [each for one in self._arrangement.frame_blocks.values() for each in one]
+        borders = {block.high for block in blocks} | {block.low - 1 for block in blocks}
+        return [gap + 2 * self._pad * (layer in borders) for layer, gap in enumerate(gaps)]
+
+    def _wrap(self, gaps: Sequence[int]) -> None:
+        """Find the row of each layer: as few rows as fit the room, of about the same widths."""
+        # Columns of one width make a grid of several rows.
+        even = [max(self._widths)] * self._count, self._with_borders([max(gaps)] * self._count)
+        uneven = self._widths, self._gaps
+        aside = 0.0
+        while True:
+            room = self._sizes.room - 2 * aside
+            found = []
+            for self._widths, self._gaps in (uneven, even):
+                found.append(self._balanced(room))
+            self._row_of = found[1]
+            if found[1][-1] > found[0][-1]:
+                (self._widths, self._gaps), self._row_of = uneven, found[0]
+            self._tracks, needed = self._find_tracks()
+            # Narrower rows may have more lines around their ends.
+            if needed <= aside or room < max(self._widths):
+                self._aside = needed
+                return
+            aside = needed
+
+    def _balanced(self, room: float) -> list[int]:
+        """Return the row of each layer if no row is wider than the room, nor than it need be."""
+        high = max(room, float(max(self._widths)))
+        rows = self._filled(high)
+        low = float(max(self._widths))
+        while high - low > 1:
+            middle = (low + high) / 2
+            found = self._filled(middle)
+            if found[-1] > rows[-1]:
+                low = middle
+            else:
+                high, rows = middle, found
+        return rows
+
+    def _filled(self, room: float) -> list[int]:
+        rows, x = [0], float(self._widths[0])
+        for width, gap in zip(self._widths[1:], self._gaps, strict=False):
+            x += gap + width
+            is_new = x > room
+            rows.append(rows[-1] + is_new)
+            x = width if is_new else x
+        return rows
 
     def _columns(self) -> tuple[list[float], list[float]]:
-        """Return where the boxes of each layer begin and end on the x axis."""
-        num_layers = max(self._layers) + 1
-        widths = [0.0] * num_layers
-        for node in self._topology.nodes:
-            if node.owner is None:
-                width = self._sizes.nodes[node.id][0] + self._parts_width(node)
-                widths[self._layers[node.id]] = max(widths[self._layers[node.id]], width)
-        for process, block in self._arrangement.actor_blocks.items():
-            widths[block.low] = max(widths[block.low], self._sizes.actors[process])
-        frames = self._arrangement.frame_blocks
-        for name, block in frames.items():
-            widths[block.low] = max(widths[block.low], self._sizes.frames[name])
-        aside = FRAME_PAD if frames else 0.0
-        # A line that goes far up or down needs room for its curve.
-        turns = [0.0] * num_layers
-        for edge in self._arrangement.edges:
-            ends = self._arrangement.ends_of(edge)
-            heights = [abs(here.y - there.y) for here, there in pairwise(ends)]
-            first, last = self._layers[edge.source], self._layers[edge.target] - 1
-            turns[first] = max(turns[first], heights[0])
-            turns[last] = max(turns[last], heights[-1])
+        """Return where the columns begin and end on the x axis."""
         left: list[float] = []
-        right: list[float] = []
-        x = ACTOR_PAD + aside
-        for layer in range(num_layers):
+        x = 0.0
+        for layer, width in enumerate(self._widths):
+            if not layer or self._row_of[layer] != self._row_of[layer - 1]:
+                x = self._aside
             left.append(x)
-            right.append(x + ceil(widths[layer]))
-            gap = min(_MAX_COLUMN_GAP, _COLUMN_GAP + 2 * aside + 0.06 * turns[layer])
-            x = right[layer] + round(gap)
-        return left, right
+            x += width + self._gaps[layer]
+        return left, [x + width for x, width in zip(left, self._widths, strict=True)]
 
-    def _parts_width(self, node: TopologyNode) -> float:
-        widths = [self._sizes.nodes[part.id][0] for part in self._arrangement.parts_of(node)]
-        return max(widths) + PART_GAP if widths else 0.0
+    def _find_tracks(self) -> tuple[dict[tuple[int, float, float], int], float]:
+        """Return the place of each line around the ends of two rows, and the room beside the rows.
 
-    def _rects(self, node: TopologyNode, left: list[float], right: list[float]) -> dict[int, Rect]:
-        layer = self._layers[node.id]
-        height = self._arrangement.height_of(node)
-        y = self._arrangement.y_of(node) - height / 2
-        parts_width = self._parts_width(node)
-        rects = {node.id: Rect(left[layer], y, right[layer] - left[layer] - parts_width, height)}
-        for part, offset in self._arrangement.offsets_of(node, height):
-            part_height = self._sizes.nodes[part.id][1]
-            rects[part.id] = Rect(
-                right[layer] - parts_width + PART_GAP,
-                y + offset - part_height / 2,
-                parts_width - PART_GAP,
-                part_height,
-            )
-        return rects
+        Place 0 is nearest to the upper row. Lines are in the order of their heights, so that they
+        do not cross. Those with a common end have one place.
+        """
+        around: dict[int, set[tuple[float, float]]] = {}
+        for at in self._arrangement.lines:
+            for layer, here, there in self._steps(at):
+                if self._row_of[layer] != self._row_of[layer + 1]:
+                    around.setdefault(layer, set()).add((here, there))
+        tracks: dict[tuple[int, float, float], int] = {}
+        self._num_tracks = {}
+        for layer, found in around.items():
+            heres, theres = ({pair[end] for pair in found} for end in (0, 1))
+            common = 0 if len(heres) <= len(theres) else 1
+            order = sorted((heres, theres)[common], reverse=True)
+            tracks |= {(layer, *pair): order.index(pair[common]) for pair in found}
+            self._num_tracks[layer] = len(order)
+        most = max(self._num_tracks.values(), default=0)
+        return tracks, ceil(self._pad + _GUTTER + self._spacing(most) * most) if most else self._pad
 
-    def _routes(
-        self, nodes: Mapping[int, Rect], left: list[float], right: list[float]
-    ) -> dict[tuple[int, int], tuple[Point, ...]]:
-        routes: dict[tuple[int, int], tuple[Point, ...]] = {}
-        arriving: dict[int, list[tuple[float, TopologyEdge]]] = {}
-        for edge in self._arrangement.edges:
-            y = self._arrangement.ends_of(edge)[-2].y
-            arriving.setdefault(edge.target, []).append((y, edge))
-        for target, edges in arriving.items():
-            # Sorted by origin from top to bottom, so that lines do not cross where they end.
-            edges.sort(key=lambda each: (each[0], each[1].source))
-            ports = _ports(nodes[target], [y for y, _ in edges])
-            for y, (_, edge) in zip(ports, edges, strict=True):
-                routes[edge.source, edge.target] = self._route(edge, y, nodes, left, right)
-        keys = [(edge.source, edge.target) for edge in self._arrangement.edges]
-        return {key: routes[key] for key in keys}
+    def _spacing(self, count: int) -> float:
+        return min(_TRACK, _MAX_TRACKS / count)
 
-    def _route(
-        self,
-        edge: TopologyEdge,
-        arrival: float,
-        nodes: Mapping[int, Rect],
-        left: list[float],
-        right: list[float],
-    ) -> tuple[Point, ...]:
-        first, last = self._layers[edge.source], self._layers[edge.target]
-        start, end = (right[first], nodes[edge.source].middle), (left[last], arrival)
-        if last == first + 1:
-            return (start, end)
-        y = self._arrangement.y_of_lane(edge)
-        return (start, (left[first + 1], y), (right[last - 1], y), end)
+    def _row_shifts(self) -> tuple[list[float], list[float]]:
+        """Return how far down the cards of each row move, and where each row ends."""
+        count = self._row_of[-1] + 1
+        tops, bottoms = [inf] * count, [-inf] * count
 
+        def cover(low: int, high: int, top: float, bottom: float) -> None:
+            for row in range(self._row_of[low], self._row_of[high] + 1):
+                tops[row], bottoms[row] = min(tops[row], top), max(bottoms[row], bottom)
 
-def _ports(rect: Rect, heights: Sequence[float]) -> list[float]:
-    """Return the heights at which lines end at a box, in the order of the heights they come from.
+        for card in self._folded.cards:
+            y = self._arrangement.y_of(card)
+            cover(card.layer, card.layer, y, y + self._sizes.cards[card.id][1])
+        for blocks in self._arrangement.frame_blocks.values():
+            for block in blocks:
+                cover(block.low, block.high, block.y, block.y + block.height)
+        for at in self._arrangement.lines:
+            for layer, here, there in self._steps(at):
+                cover(layer, layer, here, here)
+                cover(layer + 1, layer + 1, there, there)
+        shifts: list[float] = []
+        ends: list[float] = []
+        y = 0.0
+        for row in range(count):
+            shifts.append(round(y - tops[row]))
+            ends.append(bottoms[row] + shifts[row])
+            last = max(layer for layer, each in enumerate(self._row_of) if each == row)
+            tracks = self._num_tracks.get(last, 0)
+            y = ends[row] + 2 * _GUTTER + self._spacing(max(tracks, 1)) * max(0, tracks - 1)
+        return shifts, ends
 
-    A line that comes from a height that the box covers is straight, if there is room beside it.
-    """
-    half = rect.height / 2 - 6
-    straight = [height for height in heights if abs(height - rect.middle) <= half]
-    above = sum(height < rect.middle - half for height in heights)
-    below = len(heights) - above - len(straight)
-    if straight and all(low - high >= PORT_GAP - 2 for high, low in pairwise(straight)):
-        ports = [
-            *(straight[0] - PORT_GAP * count for count in range(above, 0, -1)),
-            *straight,
-            *(straight[-1] + PORT_GAP * count for count in range(1, below + 1)),
-        ]
-        if abs(ports[0] - rect.middle) <= half and abs(ports[-1] - rect.middle) <= half:
-            return ports
-    first = rect.middle - PORT_GAP * (len(heights) - 1) / 2
-    return [first + PORT_GAP * position for position in range(len(heights))]
+    # Frames and routes
 
+    def _pieces(self, name: str) -> Iterator[Rect]:
+        """Yield the parts of a frame: one in each row."""
+        for block in self._arrangement.frame_blocks[name]:
+            for row, found in groupby(
+                range(block.low, block.high + 1), key=self._row_of.__getitem__
+            ):
+                layers = list(found)
+                x = self._left[layers[0]] - self._pad
+                width = self._right[layers[-1]] + self._pad - x
+                yield Rect(x, block.y + self._shift[row], width, block.height)
 
-# --- tags on the lines of values that go to another node of the cluster --------------------------
+    def _steps(self, at: int) -> Iterator[tuple[int, float, float]]:
+        """Yield the heights of a line at both sides of each gap that it crosses, by layer."""
+        low, high = self._arrangement.span_of(at)
+        first, *lane, last = self._arrangement.heights_of(at)
+        heights = [first, *(lane * (high - low - 1)), last]
+        for layer, (here, there) in enumerate(pairwise(heights), start=low):
+            yield layer, here, there
 
-TAG: Final = style_of(TCP).title
-"""The text of a tag."""
-
-TAG_WIDTH: Final = round(width_of(TAG, SMALL) + 8)
-TAG_HEIGHT: Final = 15
-"""The size of a tag."""
-
-_PLACES: Final = (0.7, 0.55, 0.8, 0.45, 0.62, 0.35)  # sizes of values stand where lines begin
-
-
-def tags_of(topology: Topology, layout: TopologyLayout) -> dict[tuple[int, int], Rect]:
-    """Return the boxes of the tags, by the source and the target of their edge.
-
-    A value crosses to each node once, so of several lines of one channel to a node one has a tag.
-    It stands near the arrow and covers neither a box nor another tag. A line without room for one
-    still has its dashes.
-    """
-    taken = list(layout.nodes.values())
-    borders = [border for frame in layout.frames.values() for border in _borders(frame)]
-    found: dict[tuple[int, int], Rect] = {}
-    tagged: set[tuple[str | None, str | None]] = set()
-    for edge in topology.edges:
-        points = layout.routes.get((edge.source, edge.target))
-        crossing = edge.channel, topology.frame_of(topology.nodes[edge.target])
-        if edge.kind != TCP or points is None or crossing in tagged:
-            continue
-        boxes = [box for box in _places(points) if not _covers(box, taken)]
-        if boxes:
-            box = next((each for each in boxes if not _covers(each, borders)), boxes[0])
-            found[edge.source, edge.target] = box
-            taken.append(box)
-            tagged.add(crossing)
-    return found
-
-
-def _borders(frame: Rect) -> list[Rect]:
-    return [
-        Rect(frame.x, frame.y, frame.width, 0),
-        Rect(frame.x, frame.bottom, frame.width, 0),
-        Rect(frame.x, frame.y, 0, frame.height),
-        Rect(frame.right, frame.y, 0, frame.height),
-    ]
-
-
-def _places(points: tuple[Point, ...]) -> Iterator[Rect]:
-    """Yield boxes on the last part of a line, and then on its first."""
-    for (x, y), (to_x, to_y) in (points[-2:], points[:2]):
-        for part in _PLACES:
-            # A curve whose two middle points are in the middle, one at each height.
-            bent = 3 * part * part - 2 * part**3
-            middle = (x + to_x) / 2
-            along = (1 - part) ** 3 * x + 3 * part * (1 - part) * middle + part**3 * to_x
-            left, top = along - TAG_WIDTH / 2, y + (to_y - y) * bent - TAG_HEIGHT / 2
-            yield Rect(round(left), round(top), TAG_WIDTH, TAG_HEIGHT)
-
-
-def _covers(box: Rect, others: Sequence[Rect]) -> bool:
-    return any(
-        box.x < other.right + 2
-        and other.x < box.right + 2
-        and box.y < other.bottom + 1
-        and other.y < box.bottom + 1
-        for other in others
-    )
+    def _route(self, at: int) -> tuple[Point, ...]:
+        points: list[Point] = []
+        for layer, here, there in self._steps(at):
+            row, next_row = self._row_of[layer], self._row_of[layer + 1]
+            y, to_y = here + self._shift[row], there + self._shift[next_row]
+            points.append((self._right[layer], y))
+            if row != next_row:
+                place, count = self._tracks[layer, here, there], self._num_tracks[layer]
+                spacing = self._spacing(count)
+                right = max(self._right) + self._pad + _GUTTER + spacing * place
+                between = self._bottom[row] + _GUTTER + spacing * place
+                left = self._left[layer + 1] - self._pad - _GUTTER - spacing * (count - 1 - place)
+                points += [(right, y), (right, between), (left, between), (left, to_y)]
+            points.append((self._left[layer + 1], to_y))
+        return tuple(points)

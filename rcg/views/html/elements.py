@@ -11,10 +11,7 @@ from html import escape
 from typing import Final
 
 from rcg.text import visible
-from rcg.views.svg.canvas import MONOSPACE, SANS, WIDTH
-
-MAX_SHRINKING: Final = 1.6
-"""A picture up to this many times wider than ``WIDTH`` is shrunk. A wider one is scrolled."""
+from rcg.views.svg.canvas import MONOSPACE, SANS
 
 _LIGHT: Final = (
     "--rcg-ground:#ffffff;--rcg-page:#f6f7f9;--rcg-text:#16191d;--rcg-faint:#59626e;"
@@ -147,25 +144,16 @@ def escaped(text: str) -> str:
     return "\n".join(escape(visible(line)) for line in text.split("\n"))
 
 
-def width_of_svg(svg: str) -> float | None:
-    """Return the width that an SVG file states."""
-    found = re.match(r'<svg[^>]* width="([\d.]+)"', svg)
-    return None if found is None else float(found[1])
-
-
 def img(svg: str, alt: str) -> str:
-    """Return an SVG file as an ``<img>`` with a data URL, which scrolls if it is very wide.
+    """Return an SVG file as an ``<img>`` with a data URL, which shrinks to the width of its page.
 
     Viewers of notebooks (GitHub, nbviewer) remove inline SVG and styles, but keep such an image. It
     contains its style sheet, so it adapts to light and dark.
     """
     data = b64encode(svg.encode("utf-8")).decode("ascii")
-    size = width_of_svg(svg)
-    width = "" if size is None else f' width="{size:g}"'
-    is_wide = size is not None and size > WIDTH * MAX_SHRINKING
-    image = (
-        f'<img alt="{escape(visible(alt))}"{width} '
-        f'style="max-width:{"none" if is_wide else "100%"};height:auto" '
+    found = re.match(r'<svg[^>]*( width="[\d.]+")', svg)
+    width = "" if found is None else found[1]
+    return (
+        f'<img alt="{escape(visible(alt))}"{width} style="max-width:100%;height:auto" '
         f'src="data:image/svg+xml;base64,{data}">'
     )
-    return f'<div style="overflow-x:auto">{image}</div>' if is_wide else image

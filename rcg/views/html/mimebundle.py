@@ -23,7 +23,6 @@ from rcg.views.svg.pictures import (
 from rcg.views.svg.references import references_picture
 
 _MAX_GRAPHS: Final = 3  # with pictures; the page of a trace has more
-_MAX_NODES: Final = 400  # of a plan whose topology is drawn
 
 
 def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Mimebundle:
@@ -44,12 +43,9 @@ def of_plan(
     actor_ids: Mapping[str, str] | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> Mimebundle:
-    """Return the mimebundle of a plan: its text, and its topology unless it is very large."""
-    pictures = []
-    if sum(len(program.ops) for program in plan.programs) <= _MAX_NODES:
-        picture = topology_picture(plan, title=title, actor_ids=actor_ids, addresses=addresses)
-        pictures = [("Topology", picture)]
-    return mimebundle(text or str(plan), pictures)
+    """Return the mimebundle of a plan: its text, and its topology."""
+    picture = topology_picture(plan, title=title, actor_ids=actor_ids, addresses=addresses)
+    return mimebundle(text or str(plan), [("Topology", picture)])
 
 
 def of_trace(trace: Recording) -> Mimebundle:
@@ -59,9 +55,8 @@ def of_trace(trace: Recording) -> Mimebundle:
     pictures: list[tuple[str, str]] = []
     for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MAX_GRAPHS]:
         name = f"CompiledDAG({graph.graph_id[:8]})"
-        if sum(len(program.ops) for program in graph.plan.programs) <= _MAX_NODES:
-            topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
-            pictures.append((f"Topology of {name}", topology))
+        topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
+        pictures.append((f"Topology of {name}", topology))
         pictures.append((f"Profile of {name}", summary_picture(figures)))
         for what, picture in (("Schedule", schedule_picture), ("Timeline", timeline_picture)):
             svg = picture(trace, graph)

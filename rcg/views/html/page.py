@@ -18,16 +18,7 @@ from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.analysis.transfers import ReferenceSums, reference_sums
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
-from rcg.views.data.topology import topology_of
-from rcg.views.html.elements import (
-    MAX_SHRINKING,
-    STYLE,
-    Cell,
-    card,
-    escaped,
-    table,
-    width_of_svg,
-)
+from rcg.views.html.elements import STYLE, Cell, card, escaped, table
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
     schedule_picture,
@@ -40,7 +31,6 @@ from rcg.views.svg.references import references_picture
 
 _MAX_GRAPHS: Final = 6
 _MAX_OPS: Final = 2000
-_MAX_NODES: Final = 600
 _MAX_TRANSFERS: Final = 50  # in the table of tensors by reference
 
 _STYLE: Final = (
@@ -52,8 +42,7 @@ _STYLE: Final = (
     "main .rcg-picture,main section{margin:14px 0 0}"
     ".rcg-picture{border:1px solid var(--rcg-line);border-radius:9px;overflow-x:auto;"
     "background:var(--rcg-ground)}"
-    ".rcg-scrolls{max-height:720px;overflow:auto}"
-    ".rcg-picture>svg{display:block}.rcg-fits>svg{width:100%;height:auto}"
+    ".rcg-picture>svg{display:block;max-width:100%;height:auto}.rcg-fits>svg{width:100%}"
     "</style>"
 )
 
@@ -118,7 +107,9 @@ def _graph(trace: Recording, graph: GraphTrace, summary: GraphSummary, number: i
     parts = [head] if len(trace.graphs) > 1 else []
     has_pictures = number < _MAX_GRAPHS
     if has_pictures:
-        parts += _topology(graph, summary)
+        title = f"CompiledDAG({graph.graph_id[:8]})"
+        picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
+        parts.append(f'<div class="rcg-picture">{picture}</div>')
     parts.append(_fitting(summary_picture(summary)))
     if has_pictures and graph.num_events:
         parts += _times(trace, graph)
@@ -126,16 +117,6 @@ def _graph(trace: Recording, graph: GraphTrace, summary: GraphSummary, number: i
         about = "times without waiting, which has its own column; the bottleneck is marked"
         parts.append(card("Operations", about, ops_table(summary)))
     return "\n".join(parts)
-
-
-def _topology(graph: GraphTrace, summary: GraphSummary) -> list[str]:
-    if len(topology_of(graph.plan).nodes) > _MAX_NODES:
-        return []
-    title = f"CompiledDAG({graph.graph_id[:8]})"
-    picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
-    if WIDTH < (width_of_svg(picture) or 0.0) <= WIDTH * MAX_SHRINKING:
-        return [_fitting(picture)]
-    return [f'<div class="rcg-picture rcg-scrolls">{picture}</div>']
 
 
 def _times(trace: Recording, graph: GraphTrace) -> list[str]:

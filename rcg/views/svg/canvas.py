@@ -22,7 +22,7 @@ SANS: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, A
 MONOSPACE: Final = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 
 WIDTH: Final = 1080
-"""The width of all pictures except topologies, whose width depends on the graph."""
+"""The width of all pictures; that of small topologies is less."""
 
 MARGIN: Final = 24.0
 """The space at each edge of a picture."""
@@ -43,11 +43,10 @@ _ROLES: Final[dict[str, tuple[Paint, ...]]] = {
     "ground": (Paint("fill", "#ffffff", "#0f1419"),),
     "actor": (Paint("fill", "#f1f3f5", "#1b222b"),),
     "frame": (Paint("fill", "#fafbfc", "#131920"), Paint("stroke", "#c6ccd4", "#3b4654")),
+    "row": (Paint("fill", "#ffffff", "#10161d"),),
     "box": (Paint("fill", "#ffffff", "#10161d"), Paint("stroke", "#c6ccd4", "#3b4654")),
     "text": (Paint("fill", "#16191d", "#eceff3"),),
     "joint": (Paint("stroke", "#c6ccd4", "#3b4654"),),
-    "rim": (Paint("stroke", "#ffffff", "#0f1419"),),
-    "actor-rim": (Paint("stroke", "#f1f3f5", "#1b222b"),),
     "faint": (Paint("fill", "#59626e", "#a3adb9"),),
     "grid": (Paint("stroke", "#e3e7eb", "#252d37"),),
     "lane": (Paint("fill", "#f4f6f8", "#171d25"),),

@@ -54,7 +54,7 @@ def topology_picture(
         title: The title.
         actor_ids: Ray's ids of the actors, for hover texts.
         addresses: The addresses of the nodes of the cluster; None takes those of the record.
-        channel_details: Show which channel carries each value.
+        channel_details: Show each call, and which channel carries each value.
         measured: A record of the graph and its summary, for times and sizes in the picture.
     """
     figures = None

@@ -1,50 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 """A topology as one SVG file: no script, no font, nothing to load.
 
-Actors are boxes with their name, calls are boxes inside them, and lines are values. The style of a
-line shows how the value travels (see ``rcg.views.data.edge_styles``). Where there are several nodes
-of the cluster, each is a frame around what is there, and lines between them say TCP. Measured
-figures can be shown as well: the time of a call in its box, the size of a value above its line.
+Actors are cards with a box for each method, and lines are values. The style of a line shows how the
+values travel (see ``rcg.views.data.edge_styles``). Where there are several nodes of the cluster,
+each is a frame around what is there, and lines between them say TCP. Measured figures can be shown
+as well: the time of a call in its box, which is tinted by its share of the critical path, and the
+size of values on their line, which is as wide as the bytes that it carries.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from math import ceil
+from statistics import median
 from typing import Any, Final
 
-from rcg.text import brief, plural, time_text, visible
-from rcg.views.data.arrangement import Sizes
-from rcg.views.data.edge_styles import COLLECTIVE, LOCAL, TCP, EdgeStyle, style_of
+from rcg.text import plural, share_text, time_text, visible
+from rcg.views.data.arrangement import RowSize, Sizes
+from rcg.views.data.edge_styles import COLLECTIVE, LOCAL, EdgeStyle, style_of
 from rcg.views.data.figures import TopologyFigures
+from rcg.views.data.folding import Card, Folded, Line, Row, fold
 from rcg.views.data.labels import (
-    MAX_NAME_WIDTH,
-    MIN_NODE_WIDTH,
+    TAG,
     TopologyLabels,
+    bytes_of_lines,
     channel_text,
     frame_text,
-    node_text,
-    size_text,
+    row_text,
 )
-from rcg.views.data.layout import TAG, Point, Rect, TopologyLayout, lay_out, tags_of
+from rcg.views.data.layout import Point, Rect, TopologyLayout, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
-from rcg.views.data.topology import Actor, Channel, NodeFrame, Topology, TopologyEdge, TopologyNode
-from rcg.views.svg.canvas import MARGIN, Canvas, Paint
+from rcg.views.data.topology import NodeFrame, Topology
+from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint
 
-_ARROW: Final = 7.0
-_NODE_PAD: Final = 12.0
-_PART_PAD: Final = 7.0
-_HEAD: Final = 44.0
-_FRAME_HEAD: Final = 30.0
-_LINE: Final = 15.0
-_LEGEND_LINE: Final = 34.0
-_AMOUNT_ROOM: Final = 66.0  # less than the gap between columns
-_GROUP_LINE: Final = 16.0
+_MAX_NAME_WIDTH: Final = 190.0  # a longer name is shortened
+_CARD_PAD: Final = 6.0
+_ROW_PAD: Final = 9.0
+_HEAD: Final = 23.0
+_ROW: Final = 24.0
+_ROW_GAP: Final = 4.0
+_LINE: Final = 14.0
+_PILL: Final = 32.0
+_BULGE: Final = 12.0  # of lines inside a card
+_FRAME_HEAD: Final = 26.0
+_LEGEND_LINE: Final = 20.0
 _MAX_GROUPS: Final = 8
 _GROUP_ROOM: Final = 760.0
-_NAMED: Final = ("input", "output", "collective")
-"""The kinds of nodes whose text is not that of the user's code."""
+_ROUND: Final = 8.0  # the radius of a line's corners
+_MAX_WIDTH: Final = 6.0  # of the line with the most bytes
+_MANY_BYTES: Final = 16 << 20  # a line with less is not that wide, even if no other has more
+_NOTABLE: Final = 0.005  # of the critical path
+_HEAT: Final = Paint("fill", "#d1345b", "#ff6b8f")
+_MAX_TEXTS: Final = 24  # on lines; of more, the most frequent text is only in the legend
 
 
 def svg_of(
@@ -58,24 +69,47 @@ def svg_of(
 ) -> str:
     """Return a picture of a topology, with measured figures, as the text of an SVG file.
 
-    With ``channel_details``, it shows which channel carries each value, and its number of slots.
+    With ``channel_details``, each call has a box of its own, which shows the channels that carry
+    its value, and their numbers of slots.
     """
-    return _Drawing(topology, title, channel_details, legend, dark, measured).text()
+    folded = fold(topology, "calls" if channel_details else "methods")
+    return _Drawing(folded, title, channel_details, legend, dark, measured).text()
 
 
-def shapes_of(
-    topology: Topology, measured: TopologyFigures | None
-) -> tuple[TopologyLayout, str, str]:
-    """Return the layout, the shapes alone, for a widget, and a style sheet of their dark colours.
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """A picture for a widget, without heading, legend and hover texts: the widget has its own.
 
-    Nodes and lines are groups of the classes ``rcg-node`` and ``rcg-edge``, in the order of the
-    topology and without hover texts: the widget has its own. The dark colours apply within a
-    card with ``data-theme="dark"``.
+    Attributes:
+        layout: The positions.
+        text: The shapes. Boxes and lines are groups of the classes ``rcg-node`` and ``rcg-edge``,
+            in the order of the rows and lines of the folded topology.
+        dark: A style sheet of their dark colours within a card with ``data-theme="dark"``.
+        usual: What the text on lines without one would be; "" if there is no such text.
     """
-    drawing = _Drawing(topology, measured=measured, has_hover=False)
+
+    layout: TopologyLayout
+    text: str
+    dark: str
+    usual: str
+
+
+def shapes_of(folded: Folded, measured: TopologyFigures | None) -> Shapes:
+    """Return the picture of a folded topology for a widget."""
+    drawing = _Drawing(folded, measured=measured, has_hover=False)
     layout = drawing.layout()
-    shapes = "".join(drawing.shapes(layout))
-    return layout, shapes, drawing.canvas.dark_rules('.rcg-card[data-theme="dark"]')
+    text = "".join(drawing.shapes(layout))
+    dark = drawing.canvas.dark_rules('.rcg-card[data-theme="dark"]')
+    return Shapes(layout, text, dark, drawing.usual)
+
+
+def row_time_ns(row: Row, times: Mapping[int, float]) -> float | None:
+    """Return the time of a box: the median of its calls, of the actor where that is longest."""
+    by_actor: dict[str, list[float]] = {}
+    for node in row.nodes:
+        if node.id in times:
+            by_actor.setdefault(node.process, []).append(times[node.id])
+    return max((median(each) for each in by_actor.values()), default=None)
 
 
 class _Drawing:
@@ -83,7 +117,7 @@ class _Drawing:
 
     def __init__(
         self,
-        topology: Topology,
+        folded: Folded,
         title: str = "",
         channel_details: bool = False,
         legend: bool = False,
@@ -91,26 +125,51 @@ class _Drawing:
         measured: TopologyFigures | None = None,
         has_hover: bool = True,
     ) -> None:
-        self._topology = topology
-        self._labels = TopologyLabels(topology)
+        self._folded = folded
+        self._topology = folded.topology
+        self._labels = TopologyLabels(self._topology)
         self._title = title
         self.canvas = Canvas(dark)
         self._measured = measured or TopologyFigures()
         self._is_measured = measured is not None
         self._legend = legend
-        self._channels = {channel.id: channel for channel in topology.channels}
-        self._carried: dict[int, dict[str, None]] = {}  # the channels of each node's value
-        for edge in topology.edges:
-            if edge.channel is not None:
-                self._carried.setdefault(edge.source, {})[edge.channel] = None
         self._details = channel_details
         self._has_hover = has_hover
-        edges = [edge for edge in topology.edges if not self._labels.is_owned(edge)]
-        names = dict.fromkeys(edge.kind for edge in edges)
+        channels = {channel.id: channel for channel in self._topology.channels}
+        self._channels = {
+            row.id: [
+                channels[name]
+                for name in dict.fromkeys(
+                    edge.channel
+                    for line in folded.lines
+                    for edge in line.edges
+                    if line.source == row.id and edge.channel is not None
+                )
+            ]
+            for row in (folded.rows if channel_details else ())
+        }
+        self._bytes = bytes_of_lines(folded, self._measured.channel_bytes)
+        self._most_bytes = max([_MANY_BYTES, *self._bytes.values()])
+        self._texts = {
+            at: "" if folded.is_inside(line) else self._labels.line_text(line, self._bytes.get(at))
+            for at, line in enumerate(folded.lines)
+        }
+        texts = Counter(text for text in self._texts.values() if text not in ("", TAG))
+        text, count = texts.most_common(1)[0] if texts else ("", 0)
+        self.usual = text if texts.total() > _MAX_TEXTS and 2 * count > texts.total() else ""
+        if self.usual:
+            self._texts = {
+                at: "" if text == self.usual else text for at, text in self._texts.items()
+            }
+        self._looped = {
+            folded.rows[line.source].card for line in folded.lines if folded.is_inside(line)
+        }
+        names = dict.fromkeys(line.kind for line in folded.lines)
         self._kinds = [style_of(name) for name in sorted(names, key=lambda name: name == LOCAL)]
         meeting = style_of(COLLECTIVE)
         stroke = Paint("stroke", meeting.light, meeting.dark)
         self.canvas.define("meeting", Paint("fill", "#ffffff", "#10161d"), stroke)
+        self.canvas.define("heat", _HEAT)
         for kind in self._kinds:
             colours = kind.light, kind.dark
             self.canvas.define(f"line-{_class(kind)}", Paint("stroke", *colours))
@@ -119,14 +178,20 @@ class _Drawing:
     def text(self) -> str:
         layout = self.layout()
         subtitle = self._subtitle()
-        top = MARGIN + 46
+        top = MARGIN + 48
         heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
-        legend, legend_width = self._legend_shapes() if self._legend else ([], 0.0)
         groups = self._group_lines() if self._legend else []
-        room = max([legend_width, *(min(width_of(each, SMALL), _GROUP_ROOM) for each in groups)])
-        width = round(max(layout.width, min(heading, 760), room) + 2 * MARGIN)
-        below = (_LEGEND_LINE if legend else 0) + _GROUP_LINE * len(groups)
-        height = round(top + layout.height + MARGIN + below)
+        room = max(
+            [
+                layout.width,
+                min(heading, 760),
+                *(min(width_of(each, SMALL), _GROUP_ROOM) for each in groups),
+            ]
+        )
+        legend, legend_size = self._legend_shapes(room) if self._legend else ([], (0.0, 0.0))
+        width = round(max(room, legend_size[0]) + 2 * MARGIN)
+        bottom = top + layout.height + (_LEGEND_LINE + 6 if legend or groups else 0)
+        below = bottom + legend_size[1]
         body = [
             *self.canvas.heading(self._title, subtitle, width - 2 * MARGIN),
             f'<g transform="translate({MARGIN:g} {top:g})">',
@@ -134,207 +199,247 @@ class _Drawing:
             "</g>",
         ]
         if legend:
-            y = top + layout.height + _LEGEND_LINE
-            body += [f'<g transform="translate({MARGIN:g} {y:g})">', *legend, "</g>"]
-            body += [
-                self.canvas.note(text, MARGIN, y + 6 + _GROUP_LINE * at, _GROUP_ROOM)
-                for at, text in enumerate(groups, start=1)
-            ]
-        return self.canvas.document(body, width, height, self._title)
+            body += [f'<g transform="translate({MARGIN:g} {bottom:g})">', *legend, "</g>"]
+        for text in groups:
+            body.append(self.canvas.note(text, MARGIN, below + 4, _GROUP_ROOM))
+            below += _LEGEND_LINE - 4
+        return self.canvas.document(body, width, round(below + MARGIN - 12), self._title)
 
     def layout(self) -> TopologyLayout:
-        return lay_out(self._topology, self._sizes())
+        return lay_out(self._folded, self._sizes())
 
     def shapes(self, layout: TopologyLayout) -> list[str]:
         """Return all but the heading and the legend."""
-        topology = self._topology
+        folded = self._folded
         return [
-            *[self._frame(frame, layout.frames[frame.id]) for frame in topology.frames],
             *[
-                self._actor(actor, layout.actors[actor.id])
-                for actor in topology.actors
-                if actor.id in layout.actors  # one that only takes part in collectives has no box
+                self._frame(frame, piece)
+                for frame in self._topology.frames
+                for piece in layout.frames.get(frame.id, ())
             ],
-            *[self._edge(edge, layout) for edge in topology.edges],
-            *self._tags(layout),
-            *[self._node(node, layout.nodes[node.id]) for node in topology.nodes],
+            *[self._card(card, layout.cards[card.id]) for card in folded.cards],
+            *[self._edge(at, line, layout) for at, line in enumerate(folded.lines)],
+            *[self._row(row, layout.rows[row.id]) for row in folded.rows],
             *self._amounts(layout),
         ]
 
     # Sizes
 
     def _sizes(self) -> Sizes:
-        topology = self._topology
-        return Sizes(
-            nodes={node.id: self._size(node) for node in topology.nodes},
-            actors={
-                actor.id: self._labels.head_width(actor, _identity(actor))
-                for actor in topology.actors
-            },
-            head=_HEAD,
-            frames={
-                frame.id: min(MAX_NAME_WIDTH, width_of(frame_text(frame), SIZE, bold=True))
-                for frame in topology.frames
-            },
-            frame_head=_FRAME_HEAD,
-        )
+        cards, rows = {}, {}
+        for card in self._folded.cards:
+            cards[card.id], own = self._size(card)
+            rows.update(own)
+        frames = {
+            frame.id: min(_MAX_NAME_WIDTH, width_of(frame_text(frame), SIZE, bold=True))
+            for frame in self._topology.frames
+        }
+        texts = {at: width_of(text, SMALL) for at, text in self._texts.items() if text}
+        return Sizes(cards, rows, texts, frames, _FRAME_HEAD, WIDTH - 2 * MARGIN)
 
-    def _size(self, node: TopologyNode) -> tuple[float, float]:
-        is_part = node.owner is not None
-        lines = self._detail_lines(node)
-        widths = [width_of(node_text(node), SIZE, monospace=True)]
-        if node.kind in _NAMED:
-            widths.append(width_of(node_text(node), SIZE, bold=True))
-        width = min(MAX_NAME_WIDTH, max([*widths, *(width_of(line, SMALL) for line in lines)]))
-        if is_part:
-            return ceil(width + 2 * _PART_PAD), 22 + _LINE * len(lines)
-        return max(MIN_NODE_WIDTH, ceil(width + 2 * _NODE_PAD)), 32 + _LINE * len(lines)
+    def _size(self, card: Card) -> tuple[tuple[float, float], dict[int, RowSize]]:
+        """Return the size of a card, and the places of its rows."""
+        width = 0.0
+        for row in card.rows:
+            widths = [width_of(self._row_text(row), SIZE, monospace=True)]
+            widths += [width_of(line, SMALL) for line in self._detail_lines(row)]
+            width = max(width, *widths)
+        width = min(_MAX_NAME_WIDTH, width) + 2 * _ROW_PAD
+        if self._is_pill(card):
+            row = card.rows[0]
+            height = _even(_PILL + _LINE * len(self._detail_lines(row)))
+            return (max(64.0, ceil(width + 10)), height), {row.id: RowSize(0, height)}
+        rows = {}
+        y = _HEAD + (_LINE if self._labels.alike_text(card) else 0)
+        aside = _CARD_PAD + (_BULGE if card.id in self._looped else 0)
+        for row in card.rows:
+            height = _even(_ROW + _LINE * len(self._detail_lines(row)))
+            rows[row.id] = RowSize(y, height, _CARD_PAD, aside)
+            y += height + _ROW_GAP
+        heads = [
+            width_of(self._labels.card_text(card), SIZE, bold=True),
+            width_of(self._labels.alike_text(card), SMALL),
+        ]
+        head = min(_MAX_NAME_WIDTH, max(heads)) + 2 * _CARD_PAD + 4
+        return (ceil(max(width + _CARD_PAD + aside, head)), y - _ROW_GAP + _CARD_PAD), rows
 
-    def _detail_lines(self, node: TopologyNode) -> list[str]:
-        """Return the lines below a node's name: its time, and the channel of its value."""
-        time_ns = self._measured.call_ns.get(node.id)
-        channels = self._channels_of(node) if self._details else []
-        so_far = self._measured.open_ns.get(node.id)
-        lines = [] if time_ns is None else [time_text(time_ns)]
+    def _is_pill(self, card: Card) -> bool:
+        return len(card.rows) == 1 and card.kind != "actor"
+
+    def _row_text(self, row: Row) -> str:
+        return row_text(row, self._folded.cards[row.card])
+
+    def _detail_lines(self, row: Row) -> list[str]:
+        """Return the lines below a name: its time and share, and the channels of its value."""
+        so_far = row_time_ns(row, self._measured.open_ns)
+        time_ns = row_time_ns(row, self._measured.call_ns)
+        share = self._share(row)
+        words = [] if time_ns is None else [time_text(time_ns)]
         if so_far is not None:
-            lines = [f"not ended: {time_text(so_far)}"]
+            words = [f"not ended: {time_text(so_far)}"]
+        if share >= _NOTABLE:
+            words.append(share_text(share, 0))
+        lines = [f" {DOT} ".join(words)] if words else []
         return lines + [
-            f"{channel.id} {DOT} {plural(channel.slots, 'slot')}" for channel in channels
+            f"{channel.id} {DOT} {plural(channel.slots, 'slot')}"
+            for channel in self._channels.get(row.id, ())
         ]
 
-    def _channels_of(self, node: TopologyNode) -> list[Channel]:
-        return [self._channels[channel] for channel in self._carried.get(node.id, ())]
+    def _share(self, row: Row) -> float:
+        return sum(self._measured.on_path.get(node.id, 0.0) for node in row.nodes)
 
     # Shapes
 
     def _frame(self, frame: NodeFrame, rect: Rect) -> str:
         lines = "\n".join(self._labels.frame_lines(frame))
-        x, y = rect.x + 14, rect.y + 20
+        name = self._text(
+            frame_text(frame), rect.x + 12, rect.y + 17.5, rect.width - 18, role="faint", bold=True
+        )
+        paint = f'{self.canvas.paint("frame")} stroke-width="1.5"'
         return (
             f'<g class="rcg-node-frame"><title>{escape(lines)}</title>'
-            f'<rect{self.canvas.paint("frame")}{_frame(rect)} rx="14" stroke-width="1.5"/>'
-            f"{self._text(frame_text(frame), x, y, MAX_NAME_WIDTH, role='faint', bold=True)}</g>"
+            f'<rect{paint}{_frame(rect)} rx="12"/>{name}</g>'
         )
 
-    def _tags(self, layout: TopologyLayout) -> list[str]:
-        """Return the tags of lines between nodes of the cluster."""
-        tags = tags_of(self._topology, layout)
-        if not tags:
-            return []
-        boxes = "".join(f'<rect{_frame(rect)} rx="4"/>' for rect in tags.values())
-        style = {"role": f"tip-{_class(style_of(TCP))}", "size": SMALL, "anchor": "middle"}
-        texts = "".join(
-            self._text(TAG, rect.x + rect.width / 2, rect.y + 11.3, rect.width, bold=True, **style)
-            for rect in tags.values()
-        )
-        ground = self.canvas.paint("ground")
-        return [
-            f'<g class="rcg-tags" pointer-events="none"><g{ground}>',
-            boxes,
-            "</g>",
-            texts,
-            "</g>",
-        ]
-
-    def _actor(self, actor: Actor, rect: Rect) -> str:
-        # The text is no wider than the first column, because lines may cross the box between
-        # columns.
-        label, identity = visible(actor.label), _identity(actor)
-        x = rect.x + 12
+    def _card(self, card: Card, rect: Rect) -> str:
+        if self._is_pill(card):
+            return ""
+        x, room = rect.x + _CARD_PAD + 2, rect.width - 2 * _CARD_PAD - 2
+        alike = self._labels.alike_text(card)
+        name = self._text(self._labels.card_text(card), x, rect.y + 16.5, room, bold=True)
+        words = "\n".join(self._labels.card_lines(card))
+        kind = "rcg-actor-box" if card.kind == "actor" else "rcg-other-box"
         return (
-            f'<g class="rcg-actor-box"><title>{escape(brief(label))} ({escape(identity)})</title>'
-            f'<rect{self.canvas.paint("actor")}{_frame(rect)} rx="10"/>'
-            + self._text(label, x, rect.y + 19, MAX_NAME_WIDTH, bold=True)
-            + self._note(identity, x, rect.y + 34, MAX_NAME_WIDTH)
-            + "</g>"
+            f'<g class="{kind}"><title>{escape(words)}</title>'
+            f'<rect{self.canvas.paint("actor")}{_frame(rect)} rx="9"/>{name}'
+            f"{self._note(alike, x, rect.y + 30.5, room) if alike else ''}</g>"
         )
 
-    def _node(self, node: TopologyNode, rect: Rect) -> str:
-        lines = self._detail_lines(node)
-        room = rect.width - 2 * (_NODE_PAD if node.owner is None else _PART_PAD)
-        radius = 6 if node.kind == "call" else min(rect.height, 40) / 2
-        frame = self.canvas.paint("meeting" if node.kind == "collective" else "box")
-        middle = rect.x + rect.width / 2
+    def _row(self, row: Row, rect: Rect) -> str:
+        card = self._folded.cards[row.card]
+        is_pill = self._is_pill(card)
+        lines = self._detail_lines(row)
+        radius = min(rect.height, 34) / 2 if is_pill else 5
+        role = "meeting" if row.kind == "collective" else "box" if is_pill else "row"
+        heat = self._share(row)
+        tint = ""
+        if heat >= _NOTABLE:
+            tint = (
+                f'<rect{self.canvas.paint("heat")}{_frame(rect)} rx="{radius:g}" '
+                f'fill-opacity="{_opacity(heat):g}" pointer-events="none"/>'
+            )
+        place: dict[str, Any] = {"anchor": "middle"} if is_pill else {}
+        x = rect.x + (rect.width / 2 if is_pill else _ROW_PAD)
+        room = rect.width - (_ROW_PAD if is_pill else 2 * _ROW_PAD)
         y = rect.middle + 4 - _LINE * len(lines) / 2
-        shapes = [
-            f'<g class="rcg-node rcg-{node.kind}">{self._hover(self._node_words(node))}'
-            f'<rect{frame}{_frame(rect)} rx="{radius:g}"/>',
-            self._text(
-                node_text(node),
-                middle,
-                y,
-                room,
-                bold=node.kind in _NAMED,
-                monospace=node.kind not in _NAMED,
-                anchor="middle",
-            ),
+        is_named = row.kind in ("input", "output", "collective")
+        text = self._text(
+            self._row_text(row), x, y, room, bold=is_named, monospace=not is_named, **place
+        )
+        notes = [
+            self._note(line, x, y + _LINE * at, room, **place)
+            for at, line in enumerate(lines, start=1)
         ]
-        shapes += [
-            self._note(line, middle, y + _LINE * position, room, anchor="middle")
-            for position, line in enumerate(lines, start=1)
-        ]
-        return "".join([*shapes, "</g>"])
+        folded = " rcg-folded" if len(row.nodes) > 1 else ""
+        return (
+            f'<g class="rcg-node rcg-{row.kind}{folded}">{self._hover(self._row_words(row))}'
+            f'<rect{self.canvas.paint(role)}{_frame(rect)} rx="{radius:g}"/>{tint}{text}'
+            f"{''.join(notes)}</g>"
+        )
 
-    def _edge(self, edge: TopologyEdge, layout: TopologyLayout) -> str:
-        kind = style_of(edge.kind)
-        hover = self._hover("\n".join(self._labels.edge_lines(edge)))
-        if self._labels.is_owned(edge):
-            source, target = layout.nodes[edge.source], layout.nodes[edge.target]
-            line = f"M{source.right:g} {target.middle:g}H{target.x:g}"
-            return f'<g class="rcg-edge">{hover}<path{self.canvas.paint("joint")} d="{line}"/></g>'
-        points = layout.routes[edge.source, edge.target]
-        x, y = points[-1]
-        tip = f"M{x:g} {y:g}l{-_ARROW - 1:g} {-_ARROW / 2:g}v{_ARROW:g}z"
+    def _edge(self, at: int, line: Line, layout: TopologyLayout) -> str:
+        kind = style_of(line.kind)
+        width = self._width(at, kind)
+        hover = self._hover("\n".join(self._line_words(at, line)))
+        tip = max(7.0, round(3 + 2 * width, 1))
+        if self._folded.is_inside(line):
+            path, arrow = _arc(layout.rows[line.source], layout.rows[line.target], tip)
+        else:
+            points = layout.routes[at]
+            path = _path(points, tip, is_back=line.is_back)
+            (x, y), along = (points[0], tip + 1) if line.is_back else (points[-1], -tip - 1)
+            arrow = f"M{x:g} {y:g}l{along:g} {-tip / 2:g}v{tip:g}z"
         return (
             f'<g class="rcg-edge">{hover}'
             f'<path{self.canvas.paint(f"line-{_class(kind)}")} fill="none" '
-            f'stroke-width="{kind.width:g}"{_dashes(kind)} d="{_curve(points)}"/>'
-            f'<path{self.canvas.paint(f"tip-{_class(kind)}")} d="{tip}"/></g>'
+            f'stroke-width="{width:g}"{_dashes(kind)} d="{path}"/>'
+            f'<path{self.canvas.paint(f"tip-{_class(kind)}")} d="{arrow}"/></g>'
         )
 
+    def _width(self, at: int, kind: EdgeStyle) -> float:
+        """Return the width of a line: with measured bytes, as wide as those."""
+        if not self._is_measured:
+            return kind.width
+        return round(max(1.25, _MAX_WIDTH * self._bytes.get(at, 0.0) / self._most_bytes), 2)
+
     def _amounts(self, layout: TopologyLayout) -> list[str]:
-        """Return the size of each value, or of those in one frame, where its line begins."""
-        starts: dict[int, tuple[float, float, str]] = {}
-        is_rising: dict[int, bool] = {}
-        for edge in self._topology.edges:
-            channel = edge.channel
-            if channel is None or channel not in self._measured.channel_bytes:
-                continue
-            if edge.source != self._labels.source_of_size(channel):
-                continue
-            (x, y), (_, to_y), *_ = layout.routes[edge.source, edge.target]
-            if edge.source not in starts or y < starts[edge.source][1]:
-                starts[edge.source] = (x, y, channel)
-            is_rising[edge.source] = is_rising.get(edge.source, True) and to_y < y
-        # Below a rising line, if there is room. A rim in the colour of the background keeps the
-        # number legible where lines cross it.
+        """Return the texts on lines, each where nothing is in its way.
+
+        Lines with a common end and the same text show it once. The ground around a text keeps it
+        legible where lines cross it.
+        """
+        used = Counter(end for at in layout.routes for end in _ends(self._folded.lines[at]))
+        said: set[tuple[int, bool, bool, str]] = set()
+        taken: list[Rect] = list(layout.cards.values())
         shapes = []
-        for source, (x, y, channel) in starts.items():
-            node = self._topology.nodes[source]
-            rim = "actor-rim" if self._topology.actor(node.process) else "rim"
-            paint = self.canvas.paint(rim)
-            below = 15 if is_rising[source] and node.owner is None else -6
-            text = size_text(self._channels[channel], self._measured.channel_bytes[channel])
+        for at, points in layout.routes.items():
+            line, text = self._folded.lines[at], self._texts[at]
+            ends = _ends(line)
+            if not text or any((*end, text) in said for end in ends):
+                continue
+            width = width_of(text, SMALL)
+            left, right = ends[::-1] if line.is_back else ends
+            for x, y, anchor in _places(points, is_left=used[left] <= used[right]):
+                start = x - width * {"start": 0, "middle": 0.5, "end": 1}[anchor]
+                box = Rect(round(start - 2), y - SMALL + 1, ceil(width + 4), SMALL + 1.5)
+                if not any(_overlap(box, other) for other in taken):
+                    break
+            else:
+                continue
+            taken.append(box)
+            said.update((*end, text) for end in ends)
             shapes.append(
-                f'<g class="rcg-amount" data-node="{source}" pointer-events="none">'
-                f'<g{paint} stroke-width="3" paint-order="stroke">'
-                f"{self._note(text, x + 6, y + below, _AMOUNT_ROOM)}</g></g>"
+                f'<g class="rcg-amount" data-edge="{at}" pointer-events="none">'
+                f'<rect{self.canvas.paint("ground")}{_frame(box)} rx="3"/>'
+                f"{self._note(text, x, y, width + 1, anchor=anchor)}</g>"
             )
         return shapes
 
-    def _legend_shapes(self) -> tuple[list[str], float]:
-        shapes: list[str] = []
-        x = 0.0
+    def _legend_shapes(self, room: float) -> tuple[list[str], tuple[float, float]]:
+        """Return the legend in rows, and its size."""
+        entries: list[tuple[str, str]] = []
         for kind in self._kinds:
-            title = visible(kind.title)
-            shapes.append(
-                f'<g class="rcg-key"><path{self.canvas.paint(f"line-{_class(kind)}")} fill="none" '
-                f'stroke-width="{kind.width:g}"{_dashes(kind)} d="M{x:g} 0h32"/>'
-                + self._text(title, x + 40, 4, MAX_NAME_WIDTH, role="faint")
-                + "</g>"
+            paint = self.canvas.paint(f"line-{_class(kind)}")
+            width = 2.0 if self._is_measured else kind.width
+            stroke = f'fill="none" stroke-width="{width:g}"{_dashes(kind)}'
+            entries.append((f'<path{paint} {stroke} d="M0 0h32"/>', visible(kind.title)))
+        if self._measured.on_path:
+            heat = self.canvas.paint("heat")
+            shades = "".join(
+                f'<rect{heat} x="{8 * at}" y="-5" width="8" height="10" '
+                f'fill-opacity="{_opacity(share):g}"/>'
+                for at, share in enumerate((0.01, 0.1, 0.4, 1.0))
             )
-            x += 40 + min(MAX_NAME_WIDTH, width_of(title, SIZE)) + 24
-        return shapes, max(0.0, x - 24)
+            entries.append((shades, "share of the critical path"))
+        if self._bytes:
+            wide = f'<path{self.canvas.paint("joint")} stroke-width="5" d="M0 0h32"/>'
+            entries.append((wide, "width: bytes of an execution"))
+        if self.usual:
+            plain = f'<path{self.canvas.paint("joint")} stroke-width="1.5" d="M0 0h32"/>'
+            entries.append((plain, f"line without a number: {self.usual}"))
+        shapes: list[str] = []
+        x = y = widest = 0.0
+        for shape, words in entries:
+            width = 40 + min(_MAX_NAME_WIDTH, width_of(words, SMALL))
+            if x and x + width > room:
+                x, y = 0.0, y + _LEGEND_LINE
+            note = self._note(words, 40, 4, _MAX_NAME_WIDTH)
+            shapes.append(
+                f'<g class="rcg-key" transform="translate({x:g} {y:g})">{shape}{note}</g>'
+            )
+            widest = max(widest, x + width)
+            x += width + 24
+        return shapes, (widest, y + _LEGEND_LINE if shapes else 0.0)
 
     def _text(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
         """Return a text without a hover text of its own: its group has one."""
@@ -352,11 +457,15 @@ class _Drawing:
     def _hover(self, text: str) -> str:
         return f"<title>{escape(text)}</title>" if self._has_hover else ""
 
-    def _node_words(self, node: TopologyNode) -> str:
-        carried = "".join(
-            f"\nits value travels by {channel_text(channel)}" for channel in self._channels_of(node)
-        )
-        return "\n".join(self._labels.node_lines(node)) + carried
+    def _row_words(self, row: Row) -> str:
+        carried = [
+            f"its value travels by {channel_text(channel)}"
+            for channel in self._channels.get(row.id, ())
+        ]
+        return "\n".join([*self._labels.row_lines(row, self._folded.cards[row.card]), *carried])
+
+    def _line_words(self, at: int, line: Line) -> list[str]:
+        return self._labels.line_lines(line, self._folded)
 
     def _group_lines(self) -> list[str]:
         """Return a line for each group, up to a limit."""
@@ -369,11 +478,6 @@ class _Drawing:
 # --- words and shapes ----------------------------------------------------------------------------
 
 
-def _identity(actor: Actor) -> str:
-    """Return an actor's id in the plan, and the first digits of its id in Ray."""
-    return f"{actor.id} {DOT} {visible(actor.key[:6])}" if actor.key else actor.id
-
-
 def _class(kind: EdgeStyle) -> str:
     """Return a kind as part of a CSS class."""
     return "".join(each if each.isascii() and each.isalnum() else "-" for each in kind.name)
@@ -383,19 +487,90 @@ def _dashes(kind: EdgeStyle) -> str:
     return f' stroke-dasharray="{kind.dashes}"' if kind.dashes else ""
 
 
+def _even(height: float) -> float:
+    """Return the next height whose half is a whole number, so that lines are straight and sharp."""
+    return 2 * ceil(height / 2)
+
+
+def _opacity(share: float) -> float:
+    """Return the opacity of the tint of a box with a share of the critical path."""
+    return round(0.65 * float(min(1.0, share) ** 0.6), 3)
+
+
 def _frame(rect: Rect) -> str:
     return f' x="{rect.x:g}" y="{rect.y:g}" width="{rect.width:g}" height="{rect.height:g}"'
 
 
-def _curve(points: tuple[Point, ...]) -> str:
-    """Return a path through the points that ends at the base of its arrow."""
-    path = [f"M{points[0][0]:g} {points[0][1]:g}"]
-    for position, ((x, y), (to_x, to_y)) in enumerate(pairwise(points), start=2):
-        if position == len(points):
-            to_x -= _ARROW
-        if y == to_y:
-            path.append(f"H{to_x:g}")
-        else:
+def _overlap(one: Rect, other: Rect) -> bool:
+    return (
+        one.x < other.right
+        and other.x < one.right
+        and one.y < other.bottom
+        and other.y < one.bottom
+    )
+
+
+def _ends(line: Line) -> list[tuple[int, bool, bool]]:
+    """Return the source and the target of a line, each with the side of the line's end."""
+    return [(line.source, line.is_back, True), (line.target, line.is_back, False)]
+
+
+def _arc(source: Rect, target: Rect, tip: float) -> tuple[str, str]:
+    """Return a line at the right side of a card from a row to another or to itself, and its tip."""
+    aside = 5 if target.y >= source.y else -5
+    y, to_y = source.middle + aside, target.middle - aside
+    x = source.right
+    path = f"M{x:g} {y:g}C{x + 13:g} {y:g} {x + 13:g} {to_y:g} {x + 4:g} {to_y:g}"
+    return path, f"M{x:g} {to_y:g}l6 -3v6z"
+
+
+def _path(points: Sequence[Point], tip: float, *, is_back: bool) -> str:
+    """Return a path through the points, with round corners, that ends at the base of its tip."""
+    (x, y), (to_x, to_y) = points[0], points[-1]
+    way = [(x + tip * is_back, y), *points[1:-1], (to_x - tip * (not is_back), to_y)]
+    path = [f"M{way[0][0]:g} {way[0][1]:g}"]
+    for at in range(1, len(way)):
+        (x, y), (to_x, to_y) = way[at - 1], way[at]
+        if x != to_x and y != to_y:
             middle = round((x + to_x) / 2, 1)
             path.append(f"C{middle:g} {y:g} {middle:g} {to_y:g} {to_x:g} {to_y:g}")
+            continue
+        after = way[at + 1] if at + 1 < len(way) else None
+        if after is None or (x == to_x) == (to_x == after[0]) or to_y != after[1] != y != to_y:
+            path.append(f"L{to_x:g} {to_y:g}")
+            continue
+        radius = min(_ROUND, _length(way[at - 1], way[at]) / 2, _length(way[at], after) / 2)
+        before, beyond = _toward(way[at], way[at - 1], radius), _toward(way[at], after, radius)
+        path.append(f"L{before[0]:g} {before[1]:g}Q{to_x:g} {to_y:g} {beyond[0]:g} {beyond[1]:g}")
     return "".join(path)
+
+
+def _length(one: Point, other: Point) -> float:
+    return abs(one[0] - other[0]) + abs(one[1] - other[1])
+
+
+def _toward(start: Point, end: Point, by: float) -> Point:
+    part = by / (_length(start, end) or 1.0)
+    return start[0] + (end[0] - start[0]) * part, start[1] + (end[1] - start[1]) * part
+
+
+def _places(points: Sequence[Point], *, is_left: bool) -> Iterator[tuple[float, float, str]]:
+    """Yield where the text on a line may stand, best first: x, y and anchor."""
+    around = [
+        (one, other)
+        for one, other in pairwise(points[1:-1])
+        if one[1] == other[1] and one[0] > other[0]
+    ]
+    for (x, y), (to_x, _) in around:  # between two rows
+        for part in (0.5, 0.4, 0.6, 0.3, 0.7):
+            yield to_x + (x - to_x) * part, y + 4, "middle"
+    (x, y), (next_x, next_y) = points[0], points[1]
+    (last_x, last_y), (to_x, to_y) = points[-2], points[-1]
+    if len(points) == 2 and y == next_y:
+        yield (x + next_x) / 2, y - 6, "middle"
+        yield (x + next_x) / 2, y + 15, "middle"
+        return
+    begin, end = (x + 6, y - 6, "start"), (to_x - 10, to_y - 6, "end")
+    yield from (begin, end) if is_left else (end, begin)
+    yield (x + next_x) / 2, (y + next_y) / 2 + 4, "middle"
+    yield (last_x + to_x) / 2, (last_y + to_y) / 2 + 4, "middle"

@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topology for the widget: its picture, and which op and what words belong to each shape."""
+"""The topology for the widget: its pictures, and which ops and what words belong to each shape.
+
+There is a picture for each level of ``folding`` that shows more than the one before it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from statistics import median
 from typing import Any, Final
 
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Input, Output
 from rcg.ir.plan import Plan
-from rcg.text import bytes_text, plural, speed_text, time_text
+from rcg.text import bytes_text, plural, share_text, speed_text, time_text
+from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.ops import OpTimes, ops_of
 from rcg.trace.model import GraphTrace
 from rcg.views.data import ViewPayload
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.figures import topology_figures
-from rcg.views.data.labels import TopologyLabels, size_text
+from rcg.views.data.folding import LEVELS, Card, Folded, Line, Row, fold
+from rcg.views.data.labels import TopologyLabels, bytes_of_lines, size_text
 from rcg.views.data.layout import Rect
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
@@ -29,6 +35,8 @@ from rcg.views.data.topology import (
 from rcg.views.svg.topology import shapes_of
 
 _MAX_GB_PER_S: Final = 100  # a higher rate means forwarding instead of copying
+
+_MAX_ROWS: Final = 1200  # of a picture that is not the most folded one
 
 _TIMED: Final = ("call", "collective")
 """The kinds of nodes that take time."""
@@ -61,47 +69,67 @@ class _TopologyHead:
                 self._writes |= dict.fromkeys(op.values_out, here)
                 for channel in op.values_in:
                     self._reads[plan.host_of(program.process), channel] = here
-        self._figures = None if record is None else topology_figures(plan, self._times.values())
+        path = None if record is None else Paths(record).steady()
+        figures = topology_figures(plan, self._times.values(), path)
+        self._figures = None if record is None else figures
 
     def head(self) -> dict[str, Any]:
         topology, labels = self._topology, self._labels
-        layout, shapes, dark_rules = shapes_of(topology, self._figures)
         kinds = dict.fromkeys(edge.kind for edge in topology.edges if not labels.is_owned(edge))
+        pictures: dict[tuple[int, int], tuple[str, Folded]] = {}
+        for level in LEVELS:
+            folded = fold(topology, level)
+            if not pictures or len(folded.rows) <= _MAX_ROWS:
+                pictures.setdefault((len(folded.cards), len(folded.rows)), (level, folded))
         return {
-            "width": layout.width,
-            "height": layout.height,
-            "shapes": shapes,
-            "dark": dark_rules,
             "subtitle": self._subtitle(),
             "kinds": {name: asdict(style_of(name)) for name in kinds},
+            "groups": [f"group {labels.group_text(group)}" for group in topology.groups],
+            "has_path": self._figures is not None and bool(self._figures.on_path),
+            "pictures": [self._picture(level, folded) for level, folded in pictures.values()],
+        }
+
+    def _picture(self, level: str, folded: Folded) -> dict[str, Any]:
+        shapes = shapes_of(folded, self._figures)
+        layout = shapes.layout
+        return {
+            "level": level,
+            "width": layout.width,
+            "height": layout.height,
+            "shapes": shapes.text,
+            "dark": shapes.dark,
+            "usual": shapes.usual,
             "nodes": [
                 {
-                    "kind": node.kind,
-                    **self._place(node),
-                    "ranks": node.ranks,
-                    "tell": self._tell_node(node),
-                    "box": _box(layout.nodes[node.id]),
+                    "kind": row.kind,
+                    "count": len(row.nodes),
+                    "places": [place for node in row.nodes for place in self._places(node)],
+                    "tell": self._tell_row(row, folded.cards[row.card]),
+                    "box": _box(layout.rows[row.id]),
                 }
-                for node in topology.nodes
+                for row in folded.rows
             ],
             "edges": [
                 {
-                    "source": edge.source,
-                    "target": edge.target,
-                    "ops": self._edge_ops(edge),
-                    "tell": self._tell_edge(edge),
+                    "source": line.source,
+                    "target": line.target,
+                    "count": len(line.edges),
+                    "ops": [op for edge in line.edges for op in self._edge_ops(edge)],
+                    "tell": self._tell_line(line, folded, moved),
                 }
-                for edge in topology.edges
+                for line, moved in zip(folded.lines, self._moved(folded), strict=True)
             ],
-            "groups": [f"group {labels.group_text(group)}" for group in topology.groups],
         }
 
-    def _place(self, node: TopologyNode) -> dict[str, Any]:
-        """Return the process and the op of a node; of a collective, those of its first rank."""
-        if node.ranks:
-            process, op = node.ranks[0]
-            return {"process": process, "op": op}
-        return {"process": node.process, "op": self._ops.get(node.id)}
+    def _moved(self, folded: Folded) -> list[float | None]:
+        sizes = {} if self._figures is None else self._figures.channel_bytes
+        moved = bytes_of_lines(folded, sizes)
+        return [moved.get(at) for at in range(len(folded.lines))]
+
+    def _places(self, node: TopologyNode) -> list[tuple[str, int]]:
+        """Return the process and the op of a node; of a collective, those of each rank."""
+        op = self._ops.get(node.id)
+        return list(node.ranks) or ([] if op is None else [(node.process, op)])
 
     # Ops
 
@@ -166,6 +194,29 @@ class _TopologyHead:
             moved = bytes_text(took.bytes / took.count)
             lines.append(f"{moved} from a rank {DOT} waited {waited} for the others, the mean")
         return lines
+
+    def _tell_row(self, row: Row, card: Card) -> list[str]:
+        if len(row.nodes) == 1:
+            lines = self._tell_node(row.nodes[0])
+        else:
+            lines = self._labels.row_lines(row, card)
+            took = [each for node in row.nodes if (each := self._took(node)) is not None]
+            if took and row.kind in _TIMED:
+                usual = time_text(median([times.median_ns for times in took]))
+                longest = max(took, key=lambda times: times.median_ns)
+                most = time_text(longest.median_ns)
+                where = self._labels.process_text(longest.process)
+                lines.append(f"median {usual} {DOT} at most {most} in {where}")
+        if self._figures is not None:
+            share = sum(self._figures.on_path.get(node.id, 0.0) for node in row.nodes)
+            lines += [f"{share_text(share)} of the critical path"] if share else []
+        return lines
+
+    def _tell_line(self, line: Line, folded: Folded, moved: float | None) -> list[str]:
+        if len(line.edges) == 1:
+            return self._tell_edge(line.edges[0])
+        lines = self._labels.line_lines(line, folded)
+        return lines if moved is None else [*lines, f"{bytes_text(moved)} in an execution"]
 
     def _tell_edge(self, edge: TopologyEdge) -> list[str]:
         lines = self._labels.edge_lines(edge)

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A topology folded to what fits on a page: cards of actors, with a box for each of their methods.
+
+There are three levels. On ``calls``, each call has a box of its own. On ``actors``, the calls of
+one method of one actor have one box. On ``methods``, actors that do the same for the same are one
+card as well::
+
+    calls                        actors                 methods
+
+    ┌ a0 ────┐                   ┌ a0 ────────┐         ┌ Shard x26 ─┐
+    │ work   │ ... 25 more cards │ work x2    │ ...     │ work x2    │
+    │ work   │                   └────────────┘         └────────────┘
+    └────────┘
+
+The graph of calls has no cycle, but that of cards has: the gradients of a pipeline flow back, two
+actors may take turns. So cards have an order, that of their first calls, and a line against it is
+drawn backward. The layer of a card is the longest path to it over the other lines.
+
+Actors do the same for the same if neither their class, their methods and their depth nor those of
+their neighbours, of the neighbours of these, and so on, tell them apart (the coarsest equitable
+partition, found by colour refinement).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from rcg.views.data.topology import NodeKind, Topology, TopologyEdge, TopologyNode
+
+Level = Literal["methods", "actors", "calls"]
+
+LEVELS: Final[tuple[Level, ...]] = ("methods", "actors", "calls")
+"""From the most to the least folded."""
+
+CardKind = Literal["input", "actor", "collective", "output"]
+
+_MAX_ALIKE: Final = (8, 4, 2)
+"""How many alike actors are drawn one by one: the first with few enough cards."""
+
+_MAX_CARDS: Final = 40
+_MAX_APART: Final = 2  # actors with two cards
+_SEVERAL: Final = 3  # actors whose values are gathered
+_MAX_ATTRIBUTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A box: a method, an input or an output, a collective.
+
+    Attributes:
+        id: Its position in ``Folded.rows``.
+        card: The id of its card.
+        kind: What its nodes are; those that are parts of others are not among them.
+        nodes: Its nodes, in the order of the topology.
+    """
+
+    id: int
+    card: int
+    kind: NodeKind
+    nodes: tuple[TopologyNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An actor or several alike ones, the input, the output, or the collectives of a group.
+
+    Attributes:
+        id: Its position in ``Folded.cards``.
+        kind: What it stands for.
+        processes: The actors. A few have a second card for what they gather.
+        rows: Its boxes, from top to bottom.
+        frame: The node of the cluster that it is on; see ``Topology.frame_of``.
+        layer: Its column, from 0. Cards that are connected are in different ones.
+    """
+
+    id: int
+    kind: CardKind
+    processes: tuple[str, ...]
+    rows: tuple[Row, ...]
+    frame: str | None
+    layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The values that one box takes from another.
+
+    Attributes:
+        source: The id of the row that makes the values.
+        target: The id of the row that takes them; in the same card for values that stay inside.
+        kind: How most of them travel.
+        edges: The edges of the topology.
+        is_back: Whether the target is to the left of the source.
+    """
+
+    source: int
+    target: int
+    kind: str
+    edges: tuple[TopologyEdge, ...]
+    is_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A folded topology.
+
+    Attributes:
+        topology: The whole one.
+        cards: The cards, by their first calls; the input is the first and the output the last.
+        rows: All boxes, by card and from top to bottom.
+        lines: The lines, at most one from one box to another.
+    """
+
+    topology: Topology
+    cards: tuple[Card, ...]
+    rows: tuple[Row, ...]
+    lines: tuple[Line, ...]
+
+    def card_of(self, row: int) -> Card:
+        """Return the card of a row."""
+        return self.cards[self.rows[row].card]
+
+    def is_inside(self, line: Line) -> bool:
+        """Return whether both ends of a line are in one card."""
+        return self.rows[line.source].card == self.rows[line.target].card
+
+
+def fold(topology: Topology, level: Level = "methods") -> Folded:
+    """Return a topology folded to a level."""
+    folded = _folded(topology, level, frozenset())
+    apart = _apart(folded)
+    return _folded(topology, level, apart) if apart else folded
+
+
+def _folded(topology: Topology, level: Level, apart: frozenset[int]) -> Folded:
+    layers = layers_of(topology)
+    boxes, links = _boxes(topology, level)
+    by_card: dict[Hashable, list[Box]] = {}
+    for box in boxes:
+        by_card.setdefault((_card_key(box[0]), box[0].id in apart), []).append(box)
+    groups = list(by_card.values())
+    if level == "methods":
+        groups = _merged(topology, layers, groups, links)
+    groups.sort(key=lambda group: _order(layers, group))
+    places = {actor.id: place for place, actor in enumerate(topology.actors)}
+    cards: list[Card] = []
+    rows: list[Row] = []
+    row_of: dict[Box, int] = {}
+    for number, group in enumerate(groups):
+        together: dict[Hashable, list[Box]] = {}
+        for box in sorted(group, key=lambda box: (layers[box[0].id], box[0].id)):
+            # The boxes of alike actors are one row.
+            together.setdefault(box[0].name if level == "methods" else box, []).append(box)
+        own = []
+        for members in together.values():
+            nodes = tuple([node for box in members for node in box])
+            row_of.update(dict.fromkeys(members, len(rows)))
+            own.append(Row(len(rows), number, nodes[0].kind, nodes))
+            rows.append(own[-1])
+        first = own[0].nodes[0]
+        processes = {node.process for row in own for node in row.nodes} & places.keys()
+        ordered = tuple(sorted(processes, key=places.__getitem__))
+        kind = _CARD_KINDS[first.kind]
+        cards.append(Card(number, kind, ordered, tuple(own), topology.frame_of(first), 0))
+    lines = _lines(rows, row_of, links)
+    pairs = [(rows[each.source].card, rows[each.target].card) for each in lines]
+    depths = _depths(len(cards), pairs)
+    cards = [replace(card, layer=depths[card.id]) for card in cards]
+    return Folded(topology, tuple(cards), tuple(rows), tuple(lines))
+
+
+def _apart(folded: Folded) -> frozenset[int]:
+    """Return the nodes of methods that gather what their actor scattered.
+
+    They take values only from behind it: from far, or from several actors. They get a card of their
+    own, to the right of those. Not if there are many such actors: then their cards would be twice
+    as many.
+    """
+    spans: dict[int, list[int]] = {}
+    for line in folded.lines:
+        if not folded.is_inside(line):
+            source, target = folded.card_of(line.source), folded.card_of(line.target)
+            span = source.layer - target.layer
+            spans.setdefault(line.target, []).extend([span] * max(1, len(source.processes)))
+    gathering = [
+        row
+        for row in folded.rows
+        if (found := spans.get(row.id, [0])) and min(found) > (len(found) < _SEVERAL)
+    ]
+    if len({row.card for row in gathering}) > _MAX_APART:
+        return frozenset()
+    return frozenset([node.id for row in gathering for node in row.nodes])
+
+
+Box = tuple[TopologyNode, ...]
+"""The nodes that one actor has in one box."""
+
+Links = Mapping[tuple[Box, Box], Sequence[TopologyEdge]]
+
+_CARD_KINDS: Final[Mapping[NodeKind, CardKind]] = {
+    "input": "input",
+    "attribute": "input",
+    "call": "actor",
+    "collective": "collective",
+    "output": "output",
+}
+
+
+def _boxes(topology: Topology, level: Level) -> tuple[list[Box], Links]:
+    """Return the boxes, in the order of their first nodes, and the edges between them."""
+    nodes = topology.nodes
+    edges = [edge for edge in topology.edges if nodes[edge.target].owner != edge.source]
+    attributes = sum(node.kind == "attribute" for node in nodes)
+    used = {end for edge in edges for end in (edge.source, edge.target)}
+    found: dict[Hashable, list[TopologyNode]] = {}
+    for node in nodes:
+        if node.kind == "part" or (node.kind == "input" and attributes and node.id not in used):
+            continue
+        is_alone = level == "calls" or node.kind == "attribute"
+        if node.kind == "attribute" and level != "calls" and attributes > _MAX_ATTRIBUTES:
+            key: Hashable = node.kind
+        else:
+            key = node.id if is_alone else (node.kind, _card_key(node), node.name)
+        found.setdefault(key, []).append(node)
+    boxes = [tuple(box) for box in found.values()]
+    box_of = {node.id: box for box in boxes for node in box}
+    links: dict[tuple[Box, Box], list[TopologyEdge]] = {}
+    for edge in edges:
+        source = nodes[edge.source]
+        maker = source.owner if source.kind == "part" and source.owner is not None else source.id
+        links.setdefault((box_of[maker], box_of[edge.target]), []).append(edge)
+    return boxes, links
+
+
+def _card_key(node: TopologyNode) -> Hashable:
+    """Return what the nodes of one card have in common."""
+    return (_CARD_KINDS[node.kind], node.process, node.group, node.ranks and node.group is None)
+
+
+def _order(layers: Sequence[int], group: Sequence[Box]) -> tuple[int, ...]:
+    """Return a sort key for cards: by their first calls, between the input and the output."""
+    kind = group[0][0].kind
+    place = {"input": 0, "attribute": 0, "output": 2}.get(kind, 1)
+    return (place, *min((layers[box[0].id], box[0].id) for box in group))
+
+
+def _merged(
+    topology: Topology, layers: Sequence[int], groups: Sequence[list[Box]], links: Links
+) -> list[list[Box]]:
+    """Return the cards, those of many alike actors as one."""
+    labels = {actor.id: actor.label for actor in topology.actors}
+    owner = {box: number for number, group in enumerate(groups) for box in group}
+    colours: list[Hashable] = []
+    for number, group in enumerate(groups):
+        node = group[0][0]
+        what = sorted((layers[box[0].id], box[0].name, len(box)) for box in group)
+        own = number if node.kind != "call" else (labels[node.process], topology.frame_of(node))
+        colours.append((own, tuple(what)))
+    shades = _numbered(colours)
+    while True:
+        seen: list[Counter[Hashable]] = [Counter() for _ in groups]
+        for (source, target), edges in links.items():
+            here, there, names = owner[source], owner[target], (source[0].name, target[0].name)
+            seen[here]["out", shades[there], *names] += len(edges)
+            seen[there]["in", shades[here], *names] += len(edges)
+        finer = _numbered(
+            [(shade, frozenset(each.items())) for shade, each in zip(shades, seen, strict=True)]
+        )
+        if max(finer) == max(shades):
+            break
+        shades = finer
+    sizes = Counter(shades)
+    for most in _MAX_ALIKE:
+        if sum(1 if size > most else size for size in sizes.values()) <= _MAX_CARDS:
+            break
+    merged: dict[Hashable, list[Box]] = {}
+    for number, (shade, group) in enumerate(zip(shades, groups, strict=True)):
+        key = shade if sizes[shade] > most else ("alone", number)
+        merged.setdefault(key, []).extend(group)
+    return list(merged.values())
+
+
+def _numbered(values: Sequence[Hashable]) -> list[int]:
+    """Return small numbers that are equal where the values are."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
+
+
+def _lines(rows: Sequence[Row], row_of: Mapping[Box, int], links: Links) -> list[Line]:
+    between: dict[tuple[int, int], list[TopologyEdge]] = {}
+    for (source, target), edges in links.items():
+        between.setdefault((row_of[source], row_of[target]), []).extend(edges)
+    found = []
+    for (here, there), edges in sorted(between.items()):
+        kind = Counter(edge.kind for edge in edges).most_common(1)[0][0]
+        is_back = rows[here].card > rows[there].card
+        found.append(Line(here, there, kind, tuple(edges), is_back))
+    return found
+
+
+def _depths(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the longest path to each card over lines that all lead to a later one."""
+    depths = [0] * count
+    for low, high in sorted((min(pair), max(pair)) for pair in pairs):
+        if low != high:
+            depths[high] = max(depths[high], depths[low] + 1)
+    return depths
+
+
+def layers_of(topology: Topology) -> list[int]:
+    """Return the layer of each node: the length of the longest path to it.
+
+    An owned node has the layer of its owner.
+    """
+    unit = [node.id if node.owner is None else node.owner for node in topology.nodes]
+    waits_for = [0] * len(unit)
+    takers: list[list[int]] = [[] for _ in unit]
+    for edge in topology.edges:
+        source, target = unit[edge.source], unit[edge.target]
+        if source != target:
+            takers[source].append(target)
+            waits_for[target] += 1
+    layers = [0] * len(unit)
+    ready = [node for node in dict.fromkeys(unit) if not waits_for[node]]
+    for node in ready:
+        for taker in takers[node]:
+            layers[taker] = max(layers[taker], layers[node] + 1)
+            waits_for[taker] -= 1
+            if not waits_for[taker]:
+                ready.append(taker)
+    return [layers[node] for node in unit]
