@@ -20,6 +20,9 @@ FINE: Final = 0
 WRONG: Final = 1
 USAGE: Final = 2
 
+_MIN_SECONDS: Final = 0.05
+_MAX_SECONDS: Final = 3600.0
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
@@ -47,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if asked.listen is not None:
                     return _listen(asked.listen)
                 return _doctor(is_json=asked.json)
+            case "top":
+                return _top(asked)
             case "migrate":
                 return _migrate(asked)
             case _:
@@ -125,10 +130,34 @@ def _listen(host: str) -> int:
     return FINE
 
 
+def _top(asked: argparse.Namespace) -> int:
+    from rcg.top import top
+
+    trouble = top(
+        asked.pid,
+        is_once=asked.once,
+        is_json=asked.json,
+        interval_s=asked.interval,
+        stuck_after_s=asked.stuck_after,
+    )
+    if trouble:
+        _say(trouble)
+    return WRONG if trouble else FINE
+
+
 def _migrate(asked: argparse.Namespace) -> int:
     from rcg.migrate.command import migrate
 
     return migrate(asked.paths, is_written=asked.write)
+
+
+def _seconds(text: str) -> float:
+    found = float(text)
+    if not _MIN_SECONDS <= found <= _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"must be from {_MIN_SECONDS:g} to {_MAX_SECONDS:g} seconds, found {text}"
+        )
+    return found
 
 
 def _say(text: str) -> None:
@@ -171,6 +200,26 @@ def _parser() -> argparse.ArgumentParser:
         const="",
         metavar="HOST",
         help="listen where a graph would, at this machine's address or at HOST, until Ctrl-C",
+    )
+    top = commands.add_parser(
+        "top",
+        help="what the graphs of this user's processes do now",
+        description="Show the compiled graphs that processes of this user run on this machine: "
+        "rates, queues and memory, what each actor does, and where a graph hangs. Their actors are "
+        "not asked. The exit status is 1 if there is none.",
+    )
+    top.add_argument("pid", nargs="?", type=int, metavar="PID", help="only the graphs of this one")
+    top.add_argument("--once", action="store_true", help="print text once, after two looks")
+    top.add_argument("--json", action="store_true", help="print JSON once")
+    top.add_argument(
+        "--interval", type=_seconds, default=0.5, metavar="SECONDS", help="between looks; 0.5"
+    )
+    top.add_argument(
+        "--stuck-after",
+        type=_seconds,
+        default=5.0,
+        metavar="SECONDS",
+        help="a graph hangs after so long without progress, and five times what is usual; 5",
     )
     migrate = commands.add_parser(
         "migrate",

@@ -52,6 +52,10 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
       AskReport                -->
                                <--  Reported + a text
 
+    any process of this user, on this node (``rcg.runtime.observe.drivers``)
+      AskGraphs                -->
+                               <--  Reported + a text: the reports of all graphs, in JSON
+
     rank of a group of communicators
       UseStore                 -->
                                <--  Ready
@@ -172,6 +176,19 @@ class Use(Opening):
 @message
 class AskReport(Opening):
     """A handle wants the graph's report."""
+
+
+@message
+class AskGraphs(Opening):
+    """A process of this user, on this node, wants the reports of all graphs of the process.
+
+    It means no single graph, and only proves to know the address; see ``graphs_of``.
+    """
+
+
+def graphs_of(address: str) -> AskGraphs:
+    """Return the first message to the endpoint at an abstract address that asks for its graphs."""
+    return AskGraphs(graph="graphs", secret=address)
 
 
 @message

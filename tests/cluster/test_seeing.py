@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import but_gates, local_writer
-from tests.cluster.stage import Stage, in_thread, until
+from tests.cluster.stage import ROOT, Stage, in_thread, until
 from tests.peers import suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -307,3 +308,65 @@ def test_a_report_takes_a_number_of_seconds(stages, timeout, error):
         with pytest.raises(error, match="timeout"):
             graph.report(timeout=timeout)
         assert graph.report().state == "running"
+
+
+# --- from another process
+
+WATCHED = """
+from tests.cluster.stage import Stage
+a, b = Stage.remote(), Stage.remote()
+with InputNode() as inp:
+    graph = b.echo.bind(a.echo.bind(inp)).compile()
+assert ray.get(graph.execute(3)) == 3
+say(graph.get_id())
+assert sys.stdin.readline() == "hold\\n"
+line = ctypes.create_string_buffer(8)
+ctypes.PyDLL(None).read(0, line, 8)  # with Python's lock
+say("went on", line.value)
+sys.stdin.readline()
+"""
+
+
+def rcg_top(pid):
+    """What ``rcg top`` says of a process: its status, and the JSON."""
+    command = [sys.executable, "-m", "rcg", "top", "--once", "--json", str(pid)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return done.returncode, json.loads(done.stdout)
+
+
+def silence_of(pid):
+    """Why a process does not answer."""
+    status, (found,) = rcg_top(pid)
+    assert (status, found["pid"]) == (0, pid)
+    assert bool(found["trouble"]) != bool(found["graphs"])
+    return found["trouble"]
+
+
+def test_rcg_top_asks_drivers_and_says_which_do_not_answer(driver):
+    program = driver(WATCHED, stdin=subprocess.PIPE)
+    graph_id = program.line()
+    status, (found,) = rcg_top(program.pid)
+    (graph,) = found["graphs"]
+    assert (status, found["pid"], found["trouble"]) == (0, program.pid, "")
+    assert (graph["graph_id"], graph["name"]) == (graph_id, f"Graph {graph_id[:8]}")
+    assert (graph["completed"], graph["in_flight"], graph["throughput"]) == (1, 0, 0)
+    assert [(row["label"], row["state"]) for row in graph["rows"]] == [
+        ("a0 (Plain)", "ready"),
+        ("a1 (Plain)", "ready"),
+    ]
+
+    def say(text):
+        program.process.stdin.write(text)
+        program.process.stdin.flush()
+
+    say("hold\n")
+    until(lambda: "native code that it runs holds Python's lock" in silence_of(program.pid))
+    say("go on\n")
+    program.expect("went on b'go on\\n'")
+    assert silence_of(program.pid) == ""
+    suspend(program.pid)
+    assert silence_of(program.pid) == (
+        "does not answer within 2 s: it is stopped, by a signal or a debugger"
+    )
+    program.kill()
+    assert rcg_top(program.pid) == (1, [])

@@ -21,7 +21,7 @@ const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes")
 const { joinsOf, queueSteps, tracksOf } = await load("timeline");
 const { byLane, extentsOf } = await load("schedule");
 const { nearestTo, openingOf, scaleToFit } = await load("topology");
-const { historyOf, sparkOf } = await load("monitor");
+const { historyOf, sparkOf, wordsOf } = await load("monitor");
 
 test("numbers have units, as in Python", () => {
   assert.deepEqual([0, 0.0004, 412.3, 1940, 12.4e6].map(timeText), ["0 s", "0.4 ns", "412 µs", "1.94 ms", "12.4 s"]);
@@ -154,12 +154,22 @@ test("arrows go to the nearest call", () => {
 });
 
 test("a spark line has gaps where nothing is known", () => {
-  const rows = Float64Array.from([0, NaN, 1, 2, 0.5, 1, 10, 3, 4, 0.25]);
+  const rows = Float64Array.from([0, NaN, 1, 2, 0.5, 7, 1, 10, 3, 4, 0.25, 8]);
   const history = historyOf(new DataView(rows.buffer));
   assert.deepEqual([...history.queued], [2, 4]);
+  assert.deepEqual([...history.memory], [7, 8]);
   const { line, area } = sparkOf([0, 1, 2, 3], [1, NaN, 1, 2], 30, 10, 2);
   assert.equal(line, "M0 5M20 5L30 0");
   assert.ok(area.endsWith("Z"));
+});
+
+test("a row says what is known of an actor", () => {
+  const row = { label: "a0 (Stage)", state: "stuck", busy: 0.254, queued: 3, slots: 10, doing: "work for 7.2 s", memory: 2048, count: 1 };
+  const { busy, queue, doing, hint } = wordsOf(row);
+  assert.deepEqual([busy, queue, doing], ["25 %", "3 of 10", "work for 7.2 s"]);
+  assert.ok(hint.includes("stuck: work for 7.2 s") && hint.includes("2 KiB"));
+  const idle = wordsOf({ ...row, state: "ready", busy: null, queued: 0, slots: 0, doing: "" });
+  assert.deepEqual([idle.busy, idle.queue, idle.doing], ["", "", "ready"]);
 });
 
 test("a frame that waits for less than a pixel fills one pixel, not the stretch after it", () => {

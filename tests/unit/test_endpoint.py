@@ -16,9 +16,11 @@ import pytest
 
 from rcg.errors import PlacementError
 from rcg.options import Deadline
-from rcg.runtime.control import connections, endpoint
+from rcg.runtime.control import connections, endpoint, joining, registry
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.services import Handler, Peer
+from rcg.runtime.observe import drivers
+from rcg.runtime.observe.report import Report
 from rcg.runtime.sleepers import Sleepers
 from rcg.wire import messages, proof, sockets
 from rcg.wire.codec import Message, message
@@ -33,6 +35,7 @@ from tests.peers import (
     until,
 )
 from tests.served import Loop, Served, control_threads, is_served, listening, together
+from tests.unit.live_reports import chain_that_hangs, does, report_of
 
 MANY = 50
 
@@ -304,6 +307,62 @@ def test_a_graph_whose_control_fails_ends_alone(graphs, error):
     assert not other.gone and is_served(other, "a0")
     for client in clients:
         client.close()
+
+
+# --- other processes that ask for all graphs
+
+
+class Live:
+    """A graph that the registry knows."""
+
+    def __init__(self, report: Report | None, name: str = "") -> None:
+        self.found, self.name = report, name
+        registry.add(self)
+
+    def get_id(self) -> str:
+        return self.name
+
+    def face(self) -> Any:
+        return self
+
+    def report(self, timeout: float) -> Report:
+        assert timeout == 0, "no actor may be asked"
+        if self.found is None:
+            raise RuntimeError("it has just ended")
+        return self.found
+
+
+def test_all_live_graphs_are_reported_to_a_process_of_this_user(graphs):
+    served = graphs()
+    assert drivers.find_drivers(os.getpid()) == []  # no graph that is registered
+    large = chain_that_hangs(300, 5, 7.5)  # more than fits a message
+    live = [Live(report_of(does("a0", "running"))), Live(None, "ends"), Live(large, "Pipeline")]
+    (found,) = drivers.find_drivers(os.getpid())
+    assert (found.pid, found.trouble) == (os.getpid(), "")
+    assert [(each.name, each.report) for each in found.graphs] == [
+        ("Graph 87752519", live[0].found),
+        ("Pipeline", large),
+    ]
+    for each in live:
+        registry.note_ended(each)
+    assert drivers.find_drivers(os.getpid()) == []
+    assert is_served(served, "a0") and len(control_threads()) == 1
+
+
+def test_graphs_are_reported_only_to_those_who_know_the_address(graphs):
+    served = graphs()
+    asked = messages.AskGraphs(graph="graphs", secret=served.control.secret)
+    assert answer_to(served, asked) is None
+    known = messages.graphs_of(served.control.address)
+    assert isinstance(answer_to(served, known), messages.Reported)
+
+
+def test_an_endpoint_of_another_user_is_left_out(graphs, monkeypatch):
+    graphs()
+    live = Live(report_of(does("a0", "running")))
+    monkeypatch.setattr(joining.os, "getuid", lambda: 12345)
+    assert drivers.find_drivers(os.getpid()) == []
+    registry.note_ended(live)
 
 
 # --- other services

@@ -203,6 +203,13 @@ def test_a_peer_of_this_node_is_a_peer_as_well(service):
     joined.close()
 
 
+def test_the_graphs_of_a_process_are_not_reported_to_other_nodes(service):
+    opening = messages.graphs_of(service.endpoint.address)
+    with pytest.raises(ConnectionAbortedError):
+        join(str(service.address), opening, GUARD_S, never)
+    assert service.refusals() == Refusals(unknown_graph=1)
+
+
 def test_an_address_is_listened_at_once_and_for_all_services(service):
     other = Answering()
     assert other.address == service.address

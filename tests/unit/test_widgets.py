@@ -8,6 +8,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,8 @@ pytest.importorskip(
 import rcg_widgets
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
+from rcg.runtime.observe.live import Meter
+from rcg.runtime.observe.report import Report
 from rcg.trace.model import SPAN_BASE
 from rcg.trace.trace import Trace
 from rcg_widgets import (
@@ -41,6 +44,15 @@ from rcg_widgets.base import script
 from rcg_widgets.payload import pack, unpack
 from rcg_widgets.sampler import Sampler
 from tests.peers import until
+from tests.unit.live_reports import (
+    GRAPH_ID,
+    backlog,
+    chain_that_hangs,
+    does,
+    idle_chain,
+    later,
+    report_of,
+)
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 
@@ -404,26 +416,25 @@ class Clock:
 
 
 class FakeGraph:
-    """The methods of a compiled graph that a monitor calls."""
+    """The methods of a compiled graph that a monitor calls; by default two actors that run."""
 
-    def __init__(self) -> None:
-        self.completed = 0
-        self.waited_s = 0.0
+    def __init__(self, report: Report | None = None) -> None:
+        self.found = report or report_of(
+            does("a0", "running"), does("a1", "running"), backlogs=(backlog(1, 2), backlog(1, 5))
+        )
         self.is_teardown = False
-        self.state = "running"
         self.asked = threading.Event()
 
-    def statistics(self) -> Any:
-        self.asked.set()
-        return SimpleNamespace(completed=self.completed, in_flight=3, limit=10)
+    def get_id(self) -> str:
+        return GRAPH_ID
 
-    def report(self, timeout: float = 0.5) -> Any:
-        actor = SimpleNamespace(waited_s=self.waited_s, state="running", for_s=0.0)
-        return SimpleNamespace(
-            state=self.state,
-            processes=(SimpleNamespace(), actor, actor),
-            backlogs=(SimpleNamespace(length=2), SimpleNamespace(length=5)),
-        )
+    def statistics(self) -> Any:
+        return {"completed": self.found.completed}
+
+    def report(self, timeout: float = 0.5) -> Report:
+        assert timeout == 0, "no actor may be asked"
+        self.asked.set()
+        return self.found
 
 
 @pytest.fixture
@@ -453,85 +464,152 @@ def test_rates_follow_from_two_looks() -> None:
     assert isnan(first.throughput)
     assert isnan(first.waiting)
     assert (first.in_flight, first.queued, first.limit) == (3, 7, 10)
+    assert (first.memory, first.cap) == (4096, 1 << 20)
+    assert first.rows[0].busy is None
     clock.now += 2
-    graph.completed, graph.waited_s = 500, 0.5
+    graph.found = later(graph.found, {"a0": 0.5, "a1": 1.5}, completed=500)
     second = sampler.take()
     assert second.throughput == 250
-    assert second.waiting == 0.25
+    assert second.waiting == 0.5
+    assert [row.busy for row in second.rows] == [0.75, 0.25]
     assert not second.is_last
 
 
-class HangingGraph(FakeGraph):
+def test_the_most_so_far_stays_when_a_figure_falls() -> None:
+    meter, report = Meter(), report_of(does("a0", "running"))
+    meter.take(0, report)
+    meter.take(1, replace(report, completed=90, used_bytes=8192, in_flight=7))
+    sample = meter.take(3, later(report, {"a0": 1.0}, completed=100, in_flight=1))
+    assert (sample.throughput, sample.in_flight, sample.waiting) == (5, 1, 0.5)
+    assert sample.most == {
+        "throughput": 90, "in_flight": 7, "queued": 0, "waiting": 0.5, "memory": 8192
+    }  # fmt: skip
+
+
+def test_each_actor_is_a_row_with_what_it_does_and_its_fullest_queue() -> None:
+    report = report_of(
+        does("a0", "running", shared_bytes=100),
+        does("a0.comm", "waiting", "a1 (Stage)", shared_bytes=20),
+        does("a1", "waiting", "a0 (Stage), a2 (Stage)"),
+        does("a2", "dead"),
+        does("n1", "waiting"),
+        backlogs=(backlog(1, 2), replace(backlog(1, 3), slots=4), backlog(2, 0)),
+    )
+    lane = replace(report.processes[2], label="a0.comm (Stage)")
+    report = replace(report, processes=(*report.processes[:2], lane, *report.processes[3:]))
+    rows = Meter().take(0, report).rows
+    assert [(row.label, row.state, row.doing) for row in rows] == [
+        ("a0 (Stage)", "running", "work, execution 8"),
+        ("a1 (Stage)", "waiting", "waits for a0, a2"),
+        ("a2 (Stage)", "dead", "died in read, execution 8"),
+    ]
+    assert [(row.queued, row.slots) for row in rows] == [(0, 0), (3, 4), (0, 10)]
+    assert rows[0].memory == 120  # with its lane
+
+
+def test_a_lane_that_hangs_is_shown_for_its_actor() -> None:
+    lane = replace(does("a0.comm", "running", for_s=9.0), label="a0.comm (Stage)")
+    report = report_of(does("a0", "waiting", "a0.comm (Stage)"), lane)
+    sample = Meter().take(0, report)
+    assert sample.trouble.startswith("a0.comm (Stage).work has not ended for 9 s")
+    assert [(row.state, row.doing) for row in sample.rows] == [
+        ("stuck", "work for 9 s, execution 8")
+    ]
+
+
+def test_alike_actors_of_a_graph_that_hangs_are_one_row() -> None:
+    sample = Meter().take(0, chain_that_hangs(40, 11, 7.2))
+    assert [(row.label, row.count, row.state, row.doing) for row in sample.rows] == [
+        ("a0 (Stage)", 1, "waiting", "waits for a11"),
+        ("a1 to a10 (Stage)", 10, "waiting", "waits for a11"),
+        ("a11 (Stage)", 1, "stuck", "work for 7.2 s, execution 8"),
+        ("a12 to a39 (Stage)", 28, "waiting", "waits for a11"),
+    ]
+    assert [(row.queued, row.memory) for row in sample.rows] == [
+        (0, 1024), (10, 10240), (10, 1024), (0, 28672)
+    ]  # fmt: skip
+    few = Meter().take(0, chain_that_hangs(8, 4, 7.2))
+    assert len(few.rows) == 8
+
+
+def test_actors_of_a_running_graph_are_not_folded_so_rows_stay_in_place() -> None:
+    actors = [does(f"a{i}", "waiting", "a0 (Stage)") for i in range(40)]
+    assert len(Meter().take(0, report_of(*actors)).rows) == 40
+
+
+def test_actors_of_an_idle_graph_are_ready_and_one_row() -> None:
+    (row,) = Meter().take(0, idle_chain(64)).rows
+    assert (row.label, row.state, row.count) == ("a0 to a63 (Stage)", "ready", 64)
+
+
+SENTENCE = "a1 (Stage).work has not ended for 7.2 s (execution 8): 2 processes wait for it"
+
+
+def hanging(for_s: float, **changes: Any) -> Report:
     """a1 is in its method, a2 and the driver wait for it, a0 for an input that never comes."""
-
-    for_s = 3.2
-
-    def report(self, timeout: float = 0.5) -> Any:
-        report = super().report()
-
-        def does(label: str, state: str, waiting_for: str = "") -> Any:
-            return SimpleNamespace(
-                label=label,
-                state=state,
-                for_s=self.for_s,
-                waiting_for=waiting_for,
-                waited_s=0.0,
-                op="Call a1.count(s0) -> s1 #2" if state == "running" else "Read c2 -> s0",
-                execution=8,
-            )
-
-        report.processes = (
-            does("driver", "waiting", "a2 (Cashier)"),
-            does("a0 (Door)", "waiting", "driver"),
-            does("a1 (Teller)", "running"),
-            does("a2 (Cashier)", "waiting", "a1 (Teller)"),
-        )
-        return report
-
-
-SENTENCE = "a1 (Teller).count has not ended for 3.2 s (execution 8): 2 processes wait for it"
+    return report_of(
+        does("a0", "waiting", "driver", for_s=for_s),
+        does("a1", "running", for_s=for_s),
+        does("a2", "waiting", "a1 (Stage)", for_s=for_s),
+        **changes,
+    )
 
 
 def test_a_sample_reports_a_hang_and_who_waits() -> None:
-    clock, graph = Clock(), HangingGraph()
+    clock, graph = Clock(), FakeGraph(hanging(4.7))
     sampler = Sampler(graph, clock)
-    graph.for_s = 1.2
-    sampler.take()
-    clock.now, graph.for_s = clock.now + 2, 3.2
+    assert sampler.take().trouble == ""
+    clock.now, graph.found = clock.now + 2.5, hanging(7.2)
     sample = sampler.take()
     assert sample.trouble == SENTENCE
     assert sample.waiting == pytest.approx(2 / 3)  # a0 and a2 of the three actors
-    # Something completed every two seconds so far: 3.2 s are nothing unusual.
-    for _ in range(3):
+    # Something completed every two seconds so far: 7.2 s are nothing unusual.
+    for turn in range(3):
         clock.now += 2
-        graph.completed += 1
+        graph.found = hanging(7.2, completed=turn + 1)
         sample = sampler.take()
     assert sample.trouble == ""
     # Without an execution under way nothing hangs.
-    graph.statistics = lambda: SimpleNamespace(completed=0, in_flight=0, limit=10)  # type: ignore[method-assign]
+    graph.found = hanging(7.2, in_flight=0)
     assert Sampler(graph, clock).take().trouble == ""
+    # How long an op may take can be said.
+    graph.found = hanging(1.5)
+    assert Sampler(graph, clock, stuck_after_s=1.0).take().trouble
 
 
 def test_the_monitor_of_a_graph_that_hangs_says_so_and_not_running(
     monitors: list[LiveMonitor],
 ) -> None:
-    graph = HangingGraph()
+    graph = FakeGraph(hanging(7.2))
     monitor = LiveMonitor(graph, start=False)
     monitors.append(monitor)
     monitor.look()
     assert (monitor.status, monitor.stuck) == (SENTENCE, True)
-    graph.report = FakeGraph().report  # type: ignore[method-assign]
+    assert [row["state"] for row in monitor.actors] == ["waiting", "stuck", "waiting"]
+    graph.found = FakeGraph().found
     monitor.look()
     assert not monitor.stuck
 
 
+def test_a_monitor_has_the_name_of_its_graph(monitors: list[LiveMonitor]) -> None:
+    graph = FakeGraph()
+    monitors.append(LiveMonitor(graph, start=False))
+    graph.name = "Pipeline"  # type: ignore[attr-defined]
+    monitors.append(LiveMonitor(graph, start=False))
+    monitors.append(LiveMonitor(graph, start=False, title="Mine"))
+    monitors.append(LiveMonitor(lambda: {"queued": 1}, start=False))
+    titles = [each.title for each in monitors]
+    assert titles == ["Graph 87752519", "Pipeline", "Mine", "Live"]
+
+
 def test_a_graph_without_work_is_ready_and_waits_for_nothing(monitors: list[LiveMonitor]) -> None:
-    clock, graph = Clock(), FakeGraph()
-    graph.statistics = lambda: SimpleNamespace(completed=5, in_flight=0, limit=10)  # type: ignore[method-assign]
+    clock, graph = Clock(), FakeGraph(idle_chain(2, completed=5))
     sampler = Sampler(graph, clock)
     sampler.take()
-    clock.now, graph.waited_s = clock.now + 2, 2.0
-    assert isnan(sampler.take().waiting)
+    clock.now, graph.found = clock.now + 2, later(graph.found, {"a0": 2.0, "a1": 2.0})
+    sample = sampler.take()
+    assert isnan(sample.waiting)
+    assert [(row.state, row.busy) for row in sample.rows] == [("ready", 0), ("ready", 0)]
     monitor = LiveMonitor(graph, start=False)
     monitors.append(monitor)
     monitor.start()
@@ -540,7 +618,11 @@ def test_a_graph_without_work_is_ready_and_waits_for_nothing(monitors: list[Live
 
 
 @pytest.mark.parametrize(
-    ("change", "state"), [({"is_teardown": True}, "closed"), ({"state": "broken"}, "broken")]
+    ("change", "state"),
+    [
+        ({"is_teardown": True}, "closed"),
+        ({"found": report_of(does("a0", "dead"), state="broken")}, "broken"),
+    ],
 )
 def test_the_end_of_a_graph_is_seen(change: dict[str, Any], state: str) -> None:
     graph = FakeGraph()
@@ -556,7 +638,7 @@ def test_a_source_is_a_graph_or_a_function() -> None:
         Sampler(3)
     with pytest.raises(TypeError, match="returned list instead of a dict"):
         Sampler(lambda: [1]).take()
-    with pytest.raises(ValueError, match="none of throughput, completed"):
+    with pytest.raises(ValueError, match="none of throughput, in_flight"):
         Sampler(lambda: {"speed": 1}).take()
 
 
@@ -684,7 +766,7 @@ def test_a_source_that_fails_ends_it_with_a_sentence() -> None:
 
 def test_a_graph_that_is_torn_down_while_it_is_looked_at_has_ended() -> None:
     class Torn(FakeGraph):
-        def statistics(self) -> Any:
+        def report(self, timeout: float = 0.5) -> Report:
             self.is_teardown = True
             raise RuntimeError("closed")
 
@@ -698,10 +780,10 @@ def test_what_was_seen_is_kept_within_bounds() -> None:
     monitor = LiveMonitor(lambda: {"queued": 4, "limit": 9}, start=False)
     for _ in range(300):
         monitor.look()
-    rows = np.frombuffer(monitor.history, "<f8").reshape(-1, 5)
-    assert rows.shape == (240, 5)
+    rows = np.frombuffer(monitor.history, "<f8").reshape(-1, 6)
+    assert rows.shape == (240, 6)
     assert (rows[:, 3] == 4).all()
-    assert monitor.facts == {"limit": 9, "completed": 0}
+    assert monitor.facts == {"limit": 9, "cap": 0, "completed": 0, "most": {"queued": 4.0}}
     assert monitor.samples == 300
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from dataclasses import asdict
 from math import isfinite
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -16,8 +17,10 @@ import anywidget
 import numpy as np
 import traitlets
 
+from rcg.runtime.observe.live import FIGURES, Sample
+from rcg.runtime.observe.trouble import STUCK_AFTER_S
 from rcg_widgets.base import script, style
-from rcg_widgets.sampler import Sample, Sampler
+from rcg_widgets.sampler import Sampler
 
 __all__ = ["LiveMonitor"]
 
@@ -37,7 +40,7 @@ _running: weakref.WeakSet[LiveMonitor] = weakref.WeakSet()
 
 
 class LiveMonitor(anywidget.AnyWidget):
-    """Throughput, executions in flight, queue depth and waiting of a running graph.
+    """What a running graph and each of its actors do: rates, queues, waiting, memory, hangs.
 
     A daemon thread takes samples, also while a cell runs. Each costs the graph a few reads of
     shared memory. The monitor stops with its button or ``stop()``, when it is closed, when the
@@ -50,15 +53,19 @@ class LiveMonitor(anywidget.AnyWidget):
             ``rcg_widgets.sampler.Sampler``).
         interval_s: Seconds between two samples, at least 0.05.
         start: Whether to start immediately.
-        title: The title.
+        title: The title; without one, the name of the graph.
+        stuck_after_s: The graph hangs, and is shown in red, if an op takes longer than this many
+            seconds, and five times as long as executions have taken so far.
 
     Traits:
         running: Whether it takes samples. It can be set, and the button sets it.
         interval_s: Seconds between two samples.
-        history: The newest 240 samples, oldest first: time, throughput, in flight, queued and
-            waiting as numbers of 8 bytes. NaN is not known.
+        history: The newest 240 samples, oldest first: time, throughput, in flight, queued, waiting
+            and memory as numbers of 8 bytes. NaN is not known.
         samples: Number of samples so far.
-        facts: ``limit`` and ``completed``.
+        facts: ``limit``, ``cap`` and ``completed``, and in ``most`` the largest value of each
+            figure so far.
+        actors: The rows of the actors (see ``rcg.runtime.observe.live.Row``).
         status: One line about the state. If the graph hangs: on which op, for how long, and how
             many processes wait for it.
         stuck: Whether the graph hangs.
@@ -77,7 +84,8 @@ class LiveMonitor(anywidget.AnyWidget):
     interval_s = traitlets.Float(0.5, help="Seconds between two samples.").tag(sync=True)
     history = traitlets.Bytes(b"", help="The newest samples.").tag(sync=True)
     samples = traitlets.Int(0, help="Number of samples so far.").tag(sync=True)
-    facts = traitlets.Dict(help="Data that changes rarely.").tag(sync=True)
+    facts = traitlets.Dict(help="Limits, and the largest values.").tag(sync=True)
+    actors: Any = traitlets.List(help="What each actor does.").tag(sync=True)
     status = traitlets.Unicode("stopped", help="The state in a line.").tag(sync=True)
     stuck = traitlets.Bool(False, help="Whether the graph hangs.").tag(sync=True)
     ended = traitlets.Bool(False, help="Whether the samples have ended.").tag(sync=True)
@@ -89,15 +97,17 @@ class LiveMonitor(anywidget.AnyWidget):
         *,
         interval_s: float = 0.5,
         start: bool = True,
-        title: str = "Live",
+        title: str | None = None,
+        stuck_after_s: float = STUCK_AFTER_S,
     ) -> None:
-        self._sampler = Sampler(source)
+        self._sampler = Sampler(source, stuck_after_s=stuck_after_s)
         self._rows: deque[tuple[float, ...]] = deque(maxlen=_MAX_SAMPLES)
         self._thread: threading.Thread | None = None
         # Ends the thread. Not an Event: widgets close in ``__del__``, which may run inside one.
         self._stopping: SimpleQueue[None] = SimpleQueue()
         self._views: set[str] = set()
         self._unviewed_since: float | None = None
+        title = title or self._sampler.name or "Live"
         super().__init__(interval_s=interval_s, title=title)
         self.on_msg(_on_message)
         if start:
@@ -140,11 +150,13 @@ class LiveMonitor(anywidget.AnyWidget):
             said = f"the source failed: {type(error).__name__}: {error}"
             self._end(_ENDINGS["closed"] if is_over else said)
             return None
-        values = (sample.throughput, sample.in_flight, sample.queued, sample.waiting)
+        values = [float(getattr(sample, name)) for name in FIGURES]
         if any(map(isfinite, values)):  # the last sample of a graph that has ended stays
             self._rows.append((sample.time_s, *values))
             with self.hold_sync():
-                self.facts = {"limit": sample.limit, "completed": sample.completed}
+                names = ("limit", "cap", "completed", "most")
+                self.facts = {name: getattr(sample, name) for name in names}
+                self.actors = list(map(asdict, sample.rows))
                 self.samples += 1
                 self.history = np.array(self._rows, "<f8").tobytes()
                 self.stuck = bool(sample.trouble)

@@ -64,6 +64,12 @@ def live(kind: type[_G]) -> list[_G]:
     return [graph for graph in found if isinstance(graph, kind)]
 
 
+def faces() -> list[Any]:
+    """Return the ``CompiledDAG`` of each graph that is not torn down, the oldest first."""
+    found = (reference() for reference in _live.valuerefs())
+    return [graph.face() for graph in found if graph is not None]
+
+
 def follow(follower: Follower) -> None:
     """Register a follower of new graphs; it is not kept alive."""
     key = id(follower)

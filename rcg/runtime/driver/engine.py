@@ -408,6 +408,7 @@ class Engine:
             processes=(self._with_state(found, completed), *found.processes[1:]),
             in_flight=self._submission.submitted - completed,
             limit=self._submission.window.limit,
+            completed=completed,
             failures_dropped=self._buffers.failures_dropped(),
             last_dropped=self._buffers.last_dropped(),
         )

@@ -89,6 +89,7 @@ class Report(Displayed):
         cap_bytes: Shared memory that they may take.
         in_flight: Executions that are in flight.
         limit: Executions that may be in flight.
+        completed: Executions whose every output has arrived.
         failures_dropped: Failures whose refs were dropped unread.
         last_dropped: What failed, in the newest of these.
         name: What people call the graph.
@@ -106,12 +107,27 @@ class Report(Displayed):
     cap_bytes: int
     in_flight: int = 0
     limit: int = 0
+    completed: int = 0
     failures_dropped: int = 0
     last_dropped: str = ""
     name: str = ""
     asked: bool = False
     sockets: tuple[SocketQueue, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_plain(cls, found: Mapping[str, Any]) -> Report:
+        """Return the report that ``dataclasses.asdict`` made plain, such as from JSON.
+
+        Raises:
+            ValueError: It is not one of this version of rcg.
+        """
+        parts = {"processes": Activity, "backlogs": Backlog, "sockets": SocketQueue}
+        try:
+            made = {name: tuple(kind(**row) for row in found[name]) for name, kind in parts.items()}
+            return cls(**{**found, **made})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"this is no report of this version of rcg: {error}") from error
 
     @property
     def ages(self) -> tuple[str, ...]:

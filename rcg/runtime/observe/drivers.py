@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drivers of this user on this machine, and what their graphs do: for another process.
+
+The endpoint of a driver listens at an abstract Unix address with the driver's pid in it. The kernel
+lists these addresses, removes them with the process, and says whose process answers. Drivers of
+other users, and of containers with a network of their own, are not found.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rcg.errors import PlacementError, RcgError
+from rcg.runtime.control.joining import check_user, join
+from rcg.runtime.observe.live import name_of
+from rcg.runtime.observe.report import Report
+from rcg.wire.messages import Reported, graphs_of
+from rcg.wire.payloads import open_payloads
+
+__all__ = ["Driver", "Graph", "find_drivers"]
+
+_TABLE: Final = Path("/proc/net/unix")
+_LISTENS: Final = 0x10000  # __SO_ACCEPTCON
+_ADDRESS: Final = re.compile(r"@rcg-(\d+)-[0-9a-f]{16}")
+_MOST_AT_ONCE: Final = 32
+_MOST_COMMAND: Final = 200
+_WHY: Final = {
+    **dict.fromkeys("Tt", "it is stopped, by a signal or a debugger"),
+    "D": "it waits for a device",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A live graph of another process.
+
+    Attributes:
+        name: Its name.
+        at_s: When the report was made, on the machine's monotonic clock.
+        report: What ``CompiledDAG.report(timeout=0)`` returns there.
+    """
+
+    name: str
+    at_s: float
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A process that has compiled graphs, or has not answered.
+
+    Attributes:
+        pid: Its process id.
+        command: Its command line.
+        graphs: Its live graphs, the oldest first.
+        trouble: Why it has not answered, or "".
+    """
+
+    pid: int
+    command: str
+    graphs: tuple[Graph, ...] = ()
+    trouble: str = ""
+
+
+def find_drivers(pid: int | None = None, *, timeout_s: float = 2.0) -> list[Driver]:
+    """Return the drivers of this user on this machine that have live graphs, or do not answer.
+
+    They answer on the thread that serves their members, and their actors are not asked. A process
+    of rcg that does not answer is returned although it may have no graph.
+
+    Args:
+        pid: Only this process.
+        timeout_s: How long each may take. All are asked at once, up to 32.
+    """
+    asked = [(each, address) for each, address in _listening() if pid in (None, each)]
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+        answers = [pool.submit(_ask, *place, timeout_s) for place in asked]
+    # Of a process with several endpoints, each of which answers for all of it, one.
+    found = {each.pid: each for each in (answer.result() for answer in answers) if each}
+    return [found[each] for each in sorted(found)]
+
+
+def _listening() -> list[tuple[int, str]]:
+    """Return the pid and the address of each endpoint of this network namespace."""
+    found = []
+    for line in _TABLE.read_text(encoding="utf-8", errors="replace").splitlines():
+        fields = line.split()
+        match = _ADDRESS.fullmatch(fields[7]) if len(fields) == 8 else None
+        if match and int(fields[3], 16) & _LISTENS:
+            found.append((int(match[1]), "\0" + fields[7][1:]))
+    return found
+
+
+def _ask(pid: int, address: str, timeout_s: float) -> Driver | None:
+    """Return what a process answers; None if it has no graphs, is another user's, or has ended."""
+
+    def silent(why: str) -> Driver:
+        return Driver(pid, _command_of(pid), trouble=why)
+
+    try:
+        joined = join(address, graphs_of(address), timeout_s, check_user, descriptors=1)
+    except TimeoutError:
+        why = _WHY.get(_state_of(pid)) or (
+            "native code that it runs holds Python's lock, or the machine is overloaded"
+        )
+        return silent(f"does not answer within {timeout_s:g} s: {why}")
+    except (PlacementError, OSError):
+        return None  # of another user, ended, or without an answer to this question
+    except (RcgError, ValueError) as error:
+        return silent(f"cannot be asked: {error}")
+    try:
+        if not isinstance(joined.message, Reported):
+            return None
+        (payload,) = open_payloads(joined.answer)
+        found: Any = json.loads(payload.decode())
+        graphs = tuple(map(_graph_of, found["graphs"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return silent(f"its answer cannot be read: {error}")
+    finally:
+        joined.close()
+    if not graphs:
+        return None
+    return Driver(pid, _command_of(pid), graphs)
+
+
+def _graph_of(found: Any) -> Graph:
+    report = Report.from_plain(found["report"])
+    return Graph(name_of(found["name"], report.graph_id), float(found["at_s"]), report)
+
+
+def _state_of(pid: int) -> str:
+    """Return the kernel's letter for what a process does, or ""."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+def _command_of(pid: int) -> str:
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.replace("\0", " ").strip()[:_MOST_COMMAND]

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running graph at one moment, and since the moment before: rates, shares, and a row per actor.
+
+A ``Meter`` makes ``Sample``s of reports. The monitor in a notebook and ``rcg top`` draw them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from math import isfinite, nan
+from typing import Final
+
+from rcg.runtime.observe.report import Activity, Backlog, Report
+from rcg.runtime.observe.trouble import (
+    STUCK_AFTER_S,
+    OpTimeout,
+    Trouble,
+    call_of,
+    trouble_of,
+    waits_of,
+)
+from rcg.text import count_text, time_text
+from rcg.trace.analysis.ops import waits_for
+
+__all__ = ["FIGURES", "Meter", "Row", "Sample", "folded", "name_of"]
+
+FIGURES: Final = ("throughput", "in_flight", "queued", "waiting", "memory")
+"""The figures of a sample that are drawn over time, and whose maximum is kept."""
+
+_FEW: Final = 8  # so many actors have a row each, whatever they do
+_ALIKE: Final = 3  # rows that are folded
+_ACTOR: Final = re.compile(r"a\d+(\.\w+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one actor does, its lanes included, or several that are alike.
+
+    Attributes:
+        label: Its displayed name: ``a0 (Stage)``; of several ``a12 to a37 (Stage)``.
+        state: "running", "waiting", "ready" (there is nothing to do), "stuck" (the graph hangs
+            there), "dead" or "ended".
+        busy: Share of the time since the previous sample, 0 to 1, that it did not wait. None if it
+            is not known.
+        queued: Frames in the fullest channel that it reads, and has not read.
+        slots: How many frames may be there; 0 if nothing waits.
+        doing: Its method and execution, or what it waits for.
+        memory: Shared memory that its values take, in bytes.
+        count: How many actors it stands for.
+    """
+
+    label: str
+    state: str
+    busy: float | None
+    queued: int
+    slots: int
+    doing: str
+    memory: int
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample. A number that is not known is NaN.
+
+    Attributes:
+        time_s: When, on the clock of whoever samples.
+        throughput: Executions completed per second since the previous sample.
+        in_flight: Executions in flight.
+        queued: Frames that were written and not yet read.
+        waiting: Share of the actors' time, 0 to 1, that they waited since the previous sample; not
+            known while there is nothing for them to do.
+        memory: Shared memory that the graph's values take, in bytes.
+        limit: Limit of executions in flight; 0 if it is not known.
+        cap: Shared memory that values may take, in bytes; 0 if it is not known.
+        completed: Number of completed executions; 0 if it is not known.
+        state: ``running``, or why the samples have ended: ``closed``, ``broken``, ``ended``,
+            ``gone``.
+        trouble: A sentence about the op on which the graph hangs, or "".
+        rows: The actors, in their order; alike ones are one row if the graph hangs or is idle.
+        most: The largest value of each of ``FIGURES`` that was known so far.
+    """
+
+    time_s: float
+    throughput: float = nan
+    in_flight: float = nan
+    queued: float = nan
+    waiting: float = nan
+    memory: float = nan
+    limit: int = 0
+    cap: int = 0
+    completed: int = 0
+    state: str = "running"
+    trouble: str = ""
+    rows: tuple[Row, ...] = ()
+    most: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the graph has ended."""
+        return self.state != "running"
+
+
+class Rates:
+    """The growth of sums per second since the previous time."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, Mapping[str, float]] | None = None
+
+    def update(self, now_s: float, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return the growth of each sum; nothing the first time."""
+        before, self._before = self._before, (now_s, sums)
+        if before is None or now_s <= before[0]:
+            return {}
+        passed_s = now_s - before[0]
+        grown = {name: sums[name] - before[1][name] for name in sums if name in before[1]}
+        return {name: max(0.0, each) / passed_s for name, each in grown.items() if isfinite(each)}
+
+
+class Most:
+    """The largest value so far of each figure of samples."""
+
+    def __init__(self) -> None:
+        self._most: dict[str, float] = {}
+
+    def update(self, sample: Sample) -> Sample:
+        """Return the sample with these values in it."""
+        for name in FIGURES:
+            value = float(getattr(sample, name))
+            if isfinite(value):
+                self._most[name] = max(value, self._most.get(name, value))
+        return replace(sample, most=dict(self._most))
+
+
+class Meter:
+    """Makes samples of the reports of one graph.
+
+    Args:
+        stuck_after_s: An op that takes longer, and much longer than the executions so far, is where
+            the graph hangs. In seconds.
+    """
+
+    def __init__(self, stuck_after_s: float = STUCK_AFTER_S) -> None:
+        self._timeout = OpTimeout(stuck_after_s)
+        self._rates, self._most = Rates(), Most()
+
+    def take(self, now_s: float, report: Report) -> Sample:
+        """Return a sample.
+
+        Args:
+            now_s: The time on a monotonic clock.
+            report: ``graph.report(timeout=0)`` of that moment.
+        """
+        actors = report.processes[1:]
+        # The current wait counts from the beginning of the op.
+        waited = {
+            each.process: each.waited_s + (each.for_s if each.state == "waiting" else 0.0)
+            for each in actors
+        }
+        rates = self._rates.update(now_s, {"completed": report.completed, **waited})
+        timeout_s = self._timeout.update(now_s, report.completed, report.in_flight)
+        trouble = trouble_of(report.processes, timeout_s) if report.in_flight else None
+        has_work = bool(report.in_flight or rates.get("completed"))
+        shares = {each: min(rates[each], 1.0) for each in waited if each in rates}
+        rows = _rows(report, shares, trouble, has_work=has_work)
+        waiting = sum(shares.values()) / len(shares) if shares and has_work else nan
+        return self._most.update(
+            Sample(
+                now_s,
+                throughput=rates.get("completed", nan),
+                in_flight=float(report.in_flight),
+                queued=float(sum(each.length for each in report.backlogs)),
+                waiting=waiting,
+                memory=float(report.used_bytes),
+                limit=report.limit,
+                cap=report.cap_bytes,
+                completed=report.completed,
+                state=report.state,
+                trouble=trouble.text if trouble else "",
+                rows=folded(rows) if trouble or not has_work else rows,
+            )
+        )
+
+
+def name_of(name: str, graph_id: str) -> str:
+    """Return the name of a graph for people: its own, or its id in short."""
+    return name or f"Graph {graph_id[:8]}"
+
+
+def _rows(
+    report: Report, waited: Mapping[str, float], trouble: Trouble | None, *, has_work: bool
+) -> tuple[Row, ...]:
+    """Return a row for each actor.
+
+    Args:
+        report: What all processes do.
+        waited: The share of the time that each process waited, if that is known.
+        trouble: Why the graph hangs.
+        has_work: Whether there is something to do.
+    """
+    actors: dict[str, list[Activity]] = {}  # each with its lanes; gates belong to nodes
+    for each in report.processes:
+        if _ACTOR.fullmatch(each.process):
+            actors.setdefault(each.process.partition(".")[0], []).append(each)
+    stuck = trouble.labels if trouble else ()
+    waits = waits_of(report.processes)
+    found = []
+    for members in actors.values():
+        # A lane stands for its actor where the graph hangs in it.
+        shown = next((each for each in members if each.label in stuck), members[0])
+        queue = _fullest(report.backlogs, {each.label for each in members})
+        process, is_over = members[0].process, members[0].state in ("dead", "ended")
+        state = _state_of(shown, stuck, has_work=has_work)
+        roots = [label for label in stuck if label in waits_for(waits, shown.label)]
+        found.append(
+            Row(
+                label=members[0].label,
+                state=state,
+                busy=None if is_over or process not in waited else 1 - waited[process],
+                queued=queue.length if queue else 0,
+                slots=queue.slots if queue else 0,
+                doing=_doing(shown, state, roots),
+                memory=sum(each.shared_bytes for each in members),
+            )
+        )
+    return tuple(found)
+
+
+def _state_of(activity: Activity, stuck: Sequence[str], *, has_work: bool) -> str:
+    if activity.state in ("dead", "ended"):
+        return activity.state
+    if activity.label in stuck:
+        return "stuck"
+    return activity.state if has_work and activity.state != "idle" else "ready"
+
+
+def _fullest(backlogs: Sequence[Backlog], labels: set[str]) -> Backlog | None:
+    read = [each for each in backlogs if labels.intersection(each.reader.split(", "))]
+    return max(read, key=lambda each: each.length / max(each.slots, 1), default=None)
+
+
+def _doing(activity: Activity, state: str, roots: Sequence[str]) -> str:
+    method = call_of(activity.op) or activity.op.partition(" ")[0].lower()
+    match state:
+        case "stuck":
+            for_text = time_text(activity.for_s * 1e9)
+            return f"{method} for {for_text}, execution {count_text(activity.execution)}"
+        case "waiting":
+            wanted = roots or activity.waiting_for.split(", ")
+            names = ", ".join(label.partition(" ")[0] for label in wanted)
+            return f"waits for {names}" if names else "waits"
+        case "running":
+            return f"{method}, execution {count_text(activity.execution)}"
+        case "dead":
+            return f"died in {method}, execution {count_text(activity.execution)}"
+    return ""
+
+
+def folded(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Return rows, of many actors with neighbours that are alike and do not run as one row."""
+    if len(rows) <= _FEW:
+        return tuple(rows)
+    found: list[Row] = []
+    for key, group in groupby(rows, _likeness):
+        alike = list(group)
+        if len(alike) < _ALIKE or key[0] in ("running", "stuck", "dead"):
+            found += alike
+            continue
+        first, last = alike[0], alike[-1]
+        busy = [each.busy for each in alike if each.busy is not None]
+        found.append(
+            replace(
+                first,
+                label=f"{first.label.partition(' ')[0]} to {last.label}",
+                busy=sum(busy) / len(busy) if busy else None,
+                memory=sum(each.memory for each in alike),
+                count=len(alike),
+            )
+        )
+    return tuple(found)
+
+
+def _likeness(row: Row) -> tuple[str, ...]:
+    kind = row.label.partition(" ")[2]
+    return row.state, kind, row.doing, f"{row.queued} of {row.slots}"
