@@ -183,11 +183,11 @@ def figures_of(sample: Sample) -> list[str]:
     }
     found = []
     for name in FIGURES:
-        value, most = getattr(sample, name), sample.most.get(name)
+        value = getattr(sample, name)
         if isfinite(value):
-            short = texts[name](most or 0.0).partition(" of ")[0].removeprefix("waiting ")
-            is_known = most is not None and most > value
-            found.append(texts[name](value) + (f" (max {short})" if is_known else ""))
+            now, most = texts[name](value), texts[name](sample.most[name])
+            short = most.partition(" of ")[0].removeprefix("waiting ")
+            found.append(now if now == most else f"{now} (max {short})")
     return found
 
 

@@ -40,6 +40,28 @@ def look():
 monitor = LiveMonitor(look, interval_s=0.05)
 monitor
 """,
+    """
+from tests.unit.live_reports import GRAPH_ID, chain_that_hangs, does, report_of
+
+
+class Graph:
+    def __init__(self, found):
+        self.found = found
+
+    def get_id(self):
+        return GRAPH_ID
+
+    def statistics(self):
+        return self.found
+
+    def report(self, timeout=0.5):
+        return self.found
+
+
+runs = Graph(report_of(*[does(f"a{i}", "running") for i in range(64)]))
+LiveMonitor(runs, interval_s=0.05)
+""",
+    "hangs = Graph(chain_that_hangs(40, 11, 7.2))\nLiveMonitor(hangs, title='Hangs')",
     "selection = link(topology, schedule, timeline)",
     "ScheduleWidget(pipeline(3), title='Plan')",
     "timeline",  # a second view of one model
@@ -88,7 +110,7 @@ def shown(lab: Lab) -> Iterator[Notebook]:
             for output in outputs:
                 assert output["output_type"] != "error", output["traceback"]
         notebook.page.wait_for_function(
-            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 13"
+            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 15"
         )
         yield notebook
 
@@ -551,6 +573,24 @@ def test_the_monitor_stops_and_starts(shown: Notebook) -> None:
     wait_for(monitor, f"data.running === 'true' && Number(data.samples) > {seen}")
 
 
+def test_the_monitor_has_a_row_for_each_actor_and_names_the_one_that_hangs(
+    shown: Notebook,
+) -> None:
+    monitor = card(shown, "monitor", "Graph 87752519")
+    wait_for(monitor, "data.state === 'running'")
+    boxes = [each.bounding_box() for each in monitor.locator(".rcg-row").all()]
+    assert len(boxes) == 64
+    assert {box["height"] for box in boxes if box} == {18}
+    assert len({box["x"] for box in boxes if box}) > 1  # in several columns
+    monitor = card(shown, "monitor", "Hangs")
+    wait_for(monitor, "data.state === 'stuck'")
+    assert "a11 (Stage).work has not ended for 7.2 s" in monitor.locator(".rcg-state").inner_text()
+    assert [each.inner_text() for each in monitor.locator(".rcg-row-name").all()] == [
+        "a0 (Stage)", "a1 to a10 (Stage)", "a11 (Stage)", "a12 to a39 (Stage)"
+    ]  # fmt: skip
+    assert monitor.locator(".rcg-row[data-state='stuck']").inner_text().startswith("a11")
+
+
 @pytest.mark.parametrize("width", [1280, 640])
 def test_screenshots_light_and_dark(shown: Notebook, width: int) -> None:
     shown.page.set_viewport_size({"width": width, "height": 1000})
@@ -561,6 +601,8 @@ def test_screenshots_light_and_dark(shown: Notebook, width: int) -> None:
         ("timeline", "Timeline"),
         ("timeline", "Large"),
         ("monitor", "Live"),
+        ("monitor", "Graph 87752519"),
+        ("monitor", "Hangs"),
     ]
     for theme in ("dark", "light"):
         shown.theme(theme)

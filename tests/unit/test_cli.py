@@ -15,6 +15,7 @@ import pytest
 from rcg import cli, doctor, top
 from rcg.runtime.observe import drivers
 from rcg.runtime.observe.drivers import Driver, Graph
+from rcg.runtime.observe.live import Meter
 from rcg.version import __version__
 from tests.unit.chrome_format import read
 from tests.unit.live_reports import GRAPH_ID, chain_that_hangs, does, later, report_of
@@ -151,6 +152,20 @@ def test_top_once_prints_rates_and_a_row_for_each_actor(found, capsys):
         "  actor       state    busy   doing              memory",
         "  a0 (Stage)  running  100 %  work, execution 8  1 KiB",
         "  a1 (Stage)  waiting  25 %   waits for a0       1 KiB",
+    ]
+
+
+def test_a_figure_has_its_maximum_once_it_has_fallen():
+    meter = Meter()
+    meter.take(0, report_of(does("a0", "running"), used_bytes=8192))
+    meter.take(1, report_of(does("a0", "running"), used_bytes=8192, completed=90))
+    sample = meter.take(2, report_of(does("a0", "running"), completed=100, in_flight=1))
+    assert top.figures_of(sample) == [
+        "10 /s (max 90 /s)",
+        "1 of 10 in flight (max 3)",
+        "0 frames queued",
+        "waiting 0 %",
+        "4 KiB of 1 MiB (max 8 KiB)",
     ]
 
 
