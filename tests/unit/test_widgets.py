@@ -493,7 +493,7 @@ def test_each_actor_is_a_row_with_what_it_does_and_its_fullest_queue() -> None:
         does("a1", "waiting", "a0 (Stage), a2 (Stage)"),
         does("a2", "dead"),
         does("n1", "waiting"),
-        backlogs=(backlog(1, 2), replace(backlog(1, 3), slots=4), backlog(2, 0)),
+        backlogs=(backlog(1, 4), replace(backlog(1, 3), slots=4), backlog(2, 0)),
     )
     lane = replace(report.processes[2], label="a0.comm (Stage)")
     report = replace(report, processes=(*report.processes[:2], lane, *report.processes[3:]))
@@ -530,6 +530,16 @@ def test_alike_actors_of_a_graph_that_hangs_are_one_row() -> None:
     ]  # fmt: skip
     few = Meter().take(0, chain_that_hangs(8, 4, 7.2))
     assert len(few.rows) == 8
+
+
+def test_actors_that_wait_for_others_than_their_neighbours_are_not_alike() -> None:
+    actors = [does(f"a{i}", "waiting", "driver" if i < 5 else "a10 (Stage)") for i in range(10)]
+    rows = Meter().take(0, report_of(*actors, does("a10", "running", for_s=9.0))).rows
+    assert [(row.label, row.doing) for row in rows] == [
+        ("a0 to a4 (Stage)", "waits for the driver"),
+        ("a5 to a9 (Stage)", "waits for a10"),
+        ("a10 (Stage)", "work for 9 s, execution 8"),
+    ]
 
 
 def test_actors_of_a_running_graph_are_not_folded_so_rows_stay_in_place() -> None:

@@ -251,6 +251,7 @@ def _doing(activity: Activity, state: str, roots: Sequence[str]) -> str:
         case "waiting":
             wanted = roots or activity.waiting_for.split(", ")
             names = ", ".join(label.partition(" ")[0] for label in wanted)
+            names = re.sub(r"\bdriver$", "the driver", names)
             return f"waits for {names}" if names else "waits"
         case "running":
             return f"{method}, execution {count_text(activity.execution)}"
