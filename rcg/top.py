@@ -18,8 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rcg.runtime.observe.drivers import Driver, find_drivers
 from rcg.runtime.observe.live import FIGURES, Meter, Row, Sample
+from rcg.runtime.observe.report import Report
 from rcg.runtime.observe.trouble import STUCK_AFTER_S
-from rcg.text import bytes_text, count_text, plural, rate_text, share_text, table, visible
+from rcg.text import (
+    bytes_text,
+    count_text,
+    graph_title,
+    plural,
+    rate_text,
+    share_text,
+    table,
+    visible,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,10 +52,10 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A driver, and its graphs as they are now: the name, the id, and a sample of each."""
+    """A driver, and its graphs as they are now: the report and a sample of each."""
 
     driver: Driver
-    graphs: tuple[tuple[str, str, Sample], ...]
+    graphs: tuple[tuple[Report, Sample], ...]
 
 
 class Watch:
@@ -66,11 +76,11 @@ class Watch:
         """Ask all drivers."""
         return [Look(each, tuple(self._samples(each))) for each in self._find()]
 
-    def _samples(self, driver: Driver) -> Iterator[tuple[str, str, Sample]]:
+    def _samples(self, driver: Driver) -> Iterator[tuple[Report, Sample]]:
         for graph in driver.graphs:
-            graph_id = graph.report.graph_id
-            meter = self._meters.setdefault(graph_id, Meter(self._stuck_after_s))
-            yield graph.name, graph_id, meter.take(graph.at_s, graph.report)
+            new = Meter(self._stuck_after_s)
+            meter = self._meters.setdefault(graph.report.graph_id, new)
+            yield graph.report, meter.take(graph.at_s, graph.report)
 
 
 def top(
@@ -127,8 +137,8 @@ def plain_of(looks: Sequence[Look]) -> list[dict[str, Any]]:
             "command": each.driver.command,
             "trouble": each.driver.trouble,
             "graphs": [
-                {"name": name, "graph_id": graph_id, **_finite(asdict(sample))}
-                for name, graph_id, sample in each.graphs
+                {"name": report.name, "graph_id": report.graph_id, **_finite(asdict(sample))}
+                for report, sample in each.graphs
             ],
         }
         for each in looks
@@ -148,8 +158,12 @@ def text_of(looks: Sequence[Look]) -> str:
     blocks = []
     for each in looks:
         lines = [_driver_text(each.driver), *filter(None, [each.driver.trouble])]
-        for name, _, sample in each.graphs:
-            lines += ["", f"{visible(name)}: {status_of(sample)}", ", ".join(figures_of(sample))]
+        for report, sample in each.graphs:
+            lines += [
+                "",
+                f"{_title_of(report)}: {status_of(sample)}",
+                ", ".join(figures_of(sample)),
+            ]
             head = ("actor", "state", "busy", "queue", "doing", "memory")
             lines += [f"  {line}" for line in table(head, list(map(_cells, sample.rows)))]
         blocks.append("\n".join(lines))
@@ -161,6 +175,10 @@ def _driver_text(driver: Driver) -> str:
     if len(command) > _MOST_COMMAND:
         command = f"{command[: _MOST_COMMAND - 1]}\N{HORIZONTAL ELLIPSIS}"
     return f"process {driver.pid}: {command}"
+
+
+def _title_of(report: Report) -> str:
+    return visible(graph_title(report.name, report.graph_id))
 
 
 def status_of(sample: Sample) -> str:
@@ -212,10 +230,10 @@ def drawing_of(looks: Sequence[Look], width: int, pid: int | None = None) -> Ren
         found.append(Text(_driver_text(each.driver), style="bright_black"))
         if each.driver.trouble:
             found.append(Text(each.driver.trouble, style="bold red"))
-        for name, _, sample in each.graphs:
+        for report, sample in each.graphs:
             style = "bold red" if sample.trouble or sample.is_last else ""
             found += [
-                Text.assemble((visible(name), "bold"), "  ", (status_of(sample), style)),
+                Text.assemble((_title_of(report), "bold"), "  ", (status_of(sample), style)),
                 Text("   ".join(figures_of(sample))),
                 _actors(sample.rows, width),
             ]

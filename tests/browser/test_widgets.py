@@ -45,6 +45,8 @@ from tests.unit.live_reports import GRAPH_ID, chain_that_hangs, does, report_of
 
 
 class Graph:
+    name = "pipeline"
+
     def __init__(self, found):
         self.found = found
 
@@ -576,7 +578,7 @@ def test_the_monitor_stops_and_starts(shown: Notebook) -> None:
 def test_the_monitor_has_a_row_for_each_actor_and_names_the_one_that_hangs(
     shown: Notebook,
 ) -> None:
-    monitor = card(shown, "monitor", "Graph 87752519")
+    monitor = card(shown, "monitor", "pipeline (87752519)")
     wait_for(monitor, "data.state === 'running'")
     boxes = [each.bounding_box() for each in monitor.locator(".rcg-row").all()]
     assert len(boxes) == 64
@@ -601,7 +603,7 @@ def test_screenshots_light_and_dark(shown: Notebook, width: int) -> None:
         ("timeline", "Timeline"),
         ("timeline", "Large"),
         ("monitor", "Live"),
-        ("monitor", "Graph 87752519"),
+        ("monitor", "pipeline (87752519)"),
         ("monitor", "Hangs"),
     ]
     for theme in ("dark", "light"):

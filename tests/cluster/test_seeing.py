@@ -348,7 +348,7 @@ def test_rcg_top_asks_drivers_and_says_which_do_not_answer(driver):
     status, (found,) = rcg_top(program.pid)
     (graph,) = found["graphs"]
     assert (status, found["pid"], found["trouble"]) == (0, program.pid, "")
-    assert (graph["graph_id"], graph["name"]) == (graph_id, f"Graph {graph_id[:8]}")
+    assert (graph["graph_id"], graph["name"]) == (graph_id, "graph")
     assert (graph["completed"], graph["in_flight"], graph["throughput"]) == (1, 0, 0)
     assert [(row["label"], row["state"]) for row in graph["rows"]] == [
         ("a0 (Plain)", "ready"),

@@ -27,7 +27,7 @@ def report_of(*actors: Activity, driver: str = "waiting", **changes: Any) -> Rep
     """A report with three of ten executions in flight."""
     last = actors[-1].label if actors and driver == "waiting" else ""
     facts: dict[str, Any] = {"in_flight": 3, "limit": 10, "completed": 0, "backlogs": ()}
-    facts |= {"state": "running", "used_bytes": 4096, "cap_bytes": 1 << 20}
+    facts |= {"name": "pipeline", "state": "running", "used_bytes": 4096, "cap_bytes": 1 << 20}
     processes = (does("driver", driver, last), *actors)
     return Report(graph_id=GRAPH_ID, processes=processes, **{**facts, **changes})
 

@@ -120,7 +120,7 @@ def test_doctor_says_whether_rcg_works(state, monkeypatch, capsys):
 
 
 def driver(report, at_s, **facts):
-    graphs = (Graph("Pipeline", at_s, report),)
+    graphs = (Graph(at_s, report),)
     return Driver(**{"pid": 7, "command": "python train.py", "graphs": graphs, **facts})
 
 
@@ -147,7 +147,7 @@ def test_top_once_prints_rates_and_a_row_for_each_actor(found, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "process 7: python train.py",
         "",
-        "Pipeline: running",
+        "pipeline (87752519): running",
         "4 /s, 3 of 10 in flight, 0 frames queued, waiting 38 %, 4 KiB of 1 MiB",
         "  actor       state    busy   doing              memory",
         "  a0 (Stage)  running  100 %  work, execution 8  1 KiB",
@@ -174,7 +174,7 @@ def test_top_json_has_all_of_it(found, capsys):
     (process,) = json.loads(capsys.readouterr().out)
     assert (process["pid"], process["trouble"]) == (7, "")
     (graph,) = process["graphs"]
-    assert (graph["name"], graph["graph_id"], graph["throughput"]) == ("Pipeline", GRAPH_ID, 4)
+    assert (graph["name"], graph["graph_id"], graph["throughput"]) == ("pipeline", GRAPH_ID, 4)
     assert [row["busy"] for row in graph["rows"]] == [1, 0.25]
     assert graph["most"]["throughput"] == 4
 
@@ -184,7 +184,7 @@ def test_top_says_where_a_graph_hangs_and_who_does_not_answer(found, capsys):
     found[0][:] = [[driver(chain_that_hangs(40, 11, 7.2), 5.0), silent]]
     assert cli.main(["top", "--once"]) == 0
     text = capsys.readouterr().out
-    assert "Pipeline: a11 (Stage).work has not ended for 7.2 s (execution 8): 40 processes" in text
+    assert "pipeline (87752519): a11 (Stage).work has not ended for 7.2 s" in text
     assert "a12 to a39 (Stage)  waiting" in text
     assert "process 8: python other.py\ndoes not answer within 2 s: it is stopped" in text
 

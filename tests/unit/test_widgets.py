@@ -418,6 +418,8 @@ class Clock:
 class FakeGraph:
     """The methods of a compiled graph that a monitor calls; by default two actors that run."""
 
+    name = ""
+
     def __init__(self, report: Report | None = None) -> None:
         self.found = report or report_of(
             does("a0", "running"), does("a1", "running"), backlogs=(backlog(1, 2), backlog(1, 5))
@@ -604,12 +606,12 @@ def test_the_monitor_of_a_graph_that_hangs_says_so_and_not_running(
 def test_a_monitor_has_the_name_of_its_graph(monitors: list[LiveMonitor]) -> None:
     graph = FakeGraph()
     monitors.append(LiveMonitor(graph, start=False))
-    graph.name = "Pipeline"  # type: ignore[attr-defined]
+    graph.name = "pipeline"
     monitors.append(LiveMonitor(graph, start=False))
     monitors.append(LiveMonitor(graph, start=False, title="Mine"))
     monitors.append(LiveMonitor(lambda: {"queued": 1}, start=False))
     titles = [each.title for each in monitors]
-    assert titles == ["Graph 87752519", "Pipeline", "Mine", "Live"]
+    assert titles == ["CompiledDAG(87752519)", "pipeline (87752519)", "Mine", "Live"]
 
 
 def test_a_graph_without_work_is_ready_and_waits_for_nothing(monitors: list[LiveMonitor]) -> None:

@@ -107,7 +107,7 @@ class LiveMonitor(anywidget.AnyWidget):
         self._stopping: SimpleQueue[None] = SimpleQueue()
         self._views: set[str] = set()
         self._unviewed_since: float | None = None
-        title = title or self._sampler.name or "Live"
+        title = title or self._sampler.title or "Live"
         super().__init__(interval_s=interval_s, title=title)
         self.on_msg(_on_message)
         if start:

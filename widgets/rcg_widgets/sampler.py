@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from math import nan
 from typing import Any, Final
 
-from rcg.runtime.observe.live import FIGURES, Meter, Most, Rates, Sample, name_of
+from rcg.runtime.observe.live import FIGURES, Meter, Most, Rates, Sample
 from rcg.runtime.observe.trouble import STUCK_AFTER_S
+from rcg.text import graph_title
 
 __all__ = ["Sampler"]
 
@@ -56,7 +57,7 @@ class Sampler:
         self._source = _weakly(source) if is_graph or inspect.ismethod(source) else lambda: source
         self._meter = Meter(stuck_after_s)
         self._rates, self._most = Rates(), Most()
-        self.name = name_of(getattr(source, "name", ""), source.get_id()) if is_graph else ""
+        self.title = graph_title(source.name, source.get_id()) if is_graph else ""
 
     def take(self) -> Sample:
         """Take a sample.

@@ -66,9 +66,8 @@ class _Graphs:
         found: list[dict[str, Any]] = []
         for graph in registry.faces():
             with shielding():  # it may end meanwhile
-                name, at_s = str(getattr(graph, "name", "") or ""), time.monotonic()
-                report = asdict(graph.report(timeout=0))
-                found.append({"name": name, "at_s": at_s, "report": report})
+                at_s = time.monotonic()
+                found.append({"at_s": at_s, "report": asdict(graph.report(timeout=0))})
         text = json.dumps({"version": __version__, "graphs": found}).encode()
         with PreparedPayloads(Reported(), [(KIND_BYTES, text, None, 0)]) as prepared:
             prepared.send(peer.connection, may_wait=False)

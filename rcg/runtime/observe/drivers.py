@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from rcg.errors import PlacementError, RcgError
 from rcg.runtime.control.joining import check_user, join
-from rcg.runtime.observe.live import name_of
 from rcg.runtime.observe.report import Report
 from rcg.wire.messages import Reported, graphs_of
 from rcg.wire.payloads import open_payloads
@@ -40,12 +39,10 @@ class Graph:
     """A live graph of another process.
 
     Attributes:
-        name: Its name.
         at_s: When the report was made, on the machine's monotonic clock.
         report: What ``CompiledDAG.report(timeout=0)`` returns there.
     """
 
-    name: str
     at_s: float
     report: Report
 
@@ -129,8 +126,7 @@ def _ask(pid: int, address: str, timeout_s: float) -> Driver | None:
 
 
 def _graph_of(found: Any) -> Graph:
-    report = Report.from_plain(found["report"])
-    return Graph(name_of(found["name"], report.graph_id), float(found["at_s"]), report)
+    return Graph(float(found["at_s"]), Report.from_plain(found["report"]))
 
 
 def _state_of(pid: int) -> str:

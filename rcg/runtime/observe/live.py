@@ -25,7 +25,7 @@ from rcg.runtime.observe.trouble import (
 from rcg.text import count_text, time_text
 from rcg.trace.analysis.ops import waits_for
 
-__all__ = ["FIGURES", "Meter", "Row", "Sample", "folded", "name_of"]
+__all__ = ["FIGURES", "Meter", "Row", "Sample", "folded"]
 
 FIGURES: Final = ("throughput", "in_flight", "queued", "waiting", "memory")
 """The figures of a sample that are drawn over time, and whose maximum is kept."""
@@ -183,11 +183,6 @@ class Meter:
                 rows=folded(rows) if trouble or not has_work else rows,
             )
         )
-
-
-def name_of(name: str, graph_id: str) -> str:
-    """Return the name of a graph for people: its own, or its id in short."""
-    return name or f"Graph {graph_id[:8]}"
 
 
 def _rows(
