@@ -68,6 +68,7 @@ def of(loaded: set[str], names: tuple[str, ...]) -> set[str]:
         ("import rcg.trace.trace, rcg.trace.analysis.figures", HEAVY),
         ("import rcg.views", HEAVY),
         ("import rcg.cli, rcg.doctor, rcg.progress", (*HEAVY, "tqdm")),
+        ("import rcg.top", (*HEAVY, "rich", "rcg.views", "rcg.profiles")),
         (HELP, (*HEAVY, "ray", "numpy", "rcg.errors")),
         (EXAMINE, (*HEAVY, "ray", "numpy")),
     ],
