@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rcg.errors import PlacementError, RcgError
 from rcg.runtime.control.joining import check_user, join
 from rcg.runtime.observe.report import Report
+from rcg.threads import run_together
 from rcg.wire.messages import Reported, graphs_of
 from rcg.wire.payloads import open_payloads
 
@@ -74,11 +75,15 @@ def find_drivers(pid: int | None = None, *, timeout_s: float = 2.0) -> list[Driv
         pid: Only this process.
         timeout_s: How long each may take. All are asked at once, up to 32.
     """
-    asked = [(each, address) for each, address in _listening() if pid in (None, each)]
-    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
-        answers = [pool.submit(_ask, *place, timeout_s) for place in asked]
-    # Of a process with several endpoints, each of which answers for all of it, one.
-    found = {each.pid: each for each in (answer.result() for answer in answers) if each}
+    found: dict[int, Driver] = {}  # of several endpoints of a process, each says all
+
+    def ask(process: int, address: str) -> None:
+        answer = _ask(process, address, timeout_s)
+        if answer is not None:
+            found[process] = answer
+
+    asked = [partial(ask, *place) for place in _listening() if pid in (None, place[0])]
+    run_together(asked, "rcg-top", _MOST_AT_ONCE)
     return [found[each] for each in sorted(found)]
 
 

@@ -13,7 +13,8 @@ from itertools import groupby
 from math import isfinite, nan
 from typing import Final
 
-from rcg.runtime.observe.report import Activity, Backlog, Report
+from rcg.runtime.observe.activity import Activity
+from rcg.runtime.observe.report import Backlog, Report
 from rcg.runtime.observe.trouble import (
     STUCK_AFTER_S,
     OpTimeout,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rcg.runtime.observe.report import Activity
+from rcg.runtime.observe.activity import Activity
 from rcg.text import IN_LINE, brief, time_text
 from rcg.trace.analysis.ops import waits_for
 
