@@ -88,6 +88,7 @@ class Profile:
                 return graphs[number]
             case str(text):
                 found = [each for each in graphs if text and each.graph_id.startswith(text)]
+                found = found or [each for each in graphs if text and each.name == text]
                 if len(found) == 1:
                     return found[0]
         if not graphs:
@@ -98,7 +99,7 @@ class Profile:
         at = next(at for at, each in enumerate(graphs) if each is active[0])
         wanted = "there are several graphs" if graph is None else f"there is no graph {graph!r}"
         raise TraceError(
-            f"{wanted}; choose one by its number or id, as in `graph={at}`; this profile has "
+            f"{wanted}; choose one by its number, id or name, as in `graph={at}`; this profile has "
             f"{known}"
         )
 
@@ -185,4 +186,4 @@ class Profile:
 
 def _name_of(graph: GraphTrace) -> str:
     count = len(executions_of(graph))
-    return f"{graph.graph_id[:8]} ({plural(count, 'execution')})"
+    return f"{graph.title}: {plural(count, 'execution')}"

@@ -12,6 +12,7 @@ from IPython.display import display
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.runtime.driver.compiled_dag import CompiledDAG
+from rcg.text import graph_title, visible
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import mimebundle
@@ -33,14 +34,16 @@ def topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
         shown = shown.active
         found = []
         for measured in zip(shown.graphs, summarize(shown).graphs, strict=True):
-            plan, title = measured[0].plan, _name(measured[0].graph_id)
+            plan, title = measured[0].plan, visible(measured[0].title)
             picture = topology_picture(
                 plan, title=title, channel_details=channel_details, measured=measured
             )
             found.append((f"Topology of {title}", picture))
         return found
     is_plan = isinstance(shown, Plan)
-    plan, title = (shown, "Plan") if is_plan else (shown.plan, _name(shown.get_id()))
+    plan, title = (
+        (shown, "Plan") if is_plan else (shown.plan, graph_title(shown.name, shown.get_id()))
+    )
     picture = topology_picture(plan, title=title, channel_details=channel_details)
     return [(f"Topology of {title}", picture)]
 
@@ -51,16 +54,12 @@ def schedules(shown: Any) -> list[tuple[str, str]]:
         shown = shown.trace
     if isinstance(shown, Trace):
         graphs = shown.active.graphs
-        made = [(_name(graph.graph_id), schedule_picture(shown, graph)) for graph in graphs]
+        made = [(visible(graph.title), schedule_picture(shown, graph)) for graph in graphs]
         return [(f"Schedule of {name}", svg) for name, svg in made if svg is not None]
     if isinstance(shown, Plan):
         return [("Schedule of the plan", predicted_schedule(shown, _MAX_INFLIGHT))]
     picture = predicted_schedule(shown.plan, shown.plan.window)
-    return [(f"Schedule of {_name(shown.get_id())}", picture)]
-
-
-def _name(graph_id: str) -> str:
-    return f"CompiledDAG({graph_id[:8]})"
+    return [(f"Schedule of {graph_title(shown.name, shown.get_id())}", picture)]
 
 
 def display_pictures(pictures: Sequence[tuple[str, str]], magic: str, nothing: str) -> None:

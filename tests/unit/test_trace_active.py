@@ -104,7 +104,7 @@ def test_of_several_the_message_says_how_to_choose() -> None:
         profile.what_if(max_inflight=2)
     text = str(caught.value)
     assert "graph=1" in text
-    assert "1: beefbeef (" in text and "2: cafecafe (" in text and "executions)" in text
+    assert "1: CompiledDAG(beefbeef): 4 executions" in text and "2: CompiledDAG(cafecafe)" in text
     with pytest.raises(TraceError, match=r"no graph 7; .*graph=1"):
         profile.graph(7)
     with pytest.raises(TraceError, match="no graph was recorded"):

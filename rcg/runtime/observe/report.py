@@ -29,7 +29,7 @@ from rcg.runtime.observe.activity import (
     holding_up,
     verdict_of,
 )
-from rcg.text import bytes_text, cut, plural, table, visible
+from rcg.text import bytes_text, cut, graph_title, plural, table, visible
 from rcg.trace.recorder import State
 
 STACKS_TIMEOUT_S: Final = 0.5  # how long live processes may take to say where they are
@@ -185,6 +185,11 @@ class Report(Displayed):
         """Return whether a live process was asked for its stack and has not answered."""
         is_live = activity.state in ("running", "waiting")
         return self.asked and activity.stack is None and is_live
+
+    @property
+    def title(self) -> str:
+        """What views call the graph."""
+        return graph_title(self.name, self.graph_id)
 
     def _lines(self) -> list[str]:
         rows = self.rows

@@ -105,6 +105,7 @@ def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int, cores: int) -> Grap
         latency_spread_ns=spread_of(latencies) if stall is None else None,
         latency=latency_of(graph, executions) if stall is None else None,
         verdict=verdict_of(graph, path, paths, cores) if stall is None else None,
+        name=graph.name,
     )
 
 

@@ -99,6 +99,7 @@ class GraphSummary:
         latency: The parts of the latency; None without any, and of a graph that hangs.
         verdict: What limits the graph, and what would help; None if the trace is too short to
             tell, and of a graph that hangs.
+        name: What people call the graph, or "".
     """
 
     graph_id: str
@@ -122,6 +123,13 @@ class GraphSummary:
     latency_spread_ns: float | None = None
     latency: Latency | None = None
     verdict: Verdict | None = None
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name, if it has one, and the beginning of its id."""
+        short = self.graph_id[:8]
+        return f"{self.name} ({short})" if self.name else short
 
     @property
     def period_ns(self) -> float | None:
@@ -192,7 +200,7 @@ def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
         return [stall_text(graph, of=of)]
     if graph.verdict is None:
         return []
-    name = f"Graph {brief(graph.graph_id[:8], IN_LINE)}: " if of else ""
+    name = f"Graph {brief(graph.title, IN_LINE)}: " if of else ""
     lines = wrapped(f"{name}{graph.verdict}", _LINE, later="  ")
     for advice in graph.verdict.advice:
         lines += wrapped(f"  try: {advice.text}", _LINE, later="    ")
@@ -208,7 +216,7 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
     waiting = f"{count} process{' waits' if count == 1 else 'es wait'} for it"
     waiting = waiting if count else "no process waits for it yet"
     usual = "" if stall.usual_ns is None else f", usually {time_text(stall.usual_ns)}"
-    where = f" in graph {brief(graph.graph_id[:8], IN_LINE)}" if of else ""
+    where = f" in graph {brief(graph.title, IN_LINE)}" if of else ""
     return (
         f"{brief(stall.text, IN_LINE)}{where} has not ended for {time_text(stall.lasted_ns)}"
         f"{usual} (execution {stall.execution}, since {time_text(stall.since_ns)}): {waiting}"
@@ -216,7 +224,7 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
 
 
 def _graph(graph: GraphSummary) -> list[str]:
-    name = brief(graph.graph_id[:8], IN_LINE)
+    name = brief(graph.title, IN_LINE)
     lines = [f"Graph {name}: {_count(graph)} in {time_text(graph.duration_ns)}"]
     if graph.throughput is not None:
         lines.append(f"  throughput  {rate_text(graph.throughput)}")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rcg.display import Mimebundle
 from rcg.ir.plan import Plan
-from rcg.text import plural, shown_text
+from rcg.text import plural, shown_text, visible
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.transfers import reference_lines
 from rcg.trace.model import Recording
@@ -54,7 +54,7 @@ def of_trace(trace: Recording) -> Mimebundle:
     summary = summarize(trace)
     pictures: list[tuple[str, str]] = []
     for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MAX_GRAPHS]:
-        name = f"CompiledDAG({graph.graph_id[:8]})"
+        name = visible(graph.title)
         topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
         pictures.append((f"Topology of {name}", topology))
         pictures.append((f"Profile of {name}", summary_picture(figures)))
@@ -84,7 +84,7 @@ def _join(text: str, trace: Recording) -> str:
 
 def of_reports(reports: Iterable[Any], text: str, tensors: Any = None) -> Mimebundle:
     """Return the mimebundle of reports of graphs and of tensors: their text, and tables."""
-    html = "".join(report_of(each, title=f"CompiledDAG({each.graph_id[:8]})") for each in reports)
+    html = "".join(report_of(each, title=visible(each.title)) for each in reports)
     if tensors is not None:
         html += tensors_report_of(tensors)
     return {"text/plain": shown_text(text), "text/html": html or f"<p>{escaped(text)}</p>"}

@@ -78,7 +78,7 @@ def _headline(graph: GraphSummary, *, of: bool) -> str:
         return f'<p class="rcg-bad rcg-strong">{escaped(stall_text(graph, of=of))}</p>\n'
     if graph.verdict is None:
         return ""
-    name = f"CompiledDAG({graph.graph_id[:8]}): " if of else ""
+    name = f"{graph.title}: " if of else ""
     return f'<p class="rcg-strong">{escaped(visible(f"{name}{graph.verdict}"))}</p>\n'
 
 
@@ -103,11 +103,11 @@ def _about(trace: Recording) -> str:
 
 
 def _graph(trace: Recording, graph: GraphTrace, summary: GraphSummary, number: int) -> str:
-    head = f'<h2 class="rcg-graph">CompiledDAG({escaped(graph.graph_id[:8])})</h2>'
+    head = f'<h2 class="rcg-graph">{escaped(visible(graph.title))}</h2>'
     parts = [head] if len(trace.graphs) > 1 else []
     has_pictures = number < _MAX_GRAPHS
     if has_pictures:
-        title = f"CompiledDAG({graph.graph_id[:8]})"
+        title = visible(graph.title)
         picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
         parts.append(f'<div class="rcg-picture">{picture}</div>')
     parts.append(_fitting(summary_picture(summary)))
