@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rcg.runtime.observe.report import Activity, Backlog, Report
+from rcg.runtime.observe.activity import Activity
+from rcg.runtime.observe.report import Backlog, Report
 
 GRAPH_ID = "87752519" + "0" * 24
 

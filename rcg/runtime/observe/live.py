@@ -46,7 +46,7 @@ class Row:
             there), "dead" or "ended".
         busy: Share of the time since the previous sample, 0 to 1, that it did not wait. None if it
             is not known.
-        queued: Frames in the fullest channel that it reads, and has not read.
+        queued: Frames that wait in the fullest channel of those that it reads.
         slots: How many frames may be there; 0 if nothing waits.
         doing: Its method and execution, or what it waits for.
         memory: Shared memory that its values take, in bytes.
@@ -268,11 +268,14 @@ def folded(rows: Sequence[Row]) -> tuple[Row, ...]:
             continue
         first, last = alike[0], alike[-1]
         busy = [each.busy for each in alike if each.busy is not None]
+        fullest = max(alike, key=lambda each: each.queued / max(each.slots, 1))
         found.append(
             replace(
                 first,
                 label=f"{first.label.partition(' ')[0]} to {last.label}",
                 busy=sum(busy) / len(busy) if busy else None,
+                queued=fullest.queued,
+                slots=fullest.slots,
                 memory=sum(each.memory for each in alike),
                 count=len(alike),
             )
@@ -281,5 +284,4 @@ def folded(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _likeness(row: Row) -> tuple[str, ...]:
-    kind = row.label.partition(" ")[2]
-    return row.state, kind, row.doing, f"{row.queued} of {row.slots}"
+    return row.state, row.label.partition(" ")[2], row.doing
