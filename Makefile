@@ -18,7 +18,7 @@ PART ?=
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab unit test test-all test-netns native-check soak lint format types notebooks browser bench gpu clean
+.PHONY: help setup quickstart lab unit test test-all test-netns native-check soak lint format types notebooks browser bench gpu pictures clean
 
 ## show this list
 help:
@@ -127,6 +127,10 @@ bench: setup
 ## what needs a GPU, tried and measured; says what was not run, and why (GPU="--only nccl")
 gpu:
 	PYTHONPATH=$(CURDIR):$(CURDIR)/widgets $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -u -m tests.gpu $(GPU)
+
+## draw the pictures of the README and the guide anew
+pictures: setup
+	PYTHONPATH=$(CURDIR) $(PY) docs/pictures/make.py
 
 ## remove what was built, not .venv
 clean:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README as one reader meets it: its blocks in order, Python in one session, shell beside it.
+"""The README and the guide as readers meet them: the blocks of a page, in order, in one session.
 
-As a program it runs them: it reads blocks as JSON and writes what each of them printed.
+As a program it runs the blocks of a page: it reads them as JSON and writes what each printed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
+OPTIONS_PAGE: Final = ROOT / "docs/reference/options.md"
+
+PAGES: Final = (
+    README,
+    *sorted(ROOT.glob("docs/guide/*.md")),
+    OPTIONS_PAGE,
+    ROOT / "docs/performance.md",
+)
+"""What users read."""
 
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -37,9 +46,9 @@ class Block:
     text: str
 
 
-def blocks(text: str | None = None) -> list[Block]:
-    """Return all blocks in order."""
-    found = _FENCE.findall(README.read_text(encoding="utf-8") if text is None else text)
+def blocks(page: Path) -> list[Block]:
+    """Return all blocks of a page in order."""
+    found = _FENCE.findall(page.read_text(encoding="utf-8"))
     return [Block(language, body) for language, body in found]
 
 
@@ -69,10 +78,12 @@ def _run_here(read: list[Block]) -> list[str]:
     """Run blocks in this process; of shell commands those of ``rcg`` itself."""
     names: dict[str, Any] = vars(sys.modules["__main__"])
     printed = []
-    for block in read:
+    for number, block in enumerate(read):
         if block.language == "python":
+            file = Path(f"block_{number}.py").absolute()  # what actors quote lines of
+            file.write_text(block.text, encoding="utf-8")
             with contextlib.redirect_stdout(io.StringIO()) as out:
-                exec(compile(block.text, "<a block of the README>", "exec"), names)
+                exec(compile(block.text, str(file), "exec"), names)
             printed.append(out.getvalue())
         elif block.language == "sh":
             ours = [command[1:] for command in commands(block) if command[0] == "rcg"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's blocks, run in order, do what the README says."""
+"""The blocks of the README and of each page of the guide, run in order, do what the page says."""
 
 from __future__ import annotations
 
@@ -14,33 +14,13 @@ from tests import readme
 from tests.cluster.nodes import is_spread
 from tests.cluster.stage import joining
 
-README = readme.README.read_text(encoding="utf-8")
-BLOCKS = readme.blocks()
+BLOCKS = {page: readme.blocks(page) for page in readme.PAGES}
+PROGRAMS = [
+    page for page, blocks in BLOCKS.items() if any(block.language == "python" for block in blocks)
+]
 
-# A reader's program that shows the report of a hang.
-HANG = """
-import threading, time
-
-@ray.remote
-class Stuck(object):
-    def __init__(self):
-        self.ready = threading.Event()
-
-    def work(self, text):
-        self.ready.wait()
-        return text
-
-a, b = Stuck.remote(), Stuck.remote()
-with InputNode() as inp:
-    dag = b.work.bind(a.work.bind(inp))
-graph = dag.experimental_compile()
-refs = [graph.execute(i) for i in range(4)]
-try:
-    refs[0].get(timeout=1)
-except ray.exceptions.RayChannelTimeoutError as error:
-    print(error)
-graph.teardown(kill_actors=True)
-"""
+# What a comment behind a `print` promises: a list, a number, or a shape of torch's.
+PROMISE = re.compile(r"print\(.*\)  # ([\[\d].*|torch\.Size.*)")
 
 
 def kinds(text: str) -> list[str]:
@@ -55,57 +35,63 @@ def kinds(text: str) -> list[str]:
     return [re.sub(r"\bN(?:,? N)+", "N", line) for line in lines]  # a cell may be empty
 
 
-@pytest.fixture(scope="module")
-def printed(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What each block of the README printed, run in order, and what a hang did after them."""
-    folder = tmp_path_factory.mktemp("reader")
-    return readme.run([*BLOCKS, readme.Block("python", HANG)], folder, joining())
+@pytest.fixture(scope="module", params=PROGRAMS, ids=lambda page: page.stem)
+def run(
+    request: pytest.FixtureRequest, ray_session: None, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[readme.Block, str]]:
+    """The blocks of a page, and what each printed when they ran in order."""
+    blocks = BLOCKS[request.param]
+    printed = readme.run(blocks, tmp_path_factory.mktemp("reader"), joining())
+    return list(zip(blocks, printed, strict=True))
 
 
 @pytest.mark.full
-def test_all_blocks_run_in_order_as_one_reader_would_run_them(printed: list[str]) -> None:
-    assert len(printed) == len(BLOCKS) + 1
-    for block, out in zip(BLOCKS, printed, strict=False):
+def test_all_blocks_run_in_order_as_one_reader_would_run_them(
+    run: list[tuple[readme.Block, str]],
+) -> None:
+    for block, out in run:
         if block.language == "python":
             assert bool(out) >= ("print(" in block.text), block.text
 
 
 @pytest.mark.full
-def test_what_a_comment_promises_is_printed(printed: list[str]) -> None:
-    promises = 0
-    for block, out in zip(BLOCKS, printed, strict=False):
-        for promised in re.findall(r"print\(.*\)  # (\[.*)", block.text):
+def test_what_a_comment_promises_is_printed(run: list[tuple[readme.Block, str]]) -> None:
+    for block, out in run:
+        for promised in PROMISE.findall(block.text):
             assert promised.removesuffix(" ...") in out.splitlines()
-            promises += 1
-    assert promises
 
 
 @pytest.mark.full
-def test_what_is_shown_as_output_is_what_comes(printed: list[str]) -> None:
+def test_what_is_shown_as_output_is_what_comes(run: list[tuple[readme.Block, str]]) -> None:
     if is_spread():
-        pytest.skip("the README shows what one node prints: with more, gates have lines")
-    shown = 0
-    for at, block in enumerate(BLOCKS):
-        if block.language:
-            continue
-        if BLOCKS[at - 1].language == "python" and "print(p)" in BLOCKS[at - 1].text:
-            out = printed[at - 1]
-        else:
-            assert block.text.startswith("CompiledDAG(")
-            out = printed[-1]
-        came = kinds(out)
-        for line in filter(None, kinds(block.text)):
-            if line not in ("...", "self.ready.wait()"):
+        pytest.skip("the pages show what one node prints: with more, gates have lines")
+    before = ("", "")
+    for block, out in run:
+        if not block.language:
+            assert before[0] == "python", "output stands below the block that printed it"
+            came = kinds(before[1])
+            shown = [line for line in kinds(block.text) if line and line != "..."]
+            assert shown
+            for line in shown:
                 assert line in came, (line, came)
-                shown += 1
-    assert shown > 15
+        before = (block.language, out)
+
+
+def test_pages_promise_and_show() -> None:
+    every = [block for blocks in BLOCKS.values() for block in blocks]
+    assert sum(len(PROMISE.findall(block.text)) for block in every) >= 7
+    assert sum(len(block.text.splitlines()) for block in every if not block.language) >= 25
 
 
 @pytest.mark.full
 def test_every_command_is_there(tmp_path: Path) -> None:
     project = tomllib.loads((readme.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = [
-        command for block in BLOCKS if block.language == "sh" for command in readme.commands(block)
+        command
+        for blocks in BLOCKS.values()
+        for block in blocks
+        if block.language == "sh"
+        for command in readme.commands(block)
     ]
     assert {command[0] for command in found} == {"make", "pip", "rcg"}
     for command in found:
@@ -124,5 +110,6 @@ def test_every_command_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_targets_of_make_in_sentences_are_there() -> None:
-    for target in set(re.findall(r"`make (\w+)`", README)):
+    text = "".join(page.read_text(encoding="utf-8") for page in readme.PAGES)
+    for target in set(re.findall(r"`make ([\w-]+)`", text)):
         subprocess.run(["make", "-n", target], cwd=readme.ROOT, check=True, timeout=60)

@@ -15,7 +15,7 @@ from rcg.dag import DAGContext
 from rcg.dag.compile import CompileKeywords, options_from_user
 from rcg.dag.nodes import DAGNode
 from rcg.options import IGNORED, OPTIONS, Deadline, Options, timeout_from_user
-from tests.readme import README
+from tests.readme import OPTIONS_PAGE
 
 
 class Clock:
@@ -300,7 +300,7 @@ def test_docstrings_list_every_option(documented):
         assert re.search(rf"^        {name}: [A-Z]", documented.__doc__, re.MULTILINE), name
 
 
-def test_the_table_of_the_readme_is_made_from_the_records():
+def test_the_table_of_the_documentation_is_made_from_the_records():
     """A failure prints the right table."""
     lines = ["| keyword | variable | default | what it sets |", "|---|---|---|---|"]
     for option in OPTIONS:
@@ -312,14 +312,14 @@ def test_the_table_of_the_readme_is_made_from_the_records():
             case _:
                 default = f"{option.default:.10g}"
         lines.append(f"| `{option.keyword}` | `{option.variable}` | {default} | {option.text} |")
-    section = README.read_text(encoding="utf-8").partition("## Options")[2].partition("\n## ")[0]
-    assert [line for line in section.splitlines() if line.startswith("|")] == lines
+    text = OPTIONS_PAGE.read_text(encoding="utf-8")
+    assert [line for line in text.splitlines() if line.startswith("|")] == lines
 
 
-def test_the_readme_names_every_keyword_of_rays_that_is_accepted():
-    section = README.read_text(encoding="utf-8").partition("## Options")[2].partition("\n## ")[0]
+def test_the_documentation_names_every_keyword_of_rays_that_is_accepted():
+    text = OPTIONS_PAGE.read_text(encoding="utf-8")
     for keyword in (
         *(option.rays_keyword for option in OPTIONS if option.rays_keyword),
         *(setting.keyword for setting in IGNORED if setting.keyword),
     ):
-        assert f"`{keyword}`" in section
+        assert f"`{keyword}`" in text

@@ -9,8 +9,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 import rcg
 
 PACKAGE = Path(rcg.__file__).parent
@@ -93,19 +91,6 @@ def test_the_table_of_rooms_lists_what_the_contracts_order() -> None:
     assert listed - {"native"} == wanted
     for name in listed:
         assert (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file(), name
-
-
-DOCUMENTS = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"]
-DOCUMENTS += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))]
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_files_that_a_document_names_are_there(document: str) -> None:
-    text = (ROOT / document).read_text()
-    named = set(re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|md|h|c|toml|cfg|mjs))`", text))
-    named |= set(re.findall(r"\]\(([\w./]+\.md)\)", text))
-    missing = {name for name in named if not (ROOT / name).exists()}
-    assert not {name for name in missing if not (PACKAGE / name).exists()}
 
 
 def test_what_is_parsed_is_shown_by_tests_that_exist() -> None:

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What documents and notebooks refer to is there: files, anchors, pictures, figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.readme import README, ROOT
+
+PACKAGE = ROOT / "rcg"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PICTURES = sorted(ROOT.glob("docs/pictures/*.svg"))
+
+_FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_TARGET = re.compile(r"\]\(\s*([^()\s]+)\s*\)|\b(?:src|srcset|href)=\"([^\"]+)\"")
+
+
+def names_of(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def prose_of(text: str) -> str:
+    """The text without blocks of code."""
+    return _FENCE.sub("", text)
+
+
+def links_of(text: str) -> list[str]:
+    """The targets of links and pictures within the repository."""
+    found = ["".join(each) for each in _TARGET.findall(prose_of(text))]
+    return [target for target in found if not re.match(r"[a-z]+:", target)]
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors that GitHub gives to headings."""
+    counts: Counter[str] = Counter()
+    anchors = set()
+    for heading in re.findall(r"^#+ (.+)$", prose_of(text), re.MULTILINE):
+        words = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).strip().lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        anchors.add(f"{anchor}-{counts[anchor]}" if counts[anchor] else anchor)
+        counts[anchor] += 1
+    return anchors
+
+
+def broken(text: str, folder: Path) -> list[str]:
+    """The links of a text that lead nowhere."""
+    wrong = []
+    for target in links_of(text):
+        path, _, anchor = target.partition("#")
+        file = (folder / path).resolve() if path else None
+        if file is not None and (not file.exists() or not file.is_relative_to(ROOT)):
+            wrong.append(target)
+        elif anchor and (file is None or file.suffix == ".md"):
+            there = text if file is None else file.read_text(encoding="utf-8")
+            wrong += [target] if anchor not in anchors_of(there) else []
+    return wrong
+
+
+@pytest.mark.parametrize("document", names_of(DOCUMENTS))
+def test_links_of_documents_lead_somewhere(document: str) -> None:
+    path = ROOT / document
+    assert not broken(path.read_text(encoding="utf-8"), path.parent)
+
+
+@pytest.mark.parametrize("notebook", names_of(sorted(ROOT.glob("notebooks/*.ipynb"))))
+def test_links_of_notebooks_lead_somewhere(notebook: str) -> None:
+    cells = json.loads((ROOT / notebook).read_text(encoding="utf-8"))["cells"]
+    text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    assert not broken(text, ROOT / "notebooks")
+
+
+def test_a_link_that_leads_nowhere_is_found() -> None:
+    text = (
+        "# A title: of `two` parts\n## Twice\n## Twice\n"
+        "[1](#a-title-of-two-parts) [2](#twice-1) [3](#twice-2) [4](README.md#install)\n"
+        "[5](README.md#nothing) [6](docs) [7](docs/none.md) [8](https://example.org/none)\n"
+        '[9](../outside.md) <img src="none.svg"> [two\nlines](none.md)\n'
+        "```\n[in code](none)\n```\n"
+    )
+    wrong = ["#twice-2", "README.md#nothing", "docs/none.md", "../outside.md", "none.svg"]
+    assert broken(text, ROOT) == [*wrong, "none.md"]
+
+
+@pytest.mark.parametrize("document", names_of(DOCUMENTS))
+def test_files_that_a_document_names_are_there(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|md|h|c|toml|cfg|mjs|ipynb))`", text))
+    missing = {name for name in named if not (ROOT / name).exists()}
+    assert not {name for name in missing if not (PACKAGE / name).exists()}
+
+
+def test_every_page_of_the_documentation_is_linked_from_the_readme_or_the_architecture() -> None:
+    linked = {
+        (ROOT / target.partition("#")[0]).resolve()
+        for name in ("README.md", "ARCHITECTURE.md")
+        for target in links_of((ROOT / name).read_text(encoding="utf-8"))
+    }
+    assert set(ROOT.glob("docs/**/*.md")) <= linked
+
+
+def test_rows_of_the_readme_stand_in_the_tables_of_speed() -> None:
+    """Nothing is measured for the README alone, and its sentence is of the same row."""
+    text = README.read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    speed = (ROOT / "docs/performance.md").read_text(encoding="utf-8").splitlines()
+    assert len(rows) > 2 and set(rows) <= set(speed)
+    (chain,) = (row for row in rows if row.startswith("| chain of 4 |"))
+    figures = re.findall(r"\| ([\d,.]+) \(", chain)
+    sentences = " ".join(text.partition("\n| ")[0].split())
+    assert re.findall(r"([\d,.]+) µs", sentences) == figures
+
+
+@pytest.mark.parametrize("picture", names_of(PICTURES))
+def test_pictures_need_nothing_else_and_are_shown(picture: str) -> None:
+    """An image can run no script and load nothing; light and dark are files of their own."""
+    path = ROOT / picture
+    text = path.read_text(encoding="utf-8")
+    ElementTree.fromstring(text)
+    assert not re.search(r"<script|<foreignObject|@import|@font-face|prefers-color-scheme", text)
+    assert not re.search(r"(?:href=|url\()[\"']?+(?!#)", text)
+    name, _, look = path.stem.rpartition("-")
+    assert (path.parent / f"{name}-{'dark' if look == 'light' else 'light'}.svg").exists()
+    assert f"docs/pictures/{path.name}" in README.read_text(encoding="utf-8")
