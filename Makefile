@@ -130,7 +130,7 @@ gpu:
 
 ## draw the pictures of the README and the guide anew
 pictures: setup
-	PYTHONPATH=$(CURDIR) $(PY) docs/pictures/make.py
+	$(PY) -m docs.pictures.make
 
 ## remove what was built, not .venv
 clean:
