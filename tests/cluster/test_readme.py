@@ -26,7 +26,7 @@ PROMISE = re.compile(r"print\(.*\)  # ([\[\d].*|torch\.Size.*)")
 def kinds(text: str) -> list[str]:
     """What lines look like without their numbers, ids, paths, and who is meant."""
     text = re.sub(r"CompiledDAG\(\w+(\.\.\.)?\)|\b[0-9a-f]{8}\b", "ID", text)
-    text = re.sub(r"/\S+?:\d+ in \w+", "PLACE", text)
+    text = re.sub(r"/\S+?:\d+ in \w+|\b\w+\.py:\d+", "PLACE", text)
     text = re.sub(r"\d[\d,.]*( (?:[mnµ]?s|KiB|MiB|GiB|B|/s)\b)?", "N", text)
     text = re.sub(r"\bN (?:%|under)", "N", text)
     op = r"(?: (?:read|write) cN|\.work|: (?:your code )?between its ops)?"
