@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, overload
 
 from rcg import cluster
+from rcg.cluster import at_users_line
 from rcg.dag.authoring import bind_method
 from rcg.dag.binding import OWN_OPTIONS
 from rcg.dag.nodes import ClassMethodNode
@@ -34,7 +35,6 @@ from rcg.rdt.calls import (
 )
 from rcg.rdt.transports import find_transport
 from rcg.refs import refuse_compiled_refs
-from rcg.runtime.failure import at_users_line
 
 _MOST_NEAR: Final = 3
 _MOST_METHODS: Final = 8

@@ -20,7 +20,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 import ray
 import ray.actor
@@ -28,9 +28,13 @@ import ray.exceptions
 import ray.remote_function
 from ray import cloudpickle
 
-from rcg.errors import PlacementError
+from rcg.error_text import trace_of
+from rcg.errors import InternalError, PlacementError, RcgError
+from rcg.frames import is_ours
 
 # How Ray names the thread of an async actor's event loop, and how long to wait for a busy loop.
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _LOOP_THREAD: Final = "AsyncIO Thread: default"
 _LOOP_NAME_TIMEOUT_S: Final = 5.0
 
@@ -542,6 +546,36 @@ def death_of(handle: Any, timeout_s: float) -> str | None:
 def is_task_error(error: BaseException) -> bool:
     """Return whether an exception is Ray's of a task that failed, in the user's type or not."""
     return issubclass(type(error), ray.exceptions.RayTaskError)
+
+
+def end_at_caller(error: BaseException) -> None:
+    """Take rcg's own frames off the outer end of the traceback of an exception meant for users.
+
+    To be called in a handler of the function that the user called, which then raises again: Python
+    adds no frame for that, so the traceback goes from the user's line to code of theirs, if any.
+    Exceptions that are not meant for users, which are bugs, keep all frames.
+    """
+    trace = trace_of(error)
+    while trace is not None and is_ours(trace.tb_frame):
+        trace = trace.tb_next
+    kind = type(error)
+    is_meant = issubclass(kind, RcgError | KeyboardInterrupt) or is_task_error(error)
+    if trace is not None or (is_meant and not issubclass(kind, InternalError)):
+        BaseException.with_traceback(error, trace)  # a user's class may have its own
+
+
+def at_users_line(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Have errors that a function raises about its use end at the user's line; a decorator."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            end_at_caller(error)
+            raise
+
+    return call
 
 
 def cause_of(error: BaseException) -> BaseException | None:

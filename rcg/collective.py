@@ -23,12 +23,12 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rcg import actors, cluster
+from rcg.cluster import at_users_line
 from rcg.comm.base import ReduceOp
 from rcg.dag.authoring import bind_collective_nodes
 from rcg.dag.nodes import CollectiveOutputNode
 from rcg.dag.records import find_site
 from rcg.errors import UnsupportedNodeError
-from rcg.runtime.failure import at_users_line
 
 __all__ = ["ReduceOp", "allgather", "allreduce", "broadcast", "gather", "reduce", "reducescatter"]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from rcg import cluster
+from rcg.cluster import end_at_caller
 from rcg.errors import SignatureError
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.refs import TensorRef, get_tensors, put_tensors
 from rcg.rdt.transports import OBJECT_STORE
-from rcg.runtime.failure import end_at_caller
 from rcg.runtime.refs import CompiledDAGRef, get_refs, wait_refs
 
 # Nothing wakes a wait for references of both kinds, so it polls, at intervals that grow from the

@@ -14,6 +14,7 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack
 
+from rcg.cluster import at_users_line
 from rcg.dag.hints import Choice, TorchTensorType, choice_of, tensor_hint
 from rcg.dag.records import (
     AttributeRecord,
@@ -31,7 +32,6 @@ from rcg.dag.records import (
 )
 from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.ir.nodes import Site
-from rcg.runtime.failure import at_users_line
 
 if TYPE_CHECKING:
     from rcg.dag.compile import CompileKeywords

@@ -22,6 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
+from rcg.cluster import end_at_caller
 from rcg.errors import RcgError
 from rcg.ipython import attach
 from rcg.ir.plan import Plan
@@ -50,7 +51,6 @@ from rcg.magics.showing import (
 from rcg.profiles import Profile
 from rcg.progress import progress
 from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
-from rcg.runtime.failure import end_at_caller
 from rcg.runtime.observe.report import Reports
 from rcg.text import visible
 from rcg.trace.trace import Trace

@@ -12,7 +12,6 @@ the best text available, here and at the driver.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import pickle
 import re
@@ -36,8 +35,8 @@ from rcg.error_text import (
     trace_of,
     type_name,
 )
-from rcg.errors import ExecutionError, InternalError, OutOfThreads, RcgError
-from rcg.frames import cell_name, is_of_library, is_ours, is_plumbing, place_text, source_of
+from rcg.errors import ExecutionError, OutOfThreads, RcgError
+from rcg.frames import cell_name, is_of_library, is_plumbing, place_text, source_of
 from rcg.serialization import Failure
 from rcg.text import brief, visible
 from rcg.threads import start_thread
@@ -120,36 +119,6 @@ def _place_of(trace: TracebackType | None) -> tuple[str, int, str] | None:
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
     own = [each for each in places if not is_of_library(each[0])] or places
     return (*own[-1], brief(source_of(*own[-1]))) if own else None
-
-
-def end_at_caller(error: BaseException) -> None:
-    """Take rcg's own frames off the outer end of the traceback of an exception meant for users.
-
-    To be called in a handler of the function that the user called, which then raises again: Python
-    adds no frame for that, so the traceback goes from the user's line to code of theirs, if any.
-    Exceptions that are not meant for users, which are bugs, keep all frames.
-    """
-    trace = trace_of(error)
-    while trace is not None and is_ours(trace.tb_frame):
-        trace = trace.tb_next
-    kind = type(error)
-    is_meant = issubclass(kind, RcgError | KeyboardInterrupt) or cluster.is_task_error(error)
-    if trace is not None or (is_meant and not issubclass(kind, InternalError)):
-        BaseException.with_traceback(error, trace)  # a user's class may have its own
-
-
-def at_users_line(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Have errors that a function raises about its use end at the user's line; a decorator."""
-
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            end_at_caller(error)
-            raise
-
-    return call
 
 
 def _pickle(error: BaseException) -> bytes:

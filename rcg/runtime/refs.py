@@ -14,12 +14,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 from rcg.channels.shm import Ticket
+from rcg.cluster import end_at_caller
 from rcg.error_text import is_ctrl_c_possible
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.by_reference import HeldResult
-from rcg.runtime.failure import end_at_caller, to_exception
+from rcg.runtime.failure import to_exception
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.sleepers import take_all
 from rcg.serialization import Failure

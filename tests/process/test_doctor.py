@@ -56,7 +56,7 @@ def test_a_ping_that_fails_says_how(text, expected, tmp_path, monkeypatch):
 def test_gpus(quick, tmp_path):
     quick.setenv("PATH", str(tmp_path))
     assert found("NVIDIA").state == "missing"
-    assert "without a GPU, values go through host memory" in found("NVIDIA").advice
+    assert "values go through shared memory on a node" in found("NVIDIA").advice
     program(
         tmp_path, "echo 'NVIDIA H200, 143771 MiB, 570.1'; echo 'NVIDIA H200, 143771 MiB, 570.1'"
     )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rcg.channels.shm import Failure
+from rcg.cluster import end_at_caller
 from rcg.error_text import (
     describe_error,
     format_error,
@@ -29,7 +30,6 @@ from rcg.runtime.failure import (
     Origin,
     capture,
     capture_own,
-    end_at_caller,
     error_of_unpickling,
     smaller_failures,
     summary_of,

@@ -215,13 +215,18 @@ def test_what_no_thread_can_wait_for_is_awaited_once_threads_are_there_again(ray
 
 
 def test_one_thread_awaits_all_that_exceed_the_threads_or_their_futures_raise(ray):
+    before = set(threading.enumerate())  # another test's may last
     waiting = [future(number) for number in range(awaiting._MOST)]
     with no_threads():
         assert lacks(future(100).exception(GUARD_S))
     late = future(101)
     ray.made.update(range(awaiting._MOST))
     assert [each.result(GUARD_S) for each in waiting] == [*range(awaiting._MOST)]
-    until(lambda: not any(each.name == "rcg-pull" for each in threading.enumerate()))
+    until(
+        lambda: (
+            "rcg-pull" not in {each.name for each in threading.enumerate() if each not in before}
+        )
+    )
     with no_threads():  # the thread that looks after all others has this one, too
         later = future(102)
         # No thread can open this value: its future gets the error, and the waiting thread goes on.

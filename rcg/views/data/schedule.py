@@ -349,6 +349,7 @@ CALL_NS: Final = 1e6
 """The length of a call in nanoseconds, where calls are the unit of time."""
 
 _MAX_TRIED_OFFSETS: Final = 40
+_MOST_EXECUTIONS: Final = 1 << 16  # that a prediction is compared with, from the first
 _MAX_MISFIT: Final = 4
 """The mean error of a prediction, in calls, from which on it is a number instead of bars."""
 
@@ -403,7 +404,7 @@ def fit(
     if measured is None:
         return FittedPrediction(predicted, 0.0, note)
     first, last = execution_range(measured)
-    shown = range(first, last + 1)
+    shown = range(first, min(last + 1, first + _MOST_EXECUTIONS))
     spare = max(0, simulation.executions - len(shown))
     seen, told = _starts(measured), _starts(predicted)
     misfit, offset, shift, away = _align(seen, told, shown, spare)
@@ -456,7 +457,8 @@ def _starts(slices: Slices) -> _Starts:
     calls = np.flatnonzero(slices.where("call"))
     execution = slices.execution[calls]
     first = int(execution.min()) if len(calls) else 0
-    count = int(execution.max(initial=first)) - first + 1
+    count = min(int(execution.max(initial=first)) - first + 1, _MOST_EXECUTIONS)
+    calls, execution = (each[execution - first < count] for each in (calls, execution))
     at = np.full((len(slices.heads), count), np.nan)
     np.fmin.at(at, (slices.lane[calls], execution - first), slices.start[calls].astype(float))
     return _Starts(at, first)
