@@ -146,7 +146,8 @@ def test_what_make_gpu_checks_works_on_the_fake_device(name):
 
 def test_without_a_group_tensors_are_copied_on_the_device():
     machine = checks.machine_of("fake")
-    assert checks.direct(machine) == "4 KB to 64 MiB, there and back"
+    ways = ["cuda_ipc", "shm"]
+    assert checks.direct(machine, "auto", ways) == "4 KB to 64 MiB, there and back"
 
 
 @pytest.mark.full

@@ -225,7 +225,8 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
 
 def _graph(graph: GraphSummary) -> list[str]:
     name = brief(graph.title, IN_LINE)
-    lines = [f"Graph {name}: {_count(graph)} in {time_text(graph.duration_ns)}"]
+    name = name if graph.name else f"Graph {name}"
+    lines = [f"{name}: {_count(graph)} in {time_text(graph.duration_ns)}"]
     if graph.throughput is not None:
         lines.append(f"  throughput  {rate_text(graph.throughput)}")
     if graph.latency_p50_ns is not None:
