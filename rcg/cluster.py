@@ -20,6 +20,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
 import ray
@@ -30,7 +31,7 @@ from ray import cloudpickle
 
 from rcg.error_text import trace_of
 from rcg.errors import InternalError, PlacementError, RcgError
-from rcg.frames import is_ours
+from rcg.frames import is_of_library, is_ours
 
 # How Ray names the thread of an async actor's event loop, and how long to wait for a busy loop.
 _P = ParamSpec("_P")
@@ -555,13 +556,24 @@ def end_at_caller(error: BaseException) -> None:
     adds no frame for that, so the traceback goes from the user's line to code of theirs, if any.
     Exceptions that are not meant for users, which are bugs, keep all frames.
     """
+    kind = type(error)
+    if issubclass(kind, InternalError):
+        return
     trace = trace_of(error)
     while trace is not None and is_ours(trace.tb_frame):
         trace = trace.tb_next
-    kind = type(error)
     is_meant = issubclass(kind, RcgError | KeyboardInterrupt) or is_task_error(error)
-    if trace is not None or (is_meant and not issubclass(kind, InternalError)):
+    if is_meant or _has_users_code(trace):
         BaseException.with_traceback(error, trace)  # a user's class may have its own
+
+
+def _has_users_code(trace: TracebackType | None) -> bool:
+    """Return whether some frame is neither rcg's nor a library's."""
+    while trace is not None:
+        if not is_ours(trace.tb_frame) and not is_of_library(trace.tb_frame.f_code.co_filename):
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def at_users_line(function: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -63,7 +63,10 @@ def place_text(file: str, line: int) -> str:
 
 def source_of(file: str, line: int) -> str:
     """Return a line of source, "" if it is not known here; cells of a notebook are."""
-    return linecache.getline(file, line).strip()
+    try:
+        return linecache.getline(file, line).strip()
+    except ValueError:  # a name that no file can have
+        return ""
 
 
 def is_of_library(file: str) -> bool:

@@ -73,8 +73,8 @@ class Profile:
         """Return the record of one graph.
 
         Args:
-            graph: Its number in the trace, or (the beginning of) its id; None if there is only one,
-                or only one that did something.
+            graph: Its number in the trace, its name, or (the beginning of) its id; None if there is
+                only one, or only one that did something.
 
         Raises:
             TraceError: There is no such graph, or several and none was named.
@@ -87,8 +87,10 @@ class Profile:
             case int(number) if -len(graphs) <= number < len(graphs):
                 return graphs[number]
             case str(text):
-                found = [each for each in graphs if text and each.graph_id.startswith(text)]
-                found = found or [each for each in graphs if text and each.name == text]
+                found = [each for each in graphs if text and each.name == text]
+                found = found or [
+                    each for each in graphs if text and each.graph_id.startswith(text)
+                ]
                 if len(found) == 1:
                     return found[0]
         if not graphs:

@@ -141,6 +141,7 @@ class RcgMagics(Magics):
     def _profile(self, options: argparse.Namespace, run: Callable[[], Any]) -> Any:
         value = None
         interrupt: KeyboardInterrupt | None = None
+        profile: Profile | None = None
         try:
             with profile_all(torch=options.torch) as profile:
                 if options.o:
@@ -148,6 +149,8 @@ class RcgMagics(Magics):
                 for _ in progress(range(options.n), "rcg_profile"):
                     value = run()
         except KeyboardInterrupt as error:
+            if profile is None:
+                raise
             interrupt = error  # what was recorded so far is shown
         with _one_sentence("rcg_profile"):
             # Files come last, so that the profile is shown even if they cannot be written.

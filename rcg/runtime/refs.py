@@ -265,6 +265,10 @@ def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelT
     )
 
 
+MOST_PATIENCE_S: Final = 60.0
+"""After at most this long a ``get`` says what it waits for, however long others took."""
+
+
 def say_once(
     dag: ResultSource, said: dict[int, object], hang: int, ref: CompiledDAGRef, waited_s: float
 ) -> None:
@@ -281,7 +285,12 @@ def say_once(
     if said.setdefault(hang, mark) is not mark:
         return
     with contextlib.suppress(Exception):  # it is no part of the get: nothing of it ends one
-        verdict = _verdict(dag)
+        verdict = ""
+        try:
+            verdict = _verdict(dag)
+        finally:
+            if not verdict:
+                said.pop(hang, None)
         if verdict and not dag.has(ref) and sys.stderr is not None:
             print(f"rcg: get() has waited {waited_s:.3g} s. {verdict}", file=sys.stderr, flush=True)
 
@@ -295,8 +304,8 @@ def _leave(error: BaseException, ref: CompiledDAGRef) -> None:
     if type(error) is KeyboardInterrupt and ref.state < READY and is_ctrl_c_possible():
         # A second Ctrl-C ends only this.
         with contextlib.suppress(Exception, KeyboardInterrupt):
-            if not hasattr(error, "__notes__"):
-                error.add_note(f"rcg: {_verdict(ref._source)}")
+            if not hasattr(error, "__notes__") and (verdict := _verdict(ref._source)):
+                error.add_note(f"rcg: {verdict}")
     end_at_caller(error)
 
 

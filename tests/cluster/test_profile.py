@@ -358,7 +358,7 @@ def test_all_graphs_of_the_process_are_recorded_also_new_ones_and_those_torn_dow
     assert [graph.graph_id for graph in profile.trace.graphs] == [first.get_id(), second.get_id()]
     assert [complete(profile, number) for number in range(2)] == [1, 3]
     assert profile.graph(second.get_id()[:6]).graph_id == second.get_id()
-    with pytest.raises(TraceError, match="choose one by its number or id, as in `graph=0`"):
+    with pytest.raises(TraceError, match="choose one by its number, id or name, as in `graph=0`"):
         profile.graph()
     with pytest.raises(TraceError, match="no graph 'x'"):
         profile.graph("x")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import pickle
 import threading
@@ -413,6 +414,14 @@ def frames_of(call: Callable[[], object]) -> list[str]:
 def test_what_is_meant_for_users_ends_at_their_line(error: BaseException, shown: list[str]) -> None:
     found = frames_of(lambda: raise_from_ours(error))
     assert found == ["<lambda>", "raise_from_ours", *shown]
+
+
+def test_a_bug_that_a_library_raises_keeps_our_frames() -> None:
+    name = {"__name__": "rcg.made_up", "loads": json.loads}
+    exec("def inside(): loads('{')", name)
+    inside = name["inside"]
+    found = frames_of(lambda: raise_from_ours(KeyError(), inside=inside))  # type: ignore[arg-type]
+    assert found[2:5] == ["call", "deep", "inside"] and found[-1] == "raw_decode"
 
 
 def test_the_users_own_code_inside_stays() -> None:

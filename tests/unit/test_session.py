@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rcg import cluster
-from rcg.channels.base import GraphEnded, NoMemory
+from rcg.channels.base import GraphEnded, NoMemory, TimedOut
 from rcg.errors import (
     ActorDiedError,
     ChannelBroken,
@@ -29,6 +29,7 @@ from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.engine import Engine
 from rcg.runtime.driver.lifecycle import launch
 from rcg.runtime.driver.session import Session
+from rcg.trace.clocks import now_ns
 from rcg.wire.liveness import Ending, How
 from tests.driven import ACTOR, Driven, plan_of, run_once
 from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, until
@@ -391,3 +392,36 @@ class _Named:
 
     def __repr__(self) -> str:
         return self._text
+
+
+def test_a_death_that_comes_later_is_not_why_a_loop_failed(driven: Callable[..., Driven]) -> None:
+    session = driven().session
+    die(session, How.FAILED, "what it said")
+    members = session.control.members
+    at_ns = members.gone_ns.setdefault(ACTOR, now_ns())
+    members.gone["other"], members.gone_ns["other"] = Ending(How.DIED, ""), at_ns + 5_000_000_000
+    assert "what it said" in str(session.end_error())
+
+
+def test_patience_that_another_thread_raises_does_not_shorten_a_get(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = driven().engine
+    ref = engine.execute(1)
+    engine._report_after(1.0)
+    asked: list[tuple[float, int | None]] = []
+
+    def fetch(_: Any, result: Any, timeout_s: float, patience_ns: int | None = None) -> bool:
+        asked.append((timeout_s, patience_ns))
+        engine.be_patient(2.0)  # of another thread's get
+        raise TimedOut
+
+    monkeypatch.setattr(type(ref.buffer), "fetch", fetch)
+    monkeypatch.setattr(type(engine), "say_why", lambda *_: None)
+    assert engine.try_fetch(ref, 3.0) is False
+    assert asked[0] == (3.0, 1_000_000_000)
+    (left_s, patience_ns) = asked[1]
+    assert 1.5 < left_s <= 2.0 and patience_ns is None
+    assert engine.report_after_s == 4.0
+    engine.be_patient(1e6)
+    assert engine.report_after_s == 60.0

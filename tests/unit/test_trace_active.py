@@ -98,6 +98,14 @@ def test_the_only_active_one_is_the_default() -> None:
     assert len(profile.executions()) == len(profile.executions(1))
 
 
+def test_a_name_comes_before_the_beginning_of_an_id() -> None:
+    named = replace(busy("beef"), name="a")
+    profile = Profile(mixed(busy("a1a1"), named))
+    assert profile.graph("a") is not profile.graph("a1")
+    assert profile.graph("a").graph_id.startswith("beef")
+    assert profile.graph("bee").name == "a"
+
+
 def test_of_several_the_message_says_how_to_choose() -> None:
     profile = Profile(mixed(idle("dead"), busy("beef"), busy("cafe")))
     with pytest.raises(TraceError) as caught:

@@ -33,7 +33,7 @@ from rcg.trace.model import stream_number
 __rcg_plumbing__ = True  # see rcg.frames
 
 _MARK: Final = "rcg "
-_MAX_EVENTS: Final = 200_000  # of one loop
+_MAX_EVENTS: Final = 200_000  # of one loop, and of its devices
 # How many are written at once; in between, the profile's thread copies them from the recorder.
 _CHUNK: Final = 1000
 _PAUSE_S: Final = 0.01
@@ -170,7 +170,9 @@ class Marks:
         ``record`` gets the name, execution, start and end in ns of each, and its stream.
         """
         found = found_in(events, self._name, self._marked)
-        for number, each in enumerate(found[:_MAX_EVENTS]):
+        of_cpu = [each for each in found if not each.stream][:_MAX_EVENTS]
+        of_devices = [each for each in found if each.stream][:_MAX_EVENTS]
+        for number, each in enumerate([*of_cpu, *of_devices]):
             if number % _CHUNK == _CHUNK - 1:
                 time.sleep(_PAUSE_S)
             record(*each)

@@ -44,7 +44,14 @@ from rcg.runtime.observe.report import (
     Statistics,
     activities,
 )
-from rcg.runtime.refs import HELD, CompiledDAGRef, refs_of, say_once, timed_out
+from rcg.runtime.refs import (
+    HELD,
+    MOST_PATIENCE_S,
+    CompiledDAGRef,
+    refs_of,
+    say_once,
+    timed_out,
+)
 from rcg.runtime.remote.client import HandleFacts
 from rcg.runtime.remote.server import serve_client
 from rcg.serialization import Encoded
@@ -191,8 +198,9 @@ class Engine:
         if session.is_over and session.is_closed:  # a broken graph keeps its results
             raise session.end_error()
         buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
+        patience_ns = buffer.patience_ns  # looked at once: another thread may change it meanwhile
         try:
-            is_first = buffer.fetch(ref, timeout_s)
+            is_first = buffer.fetch(ref, timeout_s, patience_ns)
         except TimedOut:
             pass
         except Signal as signal:
@@ -201,30 +209,26 @@ class Engine:
             if is_first:
                 release(self.left, ref.execution, buffer.number)
             return True
-        return self._fetch_aloud(ref, timeout_s)
-
-    def _fetch_aloud(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
-        """Go on with a fetch whose time is up, unless the user set it; say what it waits for."""
-        after_s = self.report_after_s
-        if after_s is None or (timeout_s is not None and timeout_s <= after_s):
+        if patience_ns is None or (timeout_s is not None and timeout_s * 1e9 <= patience_ns):
             return False
-        limit = Deadline(None if timeout_s is None else timeout_s - after_s)
-        began_s = time.monotonic() - after_s
-        self.say_why(ref, after_s)
+        return self._fetch_aloud(ref, timeout_s, patience_ns / 1e9)
+
+    def _fetch_aloud(self, ref: CompiledDAGRef, timeout_s: float | None, waited_s: float) -> bool:
+        """Go on with a fetch that has waited for a while; say what it waits for."""
+        limit = Deadline(None if timeout_s is None else timeout_s - waited_s)
+        began_s = time.monotonic() - waited_s
+        self.say_why(ref, waited_s)
         buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
-        while True:
-            try:
-                is_first = buffer.fetch(ref, limit.remaining_s())
-            except TimedOut:
-                if limit.expired:
-                    return False
-            except Signal as signal:
-                raise self.session.public(signal) from None
-            else:
-                if is_first:
-                    release(self.left, ref.execution, buffer.number)
-                self.be_patient(time.monotonic() - began_s)
-                return True
+        try:
+            is_first = buffer.fetch(ref, limit.remaining_s())
+        except TimedOut:
+            return False
+        except Signal as signal:
+            raise self.session.public(signal) from None
+        if is_first:
+            release(self.left, ref.execution, buffer.number)
+        self.be_patient(time.monotonic() - began_s)
+        return True
 
     def say_why(self, ref: CompiledDAGRef, waited_s: float) -> None:
         """Say what a ``get`` waits for; see ``ResultSource``."""
@@ -233,7 +237,7 @@ class Engine:
     def be_patient(self, took_s: float) -> None:
         """Wait longer before saying anything again; see ``ResultSource``."""
         if self.report_after_s is not None:
-            self._report_after(max(self.report_after_s, 2 * took_s))
+            self._report_after(max(self.report_after_s, min(2 * took_s, MOST_PATIENCE_S)))
 
     def _report_after(self, after_s: float | None) -> None:
         self.report_after_s = after_s

@@ -147,8 +147,15 @@ class OutputBuffer:
         """Return whether the result has arrived."""
         return execution < self.reader.seq or execution < self.here
 
-    def fetch(self, result: Ticket, timeout_s: float | None) -> bool:
+    def fetch(
+        self, result: Ticket, timeout_s: float | None, patience_ns: int | None = None
+    ) -> bool:
         """Wait for one result and fill it: its value, and then its state.
+
+        Args:
+            result: The result.
+            timeout_s: How long it waits; None for ever.
+            patience_ns: How long it waits at most, whatever ``timeout_s`` is.
 
         Returns:
             Whether this call filled it, and not another thread's.
@@ -159,7 +166,7 @@ class OutputBuffer:
         """
         execution, frames = result.execution, self.frames
         before = self.reader.seq if self._siblings else 0
-        longest_ns = self.patience_ns
+        longest_ns = patience_ns
         if timeout_s is not None:
             asked_ns = timeout_ns(timeout_s)
             longest_ns = asked_ns if longest_ns is None else min(longest_ns, asked_ns)

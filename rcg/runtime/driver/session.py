@@ -37,6 +37,7 @@ from rcg.runtime.node.node import Node
 from rcg.runtime.node.snapshot import NodeView, Snapshot
 from rcg.runtime.observe.report import Report, activities, backlogs, socket_queues
 from rcg.text import time_text
+from rcg.trace.clocks import now_ns
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import Opening
@@ -48,6 +49,7 @@ _log = Log()
 _CAUSE_PATIENCE_S: Final = 1.0
 _DEATH_PATIENCE_S: Final = 0.3  # for a death that made others' loops fail
 _DEATH_POLL_S: Final = 0.01
+_DEATH_LATE_NS: Final = 1_000_000_000  # a death that is noticed later is another story
 # How long to wait for actors that were killed to be dead.
 _KILL_PATIENCE_S: Final = 2.0
 # After this long a teardown warns which actors it waits for.
@@ -174,13 +176,17 @@ class Session:
         """What people call the graph: as given, or as it is assigned now, or its last method."""
         if self._name.given:
             return self._name.given
-        for name, value in list(vars(sys.modules["__main__"]).items()):
+        return shielded(self._variable, otherwise="") or self._name.fallback
+
+    def _variable(self) -> str:
+        """Return the global variable of the main program that holds the graph, or ""."""
+        for name, value in vars(sys.modules["__main__"]).copy().items():
             # By the name of the class, which this file must not know; `_` and `_7` are IPython's.
-            if type(value).__name__ == "CompiledDAG" and not name.startswith("_"):
+            if type(value).__name__ == "CompiledDAG" and not str(name).startswith("_"):
                 engine = getattr(value, "_engine", None)
                 if getattr(engine, "session", None) is self:
-                    return name
-        return self._name.fallback
+                    return str(name)
+        return ""
 
     @property
     def is_closed(self) -> bool:
@@ -284,10 +290,11 @@ class Session:
 
         A driver that was suspended may hear first that the loops of others ended because of it.
         """
-        deadline = Deadline(_DEATH_PATIENCE_S)
+        members, deadline = self.control.members, Deadline(_DEATH_PATIENCE_S)
+        latest_ns = members.gone_ns.get(process, now_ns()) + _DEATH_LATE_NS
         while True:
-            for each, how in list(self.control.members.gone.items()):
-                if how.how is not How.FAILED:
+            for each, how in list(members.gone.items()):
+                if how.how is not How.FAILED and members.gone_ns.get(each, 0) <= latest_ns:
                     return each, how
             if deadline.expired:
                 return process, ending

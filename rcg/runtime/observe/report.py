@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -125,6 +125,10 @@ class Report(Displayed):
         parts = {"processes": Activity, "backlogs": Backlog, "sockets": SocketQueue}
         try:
             made = {name: tuple(kind(**row) for row in found[name]) for name, kind in parts.items()}
+            made["processes"] = tuple(
+                each if each.stack is None else replace(each, stack=tuple(each.stack))
+                for each in made["processes"]
+            )
             return cls(**{**found, **made})
         except (TypeError, KeyError) as error:
             raise ValueError(f"this is no report of this version of rcg: {error}") from error

@@ -19,7 +19,14 @@ from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.by_reference import ByReference, has_references, lower_inputs, wait_until_made
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
-from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of, say_once
+from rcg.runtime.refs import (
+    MOST_PATIENCE_S,
+    READY,
+    CompiledDAGRef,
+    confirm,
+    refs_of,
+    say_once,
+)
 from rcg.runtime.remote.client import (
     Client,
     HandleFacts,
@@ -223,6 +230,8 @@ class CompiledDAGHandle:
                 self.be_patient(time.monotonic() - began_s)
         elif not client.wait(lambda: self._is_settled(ref), timeout_s):
             return False
+        if self._said:
+            self._said.clear()  # the next one is another hang
         arrived = output.frames.get(ref.execution)
         if arrived is not None:
             # Read, store, and only then discard: Ctrl-C between any two lines loses nothing.
@@ -234,12 +243,12 @@ class CompiledDAGHandle:
 
     def say_why(self, ref: CompiledDAGRef, waited_s: float) -> None:
         """Say what a ``get`` waits for; see ``ResultSource``."""
-        say_once(self, self._said, ref.execution, ref, waited_s)
+        say_once(self, self._said, 0, ref, waited_s)
 
     def be_patient(self, took_s: float) -> None:
         """Wait longer before saying anything again; see ``ResultSource``."""
         if self.report_after_s is not None:
-            self.report_after_s = max(self.report_after_s, 2 * took_s)
+            self.report_after_s = max(self.report_after_s, min(2 * took_s, MOST_PATIENCE_S))
 
     def _client_of(self, ref: CompiledDAGRef) -> tuple[Client, RemoteOutput]:
         client = self._client

@@ -39,11 +39,15 @@ from rcg.trace.analysis.what_if import (
 )
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
+LIMITS: Final = 0.1  # of the path: what has less does not limit anything on its own
 _LEAST_GAIN: Final = 0.05  # that is worth a change
 _MUCH_SOONER: Final = 0.7  # of the latency, with the same throughput
 _WINDOWS: Final = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+_TIMES_WINDOW: Final = 8  # how long a replay of a window is
+_REPLAYED_OPS: Final = 100_000  # in one such replay
 _ON_DEVICES: Final = "nccl"  # the backend that moves tensors without processors
 _LAYERS: Final = 0.8  # of a call that its spans must be, to be layers
+_MOST_LAYERS: Final = 1_000  # all stretches of which are compared
 _KEPT: Final = 0.2  # of its time that a method does not run while other threads of its process do
 _ROUNDING: Final = 1 + 1e-9  # of sums in another order
 _LEAST_NS: Final = 100_000_000  # of processor time, whose clocks are coarse
@@ -56,11 +60,14 @@ class Advice:
 
     Attributes:
         text: What to change, and what that gives.
-        gain: The predicted throughput, or the latency of now, divided by the other.
+        gain: The predicted throughput, or the latency of now, divided by the other; 1 if it cannot
+            be predicted.
+        is_latency: Whether the gain is one of latency.
     """
 
     text: str
     gain: float
+    is_latency: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,8 @@ class Advisor:
     def elsewhere(self, places: list[Place], path: SteadyPath) -> Elsewhere | None:
         """Return the method that gives most on all actors of its class, if that helps."""
         best: Elsewhere | None = None
+        if not places:
+            return None
         for name, every in places_of(self.replays.graph).items():
             actors = len({process for process, _ in every})
             if actors < 2 or not set(places) < set(every):
@@ -116,7 +125,8 @@ class Advisor:
             gain = self.with_changes(dict.fromkeys(every, TWICE_AS_FAST)).speedup
             if gain is not None and self.is_worth_it(gain) and (best is None or gain > best.gain):
                 of = (each.share for each in path.shares if (each.process, each.op) in every)
-                best = Elsewhere(name, actors, sum(of), gain, gain * self.off)
+                if (share := sum(of)) >= LIMITS:
+                    best = Elsewhere(name, actors, share, gain, gain * self.off)
         return best
 
     def advice(self) -> Iterator[Advice]:
@@ -136,6 +146,12 @@ class Advisor:
         calls_ns = [measured.costs[stage.place].compute_ns for stage in stages]
         held = list(zip(layers, calls_ns, strict=True))
         if not all(each is not None and sum(each) >= _LAYERS * ns for each, ns in held):
+            return
+        # Where all stages have the same few spans, these are parts of a stage and no layers.
+        names = [frozenset(graph.lane(stage.place[0]).spans) for stage in stages]
+        if len(set(names)) < len(names) and max(map(len, names)) > 1:
+            return
+        if sum(len(each or ()) for each in layers) > _MOST_LAYERS:
             return
         counts = [len(each or ()) for each in layers]
         every = [ns for each in layers for ns in each or ()]
@@ -177,10 +193,10 @@ class Advisor:
             yield Advice(f"overlap=True, so that tensors move while methods run: {gives}", gain)
 
     def _locks(self) -> Iterator[Advice]:
-        """Advise against threads that keep methods from running: they may hold Python's lock.
+        """Say where other threads of a process run while its method does not.
 
-        A method that is not on a processor also sleeps, or waits for a file or a device. So it
-        counts only as far as other threads of its process are on a processor meanwhile.
+        They may be the method's own workers, or hold Python's lock; a replay cannot tell, so there
+        is no gain. A method that sleeps, or waits for a device, counts only as far as others run.
         """
         graph, measured = self.replays.graph, self.replays.measured
         used_ns: Counter[str] = Counter()  # by a method and by transfers in lanes, of each process
@@ -206,39 +222,52 @@ class Advisor:
             if gain is not None and self.is_worth_it(gain):
                 name = text_of(graph, lane, max(calls, key=lambda place: calls[place])[1])
                 yield Advice(
-                    f"{brief(name, IN_LINE)} waits for other threads of its process, most likely "
-                    f"for the GIL, {share_text(share, 0)} of its time: run them in another "
-                    f"process: {spread_text(gain, gain * self.off)}",
-                    gain,
+                    f"{brief(name, IN_LINE)} is on no processor {share_text(share, 0)} of its time "
+                    "while other threads of its process are: its own workers, or threads that hold "
+                    "the GIL, which could run in another process",
+                    1.0,
                 )
 
     def _in_flight(self) -> Iterator[Advice]:
         """Advise as many executions in flight as give as much throughput as any number.
 
-        The replay has no random delays, so one more than it needs is advised.
+        The replay has no random delays, so one more than it needs is advised. It is as long as many
+        windows, because the first one is filled, and the last one emptied, at another rate.
         """
-        now, limit = self.replays.measured.window, self.replays.graph.limit
-        most = max(2 * now, 16)
+        graph = self.replays.graph
+        now, limit = self.replays.measured.window, graph.limit
+        ops = sum(len(program.ops) for program in graph.plan.programs)
+        most = min(max(2 * now, 16), _REPLAYED_OPS // (ops * _TIMES_WINDOW) - 1)
+        if most < now:
+            return
         windows = sorted({*(each for each in _WINDOWS if each <= most), now})
 
+        def replayed(window: int) -> WhatIf:
+            executions = _TIMES_WINDOW * window
+            return self.replays.with_changes(
+                (), {}, window, has_spread=False, executions=executions
+            )
+
         def rate_at(window: int) -> float:
-            return self.with_changes({}, window).throughput or 0.0
+            return replayed(window).throughput or 0.0
 
         enough = (1 - _LEAST_GAIN / 2) * rate_at(windows[-1])
         # Throughput does not fall with the number in flight.
         best = windows[bisect_left(windows, True, key=lambda each: rate_at(each) >= enough)] + 1
-        then = self.with_changes({}, best)
-        gain, option = then.speedup, f"max_inflight_executions={best}"
+        then = replayed(best)
+        gain = then.speedup
         if best > now and gain is not None and self.is_worth_it(gain):
-            how = f"{option} instead of {limit}" if best > limit else f"{best} instead of {now}"
+            how = f" (max_inflight_executions={best})" if best > limit else ""
             gives = spread_text(gain, gain * self.off)
-            yield Advice(f"keep more executions in flight, {how}: {gives}", gain)
+            yield Advice(f"keep {best} executions in flight instead of {now}{how}: {gives}", gain)
+        # A limit that the user sets is one at which ``execute`` raises, so it is not advised here.
         was_ns, latency_ns = self.latency_ns, then.latency_ns
         if best < now and latency_ns and was_ns and latency_ns <= _MUCH_SOONER * was_ns:
             yield Advice(
-                f"{option} instead of {now}: the same throughput, "
+                f"keep at most {best} executions in flight instead of {now}: the same throughput, "
                 f"latency {time_text(latency_ns)} instead of {time_text(was_ns)}",
                 was_ns / latency_ns,
+                is_latency=True,
             )
 
 

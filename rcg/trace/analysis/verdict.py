@@ -20,13 +20,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from rcg.errors import DeadlockError, TraceError
+from rcg.ir.channels import STATUS
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Pass
 from rcg.text import IN_LINE, brief, share_text, spread_text
-from rcg.trace.analysis.advice import TWICE_AS_FAST, Advice, Advisor, Elsewhere
+from rcg.trace.analysis.advice import LIMITS, TWICE_AS_FAST, Advice, Advisor, Elsewhere
 from rcg.trace.analysis.critical import Paths, SteadyPath
+from rcg.trace.analysis.intervals import Ints
 from rcg.trace.analysis.spread import LEAST
+from rcg.trace.analysis.transfers import read_of, write_of
 from rcg.trace.analysis.what_if import (
     MAX_ERROR_PERCENT,
     Place,
@@ -35,7 +40,7 @@ from rcg.trace.analysis.what_if import (
 from rcg.trace.model import GraphTrace
 
 _MAX_ADVICE: Final = 3
-_LIMITS: Final = 0.1  # of the path: what has less does not limit anything on its own
+_NOTHING: Final = 0.005  # what a gain is rounded to
 _MAX_OPS: Final = 4_000  # of a plan that is replayed unasked
 _REPLAYED_OPS: Final = 25_000  # in one replay, about
 
@@ -52,7 +57,7 @@ class Verdict:
         spread: How far ``gain`` may be off.
         error_percent: The error of the unchanged replay; None if nothing was replayed.
         elsewhere: What the method gives on all actors of its class, if one alone gives nothing.
-        advice: What helps, the largest gain first; at most three.
+        advice: What helps: the largest gain of throughput first, then latency; at most three.
     """
 
     text: str
@@ -69,11 +74,11 @@ class Verdict:
         if every is not None:
             what = f"{brief(every.text, IN_LINE)} on all {every.actors} actors limits this"
             share = share_text(every.share, 0)
-        elif self.share < _LIMITS:
+        elif self.share < LIMITS:
             what = f"nothing limits this alone: {name}, the largest,"
         else:
             what = f"{name} limits this"
-        joined = " is " if self.share < _LIMITS and every is None else ": "
+        joined = " is " if self.share < LIMITS and every is None else ": "
         return "; ".join([f"{what}{joined}{share} of the critical path", *self._then()])
 
     def _then(self) -> Iterator[str]:
@@ -84,7 +89,10 @@ class Verdict:
             yield f"twice as fast there gives {spread_text(every.gain, every.spread)}"
             yield f"{brief(self.text, IN_LINE)} alone {spread_text(gain, self.spread)}"
         elif gain is not None and self.spread is not None:
-            noise = "" if gain - 1 > self.spread else ", which is noise"
+            if max(abs(gain - 1), self.spread) < _NOTHING:
+                yield "twice as fast there gives nothing"
+                return
+            noise = "" if abs(gain - 1) > self.spread else ", which is noise"
             yield f"twice as fast there gives {spread_text(gain, self.spread)}{noise}"
 
 
@@ -106,6 +114,8 @@ def verdict_of(
     ops = sum(len(program.ops) for program in graph.plan.programs)
     places = _places_of(graph, path)
     is_user = most.process == DRIVER and most.op is None
+    if is_user and _awaits(graph):
+        return None
     if ops > _MAX_OPS or not (places or is_user):
         return Verdict(most.text, share)
     try:
@@ -120,10 +130,37 @@ def verdict_of(
             return Verdict(most.text, share, error_percent=error)
         advisor = Advisor(replays, found.baseline_latency_ns, spread / gain, cores)
         elsewhere = None if advisor.is_worth_it(gain) else advisor.elsewhere(places, path)
-        advice = sorted(advisor.advice(), key=lambda each: -each.gain)[:_MAX_ADVICE]
+        advice = sorted(advisor.advice(), key=lambda each: (each.is_latency, -each.gain))
     except (DeadlockError, TraceError):
         return Verdict(most.text, share)
-    return Verdict(most.text, share, gain, spread, error, elsewhere, tuple(advice))
+    return Verdict(most.text, share, gain, spread, error, elsewhere, tuple(advice[:_MAX_ADVICE]))
+
+
+def _awaits(graph: GraphTrace) -> bool:
+    """Return whether the driver takes results as soon as they are made, and records no wait.
+
+    So ``await`` does: the time before is not that of the user's code, and the path does not know.
+    """
+    driver = graph.driver
+    before_ns = np.append(driver.events["start_ns"][:1], driver.events["end_ns"][:-1])
+    gaps: list[Ints] = [np.empty(0, np.int64)]
+    late: list[Ints] = [np.empty(0, np.int64)]
+    for channel in graph.plan.channels:
+        if channel.kind == STATUS or DRIVER not in channel.readers:
+            continue
+        writer = graph.lane(channel.writer)
+        made = writer.events[
+            writer.events["op"] == write_of(graph.plan, channel.writer, channel.id)
+        ]
+        at = np.flatnonzero(driver.events["op"] == read_of(graph.plan, DRIVER, channel.id))
+        taken = driver.events[at]
+        if taken["waited_ns"].any():
+            return False  # it waits in its ops, which the path knows
+        _, of, to = np.intersect1d(made["execution"], taken["execution"], return_indices=True)
+        gaps.append(taken["start_ns"][to] - before_ns[at[to]])
+        late.append(taken["start_ns"][to] - made["end_ns"][of])
+    gap_ns, late_ns = (np.concatenate(each) for each in (gaps, late))
+    return bool(len(gap_ns) and np.median(late_ns) < np.median(gap_ns) / 2)
 
 
 def _places_of(graph: GraphTrace, path: SteadyPath) -> list[Place]:

@@ -263,6 +263,7 @@ class Replays:
         *,
         user: float = 1.0,
         has_spread: bool = True,
+        executions: int = 0,
     ) -> WhatIf:
         """Return the figures if some ops took longer or shorter.
 
@@ -272,6 +273,7 @@ class Replays:
             max_inflight: As in ``what_if``.
             user: Factor on the time of the user's code before each submission.
             has_spread: Whether the spread of the speedup is computed as well.
+            executions: The least number of executions to simulate.
         """
         graph, measured = self.graph, self.measured
         window = max_inflight or measured.window
@@ -285,7 +287,7 @@ class Replays:
             }
             return _replay(plan, replace(measured, costs=scaled, user_ns=user_ns), window, count)
 
-        simulation, more = replay(measured.costs, max(self._count, window))
+        simulation, more = replay(measured.costs, max(self._count, window, executions))
         busy = _busy(simulation)
         graph_then = from_simulation(simulation, graph_id=graph.graph_id, limit=window)
         base, notes, was = self._unchanged

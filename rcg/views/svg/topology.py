@@ -274,7 +274,9 @@ class _Drawing:
         so_far = row_time_ns(row, self._measured.open_ns)
         time_ns = row_time_ns(row, self._measured.call_ns)
         share = self._share(row)
-        words = [] if time_ns is None else [time_text(time_ns)]
+        # Of several actors the slowest one's.
+        at_most = "≤ " if len({node.process for node in row.nodes}) > 1 else ""
+        words = [] if time_ns is None else [f"{at_most}{time_text(time_ns)}"]
         if so_far is not None:
             words = [f"not ended: {time_text(so_far)}"]
         if share >= _NOTABLE:
