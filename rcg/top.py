@@ -17,9 +17,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from rcg.runtime.observe.drivers import Driver, find_drivers
-from rcg.runtime.observe.live import FIGURES, Meter, Row, Sample
+from rcg.runtime.observe.live import FIGURES, STUCK_AFTER_S, Meter, Row, Sample
 from rcg.runtime.observe.report import Report
-from rcg.runtime.observe.trouble import STUCK_AFTER_S
 from rcg.text import (
     bytes_text,
     count_text,
@@ -183,8 +182,8 @@ def _title_of(report: Report) -> str:
 
 def status_of(sample: Sample) -> str:
     """Return the state of a graph in a sentence: why it hangs, if it does."""
-    if sample.trouble:
-        return visible(sample.trouble)
+    if sample.verdict:
+        return visible(sample.verdict)
     if sample.state == "running":
         return "running" if sample.in_flight else "ready: nothing in flight"
     return sample.state
@@ -231,7 +230,7 @@ def drawing_of(looks: Sequence[Look], width: int, pid: int | None = None) -> Ren
         if each.driver.trouble:
             found.append(Text(each.driver.trouble, style="bold red"))
         for report, sample in each.graphs:
-            style = "bold red" if sample.trouble or sample.is_last else ""
+            style = "bold red" if sample.verdict or sample.is_last else ""
             found += [
                 Text.assemble((_title_of(report), "bold"), "  ", (status_of(sample), style)),
                 Text("   ".join(figures_of(sample))),

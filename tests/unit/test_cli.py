@@ -184,7 +184,7 @@ def test_top_says_where_a_graph_hangs_and_who_does_not_answer(found, capsys):
     found[0][:] = [[driver(chain_that_hangs(40, 11, 7.2), 5.0), silent]]
     assert cli.main(["top", "--once"]) == 0
     text = capsys.readouterr().out
-    assert "pipeline (87752519): a11 (Stage).work has not ended for 7.2 s" in text
+    assert "pipeline (87752519): a11 (Stage) holds up 40 others: in work for 7.2 s" in text
     assert "a12 to a39 (Stage)  waiting" in text
     assert "process 8: python other.py\ndoes not answer within 2 s: it is stopped" in text
 

@@ -513,7 +513,7 @@ def test_a_lane_that_hangs_is_shown_for_its_actor() -> None:
     lane = replace(does("a0.comm", "running", for_s=9.0), label="a0.comm (Stage)")
     report = report_of(does("a0", "waiting", "a0.comm (Stage)"), lane)
     sample = Meter().take(0, report)
-    assert sample.trouble.startswith("a0.comm (Stage).work has not ended for 9 s")
+    assert sample.verdict.startswith("a0.comm (Stage) holds up 2 others: in work for 9 s")
     assert [(row.state, row.doing) for row in sample.rows] == [
         ("stuck", "work for 9 s, execution 8")
     ]
@@ -553,7 +553,7 @@ def test_actors_of_an_idle_graph_are_ready_and_one_row() -> None:
     assert (row.label, row.state, row.count) == ("a0 to a63 (Stage)", "ready", 64)
 
 
-SENTENCE = "a1 (Stage).work has not ended for 7.2 s (execution 8): 2 processes wait for it"
+SENTENCE = "a1 (Stage) holds up 2 others: in work for 7.2 s, execution 8"
 
 
 def hanging(for_s: float, **changes: Any) -> Report:
@@ -569,23 +569,23 @@ def hanging(for_s: float, **changes: Any) -> Report:
 def test_a_sample_reports_a_hang_and_who_waits() -> None:
     clock, graph = Clock(), FakeGraph(hanging(4.7))
     sampler = Sampler(graph, clock)
-    assert sampler.take().trouble == ""
+    assert sampler.take().verdict == ""
     clock.now, graph.found = clock.now + 2.5, hanging(7.2)
     sample = sampler.take()
-    assert sample.trouble == SENTENCE
+    assert sample.verdict == SENTENCE
     assert sample.waiting == pytest.approx(2 / 3)  # a0 and a2 of the three actors
     # Something completed every two seconds so far: 7.2 s are nothing unusual.
     for turn in range(3):
         clock.now += 2
         graph.found = hanging(7.2, completed=turn + 1)
         sample = sampler.take()
-    assert sample.trouble == ""
+    assert sample.verdict == ""
     # Without an execution under way nothing hangs.
     graph.found = hanging(7.2, in_flight=0)
-    assert Sampler(graph, clock).take().trouble == ""
+    assert Sampler(graph, clock).take().verdict == ""
     # How long an op may take can be said.
     graph.found = hanging(1.5)
-    assert Sampler(graph, clock, stuck_after_s=1.0).take().trouble
+    assert Sampler(graph, clock, stuck_after_s=1.0).take().verdict
 
 
 def test_the_monitor_of_a_graph_that_hangs_says_so_and_not_running(

@@ -17,8 +17,7 @@ import anywidget
 import numpy as np
 import traitlets
 
-from rcg.runtime.observe.live import FIGURES, Sample
-from rcg.runtime.observe.trouble import STUCK_AFTER_S
+from rcg.runtime.observe.live import FIGURES, STUCK_AFTER_S, Sample
 from rcg_widgets.base import script, style
 from rcg_widgets.sampler import Sampler
 
@@ -159,9 +158,9 @@ class LiveMonitor(anywidget.AnyWidget):
                 self.actors = list(map(asdict, sample.rows))
                 self.samples += 1
                 self.history = np.array(self._rows, "<f8").tobytes()
-                self.stuck = bool(sample.trouble)
-                if sample.trouble:
-                    self.status = sample.trouble
+                self.stuck = bool(sample.verdict)
+                if sample.verdict:
+                    self.status = sample.verdict
                 elif self.running:
                     self.status = self._running_text if sample.in_flight else self._ready_text
         if sample.is_last:

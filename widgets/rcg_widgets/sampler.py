@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from math import nan
 from typing import Any, Final
 
-from rcg.runtime.observe.live import FIGURES, Meter, Most, Rates, Sample
-from rcg.runtime.observe.trouble import STUCK_AFTER_S
+from rcg.runtime.observe.live import FIGURES, STUCK_AFTER_S, Meter, Most, Rates, Sample
 from rcg.text import graph_title
 
 __all__ = ["Sampler"]

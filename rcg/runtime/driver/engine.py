@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import sys
 import time
 import types
 import weakref
@@ -100,6 +101,7 @@ class Engine:
         self.left = self._submission.window.left
         self.feed = ResultFeed(session, self._buffers)
         session.on_client = partial(serve_client, weakref.ref(self))
+        session.on_name = partial(_variable_of, weakref.ref(self))
         self._finalizer = weakref.finalize(self, session.close_nowait)
 
     def face(self) -> Any:
@@ -198,7 +200,7 @@ class Engine:
         if session.is_over and session.is_closed:  # a broken graph keeps its results
             raise session.end_error()
         buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
-        patience_ns = buffer.patience_ns  # looked at once: another thread may change it meanwhile
+        patience_ns = self._patience_ns  # looked at once: another thread may change it meanwhile
         try:
             is_first = buffer.fetch(ref, timeout_s, patience_ns)
         except TimedOut:
@@ -240,9 +242,7 @@ class Engine:
             self._report_after(max(self.report_after_s, min(2 * took_s, MOST_PATIENCE_S)))
 
     def _report_after(self, after_s: float | None) -> None:
-        self.report_after_s = after_s
-        for buffer in self._buffers:
-            buffer.patience_ns = timeout_ns(after_s)
+        self.report_after_s, self._patience_ns = after_s, timeout_ns(after_s)
 
     def has(self, ref: CompiledDAGRef) -> bool:
         """Return whether ``get`` of a ref would not wait."""
@@ -480,6 +480,15 @@ class Engine:
                 timeout_s=timeout,
                 report=self.report_within(min(timeout or 0.0, STACKS_TIMEOUT_S)),
             )
+
+
+def _variable_of(reference: weakref.ref[Engine]) -> str:
+    """Return the global variable of the main program that holds a graph, or ""."""
+    engine = reference()
+    face = None if engine is None else engine._face()
+    names = vars(sys.modules["__main__"]).copy().items() if face is not None else ()
+    # `_` and `_7` are IPython's.
+    return next((name for name, it in names if it is face and not name.startswith("_")), "")
 
 
 @types.coroutine

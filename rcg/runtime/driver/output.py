@@ -93,7 +93,6 @@ class OutputBuffer:
         "last_dropped",
         "number",
         "on_awaited",
-        "patience_ns",
         "reader",
         "ready",
     )
@@ -123,7 +122,6 @@ class OutputBuffer:
         self.failures_dropped = 0  # among them, for the report
         self.last_dropped: Frame | None = None
         self.awaited: set[int] = set()  # executions that coroutines wait for
-        self.patience_ns: int | None = None  # the longest that a fetch waits
 
     @staticmethod
     def share(buffers: Sequence[OutputBuffer]) -> None:

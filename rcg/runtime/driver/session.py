@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 import weakref
 from collections import deque
@@ -110,7 +109,9 @@ class Session:
         self._cause: RcgError | None = None
         self._on_end: deque[Callable[[], None]] = deque()
         self._on_close: deque[Callable[[], None]] = deque()
-        # Serves handles of other processes; set once there is a graph to use.
+        # Set once there is a graph to use: the variable it is assigned to, or "", and what serves
+        # handles of other processes.
+        self.on_name: Callable[[], str] = lambda: ""
         self.on_client: Callable[[Connection, Opening], None] = lambda peer, _: peer.close()
 
         # The control holds the session weakly. Otherwise each would hold the other, and the actors
@@ -174,19 +175,7 @@ class Session:
     @property
     def name(self) -> str:
         """What people call the graph: as given, or as it is assigned now, or its last method."""
-        if self._name.given:
-            return self._name.given
-        return shielded(self._variable, otherwise="") or self._name.fallback
-
-    def _variable(self) -> str:
-        """Return the global variable of the main program that holds the graph, or ""."""
-        for name, value in vars(sys.modules["__main__"]).copy().items():
-            # By the name of the class, which this file must not know; `_` and `_7` are IPython's.
-            if type(value).__name__ == "CompiledDAG" and not str(name).startswith("_"):
-                engine = getattr(value, "_engine", None)
-                if getattr(engine, "session", None) is self:
-                    return str(name)
-        return ""
+        return self._name.given or self.on_name() or self._name.fallback
 
     @property
     def is_closed(self) -> bool:

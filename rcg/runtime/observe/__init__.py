@@ -4,6 +4,6 @@
 ``report`` (with statistics), ``profiler`` (recording profiles), ``transfers`` (of tensors by
 reference, for profiles). They use nodes and do not know the driver.
 
-While a graph runs: ``trouble`` (why it hangs), ``live`` (samples, with a row for each actor),
+While a graph runs: ``live`` (samples, with a row for each actor),
 ``drivers`` (the graphs of other processes of this user).
 """

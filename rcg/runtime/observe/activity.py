@@ -9,11 +9,12 @@ the same and wait for the same are alike, and are one row of a table.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from rcg.frames import cell_name, is_of_library, place_text, source_of
+from rcg.ir.ids import DRIVER
 from rcg.text import brief, count_text, plural, time_text
 
 LONG_S: Final = 1.0
@@ -84,11 +85,13 @@ class Verdict:
         text: The sentence, without a full stop.
         place: The line of the user's source that it is about, or "": ``In [7] line 4``.
         source: The source of that line, "" if it is not known here.
+        causes: Labels of the processes that it blames, the first one that it names first.
     """
 
     text: str
     place: str = ""
     source: str = ""
+    causes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         at = f", at {self.place}" if self.place else ""
@@ -122,7 +125,7 @@ class Alike:
     @property
     def op(self) -> str:
         """The op that they are in; of several, without its slots."""
-        return self.first.op if len(self.members) == 1 else _kind_of(self.first.op)
+        return self.first.op if len(self.members) == 1 else kind_of(self.first.op)
 
     @property
     def execution(self) -> str:
@@ -169,7 +172,14 @@ def holding_up(processes: Sequence[Activity]) -> list[bool]:
     ]
 
 
-def verdict_of(state: str, processes: Sequence[Activity], in_flight: str, asked: bool) -> Verdict:
+def verdict_of(
+    state: str,
+    processes: Sequence[Activity],
+    in_flight: str,
+    asked: bool,
+    *,
+    late_s: float = 0.0,
+) -> Verdict:
     """Return what holds a graph up, if anything does.
 
     Args:
@@ -177,6 +187,7 @@ def verdict_of(state: str, processes: Sequence[Activity], in_flight: str, asked:
         processes: What each process does.
         in_flight: How many executions are in flight, as text; "" for none.
         asked: Whether live processes were asked for their stacks.
+        late_s: A process is blamed only if it has been in its op for so many seconds.
     """
     dead = [each for each in processes if each.state == "dead"]
     if dead:
@@ -184,17 +195,19 @@ def verdict_of(state: str, processes: Sequence[Activity], in_flight: str, asked:
     if state == "broken":
         return Verdict("The graph is broken: a process has left it")
     waiters = _waiters(processes)
-    running = [each for each in processes if each.state == "running"]
+    running = [each for each in processes if each.state == "running" and each.for_s >= late_s]
     causes = [each for each in running if each.label in waiters]
     causes = causes or [each for each in running if each.for_s >= LONG_S]
-    causes.sort(key=lambda each: -each.for_s)
+    causes.sort(key=lambda each: (-len(waiters.get(each.label, ())), -each.for_s))
     if causes:
         held = set().union(*(waiters.get(each.label, ()) for each in causes))
         return _blaming(causes, len(held - {each.label for each in causes}), state, asked)
     if state == "closed":
         return Verdict("The graph is torn down")
     waiting = [each for each in processes if each.state == "waiting"]
-    circle = [each for each in waiting if not _ends(each, _by_label(processes))]
+    ends = {each.label: set(ends_of(each, by_label(processes))) for each in waiting}
+    endless = {label for label, found in ends.items() if not found}
+    circle = [each for each in waiting if ends[each.label] <= endless]
     if circle:
         return Verdict(f"{', '.join(each.label for each in circle)} wait for each other")
     if in_flight:
@@ -216,13 +229,15 @@ def _blaming(causes: Sequence[Activity], held: int, state: str, asked: bool) -> 
     text += f":{_place_in_program(first, f' for {time_text(first.for_s * 1e9)}')}"
     if asked and first.stack is None:
         text += f"; it {SILENT}"
-    for line in users_first(first.stack or ()):
+    place = source = ""
+    for line in users_first(first.stack or ())[:1]:
         found = _FRAME.fullmatch(line)
         if found is None:  # a remark in place of a stack
-            return Verdict(f"{text} {line}")
-        file, number = found[1], int(found[2])
-        return Verdict(text, place_text(file, number), brief(source_of(file, number)))
-    return Verdict(text)
+            text += f" {line}"
+        else:
+            file, number = found[1], int(found[2])
+            place, source = place_text(file, number), brief(source_of(file, number))
+    return Verdict(text, place, source, tuple([each.label for each in causes]))
 
 
 def users_first(stack: Sequence[str]) -> list[str]:
@@ -245,17 +260,17 @@ def shown_lines(line: str) -> list[str]:
 
 def alike_of(processes: Sequence[Activity]) -> list[Alike]:
     """Return the processes, those that are alike together if they are more than a few."""
-    by_label, marked = _by_label(processes), holding_up(processes)
+    known, marked = by_label(processes), holding_up(processes)
     rows: list[Alike] = []
     keys: list[object] = []
     for at, each in enumerate(processes):
-        ends = _ends(each, by_label) if each.state in _WAITS else []
-        is_ready = bool(ends) and all(by_label[label].state == "idle" for label in ends)
+        ends = ends_of(each, known) if each.state in _WAITS else []
+        is_ready = bool(ends) and all(known[label].state == "idle" for label in ends)
         row = Alike((each,), ", ".join(ends), "ready" if is_ready else each.state)
         found = _ACTOR.fullmatch(each.process)
         name = each.label.removeprefix(each.process)
         shape = re.sub(r"\d+", "", each.exchange)
-        does = (name, found and found[2], row.state, row.waiting_text, _kind_of(each.op), shape)
+        does = (name, found and found[2], row.state, row.waiting_text, kind_of(each.op), shape)
         rows.append(row)
         keys.append((*does, each.stack) if found and not marked[at] else at)
     grouped: dict[object, list[int]] = {}
@@ -269,32 +284,40 @@ def alike_of(processes: Sequence[Activity]) -> list[Alike]:
     ]
 
 
-def _by_label(processes: Sequence[Activity]) -> dict[str, Activity]:
+def by_label(processes: Sequence[Activity]) -> dict[str, Activity]:
+    """Return the processes by their labels."""
     return {each.label: each for each in processes}
 
 
 def _waiters(processes: Sequence[Activity], least_s: float = 0.0) -> dict[str, set[str]]:
     """Return who waits for each process that does not wait, directly or through others."""
-    by_label = _by_label(processes)
+    known = by_label(processes)
     found: dict[str, set[str]] = {}
     for each in processes:
         if each.state in _WAITS and each.for_s >= least_s:
-            for label in _ends(each, by_label):
+            for label in ends_of(each, known):
                 found.setdefault(label, set()).add(each.label)
     return found
 
 
-def _ends(activity: Activity, by_label: dict[str, Activity]) -> list[str]:
-    """Return the processes that a process waits for, through others, and that do not wait."""
+def ends_of(activity: Activity, known: Mapping[str, Activity]) -> list[str]:
+    """Return the processes that a process waits for, through others, and that do not wait.
+
+    Who waits for the driver has nothing to do: its chain ends there.
+
+    Args:
+        activity: What the process does.
+        known: All processes, by label.
+    """
     found: dict[str, None] = {}
     ahead, seen = _waits_for(activity)[::-1], {activity.label}
     while ahead:
         label = ahead.pop()
-        other = by_label.get(label)
+        other = known.get(label)
         if other is None or label in seen:
             continue
         seen.add(label)
-        if other.state in _WAITS:
+        if other.state in _WAITS and other.process != DRIVER:
             ahead += _waits_for(other)[::-1]
         else:
             found[label] = None
@@ -305,7 +328,7 @@ def _waits_for(activity: Activity) -> list[str]:
     return [label for label in activity.waiting_for.split(", ") if label]
 
 
-def _kind_of(op: str) -> str:
+def kind_of(op: str) -> str:
     """Return an op without its slots and channels: ``Call work``, ``Read``."""
     found = re.match(r"Call \w+\.(.+?)\(", op)
     return f"Call {found[1]}" if found else op.partition(" ")[0]
@@ -314,7 +337,7 @@ def _kind_of(op: str) -> str:
 def _place_in_program(activity: Activity, for_text: str = "") -> str:
     if activity.op == "-":
         return f" before its first op{for_text}"
-    kind = _kind_of(activity.op).removeprefix("Call ")
+    kind = kind_of(activity.op).removeprefix("Call ")
     exchange = f" {activity.exchange}" if activity.exchange else ""
     return f" in {kind}{exchange}{for_text}, execution {count_text(activity.execution)}"
 

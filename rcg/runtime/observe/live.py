@@ -13,20 +13,16 @@ from itertools import groupby
 from math import isfinite, nan
 from typing import Final
 
-from rcg.runtime.observe.activity import Activity
+from rcg.runtime.observe.activity import Activity, by_label, ends_of, kind_of
 from rcg.runtime.observe.report import Backlog, Report
-from rcg.runtime.observe.trouble import (
-    STUCK_AFTER_S,
-    OpTimeout,
-    Trouble,
-    call_of,
-    trouble_of,
-    waits_of,
-)
 from rcg.text import count_text, time_text
-from rcg.trace.analysis.ops import waits_for
 
-__all__ = ["FIGURES", "Meter", "Row", "Sample", "folded"]
+__all__ = ["FIGURES", "STUCK_AFTER_S", "Meter", "OpTimeout", "Row", "Sample", "folded"]
+
+STUCK_AFTER_S: Final = 5.0
+"""A graph hangs if an op takes longer than this, and ``_LONGER`` times what is usual."""
+
+_LONGER: Final = 5  # times the longest time between completions
 
 FIGURES: Final = ("throughput", "in_flight", "queued", "waiting", "memory")
 """The figures of a sample that are drawn over time, and whose maximum is kept."""
@@ -80,7 +76,7 @@ class Sample:
         completed: Number of completed executions; 0 if it is not known.
         state: ``running``, or why the samples have ended: ``closed``, ``broken``, ``ended``,
             ``gone``.
-        trouble: A sentence about the op on which the graph hangs, or "".
+        verdict: What holds the graph up if it hangs, or "".
         rows: The actors, in their order; alike ones are one row if the graph hangs or is idle.
         most: The largest value of each of ``FIGURES`` that was known so far.
     """
@@ -95,7 +91,7 @@ class Sample:
     cap: int = 0
     completed: int = 0
     state: str = "running"
-    trouble: str = ""
+    verdict: str = ""
     rows: tuple[Row, ...] = ()
     most: Mapping[str, float] = field(default_factory=dict)
 
@@ -136,6 +132,28 @@ class Most:
         return replace(sample, most=dict(self._most))
 
 
+class OpTimeout:
+    """The time after which an op counts as hanging: several times that between completions.
+
+    Args:
+        least_s: The least time, in seconds.
+    """
+
+    def __init__(self, least_s: float = STUCK_AFTER_S) -> None:
+        self._least_s = least_s
+        self._completed = -1
+        self._since_s = 0.0
+        self._longest_s = 0.0
+
+    def update(self, now_s: float, completed: int, in_flight: float) -> float:
+        """Note the number of completed executions; return the timeout in seconds."""
+        if completed != self._completed or not in_flight:
+            if self._completed >= 0 and completed != self._completed:
+                self._longest_s = max(self._longest_s, now_s - self._since_s)
+            self._completed, self._since_s = completed, now_s
+        return max(self._least_s, _LONGER * self._longest_s)
+
+
 class Meter:
     """Makes samples of the reports of one graph.
 
@@ -163,10 +181,14 @@ class Meter:
         }
         rates = self._rates.update(now_s, {"completed": report.completed, **waited})
         timeout_s = self._timeout.update(now_s, report.completed, report.in_flight)
-        trouble = trouble_of(report.processes, timeout_s) if report.in_flight else None
+        is_stuck = report.in_flight and any(
+            each.state == "running" and each.for_s > timeout_s for each in actors
+        )
+        verdict = report.verdict_on(timeout_s) if is_stuck else None
         has_work = bool(report.in_flight or rates.get("completed"))
         shares = {each: min(rates[each], 1.0) for each in waited if each in rates}
-        rows = _rows(report, shares, trouble, has_work=has_work)
+        stuck = verdict.causes if verdict else ()
+        rows = _rows(report, shares, stuck, has_work=has_work)
         waiting = sum(shares.values()) / len(shares) if shares and has_work else nan
         return self._most.update(
             Sample(
@@ -180,29 +202,28 @@ class Meter:
                 cap=report.cap_bytes,
                 completed=report.completed,
                 state=report.state,
-                trouble=trouble.text if trouble else "",
-                rows=folded(rows) if trouble or not has_work else rows,
+                verdict=str(verdict or ""),
+                rows=folded(rows) if verdict or not has_work else rows,
             )
         )
 
 
 def _rows(
-    report: Report, waited: Mapping[str, float], trouble: Trouble | None, *, has_work: bool
+    report: Report, waited: Mapping[str, float], stuck: Sequence[str], *, has_work: bool
 ) -> tuple[Row, ...]:
     """Return a row for each actor.
 
     Args:
         report: What all processes do.
         waited: The share of the time that each process waited, if that is known.
-        trouble: Why the graph hangs.
+        stuck: Labels of the processes on which the graph hangs.
         has_work: Whether there is something to do.
     """
     actors: dict[str, list[Activity]] = {}  # each with its lanes; gates belong to nodes
     for each in report.processes:
         if _ACTOR.fullmatch(each.process):
             actors.setdefault(each.process.partition(".")[0], []).append(each)
-    stuck = trouble.labels if trouble else ()
-    waits = waits_of(report.processes)
+    known = by_label(report.processes)
     found = []
     for members in actors.values():
         # A lane stands for its actor where the graph hangs in it.
@@ -210,7 +231,8 @@ def _rows(
         queue = _fullest(report.backlogs, {each.label for each in members})
         process, is_over = members[0].process, members[0].state in ("dead", "ended")
         state = _state_of(shown, stuck, has_work=has_work)
-        roots = [label for label in stuck if label in waits_for(waits, shown.label)]
+        ends = ends_of(shown, known)
+        roots = [label for label in stuck if label in ends]
         found.append(
             Row(
                 label=members[0].label,
@@ -239,7 +261,8 @@ def _fullest(backlogs: Sequence[Backlog], labels: set[str]) -> Backlog | None:
 
 
 def _doing(activity: Activity, state: str, roots: Sequence[str]) -> str:
-    method = call_of(activity.op) or activity.op.partition(" ")[0].lower()
+    kind, _, method = kind_of(activity.op).partition(" ")
+    method = method or kind.lower()
     match state:
         case "stuck":
             for_text = time_text(activity.for_s * 1e9)

@@ -169,9 +169,17 @@ class Report(Displayed):
     @property
     def verdict(self) -> Verdict:
         """What holds the graph up, in one sentence, with the line of source if it is known."""
+        return self.verdict_on()
+
+    def verdict_on(self, late_s: float = 0.0) -> Verdict:
+        """Return the verdict that blames only processes that are in their op for ``late_s``."""
         in_flight = f"{self.in_flight} of {self.limit} executions in flight"
         return verdict_of(
-            self.state, self.processes, in_flight if self.in_flight else "", self.asked
+            self.state,
+            self.processes,
+            in_flight if self.in_flight else "",
+            self.asked,
+            late_s=late_s,
         )
 
     @property
