@@ -275,12 +275,17 @@ def test_an_event_loop_has_it_said_on_another_thread(
 
     monkeypatch.setattr(graph.engine, "report_within", report)
     errors: list[str] = []
-    monkeypatch.setattr(sys, "stderr", type("Stream", (), {"write": errors.append, "flush": id})())
+    said = threading.Event()
+
+    class Stream:
+        write = errors.append
+        flush = said.set
+
+    monkeypatch.setattr(sys, "stderr", Stream)
 
     async def main() -> Any:
         waiting = asyncio.ensure_future(got(graph.engine.execute(1)))
-        while not errors:
-            await asyncio.sleep(SOON_S)
+        await asyncio.to_thread(said.wait)
         graph.echo()
         return await waiting
 

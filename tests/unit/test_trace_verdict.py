@@ -14,7 +14,7 @@ from rcg.compiler.simulate import Costs, simulate
 from rcg.ir.costs import CALL, MOVE, Cost
 from rcg.ir.ops import Read
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.advice import Advice, best_cuts
+from rcg.trace.analysis.advice import Advice, Advisor, best_cuts
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import compare, summarize
 from rcg.trace.analysis.latency import latency_of
@@ -213,13 +213,16 @@ def test_time_until_a_result_that_is_awaited_is_not_the_drivers_own():
     assert found.verdict is None
 
 
-def test_gains_of_throughput_come_before_those_of_latency():
-    def made(gain: float, is_latency: bool) -> Advice:
-        return Advice(f"{gain}", gain, is_latency)
-
-    found = [made(3.0, True), made(1.2, False), made(1.5, False)]
-    in_order = sorted(found, key=lambda each: (each.is_latency, -each.gain))
-    assert [each.text for each in in_order] == ["1.5", "1.2", "3.0"]
+def test_the_largest_gains_of_throughput_come_first_then_latency(monkeypatch):
+    found = [(3.0, True), (1.2, False), (1.1, False), (1.5, False), (9.0, True)]
+    monkeypatch.setattr(
+        Advisor,
+        "advice",
+        lambda _: [Advice(f"{gain}", gain, is_latency) for gain, is_latency in found],
+    )
+    assert [each.text for each in verdict(pipeline()).advice] == ["1.5", "1.2", "1.1"]
+    found[1:3] = []
+    assert [each.text for each in verdict(pipeline()).advice] == ["1.5", "9.0", "3.0"]
 
 
 def test_what_is_advised_is_what_really_happens():

@@ -44,7 +44,7 @@ _LEAST_GAIN: Final = 0.05  # that is worth a change
 _MUCH_SOONER: Final = 0.7  # of the latency, with the same throughput
 _WINDOWS: Final = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _TIMES_WINDOW: Final = 8  # how long a replay of a window is
-_REPLAYED_OPS: Final = 100_000  # in one such replay
+_WINDOWED_OPS: Final = 100_000  # in one such replay
 _ON_DEVICES: Final = "nccl"  # the backend that moves tensors without processors
 _LAYERS: Final = 0.8  # of a call that its spans must be, to be layers
 _MOST_LAYERS: Final = 1_000  # all stretches of which are compared
@@ -237,7 +237,7 @@ class Advisor:
         graph = self.replays.graph
         now, limit = self.replays.measured.window, graph.limit
         ops = sum(len(program.ops) for program in graph.plan.programs)
-        most = min(max(2 * now, 16), _REPLAYED_OPS // (ops * _TIMES_WINDOW) - 1)
+        most = min(max(2 * now, 16), _WINDOWED_OPS // (ops * _TIMES_WINDOW) - 1)
         if most < now:
             return
         windows = sorted({*(each for each in _WINDOWS if each <= most), now})
