@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import dis
 import functools
 import gc
 import importlib
@@ -36,6 +37,7 @@ from rcg.frames import is_of_library, is_ours
 # How Ray names the thread of an async actor's event loop, and how long to wait for a busy loop.
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _LOOP_THREAD: Final = "AsyncIO Thread: default"
 _LOOP_NAME_TIMEOUT_S: Final = 5.0
 
@@ -554,17 +556,29 @@ def end_at_caller(error: BaseException) -> None:
 
     To be called in a handler of the function that the user called, which then raises again: Python
     adds no frame for that, so the traceback goes from the user's line to code of theirs, if any.
-    Exceptions that are not meant for users, which are bugs, keep all frames.
+    Exceptions that are not meant for users, which are bugs, keep all frames: what no ``raise`` of
+    rcg raised.
     """
     kind = type(error)
     if issubclass(kind, InternalError):
         return
-    trace = trace_of(error)
+    whole = trace = trace_of(error)
     while trace is not None and is_ours(trace.tb_frame):
         trace = trace.tb_next
     is_meant = issubclass(kind, RcgError | KeyboardInterrupt) or is_task_error(error)
-    if is_meant or _has_users_code(trace):
+    if is_meant or _is_raised_by_us(whole) or _has_users_code(trace):
         BaseException.with_traceback(error, trace)  # a user's class may have its own
+
+
+def _is_raised_by_us(trace: TracebackType | None) -> bool:
+    """Return whether the innermost frame is rcg's, and is at a ``raise``."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (
+        trace is not None
+        and is_ours(trace.tb_frame)
+        and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+    )
 
 
 def _has_users_code(trace: TracebackType | None) -> bool:

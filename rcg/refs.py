@@ -15,7 +15,7 @@ from rcg.errors import SignatureError
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.refs import TensorRef, get_tensors, put_tensors
 from rcg.rdt.transports import OBJECT_STORE
-from rcg.runtime.refs import CompiledDAGRef, get_refs, wait_refs
+from rcg.runtime.refs import CompiledDAGRef, get_refs, report_after_s, say_why, wait_refs
 
 # Nothing wakes a wait for references of both kinds, so it polls, at intervals that grow from the
 # first of these (a result that is about to arrive) to the second (idle CPU below 1 %).
@@ -281,11 +281,19 @@ def _check_members(refs: Sequence[Any], function: str) -> None:
 def _get_mixed(refs: Sequence[Any], deadline: Deadline) -> list[Any]:
     values: dict[Any, Any] = {}
     pending = list(dict.fromkeys(refs))
+    compiled = [ref for ref in pending if isinstance(ref, CompiledDAGRef)]
+    silence = Deadline(report_after_s(compiled[0]))
     while pending:
-        ready, others = _wait_mixed(pending, 1, deadline)
+        left_s, silent_s = deadline.remaining_s(), silence.remaining_s()
+        is_silent = silent_s is not None and (left_s is None or silent_s < left_s)
+        ready, others = _wait_mixed(pending, 1, silence if is_silent else deadline)
         if ready:
             values[ready[0]] = get(ready[0])
             pending = others
+        elif is_silent:
+            for ref in [each for each in pending if isinstance(each, CompiledDAGRef)][:1]:
+                say_why(ref, silence.timeout_s or 0.0)
+            silence = Deadline(None)
         else:
             # Not ready: its own `get` raises the timeout, with the facts.
             values[pending[0]] = get(pending[0], timeout=0)

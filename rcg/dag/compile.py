@@ -7,6 +7,7 @@ compiler and runtime. It decides nothing; each step has its own room.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, TypedDict
@@ -284,12 +285,15 @@ def _checked_name(name: object) -> str:
 
 def _check_names(given: Mapping[str, Any]) -> None:
     known = [*_OPTIONS, *_IGNORED, _COMMUNICATOR, _COSTS, _NAME]
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise TypeError(
-            f"compile() got an unexpected keyword argument {unknown[0]!r}: it takes "
-            f"{', '.join(known)}"
-        )
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            ours = [each for each in known if not each.startswith("_") and each not in _IGNORED]
+            raise TypeError(
+                f"compile() got an unexpected keyword argument {name!r}{hint} It takes "
+                f"{', '.join(sorted(ours))}, and Ray's names of these"
+            )
     for option in OPTIONS:
         if option.rays_keyword in given and option.keyword in given:
             raise TypeError(

@@ -295,6 +295,17 @@ def say_once(
             print(f"rcg: get() has waited {waited_s:.3g} s. {verdict}", file=sys.stderr, flush=True)
 
 
+def report_after_s(ref: CompiledDAGRef) -> float | None:
+    """Return how long a ``get`` of a ref waits before it says what it waits for; None for ever."""
+    return ref._source.report_after_s
+
+
+def say_why(ref: CompiledDAGRef, waited_s: float) -> None:
+    """Say what a ``get`` waits for, once for each hang; blocks while actors are asked."""
+    ref = ref._first if type(ref) is TwinRef else ref
+    ref._source.say_why(ref, waited_s)
+
+
 def _verdict(dag: ResultSource) -> str:
     return (dag.report_within(STACKS_TIMEOUT_S) or "").partition("\n")[0]
 

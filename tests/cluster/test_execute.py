@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -140,6 +141,21 @@ def test_a_timeout_of_a_list_is_for_all_of_it_and_loses_nothing(stages, gate):
             rcg.get([rcg.put(5), late], timeout=SOON_S)
         gate.open()
         assert rcg.get([early, late]) == [1, 0]
+
+
+def test_a_long_get_of_rcgs_and_rays_refs_says_what_it_waits_for(stages, gate, monkeypatch):
+    (actor,) = stages(1)
+    written: list[str] = []
+
+    class Stream:
+        write = written.append
+        flush = gate.open
+
+    monkeypatch.setattr(sys, "stderr", Stream)
+    with compile_gated(actor, gate, report_after=SOON_S) as graph:
+        assert rcg.get([rcg.put(5), graph.execute(0)]) == [5, 0]
+    (line,) = "".join(written).splitlines()
+    assert line.startswith("rcg: get() has waited ") and "in pass_gate_when" in line
 
 
 def test_the_graphs_own_timeout_is_the_default_of_get(stages, gate):

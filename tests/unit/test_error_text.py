@@ -375,13 +375,16 @@ def test_a_failure_in_a_cell_has_its_number_and_source(monkeypatch: pytest.Monke
 # --- whose frames a traceback shows
 
 
-def raise_from_ours(error: BaseException, *, inside: Callable[[], object] | None = None) -> None:
+def raise_from_ours(
+    error: BaseException | None, *, inside: Callable[[], object] | None = None
+) -> None:
     """What a function of rcg does: here it is called from a module that says so."""
     names = {"__name__": "rcg.made_up", "error": error, "inside": inside, "end": end_at_caller}
     source = (
         "def deep():\n"
         "    if inside: inside()\n"
-        "    raise error\n"
+        "    if error is not None: raise error\n"
+        "    {}['a bug']\n"
         "def call():\n"
         "    try:\n"
         "        deep()\n"
@@ -407,11 +410,14 @@ def frames_of(call: Callable[[], object]) -> list[str]:
         (RcgError("x"), []),
         (KeyboardInterrupt(), []),
         (to_exception(captured(ERRORS[0])), []),
+        (TypeError("of an argument"), []),
         (InternalError("x"), ["call", "deep"]),
-        (KeyError("a bug of rcg's"), ["call", "deep"]),
+        (None, ["call", "deep"]),
     ],
 )
-def test_what_is_meant_for_users_ends_at_their_line(error: BaseException, shown: list[str]) -> None:
+def test_what_is_meant_for_users_ends_at_their_line(
+    error: BaseException | None, shown: list[str]
+) -> None:
     found = frames_of(lambda: raise_from_ours(error))
     assert found == ["<lambda>", "raise_from_ours", *shown]
 
