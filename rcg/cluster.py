@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -544,6 +545,13 @@ def death_of(handle: Any, timeout_s: float) -> str | None:
     except ray.exceptions.RayActorError as error:
         return "" if is_actor_unavailable(error) else str(error)
     return None
+
+
+def rays_collective(kind: str, group: str) -> Callable[..., Any] | None:
+    """Return the function of ``ray.util.collective``, if it has a group of this name here."""
+    module = sys.modules.get("ray.util.collective.collective")
+    is_known = module is not None and module.is_group_initialized(group)
+    return getattr(module, kind, None) if is_known else None
 
 
 def is_task_error(error: BaseException) -> bool:

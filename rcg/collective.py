@@ -19,8 +19,9 @@ shape.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from rcg import actors, cluster
 from rcg.cluster import at_users_line
@@ -29,6 +30,8 @@ from rcg.dag.authoring import bind_collective_nodes
 from rcg.dag.nodes import CollectiveOutputNode
 from rcg.dag.records import find_site
 from rcg.errors import UnsupportedNodeError
+from rcg.rdt import collectives
+from rcg.rdt.collectives import DEFAULT
 
 __all__ = ["ReduceOp", "allgather", "allreduce", "broadcast", "gather", "reduce", "reducescatter"]
 
@@ -43,15 +46,37 @@ class _Collective:
         return bind_collective_nodes(self._kind, input_nodes, handle_of=_handle_of, **options)
 
     @at_users_line
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UnsupportedNodeError: Ray's function of this name works outside of DAGs."""
-        raise UnsupportedNodeError(
-            f"{self._kind}(...) is not a call of rcg's: inside of a DAG write "
-            f"rcg.collective.{self._kind}.bind([...]); for a tensor in a running method call "
-            f"ray.util.collective.{self._kind}(...)",
-            node=self._kind,
-            site=find_site(),
-        )
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Call the collective in a method, on tensors in its hands; all members of a group do so.
+
+        ::
+
+            allreduce(tensor, group_name="default", op=ReduceOp.SUM)
+            broadcast(tensor, src_rank=0, group_name="default")
+            reduce(tensor, dst_rank=0, group_name="default", op=ReduceOp.SUM)
+            allgather(tensor_list, tensor, group_name="default")
+            reducescatter(tensor, tensor_list, group_name="default", op=ReduceOp.SUM)
+
+        Results are written into the tensors given: into ``tensor`` [*shape], of one dtype and shape
+        at all members, or into a list with such a tensor for each rank. They may be NumPy arrays.
+        The group is one of ``rcg.experimental.collective.create_collective_group``, or of
+        ``ray.util.collective``, whose function is called then.
+
+        Raises:
+            CommError: This process is no member of the group, or the communicator failed.
+            GroupAborted: A member has died or left.
+            TimeoutError: Another member called no collective for a long time.
+            ValueError, TypeError: An argument is wrong; nothing was sent.
+        """
+        call = getattr(collectives, self._kind, None)
+        if call is None:
+            raise UnsupportedNodeError(
+                f"{self._kind}(...) is for graphs: rcg.collective.{self._kind}.bind([...])",
+                node=self._kind,
+                site=find_site(),
+            )
+        group = inspect.signature(call).bind(*args, **kwargs).arguments.get("group_name", DEFAULT)
+        (cluster.rays_collective(self._kind, group) or call)(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"rcg.collective.{self._kind}"

@@ -43,6 +43,12 @@ class ReduceOp(Enum):
     AVG = "avg"
     """The sum divided by the number of ranks; towards zero for whole numbers."""
 
+    @classmethod
+    def of(cls, op: object) -> Self | None:
+        """Return rcg's operation for rcg's or Ray's, which has members of the same names."""
+        is_known = isinstance(op, Enum) and type(op).__name__ == cls.__name__
+        return cls.__members__.get(op.name) if is_known else None  # type: ignore[attr-defined]
+
 
 class Store(Protocol):
     """Keys and values that all ranks of a group see, for their rendezvous. Any thread may call.

@@ -7,7 +7,6 @@ where Ray has some. Like ``rcg.dag.binding`` this room knows no nodes: its calle
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -119,11 +118,9 @@ class _Binding:
 
     def _reduction(self, op: object) -> str:
         """Return the value of rcg's operation for rcg's or Ray's."""
-        # Ray's members have the same names; there is no need to import its enum.
-        if isinstance(op, enum.Enum) and type(op).__name__ == "ReduceOp":
-            found = ReduceOp.__members__.get(op.name)
-            if found is not None:
-                return found.value
+        found = ReduceOp.of(op)
+        if found is not None:
+            return found.value
         names = ", ".join(f"ReduceOp.{name}" for name in ReduceOp.__members__)
         self._fail(f"Unexpected operation: {op!r}. {self._kind} takes one of {names}.")
 

@@ -13,6 +13,10 @@ need the pair.
 
 One message is under way at a time, however large. The memory of a tensor that is sent may be freed:
 then Gloo ends the process if other messages wait behind that one (seen with PyTorch 2.13).
+
+A collective that a method calls has all members take part: they open one more communicator, when
+each of them first calls one. Its store, at the first member's endpoint, tells the others of each
+member that dies or leaves, and that ends what waits for it.
 """
 
 from __future__ import annotations
@@ -21,23 +25,44 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from rcg import cluster
 from rcg.comm.base import LOOPBACK, Communicator, Membership, Store
 from rcg.comm.registry import find_communicator
-from rcg.errors import CommError, GroupAborted, OutOfThreads, Unavailable
+from rcg.errors import ActorDiedError, CommError, GroupAborted, OutOfThreads, Unavailable
 from rcg.log import Log
+from rcg.options import Deadline
 from rcg.rdt.runs import receive_in_runs, send_in_runs
+from rcg.runtime.control.stores import WHO_LEFT
 from rcg.threads import start_thread
 from rcg.wire.messages import JoinGroup
 
 _log = Log()
 
 _OPEN_TIMEOUT_S: Final = 30.0
+_ALL_TIMEOUT_S: Final = 600.0  # for all members to call their first collective
+_NEWS_S: Final = 1.0  # for the word that a member is gone
+_LOOK_S: Final = 2.0  # between two looks whether those that have not come are alive
 _HOLDER: Final = 0
 _PULLER: Final = 1
 _MOST_ENDED: Final = 1000
+
+
+class Reach(Protocol):
+    """How a process reaches other members of its groups; a member is given by its ``Holder``."""
+
+    def holder(self, key: str, secret: str) -> Any:
+        """Return the member of a store's id."""
+
+    def has_died(self, key: str, secret: str) -> bool:
+        """Return whether a member has died."""
+
+    def open_store(self, holder: Any, name: str, who: str = "") -> Any:
+        """Return the store of this name at a member's endpoint.
+
+        It is a context manager that closes it; unless this rank says who it is.
+        """
 
 
 @dataclass(slots=True)
@@ -53,6 +78,7 @@ class Group:
         keys: The id of each member's store.
         secrets: The secret of each.
         pairs: Those that were needed so far, by their connections.
+        whole: This end of the communicator of all members, once it was needed.
         lost: Why other members are none any more, by the ids of their stores.
     """
 
@@ -64,16 +90,17 @@ class Group:
     keys: tuple[str, ...]
     secrets: tuple[str, ...]
     pairs: dict[object, Pair] = field(default_factory=dict)
+    whole: Whole | None = None
     lost: dict[str, str] = field(default_factory=dict)
 
 
-class Pair:
-    """One end of the way from a holder to a process that pulls. One thread at a time.
+class End:
+    """This process's end of a communicator that is opened when it is first used. Any thread.
 
     Args:
-        membership: This end; rank 0 is the holder.
+        membership: This rank.
         backend: The transport.
-        open_store: Returns the store where both meet.
+        open_store: Returns the store where the ranks meet, which is used as a context manager.
     """
 
     def __init__(
@@ -86,44 +113,12 @@ class Pair:
         self._using = threading.Lock()
         self._aborted = ""
 
-    def send(self, payloads: Sequence[Any], check: Callable[[], object] = bool) -> None:
-        """Send the tensors of an object.
-
-        Args:
-            payloads: The tensors, of uint8 [n].
-            check: Called before memory is read; what it raises is raised.
-        """
-
-        def send(_: int, take: Callable[[], Any]) -> None:
-            with self._turn() as communicator:
-                communicator.send([take()], _PULLER)
-
-        send_in_runs(payloads, check, send)
-
-    def recv(
-        self, sizes: Sequence[int], device: str, into: Sequence[Any] | None = None
-    ) -> list[Any]:
-        """Receive the tensors of an object; returns tensors of uint8 [n] of these sizes.
-
-        Args:
-            sizes: The bytes of each.
-            device: The type of the device of all, as where they were made: ``"cpu"``, ``"cuda"``.
-            into: Where they are received, of these sizes; None for fresh memory. Small ones share
-                that: it is free when none of them is needed any more.
-        """
-
-        def recv(memory: Any) -> None:
-            with self._turn() as communicator:
-                communicator.recv([memory], _HOLDER)
-
-        return receive_in_runs(sizes, device, into, recv)
-
     def abort(self, why: str) -> None:
         """End what runs, and refuse everything later; any thread.
 
         The communicator goes when what runs has ended.
         """
-        self._aborted = why
+        self._aborted = self._aborted or why
         communicator = self._communicator
         if communicator is None:
             return
@@ -138,7 +133,7 @@ class Pair:
             self._close()
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[Communicator]:
+    def turn(self) -> Iterator[Communicator]:
         """Use the communicator, which is opened if need be; the other threads wait."""
         try:
             with self._using:
@@ -165,12 +160,110 @@ class Pair:
         if self._aborted:
             raise GroupAborted(self._aborted)
         if self._communicator is None:
-            with self._open_store() as store:
-                registered = find_communicator(self._backend)
-                self._communicator = registered.open(self._membership(store))
+            try:
+                with self._open_store() as store:
+                    registered = find_communicator(self._backend)
+                    self._communicator = registered.open(self._membership(store))
+            except GroupAborted:
+                if not self._aborted:
+                    raise
             if self._aborted:  # meanwhile
                 raise GroupAborted(self._aborted)
         return self._communicator
+
+
+class Pair(End):
+    """One end of the way from a holder, which is rank 0, to a process that pulls."""
+
+    def send(self, payloads: Sequence[Any], check: Callable[[], object] = bool) -> None:
+        """Send the tensors of an object.
+
+        Args:
+            payloads: The tensors, of uint8 [n].
+            check: Called before memory is read; what it raises is raised.
+        """
+
+        def send(_: int, take: Callable[[], Any]) -> None:
+            with self.turn() as communicator:
+                communicator.send([take()], _PULLER)
+
+        send_in_runs(payloads, check, send)
+
+    def recv(
+        self, sizes: Sequence[int], device: str, into: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Receive the tensors of an object; returns tensors of uint8 [n] of these sizes.
+
+        Args:
+            sizes: The bytes of each.
+            device: The type of the device of all, as where they were made: ``"cpu"``, ``"cuda"``.
+            into: Where they are received, of these sizes; None for fresh memory. Small ones share
+                that: it is free when none of them is needed any more.
+        """
+
+        def recv(memory: Any) -> None:
+            with self.turn() as communicator:
+                communicator.recv([memory], _HOLDER)
+
+        return receive_in_runs(sizes, device, into, recv)
+
+
+class Whole(End):
+    """One end of the communicator of all members."""
+
+    def __init__(
+        self, membership: Callable[[Store], Membership], backend: str, open_store: Callable[[], Any]
+    ) -> None:
+        super().__init__(membership, backend, open_store)
+        self._is_over = threading.Event()
+
+    def abort(self, why: str) -> None:
+        """End what runs, and refuse everything later; any thread."""
+        super().abort(why)
+        self._is_over.set()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[Communicator]:
+        """Use the communicator; see ``End``. If a member is gone, the error names it."""
+        try:
+            with super().turn() as communicator:
+                yield communicator
+        except CommError as error:  # a connection may break before one hears of the member
+            if not self._is_over.wait(_NEWS_S):
+                self.abort(str(error))
+                raise
+            raise GroupAborted(self._aborted) from None
+
+
+class _Watched:
+    """A store that stays open for as long as its ranks go on: it tells of one that is gone.
+
+    Args:
+        store: The store.
+        on_gone: Called with the name of the rank that is gone; "" if the store is.
+    """
+
+    def __init__(self, store: Any, on_gone: Callable[[str], None]) -> None:
+        self._store = store
+        self._on_gone = on_gone
+
+    def __enter__(self) -> Any:
+        thread = threading.Thread(target=self._watch, name="rcg-group-watch", daemon=True)
+        start_thread(thread, "to watch the members of a group")
+        return self._store
+
+    def __exit__(self, kind: object, error: object, *_: object) -> None:
+        if isinstance(error, GroupAborted):  # as the store says: it has gone
+            self._on_gone("")
+        if kind is not None:
+            self._store.close()
+
+    def _watch(self) -> None:
+        who = ""
+        with contextlib.suppress(CommError):
+            who = self._store.get([WHO_LEFT])[0].decode()
+        self._store.close()
+        self._on_gone(who)
 
 
 class _Ended(NamedTuple):
@@ -187,12 +280,12 @@ class MemberGroups:
 
     Args:
         key: The id of the store of this process.
-        open_store: Returns the store of this name at the endpoint of the member with this key.
+        reach: How other members are reached.
     """
 
-    def __init__(self, key: str, open_store: Callable[[Any, str], Any]) -> None:
+    def __init__(self, key: str, reach: Reach) -> None:
         self._key = key
-        self._open_store = open_store
+        self._reach = reach
         self._groups: dict[str, Group] = {}
         # Why groups ended, for those who ask for one: the newest.
         self._ended: dict[str, _Ended] = {}
@@ -234,8 +327,8 @@ class MemberGroups:
             while len(self._ended) > _MOST_ENDED:
                 del self._ended[next(iter(self._ended))]
         if group is not None:
-            for pair in list(group.pairs.values()):
-                pair.abort(f"group {name}: {why}")
+            for end in [*group.pairs.values(), *filter(None, [group.whole])]:
+                end.abort(f"group {name}: {why}")
 
     def with_member(self, key: str, backend: str) -> list[Group]:
         """Return the groups of this transport that a store's process is a member of, too."""
@@ -303,16 +396,7 @@ class MemberGroups:
             CommError: This process is not a member of the group, or the other one is not.
         """
         with self._lock:
-            group = self._groups.get(name)
-            if group is None:
-                ended = self._ended.get(name)
-                if ended is not None:
-                    raise CommError(f"group {name} was closed: {ended.why}", group=name)
-                raise CommError(
-                    f"group {name}: this process is not a member, or not any more since it has "
-                    "started again. create_collective_group makes a new group",
-                    group=name,
-                )
+            group = self._group(name)
             if other not in group.keys:
                 raise CommError(f"group {name}: the other process is not a member", group=name)
             pair = group.pairs.get(connection)
@@ -328,6 +412,85 @@ class MemberGroups:
                     return Membership(meeting, rank, labels, store, _OPEN_TIMEOUT_S, host)
 
                 pair = group.pairs[connection] = Pair(
-                    membership, group.backend, lambda: self._open_store(holder, meeting)
+                    membership, group.backend, lambda: self._reach.open_store(holder, meeting)
                 )
             return pair
+
+    def whole(self, name: str) -> Whole:
+        """Return this process's end of a communicator of all members of a group.
+
+        Raises:
+            CommError: This process is not a member of the group.
+        """
+        with self._lock:
+            group = self._group(name)
+            if group.whole is None:
+                meeting = f"{name}/{group.token}"
+
+                def gone(who: str) -> None:
+                    end.abort(f"group {name}: {who or group.labels[0]} has died or left it")
+
+                def membership(store: Store) -> Membership:
+                    host = self._host_for(group, store, gone)
+                    return Membership(
+                        *(meeting, group.rank, group.labels, store, _OPEN_TIMEOUT_S, host)
+                    )
+
+                def open_store() -> _Watched:
+                    first = self._reach.holder(group.keys[0], group.secrets[0])
+                    who = group.labels[group.rank]
+                    try:
+                        return _Watched(self._reach.open_store(first, meeting, who), gone)
+                    except (CommError, ActorDiedError):
+                        gone("")
+                        raise GroupAborted(meeting) from None
+
+                end = group.whole = Whole(membership, group.backend, open_store)
+            return group.whole
+
+    def _group(self, name: str) -> Group:
+        """Return the group of a name. The caller has the lock."""
+        group = self._groups.get(name)
+        if group is None and name in self._ended:
+            raise CommError(f"group {name} was closed: {self._ended[name].why}", group=name)
+        if group is None:
+            raise CommError(
+                f"group {name}: this process is not a member, or not any more since it has "
+                "started again. create_collective_group makes a new group",
+                group=name,
+            )
+        return group
+
+    def _host_for(self, group: Group, store: Store, gone: Callable[[str], None]) -> str:
+        """Wait for all members; return at which address they reach this one.
+
+        Raises:
+            GroupAborted: A member has died before it came.
+            TimeoutError: Some have not come.
+        """
+        here = cluster.node_id().encode()
+        keys = [f"node of {rank}" for rank in range(len(group.keys))]
+        store.set(keys[group.rank], here)
+        deadline = Deadline(_ALL_TIMEOUT_S)
+        said = False
+        while True:
+            try:
+                nodes = store.get(keys, min(_LOOK_S, deadline.remaining_s() or 0.0))
+            except TimeoutError:
+                missing = [rank for rank, key in enumerate(keys) if not store.has([key])]
+                who = ", ".join(group.labels[rank] for rank in missing)
+                if deadline.expired:
+                    raise TimeoutError(
+                        f"group {group.name}: {who} called no collective in {_ALL_TIMEOUT_S:g} s"
+                    ) from None
+                for rank in missing:
+                    if self._reach.has_died(group.keys[rank], group.secrets[rank]):
+                        # Before this one leaves, so that the others hear of that one.
+                        store.set(WHO_LEFT, group.labels[rank].encode())
+                        gone(group.labels[rank])
+                        raise GroupAborted(group.name) from None
+                if missing and not said:
+                    said = True
+                    _log.warning("rcg: group %s waits for %s to call a collective", group.name, who)
+            else:
+                return LOOPBACK if set(nodes) == {here} else cluster.node_ip()

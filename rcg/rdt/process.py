@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rcg import cluster
 from rcg.error_text import without_frames
-from rcg.errors import RcgError
+from rcg.errors import ActorDiedError, CommError, RcgError
 from rcg.log import Log
 from rcg.options import prefetch_bytes
 from rcg.rdt.ahead import Ahead
@@ -80,7 +80,7 @@ class Here:
         key = key_of(actor) if actor else _PREFIX + secrets.token_hex(8)
         self.pid = os.getpid()
         self.store = Store(key, self._note_freed)
-        self.groups = MemberGroups(key, _open_store)
+        self.groups = MemberGroups(key, _Reach())
         # What this process got, the newest: for profiles.
         self.got: deque[Got] = deque(maxlen=_MOST_GOT)
         self.connections = Connections(key, self.groups, self.got, took=self._note_freed)
@@ -312,9 +312,31 @@ def _secret_of(class_secret: str, actor: str) -> str:
     return hmac.new(class_secret.encode(), actor.encode(), "sha256").hexdigest()[:32]
 
 
-def _open_store(holder: Holder, name: str) -> Any:
-    place = place_of(holder) if is_elsewhere(holder) else holder.address
-    return _Closing(ControlStore(place, holder.key, holder.secret, name))
+class _Reach:
+    """See ``rcg.rdt.groups.Reach``."""
+
+    def holder(self, key: str, secret: str) -> Holder:
+        return holder_with(key, secret)
+
+    def has_died(self, key: str, secret: str) -> bool:
+        try:
+            Connection(self.holder(key, secret), "").close()
+        except ActorDiedError:
+            return True
+        except (RcgError, OSError):
+            pass  # it is stopped, or cannot answer now
+        return False
+
+    def open_store(self, holder: Holder, name: str, who: str = "") -> Any:
+        place = place_of(holder) if is_elsewhere(holder) else holder.address
+        try:
+            store = ControlStore(place, holder.key, holder.secret, name, who)
+        except CommError:
+            if holder.node or not cluster.has_other_nodes():
+                raise
+            place = place_of(holder)
+            store = ControlStore(place, holder.key, holder.secret, name, who)
+        return store if who else _Closing(store)
 
 
 class _Closing:

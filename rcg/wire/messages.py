@@ -214,6 +214,7 @@ class UseStore(Opening):
     """A rank of a group of communicators wants to use the group's store."""
 
     group: str  # its name; each group has keys of its own
+    who: str = ""  # what the others are told if it leaves, if anything
 
 
 @message

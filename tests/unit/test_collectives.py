@@ -6,7 +6,9 @@ from __future__ import annotations
 import enum
 import pickle
 import re
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, re
 from rcg.dag import CollectiveOutputNode, DAGNode, InputNode, MultiOutputNode
 from rcg.dag.communicators import CREATE, DefaultCommunicator
 from rcg.dag.lower import lower, unreached_calls
-from rcg.errors import GraphError, RcgError, UnsupportedNodeError
+from rcg.errors import CommError, GraphError, RcgError, UnsupportedNodeError
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import CollectiveCall, CommunicatorSpec, MethodCall, Part
 from tests.unit.fake_actors import FakeActor, FakeCommunicator, Half
@@ -490,14 +492,21 @@ def test_a_communicator_with_ranks_that_are_none() -> None:
     refused(caught.value, GraphError, "allreduce")
 
 
-@pytest.mark.parametrize("collective", ALL, ids=repr)
-def test_the_eager_form_names_rays_function(collective: Any) -> None:
+@pytest.mark.parametrize("collective", [each for each in ALL if each is not gather], ids=repr)
+def test_a_group_of_rays_is_rays(collective: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    rays = SimpleNamespace(is_group_initialized=lambda name: name == "rays")
+    setattr(rays, collective._kind, lambda *args, **kwargs: called.append((args, kwargs)))
+    monkeypatch.setitem(sys.modules, "ray.util.collective.collective", rays)
+    takes_list = collective in (allgather, reducescatter)
+    args = ("tensor", "others") if takes_list else ("tensor",)
+    collective(*args, group_name="rays")
+    assert called == [(args, {"group_name": "rays"})]
+    with pytest.raises(CommError, match="not an actor of rcg's, so it is not in group 'ours'"):
+        collective(*args, group_name="ours")
+
+
+def test_what_is_for_graphs_only_says_so() -> None:
     with pytest.raises(NotImplementedError) as caught:
-        collective(object(), "group")
-    refused(
-        caught.value,
-        UnsupportedNodeError,
-        collective._kind,
-        f"ray.util.collective.{collective._kind}(",
-        f"rcg.collective.{collective._kind}.bind",
-    )
+        gather(object(), "group")
+    refused(caught.value, UnsupportedNodeError, "gather", "rcg.collective.gather.bind")

@@ -254,17 +254,17 @@ def test_ctrl_c_while_a_value_is_awaited_counts_no_thread_that_does_not_run(ray,
 
 def member(key: str) -> tuple[Store, MemberGroups, Service, Holder]:
     """A process that holds tensors, and is a member of the group g."""
-    store, groups = Store(key), MemberGroups(key, open_store)
+    store, groups = Store(key), MemberGroups(key, reach())
     service = Service(store, groups, deque(), "secret", f"\0rcg-test-{uuid.uuid4().hex}")
     service.open()
     holder = service.holder = Holder(service.address, key, "secret", f"Actor({key})", key, "")
     return store, groups, service, holder
 
 
-def open_store(holder: Any, name: str) -> Any:
-    from rcg.rdt.process import _open_store
+def reach() -> Any:
+    from rcg.rdt.process import _Reach
 
-    return _open_store(holder, name)
+    return _Reach()
 
 
 def joined(groups: MemberGroups, rank: int, *keys: str, name: str = "g") -> None:
@@ -309,7 +309,7 @@ class Trio:
         self.pulling = {}
         joined(self.groups, 0, "a", "b", "c")
         for rank, key in enumerate("bc", 1):
-            groups = MemberGroups(key, open_store)
+            groups = MemberGroups(key, reach())
             joined(groups, rank, "a", "b", "c")
             self.pulling[key] = Connections(key, groups, deque())
 
@@ -439,7 +439,7 @@ def test_a_group_that_is_left_without_threads_leaves_no_communicator(trio):
 @pytest.mark.parametrize("after", [0, 99], ids=["without threads", "with threads"])
 def test_a_pair_that_is_used_when_its_group_is_left_is_closed_by_its_user(trio, after):
     trio.pull("b")
-    with pair_of(trio, "b")._turn() as communicator:
+    with pair_of(trio, "b").turn() as communicator:
         with no_threads(after):
             trio.groups.leave("g")
         until(lambda: not any(each.name == "rcg-group-end" for each in threading.enumerate()))

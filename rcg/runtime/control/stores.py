@@ -41,6 +41,8 @@ from rcg.wire.messages import (
 )
 
 MAX_VALUE_BYTES: Final = 32 * 1024
+WHO_LEFT: Final = "who left"
+"""The key of the name of the first rank that has left, among those that have said theirs."""
 _A = TypeVar("_A", Value, Presence, Total)
 _ANSWERS: Final = (Value, Presence, Total)
 
@@ -50,6 +52,7 @@ class _Store:
     """The store of one group: its values, and the ranks that wait for one."""
 
     values: dict[str, bytes] = field(default_factory=dict)
+    names: dict[Peer, str] = field(default_factory=dict)
     waiting: dict[str, list[tuple[Peer, int]]] = field(default_factory=dict)
 
 
@@ -75,7 +78,9 @@ class Stores:
         if self._has_ended:
             return False
         peer.send(Ready())
-        self._peers[peer] = self._stores.setdefault(opening.group, _Store())
+        store = self._peers[peer] = self._stores.setdefault(opening.group, _Store())
+        if opening.who:
+            store.names[peer] = opening.who
         return True
 
     def handle(self, peer: Peer, message: Message) -> bool:
@@ -114,6 +119,9 @@ class Stores:
             return False
         for waiting in store.waiting.values():
             waiting[:] = [(other, number) for other, number in waiting if other is not peer]
+        who = store.names.pop(peer, "")
+        if who and WHO_LEFT not in store.values:
+            self._set(store, WHO_LEFT, who.encode())
         if not self._keeps_left and all(other is not store for other in self._peers.values()):
             self._stores = {name: each for name, each in self._stores.items() if each is not store}
         return True
@@ -146,7 +154,8 @@ def _ending(peer: Peer) -> Iterator[None]:
 class ControlStore:
     """The store of a group of communicators; see ``rcg.comm.Store``. Any thread may use it.
 
-    It is at the endpoint at ``address``.
+    It is at the endpoint at ``address``. If a rank says who it is, the others can learn that it
+    has left, by ``WHO_LEFT``.
 
     Raises:
         GroupAborted: The graph has ended.
@@ -154,9 +163,9 @@ class ControlStore:
         OutOfDescriptors: There is none left, in this process or in the driver's.
     """
 
-    def __init__(self, address: str, graph_id: str, secret: str, group: str) -> None:
+    def __init__(self, address: str, graph_id: str, secret: str, group: str, who: str = "") -> None:
         self._group = group
-        opening = UseStore(graph=graph_id, secret=secret, group=group)
+        opening = UseStore(graph=graph_id, secret=secret, group=group, who=who)
         try:
             self._joined = join(address, opening, JOIN_TIMEOUT_S, check_user)
         except ConnectionAbortedError as error:

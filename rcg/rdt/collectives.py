@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives that a method calls by itself, on tensors in its hands, over a group of actors.
+
+Every member of the group calls the same collective; each call returns when its own part is done.
+The signatures are those of ``ray.util.collective``: results are written into the tensors given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from rcg.comm.base import Communicator, ReduceOp
+from rcg.errors import CommError
+from rcg.rdt.process import existing
+from rcg.trace.spans import span
+
+DEFAULT: Final = "default"
+"""The name of the group that is meant by default."""
+
+
+def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
+    """Combine the tensors [*shape] of all members, in place, everywhere."""
+    with _turn("allreduce", group_name) as communicator:
+        op = _op(op)
+        (one,) = _flat(communicator, [tensor], op)
+        communicator.allreduce(one, op)
+        _write(tensor, one)
+
+
+def broadcast(tensor: Any, src_rank: int = 0, group_name: str = DEFAULT) -> None:
+    """Give the tensor [*shape] of one member to all others, in theirs."""
+    with _turn("broadcast", group_name) as communicator:
+        _check_rank(src_rank, communicator)
+        (one,) = _flat(communicator, [tensor])
+        communicator.broadcast([one], src_rank)
+        _write(tensor, one)
+
+
+def reduce(
+    tensor: Any, dst_rank: int = 0, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM
+) -> None:
+    """Combine the tensors [*shape] of all members in that of one; the others' stay as they are."""
+    with _turn("reduce", group_name) as communicator:
+        _check_rank(dst_rank, communicator)
+        op = _op(op)
+        (one,) = _flat(communicator, [tensor], op)
+        is_root = communicator.rank == dst_rank
+        one = one if is_root else one.clone()
+        communicator.reduce(one, dst_rank, op)
+        if is_root:
+            _write(tensor, one)
+
+
+def allgather(tensor_list: Sequence[Any], tensor: Any, group_name: str = DEFAULT) -> None:
+    """Put the tensors [*shape] of all members into a list of as many, by rank, everywhere."""
+    with _turn("allgather", group_name) as communicator:
+        one, *parts = _flat(communicator, [tensor, *tensor_list])
+        _check_parts("tensor_list", parts, one, communicator)
+        output = one.new_empty(communicator.size * one.numel())
+        communicator.allgather(output, one)
+        for part, found in zip(tensor_list, output.chunk(communicator.size), strict=True):
+            _write(part, found)
+
+
+def reducescatter(
+    tensor: Any,
+    tensor_list: Sequence[Any],
+    group_name: str = DEFAULT,
+    op: ReduceOp = ReduceOp.SUM,
+) -> None:
+    """Combine the lists of all members, an entry [*shape] for each rank; each gets its entry."""
+    with _turn("reducescatter", group_name) as communicator:
+        op = _op(op)
+        one, *parts = _flat(communicator, [tensor, *tensor_list], op)
+        _check_parts("tensor_list", parts, one, communicator)
+        output, every = one.new_empty(one.numel()), one.new_empty(communicator.size * one.numel())
+        for part, place in zip(parts, every.chunk(communicator.size), strict=True):
+            place.copy_(part)
+        communicator.reducescatter(output, every, op)
+        _write(tensor, output)
+
+
+@contextlib.contextmanager
+def _turn(kind: str, group: str) -> Iterator[Communicator]:
+    """Use the communicator of all members of a group; the process's other threads wait."""
+    ours = existing()
+    if ours is None:
+        raise CommError(
+            f"{kind}: this process is not an actor of rcg's, so it is not in group {group!r}. Call "
+            "it in a method of a member; rcg.experimental.collective.create_collective_group makes "
+            "a group",
+            group=group,
+        )
+    with span(f"{kind} @{group}"), ours.groups.whole(group).turn() as communicator:
+        yield communicator
+
+
+def _op(op: object) -> ReduceOp:
+    """Return rcg's operation for rcg's or Ray's."""
+    found = ReduceOp.of(op)
+    if found is None:
+        names = ", ".join(f"ReduceOp.{name}" for name in ReduceOp.__members__)
+        raise ValueError(f"Unexpected operation: {op!r}. It is one of {names}.")
+    return found
+
+
+def _tensor(value: Any) -> Any:
+    """Return the torch tensor that is, or shares its memory with, what a user gave."""
+    import torch
+
+    if type(value).__module__ == "numpy" and hasattr(value, "flags"):
+        if not value.flags.writeable:
+            raise ValueError("a collective writes into its array, which is read-only: give a copy")
+        value = torch.from_numpy(value)
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"a collective takes tensors of torch, found {type(value).__name__}")
+    return value.detach()
+
+
+def _flat(
+    communicator: Communicator, values: Sequence[Any], op: ReduceOp | None = None
+) -> list[Any]:
+    """Return the elements [n] of tensors as a communicator takes them: their memory, or copies."""
+    found = [_tensor(value) for value in values]
+    for tensor in found:
+        if tensor.device.type not in communicator.devices:
+            raise ValueError(
+                f"group {communicator.group} moves tensors on "
+                f"{' and '.join(sorted(communicator.devices))}, found one on {tensor.device}"
+            )
+        why = communicator.unsupported(tensor.dtype, op)
+        if why is not None:
+            raise ValueError(why)
+    return [tensor.resolve_conj().resolve_neg().reshape(-1) for tensor in found]
+
+
+def _write(value: Any, flat: Any) -> None:
+    """Have the user's tensor hold these elements, if they are not its own memory."""
+    tensor = _tensor(value)
+    if flat.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
+        tensor.copy_(flat.view(tensor.shape))
+
+
+def _check_rank(rank: int, communicator: Communicator) -> None:
+    if not 0 <= rank < communicator.size:
+        raise ValueError(
+            f"group {communicator.group} has the ranks 0 to {communicator.size - 1}, found {rank}"
+        )
+
+
+def _check_parts(name: str, parts: Sequence[Any], one: Any, communicator: Communicator) -> None:
+    if len(parts) != communicator.size:
+        raise ValueError(
+            f"{name} must have a tensor for each of the {communicator.size} members, found "
+            f"{len(parts)}"
+        )
+    for rank, part in enumerate(parts):
+        if (part.numel(), part.dtype) != (one.numel(), one.dtype):
+            raise ValueError(
+                f"{name}[{rank}] has {part.numel()} elements of {part.dtype}, and the tensor "
+                f"{one.numel()} of {one.dtype}"
+            )

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives that methods call by themselves, over groups of real actors."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rcg
+from rcg.collective import ReduceOp
+from rcg.errors import CommError, GroupAborted
+from rcg.experimental.collective import (
+    allgather,
+    allreduce,
+    broadcast,
+    create_collective_group,
+    destroy_collective_group,
+    gather,
+    reduce,
+    reducescatter,
+)
+from tests.circles import core_where
+from tests.cluster.stage import GUARD_S
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+SIZE = 3
+
+
+@rcg.remote
+class Member:
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def numbers(self, *shape: int) -> Any:
+        return torch.arange(1.0, 1 + torch.Size(shape).numel()).view(shape) + 10 * self.rank
+
+    def every(self, group: str) -> dict[str, Any]:
+        """What each collective gives this rank, beside what it may not touch."""
+        found: dict[str, Any] = {}
+        tensor = self.numbers(2, 2)
+        allreduce(tensor, group_name=group)
+        found["allreduce"] = tensor.tolist()
+        tensor = self.numbers(2)
+        allreduce(tensor, group, ReduceOp.MAX)
+        found["max"] = tensor.tolist()
+        tensor = self.numbers(2)
+        broadcast(tensor, src_rank=1, group_name=group)
+        found["broadcast"] = tensor.tolist()
+        tensor = self.numbers(2)
+        reduce(tensor, dst_rank=2, group_name=group, op=ReduceOp.SUM)
+        found["reduce"] = tensor.tolist()
+        every = [torch.zeros(2) for _ in range(SIZE)]
+        allgather(every, self.numbers(2), group_name=group)
+        found["allgather"] = [each.tolist() for each in every]
+        part = torch.zeros(2)
+        reducescatter(part, [self.numbers(2) + 100 * to for to in range(SIZE)], group)
+        found["reducescatter"] = part.tolist()
+        return found
+
+    def unusual(self, group: str) -> list[Any]:
+        """Memory that is not in one piece, arrays, no dimension, and a parameter."""
+        strided = self.numbers(2, 3).t()
+        allreduce(strided, group)
+        array = np.full(3, self.rank, np.int64)
+        allreduce(array, group)
+        scalar = torch.tensor(float(self.rank))
+        allreduce(scalar, group, op=ReduceOp.AVG)
+        parameter = torch.nn.Parameter(self.numbers(1))
+        allreduce(parameter, group)
+        columns = torch.zeros(2, SIZE)
+        allgather(list(columns.t()), self.numbers(2), group)
+        return [
+            *(strided.tolist(), array.tolist(), scalar.item()),
+            *(parameter.tolist(), columns.tolist()),
+        ]
+
+    def total(self, group: str, gate: Any = None) -> float:
+        if gate is not None:
+            gate.announce()
+        tensor = self.numbers(1)
+        allreduce(tensor, group)
+        return float(tensor)
+
+    def wrong(self, group: str, how: str) -> None:
+        frozen = np.zeros(2)
+        frozen.flags.writeable = False
+        calls = {
+            "type": lambda: allreduce([1.0], group),
+            "op": lambda: allreduce(torch.zeros(1), group, op="sum"),
+            "rank": lambda: broadcast(torch.zeros(1), 3, group),
+            "count": lambda: allgather([torch.zeros(1)], torch.zeros(1), group),
+            "shape": lambda: allgather([torch.zeros(2)] * SIZE, torch.zeros(1), group),
+            "frozen": lambda: allreduce(frozen, group),
+            "gather": lambda: gather(torch.zeros(1), group),
+        }
+        calls[how]()
+
+
+@pytest.fixture(scope="module")
+def members(ray_session: None) -> list[Any]:
+    return [Member.remote(rank) for rank in range(SIZE)]
+
+
+@pytest.fixture
+def group(members: list[Any]) -> Iterator[str]:
+    made = create_collective_group(members, backend="gloo")
+    yield made.name
+    destroy_collective_group(made)
+
+
+def get(refs: Any) -> Any:
+    return rcg.get(refs, timeout=GUARD_S)
+
+
+def test_each_collective_gives_what_it_should(members, group):
+    found = get([each.every.remote(group) for each in members])
+    for rank, each in enumerate(found):
+        assert each == {
+            "allreduce": [[33, 36], [39, 42]],
+            "max": [21, 22],
+            "broadcast": [11, 12],
+            "reduce": [33, 36] if rank == 2 else [1 + 10 * rank, 2 + 10 * rank],
+            "allgather": [[1, 2], [11, 12], [21, 22]],
+            "reducescatter": [33 + 300 * rank, 36 + 300 * rank],
+        }
+
+
+def test_results_are_written_into_whatever_memory_is_given(members, group):
+    for found in get([each.unusual.remote(group) for each in members]):
+        assert found == [
+            [[33, 42], [36, 45], [39, 48]],
+            [3, 3, 3],
+            1.0,
+            [33],
+            [[1, 11, 21], [2, 12, 22]],
+        ]
+
+
+def test_actors_may_be_in_several_groups(members, group):
+    pair = create_collective_group(members[1:], backend="gloo", name="default")
+    wanted = [each.total.remote(group) for each in members]
+    wanted += [each.total.remote("default") for each in members[1:]]
+    assert get(wanted) == [33, 33, 33, 32, 32]
+    with pytest.raises(CommError, match="group default: this process is not a member"):
+        get(members[0].total.remote("default"))
+    destroy_collective_group(pair)
+    with pytest.raises(CommError, match="group default was closed: it was destroyed"):
+        get(members[1].total.remote("default"))
+
+
+def test_who_is_no_actor_of_rcgs_is_told(ray_session):
+    with pytest.raises(CommError, match="this process is not an actor of rcg's, so it is not in"):
+        allreduce(torch.zeros(1), group_name="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("type", TypeError, "takes tensors of torch, found list"),
+        ("op", ValueError, "Unexpected operation: 'sum'. It is one of ReduceOp.SUM"),
+        ("rank", ValueError, "has the ranks 0 to 2, found 3"),
+        ("count", ValueError, "must have a tensor for each of the 3 members, found 1"),
+        ("shape", ValueError, r"tensor_list\[0\] has 2 elements of torch.float32"),
+        ("frozen", ValueError, "read-only: give a copy"),
+        ("gather", NotImplementedError, r"is for graphs: rcg.collective.gather.bind"),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_anything_is_sent(members, group, how, kind, text):
+    wrong = [each.wrong.remote(group, how) for each in members]
+    for each in wrong:
+        with pytest.raises(kind, match=text):
+            get(each)
+    assert get([each.total.remote(group) for each in members]) == [33, 33, 33]
+
+
+@pytest.mark.parametrize(
+    ("when", "dead"),
+    core_where(lambda case: case[1] == 2, product(("before the first", "later"), (0, 2))),
+)
+def test_a_death_ends_what_waits_for_the_dead(gate, when, dead):
+    actors = [Member.remote(rank) for rank in range(SIZE)]
+    group = create_collective_group(actors, backend="gloo").name
+    if when == "later":
+        assert get([each.total.remote(group) for each in actors]) == [33, 33, 33]
+    pid = get(actors[dead].pid.remote())
+    others = [each for at, each in enumerate(actors) if at != dead]
+    waiting = [each.total.remote(group, gate) for each in others]
+    gate.wait_for(2)
+    os.kill(pid, signal.SIGKILL)
+    for each in waiting:
+        with pytest.raises(GroupAborted, match="has died") as raised:
+            get(each)
+        assert actors[dead]._ray_handle._actor_id.hex() in str(raised.value)
+    again = create_collective_group(others, backend="gloo").name
+    assert (
+        get([each.total.remote(again) for each in others])
+        == [sum(1 + 10 * rank for rank in range(SIZE) if rank != dead)] * 2
+    )
+    for each in others:
+        rcg.kill(each)
+
+
+def test_a_group_that_is_destroyed_ends_what_waits(members, gate):
+    group = create_collective_group(members, backend="gloo")
+    assert get([each.total.remote(group.name) for each in members]) == [33, 33, 33]
+    waiting = [each.total.remote(group.name, gate) for each in members[1:]]
+    gate.wait_for(2)
+    destroy_collective_group(group)
+    for each in waiting:
+        with pytest.raises(CommError, match=r"it was destroyed|has died or left it"):
+            get(each)
