@@ -118,6 +118,15 @@ class _StorageSlice:
         buffers[self._index] = pickle.PickleBuffer(part)
 
 
+def _reduce_mesh(mesh: Any) -> Any:
+    """Reduce a mesh of devices, as a ``DTensor`` has one, to bytes in the pickle.
+
+    Its ranks are a tensor, in host memory wherever the value's tensors are. They tell where these
+    belong, and are no part of what a transport moves.
+    """
+    return pickle.loads, (pickle.dumps(mesh, PROTOCOL),)
+
+
 class Storages:
     """Writes tensors for one pickler: all that ``pickle`` keeps, with the bytes out of band.
 
@@ -145,11 +154,15 @@ class Storages:
             return {}
         torch = sys.modules["torch"]
         self._uint8 = torch.uint8
-        return {
+        found = {
             torch.Tensor: self._reduce_tensor,
             torch.UntypedStorage: self._reduce_storage,
             torch.storage.TypedStorage: self._reduce_typed_storage,
         }
+        meshes = sys.modules.get("torch.distributed.device_mesh")  # gone in builds without it
+        if meshes is not None:
+            found[meshes.DeviceMesh] = _reduce_mesh
+        return found
 
     def finish(self, buffers: list[pickle.PickleBuffer]) -> None:
         """Cut the storages of the pickled value to the parts that travel, and forget the value."""

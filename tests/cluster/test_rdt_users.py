@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rcg as ray
+from rcg.dag import InputNode
 from rcg.errors import ActorDiedError
 from rcg.experimental import wait_tensor_freed
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
@@ -386,3 +387,53 @@ def test_wrong_targets_of_arguments_are_said_where_the_class_is_written(targets,
             @ray.method(receive_into=targets)
             def load(self, weights, others, *rest, **named):
                 return weights
+
+
+@ray.remote(num_cpus=0)
+class Sharded:
+    """One rank of a model: it has a process group and a mesh of its own."""
+
+    def __init__(self):
+        from torch.distributed.device_mesh import init_device_mesh
+
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        self.mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("shard",))
+
+    def values(self, number):
+        from tensordict import TensorDict
+        from torch.distributed.tensor import DTensor, Shard
+
+        local = torch.full((LARGE,), float(number))
+        weight = DTensor.from_local(local, self.mesh, [Shard(0)])
+        return weight, TensorDict({"of": {"layer": local.view(-1, 2)}}, [LARGE // 2])
+
+    @ray.method(tensor_transport="gloo")
+    def held(self, number):
+        return self.values(number)
+
+    def seen(self, values):
+        weight, layers = values
+        return (
+            type(weight).__name__,
+            weight.device_mesh == self.mesh,
+            float(weight.full_tensor().sum()),
+            type(layers).__name__,
+            tuple(layers.batch_size),
+            float(layers["of", "layer"].sum()),
+        )
+
+
+def test_distributed_tensors_and_dictionaries_of_tensors(kept):
+    kept += [Sharded.remote(), Sharded.remote()]
+    a, b = kept
+    create_collective_group(kept, backend="gloo")
+    total = 2.0 * LARGE
+    expected = ("DTensor", True, total, "TensorDict", (LARGE // 2,), total)
+    ref = a.held.remote(2)
+    assert get(b.seen.remote(ref)) == expected
+    for hint in ("gloo", "auto"):
+        with InputNode() as inp:
+            dag = b.seen.bind(a.values.bind(inp).with_tensor_transport(hint))
+        with dag.experimental_compile() as graph:
+            assert get(graph.execute(2)) == expected

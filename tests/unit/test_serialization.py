@@ -1194,3 +1194,53 @@ def test_nothing_is_held_after_all_of_this() -> None:
     gc.collect()
     assert claimed(SHARED.sender) == 0
     assert SHARED.sender.statistics()["used_bytes"] <= _native.MIN_BLOCK * 4096
+
+
+# --- tensors in tensors
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """Two devices of a group that exists in name only."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        yield init_device_mesh("cpu", (2,), mesh_dim_names=("rank",))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_of_a_distributed_tensor_only_the_local_one_is_moved(mesh: Any) -> None:
+    from torch.distributed.tensor import DTensor, Shard
+
+    local = torch.arange(6.0).view(2, 3)
+    value = {
+        "weight": DTensor.from_local(local, mesh, [Shard(0)]),
+        "bias": DTensor.from_local(local[0], mesh, [Shard(0)]),
+    }
+    described: list[Any] = []
+    make_codec().encode(value, described)
+    assert [shape for _, shape, *_ in described] == [(2, 3), (3,)]
+    found = through(value)
+    for name, each in found.items():
+        assert type(each) is DTensor and each.shape == value[name].shape
+        assert each.placements == (Shard(0),) and each.device_mesh == mesh
+        assert each.device_mesh.mesh_dim_names == ("rank",)
+        assert torch.equal(each.to_local(), value[name].to_local())
+    assert found["weight"].device_mesh is found["bias"].device_mesh
+
+
+def test_a_dictionary_of_tensors_keeps_its_batch_and_names() -> None:
+    tensordict = pytest.importorskip("tensordict")
+    value = tensordict.TensorDict(
+        {"a": torch.arange(6.0), "in": {"b": torch.ones(6, 2)}}, batch_size=[6], names=["time"]
+    )
+    described: list[Any] = []
+    make_codec().encode(value, described)
+    assert [shape for _, shape, *_ in described] == [(6,), (6, 2)]
+    found = through(value.lock_())
+    assert type(found) is tensordict.TensorDict and found.is_locked
+    assert (found.batch_size, found.names) == (value.batch_size, ["time"])
+    assert (found == value).all() and torch.equal(found["in", "b"], value["in", "b"])
