@@ -15,6 +15,7 @@ from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.latency import latency_of
 from rcg.trace.analysis.ops import stall_of
 from rcg.trace.analysis.parts import TimeKind, parts_of
 from rcg.trace.analysis.shares import shares_of
@@ -216,6 +217,15 @@ def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:
     text = str(summarize(Trace((record,), 0, 300)))
     assert "Communication between nodes" in text
     assert "c1: a0 (Stage) -> n1" in text
+
+
+def test_a_value_on_the_wire_is_in_service(record: GraphTrace) -> None:
+    """Of c1 from 100, when its write ends, to 125, when a2 moves it; of c2 from 190 to 205."""
+    executions = executions_of(record)
+    found = latency_of(record, executions)
+    assert found is not None
+    assert found.queued_ns == 0
+    assert found.service_ns == executions.latency_ns[0]
 
 
 def test_the_critical_path_is_on_the_wire_between_nodes(record: GraphTrace) -> None:

@@ -10,8 +10,8 @@ a1                                  .  .  .  |read|call|write|
 ```
 
 An execution is in service while some process works for it: in a method, or coding or moving its
-values. Otherwise it is queued: its values lie in a channel until a process has time for them, or
-wakes up.
+values; and while a value of it is on the wire between nodes. Otherwise it is queued: its values lie
+in a channel until a process has time for them, or wakes up.
 
 This room must know neither paths nor how figures are shown.
 """
@@ -24,8 +24,9 @@ from typing import Final
 import numpy as np
 
 from rcg.trace.analysis.executions import Executions
-from rcg.trace.analysis.intervals import Cover
+from rcg.trace.analysis.intervals import Cover, Ints
 from rcg.trace.analysis.parts import TimeKind, parts_of
+from rcg.trace.analysis.transfers import carried, crossings_of
 from rcg.trace.model import GraphTrace
 
 BINS: Final = 24
@@ -68,16 +69,22 @@ def latency_of(graph: GraphTrace, executions: Executions) -> Latency | None:
     ends = np.cumsum(latency)
     begins = ends - latency
     starts, stops = [], []
+
+    def serve(execution: Ints, start_ns: Ints, end_ns: Ints) -> None:
+        at = np.minimum(np.searchsorted(index, execution), len(index) - 1)
+        known = index[at] == execution
+        at = at[known]
+        shift = begins[at] - submitted[at]
+        starts.append(np.clip(start_ns[known] + shift, begins[at], ends[at]))
+        stops.append(np.clip(np.maximum(start_ns, end_ns)[known] + shift, begins[at], ends[at]))
+
     for lane in graph.lanes:
         parts = parts_of(graph, lane)
         parts = parts.where((parts.kind != TimeKind.WAITING) & (parts.row < len(lane.events)))
-        execution = lane.events["execution"][parts.row]
-        at = np.minimum(np.searchsorted(index, execution), len(index) - 1)
-        known = index[at] == execution
-        at, parts = at[known], parts.where(known)
-        shift = begins[at] - submitted[at]
-        starts.append(np.clip(parts.start_ns + shift, begins[at], ends[at]))
-        stops.append(np.clip(parts.end_ns + shift, begins[at], ends[at]))
+        serve(lane.events["execution"][parts.row], parts.start_ns, parts.end_ns)
+    for crossing in crossings_of(graph.plan):
+        writes, passes = carried(graph, crossing)
+        serve(writes["execution"], writes["end_ns"], passes["end_ns"])
     service = Cover(np.concatenate(starts), np.concatenate(stops)).within(begins, ends)
     queued = latency - service
     means = float(queued.mean()), float(service.mean())

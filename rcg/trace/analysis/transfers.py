@@ -224,28 +224,35 @@ def wire_text(plan: Plan, channel: str, node: str) -> str:
     return f"on the wire {channel}: {plan.label(writer)} -> {node}"
 
 
+def carried(graph: GraphTrace, crossing: Crossing) -> tuple[Events, Events]:
+    """Return the Writes and the Passes of the frames that crossed, by execution."""
+    writer, gate = graph.lane(crossing.writer), graph.lane(crossing.node)
+    op = write_of(graph.plan, crossing.writer, crossing.channel)
+    writes = writer.events[writer.events["op"] == op]
+    if crossing.writer == DRIVER:
+        writes = writes[movers(writes, WRITE)]
+    passes = gate.events[gate.events["op"] == crossing.op]
+    sent, came = pairs(writes, passes)
+    return writes[sent], passes[came]
+
+
 def wires_of(graph: GraphTrace) -> tuple[Wire, ...]:
     """Return what crossed between nodes, in the order of the channels."""
     found = []
     for each in crossings_of(graph.plan):
         writer, gate = graph.lane(each.writer), graph.lane(each.node)
-        op = write_of(graph.plan, each.writer, each.channel)
-        writes = writer.events[writer.events["op"] == op]
-        if each.writer == DRIVER:
-            writes = writes[movers(writes, WRITE)]
-        passes = gate.events[gate.events["op"] == each.op]
-        sent, came = pairs(writes, passes)
-        if not len(sent):
+        writes, passes = carried(graph, each)
+        if not len(writes):
             continue
-        took = np.maximum(passes["end_ns"][came] - writes["end_ns"][sent], 0)
-        sizes = np.maximum(passes["bytes"][came], writes["bytes"][sent])
+        took = np.maximum(passes["end_ns"] - writes["end_ns"], 0)
+        sizes = np.maximum(passes["bytes"], writes["bytes"])
         found.append(
             Wire(
                 channel=each.channel,
                 writer=writer.label,
                 node=each.node,
                 address=gate.node,
-                frames=len(sent),
+                frames=len(writes),
                 bytes=int(sizes.sum()),
                 median_ns=float(np.median(took)),
                 p99_ns=float(np.percentile(took, 99)),
