@@ -15,12 +15,12 @@ pytest.importorskip("anywidget", reason="anywidget is not installed")
 
 from playwright.sync_api import Page
 
+from rcg.views.data.packing import pack
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
 from rcg.views.svg.topology_payload import topology_payload
 from rcg_widgets.base import script, style
-from rcg_widgets.payload import pack
 from tests.browser.lab import SCREENSHOTS
 from tests.unit.tensors_by_hand import tensors_by_hand
 from tests.unit.views_plans import ring_of_stages, scatter_gather

@@ -105,7 +105,7 @@ def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simula
     ranks = [op.node for each in graph.plan.programs for op in each.ops if op.word in COLLECTIVES]
     assert {nodes_of_calls(graph.plan)[node] for node in ranks} <= set(measured)
     summary_picture(summary)
-    whole_timeline_picture(trace, graph)
+    whole_timeline_picture(trace, slices)
     schedule_picture(trace, graph)
     topology_picture(graph.plan, title="plan", measured=(graph, summary))
     trace.to_chrome(tmp_path / "trace.json")

@@ -15,7 +15,7 @@ from rcg.trace.model import GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.html.page import page_of
 from tests.unit.traces import event, graph_trace, trace
-from tests.unit.views_traces import pipeline, simulated
+from tests.unit.views_traces import pipeline, simulated, static_part
 
 WAITING = OpenOp(0, 0, 10, 10, 0)
 IN_A_CALL = OpenOp(1, 0, 10, 0, -1)
@@ -61,7 +61,7 @@ def test_only_the_active_ones_are_shown_and_the_others_counted() -> None:
         str(profile),
         profile._repr_mimebundle_()["text/plain"],
         profile.trace._repr_mimebundle_()["text/plain"],
-        page_of(profile.trace, "A page"),
+        static_part(page_of(profile.trace, "A page")),
     ]
     for text in texts:
         assert "beef" in text

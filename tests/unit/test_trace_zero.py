@@ -99,7 +99,7 @@ def test_the_axes_of_pictures_show_the_same_moments() -> None:
 
 def test_the_widgets_show_the_same_moments() -> None:
     widgets = pytest.importorskip("rcg_widgets")
-    from rcg_widgets.payload import unpack
+    from rcg.views.data.packing import unpack
 
     head, columns = unpack(widgets.ScheduleWidget(RECORD).payload)
     calls = [

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from base64 import b64decode
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from rcg.trace.trace import Trace
+from rcg.views.data.packing import unpack
+from rcg.views.data.slicing import slices_of
 from rcg.views.html.elements import img
 from rcg.views.html.page import page_of
 from rcg.views.svg.pictures import prediction_of
@@ -21,6 +25,7 @@ from tests.unit.views_traces import (
     microbatches,
     pipeline,
     simulated,
+    static_part,
 )
 
 
@@ -52,7 +57,7 @@ def test_names_cannot_break_out() -> None:
         replace(record, graphs=(replace(record.graphs[0], lanes=lanes),), info=info), WICKED
     )
     check_page(page)
-    assert "<script" not in page and "<b>" not in page
+    assert "<b>" not in static_part(page) and page.count("<script") == page.count("</script") == 4
 
 
 def test_without_enough_of_a_trace_there_is_no_prediction() -> None:
@@ -67,3 +72,49 @@ def test_a_picture_as_an_image_is_the_picture() -> None:
     (data,) = re.findall(r'src="data:image/svg\+xml;base64,([A-Za-z0-9+/=]*)"', html)
     assert b64decode(data).decode() == svg
     assert html.count("<") == html.count(">") == 1
+
+
+def payload_in(page: str, view: str, graph: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = re.findall(
+        f'data-view="{view}" data-graph="{graph}" data-window="[^"]*" data-title="[^"]*">([^<]+)<',
+        page,
+    )
+    return unpack(b64decode(found[0]))
+
+
+def test_a_page_stays_within_its_bytes_and_says_what_it_left_out() -> None:
+    record = simulated(pipeline(6), 500, jitter=0.3)
+    whole = page_of(record, "")
+    limits = [len(whole.encode()) - less for less in (20_000, 40_000)]
+    large, small, none = (page_of(record, "", max_bytes=most) for most in (*limits, 100_000))
+    everything = len(slices_of(record.graphs[0], record.start_ns, record.end_ns))
+    assert payload_in(whole, "timeline")[0]["sums"] is None
+    assert len(payload_in(whole, "timeline")[1]["start"]) == everything
+    bars = []
+    for page, most in zip((large, small), limits, strict=True):
+        assert most - 15_000 < len(page.encode()) <= most
+        head, columns = payload_in(page, "timeline")
+        bars.append(int((columns["sum_count"] == 0).sum()))
+        assert head["sums"]["bars"] + bars[-1] == everything
+    assert everything > bars[0] > bars[1] > 500
+    assert "<script" not in none  # the pictures alone are larger
+    assert len({"".join(static_part(page).split()) for page in (whole, large, small, none)}) == 1
+
+
+def test_without_the_widgets_the_page_has_its_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = simulated(pipeline(3), 30)
+    with_them = page_of(record, "A page")
+    monkeypatch.setitem(sys.modules, "rcg_widgets", None)
+    without = page_of(record, "A page")
+    assert "<script" not in without
+    assert static_part(without).split() == static_part(with_them).split()
+
+
+def test_the_views_of_several_graphs_have_their_own_data() -> None:
+    one = simulated(pipeline(3), 30)
+    two = replace(one.graphs[0], graph_id="f" * 32)
+    page = page_of(replace(one, graphs=(one.graphs[0], two)), "")
+    assert [payload_in(page, "timeline", each)[0]["graph_id"] for each in (0, 1)] == [
+        one.graphs[0].graph_id,
+        "f" * 32,
+    ]

@@ -29,6 +29,7 @@ from rcg.runtime.observe.live import Meter
 from rcg.runtime.observe.report import Report
 from rcg.trace.model import SPAN_BASE
 from rcg.trace.trace import Trace
+from rcg.views.data.packing import pack, unpack
 from rcg_widgets import (
     LiveMonitor,
     ScheduleWidget,
@@ -41,7 +42,6 @@ from rcg_widgets import (
     source,
 )
 from rcg_widgets.base import script
-from rcg_widgets.payload import pack, unpack
 from rcg_widgets.sampler import Sampler
 from tests.peers import until
 from tests.unit.live_reports import (
@@ -96,12 +96,18 @@ def test_a_payload_is_read_back() -> None:
         "none": np.empty(0, "<f8"),
         "two": np.array([1.5, -2.5]),
         "big": np.array([1, 2], ">i4"),
+        "start": np.array([3.001, 9.5, 2e12, -7.25]),  # whole thousandths: their differences
+        "duration": np.array([6.499, 0, 0.001, 4e12]),
+        "third": np.array([1 / 3, np.nan, np.inf]),
     }
     head, found = unpack(pack({"title": "µ"}, columns))
+    assert [each["name"] for each in head["columns"] if "planes" in each] == [
+        *("none", "two", "start", "duration"),
+    ]
     assert head["title"] == "µ"
     assert [each["name"] for each in head["columns"]] == list(columns)
     for name, column in columns.items():
-        assert found[name].tolist() == column.tolist()
+        np.testing.assert_array_equal(found[name], column)
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -251,16 +251,29 @@ class Structure(HTMLParser):
         self.stack.pop()
 
 
+_ELEMENT = re.compile(r"<(script|style)\b([^>]*)>.*?</\1>", re.DOTALL)
+
+
+def static_part(page: str) -> str:
+    """A page without its scripts, data and styles: what is read where no script runs."""
+    return _ELEMENT.sub("", page)
+
+
 def check_page(page: str) -> list[str]:
     """A page is well-formed and alone; returns its pictures."""
+    for tag, attributes in _ELEMENT.findall(page):
+        assert "src" not in attributes
+        assert tag == "style" or re.match(r' type="(module|text/plain)"', attributes)
+    assert "@import" not in page and "fetch(" not in page
+    assert set(re.findall(r"https?://[^\"<]*", page)) <= {"http://www.w3.org/2000/svg"}
+    page.encode()
+    page = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     structure = Structure()
     structure.feed(page)
     structure.close()
     assert structure.stack == []
     assert not {"script", "link", "iframe", "object", "img"} & set(structure.seen)
-    assert "href" not in page and "@import" not in page and "javascript:" not in page
-    assert set(re.findall(r"https?://[^\"<]*", page)) <= {"http://www.w3.org/2000/svg"}
-    page.encode()
+    assert "href" not in page and "javascript:" not in page
     pictures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     for picture in pictures:
         check_picture(picture)

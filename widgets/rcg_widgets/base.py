@@ -9,20 +9,18 @@ are joined.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Final
 
 import anywidget
 import traitlets
 
+from rcg.views.html.interactive import joined_script
 from rcg_widgets.static import Pictures, small
 
 __all__ = ["SELECTED", "View", "script", "style"]
 
 _HERE: Final = Path(__file__).parent
-_IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./[\w.]+";\n', re.MULTILINE)
-_EXPORT: Final = re.compile(r"^export (?!default)", re.MULTILINE)
 
 SELECTED: Final = ("selected_process", "selected_op", "selected_execution", "window")
 """The traits that ``link`` synchronizes."""
@@ -30,8 +28,7 @@ SELECTED: Final = ("selected_process", "selected_op", "selected_execution", "win
 
 def script(*names: str) -> str:
     """Return modules joined to one text. Each may use the modules before it."""
-    texts = [(_HERE / f"{name}.js").read_text(encoding="utf-8") for name in names]
-    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)) for text in texts)
+    return joined_script(_HERE, names)
 
 
 def style() -> str:
@@ -43,7 +40,7 @@ class View(anywidget.AnyWidget):
     """A widget with one picture of one graph.
 
     Traits:
-        payload: The packed data (see ``rcg_widgets.payload``).
+        payload: The packed data (see ``rcg.views.data.packing``).
         title: The title.
         selected_process: Name in the plan of the highlighted process, or None.
         selected_op: Index in its program of the highlighted op, or None.

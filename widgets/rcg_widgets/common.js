@@ -7,17 +7,34 @@ const ARRAYS = {
   f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, u2: Uint16Array, u1: Uint8Array,
 };
 
-/** The head and the typed arrays of an inflated payload (see payload.py). */
+/** The head and the typed arrays of an inflated payload (see rcg/views/data/packing.py). */
 export function columnsOf(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   const columns = {};
   let at = 4 + length;
-  for (const { name, type, length: count } of head.columns) {
-    columns[name] = new ARRAYS[type](buffer, at, count);
-    at += Math.ceil(columns[name].byteLength / 8) * 8;
+  for (const { name, type, length: count, planes, scale, until } of head.columns) {
+    if (planes === undefined) columns[name] = new ARRAYS[type](buffer, at, count);
+    else columns[name] = numbersOf(new Uint8Array(buffer, at, planes * count), count, scale, columns[until]);
+    at += Math.ceil((planes === undefined ? columns[name].byteLength : planes * count) / 8) * 8;
   }
   return { head, columns };
+}
+
+/** Numbers from the bytes of what they differ by; of durations, from the starts. */
+function numbersOf(planes, count, scale, start) {
+  const found = new Float64Array(count);
+  for (let plane = planes.length / Math.max(count, 1) - 1; plane >= 0; plane -= 1) {
+    for (let at = 0; at < count; at += 1) found[at] = found[at] * 256 + planes[plane * count + at];
+  }
+  const whole = (at) => Math.round(start[Math.min(at, count - 1)] * scale);
+  let last = 0;
+  for (let at = 0; at < count; at += 1) {
+    const value = found[at] % 2 ? -(found[at] + 1) / 2 : found[at] / 2;
+    last = start ? whole(at + 1) - whole(at) - value : last + value;
+    found[at] = last / scale;
+  }
+  return found;
 }
 
 /** The head and the arrays of a payload trait: a DataView on deflated bytes. */
@@ -311,6 +328,9 @@ export class Card {
     this.root.remove();
   }
 }
+
+/** Whether fingers are the pointer: then the words about it are others. */
+export const isTouched = () => matchMedia("(pointer: coarse)").matches;
 
 export function button(text, label, onclick) {
   return element("button", { type: "button", class: "rcg-button", title: label, "aria-label": label, onclick }, text);

@@ -104,8 +104,8 @@ export class Lanes {
    * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
    *   `duration`, `range`, and `look`, with functions of a bar's number: `bucket` (an index of
    *   `colours`: a colour, a colour and its opacity, or null for hatched), `text` (one label or
-   *   several, the preferred one first), `alpha`, `tell`; `finest`, the width from which on a bar is
-   *   drawn on its own; `behind(lanes, context)`, `above(lanes, context)`; `pick(slice)`,
+   *   several, the preferred one first), `alpha`, `tell`, `bin` (the time that a
+   *   bar sums up; 0 for others); `finest`, the width from which on a bar is drawn on its own; `behind(lanes, context)`, `above(lanes, context)`; `pick(slice)`,
    *   `brushed(from, to)`, without arguments for nothing; `timeText(us)` and `tickText(us)` for other
    *   units. A row with `isLane` belongs to the one above and is indented.
    */
@@ -369,14 +369,29 @@ export class Lanes {
     card.listen(canvas, "wheel", wheel, { passive: false });
     card.listen(axis, "wheel", wheel, { passive: false });
     let held = null;
+    const fingers = new Map(); // where each is
+    const spread = () => {
+      const [one, other] = [...fingers.values()];
+      return [(one + other) / 2, Math.max(Math.abs(one - other), 20)];
+    };
     const press = (isPan) => (event) => {
       if (event.button > 1) return;
       const [x, y] = at(event);
-      held = { x, y, last: x, isPan: isPan || event.shiftKey || event.button === 1, isMoved: false };
+      const isTouch = event.pointerType === "touch";
+      if (isTouch) fingers.set(event.pointerId, x);
+      held = { x, y, last: x, isPan: isPan || isTouch || event.shiftKey || event.button === 1, isMoved: fingers.size > 1 };
       event.currentTarget.setPointerCapture(event.pointerId);
     };
     const move = (event) => {
       const [x, y] = at(event);
+      if (fingers.size === 2 && fingers.has(event.pointerId)) {
+        const [middle, apart] = spread();
+        fingers.set(event.pointerId, x);
+        const [to, now] = spread();
+        this.zoom(apart / now, middle);
+        this.pan(middle - to);
+        return;
+      }
       if (!held) {
         if (event.currentTarget === canvas) this.hover(x, y, event);
         return;
@@ -393,7 +408,13 @@ export class Lanes {
       }
     };
     const release = (event) => {
+      fingers.delete(event.pointerId);
       if (!held) return;
+      if (fingers.size) {
+        // The other finger goes on from where it is.
+        held.last = [...fingers.values()][0];
+        return;
+      }
       const { isMoved } = held;
       held = null;
       const brush = this.brush;
@@ -583,7 +604,7 @@ export class Lanes {
         context.fillRect(this.gutter, row.y, this.room, row.height);
       }
       context.textBaseline = "middle";
-      const room = this.gutter - 12 - (this.subWidth ? this.subWidth + 12 : 0);
+      const room = this.gutter - 12 - (row.sub && this.subWidth ? this.subWidth + 12 : 0);
       const middle = row.y + row.height / 2;
       if (row.label && row.isNamed) {
         const font = row.isLane ? this.font : this.boldFont;
@@ -620,10 +641,12 @@ export class Lanes {
     let from = 0;
     let to = 0;
     let dim = 0; // how visible those are that are not lit
+    let size = column; // its width: of sums, at least that of the time that they are of
+    let most = -1; // the largest sum
     const flush = () => {
       if (to <= from) return;
       const [lit, sum] = litOf(acc);
-      const whole = Math.max(2, Math.min(1, (sum * perUs) / column) * height);
+      const whole = Math.max(2, Math.min(1, (sum * perUs) / size) * height);
       // The highlighted share is below, high enough to be visible. The rest is faded.
       const below = lit && lit < sum ? Math.min(Math.max((whole * lit) / sum, 2), whole) : lit ? whole : 0;
       let at = y + height;
@@ -637,26 +660,40 @@ export class Lanes {
         at -= part;
         acc[slot] = 0;
       }
+      if (most >= 0 && size > 30 && height >= 12) {
+        const text = labelOf(look.text(most), size - 8, (each) => this.measure(each, this.font));
+        context.globalAlpha = 1;
+        context.font = this.font;
+        context.textAlign = "center";
+        context.textBaseline = "middle";
+        context.fillStyle = whole * 2 > height ? this.inks[look.bucket(most)] : this.paints.faint;
+        context.fillText(text, (from + to) / 2, y + height / 2 + 0.5);
+      }
       from = to = 0;
       dim = 0;
+      most = -1;
       this.drawn += 1;
     };
     for (let at = first; at < last; at += 1) {
       const slice = indices[at];
       const x = starts[at] * perUs;
       const width = duration[slice] * perUs;
-      if (width >= finest) {
+      const bin = (look.bin?.(slice) ?? 0) * perUs;
+      if (width >= finest && !bin) {
         wide.push(at);
         continue;
       }
-      const here = Math.floor(x / column);
-      if (here !== now) {
+      const own = Math.max(column, bin);
+      const here = Math.floor(x / own + 1e-6);
+      if (here !== now || own !== size) {
         flush();
         now = here;
-        from = x + left;
-        to = from + 1;
+        size = own;
+        from = bin > column ? Math.round(here * bin + left) : x + left;
+        to = bin > column ? Math.round((here + 1) * bin + left) : from + 1;
       }
-      to = Math.max(to, x + left + width);
+      if (bin && (most < 0 || duration[slice] > duration[most])) most = slice;
+      if (bin <= column) to = Math.max(to, x + left + width);
       const alpha = look.alpha(slice);
       const isLit = alpha === 1;
       if (!isLit) dim = Math.max(dim, alpha);

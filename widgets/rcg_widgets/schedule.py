@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rcg.ir.ops import Op
+from rcg.views.data.packing import pack
 from rcg.views.data.schedule import schedule_payload
 from rcg_widgets.base import View, script
-from rcg_widgets.payload import pack
 from rcg_widgets.static import schedules
 from rcg_widgets.subject import subject_of
 

@@ -2,7 +2,7 @@
 // The timeline: what each process did when. One bar per part of an op; the transfers of a bar have
 // lines while it is pointed at or picked, and the critical path goes from lane to lane.
 
-import { button, bytesText, countText, element, lowerBound, renderer, speedText, timeText } from "./common.js";
+import { button, bytesText, countText, element, isTouched, lowerBound, renderer, speedText, timeText } from "./common.js";
 import { Lanes, headingsOf, rowOf, visibleIn } from "./lanes.js";
 
 const COMMUNICATION = 1;
@@ -53,9 +53,10 @@ export function joinsOf(transfers, count) {
 
 /**
  * What happened in a range: the bars of each row that are the same in `keyOf`, with their number, the
- * time that they take of the range, and the longest of them. The largest sums come first.
+ * time that they take of the range, and the longest of them. The largest sums come first. `countOf`
+ * and `longestOf` are of a bar, which may be a sum itself.
  */
-export function sumsOf(rows, start, duration, keyOf, from, to) {
+export function sumsOf(rows, start, duration, keyOf, from, to, countOf = () => 1, longestOf = (slice) => duration[slice]) {
   const found = [];
   for (const row of rows) {
     if (!row.bars) continue;
@@ -67,9 +68,9 @@ export function sumsOf(rows, start, duration, keyOf, from, to) {
       if (took <= 0) continue;
       const key = keyOf(slice);
       const sum = sums.get(key) ?? { row, slice, count: 0, total: 0, longest: 0 };
-      sum.count += 1;
+      sum.count += countOf(slice);
       sum.total += took;
-      sum.longest = Math.max(sum.longest, duration[slice]);
+      sum.longest = Math.max(sum.longest, longestOf(slice));
       sums.set(key, sum);
     }
     found.push(...sums.values());
@@ -95,6 +96,8 @@ export function fillTimeline(card, { head, columns }) {
   const { model } = card;
   const { start, duration, lane, track, kind, name, peer, execution, bytes, transfers, transfer_times: transferTimes, is_wire: isWire, op } = columns;
   const { collectives, collective_first: collectiveFirst, collective_times: collectiveTimes } = columns;
+  // In a page, the bars before a time may be sums of many, in bins of one length.
+  const { sums: merged } = head;
   const linkColour = head.looks[1].colour;
   const ranksOf = (number) => collectives.subarray(collectiveFirst[number], collectiveFirst[number + 1]);
   const collectiveOf = new Map();
@@ -143,12 +146,15 @@ export function fillTimeline(card, { head, columns }) {
       lane: queue.lane, process, isQueue: true, name: label, detail: `frames written for it that it has not read yet; ${queue.slots} would fill it`,
       label: "", sub: "queue", height: 14, gap: 3, isBare: true, hidden: !isQueueShown,
       has: () => false,
-      tellAt: (time) => [`${label}: ${countText(depthAt(time))} in the queue`, `at most ${queue.most}, room for ${queue.slots}`],
+      tellAt: (time) => [`${label}: ${merged && time < merged.until_us ? "at most " : ""}${countText(depthAt(time))} in the queue`, `at most ${queue.most}, room for ${queue.slots}`],
       draw: (lanes, context, row) => drawQueue(lanes, context, row, times, depths, Math.max(queue.most, queue.slots, 1)),
     });
   });
 
   const lookUp = (slice) => head.names[name[slice]];
+  const isSum = (slice) => execution[slice] < 0;
+  const countOf = (slice) => (isSum(slice) ? columns.sum_count[slice] : 1);
+  const longestOf = (slice) => (isSum(slice) ? columns.sum_longest[slice] : duration[slice]);
   const isLit = (slice) => {
     if (hits) return isHit(slice);
     const { process, op: wanted, execution: turn } = selected;
@@ -170,11 +176,17 @@ export function fillTimeline(card, { head, columns }) {
     look: {
       bucket: (slice) => kind[slice],
       alpha: (slice) => (isLit(slice) ? 1 : 0.22),
-      text: (slice) => (lookUp(slice).role === "call" ? [`${lookUp(slice).text} ${execution[slice]}`, `${execution[slice]}`] : lookUp(slice).text),
+      text: (slice) => {
+        const { text, role } = lookUp(slice);
+        if (isSum(slice)) return [`${countText(countOf(slice))} × ${text}`, `${countText(countOf(slice))} ×`];
+        return role === "call" ? [`${text} ${execution[slice]}`, `${execution[slice]}`] : text;
+      },
       tell: (slice) => tell(slice),
       isMarked: (slice) => chosen.has(slice),
+      bin: merged && ((slice) => (isSum(slice) ? merged.bin_us : 0)),
     },
     above: (each, context) => {
+      if (merged) drawBorder(each, context);
       if (isPathShown) drawPath(each, context);
       drawLinks(each, context);
       if (collectives.length) drawCollectives(each, context);
@@ -187,7 +199,7 @@ export function fillTimeline(card, { head, columns }) {
       card.set({
         selected_process: slice < 0 ? null : head.lanes[lane[slice]].process,
         selected_op: slice < 0 || kind[slice] === SPAN ? null : op[slice],
-        selected_execution: slice < 0 ? null : execution[slice],
+        selected_execution: slice < 0 || isSum(slice) ? null : execution[slice],
       });
       isOwn = false;
       takeSelection();
@@ -233,7 +245,20 @@ export function fillTimeline(card, { head, columns }) {
     return one >= 0 && one < start.length && lane[one] === lane[other] && name[one] === name[other] && execution[one] === execution[other] && track[one] === track[other];
   }
 
+  /** The sums of a bin, those that take longest first. */
+  function tellSums(slice) {
+    const from = Math.floor(start[slice] / merged.bin_us + 1e-6) * merged.bin_us;
+    const row = rowOfSlice(slice);
+    const sums = sumsOf([row], start, duration, (each) => (isSum(each) ? each : -1), from, from + merged.bin_us, countOf, longestOf).filter((each) => isSum(each.slice));
+    return [
+      `${row.name}: sums of ${timeText(merged.bin_us)} at ${timeText(from)}`,
+      ...sums.slice(0, 6).map((each) => `${lookUp(each.slice).text}, ${head.looks[kind[each.slice]].title}: ${countText(each.count)} in ${timeText(each.total)}, longest ${timeText(each.longest)}`),
+      sums.length > 6 ? `and ${sums.length - 6} more` : "",
+    ];
+  }
+
   function tell(slice) {
+    if (isSum(slice)) return tellSums(slice);
     const { text, role, channel, group } = lookUp(slice);
     const moved = (size, took) => [`${bytesText(size)} in ${timeText(took)}`, size && took > 0 ? speedText(size, took) : ""].filter(Boolean).join(" · ");
     const where = head.lanes[lane[slice]].label;
@@ -277,6 +302,15 @@ export function fillTimeline(card, { head, columns }) {
       lines.push(`@${group} (${title}), rank ${members.indexOf(lane[slice])} of ${members.length}`);
     }
     return lines;
+  }
+
+  /** Where the sums end and the single bars begin. */
+  function drawBorder(each, context) {
+    const x = each.x(merged.until_us);
+    if (x < each.gutter || x > each.gutter + each.room) return;
+    context.globalAlpha = 1;
+    context.fillStyle = each.paints.accent;
+    context.fillRect(Math.round(x) - 1, each.scroller.scrollTop, 2, each.viewHeight);
   }
 
   /** Draws collectives as lines through the lanes of their ranks, where the last of them arrived. */
@@ -392,7 +426,7 @@ export function fillTimeline(card, { head, columns }) {
     sums.hidden = from === undefined;
     card.root.dataset.sums = "";
     if (sums.hidden) return;
-    const found = sumsOf(rows, start, duration, (slice) => name[slice] * 256 + kind[slice], from, to);
+    const found = sumsOf(rows, start, duration, (slice) => name[slice] * 256 + kind[slice], from, to, countOf, longestOf);
     const table = found.map(({ row, slice, count, total, longest }) => ({
       process: [row.name],
       what: [lookUp(slice).text],
@@ -416,7 +450,7 @@ export function fillTimeline(card, { head, columns }) {
     const more = table.length - MAX_SUMS;
     sums.replaceChildren(
       element("div", { class: "rcg-controls" },
-        element("span", {}, `${timeText(from)} to ${timeText(to)}: ${timeText(to - from)}${more > 0 ? `, the first ${MAX_SUMS} of ${countText(table.length)} rows` : ""}`),
+        element("span", {}, `${timeText(from)} to ${timeText(to)}: ${timeText(to - from)}${more > 0 ? `, the first ${MAX_SUMS} of ${countText(table.length)} rows` : ""}${merged && from < merged.until_us ? `, to within ${timeText(merged.bin_us)}` : ""}`),
         button("×", "close the sums", () => lanes.mark(null))),
       element("div", { class: "rcg-sums-table" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...table.slice(0, MAX_SUMS).map((each) => element("tr", {}, ...cells(each)))))),
     );
@@ -442,8 +476,9 @@ export function fillTimeline(card, { head, columns }) {
   function find(text) {
     hits = foundBy(text, head.names, head.lanes);
     let count = 0;
-    if (hits) for (let slice = 0; slice < name.length; slice += 1) count += isHit(slice);
-    found.textContent = hits ? `${countText(count)} found` : "";
+    if (hits) for (let slice = 0; slice < name.length; slice += 1) if (isHit(slice)) count += countOf(slice);
+    const where = hits && merged && hits.turn !== null ? " among the single bars" : "";
+    found.textContent = hits ? `${countText(count)} found${where}` : "";
     lanes.choose(-1);
   }
   function next() {
@@ -488,13 +523,20 @@ export function fillTimeline(card, { head, columns }) {
     }),
   );
   card.subtitle.textContent = head.subtitle;
+  if (merged) {
+    const { until_us: until, bin_us: bin, bars } = merged;
+    const words = `Before ${timeText(until)}, where the line is, each bar is a sum of ${timeText(bin)}: its ${countText(bars)} single bars would make this page too large. Transfers and critical paths are shown after it.`;
+    card.body.prepend(element("p", { class: "rcg-note" }, words));
+    card.controls.append(button("single bars", "show the time that has single bars", () => lanes.show(until, head.duration_us)));
+  }
   const seen = new Set(kind);
   card.explain([
     ...head.looks.flatMap(({ title, colour }, each) => (seen.has(each) ? [[colour ?? "rcg-waiting", title]] : [])),
     ["rcg-idle", "idle"],
     ...(collectives.length ? [["rcg-meeting", "collective"]] : []),
   ]);
-  card.legend.append(element("span", { class: "rcg-hint" }, "drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all"));
+  const hint = isTouched() ? "drag aside: pan · two fingers: zoom · tap a bar: its execution and its transfers" : "drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all";
+  card.legend.append(element("span", { class: "rcg-hint" }, hint));
   lanes.place();
 }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rcg.views.data.packing import pack
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
 from rcg_widgets.base import View, script
-from rcg_widgets.payload import pack
 from rcg_widgets.static import timelines
 from rcg_widgets.subject import recorded
 

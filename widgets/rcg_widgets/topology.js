@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The topology: Python draws it, and this makes it answer to the pointer, the keys and the selection.
 
-import { button, drawn, element, renderer } from "./common.js";
+import { button, drawn, element, isTouched, renderer } from "./common.js";
 
 const MARGIN = 10;
 const MOST_HIGH = 860; // a page; more is found by panning
@@ -181,6 +181,7 @@ export function fillTopology(card, { head }) {
   const apply = () => {
     shown.picture.setAttribute("viewBox", view.join(" "));
     card.root.dataset.zoom = (whole[2] / view[2]).toFixed(3);
+    card.root.toggleAttribute("data-near", whole[2] > view[2] * 1.01); // fingers move the picture, not the page
   };
   /** Shows all that fits: the whole width, at most as large as drawn; of a high picture the top. */
   const fit = (width, focus = []) => {
@@ -241,10 +242,12 @@ export function fillTopology(card, { head }) {
     view[1] = held[3] - dy * perPixel();
     apply();
   });
-  card.listen(window, "pointerup", () => {
-    held = null;
-    shown.picture.classList.remove("rcg-held");
-  });
+  for (const ending of ["pointerup", "pointercancel"]) {
+    card.listen(window, ending, () => {
+      held = null;
+      shown.picture.classList.remove("rcg-held");
+    });
+  }
   const directions = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   function takePointer(picture) {
     card.listen(picture, "wheel", (event) => {
@@ -313,7 +316,8 @@ export function fillTopology(card, { head }) {
   }
   card.legend.append(usual);
   for (const group of head.groups) card.legend.append(element("span", { class: "rcg-key rcg-group" }, group));
-  card.legend.append(element("span", { class: "rcg-hint" }, "click a box: open or select · drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all"));
+  const hint = isTouched() ? "tap a box: open or select · drag: pan" : "click a box: open or select · drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all";
+  card.legend.append(element("span", { class: "rcg-hint" }, hint));
   show(0);
   card.onWidth(card.body, (width) => fit(width));
 }

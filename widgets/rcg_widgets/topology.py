@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from rcg.views.data.packing import pack
 from rcg.views.svg.topology_payload import topology_payload
 from rcg_widgets.base import View, script
-from rcg_widgets.payload import pack
 from rcg_widgets.static import topologies
 from rcg_widgets.subject import subject_of
 

@@ -38,7 +38,7 @@ _NUM_CALLS: Final = 60  # of one actor, in the executions that are predicted or 
 
 _COLUMNS: Final = (
     ("start", "<f8"),
-    ("duration", "<f4"),
+    ("duration", "<f8"),
     ("execution", "<f8"),  # more than 31 bits in two days
     ("lane", "<u2"),
     ("op", "<u2"),

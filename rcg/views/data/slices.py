@@ -54,7 +54,7 @@ NO_OP: Final = (1 << 16) - 1
 
 COLUMNS: Final = (
     ("start", "<f8"),
-    ("duration", "<f4"),
+    ("duration", "<f8"),
     ("lane", "<u2"),
     ("track", "u1"),
     ("kind", "u1"),
@@ -233,6 +233,12 @@ class Slices:
         """Return which slices have a role."""
         has = np.array([name.role == role for name in self.names] or [False])
         return np.asarray(has[self.name])
+
+    def exchanges(self) -> Ints:
+        """Return the transfers over communicators [number, 4]: their two rows and two times."""
+        has_group = np.array([bool(name.group) for name in self.names] or [False])
+        kept = has_group[self.name[self.transfers[:, 0]]]
+        return np.column_stack([self.transfers[kept], self.transfer_times[kept]])
 
     def rank_text(self, row: int) -> str:
         """Return the group over which a slice exchanges tensors, and its rank; "" for others."""

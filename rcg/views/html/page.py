@@ -9,6 +9,7 @@ many graphs, the later ones have fewer pictures, so that the file stays small.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text, visible
@@ -18,7 +19,10 @@ from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.analysis.transfers import ReferenceSums, reference_sums
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
+from rcg.views.data.slices import Slices
+from rcg.views.data.slicing import slices_of
 from rcg.views.html.elements import STYLE, Cell, card, escaped, table
+from rcg.views.html.interactive import assets, data_of, place_of
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
     schedule_picture,
@@ -32,27 +36,45 @@ from rcg.views.svg.references import references_picture
 _MAX_GRAPHS: Final = 6
 _MAX_OPS: Final = 2000
 _MAX_TRANSFERS: Final = 50  # in the table of tensors by reference
+MAX_BYTES: Final = 5_000_000
+"""The size of a page, unless its pictures and tables alone are larger."""
 
 _STYLE: Final = (
     "<style>"
     "body{margin:0;background:var(--rcg-page)}"
     f"main{{max-width:{WIDTH}px;margin:0 auto;padding:28px 20px 60px}}"
-    "main>header h1{font-size:21px;margin:0 0 2px}"
+    "main>header h1{font-size:21px;margin:0 0 2px;overflow-wrap:anywhere}"
     "main h2.rcg-graph{font-size:16px;margin:34px 0 2px}"
-    "main .rcg-picture,main section{margin:14px 0 0}"
-    ".rcg-picture{border:1px solid var(--rcg-line);border-radius:9px;overflow-x:auto;"
+    "main .rcg-figure,main section.rcg-static,main section.rcg-card{margin:14px 0 0}"
+    ".rcg-figure{border:1px solid var(--rcg-line);border-radius:9px;overflow-x:auto;"
     "background:var(--rcg-ground)}"
-    ".rcg-picture>svg{display:block;max-width:100%;height:auto}.rcg-fits>svg{width:100%}"
+    ".rcg-figure>svg{display:block;max-width:100%;height:auto}.rcg-fits>svg{width:100%}"
+    # On a phone, pictures and tables scroll aside: small text cannot be read.
+    "@media (max-width:600px){main{padding:16px 10px 40px}.rcg .rcg-static{padding:14px 12px}"
+    ".rcg-figure>svg{max-width:none}.rcg-fits>svg{width:860px}}"
     "</style>"
 )
 
 
-def page_of(trace: Recording, title: str) -> str:
-    """Return a trace as one HTML file."""
+def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
+    """Return a trace as one HTML file.
+
+    Where scripts run, pictures are replaced with interactive views. Their data takes what is left
+    of the limit; if that is too little for all bars of a timeline, its earlier part has sums.
+
+    Args:
+        trace: The trace.
+        title: The title of the page.
+        max_bytes: The limit.
+    """
     whole, trace = trace, trace.active
     summary = summarize(trace)
+    slices = [
+        slices_of(graph, trace.start_ns, trace.end_ns) if graph.num_events else None
+        for graph in trace.graphs[:_MAX_GRAPHS]
+    ]
     parts = [
-        _graph(trace, graph, figures, number)
+        _graph(trace, graph, figures, number, *slices[number : number + 1])
         for number, (graph, figures) in enumerate(zip(trace.graphs, summary.graphs, strict=True))
     ]
     references = references_picture(whole)
@@ -60,7 +82,7 @@ def page_of(trace: Recording, title: str) -> str:
         parts += [_fitting(references), references_card(whole)]
     if not parts:
         parts = [card("Nothing", "there was no live graph during the recording", "")]
-    return (
+    head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escaped(title)}</title>{STYLE}{_STYLE}</head>\n"
@@ -68,8 +90,25 @@ def page_of(trace: Recording, title: str) -> str:
         f'<p class="rcg-about">{escaped(_about(whole))}</p></header>\n'
         + "".join(_headline(each, of=len(summary.graphs) > 1) for each in summary.graphs)
         + "\n".join(parts)
-        + "\n</main></body></html>\n"
+        + "\n</main>\n"
     )
+    tail = "</body></html>\n"
+    script = assets()
+    data = _data(trace, slices, max_bytes - len((head + script + tail).encode())) if script else ""
+    return head + data + (script if data else "") + tail
+
+
+def _data(trace: Recording, slices: Sequence[Slices | None], max_bytes: int) -> str:
+    """Return the data of the interactive views; graphs with more bars get more of the bytes."""
+    found = []
+    left, bars = max_bytes, sum(len(each) for each in slices if each is not None)
+    for number, each in enumerate(slices):
+        if each is not None and bars:
+            share = max(len(each) / bars, 1 / len(slices))
+            found.append(data_of(trace, trace.graphs[number], each, number, int(left * share)))
+            left -= len(found[-1])
+            bars -= len(each)
+    return "".join(found)
 
 
 def _headline(graph: GraphSummary, *, of: bool) -> str:
@@ -102,34 +141,40 @@ def _about(trace: Recording) -> str:
     return f" {DOT} ".join(visible(word) for word in words)
 
 
-def _graph(trace: Recording, graph: GraphTrace, summary: GraphSummary, number: int) -> str:
+def _graph(
+    trace: Recording,
+    graph: GraphTrace,
+    summary: GraphSummary,
+    number: int,
+    slices: Slices | None = None,
+) -> str:
     head = f'<h2 class="rcg-graph">{escaped(visible(graph.title))}</h2>'
     parts = [head] if len(trace.graphs) > 1 else []
     has_pictures = number < _MAX_GRAPHS
     if has_pictures:
         title = visible(graph.title)
         picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
-        parts.append(f'<div class="rcg-picture">{picture}</div>')
+        parts.append(f'<div class="rcg-figure" {place_of("topology", number)}>{picture}</div>')
     parts.append(_fitting(summary_picture(summary)))
-    if has_pictures and graph.num_events:
-        parts += _times(trace, graph)
+    if slices is not None:
+        parts += _times(trace, graph, slices, number)
     if len(summary.ops) <= _MAX_OPS:
         about = "times without waiting, which has its own column; the bottleneck is marked"
         parts.append(card("Operations", about, ops_table(summary)))
     return "\n".join(parts)
 
 
-def _times(trace: Recording, graph: GraphTrace) -> list[str]:
+def _times(trace: Recording, graph: GraphTrace, slices: Slices, number: int) -> list[str]:
     pictures = (
-        schedule_picture(trace, graph),
-        timeline_picture(trace, graph),
-        whole_timeline_picture(trace, graph),
+        (schedule_picture(trace, graph), place_of("schedule", number)),
+        (timeline_picture(trace, graph), place_of("timeline", number)),
+        (whole_timeline_picture(trace, slices), ""),
     )
-    return [_fitting(picture) for picture in pictures if picture is not None]
+    return [_fitting(picture, place) for picture, place in pictures if picture is not None]
 
 
-def _fitting(picture: str) -> str:
-    return f'<div class="rcg-picture rcg-fits">{picture}</div>'
+def _fitting(picture: str, place: str = "") -> str:
+    return f'<div class="rcg-figure rcg-fits" {place}>{picture}</div>'
 
 
 def ops_table(summary: GraphSummary) -> str:

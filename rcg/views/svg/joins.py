@@ -77,13 +77,10 @@ class Joins:
         """Return the lines of transfers over communicators; none if there are too many."""
         slices = self.slices
         paths = []
-        for (write, read), times in zip(
-            slices.transfers.tolist(), slices.transfer_times.tolist(), strict=True
-        ):
-            if slices.names[slices.name[write]].group:
-                x, to_x = map(self._x, times)
-                y, to_y = ends_between(self.band_of(write), self.band_of(read))
-                paths.append(f"M{x:.1f} {y:g}L{to_x:.1f} {to_y:g}")
+        for write, read, begin, end in slices.exchanges().tolist():
+            x, to_x = self._x(begin), self._x(end)
+            y, to_y = ends_between(self.band_of(write), self.band_of(read))
+            paths.append(f"M{x:.1f} {y:g}L{to_x:.1f} {to_y:g}")
         if not paths or len(paths) > most:
             return []
         lines = transfer_lines(self.canvas, paths)
@@ -119,14 +116,11 @@ def exchange_lines_of(slices: Slices) -> dict[int, list[str]]:
     which begins when the last end has arrived, and so is the rate.
     """
     found: dict[int, list[str]] = {}
-    for (write, read), (begin, end) in zip(
-        slices.transfers.tolist(), slices.transfer_times.tolist(), strict=True
-    ):
-        if slices.names[slices.name[write]].group:
-            here, there = (brief(slices.heads[slices.lane[row]].label) for row in (write, read))
-            moved = _moved_text(int(slices.bytes[write]), end - begin)
-            for row in (write, read):
-                found.setdefault(row, []).append(f"{here} {_ARROW} {there}: {moved}")
+    for write, read, begin, end in slices.exchanges().tolist():
+        here, there = (brief(slices.heads[slices.lane[row]].label) for row in (write, read))
+        moved = _moved_text(int(slices.bytes[write]), end - begin)
+        for row in (write, read):
+            found.setdefault(row, []).append(f"{here} {_ARROW} {there}: {moved}")
     found = {row: lines[:_MAX_ENDS] for row, lines in found.items()}
     for rows, (begin, end) in zip(
         slices.collectives, slices.collective_times.tolist(), strict=True

@@ -25,6 +25,7 @@ from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
 from rcg.views.data.schedule import executions_to_show
+from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import path_of
 from rcg.views.data.topology import topology_of
@@ -116,9 +117,8 @@ def timeline_picture(
     return timeline_of(slices, path=path, about=_about(trace, excerpt), width=WIDTH)
 
 
-def whole_timeline_picture(trace: Recording, graph: GraphTrace) -> str:
-    """Return the timeline of a whole trace."""
-    slices = slices_of(graph, trace.start_ns, trace.end_ns)
+def whole_timeline_picture(trace: Recording, slices: Slices) -> str:
+    """Return the timeline of a whole trace, whose slices are given."""
     about = f"all {time_text(trace.duration_ns)}"
     return timeline_of(slices, title="Whole trace", about=about, width=WIDTH)
 

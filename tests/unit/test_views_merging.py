@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums in the place of bars: what they keep of them, and what they leave out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rcg.views.data import ViewPayload
+from rcg.views.data.merging import packed_within, with_sums
+from rcg.views.data.packing import unpack
+from rcg.views.data.slicing import slices_of
+from rcg.views.data.timeline import timeline_payload
+from tests.unit.traces import event, graph_trace
+from tests.unit.views_traces import pipeline, simulated
+
+EXECUTIONS = 600
+
+
+def payload_of(executions: int = EXECUTIONS) -> ViewPayload:
+    record = simulated(pipeline(4), executions, jitter=0.3, spans=True)
+    graph = record.graphs[0]
+    return timeline_payload(graph, slices_of(graph, record.start_ns, record.end_ns))
+
+
+def totals(columns: Any) -> tuple[Counter[tuple[int, ...]], Counter[tuple[int, ...]]]:
+    """The nanoseconds and the number of the bars of each lane, track, name and kind."""
+    took: Counter[tuple[int, ...]] = Counter()
+    count: Counter[tuple[int, ...]] = Counter()
+    counts = columns.get("sum_count", np.zeros(len(columns["start"]), int))
+    counts = np.where(columns["execution"] < 0, counts, 1)
+    keys = zip(*(columns[name].tolist() for name in ("lane", "track", "name", "kind")), strict=True)
+    for key, duration, number in zip(keys, columns["duration"], counts, strict=True):
+        took[key] += round(duration * 1e3)
+        count[key] += int(number)
+    return took, count
+
+
+def test_sums_account_for_all_time_and_all_bars() -> None:
+    whole = payload_of()
+    head, columns = with_sums(whole, 800)
+    assert totals(columns) == totals(whole.columns)
+    is_sum = columns["execution"] < 0
+    assert 700 <= (~is_sum).sum() <= 900
+    assert head["count"] == len(columns["start"]) < len(whole.columns["start"]) * 0.8
+    assert head["sums"]["bars"] + (~is_sum).sum() == len(whole.columns["start"])
+    # Each sum is in one bin, they do not overlap, and their longest bar is a real one.
+    length = head["sums"]["bin_us"]
+    start, end = columns["start"], columns["start"] + columns["duration"]
+    assert (np.floor(start[is_sum] / length + 1e-9) * length + length >= end[is_sum] - 1e-6).all()
+    row = columns["lane"].astype(int) * 256 + columns["track"]
+    same = is_sum[1:] & is_sum[:-1] & (row[1:] == row[:-1])
+    assert (start[1:][same] >= end[:-1][same] - 1e-6).all()
+    assert set(columns["sum_longest"][is_sum]) <= set(whole.columns["duration"])
+
+
+def test_single_bars_are_those_of_the_whole_with_their_transfers_and_paths() -> None:
+    whole = payload_of()
+    head, columns = with_sums(whole, 800)
+    names = ("start", "duration", "lane", "track", "kind", "name", "execution", "bytes", "op")
+
+    def rows(from_: Any, which: Any) -> list[tuple[Any, ...]]:
+        return list(zip(*(from_[name][which].tolist() for name in names), strict=True))
+
+    kept = rows(columns, columns["execution"] >= 0)
+    assert set(kept) <= set(rows(whole.columns, slice(None)))
+    ends = rows(columns, columns["transfers"])
+    pairs = list(zip(ends[::2], ends[1::2], strict=True))
+    all_ends = rows(whole.columns, whole.columns["transfers"])
+    assert pairs and set(pairs) < set(zip(all_ends[::2], all_ends[1::2], strict=True))
+    assert len(columns["transfer_times"]) == len(ends) == 2 * head["transfers"]
+    until = head["sums"]["until_us"]
+    steps = whole.columns["path_end"] > until
+    assert columns["path_start"].tolist() == whole.columns["path_start"][steps].tolist()
+    assert columns["path_until"][-1] == steps.sum()
+    assert len(columns["path_until"]) == len(head["paths"])
+
+
+def test_a_queue_keeps_its_largest_depth() -> None:
+    whole = payload_of()
+    head, columns = with_sums(whole, 800)
+    until = head["sums"]["until_us"]
+    for before, after in zip(whole.head["queues"], head["queues"], strict=True):
+
+        def steps(from_: Any, of: Any) -> tuple[Any, Any]:
+            own = slice(of["first"], of["first"] + of["count"])
+            return from_["queue_time"][own], from_["queue_depth"][own]
+
+        (at, depth), (to_at, to_depth) = steps(whole.columns, before), steps(columns, after)
+        is_early = at < until
+        known = to_depth[np.searchsorted(to_at, at[is_early], side="right") - 1]
+        assert (known >= depth[is_early]).all()
+        assert to_depth[to_at > until].tolist() == depth[at > until].tolist()
+        assert to_depth.max() == depth.max() and (np.diff(to_at) >= 0).all()
+
+
+def test_a_long_bar_stays_single() -> None:
+    rows = [event(1, k, k * 100, k * 100 + 90) for k in range(4000)]
+    rows[40] = event(1, 40, 4000, 90_000)
+    rows[41:900] = []
+    graph = graph_trace({"a0": rows})
+    whole = timeline_payload(graph, slices_of(graph, 0, 400_000))
+    _, columns = with_sums(whole, 500)
+    stall = columns["execution"] == 40
+    assert columns["duration"][stall].tolist() == [86.0]
+    assert (columns["execution"] < 0).any()
+
+
+@pytest.mark.parametrize("most", [9_000, 20_000, 10**6])
+def test_what_is_packed_is_within_its_bytes(most: int) -> None:
+    packed = packed_within(payload_of(), most)
+    assert packed is not None and len(packed) <= most
+    head, columns = unpack(packed)
+    assert (head["sums"] is None) == (most == 10**6) == (len(columns["sum_count"]) == 0)
+    if most < 10**6:
+        assert len(packed) > most * 0.7
+
+
+def test_too_few_bytes_are_none() -> None:
+    assert packed_within(payload_of(), 1_000) is None
+    few = payload_of(2)
+    assert packed_within(few, 10**6) is not None and packed_within(few, 100) is None
