@@ -104,9 +104,10 @@ export class Lanes {
    * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
    *   `duration`, `range`, and `look`, with functions of a bar's number: `bucket` (an index of
    *   `colours`: a colour, a colour and its opacity, or null for hatched), `text` (one label or
-   *   several, the preferred one first), `alpha`, `tell`, `bin` (the time that a
-   *   bar sums up; 0 for others); `finest`, the width from which on a bar is drawn on its own; `behind(lanes, context)`, `above(lanes, context)`; `pick(slice)`,
-   *   `brushed(from, to)`, without arguments for nothing; `timeText(us)` and `tickText(us)` for other
+   *   several, the preferred one first), `alpha`, `tell`, `bin` (the time that a bar sums up; 0 for
+   *   others); `finest`, the width from which on a bar is drawn on its own; `behind(lanes, context)`,
+   *   `above(lanes, context)`; `pick(slice)`, `brushed(from, to)`, without arguments for nothing;
+   *   `outside`, what is said before the range; `timeText(us)` and `tickText(us)` for other
    *   units. A row with `isLane` belongs to the one above and is indented.
    */
   constructor(card, options) {
@@ -594,14 +595,17 @@ export class Lanes {
       context.textBaseline = "alphabetic";
       context.fillText(row.heading, 0, line - 5);
     }
+    // Outside the range nothing is known: that is not idle.
+    const [left, right] = this.range.map((each) => Math.min(Math.max(this.x(each), this.gutter), this.gutter + this.room));
+    this.card.root.dataset.known = Math.round(right - left);
     for (const row of rows) {
       if (!row.isBare) {
         context.fillStyle = this.paints.lane;
-        context.fillRect(this.gutter, row.y, this.room, row.height);
+        context.fillRect(left, row.y, right - left, row.height);
       }
       if (row.isHatched) {
         context.fillStyle = this.idleHatch;
-        context.fillRect(this.gutter, row.y, this.room, row.height);
+        context.fillRect(left, row.y, right - left, row.height);
       }
       context.textBaseline = "middle";
       const room = this.gutter - 12 - (row.sub && this.subWidth ? this.subWidth + 12 : 0);
@@ -621,8 +625,17 @@ export class Lanes {
         context.fillText(row.sub, this.gutter - 9, row.y + row.height / 2 + 0.5);
       }
     }
-    context.fillStyle = this.paints.grid;
     const top = this.scroller.scrollTop;
+    const outside = left - this.gutter;
+    if (this.outside && outside > 24) {
+      context.fillStyle = this.paints.faint;
+      context.font = this.font;
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      const shown = shorten(this.outside, outside - 12, (text) => this.measure(text, this.font));
+      context.fillText(shown, this.gutter + outside / 2, top + this.viewHeight / 2);
+    }
+    context.fillStyle = this.paints.grid;
     for (const [at] of ticks) context.fillRect(Math.round(this.x(at)), top, 1, this.viewHeight);
   }
 
@@ -647,6 +660,9 @@ export class Lanes {
       if (to <= from) return;
       const [lit, sum] = litOf(acc);
       const whole = Math.max(2, Math.min(1, (sum * perUs) / size) * height);
+      // Whole pixels, so that there are no seams between columns.
+      from = Math.round(from * this.scale) / this.scale;
+      to = Math.max(Math.round(to * this.scale) / this.scale, from + 1);
       // The highlighted share is below, high enough to be visible. The rest is faded.
       const below = lit && lit < sum ? Math.min(Math.max((whole * lit) / sum, 2), whole) : lit ? whole : 0;
       let at = y + height;
@@ -659,15 +675,14 @@ export class Lanes {
         context.fillRect(from, at - part, to - from, part);
         at -= part;
         acc[slot] = 0;
-      }
-      if (most >= 0 && size > 30 && height >= 12) {
+        if (most < 0 || size < 30 || part < 11 || slot % BUCKETS !== look.bucket(most)) continue;
         const text = labelOf(look.text(most), size - 8, (each) => this.measure(each, this.font));
-        context.globalAlpha = 1;
         context.font = this.font;
         context.textAlign = "center";
         context.textBaseline = "middle";
-        context.fillStyle = whole * 2 > height ? this.inks[look.bucket(most)] : this.paints.faint;
-        context.fillText(text, (from + to) / 2, y + height / 2 + 0.5);
+        context.fillStyle = isLit && this.fills[slot % BUCKETS] ? this.inks[slot % BUCKETS] : this.paints.faint;
+        context.globalAlpha = 1;
+        context.fillText(text, (from + to) / 2, at + part / 2 + 0.5);
       }
       from = to = 0;
       dim = 0;
@@ -689,8 +704,8 @@ export class Lanes {
         flush();
         now = here;
         size = own;
-        from = bin > column ? Math.round(here * bin + left) : x + left;
-        to = bin > column ? Math.round((here + 1) * bin + left) : from + 1;
+        from = bin > column ? here * bin + left : x + left;
+        to = bin > column ? from + bin : from + 1;
       }
       if (bin && (most < 0 || duration[slice] > duration[most])) most = slice;
       if (bin <= column) to = Math.max(to, x + left + width);

@@ -525,7 +525,7 @@ export function fillTimeline(card, { head, columns }) {
   card.subtitle.textContent = head.subtitle;
   if (merged) {
     const { until_us: until, bin_us: bin, bars } = merged;
-    const words = `Before ${timeText(until)}, where the line is, each bar is a sum of ${timeText(bin)}: its ${countText(bars)} single bars would make this page too large. Transfers and critical paths are shown after it.`;
+    const words = `Before ${timeText(until)}, where the line is, each bar is a sum of ${timeText(bin)}: ${countText(bars)} single bars are left out, so that this page stays small and quick. Transfers and critical paths are shown after it.`;
     card.body.prepend(element("p", { class: "rcg-note" }, words));
     card.controls.append(button("single bars", "show the time that has single bars", () => lanes.show(until, head.duration_us)));
   }

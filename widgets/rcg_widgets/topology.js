@@ -5,6 +5,8 @@ import { button, drawn, element, isTouched, renderer } from "./common.js";
 
 const MARGIN = 10;
 const MOST_HIGH = 860; // a page; more is found by panning
+const PHONE = 480; // pixels of width
+const LEAST_SCALE = 0.75; // there
 
 /** The node nearest to another in a direction; null if there is none. */
 export function nearestTo(boxes, from, [dx, dy]) {
@@ -177,17 +179,20 @@ export function fillTopology(card, { head }) {
   let held = null;
   let wasMoved = false;
   let room = 1;
+  let first = 1; // the width that is shown first
   let height = 0;
   const apply = () => {
     shown.picture.setAttribute("viewBox", view.join(" "));
     card.root.dataset.zoom = (whole[2] / view[2]).toFixed(3);
-    card.root.toggleAttribute("data-near", whole[2] > view[2] * 1.01); // fingers move the picture, not the page
+    card.root.toggleAttribute("data-near", view[2] < first * 0.99); // fingers move the picture, not the page
   };
   /** Shows all that fits: the whole width, at most as large as drawn; of a high picture the top. */
   const fit = (width, focus = []) => {
     room = width;
-    const scale = scaleToFit(whole, room, Infinity);
-    height = Math.min(MOST_HIGH, whole[3] * scale);
+    // On a phone, what can be read: more is found aside.
+    const scale = Math.max(scaleToFit(whole, room, Infinity), room < PHONE ? LEAST_SCALE : 0);
+    height = Math.min(isTouched() ? Infinity : MOST_HIGH, whole[3] * scale);
+    first = room / scale;
     shown.picture.style.height = `${height}px`;
     view = [whole[0], whole[1], room / scale, height / scale];
     if (focus.length) {

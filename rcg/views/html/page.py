@@ -36,6 +36,7 @@ from rcg.views.svg.references import references_picture
 _MAX_GRAPHS: Final = 6
 _MAX_OPS: Final = 2000
 _MAX_TRANSFERS: Final = 50  # in the table of tensors by reference
+_NARROW: Final = 420  # a phone shows it whole
 MAX_BYTES: Final = 5_000_000
 """The size of a page, unless its pictures and tables alone are larger."""
 
@@ -49,9 +50,11 @@ _STYLE: Final = (
     ".rcg-figure{border:1px solid var(--rcg-line);border-radius:9px;overflow-x:auto;"
     "background:var(--rcg-ground)}"
     ".rcg-figure>svg{display:block;max-width:100%;height:auto}.rcg-fits>svg{width:100%}"
-    # On a phone, pictures and tables scroll aside: small text cannot be read.
+    ".rcg-figure.rcg-narrow{display:none}.rcg-narrow>svg{width:100%}"
+    # On a phone, what has no narrow form scrolls aside: small text cannot be read.
     "@media (max-width:600px){main{padding:16px 10px 40px}.rcg .rcg-static{padding:14px 12px}"
-    ".rcg-figure>svg{max-width:none}.rcg-fits>svg{width:860px}}"
+    ".rcg-figure>svg{max-width:none}.rcg-fits>svg{width:860px}"
+    ".rcg-figure.rcg-wide{display:none}.rcg-figure.rcg-narrow{display:block}}"
     "</style>"
 )
 
@@ -155,7 +158,8 @@ def _graph(
         title = visible(graph.title)
         picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
         parts.append(f'<div class="rcg-figure" {place_of("topology", number)}>{picture}</div>')
-    parts.append(_fitting(summary_picture(summary)))
+    parts.append(f'<div class="rcg-figure rcg-wide">{summary_picture(summary)}</div>')
+    parts.append(f'<div class="rcg-figure rcg-narrow">{summary_picture(summary, _NARROW)}</div>')
     if slices is not None:
         parts += _times(trace, graph, slices, number)
     if len(summary.ops) <= _MAX_OPS:

@@ -66,9 +66,9 @@ def topology_picture(
     return svg_of(topology, title=title, channel_details=channel_details, measured=figures)
 
 
-def summary_picture(summary: GraphSummary) -> str:
+def summary_picture(summary: GraphSummary, width: float = WIDTH) -> str:
     """Return where the time of each actor went, and the key figures."""
-    return summary_of(card_of(summary), width=WIDTH)
+    return summary_of(card_of(summary), width=width)
 
 
 def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
