@@ -11,16 +11,17 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 // As .mjs, which every Node takes for modules.
 const from = fileURLToPath(new URL("../../widgets/rcg_widgets/", import.meta.url));
 const to = mkdtempSync(join(tmpdir(), "rcg-widgets-"));
-for (const name of ["common", "lanes", "timeline", "schedule", "topology", "monitor"]) {
+for (const name of ["common", "lanes", "timeline", "schedule", "topology", "monitor", "page"]) {
   const text = readFileSync(join(from, `${name}.js`), "utf8").replace(/(from "\.\/\w+)\.js"/g, '$1.mjs"');
   writeFileSync(join(to, `${name}.mjs`), text);
 }
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, shorten, speedText, ticksOf, timeText } = await load("common");
 const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
-const { joinsOf, queueSteps, tracksOf } = await load("timeline");
+const { joinsOf, queueSteps, sumsOf, tracksOf } = await load("timeline");
 const { byLane, extentsOf } = await load("schedule");
 const { nearestTo, openingOf, scaleToFit } = await load("topology");
+const { Model } = await load("page");
 const { historyOf, sparkOf, wordsOf } = await load("monitor");
 
 test("numbers have units, as in Python", () => {
@@ -54,6 +55,48 @@ test("a payload is read as it was written", () => {
   const { columns } = columnsOf(buffer);
   assert.deepEqual([...columns.a], [1, 2, 3]);
   assert.deepEqual([...columns.b], [2.5]);
+});
+
+test("columns of differences are read as packing.py writes them", () => {
+  const text = JSON.stringify({ columns: [
+    { name: "start", type: "f8", length: 3, planes: 2, scale: 1000 },
+    { name: "duration", type: "f8", length: 3, planes: 1, scale: 1000, until: "start" },
+  ] }).padEnd(252);
+  const buffer = new ArrayBuffer(4 + text.length + 16);
+  new Uint8Array(buffer).set(new TextEncoder().encode(text), 4);
+  new DataView(buffer).setUint32(0, text.length, true);
+  // 1.5, 1.25 and 2.25 thousandths are 1500, -250 and +1000, twice and less one if negative.
+  new Uint8Array(buffer).set([3000 & 255, 499 & 255, 2000 & 255, 3000 >> 8, 499 >> 8, 2000 >> 8], 4 + text.length);
+  new Uint8Array(buffer).set([0, 20, 9], 4 + text.length + 8); // until the next start: all, 0.01 less, 0.005
+  const { columns } = columnsOf(buffer);
+  assert.deepEqual([...columns.start], [1.5, 1.25, 2.25]);
+  assert.deepEqual([...columns.duration], [-0.25, 0.99, 0.005]);
+});
+
+test("views of a page hear of what others select, when all of it is there", () => {
+  const linked = [];
+  const [one, other] = [0, 1].map(() => new Model({ selected_process: null, selected_op: null, payload: 1 }, linked));
+  const heard = [];
+  const hear = () => heard.push([other.get("selected_process"), other.get("selected_op")]);
+  other.on("change:selected_process", hear);
+  one.set("selected_process", "a0");
+  one.set("selected_op", 3);
+  one.set("payload", 2);
+  assert.deepEqual(heard, []);
+  one.save_changes();
+  assert.deepEqual(heard, [["a0", 3]]);
+  assert.equal(other.get("payload"), 1);
+  other.off("change:selected_process", hear);
+  one.set("selected_process", "a1");
+  one.save_changes();
+  assert.equal(heard.length, 1);
+});
+
+test("a sum counts as what it is of", () => {
+  const [start, duration] = [[0, 10], [8, 1]];
+  const rows = [{ bars: rowOf(Int32Array.from([0, 1]), start, duration) }];
+  const [sum] = sumsOf(rows, start, duration, () => 0, 0, 20, (bar) => [5, 1][bar], (bar) => [3, 1][bar]);
+  assert.deepEqual([sum.count, sum.total, sum.longest], [6, 9, 3]);
 });
 
 test("ink can be read on its ground", () => {

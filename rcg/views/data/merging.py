@@ -87,7 +87,7 @@ def with_sums(payload: ViewPayload, single: int) -> ViewPayload:
     def joined(name: str, own: Column) -> Column:
         return np.concatenate([own[kept], sums[name]])[order]
 
-    none = np.zeros(len(start), np.int64)
+    zeros = np.zeros(len(start), np.int64)
     found = {
         name: columns[name][row][order] for name in ("lane", "track", "op", "name", "kind", "peer")
     }
@@ -96,8 +96,8 @@ def with_sums(payload: ViewPayload, single: int) -> ViewPayload:
         "duration": joined("took", took) / 1e3,
         "execution": np.concatenate([columns["execution"][kept], np.full(len(rows), -1.0)])[order],
         "bytes": np.concatenate([columns["bytes"][kept], np.zeros(len(rows))])[order],
-        "sum_count": joined("count", none).astype("<i4"),
-        "sum_longest": joined("longest", none) / 1e3,
+        "sum_count": joined("count", zeros).astype("<i4"),
+        "sum_longest": joined("longest", zeros) / 1e3,
     }
     found |= _exchanges(columns, place)
     queues, times, depths = _queues(head["queues"], columns, until, length, bins)

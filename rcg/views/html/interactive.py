@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rcg.text import visible
+from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.merging import packed_within
 from rcg.views.data.packing import pack
@@ -60,7 +61,12 @@ def place_of(view: str, number: int) -> str:
 
 
 def data_of(
-    trace: Recording, graph: GraphTrace, slices: Slices, number: int, most_bytes: int
+    trace: Recording,
+    graph: GraphTrace,
+    summary: GraphSummary,
+    slices: Slices,
+    number: int,
+    most_bytes: int,
 ) -> str:
     """Return the data of the views of a graph as elements that take at most so many bytes.
 
@@ -69,6 +75,7 @@ def data_of(
     Args:
         trace: The trace.
         graph: A graph of it that did something.
+        summary: Its summary.
         slices: All that it did.
         number: The number of the graph in the page.
         most_bytes: The limit.
@@ -91,7 +98,7 @@ def data_of(
             left -= len(element)
             found.append(element)
 
-    add("topology", pack(*topology_payload(graph.plan, graph), level=_LEVEL))
+    add("topology", pack(*topology_payload(graph.plan, graph, summary), level=_LEVEL))
     add("schedule", pack(*schedule, level=_LEVEL))
     add("timeline", packed_within(timeline_payload(graph, slices), left * 3 // 4 - 200))
     return "".join(found)

@@ -15,7 +15,7 @@ from typing import Final
 from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text, visible
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import OpTimes
-from rcg.trace.analysis.summary import GraphSummary, stall_text
+from rcg.trace.analysis.summary import GraphSummary, Summary, stall_text
 from rcg.trace.analysis.transfers import ReferenceSums, reference_sums
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
@@ -97,18 +97,22 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     )
     tail = "</body></html>\n"
     script = assets()
-    data = _data(trace, slices, max_bytes - len((head + script + tail).encode())) if script else ""
-    return head + data + (script if data else "") + tail
+    left = max_bytes - len((head + script + tail).encode())
+    data = _data(trace, summary, slices, left) if script else ""
+    return head + (data + script if data else "") + tail
 
 
-def _data(trace: Recording, slices: Sequence[Slices | None], max_bytes: int) -> str:
+def _data(
+    trace: Recording, summary: Summary, slices: Sequence[Slices | None], max_bytes: int
+) -> str:
     """Return the data of the interactive views; graphs with more bars get more of the bytes."""
     found = []
     left, bars = max_bytes, sum(len(each) for each in slices if each is not None)
     for number, each in enumerate(slices):
-        if each is not None and bars:
-            share = max(len(each) / bars, 1 / len(slices))
-            found.append(data_of(trace, trace.graphs[number], each, number, int(left * share)))
+        if each:
+            most = int(left * max(len(each) / bars, 1 / len(slices)))
+            graph, figures = trace.graphs[number], summary.graphs[number]
+            found.append(data_of(trace, graph, figures, each, number, most))
             left -= len(found[-1])
             bars -= len(each)
     return "".join(found)

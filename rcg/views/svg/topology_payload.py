@@ -6,6 +6,7 @@ There is a picture for each level of ``folding`` that shows more than the one be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from statistics import median
 from typing import Any, Final
@@ -16,6 +17,7 @@ from rcg.ir.plan import Plan
 from rcg.text import bytes_text, plural, share_text, speed_text, time_text
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.ops import OpTimes, ops_of
+from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import GraphTrace
 from rcg.views.data import ViewPayload
 from rcg.views.data.edge_styles import style_of
@@ -42,22 +44,29 @@ _TIMED: Final = ("call", "collective")
 """The kinds of nodes that take time."""
 
 
-def topology_payload(plan: Plan, record: GraphTrace | None) -> ViewPayload:
+def topology_payload(
+    plan: Plan, record: GraphTrace | None, summary: GraphSummary | None = None
+) -> ViewPayload:
     """Return the payload of the topology of a plan, with the figures of its record if there is one.
 
-    It has no columns.
+    It has no columns. A summary of the record saves the time to make its figures again.
     """
-    return ViewPayload(_TopologyHead(plan, record).head(), {})
+    return ViewPayload(_TopologyHead(plan, record, summary).head(), {})
 
 
 class _TopologyHead:
     """Makes the head of the payload of one topology."""
 
-    def __init__(self, plan: Plan, record: GraphTrace | None) -> None:
+    def __init__(self, plan: Plan, record: GraphTrace | None, summary: GraphSummary | None) -> None:
         addresses = {} if record is None else addresses_of(record)
         self._topology: Topology = topology_of(plan, addresses=addresses)
         self._labels = TopologyLabels(self._topology)
-        times = [] if record is None else ops_of(record)
+        times: Iterable[OpTimes] = ()
+        path = None
+        if summary is not None:
+            times, path = summary.ops, summary.critical
+        elif record is not None:
+            times, path = ops_of(record), Paths(record).steady()
         self._times = {(each.process, each.op): each for each in times}
         self._ops = self._ops_of_nodes(plan)
         self._writes: dict[str, tuple[str, int]] = {}
@@ -69,7 +78,6 @@ class _TopologyHead:
                 self._writes |= dict.fromkeys(op.values_out, here)
                 for channel in op.values_in:
                     self._reads[plan.host_of(program.process), channel] = here
-        path = None if record is None else Paths(record).steady()
         figures = topology_figures(plan, self._times.values(), path)
         self._figures = None if record is None else figures
 
