@@ -167,7 +167,11 @@ class Profile:
         return self.trace.to_pandas()
 
     def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write everything as one self-contained HTML file, which needs no network."""
+        """Write everything as one self-contained HTML file, which needs no network.
+
+        Where scripts run, its pictures are interactive. It has at most 5 MB: of a long trace, the
+        earlier bars of the timeline are sums.
+        """
         Path(path).write_text(page_of(self.trace, title or "rcg profile"), encoding="utf-8")
 
     def __str__(self) -> str:

@@ -23,6 +23,7 @@ from tests.unit.views_traces import (
 def test_a_million_events_fit() -> None:
     page = page_of(many_events(63, 1_000_000), "large")
     assert len(page.encode()) < 5_000_000
+    assert 'data-view="timeline"' in page
     check_page(page)
 
 

@@ -23,8 +23,7 @@ from rcg.views.data import ViewPayload
 from rcg.views.data.packing import pack
 
 _LEVEL: Final = 6  # of compression
-_LEVEL_1_TO_6: Final = 0.85  # what level 6 makes of the size of level 1
-_MAX_SUMS: Final = 24_000
+_MAX_SUMS: Final = 60_000
 _MAX_BINS: Final = 2_000
 _MIN_BARS: Final = 500  # single ones; below, the data is not shown at all
 MAX_BARS: Final = 600_000  # single ones; a browser pans that many at 30 frames a second
@@ -43,10 +42,7 @@ def packed_within(payload: ViewPayload, most_bytes: int, max_bars: int = MAX_BAR
         max_bars: How many bars stay single at most.
     """
     count = len(payload.columns["start"])
-    whole = len(pack(*payload)) * _LEVEL_1_TO_6
     single = min(count, max_bars)
-    if whole > most_bytes:
-        single = min(single, int(count * most_bytes / whole * 0.9))
     while single >= min(count, _MIN_BARS):
         packed = pack(*with_sums(payload, single), level=_LEVEL)
         if len(packed) <= most_bytes:
