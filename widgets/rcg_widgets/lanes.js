@@ -105,8 +105,8 @@ export class Lanes {
    *   `duration`, `range`, and `look`, with functions of a bar's number: `bucket` (an index of
    *   `colours`: a colour, a colour and its opacity, or null for hatched), `text` (one label or
    *   several, the preferred one first), `alpha`, `tell`, `bin` (the time that a bar sums up; 0 for
-   *   others); `finest`, the width from which on a bar is drawn on its own; `behind(lanes, context)`,
-   *   `above(lanes, context)`; `pick(slice)`, `brushed(from, to)`, without arguments for nothing;
+   *   others), `whole` (of a window: with whole bins); `finest`, the width from which on a bar is
+   *   drawn on its own; `behind(lanes, context)`, `above(lanes, context)`; `pick(slice)`, `brushed(from, to)`, without arguments for nothing;
    *   `outside`, what is said before the range; `timeText(us)` and `tickText(us)` for other
    *   units. A row with `isLane` belongs to the one above and is indented.
    */
@@ -642,7 +642,7 @@ export class Lanes {
   drawBars(row) {
     const { context, span, perUs, duration, look } = this;
     const { indices, starts } = row.bars;
-    const [first, last] = visibleIn(row.bars, span[0], span[1]);
+    const [first, last] = visibleIn(row.bars, ...(look.whole?.(span) ?? span));
     const left = this.gutter - span[0] * perUs;
     const { y } = row;
     const height = row.barHeight?.() ?? row.height;

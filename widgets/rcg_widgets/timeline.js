@@ -184,6 +184,7 @@ export function fillTimeline(card, { head, columns }) {
       tell: (slice) => tell(slice),
       isMarked: (slice) => chosen.has(slice),
       bin: merged && ((slice) => (isSum(slice) ? merged.bin_us : 0)),
+      whole: merged && (([from, to]) => (from < merged.until_us ? [Math.floor(from / merged.bin_us), Math.ceil(to / merged.bin_us)].map((each) => each * merged.bin_us) : [from, to])),
     },
     above: (each, context) => {
       if (merged) drawBorder(each, context);
