@@ -662,7 +662,7 @@ export class Lanes {
       const whole = Math.max(2, Math.min(1, (sum * perUs) / size) * height);
       // Whole pixels, so that there are no seams between columns.
       from = Math.round(from * this.scale) / this.scale;
-      to = Math.max(Math.round(to * this.scale) / this.scale, from + 1);
+      to = Math.max(Math.round(to * this.scale) / this.scale, from + 1) - (size > 12 && most >= 0 ? 1 : 0);
       // The highlighted share is below, high enough to be visible. The rest is faded.
       const below = lit && lit < sum ? Math.min(Math.max((whole * lit) / sum, 2), whole) : lit ? whole : 0;
       let at = y + height;

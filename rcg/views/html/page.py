@@ -35,6 +35,7 @@ from rcg.views.svg.references import references_picture
 
 _MAX_GRAPHS: Final = 6
 _MAX_OPS: Final = 2000
+_MAX_OPEN: Final = 80  # operations that are shown without a click
 _MAX_TRANSFERS: Final = 50  # in the table of tensors by reference
 _NARROW: Final = 420  # a phone shows it whole
 MAX_BYTES: Final = 5_000_000
@@ -166,9 +167,10 @@ def _graph(
     parts.append(f'<div class="rcg-figure rcg-narrow">{summary_picture(summary, _NARROW)}</div>')
     if slices is not None:
         parts += _times(trace, graph, slices, number)
-    if len(summary.ops) <= _MAX_OPS:
-        about = "times without waiting, which has its own column; the bottleneck is marked"
-        parts.append(card("Operations", about, ops_table(summary)))
+    about = "times without waiting, which has its own column; the bottleneck is marked"
+    found = _operations(summary)
+    if found:
+        parts.append(card("Operations", about, found))
     return "\n".join(parts)
 
 
@@ -185,14 +187,27 @@ def _fitting(picture: str, place: str = "") -> str:
     return f'<div class="rcg-figure rcg-fits" {place}>{picture}</div>'
 
 
-def ops_table(summary: GraphSummary) -> str:
+def _operations(summary: GraphSummary) -> str:
+    """Return the tables of operations that have a few rows, and folded those that have many."""
+    alike = summary.methods or summary.ops
+    tables = {f"{plural(len(ops), 'operation')}": ops for ops in (alike, summary.ops)}
+    return "".join(
+        ops_table(summary, ops)
+        if len(ops) <= _MAX_OPEN and ops is alike
+        else f"<details><summary>{name}</summary>{ops_table(summary, ops)}</details>"
+        for name, ops in tables.items()
+        if len(ops) <= _MAX_OPS
+    )
+
+
+def ops_table(summary: GraphSummary, ops: Sequence[OpTimes]) -> str:
     """Return a table of the times of each op as HTML, in the order of the programs."""
     head = ("process", "op", "count", "median", "p99", "total", "waited", "moved", "speed")
     labels = {lane.process: lane.label for lane in summary.shares.lanes}
-    rows = [_op_row(labels.get(each.process, each.process), each) for each in summary.ops]
+    rows = [_op_row(labels.get(each.process, each.process), each) for each in ops]
     most = None if summary.critical is None else summary.critical.bottleneck
     bottleneck = None if most is None else (most.process, most.op)
-    marked = [(each.process, each.op) == bottleneck for each in summary.ops]
+    marked = [(each.process, each.op) == bottleneck for each in ops]
     return table(head, rows, marked)
 
 
