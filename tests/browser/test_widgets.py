@@ -586,7 +586,10 @@ def test_the_monitor_has_a_row_for_each_actor_and_names_the_one_that_hangs(
     assert len({box["x"] for box in boxes if box}) > 1  # in several columns
     monitor = card(shown, "monitor", "Hangs")
     wait_for(monitor, "data.state === 'stuck'")
-    assert "a11 (Stage) holds up 40 others: in work for 7.2 s" in monitor.locator(".rcg-state").inner_text()
+    assert (
+        "a11 (Stage) holds up 40 others: in work for 7.2 s"
+        in monitor.locator(".rcg-state").inner_text()
+    )
     assert [each.inner_text() for each in monitor.locator(".rcg-row-name").all()] == [
         "a0 to a10 (Stage)", "a11 (Stage)", "a12 to a39 (Stage)"
     ]  # fmt: skip

@@ -104,9 +104,10 @@ export class Lanes {
    * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
    *   `duration`, `range`, and `look`, with functions of a bar's number: `bucket` (an index of
    *   `colours`: a colour, a colour and its opacity, or null for hatched), `text` (one label or
-   *   several, the preferred one first), `alpha`, `tell`, `bin` (the time that a bar sums up; 0 for
-   *   others), `whole` (of a window: with whole bins); `finest`, the width from which on a bar is
-   *   drawn on its own; `behind(lanes, context)`, `above(lanes, context)`; `pick(slice)`, `brushed(from, to)`, without arguments for nothing;
+   *   several, the preferred one first), `alpha`, `isPlain` (whether all are lit), `tell`, `bin` (the
+   *   time that a bar before `until` sums up; 0 for others), `whole` (of a window: with whole bins);
+   *   `finest`, the width from which on a bar is drawn on its own; `behind(lanes, context)`,
+   *   `above(lanes, context)`; `pick(slice)`, `brushed(from, to)`, without arguments for nothing;
    *   `outside`, what is said before the range; `timeText(us)` and `tickText(us)` for other
    *   units. A row with `isLane` belongs to the one above and is indented.
    */
@@ -656,6 +657,8 @@ export class Lanes {
     let dim = 0; // how visible those are that are not lit
     let size = column; // its width: of sums, at least that of the time that they are of
     let most = -1; // the largest sum
+    const { until = 0 } = look; // there are none from then on
+    const isPlain = look.isPlain?.();
     const flush = () => {
       if (to <= from) return;
       const [lit, sum] = litOf(acc);
@@ -693,7 +696,7 @@ export class Lanes {
       const slice = indices[at];
       const x = starts[at] * perUs;
       const width = duration[slice] * perUs;
-      const bin = (look.bin?.(slice) ?? 0) * perUs;
+      const bin = starts[at] < until ? look.bin(slice) * perUs : 0;
       if (width >= finest && !bin) {
         wide.push(at);
         continue;
@@ -709,7 +712,7 @@ export class Lanes {
       }
       if (bin && (most < 0 || duration[slice] > duration[most])) most = slice;
       if (bin <= column) to = Math.max(to, x + left + width);
-      const alpha = look.alpha(slice);
+      const alpha = isPlain ? 1 : look.alpha(slice);
       const isLit = alpha === 1;
       if (!isLit) dim = Math.max(dim, alpha);
       acc[look.bucket(slice) + (isLit ? 0 : BUCKETS)] += Math.max(duration[slice], 1e-3) * (look.height?.(slice) ?? 1);

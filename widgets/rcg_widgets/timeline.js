@@ -175,6 +175,7 @@ export function fillTimeline(card, { head, columns }) {
     colours: head.looks.map((each) => each.colour),
     look: {
       bucket: (slice) => kind[slice],
+      isPlain: () => !hits && selected.execution === null && selected.process === null,
       alpha: (slice) => (isLit(slice) ? 1 : 0.22),
       text: (slice) => {
         const { text, role } = lookUp(slice);
@@ -183,6 +184,7 @@ export function fillTimeline(card, { head, columns }) {
       },
       tell: (slice) => tell(slice),
       isMarked: (slice) => chosen.has(slice),
+      until: merged?.until_us,
       bin: merged && ((slice) => (isSum(slice) ? merged.bin_us : 0)),
       whole: merged && (([from, to]) => (from < merged.until_us ? [Math.floor(from / merged.bin_us), Math.ceil(to / merged.bin_us)].map((each) => each * merged.bin_us) : [from, to])),
     },
