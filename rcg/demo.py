@@ -15,6 +15,7 @@ from typing import Any
 
 import rcg as ray
 from rcg.dag import InputNode, MultiOutputNode
+from rcg.text import time_text
 
 __rcg_user__ = True  # see rcg.frames
 
@@ -99,13 +100,14 @@ def check(what: str, found: Any, expected: Any) -> None:
 
 def compare(what: str, dag: Any, compiled: Any) -> None:
     """Prints how long one execution takes both ways."""
-    core_us = median_us(lambda: ray.get(dag.execute("hello")))
-    rcg_us = median_us(lambda: ray.get(compiled.execute("hello")))
-    print(f"{what:<24}{core_us:>9.0f} µs{rcg_us:>9.1f} µs   {core_us / rcg_us:.0f} times faster")
+    core_ns = median_ns(lambda: ray.get(dag.execute("hello")))
+    rcg_ns = median_ns(lambda: ray.get(compiled.execute("hello")))
+    times = f"{time_text(core_ns):>12}{time_text(rcg_ns):>12}"
+    print(f"{what:<24}{times}   {core_ns / rcg_ns:.0f} times faster")
 
 
-def median_us(call: Callable[[], object]) -> float:
-    """Returns the median time of a call in microseconds."""
+def median_ns(call: Callable[[], object]) -> float:
+    """Returns the median time of a call in nanoseconds."""
     for _ in range(WARM_UP):
         call()
     times = []
@@ -113,7 +115,7 @@ def median_us(call: Callable[[], object]) -> float:
         start = time.perf_counter_ns()
         call()
         times.append(time.perf_counter_ns() - start)
-    return statistics.median(times) / 1e3
+    return statistics.median(times)
 
 
 if __name__ == "__main__":

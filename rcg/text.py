@@ -4,9 +4,10 @@
 >>> time_text(12_345), time_text(950), time_text(None)
 ('12.3 µs', '950 ns', '-')
 >>> bytes_text(3_250_586), rate_text(12_345.6), share_text(0.1234), ratio_text(1.5)
-('3.1 MiB', '12,346 /s', '12.3 %', '1.50x')
+('3.25 MB', '12,300 /s', '12.3 %', '1.50x')
 
-Numbers have three digits and a suitable unit; an unknown number is "-". Names come from users:
+Numbers have three digits and a suitable unit; an unknown number is "-". The widgets have the same
+functions in ``common.js``, and ``tests/figures.json`` has cases for both. Names come from users:
 characters that cannot be shown are escaped, and long names are cut in the middle, but never in a
 number. This file imports nothing of rcg.
 """
@@ -26,7 +27,7 @@ IN_LINE: Final = 40
 """How long a name may be in a sentence or in a table."""
 
 _TIMES: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
-_AMOUNTS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_AMOUNTS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (1_000, "kB"), (1, "B"))
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 _IN_HOVER: Final = 60
 
@@ -53,23 +54,16 @@ def time_text(time_ns: float | None) -> str:
     """
     if time_ns is None:
         return UNKNOWN
-    if not time_ns:
-        return "0 s"
-    scale, unit = _unit_of(abs(time_ns) * 1.0005)
-    return f"{_digits(time_ns / scale)} {unit}"
+    return _figure(time_ns, _TIMES) if time_ns else "0 s"
 
 
 def bytes_text(count: float) -> str:
     """Return an amount of memory.
 
     >>> [bytes_text(each) for each in (0, 999, 1536, 3_250_586, 23 << 30)]
-    ['0 B', '999 B', '1.5 KiB', '3.1 MiB', '23 GiB']
+    ['0 B', '999 B', '1.54 kB', '3.25 MB', '24.7 GB']
     """
-    amount, position = float(count), 0
-    while abs(amount) >= 999.5 and position < len(_AMOUNTS) - 1:
-        amount /= 1024
-        position += 1
-    return f"{_digits(amount)} {_AMOUNTS[position]}"
+    return _figure(count, _AMOUNTS)
 
 
 def count_text(count: float) -> str:
@@ -78,8 +72,7 @@ def count_text(count: float) -> str:
     >>> count_text(1234567), count_text(12.3456), count_text(515.2)
     ('1,234,567', '12.3', '515')
     """
-    is_whole = count == int(count) or abs(count) >= 1000
-    return f"{round(count):,}" if is_whole else _digits(count)
+    return f"{int(count):,}" if count == int(count) else _digits(count)
 
 
 def plural(count: int, word: str) -> str:
@@ -96,20 +89,18 @@ def rate_text(per_s: float | None) -> str:
     """Return a rate per second.
 
     >>> rate_text(1234.5), rate_text(12.345)
-    ('1,234 /s', '12.3 /s')
+    ('1,230 /s', '12.3 /s')
     """
-    if per_s is None:
-        return UNKNOWN
-    return f"{count_text(round(per_s) if per_s >= 100 else per_s)} /s"
+    return UNKNOWN if per_s is None else f"{_digits(per_s)} /s"
 
 
 def speed_text(gb_per_s: float | None) -> str:
     """Return how fast bytes were moved.
 
-    >>> speed_text(8.0612), speed_text(None)
-    ('8.06 GB/s', '-')
+    >>> speed_text(8.0612), speed_text(0.000562), speed_text(None)
+    ('8.06 GB/s', '562 kB/s', '-')
     """
-    return UNKNOWN if gb_per_s is None else f"{_digits(gb_per_s)} GB/s"
+    return UNKNOWN if gb_per_s is None else f"{bytes_text(gb_per_s * 1e9)}/s"
 
 
 def share_text(share: float | None, places: int = 1) -> str:
@@ -117,27 +108,29 @@ def share_text(share: float | None, places: int = 1) -> str:
 
     Args:
         share: The share.
-        places: How many digits are behind the point; without any, a share of less than one per cent
-            has one all the same.
+        places: How many digits may be behind the point; without any, a share of less than one per
+            cent has one all the same.
 
-    >>> share_text(0.724), share_text(0.724, 0), share_text(0.004, 0), share_text(0.0, 0)
-    ('72.4 %', '72 %', '0.4 %', '0 %')
+    >>> [share_text(0.724), share_text(0.724, 0), share_text(0.004, 0), share_text(1)]
+    ['72.4 %', '72 %', '0.4 %', '100 %']
     """
     if share is None:
         return UNKNOWN
     per_cent = share * 100
     if not places and 0.05 <= abs(per_cent) < 0.95:
         places = 1
-    return f"{per_cent:.{places}f} %"
+    return f"{round(per_cent, places):g} %"
 
 
 def ratio_text(ratio: float | None) -> str:
     """Return a ratio.
 
-    >>> ratio_text(0.333)
-    '0.33x'
+    >>> ratio_text(0.333), ratio_text(1.9), ratio_text(12.345)
+    ('0.33x', '1.90x', '12.3x')
     """
-    return UNKNOWN if ratio is None else f"{ratio:.2f}x"
+    if ratio is None:
+        return UNKNOWN
+    return f"{ratio:.2f}x" if abs(ratio) < 9.995 else f"{_digits(ratio)}x"
 
 
 def spread_text(ratio: float | None, spread: float | None) -> str:
@@ -172,15 +165,19 @@ def ticks_of(duration_ns: float, most: int, first_ns: float = 0) -> list[tuple[i
     step = max(1, round(step))
     begun = int(first_ns)
     end = begun + int(duration_ns)
-    scale, unit = _unit_of(max(abs(begun), abs(end)))
+    most = max(abs(begun), abs(end))
+    scale, unit = next((each for each in _TIMES if most >= each[0]), _TIMES[-1])
     return [
         (at - begun, f"{_exact(at, scale)} {unit}")
         for at in range(-(-begun // step) * step, end + 1, step)
     ]
 
 
-def _unit_of(time_ns: float) -> tuple[int, str]:
-    return next((each for each in _TIMES if time_ns >= each[0]), _TIMES[-1])
+def _figure(value: float, units: Sequence[tuple[int, str]]) -> str:
+    """Return three digits in the largest unit of which there is one."""
+    # What is rounded to 1,000 of a unit is one of the next.
+    scale, unit = next((each for each in units if abs(value) >= each[0] * 0.9995), units[-1])
+    return f"{_digits(value / scale)} {unit}"
 
 
 def _exact(time_ns: int, scale: int) -> str:
@@ -193,8 +190,8 @@ def _exact(time_ns: int, scale: int) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits, or all those before the point."""
-    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
+    """Three digits, and thousands apart."""
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
 # --- names --------------------------------------------------------------------------------------

@@ -16,13 +16,13 @@ from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
+from rcg.runtime.observe.activity import LOST
 from rcg.runtime.observe.drivers import Driver, find_drivers
 from rcg.runtime.observe.live import FIGURES, STUCK_AFTER_S, Meter, Row, Sample
 from rcg.runtime.observe.report import Report
 from rcg.text import (
     bytes_text,
     count_text,
-    graph_title,
     plural,
     rate_text,
     share_text,
@@ -45,7 +45,7 @@ _BAR: Final = 10
 _QUEUE: Final = 10
 _COLOURS: Final = {
     "running": "green", "waiting": "", "ready": "bright_black", "stuck": "bold red",
-    "dead": "bold red", "ended": "bright_black",
+    "ended": "bright_black", **dict.fromkeys(LOST, "bold red"),
 }  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def _driver_text(driver: Driver) -> str:
 
 
 def _title_of(report: Report) -> str:
-    return visible(graph_title(report.name, report.graph_id))
+    return visible(report.title)
 
 
 def status_of(sample: Sample) -> str:

@@ -137,7 +137,7 @@ class TensorsReport(Displayed):
                         each.transport,
                         bytes_text(each.bytes) if each.transport else "",
                         each.state,
-                        f"{each.age_s:.3g} s" if each.transport else "",
+                        time_text(each.age_s * 1e9) if each.transport else "",
                         str(each.pulls) if each.transport not in ("", NIXL) else "",
                         ", ".join(each.waiters),
                     )

@@ -24,6 +24,7 @@ from rcg.runtime.failure import to_exception
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.sleepers import take_all
 from rcg.serialization import Failure
+from rcg.text import time_text
 
 # A get of several refs waits this long for one before it looks whether another has failed: first
 # the shortest time, then longer and longer.
@@ -292,7 +293,8 @@ def say_once(
             if not verdict:
                 said.pop(hang, None)
         if verdict and not dag.has(ref) and sys.stderr is not None:
-            print(f"rcg: get() has waited {waited_s:.3g} s. {verdict}", file=sys.stderr, flush=True)
+            waited = time_text(waited_s * 1e9)
+            print(f"rcg: get() has waited {waited}. {verdict}", file=sys.stderr, flush=True)
 
 
 def report_after_s(ref: CompiledDAGRef) -> float | None:

@@ -32,7 +32,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
-from rcg.text import graph_title, plural
+from rcg.text import graph_title, plural, time_text
 
 SPAN = "span"
 """The word for a user's span. The words for ops are ``Op.word``."""
@@ -277,7 +277,7 @@ class Recording(Displayed):
         more = f" and {plural(count, 'transfer')} of tensors" if count else ""
         return (
             f"<Trace of {plural(len(self.graphs), 'graph')}: {plural(self.num_events, 'event')}"
-            f"{more} in {self.duration_ns / 1e9:.3g} s>"
+            f"{more} in {time_text(self.duration_ns)}>"
         )
 
     @property

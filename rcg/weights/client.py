@@ -43,6 +43,7 @@ _MOST_CALLS: Final = 10_000  # that wait at the same time
 _TURN_S: Final = 1.0  # between two looks at whether those who are waited for are alive
 _LOOK_S: Final = 2.0  # for one that is looked at to answer
 _MOST_AT_ONCE: Final = 16  # are looked at
+_MEGABYTE: Final = 1_000_000
 
 _lock: Final = threading.Lock()
 _handles: Final[dict[str, Any]] = {}  # of the owner, by the id of this node: a session has its own
@@ -172,7 +173,7 @@ class Moved:
     """
 
     def __init__(self, label: str, size: int) -> None:
-        self._shown: Progress[Any] = Progress(max(1, size >> 20), label)
+        self._shown: Progress[Any] = Progress(max(1, size // _MEGABYTE), label)
         self._shown_mb = self._bytes = 0
 
     def begin(self, label: str) -> None:
@@ -183,7 +184,9 @@ class Moved:
     def came(self, size: int) -> None:
         """Count bytes."""
         self._bytes += size
-        more_mb = max(0, (self._bytes >> 20) - self._shown_mb)  # none of what was read before
+        more_mb = max(
+            0, (self._bytes // _MEGABYTE) - self._shown_mb
+        )  # none of what was read before
         self._shown_mb += more_mb
         self._shown.advance(more_mb)
 

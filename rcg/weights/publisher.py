@@ -207,7 +207,7 @@ class Publisher(Client):
 
         others = {key: each for key, each in tensors.items() if key not in self._staged}
         self._staged |= _staged(others, *self._how)  # the model may have others by now
-        label, size = f"a copy of the weights {self.name!r}, MiB", self._member.spare_bytes
+        label, size = f"a copy of the weights {self.name!r}, MB", self._member.spare_bytes
         with torch.no_grad(), Moved(label, size) as moved:
             for key, memory in self._staged.items():
                 memory.copy_(tensors[key])

@@ -228,7 +228,7 @@ class Subscriber(Client):
                 phases.end("register")
             route = self._route_for(version, phases)
             if route is not None:  # the publishers have not changed again
-                moved.begin(f"version {version.number} of the weights {self.name!r}, MiB")
+                moved.begin(f"version {version.number} of the weights {self.name!r}, MB")
                 trouble = self._move(version, route, tensors, moved.came)
                 phases.end("move")
                 if not trouble:

@@ -107,11 +107,11 @@ def test_the_timeline_joins_transfers_and_the_ranks_of_a_collective(show: Open) 
 @pytest.mark.parametrize(
     ("name", "ends", "said"),
     [
-        ("allreduce", 2, ["all 2 ranks: 1.27 KiB in 28 ns", "@g1 (Gloo), rank"]),
+        ("allreduce", 2, ["all 2 ranks: 1.3 kB in 28 ns", "@g1 (Gloo), rank"]),
         (
             "write c1",
             3,
-            ["a0 (Stage) \N{RIGHTWARDS ARROW} a2 (Stage): 2.34 KiB in 24 ns", "rank 0"],
+            ["a0 (Stage) \N{RIGHTWARDS ARROW} a2 (Stage): 2.4 kB in 24 ns", "rank 0"],
         ),
     ],
 )

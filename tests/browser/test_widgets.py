@@ -420,7 +420,7 @@ def test_a_transfer_shows_both_its_ends(shown: Notebook) -> None:
     tooltip = timeline.locator(".rcg-tooltip")
     text = tooltip.inner_text()
     assert "execution" in text
-    assert "MiB" in text
+    assert "MB" in text
     assert "GB/s" in text
     assert "→" in text
     shown.screenshot("timeline-transfer-light", timeline)

@@ -1050,7 +1050,7 @@ def test_the_report_says_who_holds_what_and_who_waits(pair, mark):
     owners = {each.label: each for each in report.owners}
     assert owners[repr(a)].objects == 1 and owners[repr(a)].answers
     text = str(rcg.report())
-    assert " references to 1.14 MiB, held by " in text
+    assert " references to 1.2 MB, held by " in text
     assert "Worker.total" in text and "being made" in text
     mark.touch()
     get([*busy, waiting])

@@ -637,7 +637,7 @@ def test_tensors_of_calls_that_wait_are_there_when_they_run(actors, gates: Any) 
         return [(each.ahead, each.ahead_bytes, each.ahead_used) for each in owners if each.ahead]
 
     eventually(lambda: got_ahead() == [(2, 8 * SIZE, 0)])
-    assert "has got 2 values of 2.29 MiB ahead, of which calls have taken 0" in str(rcg.report())
+    assert "has got 2 values of 2.4 MB ahead, of which calls have taken 0" in str(rcg.report())
     assert rcg.wait([waiting], timeout=0)[0] == []
     rcg.kill(maker)  # what is here is here
     with pytest.raises(ray.exceptions.ActorDiedError):

@@ -27,7 +27,7 @@ def kinds(text: str) -> list[str]:
     """What lines look like without their numbers, ids, paths, and who is meant."""
     text = re.sub(r"CompiledDAG\(\w+(\.\.\.)?\)|\b[0-9a-f]{8}\b", "ID", text)
     text = re.sub(r"/\S+?:\d+ in \w+|\b\w+\.py:\d+", "PLACE", text)
-    text = re.sub(r"\d[\d,.]*( (?:[mnµ]?s|KiB|MiB|GiB|B|/s)\b)?", "N", text)
+    text = re.sub(r"\d[\d,.]*( (?:[mnµ]?s|kB|MB|GB|B|/s)\b)?", "N", text)
     text = re.sub(r"\bN (?:%|under)", "N", text)
     op = r"(?: (?:read|write) cN|\.work|: (?:your code )?between its ops)?"
     text = re.sub(rf"(?:driver|aN \(\w+\)){op}", "N", text)

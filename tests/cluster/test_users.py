@@ -221,7 +221,7 @@ def test_ray_59640_shared_memory_stays_flat_over_ten_thousand_sizes(actors):
                 assert graph.statistics().used_bytes <= cap
         assert segments_of("self") - before == segments
         nodes = len(graph.plan.nodes) or 1  # each has its own
-        assert f"of {16 * nodes} MiB shared memory" in str(graph.statistics())
+        assert f"of {16.8 * nodes:.1f} MB shared memory" in str(graph.statistics())
         # One message that takes half of what there is, and it is given back.
         large = rcg.get(graph.execute(cap // 3))
         assert graph.statistics().used_bytes >= cap // 3

@@ -512,12 +512,12 @@ def test_what_takes_long_shows_its_progress(ray_session, monkeypatch) -> None:
         assert waiting.endswith("  0 % the weights 'shown': no version has been pushed yet")
         publisher.push()
         assert [each.split("]")[1] for each in drawn()] == [
-            f" {percent:3d} % a copy of the weights 'shown', MiB" for percent in (50, 100)
+            f" {percent:3d} % a copy of the weights 'shown', MB" for percent in (50, 100)
         ]
         one.update(GUARD_S)
         found = [each.split("]")[1] for each in drawn()]
         assert found == [
-            f" {percent:3d} % version 0 of the weights 'shown', MiB"
+            f" {percent:3d} % version 0 of the weights 'shown', MB"
             for percent in (0, 25, 50, 75, 100)
         ]
         with pytest.raises(TimeoutError):

@@ -148,10 +148,10 @@ def test_top_once_prints_rates_and_a_row_for_each_actor(found, capsys):
         "process 7: python train.py",
         "",
         "pipeline (87752519): running",
-        "4 /s, 3 of 10 in flight, 0 frames queued, waiting 38 %, 4 KiB of 1 MiB",
+        "4 /s, 3 of 10 in flight, 0 frames queued, waiting 38 %, 4.1 kB of 1.05 MB",
         "  actor       state    busy   doing              memory",
-        "  a0 (Stage)  running  100 %  work, execution 8  1 KiB",
-        "  a1 (Stage)  waiting  25 %   waits for a0       1 KiB",
+        "  a0 (Stage)  running  100 %  work, execution 8  1.02 kB",
+        "  a1 (Stage)  waiting  25 %   waits for a0       1.02 kB",
     ]
 
 
@@ -165,7 +165,7 @@ def test_a_figure_has_its_maximum_once_it_has_fallen():
         "1 of 10 in flight (max 3)",
         "0 frames queued",
         "waiting 0 %",
-        "4 KiB of 1 MiB (max 8 KiB)",
+        "4.1 kB of 1.05 MB (max 8.19 kB)",
     ]
 
 

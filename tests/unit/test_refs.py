@@ -185,7 +185,7 @@ def test_get_refuses_options_that_it_does_not_know(word: str) -> None:
 # --- a get that waits long says why, once
 
 SOON_S = 0.001
-SAID = "rcg: get() has waited 0.001 s. "
+SAID = "rcg: get() has waited 1 ms. "
 
 
 def late(graph: Driven, ref: Any) -> None:

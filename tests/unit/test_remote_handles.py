@@ -123,7 +123,7 @@ def test_a_get_that_waits_long_says_why_once(driven, capsys):
             with pytest.raises(ChannelTimeout):
                 ref.get(0.02)
         (line,) = capsys.readouterr().err.splitlines()
-        verdict = line.removeprefix("rcg: get() has waited 0.001 s. ")
+        verdict = line.removeprefix("rcg: get() has waited 1 ms. ")
         assert verdict == str(graph.engine.report(0.0).verdict)
         graph.echo()
         assert ref.get(GUARD_S) == 1

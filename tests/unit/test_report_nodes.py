@@ -130,7 +130,7 @@ def test_the_age_of_a_lost_nodes_last_report_is_shown(segments: dict[str, Segmen
     unknown = Snapshot.unknown(segments["n2"].layout)
 
     def report(*nodes: NodeView) -> Report:
-        found = activities(nodes, PLAN, dead={"a2"})
+        found = activities(nodes, PLAN, left={"a2": "dead"})
         return Report("cafe", "broken", tuple(found), (), 0, 0)
 
     lost = report(here, old, unknown)

@@ -275,14 +275,17 @@ def test_a_closed_graph_is_reported_as_closed_also_if_it_broke_first(
 
 
 @pytest.mark.parametrize("how", How)
-def test_only_a_process_that_has_ended_is_reported_as_dead(
+def test_a_report_says_how_a_process_has_left(
     driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
     session = driven().session
     monkeypatch.setattr(session.control.members, "gone", {ACTOR: Ending(how)})
     session.control.members.note_over(ACTOR)
     (state,) = [each.state for each in session.report(0).processes if each.process == ACTOR]
-    assert state == ("dead" if how in (How.DIED, How.LEFT) else "ended")
+    left = {How.FAILED: "failed", How.UNREACHABLE: "unreachable"}
+    assert state == left.get(how, "dead")
+    said = {"dead": "died", "failed": "failed", "unreachable": "cannot be reached"}[state]
+    assert said in str(session.report(0).verdict)
 
 
 # --- Ctrl-C

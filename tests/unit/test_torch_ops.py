@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rcg.runtime.actor.torch_ops import Marks, TorchEvent, found_in, torch_profiling
+from rcg.runtime.actor.torch_ops import Marked, Marks, TorchEvent, torch_profiling
 from rcg.trace.model import stream_number
 
 torch = pytest.importorskip("torch")
@@ -31,7 +31,7 @@ def test_events_inside_the_marks_are_kept_with_times_of_our_clock():
         TorchEvent(2, "aten::relu", 1290, 1310),
     ]
     # The clocks differ by 500; the second time 3 went by between the two.
-    assert found_in(events, NAME, [(500, 7), (697, 8)]) == [
+    assert Marked(events, NAME, [(500, 7), (697, 8)]).spans() == [
         ("aten::linear", 7, 510, 550, 0),
         ("aten::addmm", 7, 520, 540, 0),
         ("aten::relu", 8, 790, 800, 0),
@@ -59,8 +59,7 @@ def test_what_a_device_did_is_of_the_execution_that_began_it():
         TorchEvent(0, "unknown", 1500, 1510, 99, 98, stream),
         TorchEvent(0, NAME, 1250, 1380, 0, 1, stream),  # the range of the mark, on the device
     ]
-    found = found_in(events, NAME, [(500, 7), (700, 8)])
-    assert [each for each in found if each.stream] == [
+    assert Marked(events, NAME, [(500, 7), (700, 8)]).kernels() == [
         ("sgemm<float>", 7, 750, 850, stream),
         ("Memcpy DtoH (Device -> Pinned)", 8, 860, 880, stream),
         ("mul_kernel", 8, 900, 910, other),
@@ -87,7 +86,7 @@ def test_what_was_recorded_on_a_gpu_is_of_the_op_that_began_it(key, loop, wanted
     events = [TorchEvent(*row) for row in RECORDED[key]]
     marks = [each for each in events if each.name == f"rcg {loop}" and not each.stream]
     marked = [(mark.start_ns + 1000, number) for number, mark in enumerate(marks)]
-    kernels = [each for each in found_in(events, f"rcg {loop}", marked) if each.stream]
+    kernels = Marked(events, f"rcg {loop}", marked).kernels()
     names: dict[int, list[str]] = {}
     for each in kernels:
         names.setdefault(each.execution, []).append(each.name)
@@ -99,8 +98,8 @@ def test_what_was_recorded_on_a_gpu_is_of_the_op_that_began_it(key, loop, wanted
 
 
 def test_without_marks_there_is_nothing():
-    assert found_in([TorchEvent(1, "aten::mm", 0, 1)], NAME, []) == []
-    assert found_in([], NAME, [(1, 0)]) == []
+    for found in Marked([TorchEvent(1, "aten::mm", 0, 1)], NAME, []), Marked([], NAME, [(1, 0)]):
+        assert found.spans() == found.kernels() == []
 
 
 def test_marks_are_put_on_running_steps_and_taken_off():

@@ -46,7 +46,7 @@ def test_sums_tell_waiting_from_moving(trace):
     assert (first.waited_ns, first.moved_ns) == (1_300, 7_000)
     assert (second.bytes, second.moved_ns) == (10, 300)
     lines = reference_lines(trace.transfers)
-    assert lines[0] == "Tensors by reference: 4 transfers of 2 MiB"
+    assert lines[0] == "Tensors by reference: 4 transfers of 2.1 MB"
     assert "Maker aaaaaaaa" in lines[2] and "7 µs" in lines[2]
     assert reference_lines(()) == []
 

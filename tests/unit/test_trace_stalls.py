@@ -165,7 +165,7 @@ def test_of_several_graphs_the_sentence_names_the_one() -> None:
     record = recorded()
     both = replace(record, graphs=(by_hand(), replace(record.graphs[0], graph_id="beef" * 8)))
     first = str(summarize(both)).split("\n")[0]
-    assert first.startswith("a1 (Stage).fwd in graph beefbeef has not ended for 2 s")
+    assert first.startswith("a1 (Stage).fwd in CompiledDAG(beefbeef) has not ended for 2 s")
 
 
 def test_the_picture_shows_the_time_so_far_in_the_call() -> None:

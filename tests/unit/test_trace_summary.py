@@ -97,14 +97,14 @@ def test_the_slowest_execution_names_the_op_that_took_longer_than_usual():
 EXPECTED = """\
 Trace of 1 graph over 80 ns, 16 events
 
-Graph 5f1c5f1c: 2 executions in 80 ns
-  throughput  58,823,529 /s
+CompiledDAG(5f1c5f1c): 2 executions in 80 ns
+  throughput  58,800,000 /s
   latency     43.5 ns median, 50.9 ns p99 (99 of 100 took no longer), from submission to result
               mean: 9.5 ns queued for a process and 34 ns in service
 
   Where the time of each process went, in 55 ns from the first submission to the last result
                 compute  communication  serialization  waiting    idle    waits most for
-    driver        0.0 %         10.9 %          0.0 %   76.4 %  12.7 %    a1 (Stage) 76.4 %
+    driver          0 %         10.9 %            0 %   76.4 %  12.7 %    a1 (Stage) 76.4 %
     a0 (Stage)   36.4 %         10.9 %          7.3 %   41.8 %   3.6 %    driver 41.8 %
     a1 (Stage)   43.6 %         10.9 %          7.3 %   34.5 %   3.6 %    a0 (Stage) 34.5 %
     compute: in your methods; communication: moving bytes; serialization: values to bytes
@@ -112,7 +112,7 @@ Graph 5f1c5f1c: 2 executions in 80 ns
     bubble: 58.5 % of the time from first submission to last result no method of an actor ran;
     exposed communication: 11.3 %, an actor moved bytes then
     the largest bubble: a0 (Stage) 62.3 %, exposed 11.3 %
-    0.0 % of all communication was hidden behind a method of the same actor
+    0 % of all communication was hidden behind a method of the same actor
 """
 
 
@@ -130,7 +130,7 @@ def test_a_large_payload_that_is_written_has_a_rate():
     text = str(summarize(trace(graph_trace(rows), end=1_000_000)))
     (line,) = [line for line in text.splitlines() if "write c1" in line]
     line = " ".join(line.split())
-    assert line == "a0 (Stage) write c1 1 1 ms 1 ms 1 ms 7.63 MiB 8.00"
+    assert line == "a0 (Stage) write c1 1 1 ms 1 ms 1 ms 8 MB 8 GB/s"
 
 
 def test_events_of_one_op_in_one_execution_are_one():
@@ -213,7 +213,7 @@ def test_the_summary_says_what_is_missing(graph, hint):
 def test_incomplete_executions_are_counted():
     (graph,) = summarize(trace(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5]), end=60)).graphs
     assert (graph.executions, graph.complete) == (2, 1)
-    assert "Graph 5f1c5f1c: 2 executions, 1 of them complete, in 60 ns" in str(graph)
+    assert "CompiledDAG(5f1c5f1c): 2 executions, 1 of them complete, in 60 ns" in str(graph)
 
 
 def test_a_trace_of_no_graph():
@@ -245,9 +245,9 @@ def test_of_many_graphs_the_text_has_the_first_ones():
 
 def test_traces_and_profiles_have_a_short_repr():
     record = trace(by_hand(), end=END)
-    assert repr(record) == "<Trace of 1 graph: 16 events in 8e-08 s>"
-    assert repr(Profile(record)) == "<Profile of 1 graph: 16 events in 8e-08 s>"
-    assert repr(replace(record, graphs=())) == "<Trace of 0 graphs: 0 events in 8e-08 s>"
+    assert repr(record) == "<Trace of 1 graph: 16 events in 80 ns>"
+    assert repr(Profile(record)) == "<Profile of 1 graph: 16 events in 80 ns>"
+    assert repr(replace(record, graphs=())) == "<Trace of 0 graphs: 0 events in 80 ns>"
     (graph,) = record.graphs
     assert repr(graph) == f"<GraphTrace of '{graph.graph_id[:8]}': 16 events>"
 
@@ -295,7 +295,7 @@ def test_a_comparison_holds_both_and_the_ratio():
     assert shares["a1 (Stage) compute"].before == 24 / 55
     assert shares["a1 (Stage) compute"].after == 12 / 55
     text = str(compare(before, after))
-    assert "Graph 5f1c5f1c -> 5f1c5f1c (the same plan)" in text
+    assert "CompiledDAG(5f1c5f1c): the same plan" in text
     assert "    a1 (Stage).fwd        12 ns    6 ns  0.50x" in text
 
 
@@ -307,14 +307,17 @@ def test_graphs_are_matched_by_plan_and_else_by_order():
         trace(first, replace(other, graph_id="other"), end=END),
         trace(replace(third, graph_id="third"), replace(first, graph_id="again"), end=END),
     )
-    assert [graph.graph_ids for graph in found.graphs] == [("first", "again"), ("other", "third")]
+    assert [graph.title for graph in found.graphs] == [
+        "CompiledDAG(first) -> CompiledDAG(again)",
+        "CompiledDAG(other) -> CompiledDAG(third)",
+    ]
     assert [graph.is_same_plan for graph in found.graphs] == [True, False]
     found = compare(trace(first, end=END), trace(other, first, end=END))
-    assert [graph.graph_ids for graph in found.graphs] == [("first", "first")]
-    assert found.only_after == (other.graph_id,) and found.only_before == ()
+    assert [graph.title for graph in found.graphs] == ["CompiledDAG(first)"]
+    assert found.only_after == ("CompiledDAG(5f1c5f1c)",) and found.only_before == ()
     found = compare(trace(other, first, end=END), trace(end=END))
-    assert found.only_before == (other.graph_id, "first")
-    assert "Graph first is only in the first" in str(found)
+    assert found.only_before == ("CompiledDAG(5f1c5f1c)", "CompiledDAG(first)")
+    assert "CompiledDAG(first) is only in the first" in str(found)
     assert str(compare(trace(end=1), trace(end=1))) == "Neither trace holds a graph."
 
 

@@ -168,7 +168,7 @@ def test_the_answer_is_on_top_in_text_and_in_html():
     assert page.index(sentence) < page.index("<svg")
     # Of several graphs each is named.
     first = str(summarize(replace(record, graphs=record.graphs * 2))).splitlines()[0]
-    assert first.startswith("Graph 5f1c5f1c: a1 (Stage).fwd limits this")
+    assert first.startswith("CompiledDAG(5f1c5f1c): a1 (Stage).fwd limits this")
     data = json.loads(summarize(record).to_json())
     assert data["graphs"][0]["verdict"]["gain"] == pytest.approx(22 / 12)
 

@@ -199,13 +199,13 @@ def test_each_op_of_an_unchanged_replay_takes_and_waits_as_long_as_was_measured(
 
 def test_a_result_prints_as_text():
     assert str(what_if(pipeline(), {"a1.fwd": 0.5}, max_inflight=8)).splitlines() == [
-        "1.83x: 45,455 /s to 83,333 /s",
+        "1.83x: 45,500 /s to 83,300 /s",
         "if a1.fwd took 0.5x, 8 executions were in flight",
         "                       executions  latency (median)",
-        "  measured              45,455 /s             87 µs",
-        "  replayed, unchanged   45,455 /s             87 µs",
-        "  predicted             83,333 /s             95 µs",
-        "  8 in flight; the unchanged replay is 0.0 % above the measured",
+        "  measured              45,500 /s             87 µs",
+        "  replayed, unchanged   45,500 /s             87 µs",
+        "  predicted             83,300 /s             95 µs",
+        "  8 in flight; the unchanged replay is 0 % above the measured",
         "  the busiest is then a0 (Stage): 100 %, 55 % before",
     ]
 

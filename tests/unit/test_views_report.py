@@ -61,7 +61,7 @@ def test_there_is_a_row_per_process_and_the_one_that_holds_up_the_rest_is_marked
         and "10 / 10" in html
         and "2 / 10" in html
     )
-    assert "9.8 s" in html and "31 MiB" in html and "12 ms" in html
+    assert "9.8 s" in html and "32.5 MB" in html and "12 ms" in html
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_connections_to_other_nodes_are_shown() -> None:
     refused = {"n0": str(Refusals()), "n1": str(Refusals(garbage=2, wrong_secret=1))}
     found = replace(REPORT, sockets=(queue,), refused=refused)
     for text in (report_of(found), str(found)):
-        assert "sent by driver to node n1: 3 MiB, 2 frames waiting" in text
+        assert "sent by driver to node n1: 3.15 MB, 2 frames waiting" in text
         assert "refused: node n0: none; node n1: 1 wrong secret, 2 garbage" in text
     assert not REPORT.network
 

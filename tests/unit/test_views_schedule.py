@@ -29,6 +29,7 @@ from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import (
     check_picture,
+    height_of,
     many_events,
     microbatches,
     pipeline,
@@ -239,7 +240,7 @@ def test_it_is_small_whatever_the_number_of_actors(actors: int) -> None:
     svg = schedule_of(
         shown(trace), predicted=simulate(trace.graphs[0].plan, executions=30), dark=True
     )
-    assert len(svg) < 300_000
+    assert len(svg) < 300_000 and height_of(svg) < 850
     check_picture(svg)
 
 

@@ -13,9 +13,9 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import SPAN_BASE, OpenOp
 from rcg.views.data.slices import (
     COLUMNS,
-    DEVICE_MOVE,
+    DEVICE_COMMUNICATION,
+    DEVICE_COMPUTE,
     HIDDEN,
-    KERNEL,
     NOBODY,
     OPS,
     SPAN,
@@ -130,7 +130,7 @@ def test_the_payload_reads_back() -> None:
     for name in ("lane", "track", "kind", "name", "peer", "execution", "bytes", "op"):
         np.testing.assert_array_equal(columns[name], getattr(slices, name))
     assert set(columns["track"]) == {OPS, SPANS}
-    assert head["kinds"][SPAN] == "span" and head["lanes"][1]["detail"].startswith("a0 \u00b7 pid")
+    assert head["lanes"][1]["detail"].startswith("a0 \u00b7 pid")
     assert head["channels"]["c1"] == {"slots": 10, "readers": [2]}
 
 
@@ -274,12 +274,12 @@ def test_what_devices_did_is_a_track_per_stream() -> None:
         for row in np.flatnonzero(slices.track >= STREAMS)
     ]
     assert found == [
-        (streams[0], "gemm", KERNEL, 20, 0),
-        (streams[1], "ncclDevKernel_SendRecv", DEVICE_MOVE, 30, 0),
-        (streams[1], "Memcpy HtoD (Pinned -> Device)", DEVICE_MOVE, 90, 1),
+        (streams[0], "gemm", DEVICE_COMPUTE, 20, 0),
+        (streams[1], "ncclDevKernel_SendRecv", DEVICE_COMMUNICATION, 30, 0),
+        (streams[1], "Memcpy HtoD (Pinned -> Device)", DEVICE_COMMUNICATION, 90, 1),
     ]
     assert (slices.start + slices.duration).max() == 90
     head, _ = slices.to_payload()
-    assert head["lanes"][1]["streams"] == list(streams) and head["kinds"][KERNEL] == "kernel"
+    assert head["lanes"][1]["streams"] == list(streams)
     picture = timeline_of(slices)
     assert streams[1] in picture and "GPU copy or NCCL" in picture and ">gemm<" in picture

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rcg.trace.analysis.executions import executions_of
@@ -14,8 +16,9 @@ from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figur
 from rcg.views.data.topology import topology_of
 from rcg.views.html.page import ops_table
 from rcg.views.svg.summary import summary_of
-from tests.unit.traces import graph_trace, trace
-from tests.unit.views_traces import WICKED, check_picture, pipeline, simulated
+from tests.unit.trace_by_hand import END, ROWS
+from tests.unit.traces import event, events, graph_trace, trace
+from tests.unit.views_traces import WICKED, check_picture, height_of, pipeline, simulated
 
 SVG = "{http://www.w3.org/2000/svg}"
 FIGURES = ProfileCard(
@@ -118,5 +121,41 @@ def test_names_cannot_break_out() -> None:
 @pytest.mark.parametrize("actors", [2, 30, 63])
 def test_many_actors(actors: int) -> None:
     svg = summary_of(card_of(summarize(simulated(pipeline(actors), 10)).graphs[0]))
-    assert len(svg) < 150_000
+    assert len(svg) < 150_000 and height_of(svg) < 900
+    names = ElementTree.fromstring(svg).findall(f".//{SVG}g[@class='rcg-head']/{SVG}text")
+    heights = [float(each.get("y", "nan")) for each in names]
+    assert len(heights) == actors + 1
+    assert min(np.diff(heights)) > 10  # no name lies over another
     check_picture(svg)
+
+
+def test_the_bars_have_an_axis_of_time() -> None:
+    rows = [CardRow("a", (3e6, 0, 0, 2e6, 0)), CardRow("b", (1e6, 0, 0, 0, 0))]
+    svg = summary_of(ProfileCard("", rows, []))
+    assert re.findall(r">(\d+ ms)</text>", svg) == ["0 ms", "1 ms", "2 ms", "3 ms", "4 ms", "5 ms"]
+    a, _, b = widths(svg)
+    assert a == pytest.approx(3 * b, rel=0.02)
+
+
+def test_of_kernels_the_card_says_how_long_a_gpu_was_busy() -> None:
+    graph = graph_trace(ROWS)
+    rows = [event(0, 0, 20, 31, peer=0), event(0, 0, 25, 36, peer=1), event(0, 1, 60, 2000, peer=0)]
+    lanes = [
+        replace(each, kernels=events(rows), streams=("GPU 0, stream 7", "GPU 0, stream 9"))
+        if each.process == "a0"
+        else each
+        for each in graph.lanes
+    ]
+    (summary,) = summarize(trace(replace(graph, lanes=tuple(lanes)), end=END)).graphs
+    # From the first submission, at 10, to the last result, at 65: 20 to 36 and 60 to 65.
+    assert summary.shares.device == pytest.approx(21 / 55)
+    card = card_of(summary)
+    assert dict(card.keys)["GPU busy"] == "38 %"
+    assert ["GPU busy 38 % of the time" in each.hover for each in card.shares] == [
+        False,
+        True,
+        False,
+    ]
+    assert "GPU busy: 38.2 % of the time" in str(summary)
+    (plain,) = summarize(trace(graph, end=END)).graphs
+    assert plain.shares.device is None and "GPU" not in str(plain)

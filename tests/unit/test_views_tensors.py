@@ -230,11 +230,11 @@ def test_hover_texts_say_bytes_rate_group_and_rank() -> None:
     found = slices()
     lines = exchange_lines_of(found)
     (rows,) = found.collectives
-    assert lines[int(rows[0])] == ["all 2 ranks: 1.27 KiB in 28 ns \N{MIDDLE DOT} 43.2 GiB/s"]
+    assert lines[int(rows[0])] == ["all 2 ranks: 1.3 kB in 28 ns \N{MIDDLE DOT} 46.4 GB/s"]
     svg = timeline_of(found)
     check_picture(svg)
     arrow = "\N{RIGHTWARDS ARROW}"
-    assert f"a0 (Stage) {arrow} a1 (Stage): 2.34 KiB in 24 ns \N{MIDDLE DOT} 93.1 GiB/s" in svg
+    assert f"a0 (Stage) {arrow} a1 (Stage): 2.4 kB in 24 ns \N{MIDDLE DOT} 100 GB/s" in svg
     assert "@g1 (Gloo), rank 0 of 2" in svg
     assert svg.count("waits for a2 (Stage)\n@g0 (Gloo), rank 0 of 3") == 1
 
@@ -318,7 +318,7 @@ def test_the_payload_of_a_topology_has_ranks_groups_and_the_longest_time() -> No
     assert node["places"] == [("a2", 4), ("a1", 2)]
     assert picture["shapes"].count("28 ns") == 1
     assert node["tell"][:3] == ["allreduce @g1", "rank 0: a2 (Stage)", "rank 1: a1 (Stage)"]
-    assert node["tell"][-2].startswith("1.27 KiB from a rank")
+    assert node["tell"][-2].startswith("1.3 kB from a rank")
     assert node["tell"][-1].endswith("of the critical path")
     assert head["groups"][1] == "group g1 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a2 (Stage), a1 (Stage)"
     assert head["kinds"]["gloo"]["title"] == "Gloo"

@@ -20,7 +20,7 @@ from rcg.views.svg.looks import Look
 from rcg.views.svg.pictures import excerpt_of
 from rcg.views.svg.timeline import timeline_of
 from tests.unit.traces import event, graph_trace
-from tests.unit.views_traces import WICKED, check_picture, pipeline, simulated
+from tests.unit.views_traces import WICKED, check_picture, height_of, pipeline, simulated
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -157,7 +157,7 @@ def test_it_is_readable_from_few_to_many_actors(actors: int) -> None:
     excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=6)
     assert excerpt is not None
     svg = timeline_of(slices_of(trace.graphs[0], excerpt.start_ns, excerpt.end_ns))
-    assert len(svg) < 300_000
+    assert len(svg) < 300_000 and height_of(svg) < 850
     for actor in range(1, actors + 1):
         assert f"Stage#{actor}</text>" in svg
     check_picture(svg)

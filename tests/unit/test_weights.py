@@ -230,7 +230,9 @@ def test_a_plan_shows_its_matrix_and_predicts_its_time() -> None:
         [Member("Actor(Generator, 0a)", {"w": whole(20, 256)})],
     )
     text = str(plan)
-    assert text.startswith("20 publishers, 1 reader: 20 KiB travel, at most 20 KiB by one process")
+    assert text.startswith(
+        "20 publishers, 1 reader: 20.5 kB travel, at most 20.5 kB by one process"
+    )
     assert "4 more" in text and "(0% over the least possible)" in text
     assert plan.seconds(1024) == 20
     with pytest.raises(ValueError, match="more than 0 bytes per second"):

@@ -191,8 +191,12 @@ WICKED = "<script>alert(1)</script>&\"'\x00\ud800\N{RIGHT-TO-LEFT OVERRIDE}" + "
 _NUMBER = r"-?\d+(?:\.\d+)?"
 
 
+def height_of(svg: str) -> float:
+    return float(ElementTree.fromstring(svg).get("height", "nan"))
+
+
 def check_picture(svg: str) -> None:
-    """A picture is well-formed, loads and runs nothing, and no text is outside of it."""
+    """A picture is well-formed, loads and runs nothing; no text is outside of it, or small."""
     root = ElementTree.fromstring(svg)
     assert "<script" not in svg and "href" not in svg and "onload" not in svg
     assert re.findall(r"https?://[^\"]*", svg) == ["http://www.w3.org/2000/svg"]
@@ -215,6 +219,7 @@ def _check_texts(
     names = ("font-size", "font-weight", "text-anchor", "font-family")
     style = style | {name: value for name in names if (value := element.get(name)) is not None}
     if element.tag.endswith("}text"):
+        assert float(style["font-size"]) >= 11.5
         width = width_of(
             element.text or "",
             float(style["font-size"]),

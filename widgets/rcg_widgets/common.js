@@ -45,42 +45,50 @@ export async function unpack(view) {
 
 // --- numbers --------------------------------------------------------------------------------------
 
+// Three digits in a suitable unit, as in rcg/text.py: tests/figures.json has cases for both.
+
+const TIMES = [[1e6, "s"], [1e3, "ms"], [1, "µs"], [1e-3, "ns"]];
+const AMOUNTS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
+
 function digits(value) {
-  return Math.abs(value) >= 99.95 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+  return Number(value.toPrecision(3)).toLocaleString("en-US", { maximumFractionDigits: 20 });
 }
 
-/** A duration in microseconds, in a suitable unit. */
+function figure(value, units) {
+  // What is rounded to 1,000 of a unit is one of the next.
+  const [scale, unit] = units.find(([least]) => Math.abs(value) >= least * 0.9995) ?? units.at(-1);
+  return `${digits(value / scale)} ${unit}`;
+}
+
+/** A duration in microseconds. */
 export function timeText(us) {
-  if (!us) return "0 s";
-  const scales = [[1e6, "s"], [1e3, "ms"], [1, "µs"], [1e-3, "ns"]];
-  const [scale, unit] = scales.find(([least]) => Math.abs(us) * 1.0005 >= least) ?? scales[3];
-  return `${digits(us / scale)} ${unit}`;
+  return us ? figure(us, TIMES) : "0 s";
 }
 
 /** An amount of memory. */
 export function bytesText(count) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let at = 0;
-  while (count >= 999.5 && at < units.length - 1) {
-    count /= 1024;
-    at += 1;
-  }
-  return `${digits(count)} ${units[at]}`;
+  return figure(count, AMOUNTS);
 }
 
-/**
- * The rate of moving bytes in a time in microseconds. Empty if it is not known, and above 100 GB/s,
- * where the block was forwarded and not copied.
- */
-export function speedText(bytes, us) {
-  const speed = bytes / us / 1e3;
-  return bytes > 0 && us > 0 && speed <= 100 ? `${digits(speed)} GB/s` : "";
+/** A rate per second. */
+export function rateText(perS) {
+  return `${digits(perS)} /s`;
 }
 
-/** A count with separated thousands, or three digits of a fraction. */
+/** How fast bytes were moved. */
+export function speedText(gbPerS) {
+  return `${bytesText(gbPerS * 1e9)}/s`;
+}
+
+/** A share of 1, with so many digits behind the point at most; without any, a small one has one. */
+export function shareText(share, places = 1) {
+  const most = places || Math.abs(share) < 0.0005 || Math.abs(share) >= 0.0095 ? places : 1;
+  return `${Number((share * 100).toFixed(most))} %`;
+}
+
+/** A count with its thousands apart, or three digits of what is not whole. */
 export function countText(value) {
-  if (Number.isInteger(value)) return value.toLocaleString("en-US");
-  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : digits(value);
+  return Number.isInteger(value) ? value.toLocaleString("en-US") : digits(value);
 }
 
 /** Ticks of a time axis between two times in microseconds: position and label. All in one unit. */
@@ -89,7 +97,7 @@ export function ticksOf(from, to, most) {
   const power = 10 ** Math.floor(Math.log10(wanted));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted * 0.999);
   const extent = Math.max(Math.abs(from), Math.abs(to));
-  const [scale, unit] = extent >= 1e6 ? [1e6, "s"] : extent >= 1e3 ? [1e3, "ms"] : extent >= 1 ? [1, "µs"] : [1e-3, "ns"];
+  const [scale, unit] = TIMES.find(([least]) => extent >= least) ?? TIMES.at(-1);
   const places = Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9));
   const ticks = [];
   for (let number = Math.ceil(from / step - 1e-9); number * step <= to + step * 1e-9; number += 1) {

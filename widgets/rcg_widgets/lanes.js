@@ -8,7 +8,7 @@
 
 import { button, element, inkOn, lowerBound, mixed, shorten, ticksOf, timeText } from "./common.js";
 
-const FONT = "11px";
+const FONT = "11.5px";
 const PAD_RIGHT = 14;
 const AXIS_HEIGHT = 26;
 const HEADING_HEIGHT = 24;
@@ -208,7 +208,7 @@ export class Lanes {
     const measure = (text, font) => this.measure(text, font);
     // Of all rows and tracks, so that a moment has one place in the views of a graph.
     const label = Math.max(0, ...this.rows.map((row) => (row.label ? measure(row.label, this.boldFont) + (row.isLane ? INDENT : 0) : 0)));
-    const sub = Math.max(...["queue", ...this.rows.map((row) => row.sub ?? "")].map((each) => measure(each, this.smallFont)));
+    const sub = Math.max(...["queue", ...this.rows.map((row) => row.sub ?? "")].map((each) => measure(each, this.font)));
     const most = Math.max(64, Math.min(230, width * 0.3));
     this.subWidth = sub;
     this.gutter = Math.min(most, Math.ceil(label + (sub ? sub + 12 : 0)) + 12);
@@ -220,7 +220,6 @@ export class Lanes {
     const family = getComputedStyle(this.card.root).fontFamily;
     this.font = `${FONT} ${family}`;
     this.boldFont = `600 12px ${family}`;
-    this.smallFont = `10.5px ${family}`;
     this.widths.clear();
     this.paints = Object.fromEntries(
       ["text", "faint", "grid", "lane", "wait", "wait-line", "idle-line", "queue", "accent", "strong", "ground"].map((name) => [name, colour(name)]),
@@ -621,7 +620,7 @@ export class Lanes {
       }
       if (row.sub && row.height >= 8) {
         context.fillStyle = this.paints.faint;
-        context.font = this.smallFont;
+        context.font = this.font;
         context.textAlign = "right";
         context.fillText(row.sub, this.gutter - 9, row.y + row.height / 2 + 0.5);
       }
@@ -799,12 +798,12 @@ export class Lanes {
     const context = this.axis.getContext("2d");
     context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
     context.clearRect(0, 0, this.width, AXIS_HEIGHT);
-    context.font = this.smallFont;
+    context.font = this.font;
     context.fillStyle = this.paints.faint;
     context.textBaseline = "middle";
     let end = -Infinity;
     for (const [at, text] of ticks) {
-      const width = this.measure(text, this.smallFont);
+      const width = this.measure(text, this.font);
       const middle = Math.min(Math.max(this.x(at), this.gutter + width / 2 - 8), this.width - width / 2 - 1);
       if (middle - width / 2 < end + 10) continue;
       context.textAlign = "center";
@@ -814,7 +813,7 @@ export class Lanes {
     if (this.gutter > 70) {
       context.textAlign = "left";
       const text = `${(this.timeText ?? timeText)(this.span[1] - this.span[0])} shown`;
-      if (this.measure(text, this.smallFont) < this.gutter - 24) context.fillText(text, 0, AXIS_HEIGHT / 2 + 1);
+      if (this.measure(text, this.font) < this.gutter - 24) context.fillText(text, 0, AXIS_HEIGHT / 2 + 1);
     }
   }
 }

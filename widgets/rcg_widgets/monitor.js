@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The monitor of a running graph: five numbers, each with its history, and a row for each actor.
 
-import { button, bytesText, countText, drawn, element, Card } from "./common.js";
+import { button, bytesText, countText, drawn, element, rateText, shareText, Card } from "./common.js";
 
 const COLUMNS = ["time", "throughput", "in_flight", "queued", "waiting", "memory"];
 const ROOMY = 12; // so many rows have room for everything; more are compact, in several columns
 const TILES = [
-  { name: "throughput", title: "throughput", text: (value) => [countText(value), "per second"] },
+  { name: "throughput", title: "throughput", text: (value) => [rateText(value), ""] },
   { name: "in_flight", title: "in flight", text: (value, facts) => [countText(value), facts.limit ? `of ${countText(facts.limit)}` : ""] },
   { name: "queued", title: "queue depth", text: (value) => [countText(value), value === 1 ? "frame" : "frames"] },
-  { name: "waiting", title: "waiting", text: (value) => [`${Math.round(value * 100)} %`, "of the time"], most: 1 },
+  { name: "waiting", title: "waiting", text: (value) => [shareText(value, 0), "of the time"], most: 1 },
   { name: "memory", title: "memory", text: (value, facts) => [bytesText(value), facts.cap ? `of ${bytesText(facts.cap)}` : ""] },
 ];
 
@@ -51,13 +51,13 @@ export function sparkOf(times, values, width, height, most) {
 /** What a row says of an actor, in words. */
 export function wordsOf(row) {
   return {
-    busy: row.busy === null ? "" : `${Math.round(row.busy * 100)} %`,
+    busy: row.busy === null ? "" : shareText(row.busy, 0),
     queue: row.slots ? `${countText(row.queued)} of ${countText(row.slots)}` : "",
     doing: row.doing || row.state,
     hint: [
       row.label,
       `${row.state}${row.doing ? `: ${row.doing}` : ""}`,
-      row.busy === null ? "" : `busy ${Math.round(row.busy * 100)} % of the time since the last look`,
+      row.busy === null ? "" : `busy ${shareText(row.busy, 0)} of the time since the last look`,
       row.slots ? `${countText(row.queued)} of ${countText(row.slots)} frames wait in what it reads` : "nothing waits in what it reads",
       `${bytesText(row.memory)} of shared memory`,
     ].filter(Boolean).join("\n"),

@@ -98,8 +98,8 @@ export function fillSchedule(card, { head, columns }) {
     return head.repeats > 1 ? [short] : [short, `${number}`];
   };
   const inCalls = (us) => {
-    const number = Number((us / 1e3).toPrecision(3));
-    return `${number} call${number === 1 ? "" : "s"}`;
+    const number = countText(us / 1e3);
+    return `${number} call${number === "1" ? "" : "s"}`;
   };
   const time = head.is_unit ? inCalls : timeText;
 
@@ -180,7 +180,7 @@ export function fillSchedule(card, { head, columns }) {
     const names = ends.map((bar) => head.lanes[bars.lane[bar]].label);
     const who = rendezvous.is_collective ? `all ${ends.length} ranks` : names.join(" → ");
     const size = Math.max(...ends.map((bar) => bars.bytes[bar]));
-    const amount = size ? `${bytesText(size)} in ${time(end - begin)} · ${speedText(size, end - begin)}` : `in ${time(end - begin)}`;
+    const amount = size ? `${bytesText(size)} in ${time(end - begin)} · ${speedText(size / (end - begin) / 1e3)}` : `in ${time(end - begin)}`;
     return `${rendezvous.name}, ${who}: ${amount}`;
   }
 

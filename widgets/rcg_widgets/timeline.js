@@ -2,7 +2,7 @@
 // The timeline: what each process did when. One bar per part of an op; the transfers of a bar have
 // lines while it is pointed at or picked, and the critical path goes from lane to lane.
 
-import { button, bytesText, countText, element, isTouched, lowerBound, renderer, speedText, timeText } from "./common.js";
+import { button, bytesText, countText, element, isTouched, lowerBound, renderer, shareText, speedText, timeText } from "./common.js";
 import { Lanes, headingsOf, rowOf, visibleIn } from "./lanes.js";
 
 const COMMUNICATION = 1;
@@ -16,6 +16,7 @@ const QUEUE_LANES = 16; // with more, the queues are shown on request
 const NARROW = 4; // pixels: narrower bars are shares of time
 const PATH_ROOM = 4; // pixels for each step of the path from lane to lane
 const MAX_SUMS = 200; // rows of the table
+const MAX_GB_PER_S = 100; // a write that seems faster forwarded its block
 
 /** The rows of each lane: one per track. */
 export function tracksOf(lane, track, numLanes) {
@@ -263,7 +264,7 @@ export function fillTimeline(card, { head, columns }) {
   function tell(slice) {
     if (isSum(slice)) return tellSums(slice);
     const { text, role, channel, group } = lookUp(slice);
-    const moved = (size, took) => [`${bytesText(size)} in ${timeText(took)}`, size && took > 0 ? speedText(size, took) : ""].filter(Boolean).join(" · ");
+    const moved = (size, took) => [`${bytesText(size)} in ${timeText(took)}`, size && took > 0 ? speedText(size / took / 1e3) : ""].filter(Boolean).join(" · ");
     const where = head.lanes[lane[slice]].label;
     const isMoving = kind[slice] === COMMUNICATION || kind[slice] === HIDDEN;
     const heading = kind[slice] === WAITING ? `${where} waits: ${text}` : role === "call" ? `${where}.${text}` : `${where}: ${text}`;
@@ -272,7 +273,8 @@ export function fillTimeline(card, { head, columns }) {
     if (bytes[slice] && !(group && isMoving)) { // an exchange says its bytes below
       // Reading moves nothing: values are used where they lie. The bar of a lane may be a part.
       const isMoved = role === "write" && isMoving && !group && !head.lanes[lane[slice]].under;
-      lines.push([bytesText(bytes[slice]), isMoved ? speedText(bytes[slice], duration[slice]) : ""].filter(Boolean).join(" · "));
+      const speed = bytes[slice] / duration[slice] / 1e3;
+      lines.push([bytesText(bytes[slice]), isMoved && speed <= MAX_GB_PER_S ? speedText(speed) : ""].filter(Boolean).join(" · "));
     }
     const bar = eventBar(slice);
     const others = joined(bar);
@@ -436,7 +438,7 @@ export function fillTimeline(card, { head, columns }) {
       kind: [head.looks[kind[slice]].title],
       count: [countText(count), count],
       time: [timeText(total), total],
-      share: [`${Number(((100 * total) / (to - from)).toPrecision(3))} %`, total],
+      share: [shareText(total / (to - from)), total],
       longest: [timeText(longest), longest],
     }));
     const key = ([text, value]) => value ?? text;

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from rcg.trace.clocks import now_ns
@@ -169,10 +169,9 @@ class Marks:
 
         ``record`` gets the name, execution, start and end in ns of each, and its stream.
         """
-        found = found_in(events, self._name, self._marked)
-        of_cpu = [each for each in found if not each.stream][:_MAX_EVENTS]
-        of_devices = [each for each in found if each.stream][:_MAX_EVENTS]
-        for number, each in enumerate([*of_cpu, *of_devices]):
+        found = Marked(events, self._name, self._marked)
+        both = [*found.spans()[:_MAX_EVENTS], *found.kernels()[:_MAX_EVENTS]]
+        for number, each in enumerate(both):
             if number % _CHUNK == _CHUNK - 1:
                 time.sleep(_PAUSE_S)
             record(*each)
@@ -199,72 +198,92 @@ class Found(NamedTuple):
     stream: int = 0
 
 
-def found_in(
-    events: Sequence[TorchEvent], name: str, marked: Sequence[tuple[int, int]]
-) -> list[Found]:
-    """Return the events inside the marks of a loop, on its thread, and those of devices for them.
-
-    Torch does not know the thread of a call that no op of its own made, such as NCCL's, and it runs
-    backward passes on threads of their own. What these begin is of the loop whose mark began last.
+class Marked:
+    """What torch and its devices did inside the marks of a loop.
 
     Args:
         events: All events of torch's in this process.
         name: The name of the marks.
         marked: When each mark began on our clock, and its execution, in order.
-
-    Returns:
-        Those of the CPU and then those of devices, each in the order of their starts.
     """
-    on_cpu = sorted(
-        (each for each in events if not each.stream), key=lambda each: (each.start_ns, -each.end_ns)
-    )
-    marks: dict[str, list[TorchEvent]] = {}  # by their name: of one loop each
-    for each in on_cpu:
-        if each.name.startswith(_MARK):
-            marks.setdefault(each.name, []).append(each)
-    mine = marks.get(name, [])[: len(marked)]
-    if not mine or not marked:
-        return []
-    starts = {loop: [mark.start_ns for mark in found] for loop, found in marks.items()}
-    threads = {found[0].thread for found in marks.values()}
-    thread = mine[0].thread
-    # We look at our clock first, so what comes in between makes single offsets too small.
-    offset_ns = max(ours - mark.start_ns for mark, (ours, _) in zip(mine, marked, strict=False))
 
-    def around(each: TorchEvent, loop: str = name) -> int | None:
+    def __init__(
+        self, events: Sequence[TorchEvent], name: str, marked: Sequence[tuple[int, int]]
+    ) -> None:
+        self._name = name
+        self._marked = marked
+        self._on_cpu = sorted(
+            (each for each in events if not each.stream),
+            key=lambda each: (each.start_ns, -each.end_ns),
+        )
+        self._on_devices = sorted(
+            (each for each in events if each.stream), key=lambda each: each.start_ns
+        )
+        self._marks: dict[str, list[TorchEvent]] = {}  # by their name: of one loop each
+        for each in self._on_cpu:
+            if each.name.startswith(_MARK):
+                self._marks.setdefault(each.name, []).append(each)
+        self._starts = {
+            loop: [mark.start_ns for mark in found] for loop, found in self._marks.items()
+        }
+        mine = self._marks.get(name, [])
+        self._count = min(len(mine), len(marked))
+        self._thread = mine[0].thread if mine else 0
+        # We look at our clock first, so what comes in between makes single offsets too small.
+        offsets = (ours - mark.start_ns for mark, (ours, _) in zip(mine, marked, strict=False))
+        self._offset_ns = max(offsets, default=0)
+
+    def spans(self) -> list[Found]:
+        """Return the events on the thread of the loop, by their starts."""
+        found: list[Found] = []
+        for each in self._on_cpu if self._count else ():
+            at = self._around(each, self._name)
+            if at is not None and each.thread == self._thread and not each.name.startswith(_MARK):
+                end_ns = min(each.end_ns, self._marks[self._name][at].end_ns)
+                found += self._found(each, at, each.name, end_ns)
+        return found
+
+    def kernels(self) -> list[Found]:
+        """Return what devices did for the loop, by their starts.
+
+        Torch does not know the thread of a call that no op of its own made, such as NCCL's, and it
+        runs backward passes on threads of their own. What these begin is of the loop whose mark
+        began last.
+        """
+        if not self._count:
+            return []
+        # A device repeats the names of ranges of the CPU; these are no work of its own.
+        names = {each.name for each in self._on_cpu}
+        calls = {each.number: each for each in self._on_cpu if each.name.startswith(_CALLS)}
+        ops = {each.number: each for each in self._on_cpu if not each.name.startswith(_CALLS)}
+        threads = {found[0].thread for found in self._marks.values()}
+        found: list[Found] = []
+        for each in self._on_devices:
+            op = ops.get(each.cause) if each.cause else None
+            begun = op or calls.get(each.number)
+            if begun is None or each.name in names:
+                continue
+            knows_thread = op is not None and op.thread in threads
+            if begun.thread == self._thread if knows_thread else self._is_last(begun):
+                at = self._around(begun, self._name)
+                found += self._found(each, at, kernel_name(each.name), each.end_ns)
+        return found
+
+    def _around(self, each: TorchEvent, loop: str) -> int | None:
         """Return the number of the mark of a loop during which an event began."""
-        at = bisect_right(starts[loop], each.start_ns) - 1
-        return at if at >= 0 and each.start_ns < marks[loop][at].end_ns else None
+        at = bisect_right(self._starts[loop], each.start_ns) - 1
+        return at if at >= 0 and each.start_ns < self._marks[loop][at].end_ns else None
 
-    def is_mine(each: TorchEvent) -> bool:
+    def _is_last(self, each: TorchEvent) -> bool:
         """Return whether this loop's mark is the last one that had begun."""
-        begun = {loop: at for loop in marks if (at := around(each, loop)) is not None}
-        return max(begun, key=lambda loop: starts[loop][begun[loop]], default="") == name
+        begun = {loop: at for loop in self._marks if (at := self._around(each, loop)) is not None}
+        last = max(begun, key=lambda loop: self._starts[loop][begun[loop]], default="")
+        return last == self._name
 
-    found: list[Found] = []
-
-    def find(each: TorchEvent, at: int | None, what: str, end_ns: int) -> None:
-        if at is not None and at < len(mine):
-            times = each.start_ns + offset_ns, end_ns + offset_ns
-            found.append(Found(what, marked[at][1], *times, each.stream))
-
-    for each in on_cpu:
-        at = around(each)
-        if at is not None and each.thread == thread and not each.name.startswith(_MARK):
-            find(each, at, each.name, min(each.end_ns, marks[name][at].end_ns))
-    # A device repeats the names of ranges of the CPU; these are no work of its own.
-    names = {each.name for each in on_cpu}
-    calls = {each.number: each for each in on_cpu if each.name.startswith(_CALLS)}
-    ops = {each.number: each for each in on_cpu if not each.name.startswith(_CALLS)}
-    of_devices = [each for each in events if each.stream and each.name not in names]
-    for each in sorted(of_devices, key=lambda each: each.start_ns):
-        op = ops.get(each.cause) if each.cause else None
-        begun = op or calls.get(each.number)
-        if begun is None:
-            continue
-        if is_mine(begun) if op is None or op.thread not in threads else op.thread == thread:
-            find(each, around(begun), kernel_name(each.name), each.end_ns)
-    return found
+    def _found(self, each: TorchEvent, at: int | None, what: str, end_ns: int) -> Iterator[Found]:
+        if at is not None and at < self._count:
+            times = each.start_ns + self._offset_ns, end_ns + self._offset_ns
+            yield Found(what, self._marked[at][1], *times, each.stream)
 
 
 def kernel_name(name: str) -> str:

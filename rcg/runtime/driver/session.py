@@ -45,6 +45,12 @@ from rcg.wire.sockets import Connection
 _log = Log()
 
 # How long to wait for Ray's explanation of a death that the kernel has already reported.
+_STATES: Final = {
+    How.DIED: "dead",
+    How.LEFT: "dead",
+    How.FAILED: "failed",
+    How.UNREACHABLE: "unreachable",
+}  # of processes that have left
 _CAUSE_PATIENCE_S: Final = 1.0
 _DEATH_PATIENCE_S: Final = 0.3  # for a death that made others' loops fail
 _DEATH_POLL_S: Final = 0.01
@@ -326,19 +332,13 @@ class Session:
         nodes = self.views(patience_s)
         memory = [node.memory() for node in nodes]
         gone = self.control.members.gone.copy()
+        left = dict.fromkeys(self.control.members.over, "ended")
+        left |= {each: _STATES[ending.how] for each, ending in gone.items()}
         return Report(
             graph_id=self.graph_id,
             name=self.name,
             state="closed" if self._is_closed else "broken" if gone else "running",
-            processes=tuple(
-                activities(
-                    nodes,
-                    self.plan,
-                    stacks=stacks,
-                    dead={each for each in gone if gone[each].how in (How.DIED, How.LEFT)},
-                    ended=self.control.members.over,
-                )
-            ),
+            processes=tuple(activities(nodes, self.plan, stacks=stacks, left=left)),
             backlogs=tuple(backlogs(nodes, self.plan)),
             used_bytes=sum(each.used_bytes for each in memory),
             cap_bytes=sum(each.cap_bytes for each in memory),

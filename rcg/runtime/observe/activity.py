@@ -22,6 +22,13 @@ LONG_S: Final = 1.0
 
 SILENT: Final = "does not answer: it is stopped, or native code that it runs holds Python's lock"
 
+LOST: Final = {
+    "dead": "died",
+    "failed": "failed",
+    "unreachable": "cannot be reached",
+}
+"""The states of processes that broke the graph, and what is said of them."""
+
 _FEW: Final = 3  # so many alike processes have a row each
 _MOST_RANGES: Final = 3
 _WAITS: Final = ("waiting", "gave up")
@@ -38,7 +45,7 @@ class Activity:
         label: Its displayed name: ``a0 (Stage)``.
         pid: Its process id; 0 before it has started.
         state: "running", "waiting", "idle" (the driver, between calls), "gave up" (the driver,
-            after a get that timed out or was interrupted), "dead" or "ended".
+            after a get that timed out or was interrupted), "ended", or one of ``LOST``.
         op: The op it is in, or was in last, as text; "-" before the first.
         execution: Index of the execution.
         for_s: Seconds since the op began; since it ended, when idle.
@@ -163,10 +170,10 @@ class Alike:
 
 
 def holding_up(processes: Sequence[Activity]) -> list[bool]:
-    """Return which processes are dead, or have been at work for a while as others wait for them."""
+    """Return which processes are lost, or have been at work for a while as others wait for them."""
     wanted = _waiters(processes, LONG_S)
     return [
-        each.state == "dead"
+        each.state in LOST
         or (each.state == "running" and each.label in wanted and each.for_s >= LONG_S)
         for each in processes
     ]
@@ -189,9 +196,10 @@ def verdict_of(
         asked: Whether live processes were asked for their stacks.
         late_s: A process is blamed only if it has been in its op for so many seconds.
     """
-    dead = [each for each in processes if each.state == "dead"]
-    if dead:
-        return Verdict(f"{_several(dead)} died{_place_in_program(dead[0])}")
+    for lost, how in LOST.items():
+        found = [each for each in processes if each.state == lost]
+        if found:
+            return Verdict(f"{_several(found)} {how}{_place_in_program(found[0])}")
     if state == "broken":
         return Verdict("The graph is broken: a process has left it")
     waiters = _waiters(processes)

@@ -13,7 +13,7 @@ from itertools import groupby
 from math import isfinite, nan
 from typing import Final
 
-from rcg.runtime.observe.activity import Activity, by_label, ends_of, kind_of
+from rcg.runtime.observe.activity import LOST, Activity, by_label, ends_of, kind_of
 from rcg.runtime.observe.report import Backlog, Report
 from rcg.text import count_text, time_text
 
@@ -29,6 +29,7 @@ FIGURES: Final = ("throughput", "in_flight", "queued", "waiting", "memory")
 
 _FEW: Final = 8  # so many actors have a row each, whatever they do
 _ALIKE: Final = 3  # rows that are folded
+_OVER: Final = ("ended", *LOST)
 _ACTOR: Final = re.compile(r"a\d+(\.\w+)?")
 
 
@@ -39,7 +40,7 @@ class Row:
     Attributes:
         label: Its displayed name: ``a0 (Stage)``; of several ``a12 to a37 (Stage)``.
         state: "running", "waiting", "ready" (there is nothing to do), "stuck" (the graph hangs
-            there), "dead" or "ended".
+            there), "ended", or one of ``LOST``.
         busy: Share of the time since the previous sample, 0 to 1, that it did not wait. None if it
             is not known.
         queued: Frames that wait in the fullest channel of those that it reads.
@@ -229,7 +230,7 @@ def _rows(
         # A lane stands for its actor where the graph hangs in it.
         shown = next((each for each in members if each.label in stuck), members[0])
         queue = _fullest(report.backlogs, {each.label for each in members})
-        process, is_over = members[0].process, members[0].state in ("dead", "ended")
+        process, is_over = members[0].process, members[0].state in _OVER
         state = _state_of(shown, stuck, has_work=has_work)
         ends = ends_of(shown, known)
         roots = [label for label in stuck if label in ends]
@@ -248,7 +249,7 @@ def _rows(
 
 
 def _state_of(activity: Activity, stuck: Sequence[str], *, has_work: bool) -> str:
-    if activity.state in ("dead", "ended"):
+    if activity.state in _OVER:
         return activity.state
     if activity.label in stuck:
         return "stuck"
@@ -274,9 +275,8 @@ def _doing(activity: Activity, state: str, roots: Sequence[str]) -> str:
             return f"waits for {names}" if names else "waits"
         case "running":
             return f"{method}, execution {count_text(activity.execution)}"
-        case "dead":
-            return f"died in {method}, execution {count_text(activity.execution)}"
-    return ""
+    how = LOST.get(state)
+    return f"{how} in {method}, execution {count_text(activity.execution)}" if how else ""
 
 
 def folded(rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -286,7 +286,7 @@ def folded(rows: Sequence[Row]) -> tuple[Row, ...]:
     found: list[Row] = []
     for key, group in groupby(rows, _likeness):
         alike = list(group)
-        if len(alike) < _ALIKE or key[0] in ("running", "stuck", "dead"):
+        if len(alike) < _ALIKE or key[0] in ("running", "stuck", *LOST):
             found += alike
             continue
         first, last = alike[0], alike[-1]

@@ -8,7 +8,7 @@ For a report live processes are asked for the lines of users' code that they are
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Final
@@ -29,7 +29,7 @@ from rcg.runtime.observe.activity import (
     holding_up,
     verdict_of,
 )
-from rcg.text import bytes_text, cut, graph_title, plural, table, visible
+from rcg.text import bytes_text, cut, graph_title, plural, table, time_text, visible
 from rcg.trace.recorder import State
 
 STACKS_TIMEOUT_S: Final = 0.5  # how long live processes may take to say where they are
@@ -138,7 +138,7 @@ class Report(Displayed):
         """A line for each node that has not answered: how old what is reported of it is."""
         found = {each.node: each.age_s for each in self.processes}
         return tuple(
-            f"{node} as it was {age_s:.3g} s ago"
+            f"{node} as it was {time_text(age_s * 1e9)} ago"
             if age_s is not None
             else f"{node} has not reported yet what its processes do"
             for node, age_s in found.items()
@@ -347,7 +347,7 @@ class Statistics:
                         str(each.pid or "-"),
                         str(each.execution),
                         str(each.waits),
-                        f"{each.waited_s:.3g} s",
+                        time_text(each.waited_s * 1e9),
                         bytes_text(each.shared_bytes),
                     )
                     for each in self.processes
@@ -362,8 +362,7 @@ def activities(
     plan: Plan,
     *,
     stacks: Mapping[str, list[str]] | None = None,
-    dead: Collection[str] = (),
-    ended: Collection[str] = (),
+    left: Mapping[str, str] | None = None,
 ) -> list[Activity]:
     """Return what every process of the graph does, from their recorders.
 
@@ -371,16 +370,14 @@ def activities(
         nodes: Every node of the graph, as this process sees it.
         plan: What runs.
         stacks: The stacks of live processes.
-        dead: Processes that died.
-        ended: Processes whose loop has ended normally.
+        left: The state of each process that has left the graph: see ``Activity.state``.
     """
-    stacks = stacks or {}
+    stacks, left = stacks or {}, left or {}
     found = []
     for node in nodes:
         for process in node.layout.members:
-            known = "dead" if process in dead else "ended" if process in ended else None
             stack = () if process == DRIVER else stacks.get(process)
-            found.append(_activity(node, plan, process, known, stack))
+            found.append(_activity(node, plan, process, left.get(process), stack))
     return found
 
 

@@ -238,7 +238,7 @@ class GraphComparison(Displayed):
     """One graph in both traces.
 
     Attributes:
-        graph_ids: Its ids in the two traces.
+        titles: What it is called in the two traces.
         is_same_plan: Whether both ran the same plan. Otherwise they were matched by position.
         throughput: Executions per second.
         latency: Median latency in ns.
@@ -246,12 +246,17 @@ class GraphComparison(Displayed):
         shares: Share of the window, from 0 to 1, per process and kind: ``a0 (Stage) compute``.
     """
 
-    graph_ids: tuple[str, str]
+    titles: tuple[str, str]
     is_same_plan: bool
     throughput: Change
     latency: Change
     ops: tuple[Change, ...]
     shares: tuple[Change, ...]
+
+    @property
+    def title(self) -> str:
+        """What it is called: once, if it is the same in both traces."""
+        return " -> ".join(dict.fromkeys(self.titles))
 
     @property
     def answer(self) -> str:
@@ -269,15 +274,13 @@ class GraphComparison(Displayed):
         return f"{ratio}; most changed: {most.text} {spread_text(most.ratio, most.spread)}"
 
     def __repr__(self) -> str:
-        before, after = (graph_id[:8] for graph_id in self.graph_ids)
-        return f"<GraphComparison {before!a} -> {after!a}: {_gain(self)}>"
+        return f"<GraphComparison {visible(self.title)}: {_gain(self)}>"
 
     def __str__(self) -> str:
-        before, after = (graph_id[:8] for graph_id in self.graph_ids)
         same = "the same plan" if self.is_same_plan else "another plan, matched by its place"
         head = ("", "before", "after", "ratio", "")
         rows = [head, self.throughput.row(rate_text), self.latency.row(time_text)]
-        lines = [visible(self.answer), "", f"Graph {before} -> {after} ({same})", *columns(rows)]
+        lines = [visible(self.answer), "", f"{visible(self.title)}: {same}", *columns(rows)]
         ops = _largest(self.ops, _size)
         rows = [head, *(op.row(time_text) for op in ops)]
         lines += ["", "  What each op took, median without waiting", *columns(rows, indent="    ")]
@@ -297,8 +300,8 @@ class Comparison(Displayed):
 
     Attributes:
         graphs: The graphs that are in both.
-        only_before: Ids of the graphs that are only in the first.
-        only_after: Ids of the graphs that are only in the second.
+        only_before: Titles of the graphs that are only in the first.
+        only_after: Titles of the graphs that are only in the second.
     """
 
     graphs: tuple[GraphComparison, ...]
@@ -310,8 +313,8 @@ class Comparison(Displayed):
 
     def __str__(self) -> str:
         blocks = [str(graph) for graph in self.graphs]
-        blocks += [f"Graph {graph_id[:8]} is only in the first" for graph_id in self.only_before]
-        blocks += [f"Graph {graph_id[:8]} is only in the second" for graph_id in self.only_after]
+        blocks += [f"{visible(title)} is only in the first" for title in self.only_before]
+        blocks += [f"{visible(title)} is only in the second" for title in self.only_after]
         return "\n\n".join(blocks) or "Neither trace holds a graph."
 
 
@@ -338,14 +341,14 @@ def compare(before: Recording, after: Recording) -> Comparison:
             _graph(left[a], right[b], before.graphs[a].plan == after.graphs[b].plan)
             for a, b in pairs
         ),
-        only_before=tuple(left[at].graph_id for at in rest[len(free) :]),
-        only_after=tuple(right[at].graph_id for at in free[len(rest) :]),
+        only_before=tuple(left[at].title for at in rest[len(free) :]),
+        only_after=tuple(right[at].title for at in free[len(rest) :]),
     )
 
 
 def _graph(before: GraphSummary, after: GraphSummary, is_same_plan: bool) -> GraphComparison:
     return GraphComparison(
-        graph_ids=(before.graph_id, after.graph_id),
+        titles=(before.title, after.title),
         is_same_plan=is_same_plan,
         throughput=Change(
             "executions",

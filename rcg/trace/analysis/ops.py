@@ -45,7 +45,7 @@ from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
 _MANY: Final = 3  # channels that a process reads, or writes, each with a name
 
-_MAX_GB_PER_S: Final = 100.0
+MAX_GB_PER_S: Final = 100.0
 """More than a process can copy. A Write that seems faster did not copy."""
 
 
@@ -196,7 +196,7 @@ def _of_lane(
 
 def _rate(size: int, took_ns: int) -> float | None:
     rate = size / took_ns if size and took_ns else None
-    return None if rate is None or rate > _MAX_GB_PER_S else rate
+    return None if rate is None or rate > MAX_GB_PER_S else rate
 
 
 def _quantiles(values: Ints, begin: Ints, end: Ints, share: float) -> npt.NDArray[np.float64]:

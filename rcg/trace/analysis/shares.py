@@ -54,6 +54,8 @@ class LaneShares:
             in which none of its methods ran; None for others, and if the trace has not both.
         exposed: The part of ``bubble`` in which the actor or its lanes moved bytes: communication
             that no method hides.
+        device: For an actor, the share of the window in which a device ran kernels or copies for it
+            or its lanes; None for others, and if none were recorded.
     """
 
     process: str
@@ -67,6 +69,7 @@ class LaneShares:
     hidden: float | None = None
     bubble: float | None = None
     exposed: float | None = None
+    device: float | None = None
 
     @property
     def busy_ns(self) -> int:
@@ -101,12 +104,14 @@ class Shares:
             communication, without the waiting for others.
         bubble: The mean of the actors' bubbles; None if they have none.
         exposed: The mean of the actors' exposed communication; None likewise.
+        device: The mean of the actors' shares of a device; None likewise.
     """
 
     lanes: tuple[LaneShares, ...]
     hidden: float | None
     bubble: float | None
     exposed: float | None
+    device: float | None = None
 
 
 def shares_of(
@@ -148,13 +153,14 @@ def shares_of(
             hidden=_share_of(*found) if lane.process in actor_of else None,
             bubble=unused.get(lane.process, (None, None))[0],
             exposed=unused.get(lane.process, (None, None))[1],
+            device=_device_share(graph, lane.process, actor_of, start_ns, end_ns),
         )
         for lane, each, found in zip(graph.lanes, parts, moved, strict=True)
     )
     hidden = _share_of(*map(sum, zip(*moved, strict=True))) if moved else None
     means = (_mean(each) for each in zip(*unused.values(), strict=True))
     bubble, exposed = means if unused else (None, None)
-    return Shares(lanes, hidden, bubble, exposed)
+    return Shares(lanes, hidden, bubble, exposed, _mean([each.device for each in lanes]))
 
 
 def _lane_shares(
@@ -232,6 +238,24 @@ def _communication_ns(parts: Parts, calls: Parts | None) -> tuple[int, int]:
 
 def _share_of(total_ns: int, hidden_ns: int) -> float | None:
     return hidden_ns / total_ns if total_ns else None
+
+
+def _device_share(
+    graph: GraphTrace, actor: str, actor_of: Mapping[str, str], start_ns: int, end_ns: int
+) -> float | None:
+    """Return the share of a window in which a device worked for an actor; None if unknown."""
+    if actor in actor_of:  # a lane's kernels are its actor's
+        return None
+    own = [
+        lane.kernels for lane in graph.lanes if actor_of.get(lane.process, lane.process) == actor
+    ]
+    kernels = np.concatenate(own)
+    if not len(kernels) or end_ns <= start_ns:
+        return None
+    begun, ended = (
+        np.clip(kernels[each].astype(np.int64), start_ns, end_ns) for each in ("start_ns", "end_ns")
+    )
+    return Cover(begun, ended).total_ns / (end_ns - start_ns)
 
 
 def _calls_of(graph: GraphTrace, actor: str, of: Mapping[str, Parts], end_ns: int) -> Parts:

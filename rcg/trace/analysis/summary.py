@@ -18,9 +18,11 @@ from rcg.text import (
     brief,
     bytes_text,
     columns,
+    graph_title,
     plural,
     rate_text,
     share_text,
+    speed_text,
     time_text,
     wrapped,
 )
@@ -127,9 +129,8 @@ class GraphSummary:
 
     @property
     def title(self) -> str:
-        """Its name, if it has one, and the beginning of its id."""
-        short = self.graph_id[:8]
-        return f"{self.name} ({short})" if self.name else short
+        """Its name and the beginning of its id, for people."""
+        return graph_title(self.name, self.graph_id)
 
     @property
     def period_ns(self) -> float | None:
@@ -200,7 +201,7 @@ def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
         return [stall_text(graph, of=of)]
     if graph.verdict is None:
         return []
-    name = f"Graph {brief(graph.title, IN_LINE)}: " if of else ""
+    name = f"{brief(graph.title, IN_LINE)}: " if of else ""
     lines = wrapped(f"{name}{graph.verdict}", _LINE, later="  ")
     for advice in graph.verdict.advice:
         lines += wrapped(f"  try: {advice.text}", _LINE, later="    ")
@@ -216,7 +217,7 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
     waiting = f"{count} process{' waits' if count == 1 else 'es wait'} for it"
     waiting = waiting if count else "no process waits for it yet"
     usual = "" if stall.usual_ns is None else f", usually {time_text(stall.usual_ns)}"
-    where = f" in graph {brief(graph.title, IN_LINE)}" if of else ""
+    where = f" in {brief(graph.title, IN_LINE)}" if of else ""
     return (
         f"{brief(stall.text, IN_LINE)}{where} has not ended for {time_text(stall.lasted_ns)}"
         f"{usual} (execution {stall.execution}, since {time_text(stall.since_ns)}): {waiting}"
@@ -224,9 +225,8 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
 
 
 def _graph(graph: GraphSummary) -> list[str]:
-    name = brief(graph.title, IN_LINE)
-    name = name if graph.name else f"Graph {name}"
-    lines = [f"{name}: {_count(graph)} in {time_text(graph.duration_ns)}"]
+    title = brief(graph.title, IN_LINE)
+    lines = [f"{title}: {_count(graph)} in {time_text(graph.duration_ns)}"]
     if graph.throughput is not None:
         lines.append(f"  throughput  {rate_text(graph.throughput)}")
     if graph.latency_p50_ns is not None:
@@ -289,6 +289,8 @@ def _shares(graph: GraphSummary) -> list[str]:
             f"    exposed communication: {share_text(shares.exposed)}, an actor moved bytes then",
         ]
         lines += _largest_bubble(shares.lanes)
+    if shares.device is not None:
+        lines.append(f"    GPU busy: {share_text(shares.device)} of the time, mean of the actors")
     if shares.hidden is not None:
         lines.append(
             f"    {share_text(shares.hidden)} of all communication was hidden behind a method of "
@@ -396,7 +398,7 @@ def _ops(graph: GraphSummary) -> list[str]:
     if not graph.methods:
         return []
     most = sorted(graph.methods, key=lambda op: -op.total_ns)[:_MAX_OPS]
-    rows = [("", "count", "median", "p99", "total", "size", "GB/s")]
+    rows = [("", "count", "median", "p99", "total", "size", "speed")]
     for op in graph.methods:
         if op in most:
             is_large = op.bytes >= _SIZE_WITH_RATE * op.count and op.gb_per_s is not None
@@ -408,7 +410,7 @@ def _ops(graph: GraphSummary) -> list[str]:
                     time_text(op.p99_ns),
                     time_text(op.total_ns),
                     bytes_text(op.bytes) if op.bytes else "",
-                    f"{op.gb_per_s:.2f}" if is_large else "",
+                    speed_text(op.gb_per_s) if is_large else "",
                 )
             )
     lines = ["", "  What each op took, without waiting", *columns(rows, indent="    ")]

@@ -84,7 +84,7 @@ class Verdict:
     def _then(self) -> Iterator[str]:
         error, gain, every = self.error_percent, self.gain, self.elsewhere
         if error is not None and abs(error) > MAX_ERROR_PERCENT:
-            yield f"no prediction, a replay of this trace is {abs(error):.0f} % off"
+            yield f"no prediction, a replay of this trace is {share_text(abs(error) / 100, 0)} off"
         elif gain is not None and every is not None:
             yield f"twice as fast there gives {spread_text(every.gain, every.spread)}"
             yield f"{brief(self.text, IN_LINE)} alone {spread_text(gain, self.spread)}"

@@ -121,7 +121,8 @@ class WhatIf(Displayed):
         rates = f"{rate_text(self.baseline_throughput)} to {rate_text(self.throughput)}"
         ratio = f"{spread_text(self.speedup, self.spread)}: {rates}"
         if self.error_percent is not None and abs(self.error_percent) > MAX_ERROR_PERCENT:
-            return f"no prediction, a replay of this trace is {abs(self.error_percent):.0f} % off"
+            off = share_text(abs(self.error_percent) / 100, 0)
+            return f"no prediction, a replay of this trace is {off} off"
         if self.is_noise:
             return f"no change beyond the noise, {ratio}"
         return (
@@ -149,7 +150,8 @@ class WhatIf(Displayed):
         off = ""
         if self.error_percent is not None:
             where = "above" if self.error_percent >= 0 else "below"
-            off = f"; the unchanged replay is {abs(self.error_percent):.1f} % {where} the measured"
+            error = share_text(abs(self.error_percent) / 100)
+            off = f"; the unchanged replay is {error} {where} the measured"
         lines.append(f"  {self.window} in flight{off}")
         if self.busy:
             label, (before, after) = max(self.busy.items(), key=lambda each: each[1][1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from rcg.trace.analysis.parts import TimeKind
-from rcg.views.data.slices import DEVICE_MOVE, HIDDEN, KERNEL, SPAN
+from rcg.views.data.slices import DEVICE_COMMUNICATION, DEVICE_COMPUTE, HIDDEN, SPAN
 
 EXECUTIONS: Final = (
     "#0072b2",
@@ -37,12 +37,12 @@ TITLES: Final = {
     **{kind.value: kind.name.lower() for kind in TimeKind},
     SPAN: "span",
     HIDDEN: "hidden communication",
-    KERNEL: "GPU kernel",
-    DEVICE_MOVE: "GPU copy or NCCL",
+    DEVICE_COMPUTE: "GPU compute",
+    DEVICE_COMMUNICATION: "GPU copy or NCCL",
 }
 """Displayed names of kinds."""
 
-DEVICE_COLOURS: Final = {KERNEL: "#56b4e9", DEVICE_MOVE: "#cc79a7"}
+DEVICE_COLOURS: Final = {DEVICE_COMPUTE: "#56b4e9", DEVICE_COMMUNICATION: "#cc79a7"}
 """Colours of what devices do."""
 
 HATCHED: Final = {TimeKind.WAITING: "#98a2ae", TimeKind.IDLE: "#d5dae0"}

@@ -22,6 +22,7 @@ from rcg.views.data.topology import nodes_of_calls
 
 EXPOSED: Final = "exposed communication"
 BUBBLE: Final = "pipeline bubble"
+DEVICE: Final = "GPU busy"
 QUEUED: Final = "queued / in service"
 
 _NOTABLE: Final = 0.01  # of the time that a process waits
@@ -35,6 +36,8 @@ HINTS: Final = {
     "methods ran; mean of the actors, from the first submission to the last result",
     BUBBLE: "share of the time in which none of an actor's methods ran; mean of the actors, from "
     "the first submission to the last result",
+    DEVICE: "share of the time in which a GPU ran kernels or copies for an actor; mean of the "
+    "actors with recorded kernels, from the first submission to the last result",
 }
 """What key figures are, by their names."""
 
@@ -146,6 +149,8 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
         keys.append((EXPOSED, share_text(graph.shares.exposed, 0)))
     if graph.shares.bubble is not None:
         keys.append((BUBBLE, share_text(graph.shares.bubble, 0)))
+    if graph.shares.device is not None:
+        keys.append((DEVICE, share_text(graph.shares.device, 0)))
     path = graph.critical
     if path is not None and path.bottleneck is not None and graph.verdict is None:
         share = share_text(path.bottleneck_share, 0)
@@ -182,6 +187,8 @@ def _unused(lane: LaneShares) -> Iterator[str]:
     if lane.bubble is not None and lane.exposed is not None:
         yield f"no method {share_text(lane.bubble, 0)} of the time"
         yield f"exposed communication {share_text(lane.exposed, 0)} of the time"
+    if lane.device is not None:
+        yield f"GPU busy {share_text(lane.device, 0)} of the time"
 
 
 def _waits(lane: LaneShares) -> Iterator[str]:

@@ -31,6 +31,8 @@ from rcg.views.data.folding import Folded
 Point = tuple[float, float]
 
 _COLUMN_GAP: Final = 34.0
+_NARROW_GAP: Final = 24.0  # of a chain that has many rows
+_MANY_COLUMNS: Final = 32
 _MAX_COLUMN_GAP: Final = 120.0
 _TEXT_GAP: Final = 22.0  # beside the text on a line, with its arrow
 _GUTTER: Final = 11.0  # between a row of cards and the lines around it
@@ -161,9 +163,10 @@ class _Layout:
             if text:
                 gap = high - 1 if len(heights) > 2 else low
                 texts[gap] = max(texts[gap], text + _TEXT_GAP)
-        least = [max(_COLUMN_GAP, text) for text in texts]
+        narrowest = _NARROW_GAP if self._count > _MANY_COLUMNS else _COLUMN_GAP
+        least = [max(narrowest, text) for text in texts]
         wanted = [
-            max(gap, min(_MAX_COLUMN_GAP, _COLUMN_GAP + 0.09 * turn))
+            max(gap, min(_MAX_COLUMN_GAP, narrowest + 0.09 * turn))
             for gap, turn in zip(least, turns, strict=True)
         ]
         # Curves get as much as leaves all columns in one row.

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.text import time_text
-from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data import ViewPayload
 from rcg.views.data.edge_styles import style_of
 
@@ -30,10 +29,10 @@ SPAN: Final = 5
 HIDDEN: Final = 6
 """The kind of communication in a lane while a method of its actor runs."""
 
-KERNEL: Final = 7
-"""The kind of a device's work."""
+DEVICE_COMPUTE: Final = 7
+"""The kind of what a device computes."""
 
-DEVICE_MOVE: Final = 8
+DEVICE_COMMUNICATION: Final = 8
 """The kind of a device's copies, and of NCCL's kernels. The other kinds are those of
 ``TimeKind``."""
 
@@ -166,7 +165,8 @@ class Slices:
         lane: Index of the lane.
         track: ``OPS``, ``SPANS``, or from ``STREAMS`` on a stream of a device.
         name: Index of the name.
-        kind: The kind of time: ``TimeKind``, ``SPAN``, ``HIDDEN``, ``KERNEL``, ``DEVICE_MOVE``.
+        kind: The kind of time: ``TimeKind``, ``SPAN``, ``HIDDEN``, ``DEVICE_COMPUTE``,
+            ``DEVICE_COMMUNICATION``.
         peer: Index of the lane that it waited for, or ``NOBODY``.
         start: When it began, in nanoseconds from ``start_ns``.
         duration: Its duration in nanoseconds.
@@ -250,7 +250,7 @@ class Slices:
 
         The head has ``version``, ``graph_id``, ``start_us`` (on the driver's clock) and
         ``duration_us``, ``count`` and ``transfers`` (the numbers of each), ``lanes``, ``names``,
-        ``kinds`` (the names of ``kind``), ``channels`` and ``groups``. The columns are those of
+        ``channels`` and ``groups``. The columns are those of
         ``COLUMNS``.
         """
         values = vars(self) | {
@@ -283,7 +283,6 @@ class Slices:
                 for head in self.heads
             ],
             "names": [asdict(name) for name in self.names],
-            "kinds": [*map(str.lower, TimeKind.__members__), "span", "hidden", "kernel", "moves"],
             "channels": {
                 channel: {"slots": self.slots[channel], "readers": list(readers)}
                 for channel, readers in self.reads.items()

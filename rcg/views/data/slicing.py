@@ -24,9 +24,9 @@ from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, lanes_under, node_heads, order_of
 from rcg.views.data.slices import (
-    DEVICE_MOVE,
+    DEVICE_COMMUNICATION,
+    DEVICE_COMPUTE,
     HIDDEN,
-    KERNEL,
     NO_OP,
     NOBODY,
     OPS,
@@ -267,7 +267,11 @@ class _Collector:
         role = "span" if track == SPANS else "kernel"
         names = [self._number(SliceName(visible(text), role)) for text in texts]
         kinds = [
-            SPAN if track == SPANS else DEVICE_MOVE if _MOVES.match(text) else KERNEL
+            SPAN
+            if track == SPANS
+            else DEVICE_COMMUNICATION
+            if _MOVES.match(text)
+            else DEVICE_COMPUTE
             for text in texts
         ]
         self._add(

@@ -33,7 +33,7 @@ from rcg.views.data.lettering import DOT, SIZE, width_of
 from rcg.views.html.elements import Cell, card, table, themed
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
-from rcg.views.svg.lanes import heights_for
+from rcg.views.svg.lanes import fitting, heights_for
 from rcg.views.svg.looks import Look, kind_entries, kind_looks
 from rcg.views.svg.schedule import schedule_of
 
@@ -122,6 +122,7 @@ def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
     room = WIDTH - left - MARGIN - _COLUMN * 2
     scale = room / total
     line = heights_for(len(shown), _LINE, _LINE, _LINE - 8)
+    line *= fitting(line * len(shown), len(shown))
     bar = line - 9 if line == _LINE else line - 2
     bottom = _TOP + line * len(shown)
     shapes = canvas.heading(path.answer, f" {DOT} ".join(path.about), WIDTH - 2 * MARGIN)
@@ -205,7 +206,7 @@ def comparison_picture(found: GraphComparison, *, dark: bool | None = None) -> s
     longest = max(map(_most, found.ops), default=0.0)
     ops = sorted(found.ops, key=lambda op: -_most(op))[:_MAX_OPS]
     ops = [op for op in ops if _most(op) >= _SHORT * longest]
-    about = " -> ".join(f"CompiledDAG({graph_id[:8]})" for graph_id in found.graph_ids)
+    about = found.title
     if len(ops) < len(found.ops):
         about += f" {DOT} the {len(ops)} longest of {len(found.ops)} ops"
     groups = [

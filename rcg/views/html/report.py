@@ -28,10 +28,11 @@ _STATES: Final = {
     "being made": ("\N{WHITE CIRCLE}", "rcg-slow"),
     "no tensors": ("\N{EN DASH}", "rcg-dim"),
     "failed": ("\N{MULTIPLICATION X}", "rcg-bad"),
+    "unreachable": ("\N{MULTIPLICATION X}", "rcg-bad"),
     "lost": ("\N{MULTIPLICATION X}", "rcg-bad"),
     "unknown": ("\N{BLACK UP-POINTING TRIANGLE}", "rcg-bad"),
 }
-_LOST: Final = ("failed", "lost", "dead", "unknown")
+_LOST: Final = ("failed", "lost", "dead", "unreachable", "unknown")
 _MAX_ROWS: Final = 50
 _ID: Final = 16  # digits of an id that tell references apart
 

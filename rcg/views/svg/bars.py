@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.views.data.lettering import width_of
+from rcg.views.data.lettering import SMALL, width_of
 from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look
 
@@ -36,7 +36,7 @@ _RUN_BYTES: Final = 22
 _LABEL_BYTES: Final = 60
 _MAX_HOVERS: Final = 900
 _MAX_LABELS: Final = 900
-_MIN_TEXT_HEIGHT: Final = 12.0
+MIN_TEXT_HEIGHT: Final = 12.0
 _MIN_TEXT_WIDTH: Final = 12.0
 
 
@@ -99,7 +99,7 @@ def draw(
     that are narrower than ``finest`` pixels are merged in any case.
     """
     groups = _Groups(bars, len(looks))
-    has_labels = any(band.height >= _MIN_TEXT_HEIGHT for band in bands)
+    has_labels = any(band.height >= MIN_TEXT_HEIGHT for band in bands)
     for level in range(12):
         least = finest * 2.0**level
         is_single = bars.width >= least
@@ -254,26 +254,25 @@ def _labels(
     single: Ints,
     labels_of: Callable[[int], Sequence[str]],
 ) -> list[str]:
-    groups: dict[tuple[str, float], list[str]] = {}
+    groups: dict[str, list[str]] = {}
     wide = single[bars.width[single] >= _MIN_TEXT_WIDTH]
     if len(wide) > _MAX_LABELS:
         wide = np.sort(wide[np.argsort(-bars.width[wide], kind="stable")[:_MAX_LABELS]])
     for row in wide.tolist():
         band, width = bands[bars.band[row]], float(bars.width[row])
-        if band.height < _MIN_TEXT_HEIGHT:
+        if band.height < MIN_TEXT_HEIGHT:
             continue
-        size = min(10.5, round(band.height * 0.7, 1))
         for label in labels_of(int(bars.row[row])):
-            if width_of(label, size, bold=True) <= width - 4:
+            if width_of(label, SMALL, bold=True) <= width - 4:
                 x = float(bars.left[row]) + width / 2
-                y = band.middle + size * 0.36
+                y = band.middle + SMALL * 0.36
                 text = f'<text x="{_short(x)}" y="{_short(y)}">{escape(label)}</text>'
-                groups.setdefault((looks[bars.look[row]].text, size), []).append(text)
+                groups.setdefault(looks[bars.look[row]].text, []).append(text)
                 break
     return [
-        f'<g{canvas.paint(role)} font-size="{size:g}" font-weight="600" text-anchor="middle" '
+        f'<g{canvas.paint(role)} font-size="{SMALL:g}" font-weight="600" text-anchor="middle" '
         f'stroke-width="3" paint-order="stroke" pointer-events="none">{"".join(texts)}</g>'
-        for (role, size), texts in groups.items()
+        for role, texts in groups.items()
     ]
 
 

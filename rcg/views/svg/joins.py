@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from rcg.text import brief, bytes_text, plural, time_text
+from rcg.text import brief, bytes_text, plural, speed_text, time_text
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.slices import Slices
@@ -137,4 +137,4 @@ def _moved_text(size: int, took_ns: float) -> str:
         return took
     if not took_ns:
         return f"{bytes_text(size)} {DOT} {took}"
-    return f"{bytes_text(size)} {took} {DOT} {bytes_text(size / took_ns * 1e9)}/s"
+    return f"{bytes_text(size)} {took} {DOT} {speed_text(size / took_ns)}"

@@ -23,7 +23,8 @@ _TOP: Final = MARGIN + 50
 _AXIS: Final = 26.0
 _MANY: Final = 20
 _SOME: Final = 24
-_FITS: Final = 36
+_MOST_HIGH: Final = 670.0  # of all lanes: with what is around them a screen is full
+_LEAST_PITCH: Final = 0.9 * SMALL  # letters are less high than their font
 _INDENT: Final = 14.0
 _PART: Final = width_of("queue", SMALL) + 12
 _HEADING: Final = 24.0
@@ -53,6 +54,11 @@ class ChartRow:
     heading: str = ""
     is_lane: bool = False
 
+    @property
+    def middle(self) -> float:
+        """Where its name stands, below its upper end."""
+        return sum(self.grounds[0]) / 2 if self.grounds else 0.0
+
 
 def headings_of(nodes: Sequence[str]) -> list[str]:
     """Return the heading above each lane: the name of its node, above the first lane of each."""
@@ -62,13 +68,16 @@ def headings_of(nodes: Sequence[str]) -> list[str]:
 
 
 def heights_for(count: int, few: float, some: float, many: float) -> float:
-    """Return the height for a number of lanes: up to 8, up to 24, or more.
+    """Return the height for a number of lanes: up to 8, up to 24, or more."""
+    return few if count <= 8 else some if count <= _SOME else many
 
-    From ``_FITS`` on it is less for more lanes, so that the picture stays as high, down to half.
+
+def fitting(height: float, count: int) -> float:
+    """Return by which factor to shrink lanes of this height in all, to fit a screen.
+
+    Their names, one for each of ``count``, still have room.
     """
-    if count <= _SOME:
-        return few if count <= 8 else some
-    return round(many * min(1.0, max(0.5, _FITS / count)), 1)
+    return min(1.0, max(_MOST_HIGH, count * _LEAST_PITCH) / max(height, 1.0))
 
 
 def size_of(heads: Sequence[LaneHead]) -> int:
@@ -111,11 +120,14 @@ class LaneChart:
         self.left = round(MARGIN + self._names + 14 + parts)
         self.plot_width = max(120.0, width - self.left - MARGIN)
         self.tops: list[float] = []
-        y = 0.0
+        y, middle = 0.0, -_LEAST_PITCH
         for number, row in enumerate(rows):
             if number:
                 y += gap / 3 if row.is_lane else gap
             y += _HEADING if row.heading else 0.0
+            if not row.is_lane:
+                y = max(y, middle + _LEAST_PITCH - row.middle)
+                middle = y + row.middle
             self.tops.append(y)
             y += row.height
         self.plot_height = y
@@ -175,17 +187,14 @@ class LaneChart:
     def _heads(self) -> list[str]:
         shapes = []
         room, right = self._names + 8, self.left - MARGIN - 10
-        middles = [
-            top + (row.grounds[0][0] + row.grounds[0][1]) / 2 if row.grounds else top
-            for row, top in zip(self._rows, self.tops, strict=True)
-        ]
-        # Names do not overlap (letters are less high than their font); those of lanes are left out
-        # first.
-        room_of_name = 0.9 * self._size
+        middles = [top + row.middle for row, top in zip(self._rows, self.tops, strict=True)]
+        # Names do not overlap; those of lanes are left out first.
         named: dict[int, float] = {}
         for are_lanes in (False, True):
             for number, middle in enumerate(middles):
-                is_free = all(abs(middle - other) >= room_of_name for other in named.values())
+                is_free = all(
+                    abs(middle - other) >= _LEAST_PITCH - 0.01 for other in named.values()
+                )
                 if self._rows[number].is_lane == are_lanes and is_free:
                     named[number] = middle
         for number, (row, top) in enumerate(zip(self._rows, self.tops, strict=True)):

@@ -17,7 +17,7 @@ from rcg.trace.model import Recording, TensorTransfer
 from rcg.views.data.lettering import DOT
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import WIDTH, Canvas
-from rcg.views.svg.lanes import ChartRow, LaneChart, heights_for
+from rcg.views.svg.lanes import ChartRow, LaneChart, fitting, heights_for
 from rcg.views.svg.looks import kind_entries, kind_looks
 
 _MAX_BYTES: Final = 150_000
@@ -37,13 +37,17 @@ def references_picture(trace: Recording) -> str | None:
     targets = sorted({each.target for each in shown})
     bands_of = {target: _bands([x for x in shown if x.target == target]) for target in targets}
     height = heights_for(len(targets), 18.0, 14.0, 9.0)
+    gap = heights_for(len(targets), 13.0, 8.0, 4.0)
+    count = sum(max(band for _, band in each) + 1 for each in bands_of.values())
+    shrink = fitting(count * (height + 2) + len(targets) * gap, len(targets))
+    height, gap = round(height * shrink, 1), round(gap * shrink, 1)
     rows, offsets = [], []
     for target in targets:
         count = max(band for _, band in bands_of[target]) + 1
         grounds = tuple((at * (height + 2), at * (height + 2) + height) for at in range(count))
         offsets.append([begin for begin, _ in grounds])
         rows.append(ChartRow(short_label(target), target, grounds[-1][1], (), grounds))
-    chart = LaneChart(canvas, rows, heights_for(len(targets), 13.0, 8.0, 4.0), WIDTH)
+    chart = LaneChart(canvas, rows, gap, WIDTH)
     scale = chart.plot_width / duration_ns
     bands: list[Band] = []
     drawn: list[TensorTransfer] = []

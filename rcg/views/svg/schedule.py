@@ -26,13 +26,13 @@ from rcg.compiler.simulate import Simulation
 from rcg.text import brief, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import EXECUTIONS
-from rcg.views.data.lettering import DOT, width_of
+from rcg.views.data.lettering import DOT, SMALL, width_of
 from rcg.views.data.schedule import CALL_NS, CallMarks, execution_range, fit, initials_of, marks_in
 from rcg.views.data.slices import OPS, Slices
-from rcg.views.svg.bars import Band, Bars, Ints, draw
+from rcg.views.svg.bars import MIN_TEXT_HEIGHT, Band, Bars, Ints, draw
 from rcg.views.svg.canvas import Canvas, Paint, swatch
 from rcg.views.svg.joins import COLLECTIVE_LINE, Joins, exchange_lines_of
-from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for, size_of
+from rcg.views.svg.lanes import ChartRow, LaneChart, fitting, headings_of, heights_for, size_of
 from rcg.views.svg.looks import Look, execution_looks, idle
 
 _MAX_BARS_BYTES: Final = 240_000
@@ -131,12 +131,15 @@ class _Schedule:
         bar = heights_for(count, 28.0, 20.0, 12.0)
         below = heights_for(count, 9.0, 7.0, 4.0) if self._both else 0.0
         gap = heights_for(count, 12.0, 6.0, 3.0)
+        apart = 2.0 if below else 0.0  # measured and predicted
+        shrink = fitting(count * (bar + apart + below + gap), count)
+        bar, apart, below, gap = (round(each * shrink, 1) for each in (bar, apart, below, gap))
         headings = headings_of([head.node for head in heads])
         rows = [
             ChartRow(
                 head.short or head.label,
                 head.detail,
-                bar * _LANE if head.under else bar + below + (2 if below else 0),
+                bar * _LANE if head.under else bar + apart + below,
                 grounds=((0.0, bar * _LANE if head.under else bar),),
                 heading=heading,
                 is_lane=bool(head.under),
@@ -160,7 +163,7 @@ class _Schedule:
             bands = []
             for top, band in zip(frame.tops, ops, strict=True):
                 if layer.is_outlined and self._both:
-                    bands += [Band(top + bar + 2, below)] * 2
+                    bands += [Band(top + bar + apart, below)] * 2
                 else:
                     bands += [Band(top, bar), band]
             shapes, count_of_merged = self._draw(layer, frame, bands, looks)
@@ -279,7 +282,6 @@ class _Schedule:
         ends[calls] = np.where(is_last, plot_width, following)
         latest: dict[tuple[int, int], int] = {}
         texts: list[str] = []
-        size = 8.4
         for at in calls[bars.width[calls] >= 2].tolist():
             row = int(bars.row[at])
             number = int(number_of[row])
@@ -287,11 +289,10 @@ class _Schedule:
             if here - latest.get(key, -_LANES_PER_NUMBER) < _LANES_PER_NUMBER:
                 continue
             band, width = bands[int(bars.band[at])], float(bars.width[at])
-            room = width_of(f"{number}", size, bold=True)
+            room = width_of(f"{number}", SMALL, bold=True)
             labels = self._labels(slices, row, number)
-            inside = min(10.5, round(band.height * 0.7, 1))
-            if band.height >= 12 and any(
-                width_of(label, inside, bold=True) <= width - 4 for label in labels
+            if band.height >= MIN_TEXT_HEIGHT and any(
+                width_of(label, SMALL, bold=True) <= width - 4 for label in labels
             ):
                 latest[key] = here
                 continue
@@ -299,14 +300,14 @@ class _Schedule:
             if x + room + 3 > ends[at]:
                 continue
             latest[key] = here
-            y = band.middle + size * 0.36
+            y = band.middle + SMALL * 0.36
             texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{number}</text>')
             if len(texts) == _MAX_NUMBERS:
                 break
         if not texts:
             return []
         return [
-            f'<g class="rcg-beside"><g{self._canvas.paint("on-idle")} font-size="{size:g}" '
+            f'<g class="rcg-beside"><g{self._canvas.paint("on-idle")} font-size="{SMALL:g}" '
             f'font-weight="600" stroke-width="2.5" paint-order="stroke" pointer-events="none">'
             f"{''.join(texts)}</g></g>"
         ]

@@ -12,13 +12,14 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from rcg.text import brief, plural, share_text, shown_text, time_text, visible, wrapped
+from rcg.text import brief, plural, share_text, shown_text, ticks_of, time_text, visible, wrapped
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import TITLES
 from rcg.views.data.figures import HINTS, CardRow, ProfileCard
 from rcg.views.data.lettering import SIZE, SMALL, TITLE, width_of
+from rcg.views.svg.bars import MIN_TEXT_HEIGHT
 from rcg.views.svg.canvas import MARGIN, Canvas
-from rcg.views.svg.lanes import heights_for
+from rcg.views.svg.lanes import fitting, heights_for
 from rcg.views.svg.looks import kind_entries, kind_looks
 
 _TOP: Final = MARGIN + 50
@@ -54,9 +55,11 @@ class _Summary:
         self._has_two_columns = width >= _TWO_COLUMNS
         self._room = width - 2 * MARGIN - (_KEYS + 36 if self._has_two_columns else 0)
         count = len(figures.shares)
-        self._bar = heights_for(count, 18.0, 15.0, 11.0)
-        self._gap = heights_for(count, 12.0, 7.0, 4.0)
+        bar, gap = heights_for(count, 18.0, 15.0, 12.0), heights_for(count, 12.0, 7.0, 4.0)
+        shrink = fitting(count * (bar + gap), count)
+        self._bar, self._gap = round(bar * shrink, 1), round(gap * shrink, 1)
         self._size = SIZE if count <= 24 else SMALL
+        self._longest_ns = max((sum(each.ns) for each in figures.shares), default=0.0)
 
     def text(self) -> str:
         figures, canvas = self._figures, self._canvas
@@ -135,7 +138,23 @@ class _Summary:
                     at = middle + SMALL * 0.36
                     shapes.append(canvas.note(texts[row], end, at, width + 1, anchor="end"))
             y += self._bar + self._gap
-        return shapes, max(0.0, y - self._gap)
+        axis = self._axis(left, plot, y)
+        return [*axis, *shapes], y + (14 if axis else -self._gap)
+
+    def _axis(self, left: float, plot: float, bottom: float) -> list[str]:
+        """Return the axis of the bars: their parts are sums of time, so it begins at 0."""
+        if not self._longest_ns:
+            return []
+        canvas, scale = self._canvas, plot / self._longest_ns
+        ticks = ticks_of(self._longest_ns, max(2, int(plot // 80)))
+        lines = "".join(f"M{left + at * scale:.1f} 8V{bottom:g}" for at, _ in ticks)
+        shapes = [f'<path{canvas.paint("grid")} d="{lines}"/>']
+        for at, label in ticks:
+            x, room = round(left + at * scale, 1), width_of(label, SMALL)
+            anchor = "end" if x + room / 2 > left + plot else "middle"
+            x = left + plot if anchor == "end" else x
+            shapes.append(canvas.note(label, x, bottom + 13, room + 1, anchor=anchor))
+        return shapes
 
     def _latency(self, room: float) -> tuple[list[str], float]:
         """Return how many executions have which latency, and how much of it they are queued."""
@@ -181,13 +200,14 @@ class _Summary:
     def _stack(self, each: CardRow, left: float, y: float, room: float) -> list[str]:
         looks = kind_looks(self._canvas)
         total = sum(each.ns)
+        scale = room / max(self._longest_ns, 1)
         shapes: list[str] = []
         x = left
         for kind in TimeKind:
             if not total or each.ns[kind] <= 0:
                 continue
             share = each.ns[kind] / total
-            width = share * room
+            width = each.ns[kind] * scale
             gap = 0.6 if width > 3 else 0.0
             time = time_text(each.ns[kind])
             hover = f"{brief(each.label)}\n{TITLES[kind]}: {share_text(share, 0)}, {time}"
@@ -196,18 +216,18 @@ class _Summary:
                 f'width="{width - gap:.1f}" height="{self._bar:g}">'
                 f"<title>{escape(shown_text(hover))}</title></rect>"
             )
-            size = min(SMALL, self._bar * 0.72)
             words = f"{TITLES[kind]} {share_text(share, 0)}"
-            if width_of(words, size, bold=True) > width - 8:
+            if width_of(words, SMALL, bold=True) > width - 8:
                 words = share_text(share, 0)
-            if width_of(words, size, bold=True) <= width - 4:
+            has_room = width_of(words, SMALL, bold=True) <= width - 4
+            if has_room and self._bar >= MIN_TEXT_HEIGHT:
                 label = self._canvas.text(
                     words,
                     round(x + width / 2, 1),
-                    y + self._bar / 2 + size * 0.36,
+                    y + self._bar / 2 + SMALL * 0.36,
                     width,
                     role=looks[kind].text if kind != TimeKind.IDLE else "on-idle",
-                    size=size,
+                    size=SMALL,
                     bold=True,
                     anchor="middle",
                 )

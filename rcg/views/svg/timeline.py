@@ -23,7 +23,8 @@ from typing import Final
 
 import numpy as np
 
-from rcg.text import brief, bytes_text, plural, time_text
+from rcg.text import brief, bytes_text, plural, speed_text, time_text
+from rcg.trace.analysis.ops import MAX_GB_PER_S
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import DEVICE_COLOURS, KIND_COLOURS, TITLES
 from rcg.views.data.edge_styles import TCP, style_of
@@ -40,7 +41,7 @@ from rcg.views.svg.joins import (
     exchange_lines_of,
     transfer_lines,
 )
-from rcg.views.svg.lanes import ChartRow, LaneChart, headings_of, heights_for, size_of
+from rcg.views.svg.lanes import ChartRow, LaneChart, fitting, headings_of, heights_for, size_of
 from rcg.views.svg.looks import kind_entries, kind_looks
 
 _MAX_BARS_BYTES: Final = 210_000
@@ -81,13 +82,18 @@ class _Timeline:
         self._exchanges = exchange_lines_of(slices)
         # Whether several calls of a process have the same execution number.
         self._is_repeated = marks_in(slices).repeats > 1
-        self._bar = heights_for(size, 20.0, 15.0, 14.0)
-        self._thin = heights_for(size, 14.0, 11.0, 7.0)
-        self._queue = heights_for(size, 9.0, 7.0, 4.0)
-        self._between = 3.0 if count <= 24 else 1.0
         self._tracks = [
             np.unique(slices.track[slices.lane == lane]).tolist() or [OPS] for lane in range(count)
         ]
+        bar, thin = heights_for(size, 20.0, 15.0, 14.0), heights_for(size, 14.0, 11.0, 7.0)
+        queue, gap = heights_for(size, 9.0, 7.0, 4.0), heights_for(size, 13.0, 8.0, 5.0)
+        between = 3.0 if count <= 24 else 1.0
+        more = sum(map(len, self._tracks)) - count
+        height = count * (bar + gap) + more * (thin + between) + len(self._queues) * queue
+        shrink = fitting(height, size)
+        self._bar, self._thin, self._queue, self._between, gap = (
+            round(each * shrink, 1) for each in (bar, thin, queue, between, gap)
+        )
         self._is_named = count <= 24 and any(len(tracks) > 1 for tracks in self._tracks)
         self._offsets: list[dict[int, Band]] = []
         self._queue_offsets: list[float] = []
@@ -101,7 +107,6 @@ class _Timeline:
         self._processes = plural(count, "process")
         self._looks = kind_looks(canvas)
         rows = [self._row(lane) for lane in range(count)]
-        gap = heights_for(size, 13.0, 8.0, 5.0)
         self._frame = LaneChart(canvas, rows, gap, width, slices.heads)
         self._scale = self._frame.plot_width / max(slices.duration_ns, 1)
 
@@ -244,8 +249,9 @@ class _Timeline:
             words[-1] += f" {DOT} {bytes_text(amount)}"
             # The bar of a lane may be a part of what moved these bytes.
             is_whole = not slices.heads[slices.lane[row]].under
-            if slices.kind[row] == TimeKind.COMMUNICATION and time_ns and is_whole:
-                words[-1] += f" {DOT} {bytes_text(amount / time_ns * 1e9)}/s"
+            is_moved = slices.kind[row] == TimeKind.COMMUNICATION and is_whole
+            if is_moved and amount <= time_ns * MAX_GB_PER_S:
+                words[-1] += f" {DOT} {speed_text(amount / time_ns)}"
         if row in self._wires:
             words.append(f"on the wire for {time_text(self._wires[row])}")
         peer = int(slices.peer[row])

@@ -36,8 +36,6 @@ from rcg.views.data.topology import (
 )
 from rcg.views.svg.topology import shapes_of
 
-_MAX_GB_PER_S: Final = 100  # a higher rate means forwarding instead of copying
-
 _MAX_ROWS: Final = 1200  # of a picture that is not the most folded one
 
 _TIMED: Final = ("call", "collective")
@@ -243,7 +241,7 @@ class _TopologyHead:
 def _took(times: OpTimes) -> str:
     """Return the own time, the rate and the wait of an op as text."""
     words = [time_text(times.median_ns)]
-    if times.gb_per_s is not None and times.gb_per_s <= _MAX_GB_PER_S:
+    if times.gb_per_s is not None:
         words.append(speed_text(times.gb_per_s))
     waited = times.waited_ns / times.count
     words += [f"after waiting {time_text(waited)}"] if waited >= 1 else []
