@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+import xml.etree.ElementTree as ElementTree
 from base64 import b64decode
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from tests.unit.traces import graph_trace, trace
 from tests.unit.views_traces import (
     WICKED,
     check_page,
+    check_picture,
     microbatches,
     pipeline,
     simulated,
@@ -70,7 +72,11 @@ def test_a_picture_as_an_image_is_the_picture() -> None:
     html = img(svg, 'a "schedule" <b>')
     assert html.startswith('<img alt="a &quot;schedule&quot; &lt;b&gt;" width="1040"')
     (data,) = re.findall(r'src="data:image/svg\+xml;base64,([A-Za-z0-9+/=]*)"', html)
-    assert b64decode(data).decode() == svg
+    shown = b64decode(data).decode()
+    check_picture(shown)
+    assert svg.count("<title>") > 10 and "<title>" not in shown  # no pointer reaches them
+    kept = [each for each in ElementTree.fromstring(svg).iter() if not each.tag.endswith("}title")]
+    assert [each.tag for each in ElementTree.fromstring(shown).iter()] == [x.tag for x in kept]
     assert html.count("<") == html.count(">") == 1
 
 

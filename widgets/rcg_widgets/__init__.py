@@ -8,9 +8,9 @@ topology, timeline = TopologyWidget(trace), TimelineWidget(trace)
 link(topology, timeline)            # what is selected in one is highlighted in the other
 ```
 
-They are anywidgets and run in JupyterLab, Notebook 7, VS Code and Colab. They load nothing from the
-network. rcg does not need them: ``rcg.views`` has a static picture for each. ``figure`` and
-``source`` pass data to Plotly and Graphviz.
+They are anywidgets, one for each view, and run in JupyterLab, Notebook 7, VS Code, Colab and
+marimo. They load nothing from the network. rcg does not need them: ``rcg.views`` has a static
+picture for each. ``figure`` and ``source`` pass data to Plotly and Graphviz.
 """
 
 try:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
-from rcg.views.html.elements import img
+from rcg.views.html.elements import images
 from rcg.views.svg.pictures import (
     predicted_schedule,
     schedule_picture,
@@ -31,7 +31,7 @@ Pictures = Callable[[], Iterable[str]]
 
 def small(pictures: Pictures, alt: str) -> str:
     """Return the first picture that is small enough, as HTML; "" if there is none."""
-    found = (f"<div>{img(svg, alt)}</div>" for svg in pictures())
+    found = (images([(alt, svg)]) for svg in pictures())
     return next((html for html in found if len(html) <= _MAX_HTML_CHARS), "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -13,44 +13,62 @@ from typing import Final
 from rcg.text import visible
 from rcg.views.svg.canvas import MONOSPACE, SANS
 
-_LIGHT: Final = (
-    "--rcg-ground:#ffffff;--rcg-page:#f6f7f9;--rcg-text:#16191d;--rcg-faint:#59626e;"
-    "--rcg-line:#e3e7eb;--rcg-mark:#fbeadf;--rcg-good:#00734f;--rcg-slow:#8a5a00;--rcg-bad:#b84a00;"
-    "--rcg-bar:#0072b2;color-scheme:light"
-)
-_DARK: Final = (
-    "--rcg-ground:#0f1419;--rcg-page:#090c10;--rcg-text:#eceff3;--rcg-faint:#a3adb9;"
-    "--rcg-line:#252d37;--rcg-mark:#33231a;--rcg-good:#2fc08f;--rcg-slow:#e69f00;--rcg-bad:#ff8a3d;"
-    "--rcg-bar:#56b4e9;color-scheme:dark"
+_HOVER: Final = re.compile("<title>[^<]*</title>")
+_EMPTY: Final = re.compile("></(?:rect|path)>")
+
+_COLOURS: Final = {
+    "ground": ("#ffffff", "#0f1419"),
+    "page": ("#f6f7f9", "#090c10"),
+    "text": ("#16191d", "#eceff3"),
+    "faint": ("#59626e", "#a3adb9"),
+    "line": ("#e3e7eb", "#252d37"),
+    "mark": ("#fbeadf", "#33231a"),
+    "good": ("#00734f", "#2fc08f"),
+    "slow": ("#8a5a00", "#e69f00"),
+    "bad": ("#b84a00", "#ff8a3d"),
+    "bar": ("#0072b2", "#56b4e9"),
+}
+
+_HOSTS: Final = {
+    "light": (
+        'body[data-jp-theme-light="true"]',
+        "body.vscode-light",
+        "body.vscode-high-contrast-light",
+        'html[theme="light"] body',
+    ),
+    "dark": (
+        'body[data-jp-theme-light="false"]',
+        "body.vscode-dark",
+        "body.vscode-high-contrast:not(.vscode-high-contrast-light)",
+        'html[theme="dark"] body',
+    ),
+}
+"""How JupyterLab, VS Code and Colab state their theme; other pages state their color-scheme."""
+
+_SCHEME: Final = (
+    ".rcg.rcg-is-dark{color-scheme:dark}.rcg.rcg-is-light{color-scheme:light}"
+    + "".join(
+        f":is({','.join(hosts)}) .rcg.rcg-is-auto{{color-scheme:{scheme}}}"
+        for scheme, hosts in _HOSTS.items()
+    )
 )
 
-_LIGHT_HOSTS: Final = (
-    'body[data-jp-theme-light="true"]',
-    "body.vscode-light",
-    "body.vscode-high-contrast-light",
-    'html[theme="light"] body',
+# An image follows the system where its page has no color-scheme, unlike the page, which is light.
+_IMAGES: Final = (
+    f"<style>{_SCHEME}"
+    '@property --rcg-probe{syntax:"<color>";inherits:true;initial-value:#fff}'
+    ".rcg{--rcg-probe:light-dark(#fff,#000)}"
+    "@container style(--rcg-probe:#000){.rcg img{color-scheme:dark!important}}</style>"
 )
-_DARK_HOSTS: Final = (
-    'body[data-jp-theme-light="false"]',
-    "body.vscode-dark",
-    "body.vscode-high-contrast:not(.vscode-high-contrast-light)",
-    'html[theme="dark"] body',
+
+_VARIABLES: Final = ";".join(
+    f"--rcg-{name}:light-dark({light},{dark})" for name, (light, dark) in _COLOURS.items()
 )
-"""How JupyterLab, VS Code and Colab state their theme. Elsewhere the browser's setting counts."""
-
-
-def _inside(hosts: Sequence[str]) -> str:
-    return ",".join(f"{host} .rcg.rcg-is-auto" for host in hosts)
-
 
 # Notebooks have styles for all tables (stripes, hover) and <pre>, hence "!important".
 STYLE: Final = (
     "<style>"
-    f".rcg{{{_LIGHT};color:var(--rcg-text);font:13px/1.45 {SANS}}}"
-    f".rcg.rcg-is-dark{{{_DARK}}}"
-    f"@media (prefers-color-scheme:dark){{.rcg.rcg-is-auto{{{_DARK}}}}}"
-    f"{_inside(_LIGHT_HOSTS)}{{{_LIGHT}}}"
-    f"{_inside(_DARK_HOSTS)}{{{_DARK}}}"
+    f".rcg{{{_VARIABLES};color:var(--rcg-text);font:13px/1.45 {SANS}}}{_SCHEME}"
     ".rcg .rcg-static{background:var(--rcg-ground);border:1px solid var(--rcg-line);"
     "border-radius:8px;padding:20px 24px;overflow-x:auto}"
     ".rcg h2{font-size:15px;line-height:1.3;margin:0;color:inherit!important}"
@@ -133,10 +151,16 @@ def card(title: str, about: str, body: str) -> str:
 def themed(body: str, *, dark: bool | None) -> str:
     """Return HTML with its style sheet.
 
-    Without ``dark``, the notebook or the reader's browser decides about dark colours.
+    Without ``dark``, the page that it is in decides about dark colours.
     """
     theme = "rcg-is-auto" if dark is None else "rcg-is-dark" if dark else "rcg-is-light"
     return f'<div class="rcg {theme}">{STYLE}{body}</div>'
+
+
+def images(pictures: Iterable[tuple[str, str]]) -> str:
+    """Return pictures as HTML, each of an alternative text and an SVG file; "" without any."""
+    found = "".join(f"<div>{img(svg, alt)}</div>" for alt, svg in pictures)
+    return f'<div class="rcg rcg-is-auto">{_IMAGES}{found}</div>' if found else ""
 
 
 def escaped(text: str) -> str:
@@ -148,12 +172,15 @@ def img(svg: str, alt: str) -> str:
     """Return an SVG file as an ``<img>`` with a data URL, which shrinks to the width of its page.
 
     Viewers of notebooks (GitHub, nbviewer) remove inline SVG and styles, but keep such an image. It
-    contains its style sheet, so it adapts to light and dark.
+    contains its style sheet, so it adapts to light and dark. Nothing shows hover texts in it: they
+    are left out.
     """
+    svg = _EMPTY.sub("/>", _HOVER.sub("", svg))
     data = b64encode(svg.encode("utf-8")).decode("ascii")
     found = re.match(r'<svg[^>]*( width="[\d.]+")', svg)
     width = "" if found is None else found[1]
+    style = "max-width:100%;height:auto;color-scheme:light"
     return (
-        f'<img alt="{escape(visible(alt))}"{width} style="max-width:100%;height:auto" '
+        f'<img alt="{escape(visible(alt))}"{width} style="{style}" '
         f'src="data:image/svg+xml;base64,{data}">'
     )

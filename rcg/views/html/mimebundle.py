@@ -12,7 +12,7 @@ from rcg.text import plural, shown_text, visible
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.transfers import reference_lines
 from rcg.trace.model import Recording
-from rcg.views.html.elements import escaped, img
+from rcg.views.html.elements import escaped, images
 from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
     schedule_picture,
@@ -30,7 +30,7 @@ def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -
 
     A picture is its alternative text and the text of its SVG file.
     """
-    html = "".join(f"<div>{img(svg, alt)}</div>" for alt, svg in pictures)
+    html = images(pictures)
     if html and note:
         html += f"<p>{escaped(note)}</p>"
     return {"text/plain": shown_text(text), **({"text/html": html} if html else {})}

@@ -43,7 +43,7 @@ MAX_BYTES: Final = 5_000_000
 
 _STYLE: Final = (
     "<style>"
-    "body{margin:0;background:var(--rcg-page)}"
+    ":root{color-scheme:light dark}body{margin:0;background:var(--rcg-page)}"
     f"main{{max-width:{WIDTH}px;margin:0 auto;padding:28px 20px 60px}}"
     "main>header h1{font-size:21px;margin:0 0 2px;overflow-wrap:anywhere}"
     "main h2.rcg-graph{font-size:16px;margin:34px 0 2px}"
