@@ -66,7 +66,7 @@ export function wordsOf(row) {
 
 /** The line of an actor, and what writes a row in it. */
 function actorLine() {
-  const [name, busy, share, queue, frames, doing, memory] = ["name", "meter", "number", "meter rcg-queue", "number", "doing", "number rcg-memory"]
+  const [name, busy, share, queue, frames, doing, memory] = ["name", "meter", "number", "meter rcg-queue", "number frames", "doing", "number rcg-memory"]
     .map((each) => element("span", { class: each.split(" ").map((part) => (part.startsWith("rcg-") ? part : `rcg-row-${part}`)).join(" ") }));
   const bars = [busy, queue].map((each) => each.appendChild(element("i")));
   const node = element("div", { class: "rcg-row", role: "row" }, name, busy, share, queue, frames, doing, memory);

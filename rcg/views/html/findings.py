@@ -190,7 +190,7 @@ def what_if_picture(found: WhatIf, *, dark: bool | None = None) -> str:
     latency = Change("latency (median)", found.baseline_latency_ns, found.latency_ns)
     busy = [Change(f"{label} busy", *each) for label, each in found.busy.items()]
     busiest = sorted(busy, key=_most, reverse=True)[:_MAX_BUSY]
-    about = _changes_of(found)
+    about = f"{_changes_of(found)} {DOT} predicted from measured times"
     if len(busiest) < len(busy):
         about += f" {DOT} the {len(busiest)} busiest of {len(busy)} processes"
     groups = [
@@ -281,8 +281,7 @@ def _changes_picture(
 
 
 def _changes_of(found: WhatIf) -> str:
-    changes = f"if {', '.join(found.changes)}" if found.changes else "nothing changed"
-    return f"{changes} {DOT} predicted from measured times"
+    return f"if {', '.join(found.changes)}" if found.changes else "nothing changed"
 
 
 def _axis(canvas: Canvas, total: int, left: float, room: float, bottom: float) -> Iterable[str]:
