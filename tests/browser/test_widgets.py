@@ -194,6 +194,10 @@ def test_every_view_is_drawn_and_says_nothing_on_the_console(shown: Notebook) ->
     assert data(topology)["nodes"] == "8"
     assert topology.locator(".rcg-node").count() == 8
     assert topology.locator(".rcg-amount").count() == 6
+    # No style of another view shapes its boxes.
+    assert topology.locator(".rcg-node rect").evaluate_all(
+        "(boxes) => boxes.every((each) => each.getBBox().height == each.getAttribute('height'))"
+    )
     assert shown.errors == []
 
 

@@ -102,7 +102,7 @@ export function ticksOf(from, to, most) {
   const ticks = [];
   for (let number = Math.ceil(from / step - 1e-9); number * step <= to + step * 1e-9; number += 1) {
     const value = (number * step) / scale;
-    ticks.push([number * step, `${value.toFixed(Math.min(places, 12))} ${unit}`]);
+    ticks.push([number * step, `${Number(value.toFixed(Math.min(places, 12)))} ${unit}`]);
   }
   return ticks;
 }

@@ -139,7 +139,9 @@ def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
         at = {"left": left - start * scale, "scale": scale, "y": y, "height": bar}
         shapes += _steps(steps, own, looks, hovers=len(steps) <= _MAX_HOVERS and row < rows, **at)
         took = sum(step.duration_ns for step in steps)
-        words = time_text(took) + (f" in {len(steps)} steps" if len(steps) > 1 else "")
+        words = time_text(took) + (
+            f" in {len(steps)} steps" if len(steps) > 1 and row < rows else ""
+        )
         x = WIDTH - MARGIN - _COLUMN * 0.7
         shapes.append(canvas.note(words, x, y + bar - 3, _COLUMN * 1.3, anchor="end"))
         share = share_text(took / total, 0)
