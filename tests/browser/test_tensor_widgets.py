@@ -38,7 +38,7 @@ FOLDED = {
     "wide": (("common", "topology"), topology_payload(scatter_gather(26), None)),
     "deep": (("common", "topology"), topology_payload(ring_of_stages(3, 5), None)),
 }
-PAGE = """<style>%s</style><body style="--jp-layout-color1:%s"><div id="here"></div>
+PAGE = """<style>%s</style><body style="color-scheme:%s"><div id="here"></div>
 <script type="module">
 %s
 const bytes = Uint8Array.from(atob("%s"), (each) => each.charCodeAt(0));
@@ -67,7 +67,7 @@ def show(browser: Any) -> Iterator[Open]:
     pages: list[Page] = []
     said: list[str] = []
 
-    def opened(name: str, ground: str = "#ffffff") -> Page:
+    def opened(name: str, theme: str = "light") -> Page:
         modules, payload = (VIEWS | FOLDED)[name]
         text = script(*modules).replace("export default", "const view =")
         packed = base64.b64encode(pack(*payload)).decode()
@@ -75,7 +75,7 @@ def show(browser: Any) -> Iterator[Open]:
         pages.append(page)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("console", lambda message: said.append(message.text))
-        page.set_content(PAGE % (style(), ground, text, packed, name))
+        page.set_content(PAGE % (style(), theme, text, packed, name))
         page.wait_for_selector("[data-ready=true]")
         return page
 
@@ -203,11 +203,10 @@ def test_a_topology_fits_the_width_of_its_cell(show: Open, name: str, width: int
         page.wait_for_function(IS_WIDE_ENOUGH)
 
 
-@pytest.mark.parametrize("ground", ["#ffffff", "#111111"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", list(VIEWS))
-def test_screenshots_of_tensors(show: Open, name: str, ground: str) -> None:
-    page = show(name, ground)
-    theme = "light" if ground == "#ffffff" else "dark"
+def test_screenshots_of_tensors(show: Open, name: str, theme: str) -> None:
+    page = show(name, theme)
     wait_for(page, f"d.theme === '{theme}'")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=str(SCREENSHOTS / f"tensors-{name}-{theme}.png"))
