@@ -12,6 +12,7 @@ NETNS ?=
 SOAK ?=
 LAB ?=
 GPU ?=
+NOTEBOOKS ?=
 PART ?=
 
 # Ray's own telemetry and its hook into `uv run` have no place in tests and measurements.
@@ -128,9 +129,10 @@ bench: setup
 gpu:
 	PYTHONPATH=$(CURDIR):$(CURDIR)/widgets $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -u -m tests.gpu $(GPU)
 
-## draw the pictures of the README and the guide anew
+## draw the pictures of the README and the guide anew; run and store the notebooks (NOTEBOOKS="rdt overlap")
 pictures: setup
 	$(PY) -m docs.pictures.make
+	$(PY) -m docs.pictures.notebooks $(NOTEBOOKS)
 
 ## remove what was built, not .venv
 clean:

@@ -126,6 +126,7 @@ class ActorMethod:
             f"'object.{self._name}()', try 'object.{self._name}.remote()'."
         )
 
+    @at_users_line
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method as an ordinary Ray task; returns its ObjectRef (or one per value).
 
@@ -198,6 +199,7 @@ class BoundOptions:
         self._ray_options = ray_options
         self._options = dict(options)
 
+    @at_users_line
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; see ``ActorMethod.remote``."""
         method = self._method

@@ -18,6 +18,7 @@ from rcg.views.svg.pictures import excerpt_of, topology_picture
 from rcg.views.svg.summary import summary_of
 from rcg.views.svg.timeline import timeline_of
 from tests import readme
+from tests.drawn import digest
 
 FOLDER: Final = Path(__file__).parent
 WIDTH: Final = 840  # of a page on GitHub, so that letters keep their size
@@ -54,8 +55,8 @@ def above(first: str, second: str) -> str:
 
 
 def write(name: str, picture: str) -> None:
-    """Write a picture's two files."""
-    picture = _HOVER.sub("", picture)
+    """Write a picture's two files, with the digest of the views that drew it."""
+    picture = _HOVER.sub("", picture).rstrip() + f"\n<!-- {digest()} -->\n"
     looks: dict[str, Any] = {"light": "", "dark": r"<style>\1</style>"}
     for look, style in looks.items():
         (FOLDER / f"{name}-{look}.svg").write_text(_DARK.sub(style, picture), encoding="utf-8")

@@ -70,11 +70,11 @@ def run(python: Path, *command: str, cwd: Path, **variables: str) -> str:
 
 
 def first_cells(notebook: Path) -> str:
-    """The code of a notebook up to its first teardown of a graph, as a program."""
+    """The code of a notebook up to its first teardown of a graph, as a program without magics."""
     code = []
     for cell in json.loads(notebook.read_text())["cells"]:
         if cell["cell_type"] == "code":
-            code.append("".join(cell["source"]))
+            code.append("".join(line for line in cell["source"] if not line.startswith("%")))
             if "teardown(" in code[-1]:
                 break
     assert len(code) > 3

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.drawn import STALE, digest
 from tests.readme import README, ROOT
 
 PACKAGE = ROOT / "rcg"
@@ -127,3 +128,8 @@ def test_pictures_need_nothing_else_and_are_shown(picture: str) -> None:
     name, _, look = path.stem.rpartition("-")
     assert (path.parent / f"{name}-{'dark' if look == 'light' else 'light'}.svg").exists()
     assert f"docs/pictures/{path.name}" in README.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("picture", names_of(PICTURES))
+def test_pictures_were_drawn_by_the_views_of_today(picture: str) -> None:
+    assert (ROOT / picture).read_text(encoding="utf-8").endswith(f"<!-- {digest()} -->\n"), STALE

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.drawn import STALE, digest
+
 NOTEBOOKS = sorted(Path(__file__).parents[2].joinpath("notebooks").glob("*.ipynb"))
+
+
+SHOWS_ERROR = "raises-exception"
+WITHOUT_GRAPH = ("rdt.ipynb", "weight_sync.ipynb")
+TEST_CODE = re.compile(r"^\s*(assert|try|except|raise \w*Assert)\b|\bpytest\b", re.MULTILINE)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -21,8 +28,20 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
     return [cell for cell in read(path)["cells"] if cell["cell_type"] == "code"]
 
 
-def test_there_is_a_quickstart() -> None:
-    assert "quickstart.ipynb" in [path.name for path in NOTEBOOKS]
+def outputs(path: Path) -> list[dict[str, Any]]:
+    return [output for cell in code_cells(path) for output in cell["outputs"]]
+
+
+def has_picture(cell: dict[str, Any]) -> bool:
+    shown = ("".join(output.get("data", {}).get("text/html", "")) for output in cell["outputs"])
+    return any("<img " in html for html in shown)
+
+
+def test_the_quickstart_shows_a_picture_of_every_graph() -> None:
+    path = next(path for path in NOTEBOOKS if path.stem == "quickstart")
+    compiling = [cell for cell in code_cells(path) if "_compile(" in "".join(cell["source"])]
+    assert len(compiling) >= 3
+    assert all(map(has_picture, compiling))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
@@ -31,23 +50,46 @@ class TestEveryNotebook:
         counts = [cell["execution_count"] for cell in code_cells(path)]
         assert counts == list(range(1, len(counts) + 1))
 
+    def test_was_drawn_by_the_views_of_today(self, path: Path) -> None:
+        assert read(path)["metadata"].get("rcg", {}).get("drawn") == digest(), STALE
+
+    def test_begins_with_what_a_reader_will_see(self, path: Path) -> None:
+        first = "".join(read(path)["cells"][0]["source"])
+        assert re.match(r"# .+\n\nYou will see ", first)
+
     def test_shows_what_it_printed(self, path: Path) -> None:
         for cell in code_cells(path):
             prints = re.search(r"^\s*print\(", "".join(cell["source"]), re.MULTILINE)
             assert bool(cell["outputs"]) >= bool(prints), cell["source"]
 
-    def test_asserts_and_cleans_up(self, path: Path) -> None:
+    def test_has_no_code_of_tests_and_cleans_up(self, path: Path) -> None:
+        """What its cells show is checked by nbval, which compares it."""
         sources = ["".join(cell["source"]) for cell in code_cells(path)]
-        assert any("assert " in source for source in sources)
+        assert not [source for source in sources if TEST_CODE.search(source)]
         assert "ray.shutdown()" in sources[-1]
+
+    def test_has_a_widget_if_it_has_a_graph(self, path: Path) -> None:
+        """It is stored as a picture, for viewers that run no widgets."""
+        widgets = [
+            output["data"]
+            for output in outputs(path)
+            if re.match(r"\w+Widget\(", "".join(output.get("data", {}).get("text/plain", "")))
+        ]
+        assert bool(widgets) == (path.name not in WITHOUT_GRAPH)
+        for data in widgets:
+            assert data.keys() == {"text/plain", "text/html"}
+            assert "<img " in "".join(data["text/html"])
+
+    def test_shows_errors_where_it_says_so(self, path: Path) -> None:
+        for cell in code_cells(path):
+            kinds = [output["output_type"] for output in cell["outputs"]]
+            expected = SHOWS_ERROR in cell["metadata"].get("tags", [])
+            assert ("error" in kinds) == expected, cell["source"]
 
     def test_has_nothing_that_needs_a_live_kernel_or_names_a_machine(self, path: Path) -> None:
         assert "widgets" not in read(path)["metadata"]
-        for cell in code_cells(path):
-            for output in cell["outputs"]:
-                assert output["output_type"] != "error"
-                assert output.get("name") != "stderr", output
-                # Which is how IPython calls a cell, also where an actor says where it is.
-                shown = re.sub(r"/tmp/ipykernel_\d+/\d+\.py", "", json.dumps(output))
-                assert "/root/" not in shown
-                assert "/tmp/" not in shown
+        for output in outputs(path):
+            assert output.get("name") != "stderr", output
+            # Which is how IPython calls a cell, also where an actor says where it is.
+            shown = re.sub(r"/tmp/ipykernel_\d+/\d+\.py", "", json.dumps(output))
+            assert not re.search(r"/root/|/home/|/tmp/|site-packages", shown)
