@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ _METADATA: Final[dict[str, Any]] = {
 }
 _NEEDS_A_KERNEL: Final = "application/vnd.jupyter.widget-view+json"
 _RAYLET: Final = re.compile(r"^.*\(raylet\).*(?:\n {4}.*)*\n?|^\n", re.MULTILINE)
-"""What Ray prints about a death, whenever it comes."""
+"""What Ray prints about a death, whenever that comes, and the blank lines which that leaves."""
 _PATH: Final = re.compile(r"/root/|/home/|/tmp/(?!ipykernel_)|site-packages")
 
 
@@ -68,7 +69,7 @@ def store(path: Path) -> None:
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]
         for cell in code:
             cell.metadata.pop("execution", None)
-            cell.outputs = list(filter(None, map(_cleaned, _joined(cell.outputs))))
+            cell.outputs = cleaned(cell.outputs)
         wrong = [text for cell in code for output in cell.outputs for text in _wrong(output)]
         if not wrong:
             nbformat.write(notebook, path)
@@ -89,26 +90,20 @@ def _busy() -> float:
     return 1 - (last_idle - first_idle) / (last - first)
 
 
-def _joined(outputs: list[Any]) -> list[Any]:
-    """Join what was printed: in how many parts it comes is a matter of time."""
-    joined: list[Any] = []
+def cleaned(outputs: Iterable[Any]) -> list[Any]:
+    """Return the outputs of a cell without what passes, and joined: parts are a matter of time."""
+    found: list[Any] = []
     for output in outputs:
-        last = joined[-1] if joined else None
-        if last is not None and output.get("name") and last.get("name") == output.name:
+        if "data" in output:
+            output.data.pop(_NEEDS_A_KERNEL, None)
+        if "(raylet)" in output.get("text", ""):
+            output.text = _RAYLET.sub("", output.text)
+        last = found[-1] if found else {}
+        if "text" in output and last.get("name") == output.name:
             last.text += output.text
-        else:
-            joined.append(output)
-    return joined
-
-
-def _cleaned(output: Any) -> Any:
-    """Return an output without what passes; None if nothing is left."""
-    if output.output_type == "stream":
-        output.text = _RAYLET.sub("", output.text) if "(raylet)" in output.text else output.text
-        return output if output.text.strip() else None
-    if "data" in output:
-        output.data.pop(_NEEDS_A_KERNEL, None)
-    return output
+        elif output.get("text", "visible").strip():
+            found.append(output)
+    return found
 
 
 def _wrong(output: Any) -> list[str]:
