@@ -206,6 +206,14 @@ program a1.comm
   Write s0 -> c4
 """
 
+LANES_ROWS = {
+    "driver": [event(1, 0, 14, 18)],
+    "a0": [event(0, 0, 0, 2), event(1, 0, 10, 30), event(2, 0, 30, 31), event(1, 1, 40, 60)],
+    "a0.comm": [event(0, 0, 0, 32, waited=31), event(1, 0, 35, 55, peer=4)],
+    "a1": [event(1, 0, 50, 70), event(2, 0, 70, 71)],
+    "a1.comm": [event(0, 0, 33, 55, waited=2, peer=2), event(1, 0, 56, 58)],
+}
+
 
 def test_communication_is_hidden_behind_methods_of_the_same_actor():
     """What other actors compute hides none of it.
@@ -219,14 +227,7 @@ def test_communication_is_hidden_behind_methods_of_the_same_actor():
     a1.comm                                   |R|R c1 receives . . .| W             20 + 2
     ```
     """
-    rows = {
-        "driver": [event(1, 0, 14, 18)],
-        "a0": [event(0, 0, 0, 2), event(1, 0, 10, 30), event(2, 0, 30, 31), event(1, 1, 40, 60)],
-        "a0.comm": [event(0, 0, 0, 32, waited=31), event(1, 0, 35, 55, peer=4)],
-        "a1": [event(1, 0, 50, 70), event(2, 0, 70, 71)],
-        "a1.comm": [event(0, 0, 33, 55, waited=2, peer=2), event(1, 0, 56, 58)],
-    }
-    shares = shares_of(graph_trace(rows, plan=WITH_LANES), 0, 80)
+    shares = shares_of(graph_trace(LANES_ROWS, plan=WITH_LANES), 0, 80)
     assert [lane.communication_ns for lane in shares.lanes] == [4, 3, 21, 1, 22]
     # Of what a0.comm sends, from 40 on; of what a1.comm receives, from 50 on, and its Write.
     assert [lane.hidden for lane in shares.lanes] == [None, None, 15 / 21, None, 7 / 22]
