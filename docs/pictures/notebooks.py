@@ -46,12 +46,13 @@ def main(names: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="nb", ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder  # where no other Ray is found
         os.environ["PYTHONPATH"] = f"{ROOT}:{ROOT / 'widgets'}"
-        for path in paths:
-            store(path)
+        failed = [path.name for path in paths if not store(path)]
+    if failed:
+        raise SystemExit(f"not stored: {', '.join(failed)}")
 
 
-def store(path: Path) -> None:
-    """Run a notebook and store it, unless its outputs are not fit to be stored."""
+def store(path: Path) -> bool:
+    """Run a notebook and store it if its outputs are fit for that; return whether they were."""
     for _ in range(_MAX_RUNS):
         busy = _busy()
         if busy > _MAX_BUSY:
@@ -74,9 +75,9 @@ def store(path: Path) -> None:
         if not wrong:
             nbformat.write(notebook, path)
             print(f"{path.name}: stored", flush=True)
-            return
+            return True
         print(f"{path.name}: not stored, because it shows {wrong[0]!r}", flush=True)
-    raise SystemExit(1)
+    return False
 
 
 def _busy() -> float:
