@@ -20,8 +20,7 @@ from rcg.cluster import at_users_line
 from rcg.dag.authoring import bind_method
 from rcg.dag.binding import OWN_OPTIONS
 from rcg.dag.nodes import ClassMethodNode
-from rcg.dag.records import find_site
-from rcg.errors import UnsupportedNodeError
+from rcg.dag.tasks import ClassNode, FunctionNode, bind_class, bind_function
 from rcg.option_kinds import check_cost_s
 from rcg.rdt.actors import CALLED, DECLARED, declare_targets, declare_transport, derive
 from rcg.rdt.calls import (
@@ -341,12 +340,20 @@ class ActorClass:
     def options(self, **options: Any) -> ActorClassOptions:
         """Return the class with Ray's options of an actor (``name="x"``, ...) set."""
         options.pop("enable_tensor_transport", None)  # every actor of rcg can
-        return ActorClassOptions(self._ray_class.options(**options), str(self))
+        return ActorClassOptions(self._ray_class, options)
 
     @at_users_line
-    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UnsupportedNodeError: an actor must be created before its methods are bound."""
-        _refuse_class_node(str(self))
+    def bind(self, *args: Any, **kwargs: Any) -> ClassNode:
+        """Put the making of an actor into a DAG, which can then only run uncompiled.
+
+        Each ``execute`` makes an actor of its own. Methods of the node have ``bind``.
+
+        Raises:
+            GraphError: An argument is the ``InputNode``, or a node is where rcg does not look.
+            UnsupportedNodeError: A node is not rcg's.
+            TypeError: An argument is a reference of a compiled DAG.
+        """
+        return _bind_class(self._ray_class, {}, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise TypeError: ``remote`` creates an actor."""
@@ -375,11 +382,12 @@ class ActorClass:
 class ActorClassOptions:
     """An actor class with options set; what ``ActorClass.options(...)`` returns."""
 
-    __slots__ = ("_name", "_ray_options")
+    __slots__ = ("_options", "_ray_class", "_ray_options")
 
-    def __init__(self, ray_options: Any, name: str) -> None:
-        self._ray_options = ray_options
-        self._name = name
+    def __init__(self, ray_class: Any, options: Mapping[str, Any]) -> None:
+        self._ray_class = ray_class
+        self._ray_options = ray_class.options(**options)
+        self._options = options
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Create an actor; see ``ActorClass.remote``."""
@@ -387,9 +395,9 @@ class ActorClassOptions:
         return _create(self._ray_options, args, kwargs)
 
     @at_users_line
-    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse; see ``ActorClass.bind``."""
-        _refuse_class_node(self._name)
+    def bind(self, *args: Any, **kwargs: Any) -> ClassNode:
+        """Put the making of an actor into a DAG; see ``ActorClass.bind``."""
+        return _bind_class(self._ray_class, self._options, args, kwargs)
 
 
 @overload
@@ -402,7 +410,7 @@ def remote(*args: Any, **options: Any) -> Any:
     """Make an actor class from a class, or a remote function from a function, as Ray does.
 
     Used as ``@remote``, ``@remote(num_cpus=1)`` or ``remote(SomeClass)``. A function becomes Ray's
-    own remote function; its ``bind`` raises, because it cannot be part of a DAG.
+    own remote function, whose ``bind`` makes a node of an uncompiled DAG.
 
     Raises:
         TypeError: What it is applied to is neither a class nor a function.
@@ -474,9 +482,9 @@ def _dress(made: Any) -> Any:
     cluster.refuse_client(made)
     if cluster.is_remote_function(made):
         name = getattr(made, "_function_name", "the function")
-        made.bind = _FunctionBind(name)
         made.remote = _with_values(made.remote, name)
-        made.options = _with_values_of(made.options, name)
+        made.bind = _FunctionBind(name, made, cluster.declared_options(made))
+        made.options = _with_values_of(made.options, name, cluster.declared_options(made))
     return made
 
 
@@ -504,8 +512,10 @@ def _with_values(
     return with_values
 
 
-def _with_values_of(options: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return the ``options`` of a function, with such a ``remote``."""
+def _with_values_of(
+    options: Callable[..., Any], name: str, declared: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return the ``options`` of a function, with such a ``remote``, and a ``bind``."""
 
     @functools.wraps(options)
     def with_options(**changes: Any) -> Any:
@@ -517,6 +527,7 @@ def _with_values_of(options: Callable[..., Any], name: str) -> Callable[..., Any
         if changes.get("num_returns") == 0:
             silent = options(**{**changes, "num_returns": 1}).remote
         changed.remote = _with_values(changed.remote, name, silent)
+        changed.bind = _FunctionBind(name, changed, {**declared, **changes})
         return changed
 
     return with_options
@@ -535,28 +546,28 @@ def _refuse_declared(cls: type) -> None:
 class _FunctionBind:
     """The ``bind`` of a remote function. A class, so that it pickles with the function."""
 
-    __slots__ = ("_name",)
+    __slots__ = ("_function", "_name", "_options")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, function: Any, options: Mapping[str, Any]) -> None:
         self._name = name.rpartition(".")[2]
+        self._function = function
+        self._options = options
 
     @at_users_line
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise UnsupportedNodeError(
-            "Compiled DAGs currently only support actor method nodes: "
-            f"`{self._name}` is a remote function. Make it a method of an actor.",
-            node=self._name,
-            site=find_site(),
-        )
+    def __call__(self, *args: Any, **kwargs: Any) -> FunctionNode:
+        return bind_function(self._name, self._function.remote, args, kwargs, self._options)
 
 
-def _refuse_class_node(name: str) -> NoReturn:
-    raise UnsupportedNodeError(
-        "Compiled DAGs can only bind methods to an actor that is already created with "
-        f"Actor.remote(): write `actor = {name}.remote(...)` first, then `actor.method.bind(...)`",
-        node=name,
-        site=find_site(),
-    )
+def _bind_class(
+    ray_class: Any, options: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> ClassNode:
+    maker = ray_class.options(**options) if options else ray_class
+
+    def create(*args: Any, **kwargs: Any) -> ActorHandle:
+        return _create(maker, args, kwargs)
+
+    options = {**cluster.declared_options(ray_class), **options}
+    return bind_class(cluster.plain_class(ray_class), create, args, kwargs, options)
 
 
 def _ray_class_of(base: Any) -> Any:

@@ -280,6 +280,17 @@ def remote(*args: Any, **options: Any) -> Any:
     return ray.remote(*args, **options)
 
 
+def declared_options(target: Any) -> dict[str, Any]:
+    """Return the options with which a class or function was given to ``remote``."""
+    return dict(getattr(target, "_default_options", None) or {})
+
+
+def plain_class(actor_class: Any) -> type:
+    """Return the class that was given to ``remote``."""
+    metadata = getattr(actor_class, "__ray_metadata__", None)
+    return getattr(metadata, "modified_class", None) or type(actor_class)
+
+
 def method(*args: Any, **options: Any) -> Any:
     """Call ``ray.method``."""
     return ray.method(*args, **options)

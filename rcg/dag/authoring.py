@@ -44,10 +44,11 @@ def bind_method(
         return value_record(value, taker=name, site=site)
 
     call = bind_call(handle, method, args, kwargs, options=options, as_record=as_record, site=site)
+    node = ClassMethodNode(call, args, kwargs, options)
     if call.num_returns == 1:
-        return ClassMethodNode(call)
+        return node
     parts = [PartRecord(site=site, call=call, index=index) for index in range(call.num_returns)]
-    return tuple([ClassMethodNode(part) for part in parts])
+    return tuple([ClassMethodNode(part, (node, part.index)) for part in parts])
 
 
 def bind_collective_nodes(

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg import cluster
 from rcg.dag.records import (
     CallRecord,
     Constant,
+    InputRecord,
     Nested,
     RecordArgument,
     ValueRecord,
@@ -69,21 +71,16 @@ def bind_call(
     name = f"{label}.{method}"
     _check_signature(handle, method, args, kwargs, name=name, site=site)
     num_returns = _num_returns(handle, method, options, name=name, site=site)
-    frozen_args = tuple(_freeze(value, as_record, name=name, site=site) for value in args)
-    frozen_kwargs = tuple(
-        (key, _freeze(value, as_record, name=name, site=site)) for key, value in kwargs.items()
-    )
-    arguments = (*frozen_args, *(value for _, value in frozen_kwargs))
-    records = [record for argument in arguments for record in nodes_of(argument)]
-    source = common_source(records, taker=name, site=site)
+    given = freeze(args, kwargs, as_record, name=name, site=site)
+    source = given.source
     call = CallRecord(
         site=site,
         source=source,
         handle=handle,
         label=label,
         method=method,
-        args=frozen_args,
-        kwargs=frozen_kwargs,
+        args=given.args,
+        kwargs=given.kwargs,
         options=tuple([each for each in options.items() if each[0] not in OWN_OPTIONS]),
         num_returns=num_returns,
         cost_s=_cost_s(options, name=name, site=site),
@@ -91,6 +88,41 @@ def bind_call(
     if source is not None:
         source.bound[call.order] = call.name, call.site
     return call
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a ``bind``, taken apart, and the input that they depend on."""
+
+    args: tuple[RecordArgument, ...]
+    kwargs: tuple[tuple[str, RecordArgument], ...]
+    source: InputRecord | None
+
+
+def freeze(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    as_record: AsRecord,
+    *,
+    name: str,
+    site: Site,
+    before: Sequence[ValueRecord] = (),
+) -> Arguments:
+    """Take the arguments of a ``bind`` apart.
+
+    ``before`` are records that run earlier, and so must depend on the same input.
+
+    Raises:
+        GraphError: A node is where rcg does not look for one, or depends on another input.
+    """
+    frozen = [_freeze(value, as_record, name=name, site=site) for value in args]
+    named = [
+        (key, _freeze(value, as_record, name=name, site=site)) for key, value in kwargs.items()
+    ]
+    arguments = (*frozen, *(value for _, value in named))
+    records = [*before, *[record for argument in arguments for record in nodes_of(argument)]]
+    source = common_source(records, taker=name, site=site)
+    return Arguments(tuple(frozen), tuple(named), source)
 
 
 def _check_signature(

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running a DAG without compiling it: every call is an ordinary Ray task.
 
-This serves debugging and comparison with the compiled DAG: the nodes, their order on each actor and
-the values are the same, results are Ray's ObjectRefs. This room knows nothing of graphs, plans or
-channels.
+A DAG that could be compiled serves debugging and comparison: the nodes, their order on each actor
+and the values are those of the compiled DAG, results are Ray's ObjectRefs.
+
+A DAG with remote functions or class nodes cannot be compiled, and runs as ``ray.dag`` runs it. So it
+differs in two things. Nodes in containers arrive as ObjectRefs, as in any call of Ray's. And a
+single argument of ``execute`` is the input itself, whose parts ``inp[0]``, ``inp["x"]`` and
+``inp.x`` are taken from it; several arguments are a ``DAGInputData``.
+
+This room knows nothing of graphs, plans or channels.
 
 The tensors of a collective are in one process here, and are combined in the order of ranks. In a
 compiled DAG the communicator decides the order. So results of both are the same to the last bit for
@@ -28,6 +34,7 @@ from rcg.dag.records import (
     CallRecord,
     CollectiveRecord,
     Constant,
+    DAGInputData,
     InputRecord,
     Nested,
     OutputsRecord,
@@ -35,6 +42,7 @@ from rcg.dag.records import (
     Record,
     RecordArgument,
     ResultRecord,
+    TaskRecord,
     label_of,
     maker_of,
     reached_from,
@@ -138,6 +146,9 @@ class Combination:
         return reduced([each.resolve_conj().resolve_neg().contiguous() for each in tensors], op)
 
 
+Resolve = Callable[[RecordArgument, Mapping[Record, Any]], Any]
+
+
 def _torch() -> Any:
     try:
         import torch
@@ -149,9 +160,9 @@ def _torch() -> Any:
 def interpret(root: Record, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Submit every call that ``root`` depends on to its actor, in creation order.
 
-    It does not wait for results. Arguments are counted as in the compiled DAG. As in Ray, a DAG
-    with several arguments also accepts one object that contains them (``execute([1, 2])`` for
-    ``inp[0]`` and ``inp[1]``).
+    It does not wait for results. Arguments are counted as in the compiled DAG, if it could be
+    compiled. As in Ray, a DAG with several arguments also accepts one object that contains them
+    (``execute([1, 2])`` for ``inp[0]`` and ``inp[1]``).
 
     Returns:
         The ObjectRef of the root's value, or a list of them for several outputs; an output that is
@@ -161,11 +172,19 @@ def interpret(root: Record, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
         GraphError: The number or the names of the arguments are not those of the DAG.
     """
     records = reached_from(root)
-    values = _inputs(records, args, kwargs)
+    resolve: Resolve
+    if any(isinstance(record, TaskRecord) for record in records):
+        values, resolve = _inputs_as_ray(records, args, kwargs), _resolve_as_ray
+    else:
+        values, resolve = _inputs(records, args, kwargs), _resolve
     for record in records:
         match record:
             case CallRecord():
-                values[record] = _submit(record, values)
+                given, named = _arguments(record, values, resolve)
+                values[record] = _submit(record, given, named)
+            case TaskRecord(submit=submit):
+                given, named = _arguments(record, values, resolve)
+                values[record] = submit(*given, **named)
             case PartRecord(call=call, index=index):
                 values[record] = values[call][index]
             case CollectiveRecord():
@@ -206,12 +225,35 @@ def _inputs(
     return dict(zip(inputs, signature.values(args, kwargs), strict=True))
 
 
-def _submit(call: CallRecord, values: Mapping[Record, Any]) -> Any:
+def _inputs_as_ray(
+    records: Sequence[Record], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[Record, Any]:
+    """Return the value of every input record of a DAG that cannot be compiled."""
+    is_one_object = len(args) == 1 and not kwargs
+    given = args[0] if is_one_object else DAGInputData(*args, **kwargs)
+    values: dict[Record, Any] = {}
+    for record in records:
+        match record:
+            case InputRecord():
+                values[record] = given
+            case AttributeRecord(key=str(key), accessor="attribute") if is_one_object:
+                values[record] = getattr(given, key)
+            case AttributeRecord(key=key):
+                values[record] = given[key]
+    return values
+
+
+def _arguments(
+    record: CallRecord | TaskRecord, values: Mapping[Record, Any], resolve: Resolve
+) -> tuple[list[Any], dict[str, Any]]:
+    args = [resolve(argument, values) for argument in record.args]
+    return args, {key: resolve(argument, values) for key, argument in record.kwargs}
+
+
+def _submit(call: CallRecord, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     method = getattr(call.handle, call.method)
     if call.options:
         method = method.options(**dict(call.options))
-    args = [_resolve(argument, values) for argument in call.args]
-    kwargs = {key: _resolve(argument, values) for key, argument in call.kwargs}
     return _call(method.remote, args, kwargs, label_of(call), call.handle)
 
 
@@ -273,6 +315,13 @@ def _resolve(argument: RecordArgument, values: Mapping[Record, Any]) -> Any:
             return _call(_FILL_TASK.remote, [template, *parts], {}, "an argument of a DAG")
         case _:
             return values[argument]
+
+
+def _resolve_as_ray(argument: RecordArgument, values: Mapping[Record, Any]) -> Any:
+    """Return an argument in which nodes in containers are ObjectRefs."""
+    if isinstance(argument, Nested):
+        return argument.template.fill([values[node] for node in argument.nodes])
+    return _resolve(argument, values)
 
 
 def _fill(template: Template, *values: Any) -> Any:

@@ -31,11 +31,12 @@ from rcg.dag.records import (
     Record,
     RecordArgument,
     ResultRecord,
+    TaskRecord,
     ValueRecord,
     maker_of,
     reached_from,
 )
-from rcg.errors import GraphError
+from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
@@ -65,12 +66,16 @@ def lower(root: Record, default: DefaultCommunicator = CREATE) -> tuple[Graph, B
 
     Raises:
         GraphError: The DAG cannot be compiled; the text names the node and where it was bound.
+        UnsupportedNodeError: It contains a remote function or makes an actor.
     """
     outputs = root.outputs if isinstance(root, OutputsRecord) else (root,)
     # Parts of the input that the user named count even if nothing uses them: the graph rejects an
     # argument that callers would have to pass for nothing.
     touched = () if root.source is None else root.source.attributes.values()
     records = sorted({*reached_from(root), *touched}, key=lambda record: record.order)
+    for record in records:
+        if isinstance(record, TaskRecord):
+            raise UnsupportedNodeError(record.refusal, node=record.name, site=record.site)
     lowering = _Lowering(records, set(outputs), default)
     nodes = tuple([node for record in records for node in lowering.nodes_of(record)])
     signature = ExecutionSignature.of([node.key for node in nodes if isinstance(node, InputValue)])

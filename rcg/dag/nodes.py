@@ -11,7 +11,7 @@ writes DAGs imports this one, which together with Ray takes half the CPU time wi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack
 
 from rcg.cluster import at_users_line
@@ -24,6 +24,7 @@ from rcg.dag.records import (
     PartRecord,
     Record,
     ResultRecord,
+    TaskRecord,
     ValueRecord,
     common_source,
     find_site,
@@ -41,9 +42,31 @@ if TYPE_CHECKING:
 class DAGNode:
     """Base class of all nodes. ``InputNode()``, ``MultiOutputNode()`` and ``bind`` make nodes."""
 
-    __slots__ = ("__weakref__", "_record")
+    __slots__ = ("__weakref__", "_given", "_record")
 
     _record: Record
+
+    def __init__(
+        self,
+        record: Record,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = {},
+        options: Mapping[str, Any] = {},
+    ) -> None:
+        self._record = record
+        self._given = args, kwargs, options
+
+    def get_args(self) -> Sequence[Any]:
+        """Return the positional arguments that the node was bound with."""
+        return self._given[0]
+
+    def get_kwargs(self) -> dict[str, Any]:
+        """Return the keyword arguments that the node was bound with."""
+        return dict(self._given[1])
+
+    def get_options(self) -> dict[str, Any]:
+        """Return the options of the method, function or class that the node was bound with."""
+        return dict(self._given[2])
 
     @at_users_line
     def compile(self, **options: Unpack[CompileKeywords]) -> CompiledDAG:
@@ -75,12 +98,14 @@ class DAGNode:
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Run the DAG once without compiling it, every call as an ordinary Ray task.
 
-        A collective is a task as well, which combines the tensors of all ranks in their order;
+        Each node that this one needs runs once. Class nodes make their actors anew each time, which
+        end after their last call if nothing holds a handle. A collective is a task as well, which combines the tensors of all ranks in their order;
         ``rcg.dag.interpret`` says when the result is the same to the last bit as in the compiled
         DAG. Does not wait for the result.
 
         Returns:
-            The ObjectRef of this node's value; for a ``MultiOutputNode`` a list of them.
+            The ObjectRef of this node's value; for a ``MultiOutputNode`` a list of them; for a
+            ``ClassNode`` the handle of the actor.
 
         Raises:
             ValueError: The arguments are not those that the DAG takes.
@@ -89,7 +114,7 @@ class DAGNode:
         return found.interpret(self._record, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        raise _no_attribute(self, name)
+        raise no_attribute(self, name)
 
     def __iter__(self) -> NoReturn:
         # Without this, Python would iterate over an input as `inp[0]`, `inp[1]`, ... without end.
@@ -118,9 +143,6 @@ class ValueNode(DAGNode):
     __slots__ = ()
 
     _record: ValueRecord
-
-    def __init__(self, record: ValueRecord) -> None:
-        self._record = record
 
     @at_users_line
     def with_tensor_transport(
@@ -188,8 +210,8 @@ class ValueNode(DAGNode):
 
     def _keep(self, transport: Any) -> Self:
         record = self._record
-        if isinstance(record, InputRecord | AttributeRecord):
-            self._refuse_keep("it is for what an actor makes, and this is an input")
+        if isinstance(record, InputRecord | AttributeRecord | TaskRecord):
+            self._refuse_keep("it is for what an existing actor makes")
         calls = importlib.import_module("rcg.rdt.calls")
         try:
             record.cell.kept = calls.check_keeps(maker_of(record).handle, transport)
@@ -244,7 +266,7 @@ class InputNode(ValueNode):
                 "execute()",
                 site=site,
             )
-        self._record = InputRecord(site=site)
+        super().__init__(InputRecord(site=site))
         self._attributes: dict[int | str, InputAttributeNode] = {}
 
     def __enter__(self) -> Self:
@@ -269,7 +291,7 @@ class InputNode(ValueNode):
     def __getattr__(self, name: str) -> InputAttributeNode:
         # Pickle, copy and notebooks ask for underscored names, which are never arguments.
         if name.startswith("_") or name in _RESERVED:
-            raise _no_attribute(self, name)
+            raise no_attribute(self, name)
         return self._attribute(name, "attribute")
 
     def _attribute(
@@ -303,21 +325,25 @@ class ClassMethodNode(ValueNode):
 
     __slots__ = ()
 
-    _record: CallRecord | PartRecord
+    _record: CallRecord | TaskRecord | PartRecord
 
     def get_method_name(self) -> str:
         """Return the name of the method."""
-        return self._call.method
+        return self._call.name.rpartition(".")[2]
 
     @property
-    def num_returns(self) -> int:
-        """How many values the call returns."""
-        return self._call.num_returns
+    def num_returns(self) -> int | str:
+        """How many values the call returns; for a generator ``"streaming"``."""
+        call = self._call
+        if isinstance(call, CallRecord):
+            return call.num_returns
+        found: int | str = self.get_options().get("num_returns", 1)
+        return found
 
     @property
     def is_class_method_call(self) -> bool:
         """Whether this is the call itself."""
-        return isinstance(self._record, CallRecord)
+        return not self.is_class_method_output
 
     @property
     def is_class_method_output(self) -> bool:
@@ -325,12 +351,18 @@ class ClassMethodNode(ValueNode):
         return isinstance(self._record, PartRecord)
 
     @property
+    def class_method_call(self) -> ClassMethodNode | None:
+        """The call that returns several values, of which this is one; None for a call."""
+        call: ClassMethodNode | None = self._given[0][0] if self.is_class_method_output else None
+        return call
+
+    @property
     def output_idx(self) -> int | None:
         """Which of the values it is; None for a call."""
         return self._record.index if isinstance(self._record, PartRecord) else None
 
     @property
-    def _call(self) -> CallRecord:
+    def _call(self) -> CallRecord | TaskRecord:
         return self._record.call if isinstance(self._record, PartRecord) else self._record
 
 
@@ -381,7 +413,8 @@ class MultiOutputNode(DAGNode):
                 )
             outputs.append(record)
         source = common_source(outputs, taker=name, site=site)
-        self._record = OutputsRecord(site=site, source=source, outputs=tuple(outputs))
+        end = OutputsRecord(site=site, source=source, outputs=tuple(outputs))
+        super().__init__(end, list(args))
 
 
 # These names raise an explanation even on an input, where other names are keywords.
@@ -393,7 +426,7 @@ def _compile(record: Record, options: CompileKeywords) -> CompiledDAG:
     return found
 
 
-def _no_attribute(node: DAGNode, name: str) -> AttributeError:
+def no_attribute(node: DAGNode, name: str) -> AttributeError:
     """Return the error for a reserved name; the words are Ray's if Ray has some."""
     kind = type(node)
     match name:
@@ -401,8 +434,8 @@ def _no_attribute(node: DAGNode, name: str) -> AttributeError:
             text = f".bind() cannot be used again on {kind}: {node!r} is a node already"
         case "remote":
             text = (
-                f".remote() cannot be used on {kind}. To run the DAG, use .compile().execute(...), "
-                "or .execute(...) without compiling."
+                f".remote() cannot be used on {kind}. To execute the task graph for this node, use "
+                ".execute(), or .compile().execute(...) for actors that exist."
             )
         case "with_tensor_transport" | "with_type_hint":
             text = (
@@ -438,17 +471,10 @@ def value_record(value: object, *, taker: str, site: Site) -> ValueRecord | None
     if not type(value).__module__.startswith("ray.dag."):
         return None
     kind = type(value).__name__
-    match kind:
-        case "FunctionNode":
-            why = "Compiled DAGs currently only support actor method nodes"
-        case "ClassNode":
-            why = (
-                "Compiled DAGs can only bind methods to an actor that is already created with "
-                "Actor.remote()"
-            )
-        case _:
-            why = (
-                "nodes of ray.dag cannot be mixed with rcg's: import InputNode from rcg.dag, and "
-                "bind methods of rcg's handles (rcg.wrap_actor(handle) makes one of Ray's)"
-            )
-    raise UnsupportedNodeError(f"{why}; {taker} takes a {kind}", node=kind, site=site)
+    raise UnsupportedNodeError(
+        "nodes of ray.dag cannot be mixed with rcg's: import InputNode from rcg.dag, bind functions "
+        "and classes that rcg.remote made, and methods of rcg's handles (rcg.wrap_actor(handle) "
+        f"makes one of Ray's); {taker} takes a {kind}",
+        node=kind,
+        site=site,
+    )

@@ -14,7 +14,7 @@ process: creation order, which is the order in which an actor runs its calls.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -143,6 +143,33 @@ class CallRecord(_Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TaskRecord(_Value):
+    """What only an uncompiled DAG has: a remote function, an actor to be made, or its method.
+
+    Attributes:
+        source: The input that it depends on, directly or not.
+        label: The name of the function, of the class, or of class and method.
+        submit: Takes the arguments, returns what Ray returns: ObjectRefs or a handle.
+        args: The positional arguments; the first of a method is the actor's record.
+        earlier: The call that was bound before this one to the same actor, and runs before it.
+        refusal: Why it cannot be compiled, and what to do.
+    """
+
+    source: InputRecord | None
+    label: str
+    submit: Callable[..., Any]
+    args: tuple[RecordArgument, ...]
+    kwargs: tuple[tuple[str, RecordArgument], ...]
+    earlier: TaskRecord | None
+    refusal: str
+
+    @property
+    def name(self) -> str:
+        """The displayed name."""
+        return self.label
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PartRecord(_Value):
     """One of the values of a call that returns several."""
 
@@ -239,7 +266,18 @@ class OutputsRecord(_Bound):
         return "MultiOutputNode"
 
 
-ValueRecord = InputRecord | AttributeRecord | CallRecord | PartRecord | ResultRecord
+class DAGInputData:
+    """Several arguments of ``execute`` as one value, for nodes that take the whole input."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._args = args
+        self._kwargs = kwargs
+
+    def __getitem__(self, key: int | str) -> Any:
+        return self._args[key] if isinstance(key, int) else self._kwargs[key]
+
+
+ValueRecord = InputRecord | AttributeRecord | CallRecord | TaskRecord | PartRecord | ResultRecord
 RecordArgument = ValueRecord | Constant | Nested
 Record = ValueRecord | CollectiveRecord | OutputsRecord
 
@@ -289,7 +327,9 @@ def upstream_of(record: Record) -> Iterator[Record]:
                 yield from member.inputs
         case OutputsRecord(outputs=outputs):
             yield from outputs
-        case CallRecord(args=args, kwargs=kwargs):
+        case CallRecord(args=args, kwargs=kwargs) | TaskRecord(args=args, kwargs=kwargs):
+            if isinstance(record, TaskRecord) and record.earlier is not None:
+                yield record.earlier
             for argument in itertools.chain(args, (argument for _, argument in kwargs)):
                 yield from nodes_of(argument)
 
@@ -308,9 +348,10 @@ def common_source(records: Iterable[ValueRecord], *, taker: str, site: Site) -> 
     for record, other in sources:
         if other is not source:
             raise GraphError(
+                "Each DAG should only have one unique InputNode. "
                 f"{taker} takes {label_of(first)} and {label_of(record)}, which come from "
-                f"different InputNodes ({source.site} and {other.site}): a DAG has one input, so "
-                "bind all its nodes under the same one",
+                f"different InputNodes ({source.site} and {other.site}): bind all nodes of a DAG under "
+                "the same one",
                 node=taker,
                 site=site,
             )

@@ -111,16 +111,15 @@ def test_a_function_is_rays_own():
     assert (first, rcg.get(second)) == (4, 12)
 
 
-def test_a_function_is_no_node():
+def test_a_dag_with_a_function_is_not_compiled(counter):
     @rcg.remote
     def triple(x):
         return 3 * x
 
-    with (
-        InputNode() as inp,
-        pytest.raises(NotImplementedError, match="actor method nodes") as caught,
-    ):
-        triple.bind(inp)
+    with InputNode() as inp:
+        dag = counter.add.bind(triple.bind(inp))
+    with pytest.raises(NotImplementedError, match="actor method nodes") as caught:
+        dag.experimental_compile()
     assert isinstance(caught.value, UnsupportedNodeError)
     assert caught.value.node == "triple"
     assert "test_actors.py" in str(caught.value)
@@ -155,12 +154,15 @@ def test_a_class_travels():
     assert ray.get(use.remote()) == 8
 
 
-def test_a_class_is_no_node():
-    for bind in (Counter.bind, Counter.options(num_cpus=0).bind):
-        with pytest.raises(ValueError, match=r"already created with Actor\.remote\(\)") as caught:
-            bind(1)
-        assert isinstance(caught.value, UnsupportedNodeError)
-        assert "test_actors.py" in str(caught.value)
+def test_a_dag_that_makes_an_actor_is_not_compiled():
+    with InputNode() as inp:
+        for node in (Counter.bind(), Counter.options(num_cpus=0).bind()):
+            text = r"already created with Actor\.remote\(\): write `actor = Plain\.remote"
+            with pytest.raises(ValueError, match=text) as caught:
+                node.add.bind(inp).compile()
+            assert isinstance(caught.value, UnsupportedNodeError)
+            assert caught.value.node == "Plain"
+            assert "test_actors.py" in str(caught.value)
 
 
 def test_names_and_namespaces():
@@ -234,9 +236,12 @@ def test_errors_of_bind_end_at_the_users_line(counter):
                 lambda: counter.add.bind(1, 2),
                 lambda: counter.add.options(num_returns=0).bind(inp),
                 lambda: counter.add.bind(graph.execute(1)),
-                lambda: Counter.bind(1),
-                lambda: Counter.options(num_cpus=0).bind(1),
-                lambda: rcg.remote(abs_of).bind(1),
+                lambda: Counter.bind(inp),
+                lambda: Counter.options(num_cpus=0).bind([inp]),
+                lambda: Counter.bind().add.bind(graph.execute(1)),
+                lambda: rcg.remote(abs_of).bind({inp: 1}),
+                lambda: rcg.remote(abs_of).bind(inp).compile(),
+                lambda: Counter.bind().add.bind(inp).compile(),
                 lambda: MultiOutputNode([1]),
                 lambda: rcg.collective.allreduce.bind([1]),
                 lambda: dag.with_tensor_transport("nothing"),
@@ -395,10 +400,9 @@ def test_rays_node_in_a_bind(counter):
 
 def test_rays_other_nodes_in_a_bind(counter):
     pytest.importorskip("ray.dag")
-    with pytest.raises(NotImplementedError, match="actor method nodes"):
-        counter.add.bind(ray.remote(lambda x: x).bind(1))
-    with pytest.raises(ValueError, match="already created"):
-        counter.add.bind(ray.remote(Plain).bind())
+    for node in (ray.remote(lambda x: x).bind(1), ray.remote(Plain).bind()):
+        with pytest.raises(UnsupportedNodeError, match=r"classes that rcg\.remote made"):
+            counter.add.bind(node)
 
 
 def test_a_node_bound_to_a_plain_handle(counter):
