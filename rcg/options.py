@@ -134,13 +134,20 @@ def _option(default: _Value, kind: Kind, text: str, **names: str) -> _Value:
     return field(default=default, metadata={"kind": kind, "text": text, **names})
 
 
+_SET_BY_USER: Final = {
+    "max_inflight_executions": "is_inflight_limit_set_by_user",
+    "max_buffered_results": "is_buffered_limit_set_by_user",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How a compiled graph is built and run. Frozen; ``replace`` makes a changed, checked copy.
 
-    ``is_inflight_limit_set_by_user`` is not an option: it says whether the user set the limit (by
-    an argument or a variable). If so, ``execute`` raises at the limit instead of waiting.
-    ``replace`` and ``from_environment`` set it when they are given ``max_inflight_executions``.
+    ``is_inflight_limit_set_by_user`` and ``is_buffered_limit_set_by_user`` are no options: they say
+    whether the user set the limit (by an argument or a variable). If so, ``execute`` raises at the
+    first instead of waiting, and ``get`` at the second. ``replace`` and ``from_environment`` set
+    them when they are given ``max_inflight_executions`` and ``max_buffered_results``.
 
     Raises:
         TypeError: A field has the wrong type.
@@ -193,7 +200,8 @@ class Options:
     max_buffered_results: int = _option(
         1000,
         COUNT,
-        "how many executions may have unread results at the driver",
+        "how many executions may have unread results at the driver; once you set it, a `get` that "
+        "passes over more of them raises, too",
         rays_keyword="_max_buffered_results",
         context="max_buffered_results",
     )
@@ -234,19 +242,21 @@ class Options:
         rays_variable="RAY_CGRAPH_ENABLE_NVTX_PROFILING",
     )
     is_inflight_limit_set_by_user: bool = False
+    is_buffered_limit_set_by_user: bool = False
 
     def __post_init__(self) -> None:
         for option in OPTIONS:
             checked = option.kind.check(getattr(self, option.field), option.field)
             object.__setattr__(self, option.field, checked)
-        FLAG.check(self.is_inflight_limit_set_by_user, "is_inflight_limit_set_by_user")
+        for name in _SET_BY_USER.values():
+            FLAG.check(getattr(self, name), name)
 
     def replace(self, **changes: Any) -> Options:
         """Return a copy with these fields changed, checked like a new one.
 
         Args:
-            **changes: Fields by name. Giving ``max_inflight_executions`` counts as the user
-                setting the limit.
+            **changes: Fields by name. Giving ``max_inflight_executions`` or
+                ``max_buffered_results`` counts as the user setting the limit.
 
         Raises:
             TypeError: There is no field of that name, or a value has the wrong type.
@@ -259,8 +269,8 @@ class Options:
                 f"there is no option {', '.join(map(repr, unknown))}: "
                 f"the options are {', '.join(names)}"
             )
-        if "max_inflight_executions" in changes:
-            changes.setdefault("is_inflight_limit_set_by_user", True)
+        for name in _SET_BY_USER.keys() & changes.keys():
+            changes.setdefault(_SET_BY_USER[name], True)
         return replace(self, **changes)
 
     @classmethod
@@ -315,7 +325,8 @@ IGNORED: Final[tuple[IgnoredSetting, ...]] = (
     ),
     IgnoredSetting(
         variable="RAY_CGRAPH_ENABLE_PROFILING",
-        instead="cdag.report() and cdag.statistics() show what runs",
+        instead="`with cdag.profile() as p` records every operation; cdag.report() shows what "
+        "runs now",
     ),
     IgnoredSetting(
         variable="RAY_CGRAPH_ENABLE_TORCH_PROFILING",

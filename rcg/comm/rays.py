@@ -15,7 +15,9 @@ operation depends on the class; and ``initialize`` cannot be interrupted.
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -103,12 +105,61 @@ class RaysOpener:
             )
         made = RaysCommunicator(membership, self)
         try:
+            # One whose ranks cannot find each other by themselves has this method beside Ray's.
+            getattr(self.communicator, "meet", lambda _: None)(membership)
             made.initialize()
             exchange(membership, "here", b"", Deadline(membership.timeout_s))
         except BaseException:
             made.destroy()
             raise
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class RaysClass:
+    """A class of Ray's signature; each rank makes an object of it, with the arguments of Ray.
+
+    Attributes:
+        name: What transports call it.
+        device: The type of devices that it serves.
+        cls: The class.
+        handles: The actors of a group in the order of their ranks.
+    """
+
+    name: str
+    device: str
+    cls: type
+    handles: tuple[Any, ...] = ()
+    is_tagged: ClassVar[bool] = False
+    is_users: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        missing = missing_methods(self.cls)
+        if missing or not isinstance(self.cls, type):
+            what = f"it lacks {', '.join(missing)}" if missing else "it is not a class"
+            raise TypeError(f"{self.cls!r} is no class of communicators: {what}")
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The types of devices whose tensors it takes."""
+        return frozenset({self.device})
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether its operations may return when they are queued."""
+        return self.device != "cpu"
+
+    def open(self, membership: Membership) -> RaysCommunicator:
+        """Make the object of this rank, and meet the other ranks; see ``RaysOpener.open``."""
+        rank, size = membership.rank, membership.size
+        made_here = self.cls.generate_communicator_id() if rank == 0 else None  # type: ignore[attr-defined]
+        deadline = Deadline(membership.timeout_s)
+        first, *_ = exchange(membership, "id", pickle.dumps(made_here), deadline)
+        stream = None
+        if self.device != "cpu":
+            stream = importlib.import_module(f"torch.{self.device}").current_stream()
+        made = self.cls(size, pickle.loads(first), rank, list(self.handles), stream, False)
+        return RaysOpener(made, self.devices).open(membership)
 
 
 class RaysCommunicator(Communicator):

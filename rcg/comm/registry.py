@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rcg.comm.base import Communicator, Membership
+from rcg.comm.rays import RaysClass
 
 _TORCHS: Final = ("cpu", "cuda")
 # What else a hint may say about a device: no device may have such a name.
@@ -58,6 +59,7 @@ class Registered:
 
 
 _registered: Final[dict[str, Registered]] = {}
+_accelerators: Final[list[RaysClass]] = []  # at most one
 
 
 def register_communicator(name: str, devices: Iterable[str], cls: type[Communicator]) -> None:
@@ -96,8 +98,28 @@ def register_communicator(name: str, devices: Iterable[str], cls: type[Communica
     _registered[name] = Registered(name, found, cls)
 
 
-def find_communicator(name: str) -> Registered:
+def register_accelerator(device: str, cls: type) -> None:
+    """Register what serves ``accelerator`` and ``nccl`` in place of NCCL, for a type of devices.
+
+    Args:
+        device: The type of devices, as torch names it.
+        cls: A class with the methods of Ray's ``Communicator``, and the arguments of those of Ray.
+
+    Raises:
+        TypeError: It lacks one of the methods.
+    """
+    _accelerators[:] = [RaysClass(ACCELERATOR, device, cls)]
+
+
+def accelerator() -> RaysClass | None:
+    """Return what ``register_accelerator`` was given last; None if it was not called."""
+    return _accelerators[0] if _accelerators else None
+
+
+def find_communicator(name: str) -> Registered | RaysClass:
     """Return the communicator of a name; raises ValueError if it is not registered."""
+    if name == ACCELERATOR and _accelerators:
+        return _accelerators[0]
     name = "nccl" if name == ACCELERATOR else name
     if name in _registered:
         return _registered[name]

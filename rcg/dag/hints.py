@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from rcg.comm.base import Communicator
 from rcg.comm.rays import is_communicator, missing_methods
-from rcg.comm.registry import ACCELERATOR, communicator_names, device_types
+from rcg.comm.registry import ACCELERATOR, accelerator, communicator_names, device_types
 from rcg.errors import GraphError
 from rcg.ir.nodes import Site
 
@@ -183,10 +183,10 @@ def _chosen(transport: Any, *, also: tuple[str, ...], node: str, site: Site) -> 
     """Return the name of a transport, and the communicator if it is the user's own."""
     names = (*also, *communicator_names())
     if isinstance(transport, str):
+        if transport in _ACCELERATORS:
+            return "nccl" if accelerator() is None else ACCELERATOR, None
         if transport in names:
             return transport, None
-        if transport == ACCELERATOR:
-            return "nccl", None
     elif is_communicator(transport):
         return type(transport).__name__, transport
     _refuse(transport, names, node=node, site=site)

@@ -4,7 +4,7 @@
 A DAG that could be compiled serves debugging and comparison: the nodes, their order on each actor
 and the values are those of the compiled DAG, results are Ray's ObjectRefs.
 
-A DAG with remote functions or class nodes cannot be compiled, and runs as ``ray.dag`` runs it. So it
+A DAG with remote functions or class nodes cannot be compiled, and runs as ``ray.dag`` runs it. It
 differs in two things. Nodes in containers arrive as ObjectRefs, as in any call of Ray's. And a
 single argument of ``execute`` is the input itself, whose parts ``inp[0]``, ``inp["x"]`` and
 ``inp.x`` are taken from it; several arguments are a ``DAGInputData``.

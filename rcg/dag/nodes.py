@@ -99,9 +99,9 @@ class DAGNode:
         """Run the DAG once without compiling it, every call as an ordinary Ray task.
 
         Each node that this one needs runs once. Class nodes make their actors anew each time, which
-        end after their last call if nothing holds a handle. A collective is a task as well, which combines the tensors of all ranks in their order;
-        ``rcg.dag.interpret`` says when the result is the same to the last bit as in the compiled
-        DAG. Does not wait for the result.
+        end after their last call if nothing holds a handle. A collective is a task as well, which
+        combines the tensors of all ranks in their order; ``rcg.dag.interpret`` says when the result
+        is the same to the last bit as in the compiled DAG. Does not wait for the result.
 
         Returns:
             The ObjectRef of this node's value; for a ``MultiOutputNode`` a list of them; for a
@@ -472,9 +472,9 @@ def value_record(value: object, *, taker: str, site: Site) -> ValueRecord | None
         return None
     kind = type(value).__name__
     raise UnsupportedNodeError(
-        "nodes of ray.dag cannot be mixed with rcg's: import InputNode from rcg.dag, bind functions "
-        "and classes that rcg.remote made, and methods of rcg's handles (rcg.wrap_actor(handle) "
-        f"makes one of Ray's); {taker} takes a {kind}",
+        "nodes of ray.dag cannot be mixed with rcg's: import InputNode from rcg.dag, bind "
+        "functions and classes that rcg.remote made, and methods of rcg's handles "
+        f"(rcg.wrap_actor(handle) makes one of Ray's); {taker} takes a {kind}",
         node=kind,
         site=site,
     )

@@ -350,8 +350,8 @@ def common_source(records: Iterable[ValueRecord], *, taker: str, site: Site) -> 
             raise GraphError(
                 "Each DAG should only have one unique InputNode. "
                 f"{taker} takes {label_of(first)} and {label_of(record)}, which come from "
-                f"different InputNodes ({source.site} and {other.site}): bind all nodes of a DAG under "
-                "the same one",
+                f"different InputNodes ({source.site} and {other.site}): bind all nodes of a DAG "
+                "under the same one",
                 node=taker,
                 site=site,
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The old import paths: ``channel``, ``collective``, ``util`` and those of RDT are rcg's.
+"""Ray's paths: ``channel``, ``collective``, ``compiled_dag_ref``, ``rdt`` and ``util`` are rcg's.
 
 Any other name is ``ray.experimental``'s. Where this Ray has no such module, every other name is an
 ``AttributeError`` that says so.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rcg import cluster
 
 if TYPE_CHECKING:
-    from rcg.experimental import channel, collective, util
+    from rcg.experimental import channel, collective, compiled_dag_ref, rdt, util
     from rcg.rdt.methods import wait_tensor_freed
     from rcg.rdt.nixl_memory import (
         deregister_nixl_memory,
@@ -53,7 +53,9 @@ __all__ = [
     "TensorTransportMetadata",
     "channel",
     "collective",
+    "compiled_dag_ref",
     "deregister_nixl_memory",
+    "rdt",
     "register_nixl_memory",
     "register_nixl_memory_pool",
     "register_tensor_transport",

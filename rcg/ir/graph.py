@@ -350,9 +350,9 @@ class _Checker:
         upstream = upstream_of(node)
         if not upstream:
             self._fail(
-                "Compiled DAGs require each task to take an InputNode or at least one other "
-                f"DAGNode as an input: {name} takes none, so nothing would ever start it. Bind it "
-                "to the input or to another node's value.",
+                "Compiled DAGs require each task to take a ray.dag.InputNode or at least one other "
+                f"DAGNode as an input. {name} must take a ray.dag.InputNode or at least one other "
+                "DAGNode as an input: nothing else would start it.",
                 node.id,
             )
         for value in upstream:
@@ -433,8 +433,8 @@ class _Checker:
         self._fail(
             "Compiled Graph expects input to be accessed using all of attributes "
             f"{', '.join(map(str, by_key))}, but {', '.join(str(node.key) for node in unused)} "
-            f"{is_or_are} unused: {where}. Ensure all input attributes are used and contribute "
-            "to the output, or do not touch them.",
+            f"{is_or_are} unused. Ensure all input attributes are used and contribute to the "
+            f"computation of the Compiled Graph output. Unused: {where}.",
             unused[0].id,
         )
 

@@ -13,7 +13,7 @@ loads ``ray.util`` under a private name:
 >>> move_import("ray.dag", None).imports
 (('rcg', 'ray'),)
 >>> move_name("ray.dag.input_node", "InputNode").module
-'rcg.dag'
+'rcg.dag.input_node'
 """
 
 from __future__ import annotations
@@ -26,22 +26,9 @@ from typing import Final, NamedTuple
 
 from rcg.migrate.stars import listed_names
 
-# The modules of Ray whose names rcg has, and the module of rcg that has them.
-_HOMES: Final = {
-    "ray": "rcg",
-    "ray.dag": "rcg.dag",
-    "ray.dag.class_node": "rcg.dag",
-    "ray.dag.collective_node": "rcg.dag",
-    "ray.dag.compiled_dag_node": "rcg",
-    "ray.dag.context": "rcg.dag",
-    "ray.dag.dag_node": "rcg.dag",
-    "ray.dag.input_node": "rcg.dag",
-    "ray.dag.output_node": "rcg.dag",
-    "ray.experimental": "rcg.experimental",
-    "ray.experimental.collective.operations": "rcg.experimental.collective",
-    "ray.experimental.compiled_dag_ref": "rcg",
-}
 _REPLACED: Final = ("ray.dag", "ray.experimental")
+# Those that are there once `rcg` is imported.
+_REACHED: Final = ("ray", *_REPLACED)
 
 
 class ImportMove(NamedTuple):
@@ -65,12 +52,10 @@ class NameMove(NamedTuple):
 
 def home_of(module: str) -> str | None:
     """Return the module of rcg that replaces a module of Ray; None if rcg has none."""
-    if module in _HOMES:
-        return _HOMES[module]
-    if module.startswith("ray.experimental."):
-        moved = f"rcg{module.removeprefix('ray')}"
-        return moved if exports_of(moved) is not None else None
-    return None
+    if module != "ray" and not f"{module}.".startswith(tuple(f"{each}." for each in _REPLACED)):
+        return None
+    moved = f"rcg{module.removeprefix('ray')}"
+    return moved if exports_of(moved) is not None else None
 
 
 def move_import(module: str, alias: str | None) -> ImportMove:
@@ -82,7 +67,7 @@ def move_import(module: str, alias: str | None) -> ImportMove:
     if module.partition(".")[0] != "ray":
         return ImportMove(((module, None),))
     bound = ("rcg", "ray")
-    if module in _HOMES:
+    if module in _REACHED:
         return ImportMove((bound,))
     loaded = home or module
     return ImportMove((bound, (loaded, f"_{loaded.replace('.', '_')}")), remark)
@@ -94,12 +79,9 @@ def move_name(module: str, name: str) -> NameMove:
     if home is None:
         return NameMove(None, _no_home(module))
     exports = exports_of(home)
-    if exports is not None:
-        # For other modules than the same-named one, only the names that rcg lists are equivalent.
-        is_same_module = home == f"rcg{module.removeprefix('ray')}"
-        if name in exports.names or (is_same_module and exports.has(name)):
-            is_private = name.startswith("_")  # `__version__` is Ray's version
-            return NameMove(None if is_private else home)
+    if exports is not None and (exports.has(name) or home_of(f"{module}.{name}") is not None):
+        is_private = name.startswith("_")  # `__version__` is Ray's version
+        return NameMove(None if is_private else home)
     if name.startswith("_"):
         return NameMove(None)
     return NameMove(None, f"rcg has no `{name}` of {module}; the import stays Ray's")
@@ -111,7 +93,7 @@ def move_star(module: str) -> NameMove:
     if home is None:
         return NameMove(None, _no_home(module))
     exports = exports_of(home)
-    if module in _REPLACED and exports is not None and not exports.is_open:
+    if exports is not None and not exports.is_open:
         return NameMove(home)
     text = f"`from {module} import *` takes Ray's own names; import the ones you use by name"
     return NameMove(None, text)

@@ -88,8 +88,9 @@ class _Uses(cst.CSTVisitor):
             exports = exports_of(module)
             if exports is None or exports.has(name) or name.startswith("__"):
                 return
-            home = home_of(f"ray.dag.{name}")
-            text += f" is not there; {_holds(name, home)}"
+            if home_of(f"ray.dag.{name}") is not None:
+                return
+            text += f" is not there; rcg.dag has no {name}"
         else:
             return
         self._remark(node, text)
@@ -118,9 +119,3 @@ class _Uses(cst.CSTVisitor):
     def _remark(self, node: cst.CSTNode, text: str) -> None:
         line: int = self.get_metadata(PositionProvider, node).start.line
         self.remarks.append(Remark(line, text))
-
-
-def _holds(name: str, home: str | None) -> str:
-    if home is None:
-        return f"rcg.dag has no {name}"
-    return f"what ray.dag.{name} holds is in {home} itself"

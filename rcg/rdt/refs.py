@@ -207,11 +207,12 @@ class TensorRef(ByReference):
         if self._has_warned or self._maker not in self._takers or len(self._takers) < 2:
             return
         self._has_warned = True
+        back = f"ObjectRef({self.hex()}) is being passed back to the actor that created it"
         warn_user(
-            f"GPU ObjectRef({self.hex()}) is being passed back to the actor that created it "
-            f"{self._label}. Note that GPU objects are mutable. If the tensor is modified, Ray's "
-            "internal copy will also be updated, and subsequent passes to other actors will "
-            "receive the updated version instead of the original.",
+            f"RDT {back} {self._label}. Note that RDT objects are mutable. If the tensor is "
+            "modified, Ray's internal copy will also be updated, and subsequent passes to other "
+            "actors will receive the updated version instead of the original. (Earlier releases "
+            f"of Ray say: GPU {back}.)",
             UserWarning,
         )
 

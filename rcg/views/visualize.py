@@ -2,7 +2,7 @@
 """A topology as text, as Graphviz source, or as a file with a picture.
 
 rcg makes text, Graphviz source and SVG. Graphviz makes other pictures if its ``dot`` is installed.
-If it is not, an SVG is written instead, with a warning.
+Without it the picture is an SVG; a warning names the file if another format was asked for.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def visualize(
             path.write_text(drawing, encoding="utf-8")
         if problem is not None:
             warn_user(
-                f"wrote {str(path)!r} instead of {wanted.name!r}, which needs Graphviz: {problem}",
+                f"the picture is in {str(path)!r}; {wanted.name!r} needs Graphviz: {problem}",
                 UserWarning,
             )
     if view:
@@ -95,7 +95,8 @@ def _target(filename: str | os.PathLike[str], format: str | None) -> tuple[Path,
         raise ValueError(f"`filename` must name a file, found {os.fspath(filename)!r}")
     suffix = path.suffix.removeprefix(".").lower()
     if format is None:
-        format = suffix if suffix in FORMATS else "png"
+        drawn = "png" if shutil.which("dot") else "svg"
+        format = suffix if suffix in FORMATS else drawn
     format = format.lower()
     if format not in FORMATS:
         raise ValueError(f"unknown format {format!r}: it must be one of {', '.join(FORMATS)}")

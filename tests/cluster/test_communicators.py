@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ from rcg.collective import ReduceOp, allgather, allreduce, broadcast, reduce
 from rcg.comm.gloo import GlooCommunicator
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import TensorMismatch
+from rcg.experimental.channel.accelerator_context import (
+    AcceleratorContext,
+    is_accelerator_context_registered,
+    register_accelerator_context,
+)
 from rcg.experimental.channel.communicator import Communicator
 from tests.cluster.stage import GUARD_S
 
@@ -209,9 +215,37 @@ def test_a_registered_class_is_used_by_its_name(workers):
     assert rcg.get(a.logged.remote()).count("counted send") == 3
 
 
-def test_rays_own_cpu_communicator_reduces_and_leaves_edges_to_shared_memory(workers):
-    module = pytest.importorskip("ray.experimental.channel.cpu_communicator")
-    mine = module.CPUCommunicator(3, [rcg.unwrap(each) for each in workers])
+class MadeByRank(OwnGloo):
+    """As a class is registered for a device: Ray's arguments, and an id that all ranks get."""
+
+    def __init__(self, size: int, id: str, rank: int, handles: list[Any], *streams: Any) -> None:
+        assert streams == (None, False)
+        super().__init__(handles, str(Path(tempfile.gettempdir(), id)))
+
+
+def test_a_class_registered_for_a_device_is_the_accelerator(workers, monkeypatch):
+    monkeypatch.setattr("rcg.comm.registry._accelerators", [])
+    assert not is_accelerator_context_registered()
+    register_accelerator_context("cpu", MadeByRank)
+    assert AcceleratorContext.get() == AcceleratorContext("cpu", MadeByRank)
+    a, b, _ = workers
+    with InputNode() as inp:
+        edge = a.make.bind(inp).with_tensor_transport(transport="nccl")
+        made = [each.make.bind(inp) for each in workers]
+        sums = allreduce.bind(made, transport="accelerator")
+        dag = MultiOutputNode(
+            [b.total.bind(edge), *(w.total.bind(v) for w, v in zip(workers, sums, strict=True))]
+        )
+    with rcg.compile(dag) as graph:
+        assert {group.backend for group in graph.plan.groups} == {"accelerator"}
+        assert [get(graph.execute(n)) for n in (1, 4)] == [[1.0, 6.0, 6.0, 6.0], [4.0, *[24.0] * 3]]
+    assert {"initialize", "recv", "allreduce", "destroy"} <= set(rcg.get(b.logged.remote()))
+
+
+@pytest.mark.parametrize("path", ["ray", "rcg"])
+def test_the_cpu_communicator_reduces_and_leaves_edges_to_shared_memory(workers, path):
+    module = pytest.importorskip(f"{path}.experimental.channel.cpu_communicator")
+    mine = module.CPUCommunicator(3, workers)
     a, b, _ = workers
     with InputNode() as inp:
         edge = a.make.bind(inp).with_tensor_transport(transport=mine)

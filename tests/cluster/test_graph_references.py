@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.usefixtures("ray_session"),
     # A value that goes to its maker and to others is what these tests are about.
-    pytest.mark.filterwarnings("ignore:GPU ObjectRef"),
+    pytest.mark.filterwarnings("ignore:RDT ObjectRef"),
 ]
 
 rcg.register_tensor_transport("files", ["cpu"], FileTransport, np.ndarray)

@@ -645,6 +645,7 @@ def test_passing_a_ref_to_its_maker_and_another_warns_once(pair):
     get(refs)
     (warning,) = [each for each in found if "is being passed back" in str(each.message)]
     assert warning.filename == __file__
+    assert str(warning.message).startswith("RDT ObjectRef(")
     assert "GPU ObjectRef(" in str(warning.message)
 
 

@@ -21,7 +21,7 @@ from tests.cluster.stage import GUARD_S
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.usefixtures("ray_session"),
-    pytest.mark.filterwarnings("ignore:GPU ObjectRef"),
+    pytest.mark.filterwarnings("ignore:RDT ObjectRef"),
 ]
 
 COUNT = 4

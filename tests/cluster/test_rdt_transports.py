@@ -273,7 +273,7 @@ def total_of_list(values):
     return sum(map(total, rcg.get(values)))
 
 
-@pytest.mark.filterwarnings("ignore:GPU ObjectRef")
+@pytest.mark.filterwarnings("ignore:RDT ObjectRef")
 @pytest.mark.parametrize("name", core_where(("gloo", "nixl", "sockets").__contains__, TRANSPORTS))
 def test_values_go_everywhere_and_are_freed(actors, name):
     a, b, c = actors(3, name)
@@ -308,7 +308,7 @@ def test_values_go_everywhere_and_are_freed(actors, name):
 
 
 @pytest.mark.full
-@pytest.mark.filterwarnings("ignore:GPU ObjectRef")
+@pytest.mark.filterwarnings("ignore:RDT ObjectRef")
 @pytest.mark.parametrize("name", TRANSPORTS)
 def test_references_and_actors_beside_tensors_end_with_them(actors, name):
     a, b = actors(2, name)

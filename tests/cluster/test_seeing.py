@@ -253,7 +253,7 @@ def test_graphviz_source_is_always_returned(graph, tmp_path):
 def test_a_picture_without_dot(graph, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.warns(UserWarning, match="needs Graphviz") as caught:
-        source = graph.visualize(tmp_path / "picture")
+        source = graph.visualize(tmp_path / "picture.png")
     assert caught[0].filename == __file__
     assert source.startswith("digraph")
     (written,) = tmp_path.iterdir()

@@ -120,14 +120,19 @@ def test_wrong_arguments_write_nothing(folder: Path) -> None:
     assert written(folder) == []
 
 
-@pytest.mark.parametrize("name", ["compiled_graph", "compiled_graph.png"])
-def test_without_graphviz_there_is_an_svg_and_a_warning(
-    folder: Path, programs: Path, name: str
+def test_without_graphviz_the_picture_is_an_svg(folder: Path, programs: Path) -> None:
+    visualize(TOPOLOGY)
+    assert written(folder) == ["compiled_graph.svg"]
+
+
+@pytest.mark.parametrize("asked", [{"filename": "compiled_graph.png"}, {"format": "png"}])
+def test_without_graphviz_a_warning_names_the_svg(
+    folder: Path, programs: Path, asked: dict[str, str]
 ) -> None:
     with pytest.warns(
-        UserWarning, match="wrote 'compiled_graph.svg' instead of 'compiled"
+        UserWarning, match="picture is in 'compiled_graph.svg'; 'compiled_graph.png' needs"
     ) as caught:
-        source = visualize(TOPOLOGY, filename=name)
+        source = visualize(TOPOLOGY, **asked)
     assert source == dot_of(TOPOLOGY)
     assert written(folder) == ["compiled_graph.svg"]
     (warning,) = caught

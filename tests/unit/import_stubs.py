@@ -18,7 +18,7 @@ MODULES = {
     "os": {"sep"},
     "os.path": {"join"},
     "ray": {"get", "init", "remote", "ObjectRef", "_private_name"},
-    "ray.dag": {"InputNode", "MultiOutputNode", "FunctionNode"},
+    "ray.dag": {"InputNode", "MultiOutputNode", "GPUFuture"},
     "ray.dag.input_node": {"InputNode", "DAGInputData"},
     "ray.dag.compiled_dag_node": {"CompiledDAG"},
     "ray.dag.vis_utils": {"plot"},
@@ -31,15 +31,18 @@ MODULES = {
     "ray.data": {"Dataset"},
     "rcg": set(exports_of("rcg").names),
     "rcg.dag": set(exports_of("rcg.dag").names),
+    "rcg.dag.input_node": {"InputNode", "DAGInputData"},
+    "rcg.dag.compiled_dag_node": {"CompiledDAG"},
     "rcg.experimental": set(),
     "rcg.experimental.channel": {"Communicator"},
     "rcg.experimental.collective": {"allreduce"},
+    "rcg.experimental.compiled_dag_ref": {"CompiledDAGRef", "CompiledDAGFuture"},
 }
 ROOMS = {"rcg": ("dag", "experimental"), "rcg.experimental": ("channel", "collective")}
 BEHIND = {
     name: f"ray{name.removeprefix('rcg')}"
     for name in MODULES
-    if name.startswith("rcg") and name != "rcg.dag"
+    if name.startswith("rcg") and not name.startswith("rcg.dag")
 }
 # Ray imports these by itself.
 EAGER = ("ray.util",)

@@ -113,7 +113,11 @@ def test_graphs_travel():
         ),
         (
             lambda: graph(input_value(0), call(1, 0), call(2), outputs=(1, 2)),
-            ["Compiled DAGs require each task to take an InputNode", "Stage.fwd (pipeline.py:3)"],
+            [
+                "Compiled DAGs require each task to take a ray.dag.InputNode or at least one other "
+                "DAGNode as an input. Stage.fwd (pipeline.py:3)",
+                "must take a ray.dag.InputNode or at least one other DAGNode as an input",
+            ],
         ),
         (
             lambda: graph(input_value(0), call(1, 0), call(2, 0), outputs=(1,)),
@@ -123,7 +127,8 @@ def test_graphs_travel():
             lambda: graph(input_value(0, 0), input_value(1, 1), call(2, 0)),
             [
                 "Compiled Graph expects input to be accessed using all of attributes 0, 1, but 1 "
-                "is unused",
+                "is unused. Ensure all input attributes are used and contribute to the "
+                "computation of the Compiled Graph output.",
                 "InputNode[1] (pipeline.py:2)",
             ],
         ),

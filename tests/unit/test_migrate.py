@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import textwrap
 from types import ModuleType
@@ -49,17 +50,23 @@ CASES = {
     "import ray\nimport ray.dag  # nodes": "import rcg as ray\nimport rcg as ray  # nodes",
     "import ray\n\nimport ray.dag": "import rcg as ray\n\nimport rcg as ray",
     # names that rcg has in another place
-    "from ray.dag.input_node import InputNode": "from rcg.dag import InputNode",
-    "from ray.dag.output_node import MultiOutputNode": "from rcg.dag import MultiOutputNode",
-    "from ray.dag.class_node import ClassMethodNode": "from rcg.dag import ClassMethodNode",
-    "from ray.dag.dag_node import DAGNode": "from rcg.dag import DAGNode",
-    "from ray.dag.context import DAGContext": "from rcg.dag import DAGContext",
-    "from ray.dag.compiled_dag_node import CompiledDAG": "from rcg import CompiledDAG",
+    "from ray.dag.input_node import InputNode": "from rcg.dag.input_node import InputNode",
+    "from ray.dag.output_node import MultiOutputNode": (
+        "from rcg.dag.output_node import MultiOutputNode"
+    ),
+    "from ray.dag.class_node import ClassMethodNode": (
+        "from rcg.dag.class_node import ClassMethodNode"
+    ),
+    "from ray.dag.dag_node import DAGNode": "from rcg.dag.dag_node import DAGNode",
+    "from ray.dag.context import DAGContext": "from rcg.dag.context import DAGContext",
+    "from ray.dag.compiled_dag_node import CompiledDAG": (
+        "from rcg.dag.compiled_dag_node import CompiledDAG"
+    ),
     "from ray.experimental.compiled_dag_ref import CompiledDAGRef": (
-        "from rcg import CompiledDAGRef"
+        "from rcg.experimental.compiled_dag_ref import CompiledDAGRef"
     ),
     "from ray.dag.collective_node import CollectiveOutputNode": (
-        "from rcg.dag import CollectiveOutputNode"
+        "from rcg.dag.collective_node import CollectiveOutputNode"
     ),
     # tensors and collectives
     "from ray.experimental.collective import allreduce, create_collective_group": (
@@ -71,7 +78,7 @@ CASES = {
         "import rcg as ray\nimport rcg.experimental.collective as _rcg_experimental_collective"
     ),
     "from ray.experimental.collective.operations import allreduce": (
-        "from rcg.experimental.collective import allreduce"
+        "from rcg.experimental.collective.operations import allreduce"
     ),
     "from ray.experimental.util.types import ReduceOp, Device": (
         "from rcg.experimental.util.types import ReduceOp, Device"
@@ -85,8 +92,10 @@ CASES = {
     "from ray.experimental.channel.communicator import Communicator": (
         "from rcg.experimental.channel.communicator import Communicator"
     ),
-    "import ray.dag.input_node as n": "import rcg.dag as n",
-    "import ray.dag.input_node": "import rcg as ray",
+    "import ray.dag.input_node as n": "import rcg.dag.input_node as n",
+    "import ray.dag.input_node": (
+        "import rcg as ray\nimport rcg.dag.input_node as _rcg_dag_input_node"
+    ),
     # other modules of Ray: loaded, but `ray` is not Ray again
     "import ray.util": "import rcg as ray\nimport ray.util as _ray_util",
     "import ray.util.queue": "import rcg as ray\nimport ray.util.queue as _ray_util_queue",
@@ -115,15 +124,15 @@ CASES = {
     "from ray import get, __version__; x = 1": (
         "from rcg import get; from ray import __version__; x = 1"
     ),
-    "from ray.dag import FunctionNode, InputNode  # both": (
-        "from ray.dag import FunctionNode\nfrom rcg.dag import InputNode  # both"
+    "from ray.dag import GPUFuture, InputNode  # both": (
+        "from ray.dag import GPUFuture\nfrom rcg.dag import InputNode  # both"
     ),
-    "from ray.dag import (\n    InputNode,  # in\n    FunctionNode,  # fn\n    DAGNode\n)": (
+    "from ray.dag import (\n    InputNode,  # in\n    GPUFuture,  # fn\n    DAGNode\n)": (
         "from rcg.dag import (\n    InputNode,  # in\n    DAGNode\n)\n"
-        "from ray.dag import (\n    FunctionNode,  # fn\n)"
+        "from ray.dag import (\n    GPUFuture,  # fn\n)"
     ),
-    "from ray.dag import (  # nodes\n    FunctionNode,\n    InputNode,\n)": (
-        "from ray.dag import (  # nodes\n    FunctionNode,\n)\n"
+    "from ray.dag import (  # nodes\n    GPUFuture,\n    InputNode,\n)": (
+        "from ray.dag import (  # nodes\n    GPUFuture,\n)\n"
         "from rcg.dag import (  # nodes\n    InputNode,\n)"
     ),
     # wherever it stands
@@ -231,14 +240,13 @@ def test_what_does_not_parse_is_an_error_with_its_line(source: str, line: int) -
 # --- remarks ------------------------------------------------------------------------------------
 
 REMARKS = {
-    "from ray.dag import FunctionNode": "no `FunctionNode` of ray.dag",
+    "from ray.dag import GPUFuture": "no `GPUFuture` of ray.dag",
     "from ray.dag.vis_utils import plot": "no module for ray.dag.vis_utils",
     "import ray.dag.vis_utils": "no module for ray.dag.vis_utils",
     "from ray.experimental.no_such import x": "no module for ray.experimental.no_such",
     "import ray.experimental.no_such": "no module for ray.experimental.no_such",
     "from ray import *": "`from ray import *` takes Ray's own names",
     "from ray.experimental import *": "takes Ray's own names",
-    "from ray.dag.input_node import *": "takes Ray's own names",
     'importlib.import_module("ray.dag")': 'the string "ray.dag"',
     'import_module("ray")': 'the string "ray"',
     '__import__("ray.util")': 'the string "ray.util"',
@@ -252,10 +260,9 @@ REMARKS = {
     'pytest.importorskip("ray")': 'the string "ray"',
     "import ray; ray._private.worker": "`from ray import _private`",
     "import ray; ray.__version__": "rcg's version",
-    "import ray.dag.input_node; ray.dag.input_node.InputNode": "is in rcg.dag itself",
-    "import ray; ray.dag.FunctionNode": "rcg.dag has no FunctionNode",
-    "import ray.dag as d; d.FunctionNode": "rcg.dag has no FunctionNode",
-    "from ray import dag; dag.FunctionNode": "rcg.dag has no FunctionNode",
+    "import ray; ray.dag.GPUFuture": "rcg.dag has no GPUFuture",
+    "import ray.dag as d; d.GPUFuture": "rcg.dag has no GPUFuture",
+    "from ray import dag; dag.GPUFuture": "rcg.dag has no GPUFuture",
     "import ray; from x import *": "`from x import *` may bind `ray` to Ray again",
     "import ray; from .x import *": "`from .x import *` may bind `ray` to Ray again",
     "import rcg as ray\nfrom x import *": "may bind `ray` to Ray again",
@@ -263,8 +270,9 @@ REMARKS = {
 }
 NO_REMARKS = [
     "import ray; ray.get(ray.util.x, ray.dag.InputNode, ray.experimental.channel)",
-    "import ray; x.ray._private; y.ray.dag.FunctionNode",
-    "ray.dag.FunctionNode; ray._private",
+    "import ray; x.ray._private; y.ray.dag.GPUFuture",
+    "import ray.dag.input_node; ray.dag.input_node.InputNode",
+    "ray.dag.GPUFuture; ray._private",
     "import ray.util",
     "from x import *; import ray",
     "import ray; from x import *; import ray",
@@ -353,28 +361,14 @@ def moved(thing: Any) -> set[str]:
     """What a name that meant a thing of Ray's may mean after the rewrite, as dotted names."""
     place = thing.place if isinstance(thing, Thing) else thing.__name__
     if isinstance(thing, ModuleType):
-        homes = {
-            "ray": {"rcg"},
-            "ray.dag": {"rcg.dag"},
-            "ray.experimental": {"rcg.experimental"},
-            "ray.experimental.channel": {"rcg.experimental.channel"},
-            "ray.experimental.collective": {"rcg.experimental.collective"},
-            "ray.dag.input_node": {"rcg.dag", place},
-            "ray.dag.compiled_dag_node": {"rcg", place},
-            "ray.experimental.compiled_dag_ref": {"rcg", place},
-        }
-        return homes.get(place, {place})
+        own = f"rcg{place.removeprefix('ray')}"
+        return {own, place} if place.startswith("ray.") and own in MODULES else {place, own}
     last = place.rpartition(".")[2]
-    if last in ("FunctionNode", "DAGInputData", "plot") or last.startswith("_"):
-        return {place}
-    if place.startswith("ray.dag") or last.startswith("CompiledDAG"):
-        return {f"rcg.{last}", f"rcg.dag.{last}"}
-    if last in ("Communicator", "allreduce"):
-        return {f"rcg{place.removeprefix('ray')}"}
-    return {f"rcg.{last}"} if f"rcg.{last}" in OWN else {place}
+    own = f"rcg{place.removeprefix('ray')}"
+    return {own} if own in OWN and not last.startswith("_") else {place}
 
 
-OWN = {f"rcg.{name}" for name in MODULES["rcg"]}
+OWN = {f"{module}.{name}" for module, names in MODULES.items() for name in names}
 
 
 def check(before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -437,14 +431,13 @@ def test_what_rcg_does_not_have_of_a_moved_module_is_rays() -> None:
 # --- what rcg has -------------------------------------------------------------------------------
 
 
-OLD_PATHS = (
-    rcg.experimental,
-    rcg.experimental.channel,
-    rcg.experimental.channel.communicator,
-    rcg.experimental.channel.torch_tensor_type,
-    rcg.experimental.collective,
-    rcg.experimental.util,
-    rcg.experimental.util.types,
+OLD_PATHS = tuple(
+    importlib.import_module(f"rcg.experimental{name}")
+    for name in (
+        *("", ".channel", ".channel.accelerator_context", ".channel.communicator"),
+        *(".channel.cpu_communicator", ".channel.nccl_group", ".channel.shared_memory_channel"),
+        *(".channel.torch_tensor_type", ".collective", ".rdt", ".util", ".util.types"),
+    )
 )
 
 

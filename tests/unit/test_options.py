@@ -134,6 +134,8 @@ def test_setting_the_window_counts_as_the_users_limit():
         .replace(max_inflight_executions=5, is_inflight_limit_set_by_user=False)
         .is_inflight_limit_set_by_user
     )
+    assert not Options().replace(max_inflight_executions=5).is_buffered_limit_set_by_user
+    assert Options().replace(max_buffered_results=5).is_buffered_limit_set_by_user
 
 
 def test_the_environment_sets_options_and_rcg_wins():
@@ -166,6 +168,7 @@ def test_the_environment_sets_options_and_rcg_wins():
         max_inflight_executions=3,
         max_buffered_results=8,
         is_inflight_limit_set_by_user=True,
+        is_buffered_limit_set_by_user=True,
         overlap=True,
         wait="futex",
         thread="main",
@@ -226,7 +229,10 @@ HINTS = typing.get_type_hints(Options)
 
 def test_every_field_has_a_record():
     fields = [field.name for field in dataclasses.fields(Options)]
-    assert fields == [*(option.field for option in OPTIONS), "is_inflight_limit_set_by_user"]
+    assert fields == [
+        *(option.field for option in OPTIONS),
+        *("is_inflight_limit_set_by_user", "is_buffered_limit_set_by_user"),
+    ]
     for option in OPTIONS:
         assert getattr(Options(), option.field) == option.default
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 
 from rcg._native import release
 from rcg.errors import CapacityExceededError
-from rcg.runtime.driver.window import Window
+from rcg.runtime.driver.window import Reading, Window
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -118,7 +118,7 @@ def test_a_full_window_says_it_in_rays_words() -> None:
         window.look(2, 0)
     assert str(raised.value) == (
         "The compiled graph can't have more than 2 in-flight executions, and you currently have 2 "
-        "in-flight executions. Retrieve an output using rcg.get before submitting more requests or "
+        "in-flight executions. Retrieve an output using ray.get before submitting more requests or "
         "increase `_max_inflight_executions`. "
         "`dag.experimental_compile(_max_inflight_executions=...)`"
     )
@@ -144,3 +144,20 @@ def test_the_users_limit_may_be_more_than_the_channels_hold() -> None:
     with pytest.raises(CapacityExceededError) as raised:
         window.look(4, 4)
     assert raised.value.limit == 4
+
+
+def test_a_get_that_passes_over_too_many_is_refused_until_they_are_fetched() -> None:
+    left = dict.fromkeys(range(4), 1)
+    reading = Reading(2, left)
+    reading.look(0)
+    with pytest.raises(
+        CapacityExceededError, match="more than 2 buffered results, and you"
+    ) as raised:
+        reading.look(2)
+    assert raised.value.limit == 2
+    reading.look(1)
+    del left[0]
+    reading.look(2)
+    reading.look(0)  # read already, with those after it
+    del left[1]
+    reading.look(3)

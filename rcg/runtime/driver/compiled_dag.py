@@ -196,7 +196,8 @@ class CompiledDAG(Displayed):
             filename: Where to write, with the format as suffix or without. Not used for "ascii".
             format: "ascii" (text; writes no file), "dot" or "gv" (Graphviz source), "svg" (drawn by
                 rcg), or one that Graphviz draws ("png", "pdf", ...). If its ``dot`` is missing, an
-                SVG is written instead, with a warning. The default is the suffix, or "png".
+                SVG is written instead, with a warning. The default is the suffix, else "png" if
+                there is a ``dot``, else "svg".
             view: Open the file on a desktop; for "ascii", print.
             channel_details: Show which channel carries each value. An SVG then has a box for each
                 call instead of one for the calls of each method.

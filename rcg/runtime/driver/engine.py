@@ -37,6 +37,7 @@ from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.output import OutputBuffer, Outputs, ResultFeed
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.submission import RING_POLL_S, InputChannel, Inputs, NoRoom, Submission
+from rcg.runtime.driver.window import Reading
 from rcg.runtime.observe.activity import Activity
 from rcg.runtime.observe.report import (
     STACKS_TIMEOUT_S,
@@ -99,6 +100,10 @@ class Engine:
         self._report_after(session.options.report_after_s)
         self._submission = Submission(session, inputs, self._buffers)
         self.left = self._submission.window.left
+        options = session.options
+        self._reading = None
+        if options.is_buffered_limit_set_by_user:
+            self._reading = Reading(options.max_buffered_results, self.left)
         self.feed = ResultFeed(session, self._buffers)
         session.on_client = partial(serve_client, weakref.ref(self))
         session.on_name = partial(_variable_of, weakref.ref(self))
@@ -199,6 +204,8 @@ class Engine:
         session = self.session
         if session.is_over and session.is_closed:  # a broken graph keeps its results
             raise session.end_error()
+        if self._reading is not None:
+            self._reading.look(ref.execution)
         buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
         patience_ns = self._patience_ns  # looked at once: another thread may change it meanwhile
         try:
@@ -329,6 +336,8 @@ class Engine:
 
     async def wait_async(self, ref: CompiledDAGRef) -> None:
         """Wait until ``get`` of a ref returns or raises without waiting."""
+        if self._reading is not None:
+            self._reading.look(ref.execution)
         if not self.has(ref):
             for _ in range(_MAX_LOOP_TURNS):
                 await _turn()

@@ -14,14 +14,13 @@ import platform
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from rcg import cluster
-from rcg.comm.rays import RaysOpener
+from rcg.comm.rays import RaysClass, RaysOpener
 from rcg.comm.registry import find_communicator
 from rcg.errors import ChannelTimeout, CompileError, PlacementError, UnsupportedNodeError
-from rcg.ir.channels import Group
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import Site
@@ -150,7 +149,7 @@ def check_groups(
         CompileError: Another graph queues transfers among two of these actors.
     """
     if plan.groups:
-        openers = {group.id: _opener_of(group, bindings) for group in plan.groups}
+        openers = _openers_of(plan, bindings)
         names = {actor: repr(handle) for actor, handle in bindings.actors.items()}
         check_gpus(plan, graph, openers, located.owned, names)
         check_queues(plan, openers, located.owned, names, is_concurrent=options.concurrent)
@@ -317,7 +316,7 @@ def _crossings_of(plan: Plan, process: str) -> dict[str, tuple[str, ...]]:
 def _start_loops(session: Session, bindings: Bindings, deadline: Deadline, hosts: _Hosts) -> None:
     own = cluster.current_actor_id()
     calls: dict[str, Any] = {}
-    openers = {group.id: _opener_of(group, bindings) for group in session.plan.groups}
+    openers = _openers_of(session.plan, bindings)
     for actor, handle in bindings.actors.items():
         spec, *lanes = [
             _start_for(session, process, handle, bindings, openers, hosts)
@@ -339,11 +338,20 @@ def _start_loops(session: Session, bindings: Bindings, deadline: Deadline, hosts
     _wait_prepared(session, Named(bindings), deadline)
 
 
-def _opener_of(group: Group, bindings: Bindings) -> Opener:
-    """Return what opens the ends of a group."""
-    if group.communicator is not None:
-        return RaysOpener(bindings.constants[group.communicator])
-    return find_communicator(group.backend)
+def _openers_of(plan: Plan, bindings: Bindings) -> dict[str, Opener]:
+    """Return what opens the ends of each group."""
+    openers: dict[str, Opener] = {}
+    for group in plan.groups:
+        found: Opener
+        if group.communicator is not None:
+            found = RaysOpener(bindings.constants[group.communicator])
+        else:
+            found = find_communicator(group.backend)
+            if isinstance(found, RaysClass):
+                handles = [bindings.actors[plan.host_of(each)] for each in group.members]
+                found = replace(found, handles=tuple(handles))
+        openers[group.id] = found
+    return openers
 
 
 def _wait_prepared(session: Session, named: Named, deadline: Deadline) -> None:

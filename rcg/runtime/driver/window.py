@@ -25,6 +25,7 @@ This room must not know how executions are submitted, nor how callers wait.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from rcg.errors import CapacityExceededError
@@ -105,7 +106,7 @@ class Window:
             raise CapacityExceededError(
                 f"The compiled graph can't have more than {self._capacity} in-flight executions, "
                 f"and you currently have {unfetched} in-flight executions. Retrieve an output "
-                "using rcg.get before submitting more requests or increase "
+                "using ray.get before submitting more requests or increase "
                 "`_max_inflight_executions`. "
                 "`dag.experimental_compile(_max_inflight_executions=...)`",
                 limit=self._capacity,
@@ -120,6 +121,41 @@ class Window:
         most = self._capacity if self._is_strict else self.limit + self._buffered_limit
         self.admitted = self.limit if room is None else min(self.limit, room)
         self.free_until = min(complete + self.admitted, submitted - unfetched + most)
+
+
+class Reading:
+    """The limit that the user set for results that a ``get`` passes over, as Ray's raises at it.
+
+    Args:
+        limit: How many executions may be buffered.
+        left: Those that were neither fetched nor dropped.
+    """
+
+    __slots__ = ("_left", "_limit", "_next")
+
+    def __init__(self, limit: int, left: Mapping[int, int]) -> None:
+        self._limit, self._left = limit, left
+        self._next = 0  # the first that no get has read up to
+
+    def look(self, execution: int) -> None:
+        """Note that the result of an execution is read, unless too many before it wait.
+
+        Raises:
+            CapacityExceededError: They do. Nothing was changed.
+        """
+        if execution < self._next:
+            return
+        passed = sum(1 for each in list(self._left) if each < execution)
+        if passed >= self._limit:
+            raise CapacityExceededError(
+                f"The compiled graph can't have more than {self._limit} buffered results, and you "
+                f"currently have {passed} buffered results. Call `ray.get()` on CompiledDAGRef's "
+                "(or await on CompiledDAGFuture's) to retrieve results, or increase "
+                "`_max_buffered_results` if buffering is desired, note that this will increase "
+                "driver memory usage.",
+                limit=self._limit,
+            )
+        self._next = execution + 1
 
 
 class Ledger(Protocol):
