@@ -148,7 +148,7 @@ def _top(asked: argparse.Namespace) -> int:
 def _migrate(asked: argparse.Namespace) -> int:
     from rcg.migrate.command import migrate
 
-    return migrate(asked.paths, is_written=asked.write)
+    return migrate(asked.paths, is_written=asked.write, is_checked=asked.check)
 
 
 def _seconds(text: str) -> float:
@@ -228,8 +228,8 @@ def _parser() -> argparse.ArgumentParser:
         "and ray.experimental become rcg, and nothing else changes. Without --write the changes "
         "are printed as a diff. Remarks on stderr name the lines that you have to check.",
         epilog="Exit status: 0, nothing is left to change; 1, the diff that was printed is not "
-        "written; 2, a path could not be read, parsed or written (the others are "
-        "processed), or libcst is missing.",
+        "written, or --check found something; 2, a path could not be read, parsed or written (the "
+        "others are processed), or libcst is missing.",
     )
     migrate.add_argument(
         "paths",
@@ -238,5 +238,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="a Python file, a notebook, or a folder with *.py and *.ipynb files",
     )
-    migrate.add_argument("--write", action="store_true", help="change the files in place")
+    how = migrate.add_mutually_exclusive_group()
+    how.add_argument("--write", action="store_true", help="change the files in place")
+    how.add_argument(
+        "--check",
+        action="store_true",
+        help="print only what would not work, or has to be looked at, with rcg",
+    )
     return parser

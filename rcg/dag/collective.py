@@ -160,7 +160,7 @@ class _Binding:
             if _handle_of(record) is None:
                 self._fail(
                     f"Expected an actor handle from the input node{where}: {label_of(record)} is "
-                    "made by the driver, which is no member of a group"
+                    "not made by a method of an existing actor, so it has no member of a group"
                 )
         keys = [_key_of(entry) for entry in entries]
         same = [entry for entry, key in zip(entries, keys, strict=True) if keys.count(key) > 1]

@@ -133,12 +133,12 @@ def unique(paths: Sequence[Path]) -> list[Path]:
 
 
 DONE: Final = 0  # nothing to change, or changes are written
-PENDING: Final = 1  # a diff was printed
+PENDING: Final = 1  # a diff was printed, or a check found something
 FAILED: Final = 2  # a path failed, or libcst is missing
 
 
-def migrate(paths: Sequence[Path], *, is_written: bool) -> int:
-    """Rewrite files and folders, or print a diff; return the exit status."""
+def migrate(paths: Sequence[Path], *, is_written: bool, is_checked: bool = False) -> int:
+    """Rewrite files and folders, or print a diff, or only remarks; return the exit status."""
     if importlib.util.find_spec("libcst") is None:
         _say('error: migrate needs libcst: pip install ".[migrate]" in the folder of rcg')
         return FAILED
@@ -161,7 +161,7 @@ def migrate(paths: Sequence[Path], *, is_written: bool) -> int:
             problems.append(str(error))
     changed = remarked = 0
     for source, result in changes:
-        if result.text != source.text:
+        if result.text != source.text and not is_checked:
             try:
                 if is_written:
                     write(source, result.text)
@@ -176,9 +176,15 @@ def migrate(paths: Sequence[Path], *, is_written: bool) -> int:
             remarked += 1
     for problem in problems:
         _say(f"error: {problem}")
-    _say(_summary(changed, len(files), remarked, is_written=is_written))
+    if is_checked and files:
+        count = f"{remarked or 'no'} {_plural('remark', remarked)}"
+        _say(f"{count} on {len(files)} {_plural('file', len(files))}")
+    else:
+        _say(_summary(changed, len(files), remarked, is_written=is_written))
     if problems:
         return FAILED
+    if is_checked:
+        return PENDING if remarked else DONE
     return PENDING if changed and not is_written else DONE
 
 

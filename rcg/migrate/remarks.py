@@ -29,6 +29,24 @@ _TAKES_A_PATH: Final = frozenset(
     }
 )
 _PATH_OF_RAY: Final = re.compile(r"ray(\.\w+)*")
+# What Ray's nodes and graphs have, and rcg's have not.
+_INTERNALS: Final = {
+    "_bound_args": "node.get_args()",
+    "_bound_kwargs": "node.get_kwargs()",
+    "_bound_options": "node.get_options()",
+    "apply_functional": None,
+    "apply_recursive": None,
+    "cache_from_last_execute": None,
+    "get_object_refs_from_last_execute": None,
+    "get_other_args_to_resolve": None,
+    "get_stable_uuid": None,
+    "input_attribute_nodes": None,
+    "traverse_and_apply": None,
+    "worker_task_refs": "cdag.report()",
+    "actor_to_tasks": "cdag.plan",
+    "actor_to_execution_schedule": "cdag.plan",
+    "idx_to_task": "cdag.plan",
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -73,6 +91,10 @@ class _Uses(cst.CSTVisitor):
         return False
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
+        if self._names and node.attr.value in _INTERNALS:
+            instead = _INTERNALS[node.attr.value]
+            text = f"`.{node.attr.value}` is internal to Ray's graphs, and rcg's have none"
+            self._remark(node, text + (f"; use {instead}" if instead else ""))
         head, _, path = dotted(node).partition(".")
         module = self._names.get(head)
         if module is None or not path:
@@ -101,6 +123,19 @@ class _Uses(cst.CSTVisitor):
         if is_lookup or function.rpartition(".")[2] in _TAKES_A_PATH:
             for argument in node.args:
                 self._mention(node, argument.value)
+        for argument in node.args:
+            match argument:
+                case cst.Arg(keyword=cst.Name("_ray_cache_refs")) if self._names:
+                    text = (
+                        "rcg's `execute` has no `_ray_cache_refs`: keep the references it returns"
+                    )
+                    self._remark(node, text)
+                case cst.Arg(value=cst.SimpleString() as address) if function.endswith("init"):
+                    if str(address.evaluated_value).startswith("ray://"):
+                        text = (
+                            "graphs do not work over Ray Client (ray://): run the driver on a node"
+                        )
+                        self._remark(node, f"{text} of the cluster")
 
     def visit_Subscript(self, node: cst.Subscript) -> None:
         if dotted(node.value).rpartition(".")[2] == "modules":

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import namedtuple
 from types import SimpleNamespace
 
 import pytest
 import ray
+import torch
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
+from tests.peers import until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -193,3 +196,113 @@ def test_compiled_and_uncompiled_agree(a, b):
     uncompiled = rcg.get(dag.execute(1, scale="s"))
     with dag.compile() as graph:
         assert rcg.get(graph.execute(1, scale="s")) == uncompiled
+
+
+# --- remote functions and class nodes; tests/programs/tasks.py has the rest
+
+
+@rcg.remote(num_cpus=0)
+class Own:
+    """An actor that a DAG makes."""
+
+    def __init__(self, start=0):
+        self.total = start
+
+    def add(self, x):
+        self.total += x
+        return self.total
+
+    @rcg.method(tensor_transport="object_store")
+    def tensor(self, n):
+        return torch.full((n,), float(self.total))
+
+    @rcg.method(num_returns=2)
+    def both(self, x):
+        return self.total, x
+
+    def pid(self):
+        return os.getpid()
+
+
+@rcg.remote(num_cpus=0)
+def summed(*values):
+    return sum(map(float, values))
+
+
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_an_actor_of_a_class_node_lives_for_one_run():
+    node = Own.bind().pid.bind()
+    first, second = rcg.get([node.execute(), node.execute()])
+    assert first != second
+    until(lambda: not is_there(first) and not is_there(second))
+
+
+def test_the_actor_of_a_class_node_that_is_the_root_lives_with_its_handle():
+    handle = Own.bind(summed.bind(3)).execute()
+    assert isinstance(handle, rcg.ActorHandle)
+    pid = rcg.get(handle.pid.remote())
+    assert rcg.get(handle.add.remote(1)) == 4
+    del handle
+    until(lambda: not is_there(pid))
+
+
+def test_actors_that_are_there_and_those_that_are_made_work_together(a):
+    with InputNode() as inp:
+        made = Own.bind(10)
+        nested = a.take.bind([made.add.bind(inp), inp])
+        dag = MultiOutputNode([summed.bind(a.add.bind(inp), made.add.bind(inp)), nested])
+    total, ((taken,), _) = rcg.get(dag.execute(1))
+    assert total == 14.0
+    assert (rcg.get(taken[0]), taken[1]) == (11, 1)
+
+
+def test_tensors_that_stay_with_an_actor_of_a_class_node_reach_a_function():
+    node = Own.bind(2)
+    assert rcg.get(summed.bind(node.tensor.bind(1), 1).execute()) == 3.0
+
+
+def test_several_returns_of_a_class_nodes_method_are_one_node():
+    call = Own.bind(5).both.bind(6)
+    assert (call.num_returns, call.get_method_name(), call.class_method_call) == (2, "both", None)
+    assert rcg.get(call.execute()) == [5, 6]
+    one = Own.bind(5).both.options(num_returns=1).bind(6)
+    assert rcg.get(one.execute()) == (5, 6)
+
+
+def test_a_method_of_a_class_node_that_is_not_there():
+    node = Own.bind()
+    for attribute, text in (
+        ("subtract", "has no attribute 'subtract'"),
+        ("bind", r"\.bind\(\) cannot be used again on"),
+        ("remote", r"\.remote\(\) cannot be used on"),
+    ):
+        with pytest.raises(AttributeError, match=text):
+            getattr(node, attribute)
+    with pytest.raises(AttributeError, match=r"Use \.bind\(\) instead to express"):
+        node.add.remote(1)
+
+
+def test_calls_of_a_class_node_depend_on_one_input():
+    node = Own.bind()
+    with InputNode() as one:
+        node.add.bind(one)
+    with InputNode() as other, pytest.raises(ValueError, match="one unique InputNode"):
+        node.add.bind(other)
+
+
+def test_parts_of_a_call_know_what_they_were_bound_with(a):
+    with InputNode() as inp:
+        first, *_ = a.spread.bind(inp)
+    call = first.class_method_call
+    assert (call.get_args(), call.get_kwargs(), first.get_args()) == ((inp,), {}, (call, 0))
+    assert MultiOutputNode((first, call.get_args()[0])).get_args() == [first, inp]
+    assert a.take.options(num_returns=2).bind(1)[0].class_method_call.get_options() == {
+        "num_returns": 2
+    }

@@ -104,6 +104,22 @@ def test_folders_are_searched_without_what_is_not_the_users(folder):
     assert [str(path) for path in command.find(Path("env"))] == ["env/x.py"]  # asked for by name
 
 
+def test_a_check_prints_only_what_would_not_work(folder, capsys):
+    old = "import ray\nfrom ray.dag import GPUFuture\n\nnode.traverse_and_apply(print)\n"
+    make(folder, {"a.py": old, "b.py": "import ray\n"})
+    assert cli.main(["migrate", "--check", "."]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [
+        "rcg: a.py:2: rcg has no `GPUFuture` of ray.dag; the import stays Ray's",
+        "rcg: a.py:4: `.traverse_and_apply` is internal to Ray's graphs, and rcg's have none",
+        "rcg: 2 remarks on 2 files",
+    ]
+    assert (folder / "a.py").read_text() == old
+    assert cli.main(["migrate", "--check", "b.py"]) == 0
+    assert capsys.readouterr().err == "rcg: no remarks on 1 file\n"
+
+
 def test_a_file_that_is_named_twice_is_done_once(folder, capsys):
     make(folder, {"a.py": "import ray\n"})
     assert cli.main(["migrate", "a.py", ".", "./a.py"]) == 1

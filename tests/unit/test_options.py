@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rcg
-from rcg.dag import DAGContext
+from rcg.dag import DAGContext, constants
 from rcg.dag.compile import CompileKeywords, options_from_user
 from rcg.dag.nodes import DAGNode
 from rcg.options import IGNORED, OPTIONS, Deadline, Options, timeout_from_user
@@ -329,3 +329,15 @@ def test_the_documentation_names_every_keyword_of_rays_that_is_accepted():
         *(setting.keyword for setting in IGNORED if setting.keyword),
     ):
         assert f"`{keyword}`" in text
+
+
+def test_a_switch_of_rays_that_is_set_names_its_replacement(monkeypatch):
+    for name, instead in (
+        ("RAY_CGRAPH_ENABLE_PROFILING", r"cdag\.profile\(\)"),
+        ("RAY_CGRAPH_ENABLE_NVTX_PROFILING", "compile with nvtx=True"),
+        ("RAY_CGRAPH_VISUALIZE_SCHEDULE", r"print\(cdag\.plan\)"),
+    ):
+        with pytest.warns(UserWarning, match=f"{name} has no effect here: .*{instead}") as caught:
+            monkeypatch.setattr(constants, name, True)
+        assert len(caught) == 1
+    monkeypatch.setattr(constants, "RAY_CGRAPH_ENABLE_TORCH_PROFILING", False)
