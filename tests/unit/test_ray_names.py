@@ -94,7 +94,7 @@ DIFFERS = {
     "ray.dag.InputNode": "works outside of a `with` block, too",
     "ray.dag.compiled_dag_node.CompiledDAG": "see [differences](../differences.md)",
     "ray.experimental.channel.accelerator_context.AcceleratorContext": (
-        "serves transports by name; `auto` stays rcg's"
+        "only `get`, `set`, `module_name`, `communicator_cls`; `auto` stays rcg's"
     ),
     "ray.experimental.channel.cpu_communicator.CPUCommunicator": "over Gloo",
     "ray.experimental.compiled_dag_ref.CompiledDAGFuture": "may be awaited again",

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 from dataclasses import dataclass
-from typing import Any
 
 from rcg import cluster
 from rcg.comm.registry import accelerator, find_communicator, register_accelerator
@@ -44,42 +41,6 @@ class AcceleratorContext:
     def set(accelerator_context: AcceleratorContext) -> None:
         """Register a context; see ``register_accelerator_context``."""
         register_accelerator(accelerator_context.module_name, accelerator_context.communicator_cls)
-
-    @property
-    def accelerator_count(self) -> int:
-        """How many devices this process has."""
-        return 0 if self.module_name == "cpu" else int(self._torchs.device_count())
-
-    def get_accelerator_devices(self) -> list[Any]:
-        """Return torch's devices of this process."""
-        import torch
-
-        names = [f"{self.module_name}:{n}" for n in range(self.accelerator_count)]
-        return [torch.device(name) for name in names or ["cpu"]]
-
-    def get_device_context(self, device: Any) -> Any:
-        """Return the context manager that makes a device the current one."""
-        return contextlib.nullcontext() if device.type == "cpu" else self._torchs.device(device)
-
-    def current_stream(self) -> Any:
-        """Return the current stream of the device."""
-        return self._torchs.current_stream()
-
-    def create_event(self) -> Any:
-        """Return a new event of the device."""
-        return self._torchs.Event()
-
-    def generate_communicator_id(self) -> Any:
-        """Return an id for a group."""
-        return self.communicator_cls.generate_communicator_id()  # type: ignore[attr-defined]
-
-    def create_communicator(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a new object of the class."""
-        return self.communicator_cls(*args, **kwargs)
-
-    @property
-    def _torchs(self) -> Any:
-        return importlib.import_module(f"torch.{self.module_name}")
 
 
 def register_accelerator_context(torch_module_name: str, communicator_cls: type) -> None:
