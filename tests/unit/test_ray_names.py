@@ -99,7 +99,7 @@ DIFFERS = {
     "ray.experimental.channel.cpu_communicator.CPUCommunicator": "over Gloo",
     "ray.experimental.compiled_dag_ref.CompiledDAGFuture": "may be awaited again",
     "ray.experimental.compiled_dag_ref.CompiledDAGRef": "may be got again",
-    "ray.experimental.collective.allreduce": "calls in a running method are Ray's",
+    "ray.experimental.collective.allreduce": "a call in a method uses the groups of rcg",
 }
 
 
