@@ -40,7 +40,10 @@ def test_with_only_its_imports_changed_it_prints_the_same(path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore")
-def test_on_ray_itself_it_prints_the_same(path: Path) -> None:
-    pytest.importorskip("ray.dag")
+def test_on_ray_itself_it_prints_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = pytest.importorskip("ray.dag.context").DAGContext.get_current()
+    # Ray's graphs give up after 10 s, which is not much on a loaded machine.
+    for timeout in ("get_timeout", "submit_timeout"):
+        monkeypatch.setattr(context, timeout, 100)
     printed, expected = run(path, path.read_text(encoding="utf-8"))
     assert printed == expected
