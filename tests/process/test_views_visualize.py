@@ -152,6 +152,8 @@ def test_graphviz_gets_the_source_and_the_name(folder: Path, programs: Path) -> 
     source = visualize(TOPOLOGY, filename="-graph.pdf", channel_details=True)
     assert written(folder) == ["-graph.pdf"]
     assert (folder / "-graph.pdf").read_text() == f"-Tpdf\n{source}"
+    visualize(TOPOLOGY)
+    assert (folder / "compiled_graph.png").read_text().startswith("-Tpng")
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
