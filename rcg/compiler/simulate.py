@@ -125,6 +125,11 @@ class Simulation:
         ends = [each.end for each in self.timeline if each[:2] == (DRIVER, last)]
         return (max(ends) - min(ends)) / (len(ends) - 1) if len(ends) > 1 else self.duration
 
+    def first(self, executions: int) -> Simulation:
+        """Return the beginning, with so many executions."""
+        kept = tuple([span for span in self.timeline if span.execution < executions])
+        return Simulation(self.plan, kept, min(executions, self.executions))
+
     def busy(self) -> dict[str, float]:
         """Return how long each process is in ops in each execution, without waiting; no gates."""
         found = {each.process: 0.0 for each in _programs_without_gates(self.plan)}

@@ -21,7 +21,7 @@ from tests.browser.synthetic import pipeline, trace_of
 trace = trace_of(pipeline(6), {EXECUTIONS})
 short = trace_of(pipeline(3), 30)
 """,
-    "topology = TopologyWidget(short)\ntopology",
+    "topology = TopologyWidget(short, title='Topology')\ntopology",
     "schedule = ScheduleWidget(short)\nschedule",
     "timeline = TimelineWidget(short)\ntimeline",
     "large = TimelineWidget(trace, title='Large')\nlarge",

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.figures import compare, summarize
+from rcg.trace.analysis.figures import Change, compare, summarize
 from rcg.trace.analysis.ops import ops_of
 from rcg.trace.model import Clock
 from tests.unit.simulated_traces import Simulated, simulated
@@ -297,6 +298,23 @@ def test_a_comparison_holds_both_and_the_ratio():
     text = str(compare(before, after))
     assert "CompiledDAG(5f1c5f1c): the same plan" in text
     assert "    a1 (Stage).fwd        12 ns    6 ns  0.50x" in text
+
+
+def test_a_figure_that_may_be_anything_is_noise():
+    """Of 1 ±4.6 and 17 ±2 the difference is beyond both, and the ratio is 17 ±78."""
+    assert Change("execution", 1.0, 17.0, (4.6, 2.0)).is_noise
+    assert Change("execution", 17.0, 1.0, (2.0, 0.1)).is_noise is False
+    assert Change("execution", 1.0, 17.0, (0.5, None)).is_noise is None
+
+
+def test_of_another_plan_only_what_both_have_is_compared():
+    moved = PIPELINE.replace("c1", "c7")
+    (found,) = compare(
+        trace(by_hand(), end=80), trace(replace(by_hand(), plan=Plan.from_text(moved)), end=80)
+    ).graphs
+    assert not found.is_same_plan
+    assert {"a0 (Stage).fwd", "a1 (Stage).fwd"} < {op.text for op in found.ops}
+    assert all(op.ratio is not None for op in found.ops)
 
 
 def test_graphs_are_matched_by_plan_and_else_by_order():

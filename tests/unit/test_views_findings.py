@@ -13,7 +13,12 @@ import pytest
 from rcg.profiles import Profile
 from rcg.trace.analysis.executions import Execution
 from rcg.trace.trace import Trace
-from rcg.views.html.findings import comparison_picture, path_picture, what_if_picture
+from rcg.views.html.findings import (
+    comparison_picture,
+    of_what_if,
+    path_picture,
+    what_if_picture,
+)
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated, times
 
@@ -179,6 +184,15 @@ def test_a_comparison_says_what_is_noise() -> None:
     assert found.answer.startswith("1.9") and "most changed: Stage#2.fwd 0.50x" in found.answer
     assert str(found).startswith(found.answer)
     assert f">{found.answer}<" in comparison_picture(found)
+
+
+def test_of_many_calls_a_prediction_draws_so_many_that_each_is_seen() -> None:
+    found = Profile(simulated(microbatches(4, 16), 40)).what_if({"Stage.fwd": 0.5})
+    assert found.simulation.executions > 4
+    page = str(of_what_if(found)["text/html"])
+    images = re.findall(r'src="data:image/svg\+xml;base64,([A-Za-z0-9+/=]*)"', page)
+    drawn = [b64decode(each).decode() for each in images]
+    assert any("the first 2 executions" in each for each in drawn)
 
 
 def test_a_prediction_says_the_answer_first() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
+from rcg.text import graph_title
 from rcg.trace.model import GraphTrace
 from rcg.trace.trace import Trace
 
@@ -23,12 +24,14 @@ class Subject:
         record: Its record; None without one.
         start_ns: Beginning of its record.
         end_ns: End of its record.
+        title: What views call it; "" for a plan.
     """
 
     plan: Plan
     record: GraphTrace | None = None
     start_ns: int = 0
     end_ns: int = 0
+    title: str = ""
 
 
 def subject_of(what: Any, graph: int | str | None = None) -> Subject:
@@ -51,12 +54,13 @@ def subject_of(what: Any, graph: int | str | None = None) -> Subject:
     trace = what if isinstance(what, Trace) else getattr(what, "trace", None)
     if isinstance(trace, Trace):
         record = Profile(trace).graph(graph)
-        return Subject(record.plan, record, trace.start_ns, trace.end_ns)
+        return Subject(record.plan, record, trace.start_ns, trace.end_ns, record.title)
     if isinstance(trace, GraphTrace):
         return _of_record(trace)
     plan = getattr(what, "plan", None)
     if isinstance(plan, Plan):
-        return Subject(plan)
+        name, graph_id = getattr(what, "name", ""), getattr(what, "get_id", str)()
+        return Subject(plan, title=graph_title(name, graph_id) if graph_id else "")
     raise TypeError(
         f"give the widget a plan, a compiled graph or a trace, found {type(what).__name__}"
     )
@@ -83,4 +87,4 @@ def recorded(what: Any, graph: int | str | None = None) -> tuple[Subject, GraphT
 def _of_record(record: GraphTrace) -> Subject:
     starts = [int(lane.events["start_ns"].min()) for lane in record.lanes if len(lane.events)]
     ends = [int(lane.events["end_ns"].max()) for lane in record.lanes if len(lane.events)]
-    return Subject(record.plan, record, min(starts, default=0), max(ends, default=0))
+    return Subject(record.plan, record, min(starts, default=0), max(ends, default=0), record.title)

@@ -27,7 +27,7 @@ class TopologyWidget(View):
     Args:
         what: A plan, a compiled graph, a trace, or an object with one as ``trace``.
         graph: The graph, if the trace has several: its number, or the beginning of its id.
-        title: The title.
+        title: The title; by default that of the graph.
 
     Raises:
         TypeError: The argument has no graph.
@@ -36,10 +36,9 @@ class TopologyWidget(View):
 
     _esm = script("common", "topology")
 
-    def __init__(
-        self, what: Any, *, graph: int | str | None = None, title: str = "Topology"
-    ) -> None:
+    def __init__(self, what: Any, *, graph: int | str | None = None, title: str = "") -> None:
         subject = subject_of(what, graph)
+        title = title or subject.title or "Topology"
         shown = topology_payload(subject.plan, subject.record)
         about = f"{len(subject.plan.actors)} actors, {len(subject.plan.channels)} channels"
         super().__init__(about, topologies(subject, title), payload=pack(*shown), title=title)

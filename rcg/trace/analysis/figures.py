@@ -49,6 +49,7 @@ from rcg.trace.model import GraphTrace, LaneTrace, Recording
 _SLOWEST = 5
 # An op that exceeds its usual time by this share of the execution's latency is mentioned.
 _NOTABLE = 0.01
+_LITTLE: Final = 0.03  # of a time that is said to have changed
 _MAX_ROWS: Final = 24  # of a table in a comparison
 
 
@@ -218,8 +219,12 @@ class Change:
 
     @property
     def is_noise(self) -> bool | None:
-        """Whether the two differ by no more than their spreads; None if one is unknown."""
-        return is_noise(self.before or 0.0, self.after or 0.0, *self.spreads)
+        """Whether the two, or their ratio and 1, differ by no more than their spreads, if known."""
+        found = is_noise(self.before or 0.0, self.after or 0.0, *self.spreads)
+        ratio, spread = self.ratio, self.spread
+        if found is False and ratio is not None and spread is not None:
+            return abs(ratio - 1) <= spread
+        return found
 
     def row(self, text: Callable[[float | None], str]) -> tuple[str, ...]:
         """Return its row in a table, with values as this text."""
@@ -242,7 +247,8 @@ class GraphComparison(Displayed):
         is_same_plan: Whether both ran the same plan. Otherwise they were matched by position.
         throughput: Executions per second.
         latency: Median latency in ns.
-        ops: Median time of each op without waiting, in ns; of all calls of a method by an actor.
+        ops: Median time of each op without waiting, in ns; of all calls of a method by an actor. Of
+            different plans, those that both have.
         shares: Share of the window, from 0 to 1, per process and kind: ``a0 (Stage) compute``.
     """
 
@@ -362,7 +368,12 @@ def _graph(before: GraphSummary, after: GraphSummary, is_same_plan: bool) -> Gra
             after.latency_p50_ns,
             (before.latency_spread_ns, after.latency_spread_ns),
         ),
-        ops=tuple(_ops(before, after)),
+        ops=tuple(
+            # Of another plan, what has the name of another channel is no change.
+            change
+            for change in _ops(before, after)
+            if is_same_plan or change.ratio is not None
+        ),
         shares=tuple(_shares(before, after)),
     )
 
@@ -401,8 +412,8 @@ def _size(change: Change) -> float:
 
 
 def _gained_ns(change: Change) -> float:
-    """Return by how much a time changed; 0 if that is noise, or it is only in one trace."""
-    if change.ratio is None or change.is_noise is not False:
+    """Return by how much a time changed; 0 if that is noise, little, or it is in one trace only."""
+    if change.ratio is None or change.is_noise is not False or abs(change.ratio - 1) < _LITTLE:
         return 0.0
     return abs((change.after or 0.0) - (change.before or 0.0))
 

@@ -126,7 +126,9 @@ class WhatIf(Displayed):
         if self.is_noise:
             return f"no change beyond the noise, {ratio}"
         return (
-            ratio if self.spread is not None else f"{ratio}, from too few executions for a spread"
+            ratio
+            if self.spread is not None
+            else f"{ratio}, from too few executions to tell it from noise"
         )
 
     def __repr__(self) -> str:

@@ -30,6 +30,7 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
+from rcg.views.data.schedule import executions_to_show
 from rcg.views.html.elements import Cell, card, table, themed
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
@@ -76,11 +77,12 @@ def of_path(path: CriticalPath) -> Mimebundle:
 
 def of_what_if(found: WhatIf) -> Mimebundle:
     """Return the mimebundle of a prediction: the answer, its figures, the predicted schedule."""
+    count = executions_to_show(found.simulation.plan)
     picture = schedule_of(
-        predicted=found.simulation,
+        predicted=found.simulation.first(count),
         unit_ns=1.0,
         title="Predicted schedule",
-        about=_changes_of(found),
+        about=f"{_changes_of(found)} {DOT} the first {plural(count, 'execution')}",
         width=WIDTH,
     )
     pictures = [("What if", what_if_picture(found)), ("Predicted schedule", picture)]
