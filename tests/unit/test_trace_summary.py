@@ -13,7 +13,7 @@ from hypothesis import given
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.figures import Change, compare, summarize
+from rcg.trace.analysis.figures import Change, GraphComparison, compare, summarize
 from rcg.trace.analysis.ops import ops_of
 from rcg.trace.model import Clock
 from tests.unit.simulated_traces import Simulated, simulated
@@ -345,3 +345,11 @@ def test_an_op_that_only_one_trace_has_has_no_ratio():
     assert {op.ratio for op in graph.ops} == {None}
     assert graph.throughput.ratio is None
     assert "-" in str(graph)
+
+
+def test_a_comparison_with_the_same_throughput_says_how_latency_changed():
+    rate = Change("executions", 100.0, 100.0, (1.0, 1.0))
+    late, same = (Change("latency", 4e6, after, (1e5, 1e5)) for after in (2e6, 4e6))
+    found = GraphComparison(("a", "a"), True, rate, late, (), ())
+    assert found.answer == "latency 0.50x ±0.03: 4 ms to 2 ms; throughput as before"
+    assert replace(found, latency=same).answer.startswith("no change beyond the noise, 1.00x")

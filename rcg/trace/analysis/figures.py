@@ -273,7 +273,11 @@ class GraphComparison(Displayed):
         if rate.is_noise is None:
             return f"{ratio}, from too few executions to tell it from noise"
         if rate.is_noise:
-            return f"no change beyond the noise, {ratio}"
+            late = self.latency
+            if late.is_noise is not False:
+                return f"no change beyond the noise, {ratio}"
+            times = f"{time_text(late.before)} to {time_text(late.after)}"
+            return f"latency {spread_text(late.ratio, late.spread)}: {times}; throughput as before"
         most = max(self.ops, key=_gained_ns, default=None)
         if most is None or not _gained_ns(most):
             return ratio
