@@ -170,8 +170,15 @@ class Profile:
         """Write everything as one self-contained HTML file, which needs no network.
 
         Where scripts run, its pictures are interactive. It has at most 5 MB: of a long trace, the
-        earlier bars of the timeline are sums.
+        earlier bars of the timeline are sums. Of many large graphs the pictures alone may have
+        more; then they stay as they are.
+
+        Raises:
+            FileNotFoundError: There is no such folder.
         """
+        folder = Path(path).resolve().parent
+        if not folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {str(folder)!r} for the page")
         Path(path).write_text(page_of(self.trace, title or "rcg profile"), encoding="utf-8")
 
     def __str__(self) -> str:

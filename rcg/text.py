@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from math import floor, log10
+from decimal import ROUND_HALF_UP, Decimal
+from math import floor, isfinite, log10
 from textwrap import wrap
 from typing import Final, TypeVar
 
@@ -72,6 +73,8 @@ def count_text(count: float) -> str:
     >>> count_text(1234567), count_text(12.3456), count_text(515.2)
     ('1,234,567', '12.3', '515')
     """
+    if not isfinite(count):
+        return UNKNOWN
     return f"{int(count):,}" if count == int(count) else _digits(count)
 
 
@@ -119,7 +122,7 @@ def share_text(share: float | None, places: int = 1) -> str:
     per_cent = share * 100
     if not places and 0.05 <= abs(per_cent) < 0.95:
         places = 1
-    return f"{round(per_cent, places):g} %"
+    return f"{_rounded(per_cent, places)} %"
 
 
 def ratio_text(ratio: float | None) -> str:
@@ -191,7 +194,15 @@ def _exact(time_ns: int, scale: int) -> str:
 
 def _digits(value: float) -> str:
     """Three digits, and thousands apart."""
-    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
+    return _rounded(value, 2 - Decimal(value).adjusted())
+
+
+def _rounded(value: float, places: int) -> str:
+    """Return a number with so many digits behind its point; halves go up, as in JavaScript."""
+    if not isfinite(value):
+        return UNKNOWN
+    found = Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+    return f"{found.normalize():,f}" if found else "0"
 
 
 # --- names --------------------------------------------------------------------------------------

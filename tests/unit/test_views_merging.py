@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rcg.trace.model import SPAN_BASE
 from rcg.views.data import ViewPayload
 from rcg.views.data.merging import packed_within, with_sums
 from rcg.views.data.packing import unpack
@@ -33,7 +34,9 @@ def totals(columns: Any) -> tuple[Counter[tuple[int, ...]], Counter[tuple[int, .
     counts = columns.get("sum_count", np.zeros(len(columns["start"]), int))
     counts = np.where(columns["execution"] < 0, counts, 1)
     keys = zip(*(columns[name].tolist() for name in ("lane", "track", "name", "kind")), strict=True)
-    for key, duration, number in zip(keys, columns["duration"], counts, strict=True):
+    sums = columns.get("sum_total", columns["duration"])
+    times = np.where(columns["execution"] < 0, sums, columns["duration"])
+    for key, duration, number in zip(keys, times, counts, strict=True):
         took[key] += round(duration * 1e3)
         count[key] += int(number)
     return took, count
@@ -55,6 +58,30 @@ def test_sums_account_for_all_time_and_all_bars() -> None:
     same = is_sum[1:] & is_sum[:-1] & (row[1:] == row[:-1])
     assert (start[1:][same] >= end[:-1][same] - 1e-6).all()
     assert set(columns["sum_longest"][is_sum]) <= set(whole.columns["duration"])
+
+
+def test_sums_of_spans_in_spans_are_in_their_bin_and_keep_their_time() -> None:
+    """Each call has five spans, each inside the one before."""
+    rows = []
+    for k in range(3000):
+        at = k * 1000
+        rows.append(event(1, k, at, at + 900))
+        rows += [event(SPAN_BASE + n, k, at + 10 * n, at + 890 - 10 * n) for n in range(5)]
+    graph = graph_trace({"a0": rows}, spans={"a0": tuple("abcde")})
+    whole = timeline_payload(graph, slices_of(graph, 0, 3_000_000))
+    head, columns = with_sums(whole, 3000)
+    assert totals(columns) == totals(whole.columns)
+    is_sum = columns["execution"] < 0
+    length, until = head["sums"]["bin_us"], head["sums"]["until_us"]
+    start, end = columns["start"][is_sum], (columns["start"] + columns["duration"])[is_sum]
+    assert len(start) and (end <= until + length + 1e-6).all()
+    assert (np.floor(start / length + 1e-9) * length + length >= end - 1e-6).all()
+    # Each bin has the same five spans, as often each.
+    track = columns["track"][is_sum].astype(int)
+    place = np.floor(start / length + 1e-9).astype(int)
+    for each in np.unique(place)[:-1]:
+        counts = columns["sum_count"][is_sum][(place == each) & (track == track.max())]
+        assert len(counts) in (1, 5) and len(set(counts.tolist())) == 1
 
 
 def test_single_bars_are_those_of_the_whole_with_their_transfers_and_paths() -> None:

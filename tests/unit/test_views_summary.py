@@ -150,7 +150,7 @@ def test_of_kernels_the_card_says_how_long_a_gpu_was_busy() -> None:
     # From the first submission, at 10, to the last result, at 65: 20 to 36 and 60 to 65.
     assert summary.shares.device == pytest.approx(21 / 55)
     card = card_of(summary)
-    assert dict(card.keys)["GPU busy"] == "38 %"
+    assert dict(card.keys)["GPU busy"] == "38 % of 1 actor"
     assert ["GPU busy 38 % of the time" in each.hover for each in card.shares] == [
         False,
         True,

@@ -88,6 +88,10 @@ if (globalThis.document) {
   for (const data of document.querySelectorAll("script[data-view]")) {
     const { graph, window } = data.dataset;
     if (!graphs.has(graph)) graphs.set(graph, []);
-    show(data, graphs.get(graph), JSON.parse(window));
+    try {
+      show(data, graphs.get(graph), JSON.parse(window));
+    } catch (error) {
+      console.error(error); // its picture stays, and the next view is drawn
+    }
   }
 }

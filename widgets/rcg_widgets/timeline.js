@@ -54,10 +54,11 @@ export function joinsOf(transfers, count) {
 
 /**
  * What happened in a range: the bars of each row that are the same in `keyOf`, with their number, the
- * time that they take of the range, and the longest of them. The largest sums come first. `countOf`
- * and `longestOf` are of a bar, which may be a sum itself.
+ * time that they take of the range, and the longest of them. The largest sums come first. `countOf`,
+ * `longestOf` and `weightOf`, the time that a unit of its length stands for, are of a bar, which may be
+ * a sum itself.
  */
-export function sumsOf(rows, start, duration, keyOf, from, to, countOf = () => 1, longestOf = (slice) => duration[slice]) {
+export function sumsOf(rows, start, duration, keyOf, from, to, countOf = () => 1, longestOf = (slice) => duration[slice], weightOf = () => 1) {
   const found = [];
   for (const row of rows) {
     if (!row.bars) continue;
@@ -70,7 +71,7 @@ export function sumsOf(rows, start, duration, keyOf, from, to, countOf = () => 1
       const key = keyOf(slice);
       const sum = sums.get(key) ?? { row, slice, count: 0, total: 0, longest: 0 };
       sum.count += countOf(slice);
-      sum.total += took;
+      sum.total += took * weightOf(slice);
       sum.longest = Math.max(sum.longest, longestOf(slice));
       sums.set(key, sum);
     }
@@ -155,6 +156,7 @@ export function fillTimeline(card, { head, columns }) {
   const lookUp = (slice) => head.names[name[slice]];
   const isSum = (slice) => execution[slice] < 0;
   const countOf = (slice) => (isSum(slice) ? columns.sum_count[slice] : 1);
+  const weightOf = (slice) => (isSum(slice) && duration[slice] ? columns.sum_total[slice] / duration[slice] : 1);
   const longestOf = (slice) => (isSum(slice) ? columns.sum_longest[slice] : duration[slice]);
   const isLit = (slice) => {
     if (hits) return isHit(slice);
@@ -253,7 +255,7 @@ export function fillTimeline(card, { head, columns }) {
   function tellSums(slice) {
     const from = Math.floor(start[slice] / merged.bin_us + 1e-6) * merged.bin_us;
     const row = rowOfSlice(slice);
-    const sums = sumsOf([row], start, duration, (each) => (isSum(each) ? each : -1), from, from + merged.bin_us, countOf, longestOf).filter((each) => isSum(each.slice));
+    const sums = sumsOf([row], start, duration, (each) => (isSum(each) ? each : -1), from, from + merged.bin_us, countOf, longestOf, weightOf).filter((each) => isSum(each.slice));
     return [
       `${row.name}: sums of ${timeText(merged.bin_us)} at ${timeText(from)}`,
       ...sums.slice(0, 6).map((each) => `${lookUp(each.slice).text}, ${head.looks[kind[each.slice]].title}: ${countText(each.count)} in ${timeText(each.total)}, longest ${timeText(each.longest)}`),
@@ -431,7 +433,7 @@ export function fillTimeline(card, { head, columns }) {
     sums.hidden = from === undefined;
     card.root.dataset.sums = "";
     if (sums.hidden) return;
-    const found = sumsOf(rows, start, duration, (slice) => name[slice] * 256 + kind[slice], from, to, countOf, longestOf);
+    const found = sumsOf(rows, start, duration, (slice) => name[slice] * 256 + kind[slice], from, to, countOf, longestOf, weightOf);
     const table = found.map(({ row, slice, count, total, longest }) => ({
       process: [row.name],
       what: [lookUp(slice).text],

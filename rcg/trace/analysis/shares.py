@@ -104,7 +104,7 @@ class Shares:
             communication, without the waiting for others.
         bubble: The mean of the actors' bubbles; None if they have none.
         exposed: The mean of the actors' exposed communication; None likewise.
-        device: The mean of the actors' shares of a device; None likewise.
+        device: The mean of the shares of a device that actors with kernels have; None likewise.
     """
 
     lanes: tuple[LaneShares, ...]
@@ -112,6 +112,11 @@ class Shares:
     bubble: float | None
     exposed: float | None
     device: float | None = None
+
+    @property
+    def devices(self) -> int:
+        """How many actors have kernels."""
+        return sum(each.device is not None for each in self.lanes)
 
 
 def shares_of(

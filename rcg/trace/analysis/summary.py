@@ -128,6 +128,11 @@ class GraphSummary:
     name: str = ""
 
     @property
+    def has_latency(self) -> bool:
+        """Whether an execution has ended: of a hang, latencies count those so far as well."""
+        return self.stall is None or self.complete > 0
+
+    @property
     def title(self) -> str:
         """Its name and the beginning of its id, for people."""
         return graph_title(self.name, self.graph_id)
@@ -229,7 +234,7 @@ def _graph(graph: GraphSummary) -> list[str]:
     lines = [f"{title}: {_count(graph)} in {time_text(graph.duration_ns)}"]
     if graph.throughput is not None:
         lines.append(f"  throughput  {rate_text(graph.throughput)}")
-    if graph.latency_p50_ns is not None:
+    if graph.latency_p50_ns is not None and graph.has_latency:
         lines.append(
             f"  latency     {time_text(graph.latency_p50_ns)} median, "
             f"{time_text(graph.latency_p99_ns)} p99 (99 of 100 took no longer), "
@@ -258,7 +263,7 @@ def _latency(latency: Latency | None) -> list[str]:
 def _count(graph: GraphSummary) -> str:
     if graph.executions == graph.complete:
         return plural(graph.executions, "execution")
-    return f"{graph.executions:,} executions, {graph.complete:,} of them complete,"
+    return f"{plural(graph.executions, 'execution')}, {graph.complete:,} of them complete,"
 
 
 def _shares(graph: GraphSummary) -> list[str]:
@@ -290,7 +295,10 @@ def _shares(graph: GraphSummary) -> list[str]:
         ]
         lines += _largest_bubble(shares.lanes)
     if shares.device is not None:
-        lines.append(f"    GPU busy: {share_text(shares.device)} of the time, mean of the actors")
+        lines.append(
+            f"    GPU busy: {share_text(shares.device)} of the time, mean of "
+            f"{plural(shares.devices, 'actor')} with kernels"
+        )
     if shares.hidden is not None:
         lines.append(
             f"    {share_text(shares.hidden)} of all communication was hidden behind a method of "

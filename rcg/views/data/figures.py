@@ -31,7 +31,7 @@ _LEAST_SPREAD: Final = 0.005  # of a throughput, that is shown
 
 HINTS: Final = {
     QUEUED: "mean times of an execution: in service, a process works for it; queued, its values "
-    "lie in a channel until a process has time for them",
+    "lie in a channel until a process has time for them; on the wire between nodes is in service",
     EXPOSED: "share of the time in which an actor, or its lanes, moved bytes and none of its "
     "methods ran; mean of the actors, from the first submission to the last result",
     BUBBLE: "share of the time in which none of an actor's methods ran; mean of the actors, from "
@@ -139,8 +139,8 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
         keys.append(("not ended", lasted))
         keys.append(("waiting for it", plural(len(graph.stall.waiting), "process")))
     keys.append(("throughput", _rate(graph)))
-    if graph.latency_p50_ns is not None and graph.latency_p99_ns is not None:
-        latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns)}"
+    if graph.has_latency and graph.latency_p50_ns is not None:
+        latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns or 0)}"
         keys.append(("p50 / p99 latency", latency))
     if graph.latency is not None:
         parts = f"{time_text(graph.latency.queued_ns)} / {time_text(graph.latency.service_ns)}"
@@ -150,7 +150,8 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     if graph.shares.bubble is not None:
         keys.append((BUBBLE, share_text(graph.shares.bubble, 0)))
     if graph.shares.device is not None:
-        keys.append((DEVICE, share_text(graph.shares.device, 0)))
+        share, count = share_text(graph.shares.device, 0), graph.shares.devices
+        keys.append((DEVICE, f"{share} of {plural(count, 'actor')}"))
     path = graph.critical
     if path is not None and path.bottleneck is not None and graph.verdict is None:
         share = share_text(path.bottleneck_share, 0)

@@ -8,7 +8,8 @@ until a time merged    |  a: 3, b: 1  |  c | a | b | a | b |     bars as long as
 
 A sum is of the bars of one row and one name in one bin: how many there are, what they take in all,
 and the longest of them. The sums of a bin lie one after the other in it, so that all of its time is
-accounted for. What is known of single bars alone (transfers, collectives, critical paths) is left
+accounted for. Those of spans inside of spans take more than a bin in all: they are drawn narrower,
+in proportion. What is known of single bars alone (transfers, collectives, critical paths) is left
 out where they are.
 """
 
@@ -55,14 +56,16 @@ def with_sums(payload: ViewPayload, single: int) -> ViewPayload:
     """Return the data of a timeline with about so many single bars, the latest ones.
 
     The head gets ``sums``: None, or ``until_us``, when single bars begin, ``bin_us``, the length of
-    a bin, and ``bars``, how many there would be. The columns ``sum_count`` and ``sum_longest``
-    (microseconds) are 0 for single bars; they are empty without sums. A sum has no execution: -1.
+    a bin, and ``bars``, how many there would be. The columns ``sum_count``, ``sum_total`` and
+    ``sum_longest`` (microseconds) are 0 for single bars; they are empty without sums. A sum has no
+    execution: -1.
     """
     head, columns = payload
     start = _ns(columns["start"])
     took = _ns(columns["duration"])
     if len(start) <= single:
-        none = {"sum_count": np.empty(0, "<i4"), "sum_longest": np.empty(0)}
+        none = {"sum_count": np.empty(0, "<i4")}
+        none |= {"sum_total": np.empty(0), "sum_longest": np.empty(0)}
         return ViewPayload({**head, "sums": None}, {**columns, **none})
     until = max(int(np.partition(start, -single)[-single]), 1)
     of = ("lane", "track", "op", "name", "kind")
@@ -93,6 +96,7 @@ def with_sums(payload: ViewPayload, single: int) -> ViewPayload:
         "execution": np.concatenate([columns["execution"][kept], np.full(len(rows), -1.0)])[order],
         "bytes": np.concatenate([columns["bytes"][kept], np.zeros(len(rows))])[order],
         "sum_count": joined("count", zeros).astype("<i4"),
+        "sum_total": joined("total", zeros) / 1e3,
         "sum_longest": joined("longest", zeros) / 1e3,
     }
     found |= _exchanges(columns, place)
@@ -145,16 +149,20 @@ def _sums(
     first = np.flatnonzero(np.append(True, code[1:] != code[:-1])[: len(code)])
     if not len(first):
         empty = np.empty(0, np.int64)
-        return empty, dict.fromkeys(("start", "took", "count", "longest"), empty)
+        return empty, dict.fromkeys(("start", "took", "total", "count", "longest"), empty)
     bar = bar[order]
     total = np.add.reduceat(part[order], first)
     where = code[first] // width
-    before = np.cumsum(total) - total
     begins = np.flatnonzero(np.append(True, where[1:] != where[:-1]))
-    before -= np.repeat(before[begins], np.diff(begins, append=len(where)))
+    sizes = np.diff(begins, append=len(where))
+    overfull = np.maximum(np.repeat(np.add.reduceat(total, begins), sizes) / length, 1.0)
+    drawn = np.where(overfull > 1, np.floor(total / overfull).astype(np.int64), total)
+    before = np.cumsum(drawn) - drawn
+    before -= np.repeat(before[begins], sizes)
     columns = {
         "start": which[order][first] * length + before,
-        "took": total,
+        "took": drawn,
+        "total": total,
         "count": np.add.reduceat(ones[order], first),
         "longest": np.maximum.reduceat(took[bar], first),
     }

@@ -51,7 +51,7 @@ _STYLE: Final = (
     ".rcg-figure{border:1px solid var(--rcg-line);border-radius:9px;overflow-x:auto;"
     "background:var(--rcg-ground)}"
     ".rcg-figure>svg{display:block;max-width:100%;height:auto}.rcg-fits>svg{width:100%}"
-    ".rcg-figure.rcg-narrow{display:none}.rcg-narrow>svg{width:100%}"
+    ".rcg-figure:empty,.rcg-figure.rcg-narrow{display:none}.rcg-narrow>svg{width:100%}"
     # On a phone, what has no narrow form scrolls aside: small text cannot be read.
     "@media (max-width:600px){main{padding:16px 10px 40px}.rcg .rcg-static{padding:14px 12px}"
     ".rcg-figure>svg{max-width:none}.rcg-fits>svg{width:860px}"
@@ -180,7 +180,8 @@ def _times(trace: Recording, graph: GraphTrace, slices: Slices, number: int) -> 
         (timeline_picture(trace, graph), place_of("timeline", number)),
         (whole_timeline_picture(trace, slices), ""),
     )
-    return [_fitting(picture, place) for picture, place in pictures if picture is not None]
+    # A view may be there although its picture is not: of executions that have not ended.
+    return [_fitting(picture or "", place) for picture, place in pictures if picture or place]
 
 
 def _fitting(picture: str, place: str = "") -> str:
