@@ -565,6 +565,11 @@ def rays_collective(kind: str, group: str) -> Callable[..., Any] | None:
     return getattr(module, kind, None) if is_known else None
 
 
+def rays_reduce_op(name: str) -> Any:
+    """Return the operation of ``ray.util.collective`` of a name."""
+    return sys.modules["ray.util.collective.types"].ReduceOp[name]
+
+
 def is_task_error(error: BaseException) -> bool:
     """Return whether an exception is Ray's of a task that failed, in the user's type or not."""
     return issubclass(type(error), ray.exceptions.RayTaskError)

@@ -66,7 +66,8 @@ class _Collective:
             CommError: This process is no member of the group, or the communicator failed.
             GroupAborted: A member has died or left.
             TimeoutError: Another member called no collective for a long time.
-            ValueError, TypeError: An argument is wrong; nothing was sent.
+            ValueError, TypeError: An argument is wrong, or members do not do the same
+                (``TensorMismatch``, on CPUs); nothing was sent.
         """
         call = getattr(collectives, self._kind, None)
         if call is None:
@@ -75,8 +76,11 @@ class _Collective:
                 node=self._kind,
                 site=find_site(),
             )
-        group = inspect.signature(call).bind(*args, **kwargs).arguments.get("group_name", DEFAULT)
-        (cluster.rays_collective(self._kind, group) or call)(*args, **kwargs)
+        given = inspect.signature(call).bind(*args, **kwargs)
+        rays = cluster.rays_collective(self._kind, given.arguments.get("group_name", DEFAULT))
+        if rays is not None and isinstance(op := given.arguments.get("op"), ReduceOp):
+            given.arguments["op"] = cluster.rays_reduce_op(op.name)
+        (rays or call)(*given.args, **given.kwargs)
 
     def __repr__(self) -> str:
         return f"rcg.collective.{self._kind}"

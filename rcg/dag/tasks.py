@@ -18,7 +18,9 @@ from rcg.dag.binding import freeze
 from rcg.dag.nodes import ClassMethodNode, ValueNode, no_attribute, value_record
 from rcg.dag.records import InputRecord, TaskRecord, find_site, nodes_of
 from rcg.errors import GraphError
+from rcg.rdt.actors import CALLED
 
+_ONLY_OURS: Final = ("compile", "with_type_hint")
 _OR_UNCOMPILED: Final = "or run the DAG without compiling it: node.execute(...)"
 
 
@@ -46,8 +48,15 @@ class ClassNode(ValueNode):
         self._class = cls
         self._last: TaskRecord | None = None
 
+    def __getattribute__(self, name: str) -> Any:
+        # Of a method of the class that has the name of what nodes of rcg have beside Ray's.
+        if name in _ONLY_OURS and callable(getattr(self._class, name, None)):
+            return self.__getattr__(name)
+        return super().__getattribute__(name)
+
     def __getattr__(self, name: str) -> Any:
-        if name in ("bind", "remote", "_class", "_last") or name.startswith("__"):
+        is_special = name.startswith("__") and name not in CALLED
+        if name in ("bind", "remote", "_class", "_last") or is_special:
             raise no_attribute(self, name)
         method = getattr(self._class, name)  # in Python's words if there is none
         count = getattr(method, "__ray_num_returns__", None)

@@ -3,6 +3,9 @@
 
 Every member of the group calls the same collective; each call returns when its own part is done.
 The signatures are those of ``ray.util.collective``: results are written into the tensors given.
+
+On CPUs the members first tell each other what they are about to do. Gloo would end a process, or
+wait for ever, where that differs.
 """
 
 from __future__ import annotations
@@ -12,28 +15,33 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rcg.comm.base import Communicator, ReduceOp
-from rcg.errors import CommError
+from rcg.errors import CommError, TensorMismatch
 from rcg.rdt.process import existing
+from rcg.text import plural
 from rcg.trace.spans import span
 
 DEFAULT: Final = "default"
 """The name of the group that is meant by default."""
 
+_TOLD: Final = 96  # bytes of what a member is about to do
+
 
 def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
     """Combine the tensors [*shape] of all members, in place, everywhere."""
-    with _turn("allreduce", group_name) as communicator:
+    with _turn("allreduce", group_name) as (communicator, agree):
         op = _op(op)
         (one,) = _flat(communicator, [tensor], op)
+        agree(one, op=op)
         communicator.allreduce(one, op)
         _write(tensor, one)
 
 
 def broadcast(tensor: Any, src_rank: int = 0, group_name: str = DEFAULT) -> None:
     """Give the tensor [*shape] of one member to all others, in theirs."""
-    with _turn("broadcast", group_name) as communicator:
+    with _turn("broadcast", group_name) as (communicator, agree):
         _check_rank(src_rank, communicator)
         (one,) = _flat(communicator, [tensor])
+        agree(one, root=src_rank)
         communicator.broadcast([one], src_rank)
         _write(tensor, one)
 
@@ -42,10 +50,11 @@ def reduce(
     tensor: Any, dst_rank: int = 0, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM
 ) -> None:
     """Combine the tensors [*shape] of all members in that of one; the others' stay as they are."""
-    with _turn("reduce", group_name) as communicator:
+    with _turn("reduce", group_name) as (communicator, agree):
         _check_rank(dst_rank, communicator)
         op = _op(op)
         (one,) = _flat(communicator, [tensor], op)
+        agree(one, op=op, root=dst_rank)
         is_root = communicator.rank == dst_rank
         one = one if is_root else one.clone()
         communicator.reduce(one, dst_rank, op)
@@ -55,9 +64,10 @@ def reduce(
 
 def allgather(tensor_list: Sequence[Any], tensor: Any, group_name: str = DEFAULT) -> None:
     """Put the tensors [*shape] of all members into a list of as many, by rank, everywhere."""
-    with _turn("allgather", group_name) as communicator:
+    with _turn("allgather", group_name) as (communicator, agree):
         one, *parts = _flat(communicator, [tensor, *tensor_list])
         _check_parts("tensor_list", parts, one, communicator)
+        agree(one)
         output = one.new_empty(communicator.size * one.numel())
         communicator.allgather(output, one)
         for part, found in zip(tensor_list, output.chunk(communicator.size), strict=True):
@@ -71,10 +81,11 @@ def reducescatter(
     op: ReduceOp = ReduceOp.SUM,
 ) -> None:
     """Combine the lists of all members, an entry [*shape] for each rank; each gets its entry."""
-    with _turn("reducescatter", group_name) as communicator:
+    with _turn("reducescatter", group_name) as (communicator, agree):
         op = _op(op)
         one, *parts = _flat(communicator, [tensor, *tensor_list], op)
         _check_parts("tensor_list", parts, one, communicator)
+        agree(one, op=op)
         output, every = one.new_empty(one.numel()), one.new_empty(communicator.size * one.numel())
         for part, place in zip(parts, every.chunk(communicator.size), strict=True):
             place.copy_(part)
@@ -82,8 +93,56 @@ def reducescatter(
         _write(tensor, output)
 
 
+class _Agreement:
+    """Tells the other members what this one is about to do, and hears it of them; once.
+
+    Args:
+        kind: The name of the collective.
+        communicator: The communicator of all members.
+    """
+
+    def __init__(self, kind: str, communicator: Communicator) -> None:
+        self._kind = kind
+        self._communicator = communicator
+        self.is_open = "cpu" in communicator.devices
+
+    def __call__(self, tensor: Any, *, op: ReduceOp | None = None, root: int = 0) -> None:
+        """Go on if all members do the same with tensors of the same size and dtype.
+
+        Raises:
+            TensorMismatch: They do not; every member raises, and nothing was sent.
+        """
+        how = f" {op.name}" if op is not None else ""
+        how += f" at rank {root}" if self._kind in ("broadcast", "reduce") else ""
+        self._tell(f"{self._kind}{how} of {plural(tensor.numel(), 'element')} of {tensor.dtype}")
+
+    def refuse(self) -> None:
+        """Tell the others that this one's arguments were refused."""
+        with contextlib.suppress(TensorMismatch):
+            self._tell(f"{self._kind} with wrong arguments")
+
+    def _tell(self, text: str) -> None:
+        import torch
+
+        if not self.is_open:
+            return
+        self.is_open = False
+        size = self._communicator.size
+        own = torch.frombuffer(bytearray(text.encode().ljust(_TOLD)[:_TOLD]), dtype=torch.uint8)
+        every = torch.empty(size * _TOLD, dtype=torch.uint8)
+        self._communicator.allgather(every, own)
+        told = [bytes(each).decode(errors="replace").strip() for each in every.view(size, _TOLD)]
+        if len(set(told)) > 1:
+            by_rank = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(told))
+            raise TensorMismatch(
+                f"group {self._communicator.group}: the members do not do the same: {by_rank}",
+                expected=told[0],
+                found=text,
+            )
+
+
 @contextlib.contextmanager
-def _turn(kind: str, group: str) -> Iterator[Communicator]:
+def _turn(kind: str, group: str) -> Iterator[tuple[Communicator, _Agreement]]:
     """Use the communicator of all members of a group; the process's other threads wait."""
     ours = existing()
     if ours is None:
@@ -94,7 +153,12 @@ def _turn(kind: str, group: str) -> Iterator[Communicator]:
             group=group,
         )
     with span(f"{kind} @{group}"), ours.groups.whole(group).turn() as communicator:
-        yield communicator
+        agreement = _Agreement(kind, communicator)
+        try:
+            yield communicator, agreement
+        except (TypeError, ValueError):
+            agreement.refuse()
+            raise
 
 
 def _op(op: object) -> ReduceOp:

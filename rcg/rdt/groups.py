@@ -209,18 +209,33 @@ class Pair(End):
 
 
 class Whole(End):
-    """One end of the communicator of all members."""
+    """One end of the communicator of all members.
+
+    Args:
+        membership: This rank.
+        backend: The transport.
+        open_store: Returns the store where the ranks meet.
+        on_gone: Called with the name of a rank that is gone, or "" if the store is.
+    """
 
     def __init__(
-        self, membership: Callable[[Store], Membership], backend: str, open_store: Callable[[], Any]
+        self,
+        membership: Callable[[Store], Membership],
+        backend: str,
+        open_store: Callable[[], Any],
+        on_gone: Callable[[str], None],
     ) -> None:
-        super().__init__(membership, backend, open_store)
+        super().__init__(membership, backend, lambda: _Watched(open_store(), self))
+        self.store: Any = None  # while this end is open
+        self.on_gone = on_gone
         self._is_over = threading.Event()
 
     def abort(self, why: str) -> None:
         """End what runs, and refuse everything later; any thread."""
         super().abort(why)
         self._is_over.set()
+        if self.store is not None:
+            self.store.close()  # which ends the waits for other members, too
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[Communicator]:
@@ -236,34 +251,37 @@ class Whole(End):
 
 
 class _Watched:
-    """A store that stays open for as long as its ranks go on: it tells of one that is gone.
+    """A store that stays open for as long as an end does: it tells of a rank that is gone."""
 
-    Args:
-        store: The store.
-        on_gone: Called with the name of the rank that is gone; "" if the store is.
-    """
-
-    def __init__(self, store: Any, on_gone: Callable[[str], None]) -> None:
+    def __init__(self, store: Any, end: Whole) -> None:
         self._store = store
-        self._on_gone = on_gone
+        self._end = end
+        self._has_failed = False
 
     def __enter__(self) -> Any:
+        self._end.store = self._store
+        if self._end._aborted:  # meanwhile
+            self._store.close()
         thread = threading.Thread(target=self._watch, name="rcg-group-watch", daemon=True)
         start_thread(thread, "to watch the members of a group")
         return self._store
 
     def __exit__(self, kind: object, error: object, *_: object) -> None:
+        if kind is None:
+            return
+        self._has_failed = True
+        self._end.store = None
         if isinstance(error, GroupAborted):  # as the store says: it has gone
-            self._on_gone("")
-        if kind is not None:
-            self._store.close()
+            self._end.on_gone("")
+        self._store.close()
 
     def _watch(self) -> None:
         who = ""
         with contextlib.suppress(CommError):
             who = self._store.get([WHO_LEFT])[0].decode()
         self._store.close()
-        self._on_gone(who)
+        if not self._has_failed:
+            self._end.on_gone(who)
 
 
 class _Ended(NamedTuple):
@@ -436,16 +454,16 @@ class MemberGroups:
                         *(meeting, group.rank, group.labels, store, _OPEN_TIMEOUT_S, host)
                     )
 
-                def open_store() -> _Watched:
+                def open_store() -> Any:
                     first = self._reach.holder(group.keys[0], group.secrets[0])
                     who = group.labels[group.rank]
                     try:
-                        return _Watched(self._reach.open_store(first, meeting, who), gone)
+                        return self._reach.open_store(first, meeting, who)
                     except (CommError, ActorDiedError):
                         gone("")
                         raise GroupAborted(meeting) from None
 
-                end = group.whole = Whole(membership, group.backend, open_store)
+                end = group.whole = Whole(membership, group.backend, open_store, gone)
             return group.whole
 
     def _group(self, name: str) -> Group:

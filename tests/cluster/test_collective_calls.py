@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 import rcg
 from rcg.collective import ReduceOp
-from rcg.errors import CommError, GroupAborted
+from rcg.errors import CommError, GroupAborted, TensorMismatch
 from rcg.experimental.collective import (
     allgather,
     allreduce,
@@ -26,7 +27,7 @@ from rcg.experimental.collective import (
     reducescatter,
 )
 from tests.circles import core_where
-from tests.cluster.stage import GUARD_S
+from tests.cluster.stage import GUARD_S, eventually
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -91,6 +92,13 @@ class Member:
         tensor = self.numbers(1)
         allreduce(tensor, group)
         return float(tensor)
+
+    def sum_of(self, group: str, tensor: Any, op: Any = ReduceOp.SUM) -> Any:
+        allreduce(tensor, group, op)
+        return tensor
+
+    def threads(self) -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name == "rcg-group-watch"]
 
     def wrong(self, group: str, how: str) -> None:
         frozen = np.zeros(2)
@@ -184,6 +192,32 @@ def test_a_wrong_argument_is_refused_before_anything_is_sent(members, group, how
     assert get([each.total.remote(group) for each in members]) == [33, 33, 33]
 
 
+def test_members_that_do_not_do_the_same_all_hear_of_it(members, group):
+    whole, short = torch.ones(3), torch.ones(2)
+    pairs: list[list[tuple[Any, ...]]] = [
+        [(whole,), (short,), (whole,)],
+        [(whole,), (whole,), (torch.ones(3, dtype=torch.int64),)],
+        [(whole, ReduceOp.MAX), (whole,), (whole,)],
+        [(whole,), ("a word",), (whole,)],
+    ]
+    for given in pairs:
+        calls = [a.sum_of.remote(group, *each) for a, each in zip(members, given, strict=True)]
+        for call, each in zip(calls, given, strict=True):
+            with pytest.raises(TypeError if each == ("a word",) else TensorMismatch):
+                get(call)
+    with pytest.raises(TensorMismatch, match=r"rank 1: allreduce SUM of 2 elements of torch.float"):
+        get([a.sum_of.remote(group, *each) for a, each in zip(members, pairs[0], strict=True)])
+    assert get([each.total.remote(group) for each in members]) == [33, 33, 33]
+
+
+def test_a_group_that_is_destroyed_leaves_nothing(members):
+    for _ in range(3):
+        group = create_collective_group(members, backend="gloo")
+        assert get([each.total.remote(group.name) for each in members]) == [33, 33, 33]
+        destroy_collective_group(group)
+    eventually(lambda: get([each.threads.remote() for each in members]) == [[], [], []])
+
+
 @pytest.mark.parametrize(
     ("when", "dead"),
     core_where(lambda case: case[1] == 2, product(("before the first", "later"), (0, 2))),
@@ -211,9 +245,11 @@ def test_a_death_ends_what_waits_for_the_dead(gate, when, dead):
         rcg.kill(each)
 
 
-def test_a_group_that_is_destroyed_ends_what_waits(members, gate):
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_group_that_is_destroyed_ends_what_waits(members, gate, is_first):
     group = create_collective_group(members, backend="gloo")
-    assert get([each.total.remote(group.name) for each in members]) == [33, 33, 33]
+    if not is_first:
+        assert get([each.total.remote(group.name) for each in members]) == [33, 33, 33]
     waiting = [each.total.remote(group.name, gate) for each in members[1:]]
     gate.wait_for(2)
     destroy_collective_group(group)

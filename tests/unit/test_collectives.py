@@ -501,7 +501,12 @@ def test_a_group_of_rays_is_rays(collective: Any, monkeypatch: pytest.MonkeyPatc
     takes_list = collective in (allgather, reducescatter)
     args = ("tensor", "others") if takes_list else ("tensor",)
     collective(*args, group_name="rays")
-    assert called == [(args, {"group_name": "rays"})]
+    assert called == [((*args, "rays"), {})] or called == [(args, {"group_name": "rays"})]
+    if collective in (allreduce, reducescatter, reduce):  # Ray's operations have numbers
+        ops = SimpleNamespace(ReduceOp={"MAX": 3})
+        monkeypatch.setitem(sys.modules, "ray.util.collective.types", ops)
+        collective(*args, group_name="rays", op=ReduceOp.MAX)
+        assert 3 in (*called[1][0], *called[1][1].values())
     with pytest.raises(CommError, match="not an actor of rcg's, so it is not in group 'ours'"):
         collective(*args, group_name="ours")
 
