@@ -3,9 +3,9 @@
 
 Each field of ``Options`` is declared together with its ``Option``: the one record from which the
 keywords of ``compile``, the variables, the attributes of ``DAGContext``, the checks and the
-documentation follow. ``Options.from_environment`` reads their variables, and five functions those
-of the process: how it connects to other nodes (``port_range``, ``peer_timeout_s``, and Ray's own
-``tls_files``), and whether it shows progress. Nothing else reads ``RCG_*`` and ``RAY_CGRAPH_*``
+documentation follow. ``Options.from_environment`` reads their variables, and other functions
+those of the process: how it connects to other nodes (``port_range``, ``peer_timeout_s``, and Ray's
+own ``tls_files``), or whether it shows progress. Nothing else reads ``RCG_*`` and ``RAY_CGRAPH_*``
 variables; an empty one counts as not set. Every internal wait takes a ``Deadline``. Only
 ``timeout_from_user`` understands Ray's -1 for "no limit". This room knows nothing of graphs,
 channels or Ray.
@@ -338,9 +338,18 @@ PORT_RANGE: Final = "RCG_PORT_RANGE"
 PEER_TIMEOUT: Final = "RCG_PEER_TIMEOUT"
 PREFETCH_BYTES: Final = "RCG_PREFETCH_BYTES"
 USES_NIXL: Final = "RCG_NIXL"
+_VLLM: Final = "RCG_VLLM"
 _PROGRESS: Final = "RCG_PROGRESS"
 # Not options of a graph. The last is read when the native core is built.
-_OTHERS: Final = (PORT_RANGE, PEER_TIMEOUT, PREFETCH_BYTES, USES_NIXL, _PROGRESS, "RCG_WERROR")
+_OTHERS: Final = (
+    PORT_RANGE,
+    PEER_TIMEOUT,
+    PREFETCH_BYTES,
+    USES_NIXL,
+    _PROGRESS,
+    _VLLM,
+    "RCG_WERROR",
+)
 
 _USE_TLS: Final = "RAY_USE_TLS"
 TLS_FILES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
@@ -457,6 +466,16 @@ def is_progress_wanted(environ: Mapping[str, str] = os.environ) -> bool:
     """
     text = environ.get(_PROGRESS, "").strip()
     return not text or FLAG.parse(text, _PROGRESS) is True
+
+
+def is_vllm_executor(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether vLLM's backend ``ray`` means rcg's executor.
+
+    Raises:
+        ValueError: ``RCG_VLLM`` holds neither yes nor no.
+    """
+    text = environ.get(_VLLM, "").strip()
+    return bool(text) and FLAG.parse(text, _VLLM) is True
 
 
 def with_attributes(docstring: str | None, texts: Iterable[tuple[str, str]]) -> str:

@@ -7,6 +7,7 @@ and what only the parts name. A part takes at most a quarter of an hour on two c
     python -m tests                    the core
     python -m tests --all              the core and all parts
     python -m tests --part 2/4         one part
+    python -m tests --part vllm        the part that CI leaves out
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ PARTS: Final = (
     ),
     (Stage("more on two nodes", f"--nodes 2 {MORE_ON_TWO_NODES}"),),
 )
+# The tests with vLLM are a part that has no turn in CI: they first install 3.7 GB.
+VLLM: Final = (Stage("vLLM", "tests/vllm", workers=1, module="tests.vllm"),)
 
 
 def run(stage: Stage) -> Outcome:
@@ -146,12 +149,16 @@ def summarize(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(f"{a:{wide}}  {b:{middle}}  {c:>9}" for a, b, c in rows)
 
 
-def part_of(text: str) -> int:
-    """Return the index of the part that `2/4` names."""
+def part_of(text: str) -> tuple[Stage, ...]:
+    """Return the part that `2/4`, or `vllm`, names."""
+    if text == "vllm":
+        return VLLM
     number, _, count = text.partition("/")
     if count != str(len(PARTS)) or not number.isdecimal() or not 1 <= int(number) <= len(PARTS):
-        raise argparse.ArgumentTypeError(f"a part is 1/{len(PARTS)} to {len(PARTS)}/{len(PARTS)}")
-    return int(number) - 1
+        raise argparse.ArgumentTypeError(
+            f"a part is 1/{len(PARTS)} to {len(PARTS)}/{len(PARTS)}, or vllm"
+        )
+    return PARTS[int(number) - 1]
 
 
 def main() -> int:
@@ -161,15 +168,15 @@ def main() -> int:
     parser.add_argument("--part", type=part_of, help=f"one of 1/{len(PARTS)} ... of the rest")
     chosen = parser.parse_args()
     if chosen.part is not None:
-        stages: tuple[Stage, ...] = PARTS[chosen.part]
+        stages: tuple[Stage, ...] = chosen.part
     else:
-        stages = STAGES + (sum(PARTS, ()) if chosen.all else ())
+        stages = STAGES + ((*sum(PARTS, ()), *VLLM) if chosen.all else ())
     outcomes = [run(stage) for stage in stages]
     print("\n" + summarize(outcomes))
     if chosen.part is None and not chosen.all:
         print(
             "left out: tests marked `full`, other files on two nodes, three nodes, the browser, "
-            f"other notebooks, network namespaces: make test-all, or PART=1/{len(PARTS)}"
+            f"other notebooks, network namespaces, vLLM: make test-all, or PART=1/{len(PARTS)}"
         )
     return int(any(each.status for each in outcomes))
 

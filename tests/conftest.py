@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,14 @@ LAYERS = (
     "notebooks",
     "netns",
     "browser",
+    "vllm",
     "gpu",
 )
 TESTS = Path(__file__).parent
 # The doctest collector asks the classes of a module for their names, and these raise.
 collect_ignore = ["hostile.py"]
+if find_spec("vllm") is None:
+    collect_ignore.append("vllm")
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start
 # inherits that; some tests are about Ctrl-C.
