@@ -141,6 +141,8 @@ class _Rewriter(cst.CSTTransformer):
         # Whether an import has bound `ray` to rcg so far, and the later imports that may undo that.
         self.is_bound = is_bound
         self.threats: list[Remark] = []
+        # Whether the file takes anything from rcg: then a `ray` from elsewhere has to be rcg, too.
+        self.uses_rcg = is_bound
         self.found: list[Remark] = []
         self.function_depth = 0
         # The lines made here, by id, and whether the next line continues the same statement. The
@@ -149,7 +151,7 @@ class _Rewriter(cst.CSTTransformer):
 
     @property
     def remarks(self) -> list[Remark]:
-        return [*self.found, *self.threats]
+        return [*self.found, *(self.threats if self.uses_rcg else ())]
 
     # Import statements.
 
@@ -262,16 +264,17 @@ class _Rewriter(cst.CSTTransformer):
             if isinstance(node, cst.Import):
                 bound = [(dotted(each.name), name_after_as(each)) for each in node.names]
                 if ("rcg", "ray") in bound:
-                    self.is_bound = True
+                    self.is_bound = self.uses_rcg = True
                     if not self.function_depth:
                         self.threats.clear()
-            elif isinstance(node, cst.ImportFrom) and self.is_bound:
+            elif isinstance(node, cst.ImportFrom):
                 names = list(map(bound_name, aliases_of(node)))
                 module = "." * len(node.relative) + dotted(node.module)
                 if module.partition(".")[0] in ("ray", "rcg"):
+                    self.uses_rcg |= module.startswith("rcg.")
                     continue
                 what = "*" if imports_star(node) else "ray"
-                if what == "ray" and "ray" not in names:
+                if ("ray" not in names) if what == "ray" else not self.is_bound:
                     continue
                 verdict = self.judge(module)
                 if verdict is not None:

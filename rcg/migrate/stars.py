@@ -83,7 +83,10 @@ class Neighbours:
             roots = list(importer.absolute().parents[level - 1 : level])
         else:
             around = (each for folder in self.folders for each in (folder, folder.parent))
-            roots = [importer.parent, *around]
+            top = importer.absolute().parent  # of the package that the importer is in
+            while (top / "__init__.py").is_file():
+                top = top.parent
+            roots = [importer.parent, top, *around]
         for root in roots:
             for path in (root / stem / "__init__.py", (root / stem).with_suffix(".py")):
                 if path.is_file():

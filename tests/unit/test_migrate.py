@@ -271,6 +271,8 @@ REMARKS = {
     "import ray; from .x import *": "`from .x import *` may bind `ray` to Ray again",
     "import rcg as ray\nfrom x import *": "may bind `ray` to Ray again",
     "import ray; from x import ray": "`from x import ray` may bind `ray` to Ray again",
+    "from ray.dag import InputNode; from x import ray": "`from x import ray` may bind `ray`",
+    "from x import ray; from ray.dag import InputNode": "`from x import ray` may bind `ray`",
 }
 NO_REMARKS = [
     "import ray; ray.get(ray.util.x, ray.dag.InputNode, ray.experimental.channel)",
@@ -281,6 +283,9 @@ NO_REMARKS = [
     "ray.dag.GPUFuture; ray._private",
     "import ray.util",
     "from x import *; import ray",
+    "from x import *; from ray.dag import InputNode",
+    "from x import ray",
+    "from x import ray; from ray.dag import InputNode; import ray",
     "import ray; from x import *; import ray",
     "import ray; from x import y",
     "import ray as r; from x import *",
