@@ -13,6 +13,7 @@ done, and the steps after them begin when they are done, as with vLLM's own exec
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import weakref
 from collections import defaultdict
@@ -40,7 +41,7 @@ from vllm.v1.executor.ray_utils import (
 )
 
 from rcg import cluster
-from rcg.actors import ActorHandle, kill, remote
+from rcg.actors import ActorHandle, remote
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.integrations.vllm.worker import StageCommunicator, StageWorker
 from rcg.log import Log
@@ -88,10 +89,21 @@ class StepFuture(Future[Any]):
             Exception: What a worker raised.
         """
         if not super().done():
-            values = get(self._refs, timeout=self._timeout_s if timeout is None else timeout)
-            self.set_result(self._make(values))
+            try:
+                values = get(self._refs, timeout=self._timeout_s if timeout is None else timeout)
+                self.set_result(self._make(values))
+            except TimeoutError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a future holds whatever it was
+                self.set_exception(error)
             self._refs.clear()
         return super().result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait like ``result``, and return what that raises."""
+        with contextlib.suppress(Exception):
+            self.result(timeout)
+        return super().exception(0)
 
 
 class RcgExecutor(Executor):
@@ -118,10 +130,18 @@ class RcgExecutor(Executor):
         self._last: list[Any] = []  # the refs of the newest step
         self._calls: list[Any] = []  # calls that no one has waited for
         self._is_shut_down = False
-        self._has_own_group = (
-            self.parallel_config.placement_group is None and get_current_placement_group() is None
-        )
+        # Asking Ray for the current group would connect to a cluster, which vLLM does its own way.
+        is_in_group = cluster.is_connected() and get_current_placement_group() is not None
+        self._has_own_group = self.parallel_config.placement_group is None and not is_in_group
         initialize_ray_cluster(self.parallel_config, require_gpu_on_driver=False)
+        try:
+            self._start()
+        except BaseException:
+            self._remove_group()
+            raise
+
+    def _start(self) -> None:
+        """Start the workers and compile the graph."""
         self.workers = self._start_workers()
         per_stage = self.parallel_config.world_size // self.parallel_config.pipeline_parallel_size
         self.stages = [
@@ -345,9 +365,13 @@ class RcgExecutor(Executor):
         if self._is_shut_down:
             return
         self._is_shut_down = True
-        self.graph.teardown(kill_actors=True)
-        for worker in self.workers:
-            kill(worker)
+        try:
+            self.graph.teardown(kill_actors=True)
+        finally:
+            self._remove_group()
+
+    def _remove_group(self) -> None:
+        """Give the devices back, if no one else asked for them."""
         if self._has_own_group:
             remove_placement_group(self.parallel_config.placement_group)
             self.parallel_config.placement_group = None
