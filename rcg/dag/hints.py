@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from rcg.comm.base import Communicator
 from rcg.comm.rays import is_communicator, missing_methods
-from rcg.comm.registry import ACCELERATOR, accelerator, communicator_names, device_types
+from rcg.comm.registry import ACCELERATOR, communicator_names, device_types
 from rcg.errors import GraphError
 from rcg.ir.nodes import Site
 
@@ -184,7 +184,7 @@ def _chosen(transport: Any, *, also: tuple[str, ...], node: str, site: Site) -> 
     names = (*also, *communicator_names())
     if isinstance(transport, str):
         if transport in _ACCELERATORS:
-            return "nccl" if accelerator() is None else ACCELERATOR, None
+            return "nccl", None  # or what is registered in its place when the DAG is compiled
         if transport in names:
             return transport, None
     elif is_communicator(transport):

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rcg import cluster
+from rcg.comm.registry import ACCELERATOR, accelerator
 from rcg.dag.communicators import (
     CREATE,
     DefaultCommunicator,
@@ -254,8 +255,9 @@ class _Lowering:
             if key not in self._chosen:
                 self._chosen[key] = hint, self._constant(hint.communicator), node
             const = self._chosen[key][1]
+        is_replaced = hint.transport == "nccl" and accelerator() is not None
         return TensorHint(
-            transport=hint.transport,
+            transport=ACCELERATOR if is_replaced else hint.transport,
             site=hint.site,
             device=hint.device,
             is_static_shape=hint.is_static_shape,

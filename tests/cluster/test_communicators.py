@@ -226,8 +226,6 @@ class MadeByRank(OwnGloo):
 def test_a_class_registered_for_a_device_is_the_accelerator(workers, monkeypatch):
     monkeypatch.setattr("rcg.comm.registry._accelerators", [])
     assert not is_accelerator_context_registered()
-    register_accelerator_context("cpu", MadeByRank)
-    assert AcceleratorContext.get() == AcceleratorContext("cpu", MadeByRank)
     a, b, _ = workers
     with InputNode() as inp:
         edge = a.make.bind(inp).with_tensor_transport(transport="nccl")
@@ -236,6 +234,8 @@ def test_a_class_registered_for_a_device_is_the_accelerator(workers, monkeypatch
         dag = MultiOutputNode(
             [b.total.bind(edge), *(w.total.bind(v) for w, v in zip(workers, sums, strict=True))]
         )
+    register_accelerator_context("cpu", MadeByRank)  # before compile, as in Ray
+    assert AcceleratorContext.get() == AcceleratorContext("cpu", MadeByRank)
     with rcg.compile(dag) as graph:
         assert {group.backend for group in graph.plan.groups} == {"accelerator"}
         assert [get(graph.execute(n)) for n in (1, 4)] == [[1.0, 6.0, 6.0, 6.0], [4.0, *[24.0] * 3]]
