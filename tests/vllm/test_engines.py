@@ -19,6 +19,7 @@ from rcg.errors import ActorDiedError, ChannelClosed
 from rcg.integrations.vllm import RcgExecutor, executor, register
 from tests.peers import until
 from tests.vllm.model import generate
+from tests.vllm.platform import STEPS_AHEAD
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -98,9 +99,12 @@ def test_a_shutdown_ends_the_workers_and_frees_their_devices(stages) -> None:
     until(lambda: ray.available_resources().get("GPU") == 4)
 
 
-def test_ranks_of_a_stage_with_steps_ahead_of_their_results(engines, expected) -> None:
-    options = {"tensor_parallel_size": 2, "distributed_executor_backend": RcgExecutor}
-    with engines(**options) as llm:
+def test_steps_begin_before_the_results_of_earlier_ones_are_there(
+    engines, expected, monkeypatch
+) -> None:
+    monkeypatch.setenv(STEPS_AHEAD, "1")
+    options = {"tensor_parallel_size": 2, "async_scheduling": True}
+    with engines(**options, distributed_executor_backend=RcgExecutor) as llm:
         assert llm.llm_engine.vllm_config.scheduler_config.async_scheduling
         assert generate(llm) == expected
 

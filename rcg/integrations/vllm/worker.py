@@ -147,6 +147,9 @@ class StageCommunicator(RayPPCommunicator):
         """Take the group of vLLM's worker in this process."""
         RayPPCommunicator.__init__(self, self._world_size, None, rank, self._actor_handles, None)
 
+    def _build_actor_rank_mapping(self) -> None:
+        """Do nothing: vLLM's ranks would tell each other what the handles already say."""
+
     def get_rank(self, actor: Any) -> int:
         """Return the stage of an actor; raises ValueError if it has none here."""
         keys = [cluster.actor_key(each) for each in self._actor_handles]
