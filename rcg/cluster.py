@@ -68,9 +68,13 @@ def node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def gpu_ids() -> list[str]:
-    """Return the GPUs that Ray has given to this process, by their numbers on the node."""
-    return list(map(str, ray.get_runtime_context().get_accelerator_ids().get("GPU", ())))
+def gpu_ids(kind: str = "GPU") -> list[str]:
+    """Return the GPUs that Ray has given to this process, by their numbers on the node.
+
+    Args:
+        kind: Ray's name for devices of another kind.
+    """
+    return list(map(str, ray.get_runtime_context().get_accelerator_ids().get(kind, ())))
 
 
 def is_connected() -> bool:

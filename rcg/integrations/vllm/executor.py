@@ -21,8 +21,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from ray.util import get_current_placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from vllm import __version__ as vllm_version
 from vllm import envs
 from vllm.platforms import current_platform
@@ -131,7 +129,9 @@ class RcgExecutor(Executor):
         self._calls: list[Any] = []  # calls that no one has waited for
         self._is_shut_down = False
         # Asking Ray for the current group would connect to a cluster, which vLLM does its own way.
-        is_in_group = cluster.is_connected() and get_current_placement_group() is not None
+        is_in_group = (
+            cluster.is_connected() and _groups("get_current_placement_group")() is not None
+        )
         self._has_own_group = self.parallel_config.placement_group is None and not is_in_group
         initialize_ray_cluster(self.parallel_config, require_gpu_on_driver=False)
         try:
@@ -161,6 +161,9 @@ class RcgExecutor(Executor):
         else:
             bundles = get_bundles_sorted_by_node(group)[:size]
         runtime_env = self._runtime_env()
+        strategy = cluster.attribute(
+            "PlacementGroupSchedulingStrategy", of="ray.util.scheduling_strategies"
+        )
         workers = [
             remote(StageWorker)
             .options(
@@ -172,7 +175,7 @@ class RcgExecutor(Executor):
                     config.prefill_context_parallel_size,
                 ),
                 num_cpus=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                scheduling_strategy=strategy(
                     placement_group=group,
                     placement_group_bundle_index=bundle,
                     placement_group_capture_child_tasks=True,
@@ -373,7 +376,7 @@ class RcgExecutor(Executor):
     def _remove_group(self) -> None:
         """Give the devices back, if no one else asked for them."""
         if self._has_own_group:
-            remove_placement_group(self.parallel_config.placement_group)
+            _groups("remove_placement_group")(self.parallel_config.placement_group)
             self.parallel_config.placement_group = None
 
     @classmethod
@@ -387,6 +390,11 @@ def _none() -> Future[Any]:
     made: Future[Any] = Future()
     made.set_result(None)
     return made
+
+
+def _groups(name: str) -> Any:
+    """Return a function of Ray's for placement groups."""
+    return cluster.attribute(name, of="ray.util")
 
 
 def _devices(count: float) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import ray
 import torch
 from vllm import envs
 from vllm.distributed.device_communicators.ray_communicator import RayPPCommunicator
@@ -49,9 +48,10 @@ class StageWorker(WorkerWrapperBase):
 
     def place(self) -> tuple[str, list[int]]:
         """Return the id of this node, and the devices that Ray gave to this actor."""
-        found = ray.get_runtime_context().get_accelerator_ids()
         to_physical = current_platform.device_control_id_to_physical_device_id
-        return cluster.node_id(), list(map(to_physical, found[current_platform.ray_device_key]))
+        return cluster.node_id(), list(
+            map(to_physical, cluster.gpu_ids(current_platform.ray_device_key))
+        )
 
     def rendezvous(self, is_one_node: bool) -> str:
         """Return where the ranks of ``torch.distributed`` meet: on the node of this rank."""
