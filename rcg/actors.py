@@ -22,7 +22,7 @@ from rcg.dag.binding import OWN_OPTIONS
 from rcg.dag.nodes import ClassMethodNode
 from rcg.dag.tasks import ClassNode, FunctionNode, bind_class, bind_function
 from rcg.option_kinds import check_cost_s
-from rcg.rdt.actors import CALLED, DECLARED, declare_targets, declare_transport, derive
+from rcg.rdt.actors import DECLARED, declare_targets, declare_transport, derive
 from rcg.rdt.calls import (
     hold_until_done,
     lower_arguments,
@@ -61,7 +61,7 @@ class ActorHandle:
         self._ray_handle = ray_handle
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_ray_handle" or (_is_special(name) and name not in CALLED):
+        if name == "_ray_handle" or (_is_special(name) and name not in cluster.CALLED):
             raise _no_attribute(self, name)
         try:
             found = getattr(self._ray_handle, name)

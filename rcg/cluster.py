@@ -45,6 +45,9 @@ _LOOP_NAME_TIMEOUT_S: Final = 5.0
 # Ray adds this parameter to the methods of an actor when it traces; users never pass it.
 _TRACE_PARAMETER = "_ray_trace_ctx"
 
+CALLED: Final = frozenset({"__call__", "__contains__", "__getitem__", "__len__", "__setitem__"})
+"""Special methods of actors that may be called from elsewhere."""
+
 # ``rcg.rdt.actors`` adds these; users do not pass them.
 HIDDEN_KEYWORD: Final = "_rcg_tensor_transport_"
 """A keyword of the methods of rcg's actors: the name of a tensor transport, or ""."""

@@ -210,8 +210,10 @@ class ValueNode(DAGNode):
 
     def _keep(self, transport: Any) -> Self:
         record = self._record
-        if isinstance(record, InputRecord | AttributeRecord | TaskRecord):
-            self._refuse_keep("it is for what an existing actor makes")
+        if isinstance(record, InputRecord | AttributeRecord):
+            self._refuse_keep("it is for what an actor makes, and this is an input")
+        if isinstance(record, TaskRecord):
+            self._refuse_keep("it is for what an existing actor makes, in a compiled DAG")
         calls = importlib.import_module("rcg.rdt.calls")
         try:
             record.cell.kept = calls.check_keeps(maker_of(record).handle, transport)

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from rcg.cluster import at_users_line
+from rcg.cluster import CALLED, at_users_line
 from rcg.dag.binding import freeze
 from rcg.dag.nodes import ClassMethodNode, ValueNode, no_attribute, value_record
 from rcg.dag.records import InputRecord, TaskRecord, find_site, nodes_of
 from rcg.errors import GraphError
-from rcg.rdt.actors import CALLED
 
 _ONLY_OURS: Final = ("compile", "with_type_hint")
 _OR_UNCOMPILED: Final = "or run the DAG without compiling it: node.execute(...)"

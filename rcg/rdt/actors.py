@@ -20,7 +20,7 @@ import inspect
 import secrets
 from typing import Any, Final
 
-from rcg.cluster import HIDDEN_KEYWORD, SECRET_KEYWORD
+from rcg.cluster import CALLED, HIDDEN_KEYWORD, SECRET_KEYWORD
 from rcg.frames import left_out_by_ray
 from rcg.ir.nodes import KEEP
 from rcg.rdt.transports import with_transport
@@ -33,9 +33,6 @@ KEEPS_NONE: Final = "-"
 """In place of a transport: the class says that its actors keep no tensors."""
 
 _TARGETS: Final = "__rcg_receive_into__"
-CALLED: Final = frozenset({"__call__", "__contains__", "__getitem__", "__len__", "__setitem__"})
-"""Special methods of actors that may be called from elsewhere."""
-
 _DERIVED: Final = "__rcg_derived_from__"
 
 

@@ -279,9 +279,9 @@ class _Watched:
         who = ""
         with contextlib.suppress(CommError):
             who = self._store.get([WHO_LEFT])[0].decode()
-        self._store.close()
         if not self._has_failed:
-            self._end.on_gone(who)
+            self._end.on_gone(who)  # first, since who waits for the store takes its end for news
+        self._store.close()
 
 
 class _Ended(NamedTuple):
@@ -503,8 +503,10 @@ class MemberGroups:
                     ) from None
                 for rank in missing:
                     if self._reach.has_died(group.keys[rank], group.secrets[rank]):
-                        # Before this one leaves, so that the others hear of that one.
+                        # Before this one leaves, so that the others hear of that one: what has
+                        # been answered was also read, and not lost behind the end of a connection.
                         store.set(WHO_LEFT, group.labels[rank].encode())
+                        store.has([WHO_LEFT])
                         gone(group.labels[rank])
                         raise GroupAborted(group.name) from None
                 if missing and not said:

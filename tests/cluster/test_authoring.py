@@ -475,7 +475,7 @@ def test_an_unknown_option(a):
         lambda **o: rcg.compile(dag, **o),
         lambda **o: rcg.plan(dag, **o),
     ):
-        with pytest.raises(TypeError, match=r"'wrong_option': it takes wait, timeout"):
+        with pytest.raises(TypeError, match=r"'wrong_option'. It takes buffer_size_bytes, "):
             compile_dag(wrong_option=1)
 
 
