@@ -39,6 +39,7 @@ from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
 from rcg.serialization import Codec, Failure
 from tests.board import until_waiting
+from tests.circles import core_has
 
 torch = pytest.importorskip("torch")
 
@@ -286,7 +287,7 @@ def test_readers_and_a_writer_at_once(channel: Open) -> None:
 # --- sizes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize("readers", core_has(1, [1, 2]))
 @pytest.mark.parametrize("form", FORMS)
 def test_sizes_around_every_edge(channel: Open, form: Callable[[int], Any], readers: int) -> None:
     opened = channel(readers)

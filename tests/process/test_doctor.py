@@ -11,6 +11,7 @@ import pytest
 
 from rcg.doctor import examine, machine, transports
 from rcg.doctor.transports import try_ping
+from tests.circles import core_has
 from tests.doctored import be_quick, found
 
 
@@ -71,7 +72,7 @@ def test_gpus(quick, tmp_path):
     assert "does not answer" in found("NVIDIA").found
 
 
-@pytest.mark.parametrize("name", ["gloo", "nixl"])
+@pytest.mark.parametrize("name", core_has("gloo", ["gloo", "nixl"]))
 def test_tensors_travel_here(name):
     pytest.importorskip("torch")
     if name == "nixl":

@@ -580,6 +580,7 @@ def test_a_damaged_header_is_found_out(player: Player, **case: Any) -> None:
     player.play("damage", **case)
 
 
+@pytest.mark.full
 @settings(max_examples=300)
 @given(form=with_table, readers=readers, how=hows, data=st.data())
 def test_a_damaged_table_is_found_out(
@@ -611,6 +612,7 @@ def test_a_wrong_writer_harms_only_its_ring(player: Player, **case: Any) -> None
     player.play("wrong writer", **case)
 
 
+@pytest.mark.full
 @settings(max_examples=200)
 @given(form=forms, readers=readers, how=hows, data=st.data())
 def test_bytes_that_changed_are_values_that_changed(

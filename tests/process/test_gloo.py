@@ -155,6 +155,7 @@ print("ok")
     assert printed(HEAD + program) == "ok"
 
 
+@pytest.mark.full
 def test_the_time_limit_holds_while_gloo_connects():
     program = """
 before = counts()
@@ -225,6 +226,7 @@ print("ok")
     assert printed(HEAD + program) == "ok"
 
 
+@pytest.mark.full
 def test_ranks_without_descriptors_say_so_and_leave_nothing():
     program = """
 import errno

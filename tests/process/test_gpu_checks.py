@@ -45,6 +45,7 @@ def test_every_check_passes_without_ray_or_says_why_it_was_not_run() -> None:
     assert all("Ray is not installed" in line for line in lines if line.startswith("not run"))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
 def test_without_a_gpu_it_says_that_nothing_was_run() -> None:
     command = [sys.executable, "-m", "tests.gpu"]

@@ -70,7 +70,7 @@ def of(loaded: set[str], names: tuple[str, ...]) -> set[str]:
         ("import rcg.cli, rcg.doctor, rcg.progress", (*HEAVY, "tqdm")),
         ("import rcg.top", (*HEAVY, "rich", "rcg.views", "rcg.profiles")),
         (HELP, (*HEAVY, "ray", "numpy", "rcg.errors")),
-        (EXAMINE, (*HEAVY, "ray", "numpy")),
+        pytest.param(EXAMINE, (*HEAVY, "ray", "numpy"), marks=pytest.mark.full),
     ],
 )
 def test_a_process_loads_only_what_it_needs(program, absent):

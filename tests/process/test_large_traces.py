@@ -27,6 +27,7 @@ def test_a_million_events_fit() -> None:
     check_page(page)
 
 
+@pytest.mark.full
 def test_many_graphs_fit() -> None:
     one = simulated(pipeline(8), 20)
     graphs = tuple(replace(one.graphs[0], graph_id=f"{number:032x}") for number in range(40))

@@ -146,5 +146,6 @@ print(*[int(each.max()) for each in (*ours, sent, opened(ours[1]))])
 """
 
 
+@pytest.mark.full
 def test_what_a_forked_child_writes_to_lent_memory_stays_there() -> None:
     assert printed(FORK) == "1 1 1 1"

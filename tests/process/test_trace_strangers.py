@@ -53,6 +53,7 @@ def test_files_that_claim_what_they_do_not_hold(members, tmp_path):
     assert refused > 30 and worked <= 5
 
 
+@pytest.mark.full
 def test_every_field_of_the_head_is_checked(members, tmp_path):
     refused, worked, faults = try_all(strangers.of_fields(members, 97), tmp_path)
     assert not faults
@@ -72,6 +73,7 @@ def test_any_events_that_could_be_are_a_trace(members, tmp_path):
     assert try_all(files, tmp_path)[1:] == (8, [])
 
 
+@pytest.mark.full
 def test_bytes_of_the_file_changed(members, tmp_path):
     files = strangers.of_bytes(zipped(members), random.Random(3), 150)
     refused, _, faults = try_all(files, tmp_path)

@@ -170,6 +170,7 @@ def test_the_trace_of_a_graph_with_lanes_is_read_back(tmp_path):
     assert same(found, Trace.load(tmp_path / "run"))
 
 
+@pytest.mark.full
 def test_a_file_with_a_flipped_bit_is_refused_or_harmless(made, tmp_path):
     path = tmp_path / "run.trace"
     made.save(path)
