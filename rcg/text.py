@@ -40,6 +40,8 @@ _WITH_FIGURE: Final = re.compile(
     r"(?<=\d) (?=(?:[n\N{MICRO SIGN}m]?s|%)(?!\w)|/s)|(?<=\dx) (?=\N{PLUS-MINUS SIGN})"
 )
 
+_INEXACT: Final = 10**15  # from here on a double has no exact digits behind its point
+
 _ENDS: Final = 5  # rows that are shown at either end of a table that is cut
 
 _Row = TypeVar("_Row")
@@ -119,7 +121,7 @@ def share_text(share: float | None, places: int = 1) -> str:
     """
     if share is None:
         return UNKNOWN
-    per_cent = share * 100
+    per_cent = float(share) * 100
     if not places and 0.05 <= abs(per_cent) < 0.95:
         places = 1
     return f"{_rounded(per_cent, places)} %"
@@ -194,14 +196,22 @@ def _exact(time_ns: int, scale: int) -> str:
 
 def _digits(value: float) -> str:
     """Three digits, and thousands apart."""
-    return _rounded(value, 2 - Decimal(value).adjusted())
+    return _rounded(value, 2 - Decimal(float(value)).adjusted())
 
 
 def _rounded(value: float, places: int) -> str:
-    """Return a number with so many digits behind its point; halves go up, as in JavaScript."""
-    if not isfinite(value):
+    """Return a number with so many digits behind its point; halves go up, as in JavaScript.
+
+    Args:
+        value: The number; NumPy's count as well.
+        places: How many digits; a number that has no exact ones before its point has three in all.
+    """
+    number = Decimal(float(value))  # which takes no number of NumPy's but float64
+    if not number.is_finite():
         return UNKNOWN
-    found = Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+    if abs(number) >= _INEXACT:
+        places = 2 - number.adjusted()
+    found = number.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
     return f"{found.normalize():,f}" if found else "0"
 
 

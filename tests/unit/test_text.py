@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rcg import text
@@ -17,3 +18,18 @@ CASES = json.loads((Path(__file__).parents[1] / "figures.json").read_text(encodi
 def test_figures_are_those_of_the_widgets(kind: str) -> None:
     shown = [getattr(text, f"{kind}_text")(*given) for _, *given in CASES[kind]]
     assert shown == [wanted for wanted, *_ in CASES[kind]]
+
+
+@pytest.mark.parametrize("kind", ["time", "bytes", "count", "rate", "speed", "share", "ratio"])
+def test_numbers_of_numpy_are_shown_as_those_of_python(kind: str) -> None:
+    show = getattr(text, f"{kind}_text")
+    for number in (0, 12, 12_345):
+        for of in (np.int64, np.uint8, np.float32, np.float64):
+            given = of(number % 256 if of is np.uint8 else number)
+            assert show(given) == show(int(given))
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+def test_numbers_that_are_not_finite_are_not_known(number: float) -> None:
+    for show in (text.rate_text, text.bytes_text, text.share_text, text.count_text):
+        assert show(number).startswith("-") and not any(map(str.isalnum, show(number)[:1]))

@@ -50,8 +50,13 @@ export async function unpack(view) {
 const TIMES = [[1e6, "s"], [1e3, "ms"], [1, "µs"], [1e-3, "ns"]];
 const AMOUNTS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
 
+function shown(value) {
+  if (!Number.isFinite(value)) return "-";
+  return (value || 0).toLocaleString("en-US", { maximumFractionDigits: 20 }); // -0 has no sign
+}
+
 function digits(value) {
-  return Number(value.toPrecision(3)).toLocaleString("en-US", { maximumFractionDigits: 20 });
+  return shown(Number(value.toPrecision(3)));
 }
 
 function figure(value, units) {
@@ -83,7 +88,10 @@ export function speedText(gbPerS) {
 /** A share of 1, with so many digits behind the point at most; without any, a small one has one. */
 export function shareText(share, places = 1) {
   const most = places || Math.abs(share) < 0.0005 || Math.abs(share) >= 0.0095 ? places : 1;
-  return `${Number((share * 100).toFixed(most))} %`;
+  const perCent = share * 100;
+  // From 1e15 on a number has no exact digits behind its point.
+  const rounded = Math.abs(perCent) < 1e15 ? perCent.toFixed(most) : perCent.toPrecision(3);
+  return `${shown(Number(rounded))} %`;
 }
 
 /** A count with its thousands apart, or three digits of what is not whole. */
