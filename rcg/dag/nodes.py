@@ -128,7 +128,8 @@ class DAGNode:
         raise GraphError(
             f"{self!r} is a node of a DAG, not a value, and cannot be pickled. It was passed to "
             "a task, put into an object that travels with an argument, or bound to a plain Ray "
-            "handle (use rcg.wrap_actor(handle)).",
+            "handle (use rcg.wrap_actor(handle)). Pass it to bind() as an argument, or in a list, "
+            "a tuple or the values of a dict; another process gets a compiled DAG.",
             node=self._record.name,
             site=self._record.site,
         )
@@ -286,7 +287,10 @@ class InputNode(ValueNode):
             )
             raise GraphError(text, node="InputNode", site=find_site())
         if isinstance(key, int) and key < 0:
-            text = f"positional arguments of a DAG are counted from 0, found inp[{key}]"
+            text = (
+                f"positional arguments of a DAG are counted from 0, found inp[{key}]: write "
+                f"inp[n - {-key}] for n arguments"
+            )
             raise GraphError(text, node="InputNode", site=find_site())
         return self._attribute(key, "item")
 

@@ -53,9 +53,11 @@ class ExecutionSignature:
             GraphError: The number or the names of the arguments are wrong.
         """
         if len(args) != self.num_positional:
+            unused = f". No node uses those from position {self.num_positional} on: leave them out"
             raise GraphError(
                 "dag.execute() or dag.execute_async() must be called with "
                 f"{self.num_positional} positional args, got {len(args)}"
+                f"{unused * (len(args) > self.num_positional)}"
             )
         for name in self.keywords:
             if name not in kwargs:
