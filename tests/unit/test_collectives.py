@@ -492,23 +492,38 @@ def test_a_communicator_with_ranks_that_are_none() -> None:
     refused(caught.value, GraphError, "allreduce")
 
 
+# The parameters of Ray's functions, in their order.
+RAYS_PARAMETERS = {
+    "allreduce": "tensor group_name op",
+    "broadcast": "tensor src_rank group_name",
+    "reduce": "tensor dst_rank group_name op",
+    "allgather": "tensor_list tensor group_name",
+    "reducescatter": "tensor tensor_list group_name op",
+}
+
+
 @pytest.mark.parametrize("collective", [each for each in ALL if each is not gather], ids=repr)
 def test_a_group_of_rays_is_rays(collective: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[Any] = []
+    called: list[dict[str, Any]] = []
+    takes = RAYS_PARAMETERS[collective._kind].split()
+
+    def record(*args: Any, **kwargs: Any) -> None:
+        called.append({**dict(zip(takes, args, strict=False)), **kwargs})
+
     rays = SimpleNamespace(is_group_initialized=lambda name: name == "rays")
-    setattr(rays, collective._kind, lambda *args, **kwargs: called.append((args, kwargs)))
+    setattr(rays, collective._kind, record)
     monkeypatch.setitem(sys.modules, "ray.util.collective.collective", rays)
     takes_list = collective in (allgather, reducescatter)
-    args = ("tensor", "others") if takes_list else ("tensor",)
-    collective(*args, group_name="rays")
-    assert called == [((*args, "rays"), {})] or called == [(args, {"group_name": "rays"})]
+    args = dict.fromkeys(takes[: 2 if takes_list else 1], "given")
+    collective(*args.values(), group_name="rays")
+    assert called == [{**args, "group_name": "rays"}]
     if collective in (allreduce, reducescatter, reduce):  # Ray's operations have numbers
         ops = SimpleNamespace(ReduceOp={"MAX": 3})
         monkeypatch.setitem(sys.modules, "ray.util.collective.types", ops)
-        collective(*args, group_name="rays", op=ReduceOp.MAX)
-        assert 3 in (*called[1][0], *called[1][1].values())
+        collective(*args.values(), group_name="rays", op=ReduceOp.MAX)
+        assert called[1] == {**args, "group_name": "rays", "op": 3}
     with pytest.raises(CommError, match="not an actor of rcg's, so it is not in group 'ours'"):
-        collective(*args, group_name="ours")
+        collective(*args.values(), group_name="ours")
 
 
 def test_what_is_for_graphs_only_says_so() -> None:
