@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -27,6 +28,9 @@ from rcg.dag import InputNode
 # A guard against hanging, for waits that are over in milliseconds.
 GUARD_S = 120
 ROOT = Path(__file__).parents[2]
+
+# A line of Ray's own: "(raylet) WARNING: 12 PYTHON worker processes have been started ...".
+_RAYS_LINE = re.compile(r"^\x1b\[\d+m\([^)\n]*\)\x1b\[0m .*\n?", re.MULTILINE)
 
 
 class Gate:
@@ -293,6 +297,11 @@ def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
     return result
 
 
+def own_output(printed: str) -> str:
+    """Return what a program printed itself: Ray adds lines, even with ``log_to_driver=False``."""
+    return _RAYS_LINE.sub("", printed)
+
+
 def session_address() -> str:
     """Where a driver in another process finds this Ray session."""
     import ray
@@ -363,9 +372,10 @@ ray.init(address={address!r}, log_to_driver=False, logging_level="error")
     def line(self) -> str:
         """Wait for the next line that the program says."""
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        assert said, f"the program ended: {self.process.wait(GUARD_S)}\n{self.stderr}"
-        return said.rstrip("\n")
+        while said := self.process.stdout.readline():
+            if own_output(said):
+                return said.rstrip("\n")
+        raise AssertionError(f"the program ended: {self.process.wait(GUARD_S)}\n{self.stderr}")
 
     def expect(self, *lines: str) -> None:
         """The program says exactly this next."""
@@ -386,12 +396,17 @@ ray.init(address={address!r}, log_to_driver=False, logging_level="error")
 
     def finish(self, code: int = 0) -> str:
         """Wait for an end without a traceback; return the remaining output."""
-        rest, _ = self.process.communicate(timeout=GUARD_S)
+        assert self.process.stdout is not None
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        # `communicate` would lose what was read ahead of the last line.
+        rest = in_thread(self.process.stdout.read)()
+        self.process.wait(GUARD_S)
         said = f"--- stdout\n{rest}\n--- stderr\n{self.stderr}"
         assert self.process.returncode == code, said
         assert "Traceback" not in self.stderr, said
         assert "Exception ignored" not in self.stderr, said
-        return rest
+        return own_output(rest)
 
     def end(self) -> None:
         """Clean up after a test, however it ended."""

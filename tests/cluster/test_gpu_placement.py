@@ -17,7 +17,7 @@ import rcg
 from rcg.comm import registry
 from rcg.dag import InputNode
 from rcg.errors import CompileError
-from tests.cluster.stage import GUARD_S
+from tests.cluster.stage import GUARD_S, own_output
 
 torch = pytest.importorskip("torch")
 fake_cuda = pytest.importorskip("tests.fake_cuda", exc_type=ImportError)
@@ -94,7 +94,7 @@ def test_what_actors_with_gpus_get(tmp_path: Path) -> None:
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    loaded, *found = map(json.loads, done.stdout.splitlines())
+    loaded, *found = map(json.loads, own_output(done.stdout).splitlines())
     assert loaded == [[False, False]] * 3  # where no tensor is used
     both, share, without, blind, one, shared, none, no_torch, no_default, needless = found
     # The transport is chosen, and only the GPU is missing then.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rcg import cli
-from tests.cluster.stage import ROOT, session_address
+from tests.cluster.stage import ROOT, own_output, session_address
 
 HELPERS = """\
 import ray
@@ -98,7 +98,7 @@ def test_a_migrated_program_runs(folder: Path, capsys: pytest.CaptureFixture[str
     assert "changed 2 of 2 files, 1 remark" in printed
     done = run(folder)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    assert own_output(done.stdout).splitlines() == [
         "['ONE', 'ONE!']",
         "['TWO', 'TWO!']",
         "three!",
@@ -141,4 +141,4 @@ def test_the_trap_of_a_rewrite_by_hand_and_the_way_out(folder: Path) -> None:
     assert "Invalid type of object refs" in run(folder).stdout
     assert cli.main(["migrate", "--write", str(program)]) == 0
     done = run(folder)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert (done.returncode, own_output(done.stdout)) == (0, ""), done.stderr

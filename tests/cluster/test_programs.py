@@ -12,6 +12,7 @@ import pytest
 
 from rcg.bench.record import LIMIT, RAY_CALL, RCG, RCG_FUTEX, BenchReport
 from tests.board import ROOT
+from tests.cluster.stage import own_output
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -27,7 +28,7 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_the_demo_shows_results_and_timings(tmp_path: Path) -> None:
     done = run("rcg.demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = own_output(done.stdout).splitlines()
     assert "rcg, chain: hello Ada Grace Barbara" in lines
     assert any(line.startswith("chain of 3") and "µs" in line for line in lines)
     assert lines[-1] == "after teardown: goodbye Ada"

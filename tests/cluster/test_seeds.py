@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cluster.stage import joining
+from tests.cluster.stage import joining, own_output
 from tests.documents import (
     ACROSS_ACTORS,
     ASYNCIO,
@@ -100,7 +100,7 @@ def run(blocks: str, folder: Path, *, starts_ray: bool = False, **variables: str
     assert done.returncode == 0, said
     assert "Traceback" not in done.stderr, said
     assert "Exception ignored" not in done.stderr, said
-    return done.stdout.splitlines()
+    return own_output(done.stdout).splitlines()
 
 
 @pytest.mark.full

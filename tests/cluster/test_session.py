@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rcg
-from tests.cluster.stage import session_address
+from tests.cluster.stage import Driver, own_output, session_address
 
 PROGRAM = """
 import sys
@@ -54,4 +54,25 @@ def test_two_sessions_in_one_program(ray_session):
     )
     assert done.returncode == 0, done.stderr
     one = ["hello", "True False hello", "ChannelClosed", "ChannelClosed"]
-    assert done.stdout.splitlines() == [*one, *one], done.stderr
+    assert own_output(done.stdout).splitlines() == [*one, *one], done.stderr
+
+
+RAYS_LINES = """
+from ray._private import worker
+
+lines = {"pid": "raylet", "lines": ["WARNING: 12 PYTHON worker processes have been started"]}
+for word in ("one", "two", "three"):
+    worker.print_worker_logs(lines, sys.stdout)
+    say(word)
+    worker.print_worker_logs(lines, sys.stdout)
+"""
+
+
+def test_what_ray_prints_is_no_output_of_a_program(tmp_path):
+    program = Driver(RAYS_LINES, tmp_path, joins=False)
+    try:
+        assert program.line() == "one"
+        program.expect("two")
+        assert program.finish() == "three\n"
+    finally:
+        program.end()
