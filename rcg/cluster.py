@@ -261,6 +261,16 @@ def is_remote_function(thing: object) -> bool:
     return isinstance(thing, ray.remote_function.RemoteFunction)
 
 
+class RefType(type):
+    """The type of the classes of references, of which Ray's functions show the ``repr``."""
+
+    def __repr__(cls) -> str:
+        return (
+            f"<class '{cls.__module__}.{cls.__qualname__}'> (a reference of rcg, which Ray's own "
+            "functions do not take: call rcg's, or `import rcg as ray`)"
+        )
+
+
 def is_object_ref(thing: object) -> bool:
     """Return whether this is a reference to an object in Ray's store."""
     return isinstance(thing, ray.ObjectRef)

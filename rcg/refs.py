@@ -272,9 +272,13 @@ def _nested_in_wait(refs: list[Any]) -> TypeError:
 def _check_members(refs: Sequence[Any], function: str) -> None:
     for position, ref in enumerate(refs):
         if not isinstance(ref, CompiledDAGRef) and not cluster.is_object_ref(ref):
+            kind, advice = type(ref).__name__, ""
+            if kind == CompiledDAGRef.__name__:
+                kind = f"{kind} of ray.dag"
+                advice = ", which goes by itself into get(): or write its DAG with rcg.dag"
             raise TypeError(
-                f"{function}() takes a list of CompiledDAGRefs and ObjectRefs, found "
-                f"{type(ref).__name__} at position {position}"
+                f"{function}() takes a list of CompiledDAGRefs and ObjectRefs, found {kind} at "
+                f"position {position}{advice}"
             )
 
 

@@ -41,7 +41,7 @@ class Unanchored(Protocol):
         """Return Ray's reference to what travels; the first call makes it."""
 
 
-class TensorRef(ByReference):
+class TensorRef(ByReference, metaclass=cluster.RefType):
     """A reference to a value with tensors that stay in the process that made them.
 
     It stands for an ObjectRef of Ray's, and goes where that goes: into calls, containers, closures

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 from rcg.channels.shm import Ticket
-from rcg.cluster import end_at_caller
+from rcg.cluster import RefType, end_at_caller
 from rcg.error_text import is_ctrl_c_possible
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
@@ -101,7 +101,7 @@ class ResultSource(Protocol):
         """Wait until ``get`` of a ref would not wait."""
 
 
-class CompiledDAGRef(Ticket):
+class CompiledDAGRef(Ticket, metaclass=RefType):
     """The result of one output of one execution.
 
     It can be got any number of times (the same object each time), in any order and from any thread

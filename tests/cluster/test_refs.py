@@ -96,6 +96,17 @@ def test_what_get_takes(echo):
     assert rcg.get(ref) == 1
 
 
+def test_refs_of_the_other_library_are_refused_with_what_to_change(echo):
+    ref = echo.execute(1)
+    for call in (ray.get, lambda ref: ray.wait([ref]), ray.cancel):
+        with pytest.raises((TypeError, ValueError), match="call rcg's, or `import rcg as ray`"):
+            call(ref)
+    rays = type("CompiledDAGRef", (), {})()  # has this name in every release
+    with pytest.raises(TypeError, match=r"CompiledDAGRef of ray\.dag at position 1, which goes by"):
+        rcg.get([ref, rays])
+    assert rcg.get(ref) == 1
+
+
 def test_a_list_fails_as_soon_as_a_member_has(slow, gate, other):
     pending = slow.execute(1)
     failing = other.fail.remote("ray")
