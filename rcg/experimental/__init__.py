@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ray's paths: ``channel``, ``collective``, ``compiled_dag_ref``, ``rdt`` and ``util`` are rcg's.
 
-Any other name is ``ray.experimental``'s. Where this Ray has no such module, every other name is an
-``AttributeError`` that says so.
+The names of ``rdt`` are here, too; it is loaded when one is first used. Any other name is
+``ray.experimental``'s. Where this Ray has no such module, every other name is an ``AttributeError``
+that says so.
 """
 
 from __future__ import annotations
@@ -14,57 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 from rcg import cluster
 
 if TYPE_CHECKING:
-    from rcg.experimental import channel, collective, compiled_dag_ref, rdt, util
-    from rcg.rdt.methods import wait_tensor_freed
-    from rcg.rdt.nixl_memory import (
-        deregister_nixl_memory,
-        register_nixl_memory,
-        register_nixl_memory_pool,
-        set_nixl_cuda_stream,
+    from rcg.experimental import (  # noqa: F401
+        channel,
+        collective,
+        compiled_dag_ref,
+        rdt,
+        util,
     )
-    from rcg.rdt.refs import set_target_device_for_ref, set_target_for_ref
-    from rcg.rdt.transports import (
-        CommunicatorMetadata,
-        FetchRequest,
-        TensorTransportManager,
-        TensorTransportMetadata,
-        register_tensor_transport,
-    )
+    from rcg.experimental.rdt import *  # noqa: F403
 
-_PLACES: Final = {
-    "CommunicatorMetadata": "rcg.rdt.transports",
-    "FetchRequest": "rcg.rdt.transports",
-    "TensorTransportManager": "rcg.rdt.transports",
-    "TensorTransportMetadata": "rcg.rdt.transports",
-    "deregister_nixl_memory": "rcg.rdt.nixl_memory",
-    "register_nixl_memory": "rcg.rdt.nixl_memory",
-    "register_nixl_memory_pool": "rcg.rdt.nixl_memory",
-    "register_tensor_transport": "rcg.rdt.transports",
-    "set_nixl_cuda_stream": "rcg.rdt.nixl_memory",
-    "set_target_device_for_ref": "rcg.rdt.refs",
-    "set_target_for_ref": "rcg.rdt.refs",
-    "wait_tensor_freed": "rcg.rdt.methods",
-}
-
-__all__ = [
-    "CommunicatorMetadata",
-    "FetchRequest",
-    "TensorTransportManager",
-    "TensorTransportMetadata",
-    "channel",
-    "collective",
-    "compiled_dag_ref",
-    "deregister_nixl_memory",
-    "rdt",
-    "register_nixl_memory",
-    "register_nixl_memory_pool",
-    "register_tensor_transport",
-    "set_nixl_cuda_stream",
-    "set_target_device_for_ref",
-    "set_target_for_ref",
-    "util",
-    "wait_tensor_freed",
-]
+_ROOMS: Final = ("channel", "collective", "compiled_dag_ref", "rdt", "util")
 
 
 def names_behind(
@@ -84,12 +44,22 @@ def names_behind(
     return getattribute, names
 
 
-_rays_attribute, __dir__ = names_behind(__name__, __all__)
+_rays_attribute, _rays_names = names_behind(__name__, _ROOMS)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(importlib.import_module(_PLACES[name]), name)
-    if name in __all__:
+    if name in _ROOMS:
         return importlib.import_module(f"rcg.experimental.{name}")
+    if name == "__all__":
+        return [*_ROOMS, *_rdt().__all__]
+    if not name.startswith("_") and name in _rdt().__all__:
+        return getattr(_rdt(), name)
     return _rays_attribute(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*_rdt().__all__, *_rays_names()})
+
+
+def _rdt() -> Any:
+    return importlib.import_module("rcg.experimental.rdt")
