@@ -15,6 +15,7 @@ A file imports only from those above it in this list:
   an agent; ``keeper``: frees what no reference needs.
 * ``service``: answers the questions.
 * ``process``: all of that for this process.
+* ``all_members``: the communicator of all members of a group.
 * ``collective_groups``: making, finding and closing groups.
 * ``values``: sealing a value into an envelope, and opening it.
 * ``awaiting``: threads that get values for others; ``refs``: what users hold.

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rcg.comm.base import Communicator, ReduceOp
 from rcg.errors import CommError, TensorMismatch
+from rcg.rdt.all_members import AllMembers
 from rcg.rdt.process import existing
 from rcg.text import plural
 from rcg.trace.spans import span
@@ -152,7 +153,8 @@ def _turn(kind: str, group: str) -> Iterator[tuple[Communicator, _Agreement]]:
             "a group",
             group=group,
         )
-    with span(f"{kind} @{group}"), ours.groups.whole(group).turn() as communicator:
+    end = ours.groups.all_members(group, AllMembers)
+    with span(f"{kind} @{group}"), end.turn() as communicator:
         agreement = _Agreement(kind, communicator)
         try:
             yield communicator, agreement

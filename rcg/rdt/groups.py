@@ -13,10 +13,6 @@ need the pair.
 
 One message is under way at a time, however large. The memory of a tensor that is sent may be freed:
 then Gloo ends the process if other messages wait behind that one (seen with PyTorch 2.13).
-
-A collective that a method calls has all members take part: they open one more communicator, when
-each of them first calls one. Its store, at the first member's endpoint, tells the others of each
-member that dies or leaves, and that ends what waits for it.
 """
 
 from __future__ import annotations
@@ -30,20 +26,15 @@ from typing import Any, Final, NamedTuple, Protocol
 from rcg import cluster
 from rcg.comm.base import LOOPBACK, Communicator, Membership, Store
 from rcg.comm.registry import find_communicator
-from rcg.errors import ActorDiedError, CommError, GroupAborted, OutOfThreads, Unavailable
+from rcg.errors import CommError, GroupAborted, OutOfThreads, Unavailable
 from rcg.log import Log
-from rcg.options import Deadline
 from rcg.rdt.runs import receive_in_runs, send_in_runs
-from rcg.runtime.control.stores import WHO_LEFT
 from rcg.threads import start_thread
 from rcg.wire.messages import JoinGroup
 
 _log = Log()
 
-_OPEN_TIMEOUT_S: Final = 30.0
-_ALL_TIMEOUT_S: Final = 600.0  # for all members to call their first collective
-_NEWS_S: Final = 1.0  # for the word that a member is gone
-_LOOK_S: Final = 2.0  # between two looks whether those that have not come are alive
+OPEN_TIMEOUT_S: Final = 30.0
 _HOLDER: Final = 0
 _PULLER: Final = 1
 _MOST_ENDED: Final = 1000
@@ -78,7 +69,7 @@ class Group:
         keys: The id of each member's store.
         secrets: The secret of each.
         pairs: Those that were needed so far, by their connections.
-        whole: This end of the communicator of all members, once it was needed.
+        all_members: This end of the communicator of all members, once it was needed.
         lost: Why other members are none any more, by the ids of their stores.
     """
 
@@ -90,7 +81,7 @@ class Group:
     keys: tuple[str, ...]
     secrets: tuple[str, ...]
     pairs: dict[object, Pair] = field(default_factory=dict)
-    whole: Whole | None = None
+    all_members: End | None = None
     lost: dict[str, str] = field(default_factory=dict)
 
 
@@ -208,82 +199,6 @@ class Pair(End):
         return receive_in_runs(sizes, device, into, recv)
 
 
-class Whole(End):
-    """One end of the communicator of all members.
-
-    Args:
-        membership: This rank.
-        backend: The transport.
-        open_store: Returns the store where the ranks meet.
-        on_gone: Called with the name of a rank that is gone, or "" if the store is.
-    """
-
-    def __init__(
-        self,
-        membership: Callable[[Store], Membership],
-        backend: str,
-        open_store: Callable[[], Any],
-        on_gone: Callable[[str], None],
-    ) -> None:
-        super().__init__(membership, backend, lambda: _Watched(open_store(), self))
-        self.store: Any = None  # while this end is open
-        self.on_gone = on_gone
-        self._is_over = threading.Event()
-
-    def abort(self, why: str) -> None:
-        """End what runs, and refuse everything later; any thread."""
-        super().abort(why)
-        self._is_over.set()
-        if self.store is not None:
-            self.store.close()  # which ends the waits for other members, too
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[Communicator]:
-        """Use the communicator; see ``End``. If a member is gone, the error names it."""
-        try:
-            with super().turn() as communicator:
-                yield communicator
-        except CommError as error:  # a connection may break before one hears of the member
-            if not self._is_over.wait(_NEWS_S):
-                self.abort(str(error))
-                raise
-            raise GroupAborted(self._aborted) from None
-
-
-class _Watched:
-    """A store that stays open for as long as an end does: it tells of a rank that is gone."""
-
-    def __init__(self, store: Any, end: Whole) -> None:
-        self._store = store
-        self._end = end
-        self._has_failed = False
-
-    def __enter__(self) -> Any:
-        self._end.store = self._store
-        if self._end._aborted:  # meanwhile
-            self._store.close()
-        thread = threading.Thread(target=self._watch, name="rcg-group-watch", daemon=True)
-        start_thread(thread, "to watch the members of a group")
-        return self._store
-
-    def __exit__(self, kind: object, error: object, *_: object) -> None:
-        if kind is None:
-            return
-        self._has_failed = True
-        self._end.store = None
-        if isinstance(error, GroupAborted):  # as the store says: it has gone
-            self._end.on_gone("")
-        self._store.close()
-
-    def _watch(self) -> None:
-        who = ""
-        with contextlib.suppress(CommError):
-            who = self._store.get([WHO_LEFT])[0].decode()
-        if not self._has_failed:
-            self._end.on_gone(who)  # first, since who waits for the store takes its end for news
-        self._store.close()
-
-
 class _Ended(NamedTuple):
     """A group that this process is no member of any more."""
 
@@ -345,7 +260,7 @@ class MemberGroups:
             while len(self._ended) > _MOST_ENDED:
                 del self._ended[next(iter(self._ended))]
         if group is not None:
-            for end in [*group.pairs.values(), *filter(None, [group.whole])]:
+            for end in [*group.pairs.values(), *filter(None, [group.all_members])]:
                 end.abort(f"group {name}: {why}")
 
     def with_member(self, key: str, backend: str) -> list[Group]:
@@ -427,44 +342,24 @@ class MemberGroups:
 
                 def membership(store: Store) -> Membership:
                     host = cluster.node_ip() if is_across_nodes else LOOPBACK
-                    return Membership(meeting, rank, labels, store, _OPEN_TIMEOUT_S, host)
+                    return Membership(meeting, rank, labels, store, OPEN_TIMEOUT_S, host)
 
                 pair = group.pairs[connection] = Pair(
                     membership, group.backend, lambda: self._reach.open_store(holder, meeting)
                 )
             return pair
 
-    def whole(self, name: str) -> Whole:
-        """Return this process's end of a communicator of all members of a group.
+    def all_members(self, name: str, make: Callable[[Group, Reach], End]) -> End:
+        """Return this process's end of the communicator of all members; ``make`` makes it once.
 
         Raises:
             CommError: This process is not a member of the group.
         """
         with self._lock:
             group = self._group(name)
-            if group.whole is None:
-                meeting = f"{name}/{group.token}"
-
-                def gone(who: str) -> None:
-                    end.abort(f"group {name}: {who or group.labels[0]} has died or left it")
-
-                def membership(store: Store) -> Membership:
-                    host = self._host_for(group, store, gone)
-                    return Membership(
-                        *(meeting, group.rank, group.labels, store, _OPEN_TIMEOUT_S, host)
-                    )
-
-                def open_store() -> Any:
-                    first = self._reach.holder(group.keys[0], group.secrets[0])
-                    who = group.labels[group.rank]
-                    try:
-                        return self._reach.open_store(first, meeting, who)
-                    except (CommError, ActorDiedError):
-                        gone("")
-                        raise GroupAborted(meeting) from None
-
-                end = group.whole = Whole(membership, group.backend, open_store, gone)
-            return group.whole
+            if group.all_members is None:
+                group.all_members = make(group, self._reach)
+            return group.all_members
 
     def _group(self, name: str) -> Group:
         """Return the group of a name. The caller has the lock."""
@@ -478,39 +373,3 @@ class MemberGroups:
                 group=name,
             )
         return group
-
-    def _host_for(self, group: Group, store: Store, gone: Callable[[str], None]) -> str:
-        """Wait for all members; return at which address they reach this one.
-
-        Raises:
-            GroupAborted: A member has died before it came.
-            TimeoutError: Some have not come.
-        """
-        here = cluster.node_id().encode()
-        keys = [f"node of {rank}" for rank in range(len(group.keys))]
-        store.set(keys[group.rank], here)
-        deadline = Deadline(_ALL_TIMEOUT_S)
-        said = False
-        while True:
-            try:
-                nodes = store.get(keys, min(_LOOK_S, deadline.remaining_s() or 0.0))
-            except TimeoutError:
-                missing = [rank for rank, key in enumerate(keys) if not store.has([key])]
-                who = ", ".join(group.labels[rank] for rank in missing)
-                if deadline.expired:
-                    raise TimeoutError(
-                        f"group {group.name}: {who} called no collective in {_ALL_TIMEOUT_S:g} s"
-                    ) from None
-                for rank in missing:
-                    if self._reach.has_died(group.keys[rank], group.secrets[rank]):
-                        # Before this one leaves, so that the others hear of that one: what has
-                        # been answered was also read, and not lost behind the end of a connection.
-                        store.set(WHO_LEFT, group.labels[rank].encode())
-                        store.has([WHO_LEFT])
-                        gone(group.labels[rank])
-                        raise GroupAborted(group.name) from None
-                if missing and not said:
-                    said = True
-                    _log.warning("rcg: group %s waits for %s to call a collective", group.name, who)
-            else:
-                return LOOPBACK if set(nodes) == {here} else cluster.node_ip()
