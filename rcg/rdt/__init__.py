@@ -10,9 +10,10 @@ A file imports only from those above it in this list:
 * ``peer_memory``: reading the memory of another process; ``lent``: memory that others can map;
   ``gpu_memory``: tensors on a GPU that two processes use.
 * ``reach``: connecting to a process that holds tensors, also on another node; ``connection``:
-  questions to it; ``pull``: getting tensors by it; ``custom``: by a transport of the user;
-  ``ahead``: before the calls that take them run; ``nixl``: by NIXL, of which ``nixl_agent`` makes
-  an agent; ``keeper``: frees what no reference needs.
+  questions to it; ``answers``: what it says; ``pull``: getting tensors by it; ``pull_slices``:
+  parts of them; ``custom``: by a transport of the user; ``ahead``: before the calls that take them
+  run; ``nixl``: by NIXL, of which ``nixl_agent`` makes an agent; ``keeper``: frees what no
+  reference needs.
 * ``service``: answers the questions.
 * ``process``: all of that for this process.
 * ``all_members``: the communicator of all members of a group.

@@ -8,30 +8,36 @@ some may be ahead, and what comes through a group comes in that order, too.
 from __future__ import annotations
 
 import copy
-import ctypes
 import errno
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rcg.error_text import describe_error, shielded, without_frames
 from rcg.errors import ActorDiedError, CommError, Transfer
 from rcg.log import Log
 from rcg.rdt import gpu_memory
+from rcg.rdt.answers import (
+    Arriving,
+    Refused,
+    answer_to,
+    not_arrived,
+    receive_after,
+    registered_in,
+    try_to_read,
+)
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Envelope, Holder, Parts, Registered, Whole
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.lent import open_block
 from rcg.rdt.nixl_agent import why_not_auto
-from rcg.rdt.runs import fill, fresh_memory, places_for, receive_in_runs
-from rcg.rdt.slices import Region, Runs, Spans, places_of, rows_of, runs_of
+from rcg.rdt.runs import fill, places_for
+from rcg.rdt.slices import Spans, places_of
 from rcg.rdt.transports import AUTO, NIXL, OBJECT_STORE, SHM, TCP, Transport
 from rcg.threads import run_together
 from rcg.wire.messages import (
@@ -39,18 +45,15 @@ from rcg.wire.messages import (
     READ_BY_MAPPING,
     READ_BY_NIXL,
     READ_ON_GPU,
-    Message,
     ObjectsHere,
-    SlicesAt,
     TensorsAt,
     TensorsComing,
     TensorsFollow,
-    TensorsGone,
     TensorsHere,
     TensorsOnGpu,
     TensorsRegistered,
 )
-from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
+from rcg.wire.payloads import open_payloads
 from rcg.wire.sockets import Received
 
 _log = Log()
@@ -89,39 +92,6 @@ class Wanted(NamedTuple):
     transport: Transport
     group: str = ""
     into: Sequence[Any] | None = None
-
-
-class Slices:
-    """Slices of the tensors of a process, and where they go here: pulled again and again.
-
-    Args:
-        holder: The process.
-        pairs: Each slice there, and here.
-        targets: The tensors here, of uint8 [n].
-        scratch: Memory for those that come in one piece and go to several places, if they come from
-            another node; None for fresh memory each time.
-    """
-
-    def __init__(
-        self,
-        holder: Holder,
-        pairs: Sequence[tuple[Region, Region]],
-        targets: Sequence[Any],
-        scratch: Any = None,
-    ) -> None:
-        self.holder: Final = holder
-        self.table: Final = rows_of([there for there, _ in pairs])
-        self.pairs: Final = pairs
-        self.targets: Final = targets
-        self.scratch: Final = scratch
-        self.sizes: Final = [there.size for there, _ in pairs]
-        # How they are called on the newest connection.
-        self.noted: tuple[Connection, int] | None = None
-
-    @cached_property
-    def runs(self) -> Runs:
-        """The runs of bytes that are read, if they are read where they lie."""
-        return runs_of(self.pairs, [each.data_ptr() for each in self.targets])
 
 
 class NixlReader(Protocol):
@@ -253,7 +223,7 @@ class Connections:
                     self._fetch_by(connection, rest, found)
                     continue
             self.drop(connection)  # an actor that runs again is reached by another one
-        return [each.for_users() if type(each) is _Refused else each for each in found]
+        return [each.for_users() if type(each) is Refused else each for each in found]
 
     def _fetch_by(
         self,
@@ -284,7 +254,7 @@ class Connections:
                 problem = str(error)
                 found.append(without_frames(error))  # or it would hold this very list
                 self._lose_member([each], error)
-                if type(error) is not _Refused:
+                if type(error) is not Refused:
                     self.drop(connection)  # what comes on it now is not known
                     return
             except BaseException:  # Ctrl-C, and the answer will come all the same
@@ -294,46 +264,7 @@ class Connections:
             finally:
                 self.note(each.envelope, way, times, problem)
 
-    def pull_slices(self, slices: Slices, key: str) -> int:
-        """Pull slices of the tensors of an object into memory of this process.
-
-        Args:
-            slices: Which, and where to.
-            key: The object.
-
-        Returns:
-            When the first byte came, in nanoseconds of the monotonic clock.
-
-        Raises:
-            ActorDiedError: The process that holds them is gone.
-            Transfer: They cannot be had; some of the memory may have been written to. The object
-                is not there any more, or it was written to meanwhile, if it is a ``Withdrawn``.
-        """
-        while True:
-            connection = self.to(slices.holder)
-            with connection.lock:
-                if not connection.has_ended:
-                    return self._pull_slices_by(connection, slices, key)
-            self.drop(connection)
-
-    def _pull_slices_by(self, connection: Connection, slices: Slices, key: str) -> int:
-        try:
-            if slices.noted is None or slices.noted[0] is not connection:
-                slices.noted = connection, connection.note_slices(slices.table)
-            while True:
-                reads = READ_BY_KERNEL if connection.may_read else self._by_nixl(connection)
-                number = connection.ask_for_slices(key, slices.noted[1], reads=reads)
-                came_ns = self._take_slices(connection, slices, number)
-                if came_ns:
-                    return came_ns
-        except _Refused as refused:
-            text = str(refused)
-        except BaseException:  # what comes on it now is not known
-            self.drop(connection)
-            raise
-        raise Withdrawn(text)
-
-    def _by_nixl(self, connection: Connection) -> str:
+    def by_nixl(self, connection: Connection) -> str:
         """Return how memory of another node is read; "" if it cannot be."""
         can = connection.is_remote and NIXL not in connection.failed and self.nixl is not None
         return READ_BY_NIXL if can and not why_not_auto() else ""
@@ -350,7 +281,7 @@ class Connections:
             return ""
         is_open = wanted.transport.name in (AUTO, OBJECT_STORE)
         if connection.is_remote:
-            return self._by_nixl(connection) if is_open and len(devices) == 1 else ""
+            return self.by_nixl(connection) if is_open and len(devices) == 1 else ""
         if devices == {"cpu"}:
             if not connection.may_read:
                 return ""
@@ -384,7 +315,7 @@ class Connections:
         holder, why = wanted[0].envelope.holder, ""
         if isinstance(error, ActorDiedError):
             why = f"{holder.label} has ended"
-        elif type(error) is _Refused and error.is_system_error:
+        elif type(error) is Refused and error.is_system_error:
             why = str(error)
         for group in {each.group for each in wanted if each.group} if why else ():
             self._groups.lose(group, holder.key, why)
@@ -402,24 +333,24 @@ class Connections:
             way: How it comes if it does not come by NIXL.
 
         Raises:
-            _Refused: They cannot be sent; others may be.
+            Refused: They cannot be sent; others may be.
             ActorDiedError, Transfer: The connection is of no use any more.
         """
         envelope, into = wanted.envelope, wanted.into
         holder, sizes = envelope.holder, envelope.contents.sizes
         # A small tensor comes in the message; its room is made while the other process answers.
         is_small = type(envelope.contents) is Whole and sizes[0] <= _SMALL_BYTES
-        room = _Arriving(sizes) if is_small else None
+        room = Arriving(sizes) if is_small else None
         with connection.next() as received:
             times.append(time.monotonic_ns())
-            match _answer(received, number, holder):
+            match answer_to(received, number, holder):
                 case TensorsHere():
-                    payloads = (room or _Arriving(sizes)).take(received)
+                    payloads = (room or Arriving(sizes)).take(received)
                     return payloads if into is None else fill(into, payloads), way
                 case ObjectsHere():
                     return list(open_payloads(received)[0].decode()), way
                 case TensorsRegistered() as coming:
-                    registered, places = _registered(coming, received)
+                    registered, places = registered_in(coming, received)
                 case TensorsOnGpu() as coming:
                     on_gpu = bytes(open_payloads(received)[0].decode())
                 case TensorsAt() as coming:
@@ -437,70 +368,31 @@ class Connections:
             else:
                 spans = Spans(places, places_of(payloads))
                 way_here = NIXL
-                read = partial(self._read_by_nixl, holder, registered, payloads, spans)
-            if _try_to_read(connection, number, way_here, read):
+                read = partial(self.read_by_nixl, holder, registered, payloads, spans)
+            if try_to_read(connection, number, way_here, read):
                 return payloads if into is None else fill(into, payloads), way_here
             number = connection.ask_for(envelope.key, "")
             return self._take(connection, wanted, number, times, way)
         if isinstance(coming, TensorsAt):
             if not isinstance(mapped, Exception):
                 return _read(connection, coming, wanted, mapped), way
-            _try_to_read(connection, number, READ_BY_MAPPING, partial(_raise, mapped))
+            try_to_read(connection, number, READ_BY_MAPPING, partial(_raise, mapped))
             number = connection.ask_for(envelope.key, "", reads=READ_BY_KERNEL)
             return self._take(connection, wanted, number, times, way)
         if isinstance(coming, TensorsFollow):
-            payloads = _receive_after(connection, sizes, into)
+            payloads = receive_after(connection, sizes, into)
         else:
             payloads = self._receive_through_group(connection, wanted, number)
         with connection.next() as received:  # says that they lay there until all was sent
-            _answer(received, number, holder)
+            answer_to(received, number, holder)
         return payloads, way
 
-    def _read_by_nixl(
+    def read_by_nixl(
         self, holder: Holder, registered: Registered, targets: Sequence[Any], spans: Spans
     ) -> None:
         """Read what lies at another node; raises as ``NixlReader.read``."""
         if self.nixl is not None:
             self.nixl.read(holder, [registered], targets, spans, [])
-
-    def _take_slices(self, connection: Connection, slices: Slices, number: int) -> int:
-        """Take the slices that were asked for.
-
-        Returns:
-            When they began to come; 0 if they did not, and must be asked for again.
-        """
-        holder = slices.holder
-        problem: Exception | None = None
-        with connection.next() as received:
-            came_ns = time.monotonic_ns()
-            answer = _answer(received, number, holder)
-            if isinstance(answer, TensorsHere):
-                _put(slices, _Arriving(slices.sizes).take(received))
-                return came_ns
-            if isinstance(answer, SlicesAt):
-                addresses = np.frombuffer(open_payloads(received)[0].decode(), "<i8")
-            elif isinstance(answer, TensorsRegistered):
-                registered, places = _registered(answer, received)
-        if isinstance(answer, TensorsRegistered):
-            spans = slices.runs.spans(places)
-            read = partial(self._read_by_nixl, holder, registered, slices.targets, spans)
-            return came_ns if _try_to_read(connection, number, NIXL, read) else 0
-        if isinstance(answer, TensorsFollow):
-            _receive_slices(connection, slices)
-        elif isinstance(answer, SlicesAt):
-            tensors, starts, here, sizes = slices.runs
-            try:
-                connection.read(addresses[tensors] + starts, here, sizes)
-            except OSError as error:
-                problem = without_frames(error)
-            connection.end_reading(number)
-        else:
-            raise Transfer(f"{holder.label} gave an answer that was not expected")
-        with connection.next() as received:  # says that they lay there until then
-            _answer(received, number, holder)
-        if problem is not None:
-            raise _not_arrived(slices.sizes, problem)
-        return came_ns
 
     def _receive_through_group(
         self, connection: Connection, wanted: Wanted, number: int
@@ -528,45 +420,6 @@ def _too_far(holder: Holder) -> Exception:
         f"{holder.label}, which holds the tensors, is on another node, where there is no shared "
         f'memory for tensor_transport="{SHM}": take "{AUTO}"'
     )
-
-
-def _try_to_read(connection: Connection, number: int, way: str, read: Callable[[], None]) -> bool:
-    """Read what another process holds; if that fails, it is not tried again there.
-
-    Args:
-        connection: To the process.
-        number: Of the question.
-        way: What the way is called.
-        read: Reads it.
-
-    Returns:
-        Whether it was read, and lay there until then.
-
-    Raises:
-        _Refused: It did not lie there until then.
-        ActorDiedError, Transfer: The connection is of no use any more.
-    """
-    problem = ""
-    try:
-        read()
-    except Exception as error:  # noqa: BLE001 - of which the next question tells
-        problem = describe_error(error)
-    connection.end_reading(number)
-    with connection.next() as received:
-        _answer(received, number, connection.holder)
-    if problem:
-        connection.failed.add(way)
-        _log.warning("rcg: tensors do not come by %s: %s", way, problem)
-    return not problem
-
-
-def _registered(
-    answer: TensorsRegistered, received: Received
-) -> tuple[Registered, NDArray[np.uint64]]:
-    """Return how NIXL reads what another process has, and where each tensor lies there."""
-    metadata, places = (each.decode() for each in open_payloads(received))
-    about = Registered(answer.agent, bytes(metadata), answer.version, (), answer.kind)
-    return about, np.frombuffer(places, "<u8").reshape(-1, 3)
 
 
 def _open_mapped(
@@ -608,78 +461,10 @@ def _read(
         problem = without_frames(error)
     connection.end_reading(found.number)
     with connection.next() as received:
-        _answer(received, found.number, holder)
+        answer_to(received, found.number, holder)
     if problem is not None:
-        raise _not_arrived(sizes, problem)
+        raise not_arrived(sizes, problem)
     return payloads if into is None else fill(into, payloads)
-
-
-def _put(slices: Slices, payloads: Iterable[Any]) -> None:
-    """Put the bytes of slices where they go."""
-    for (_, here), payload in zip(slices.pairs, payloads, strict=True):
-        place = here.of(slices.targets[here.tensor])
-        if place.data_ptr() != payload.data_ptr():
-            place.copy_(payload.view(place.shape))
-
-
-def _receive_slices(connection: Connection, slices: Slices) -> None:
-    """Receive slices whose bytes follow on the connection; where they are one run, in place."""
-    places = [here.of(slices.targets[here.tensor]) for _, here in slices.pairs]
-    ends = list(accumulate(0 if each.dim() == 1 else each.numel() for each in places))
-    scattered = fresh_memory(ends[-1], "cpu") if slices.scratch is None else slices.scratch
-    flat = [
-        each if each.dim() == 1 else scattered[end - each.numel() : end]
-        for each, end in zip(places, ends, strict=True)
-    ]
-    _put(slices, _receive_after(connection, slices.sizes, flat))
-
-
-def _receive_after(
-    connection: Connection, sizes: Sequence[int], into: Sequence[Any] | None
-) -> Sequence[Any]:
-    """Receive tensors whose bytes follow on the connection."""
-
-    def receive(memory: Any) -> None:
-        # By its address: the arrays of older versions of torch and NumPy are read-only.
-        place = (ctypes.c_ubyte * memory.numel()).from_address(memory.data_ptr())
-        connection.recv_raw_into(memoryview(place).cast("B"))
-
-    try:
-        return receive_in_runs(sizes, "cpu", into, receive)
-    except RuntimeError as error:  # of torch, which has no memory
-        raise _not_arrived(sizes, error) from error
-
-
-class Withdrawn(Transfer):
-    """An object is not there any more, or was written to while it was pulled."""
-
-
-class _Refused(Exception):
-    """An object cannot be sent; the connection goes on."""
-
-    def __init__(self, text: str, is_system_error: bool) -> None:
-        super().__init__(text)
-        self.is_system_error = is_system_error
-
-    def for_users(self) -> Transfer:
-        """Return the error for users."""
-        return Transfer(str(self))
-
-
-def _answer(received: Received, number: int, holder: Holder) -> Message | None:
-    """Return the answer to a question.
-
-    Raises:
-        _Refused: The tensors cannot be sent.
-        Transfer: It is the answer to another question.
-    """
-    message = received.message
-    if getattr(message, "number", None) != number:
-        raise Transfer(f"{holder.label} gave the answer to another question")
-    if isinstance(message, TensorsGone):
-        text = f"{holder.label} cannot send tensors: {message.text}"
-        raise _Refused(text, message.is_system_error)
-    return message
 
 
 def at_each_holder(
@@ -708,44 +493,6 @@ def at_each_holder(
         found[at] if at in found else Transfer("the thread that pulled it has failed")
         for at in range(len(envelopes))
     ]
-
-
-class _Arriving:
-    """Memory for the tensors of an object that come in a message, and the tensors over it.
-
-    Args:
-        sizes: The bytes of each.
-
-    Raises:
-        Transfer: There is no memory.
-    """
-
-    __slots__ = ("_room", "tensors")
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        import torch
-
-        try:
-            self._room: Room = room_for(sizes)
-        except MemoryError as error:
-            raise _not_arrived(sizes, error) from error
-        self.tensors = [torch.frombuffer(each, dtype=torch.uint8) for each in self._room.parts]
-
-    def take(self, received: Received) -> Sequence[Any]:
-        """Return the tensors that have come with a message.
-
-        Raises:
-            Transfer: They have not.
-        """
-        try:
-            open_buffers(received, self._room)
-        except (OSError, ValueError) as error:
-            raise _not_arrived(map(len, self._room.parts), error) from error
-        return self.tensors
-
-
-def _not_arrived(sizes: Iterable[int], error: Exception) -> Transfer:
-    return Transfer(f"tensors of {sum(sizes)} bytes did not arrive: {error}")
 
 
 def for_each(error: Exception, count: int) -> list[Exception]:

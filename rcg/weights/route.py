@@ -22,13 +22,16 @@ from typing import Any, Final
 from rcg.error_text import without_frames
 from rcg.errors import ActorDiedError
 from rcg.rdt.envelope import Holder
-from rcg.rdt.pull import Connections, Got, Slices
+from rcg.rdt.pull import Got
+from rcg.rdt.pull_slices import Slices
 from rcg.rdt.runs import fresh_memory
 from rcg.rdt.slices import Region, pieces_of, regions_of
 from rcg.threads import run_together
 from rcg.weights.client import TRANSPORT
 from rcg.weights.planning import Copy
 from rcg.weights.shards import Member, Shards, item_bytes
+
+PullSlices = Callable[[Slices, str], int]
 
 ALIGNMENT: Final = 64
 
@@ -178,7 +181,7 @@ class Route:
 
     def read(
         self,
-        connections: Connections,
+        pull_one: PullSlices,
         keys: Mapping[str, str],
         tensors: Sequence[Any],
         came: Callable[[int], object],
@@ -186,7 +189,7 @@ class Route:
         """Read a version; returns what became of it at each publisher.
 
         Args:
-            connections: Of this process.
+            pull_one: Pulls slices of an object, as ``rcg.rdt.pull_slices``.
             keys: What each publisher calls the version, by its id.
             tensors: The reader's tensors, into which parts are copied that cannot be read in place.
             came: Called with the bytes of each step when it has come, by one thread at a time.
@@ -206,7 +209,7 @@ class Route:
         calls: list[Callable[[], object]] = []
         for lane in self._lanes:
             ours = [
-                Pull(connections, self.publishers[which], keys[which], steps)
+                Pull(pull_one, self.publishers[which], keys[which], steps)
                 for which, steps in lane.steps.items()
             ]
             pulls += ours
@@ -266,7 +269,7 @@ class Pull:
     """What comes from one publisher.
 
     Args:
-        connections: Of this process.
+        pull_one: Pulls slices of an object.
         member: The publisher.
         key: What it calls the version.
         steps: What is read.
@@ -277,11 +280,11 @@ class Pull:
     """
 
     def __init__(
-        self, connections: Connections, member: Member, key: str, steps: Sequence[_Step]
+        self, pull_one: PullSlices, member: Member, key: str, steps: Sequence[_Step]
     ) -> None:
         self.member = member
         self.problem: Exception | None = None
-        self._work = connections, key, steps
+        self._work = pull_one, key, steps
         self._times: tuple[int, int, int] | None = None  # once it has run
 
     @property
@@ -291,11 +294,11 @@ class Pull:
 
     def run(self, lane: _Lane, tensors: Sequence[Any], came: Callable[[int], object]) -> None:
         """Read it; does not raise."""
-        connections, key, steps = self._work
+        pull_one, key, steps = self._work
         start_ns, came_ns = time.monotonic_ns(), 0
         try:
             for step in steps:
-                first_ns = connections.pull_slices(step.slices, key)
+                first_ns = pull_one(step.slices, key)
                 came_ns = came_ns or first_ns
                 _copy_staged(step, lane, tensors)
                 came(sum(step.slices.sizes))

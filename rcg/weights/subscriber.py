@@ -11,6 +11,7 @@ the memory for those that cannot be written to in place; see ``route.py``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import operator
 import threading
@@ -27,7 +28,7 @@ from rcg.log import Log
 from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
 from rcg.rdt import peer_memory
-from rcg.rdt.pull import Withdrawn
+from rcg.rdt.pull_slices import Withdrawn, pull_slices
 from rcg.rdt.runs import fresh_memory
 from rcg.serialization.payloads import bytes_of
 from rcg.text import bytes_text, time_text
@@ -455,7 +456,8 @@ class Subscriber(Client):
         if not self._is_atomic:
             self.version, self._token = None, frozenset()
         self._free()  # it is overwritten now
-        pulls = route.read(self._here.connections, version.keys, list(tensors.values()), came)
+        pull = functools.partial(pull_slices, self._here.connections)
+        pulls = route.read(pull, version.keys, list(tensors.values()), came)
         what = f"{self.name} version {version.number}"
         self._here.got.extend(each for pull in pulls if (each := pull.got(what)) is not None)
         died = [each.member for each in pulls if each.has_died]
