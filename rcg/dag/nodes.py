@@ -456,11 +456,6 @@ def no_attribute(node: DAGNode, name: str) -> AttributeError:
 def value_record(value: object, *, taker: str, site: Site) -> ValueRecord | None:
     """Return the record of a node whose value can be used; None for any other value.
 
-    Args:
-        value: Anything.
-        taker: Name of the node that takes it.
-        site: Where the user bound that node.
-
     Raises:
         GraphError: It is a ``MultiOutputNode``.
         UnsupportedNodeError: It is a node of ``ray.dag``.

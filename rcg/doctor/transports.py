@@ -143,9 +143,6 @@ def _gloo() -> Check:
 def try_tensors(name: str) -> int | str:
     """Send tensors in a process of its own.
 
-    Args:
-        name: The transport: ``gloo``, ``nixl``.
-
     Returns:
         The time in nanoseconds, of a round trip or a read, or why it failed.
     """

@@ -54,9 +54,6 @@ def answer_to(received: Received, number: int, holder: Holder) -> Message | None
 class Arriving:
     """Memory for the tensors of an object that come in a message, and the tensors over it.
 
-    Args:
-        sizes: The bytes of each.
-
     Raises:
         Transfer: There is no memory.
     """
@@ -87,12 +84,6 @@ class Arriving:
 
 def try_to_read(connection: Connection, number: int, way: str, read: Callable[[], None]) -> bool:
     """Read what another process holds; if that fails, it is not tried again there.
-
-    Args:
-        connection: To the process.
-        number: Of the question.
-        way: What the way is called.
-        read: Reads it.
 
     Returns:
         Whether it was read, and lay there until then.

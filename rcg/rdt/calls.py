@@ -154,13 +154,7 @@ def call_keep(handle: Any, value: Any, transport: str, where: str) -> Any:
 
 
 def wrap_results(made: Any, said: object, handle: Any) -> Any:
-    """Return references to tensors in place of those that Ray's call returned.
-
-    Args:
-        made: What Ray's call returned.
-        said: What the hidden keyword said.
-        handle: Ray's handle of the actor.
-    """
+    """Return references to tensors in place of those that Ray's call returned."""
     transport, _, key = str(said).partition(":")
     plain = transport.partition("*")[0]
     ours, maker = here(), cluster.actor_id(handle)

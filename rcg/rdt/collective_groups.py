@@ -66,9 +66,6 @@ _G = TypeVar("_G", bound=_Members)
 def groups_of(handle: Any) -> list[Known] | None:
     """Return the groups of an actor; None if it is not reached.
 
-    Args:
-        handle: Ray's handle of the actor.
-
     Raises:
         Transfer, TimeoutError: It does not answer: it is stopped.
     """

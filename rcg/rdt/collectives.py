@@ -95,12 +95,7 @@ def reducescatter(
 
 
 class _Agreement:
-    """Tells the other members what this one is about to do, and hears it of them; once.
-
-    Args:
-        kind: The name of the collective.
-        communicator: The communicator of all members.
-    """
+    """Tells the other members what this one is about to do, and hears it of them; once."""
 
     def __init__(self, kind: str, communicator: Communicator) -> None:
         self._kind = kind

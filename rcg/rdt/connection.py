@@ -242,21 +242,13 @@ class Connection:
     def end_reading(self, number: int) -> None:
         """Ask whether what was read lay there until now.
 
-        Args:
-            number: Of the question for it.
-
         Raises:
             ActorDiedError: The process is gone.
         """
         self._send(CheckTensors(number=number))
 
     def ask_to_send(self, key: str, metadata: bytes) -> int:
-        """Ask for an object by a user's transport; as ``ask_for``.
-
-        Args:
-            key: The object.
-            metadata: What the transport says of the transfer.
-        """
+        """Ask for an object by a user's transport; as ``ask_for``."""
         number = next(_numbers)
         self._send(SendTensors(number=number, key=key), metadata)
         return number

@@ -127,10 +127,6 @@ def _manager_of(transport: Transport) -> Any:
 def check_reaches(transport: Transport, actor: Any) -> None:
     """Check that an actor can use a user's transport.
 
-    Args:
-        transport: The transport.
-        actor: Ray's handle of the actor.
-
     Raises:
         ValueError: It cannot.
     """
@@ -154,12 +150,6 @@ def take_apart_objects(
     value: Any, transport: Transport, key: str, where: str
 ) -> tuple[Objects, list[Any], Callable[[], None]] | None:
     """Take the tensors or arrays out of a value; None if it has none.
-
-    Args:
-        value: The value.
-        transport: A user's transport.
-        key: The object.
-        where: What errors call the value.
 
     Returns:
         The contents of its envelope, the objects, and what cleans up after them.
@@ -406,9 +396,6 @@ def _tensor_type() -> type:
 
 class Running:
     """A call that runs on a thread of its own, which is left behind if nobody waits for it.
-
-    Args:
-        call: The call.
 
     Raises:
         OutOfThreads: No more threads can be started.

@@ -294,11 +294,7 @@ class Envelope:
 
 
 class ToOpen:
-    """An envelope that is opened wherever it is unpickled: by the actor that reads an input.
-
-    Args:
-        envelope: The envelope.
-    """
+    """An envelope that is opened wherever it is unpickled: by the actor that reads an input."""
 
     __slots__ = ("_envelope",)
 
@@ -328,11 +324,7 @@ def let_methods_open() -> None:
 
 
 class closed:  # noqa: N801 - used as a function
-    """Have envelopes that are unpickled within stay closed, or not.
-
-    Args:
-        is_closed: Whether they do.
-    """
+    """Have envelopes that are unpickled within stay closed, or not."""
 
     __slots__ = ("_is_closed", "_token")
 

@@ -29,11 +29,7 @@ _taken: Final[ContextVar[frozenset[str]]] = ContextVar("rcg_rdt_taken", default=
 
 @contextlib.contextmanager
 def taking(keys: frozenset[str]) -> Iterator[None]:
-    """Have a call run that has taken objects of this process as arguments.
-
-    Args:
-        keys: The ids of the objects.
-    """
+    """Have a call run that has taken objects of this process as arguments."""
     token = _taken.set(keys)
     try:
         yield
@@ -119,16 +115,7 @@ def construct(
     args: tuple[Any, ...],
     kwargs: Named,
 ) -> None:
-    """Make this process an actor of rcg, and run the user's constructor.
-
-    Args:
-        name: The name of the class.
-        secret: The secret of the class.
-        function: The constructor.
-        actor: The actor.
-        args: The arguments.
-        kwargs: The keyword arguments.
-    """
+    """Make this process an actor of rcg, and run the user's constructor."""
     let_methods_open()
     start_actor(name, secret)
     named = {key: _open_deferred(each) for key, each in kwargs.items()}
@@ -213,12 +200,6 @@ def open_arguments(
     args: tuple[Any, ...], kwargs: Named, actor: Any = None, targets: Targets = _NONE
 ) -> Arguments:
     """Return the arguments of a method with those that are envelopes opened.
-
-    Args:
-        args: The arguments.
-        kwargs: The keyword arguments.
-        actor: The actor.
-        targets: Which arguments are received into attributes of the actor.
 
     Raises:
         ValueError: What such an attribute has does not fit.

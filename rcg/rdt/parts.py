@@ -25,12 +25,7 @@ def tensors_in(value: Any) -> list[Any]:
 
 
 def place_of(value: Any, is_wanted: Callable[[Any], bool]) -> str:
-    """Return where the first part of a kind is: ``value['weights'][0]``; "" if there is none.
-
-    Args:
-        value: The value.
-        is_wanted: Whether a part is of that kind.
-    """
+    """Return where the first part of a kind is: ``value['weights'][0]``; "" if there is none."""
     for part, way in _parts_of(value):
         if is_wanted(part):
             return "value" + _path_text(way)

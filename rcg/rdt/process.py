@@ -129,10 +129,6 @@ class Here:
     def note_peer(self, actor: str, handle: Any) -> Holder:
         """Note an actor that makes or takes tensors in a call of this process; the newest stay.
 
-        Args:
-            actor: Its id, in hex.
-            handle: Ray's handle of it.
-
         Returns:
             How it is reached.
         """
@@ -216,10 +212,6 @@ def start_actor(name: str, class_secret: str) -> None:
 
     An actor that cannot, because it has no descriptor or thread left, works as others do, but what
     it returns is copied, and it can be in no group. It tries again when that matters.
-
-    Args:
-        name: The name of its class.
-        class_secret: The secret of its class.
     """
     actor = cluster.current_actor_id()
     if actor is None or existing() is not None:
@@ -281,13 +273,7 @@ def holder_of(handle: Any) -> Holder:
 
 
 def holder_with(key: str, secret: str, label: str = "") -> Holder:
-    """Return how an actor of rcg is reached.
-
-    Args:
-        key: The id of its store.
-        secret: Its secret.
-        label: What errors call it.
-    """
+    """Return how an actor of rcg is reached."""
     actor = actor_of(key)
     return Holder(_address_of(actor), key, secret, label, actor, "")
 

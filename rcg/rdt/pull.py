@@ -191,9 +191,6 @@ class Connections:
 
         Those of one process are asked for together, and several processes at the same time.
 
-        Args:
-            wanted: The objects.
-
         Returns:
             For each object its tensors, or the error: ``ActorDiedError``, ``Transfer``.
         """

@@ -78,11 +78,6 @@ class Slices:
 def pull_slices(connections: Connections, slices: Slices, key: str) -> int:
     """Pull slices of the tensors of an object into memory of this process.
 
-    Args:
-        connections: Those of this process.
-        slices: Which, and where to.
-        key: The object.
-
     Returns:
         When the first byte came, in nanoseconds of the monotonic clock.
 

@@ -142,10 +142,6 @@ def place_soon_of(holder: Holder) -> str:
 def find_all(holders: Sequence[Holder], timeout_s: float) -> list[Holder]:
     """Ask all other nodes for several processes, by one task each.
 
-    Args:
-        holders: The processes.
-        timeout_s: How long to wait for the nodes.
-
     Returns:
         Those that were found, and can be reached now.
     """
@@ -179,12 +175,7 @@ def _first_place(holder: Holder, tasks: list[Any], deadline: Deadline) -> str:
 
 
 def _first_answer(tasks: list[Any], deadline: Deadline) -> str | Exception | None:
-    """Return the first place that a task found, or why one found none, or ""; None if it is late.
-
-    Args:
-        tasks: The tasks.
-        deadline: For all of them.
-    """
+    """Return the first place that a task found, else why none did, or ""; None if it is late."""
     problem: Exception | None = None
     while tasks:
         ready, tasks = cluster.wait(tasks, timeout_s=deadline.remaining_s())

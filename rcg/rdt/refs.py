@@ -197,9 +197,6 @@ class TensorRef(ByReference, metaclass=cluster.RefType):
 
         Warns once where that is dangerous.
 
-        Args:
-            handle: Ray's handle of the actor.
-
         Raises:
             ValueError: It cannot.
         """

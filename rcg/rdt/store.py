@@ -40,11 +40,7 @@ _MOST_ABANDONED: Final = 10_000
 
 
 class Versions:
-    """Tensors, and how often each had been written to.
-
-    Args:
-        tensors: The tensors.
-    """
+    """Tensors, and how often each had been written to."""
 
     __slots__ = ("_tensors", "has_warned")
 

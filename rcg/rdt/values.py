@@ -407,11 +407,6 @@ def _check_not_of_value(
 def check_targets(contents: Contents, targets: Sequence[Any], name: str) -> list[Any] | None:
     """Return the bytes of the user's tensors, into which a value's tensors are received.
 
-    Args:
-        contents: The value.
-        targets: The tensors.
-        name: What errors call them.
-
     Returns:
         Tensors of uint8 [n] over their memory; None if the value is one tensor that lies otherwise
         in memory than the target, into which it can be copied.

@@ -221,10 +221,6 @@ def _as_rays(report: _FailureReport, cause: BaseException) -> BaseException:
 def error_of_unpickling(error: BaseException, decode: Callable[[], object]) -> Exception:
     """Return the error for a result that cannot be unpickled here; called within ``except``.
 
-    Args:
-        error: The exception of unpickling.
-        decode: Unpickles again.
-
     Raises:
         BaseException: ``error`` itself if the result did not cause it, but Ctrl-C or a signal
             handler that exits. Nothing has changed then.

@@ -165,12 +165,7 @@ class Client:
 
 
 class Moved:
-    """Shows how many bytes were moved of all of them, once that takes long; see ``rcg.progress``.
-
-    Args:
-        label: What is being done.
-        size: How many bytes there are.
-    """
+    """Shows how many of all bytes were moved, once that takes long; see ``rcg.progress``."""
 
     def __init__(self, label: str, size: int) -> None:
         self._shown: Progress[Any] = Progress(max(1, size // _MEGABYTE), label)
@@ -209,14 +204,7 @@ class _Sizes(NamedTuple):
 
 
 class _Ending:
-    """What ends with a client: its version is freed, and the owner forgets it.
-
-    Args:
-        client: The client.
-        name: The name of the weights.
-        which: The id of the client.
-        keys: Of its version in the store.
-    """
+    """What ends with a client: its version is freed, and the owner forgets it."""
 
     def __init__(self, client: Client, name: str, which: str, keys: list[str]) -> None:
         self.is_over = False
@@ -262,10 +250,6 @@ def leave_cluster() -> None:
 
 def ask(method: str, *args: Any) -> Any:
     """Return what the owner answers; it is started if there is none.
-
-    Args:
-        method: The name of the method of ``Owner``.
-        *args: Its arguments.
 
     Raises:
         RcgError: It cannot be reached.
@@ -396,12 +380,7 @@ def turn_of(deadline: Deadline) -> float:
 
 
 def leave_dead(name: str, members: Sequence[Member]) -> bool:
-    """Report those that have died to the owner; returns whether there were any.
-
-    Args:
-        name: The name of the weights.
-        members: Publishers or readers of them.
-    """
+    """Report those that have died to the owner; returns whether there were any."""
     died: list[Member] = []
 
     def look(member: Member) -> None:

@@ -53,11 +53,6 @@ def plan_of(
 
     One that does not fit has an error of its own, and must not disturb others.
 
-    Args:
-        publishers: The publishers.
-        readers: The readers.
-        which: The number of a reader that fits.
-
     Returns:
         The plan, and the number of that reader in it; 0 for None.
     """
@@ -180,11 +175,7 @@ class WeightsPlan(Displayed):
             alike.chosen.setdefault(name, []).append((number, publisher, start, stop))
 
     def copies(self, reader: int) -> Iterator[Copy]:
-        """Yield what a reader gets.
-
-        Args:
-            reader: Its number.
-        """
+        """Yield what a reader gets."""
         for alike, numbers in self._by_reader.get(reader, ()):
             ours = set(numbers)
             fixed = [n for n in numbers if len(alike.pieces[n].publishers) == 1]

@@ -248,11 +248,7 @@ class Publisher(Client):
 
 
 class _Waited:
-    """Shows how many readers have a version, of all, once that takes long; see ``rcg.progress``.
-
-    Args:
-        what: The version.
-    """
+    """Shows how many readers have a version, of all, once that takes long; see ``rcg.progress``."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -268,12 +268,6 @@ def _steps(copies: Iterator[Iterator[_Part]], step_bytes: int) -> Iterator[_Plan
 class Pull:
     """What comes from one publisher.
 
-    Args:
-        pull_one: Pulls slices of an object.
-        member: The publisher.
-        key: What it calls the version.
-        steps: What is read.
-
     Attributes:
         member: The publisher.
         problem: The error, if there is one.

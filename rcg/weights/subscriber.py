@@ -443,12 +443,6 @@ class Subscriber(Client):
     ) -> str:
         """Read a version; returns why it cannot be read any more, or "".
 
-        Args:
-            version: The version.
-            route: From whom what is read.
-            tensors: The tensors of this process.
-            came: Called with the bytes of each step.
-
         Raises:
             ActorDiedError: A publisher has died.
             Transfer: It cannot be read.

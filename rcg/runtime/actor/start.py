@@ -155,11 +155,6 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
     With ``thread="own"`` it returns once the loops run; with ``thread="main"`` the loop takes the
     calling thread, and it returns when the graph has ended. A lane has a thread of its own.
 
-    Args:
-        instance: The actor.
-        spec: The program with the actor's calls.
-        lanes: The programs of its lanes.
-
     Raises:
         PlacementError: This process has another rcg than the driver, or cannot reach it.
         OutOfDescriptors: This process, or the driver's, has none left.

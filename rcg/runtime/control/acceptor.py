@@ -410,12 +410,6 @@ def admit(
 ) -> Admitted | None:
     """Return what a connection may use and wants, or None if it is refused.
 
-    Args:
-        pending: The connection.
-        received: What it sent first.
-        services: By id.
-        tally: Counts refusals.
-
     Raises:
         OSError: The connection is over.
         ValueError: What came is no first message.

@@ -61,11 +61,7 @@ class SubmissionQueue:
 
 
 class AsyncioBridge:
-    """Wakes coroutines when results arrive.
-
-    Args:
-        session: The graph.
-    """
+    """Wakes coroutines when results arrive."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

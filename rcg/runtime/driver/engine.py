@@ -72,10 +72,6 @@ class Engine:
 
     Any thread may use it.
 
-    Args:
-        session: The running graph.
-        face: Makes the ``CompiledDAG`` that users hold.
-
     Attributes:
         plan: What runs.
         session: The running graph.

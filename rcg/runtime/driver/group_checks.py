@@ -52,13 +52,6 @@ def check_gpus(
 ) -> None:
     """Check that the members of groups of GPUs have some, and the right ones.
 
-    Args:
-        plan: The plan.
-        graph: What it is the plan of.
-        openers: What opens each group.
-        owned: What each actor has of devices.
-        names: What errors call each actor.
-
     Raises:
         PlacementError: An actor has no GPU or no CuPy, or two have the same GPU, or different
             ones, or are on different nodes. Its site is the line that chose the transport.

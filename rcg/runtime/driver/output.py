@@ -29,12 +29,7 @@ from rcg.serialization import Encoded, Failure
 
 
 class ResultFeed:
-    """Waits for results of a graph on behalf of handles; a ``Feed``.
-
-    Args:
-        session: The running graph.
-        buffers: Where results arrive.
-    """
+    """Waits for results of a graph on behalf of handles; a ``Feed``."""
 
     def __init__(self, session: Session, buffers: Sequence[OutputBuffer]) -> None:
         self._buffers = buffers

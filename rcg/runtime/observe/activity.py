@@ -312,10 +312,6 @@ def ends_of(activity: Activity, known: Mapping[str, Activity]) -> list[str]:
     """Return the processes that a process waits for, through others, and that do not wait.
 
     Who waits for the driver has nothing to do: its chain ends there.
-
-    Args:
-        activity: What the process does.
-        known: All processes, by label.
     """
     found: dict[str, None] = {}
     ahead, seen = _waits_for(activity)[::-1], {activity.label}

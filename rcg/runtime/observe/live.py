@@ -134,11 +134,7 @@ class Most:
 
 
 class OpTimeout:
-    """The time after which an op counts as hanging: several times that between completions.
-
-    Args:
-        least_s: The least time, in seconds.
-    """
+    """The time after which an op counts as hanging: several times that between completions."""
 
     def __init__(self, least_s: float = STUCK_AFTER_S) -> None:
         self._least_s = least_s

@@ -244,12 +244,6 @@ def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: i
     """Return the op on which a graph hung at the end of its trace; None if it did not hang.
 
     Of several ops it is the one that most processes wait for, then the one that began first.
-
-    Args:
-        graph: The record of the graph.
-        executions: The executions of the graph.
-        start_ns: Beginning of the trace.
-        end_ns: End of the trace.
     """
     waits = _waits(graph)
     gates = {gate.id for gate in graph.plan.gates}  # these only wait for what others send

@@ -195,10 +195,6 @@ def _as_data(items: list[tuple[str, object]]) -> dict[str, object]:
 def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
     """Return what a graph's summary begins with: that it hangs, or the verdict and the advice.
 
-    Args:
-        graph: The graph.
-        of: Whether it is named.
-
     Returns:
         Lines of at most 100 characters, unless names are long; none if nothing can be said.
     """

@@ -70,9 +70,6 @@ def is_waiting(events: Events) -> npt.NDArray[np.bool_]:
     Such an event has no bytes, but a frame may be empty as well. If other events of the Read have
     bytes, an event without bytes that mostly waited had no frame. Otherwise only an event that
     waited until it ended had none.
-
-    Args:
-        events: All events of the Read.
     """
     took, waited = events["end_ns"] - events["start_ns"], events["waited_ns"]
     has_bytes = events["bytes"] > 0

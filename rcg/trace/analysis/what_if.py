@@ -337,10 +337,6 @@ def _busy(simulation: Simulation) -> dict[str, float]:
 def predict(graph: GraphTrace, executions: int = 64) -> Simulation:
     """Replay a graph unchanged.
 
-    Args:
-        graph: The measured graph.
-        executions: Number of executions to simulate.
-
     Raises:
         TraceError: The trace holds no events of the graph.
     """

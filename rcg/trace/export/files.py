@@ -65,12 +65,7 @@ _MAGIC: Final = b"\x93NUMPY\x01\x00"
 
 
 class Archive:
-    """The members of a zip file. Together they return no more than the size of the file justifies.
-
-    Args:
-        archive: The zip file.
-        size: Its size in bytes.
-    """
+    """The members of a zip file, which together return no more than its size justifies."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         infos = archive.infolist()

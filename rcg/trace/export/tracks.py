@@ -172,9 +172,6 @@ def nest(events: Events) -> tuple[Ints, Ints]:
     On a track no event partly overlaps another, and no op lies inside another event. A span lies
     inside the call or span before it if it fits. There are as many tracks as events overlap,
     usually one.
-
-    Args:
-        events: The rows of a lane.
     """
     is_span = events["op"] >= SPAN_BASE
     end = events["end_ns"]
