@@ -120,12 +120,6 @@ def choice_of(type_hint: Any) -> Choice | None:
 def tensor_hint(choice: Choice, *, is_input: bool, node: str, site: Site) -> Hint:
     """Return the hint for a node's value.
 
-    Args:
-        choice: What the user chose.
-        is_input: Whether the node is the input of the DAG, or a part of it.
-        node: The node's name.
-        site: Where the user gives the hint.
-
     Raises:
         GraphError: There is no such transport or device, or not both together.
     """

@@ -61,10 +61,6 @@ from rcg.ir.signature import ExecutionSignature
 def lower(root: Record, default: DefaultCommunicator = CREATE) -> tuple[Graph, Bindings]:
     """Return the graph of everything that ``root`` depends on, and the objects behind its ids.
 
-    Args:
-        root: The record of the node that ``compile`` was called on.
-        default: What serves where the user chose no communicator.
-
     Raises:
         GraphError: The DAG cannot be compiled; the text names the node and where it was bound.
         UnsupportedNodeError: It contains a remote function or makes an actor.

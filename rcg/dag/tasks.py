@@ -119,13 +119,6 @@ def bind_function(
 ) -> FunctionNode:
     """Make the node of a remote function's call; ``function.bind(...)`` calls this.
 
-    Args:
-        name: The name of the function.
-        submit: Its ``remote``, with the options set.
-        args: The positional arguments of ``bind``.
-        kwargs: The keyword arguments of ``bind``.
-        options: The options that are set.
-
     Raises:
         GraphError: A node is where rcg does not look for one, or depends on another input.
         UnsupportedNodeError: A node is not rcg's.
@@ -146,13 +139,6 @@ def bind_class(
     options: Mapping[str, Any],
 ) -> ClassNode:
     """Make the node of an actor to be made; ``ActorClass.bind(...)`` calls this.
-
-    Args:
-        cls: The class of the user.
-        create: Makes an actor of it, with the options set, and returns its handle.
-        args: The positional arguments of ``bind``.
-        kwargs: The keyword arguments of ``bind``.
-        options: The options that are set.
 
     Raises:
         GraphError: An argument is the input, or a node is where rcg does not look for one.

@@ -73,12 +73,7 @@ def declare_targets(function: Any, targets: Any) -> Any:
 
 
 def derive(cls: type, *, keeps_tensors: bool = True) -> type:
-    """Return the class that Ray makes actors of.
-
-    Args:
-        cls: The user's.
-        keeps_tensors: Whether calls may ask for references to the tensors of their values.
-    """
+    """Return the class that Ray makes actors of."""
     if _DERIVED in vars(cls):
         return cls
     members: dict[str, Any] = {

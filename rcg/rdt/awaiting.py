@@ -184,10 +184,6 @@ def future_of(ref: Any, open_made: Callable[[Any], Any]) -> Future[Any]:
 
     If it is cancelled, the reference is dropped soon. It gets ``OutOfThreads`` where no thread can
     be started that waits for the value.
-
-    Args:
-        ref: Ray's reference.
-        open_made: Returns the value of what Ray has, which may be an envelope.
     """
     global _waiting, _is_polling
     awaited = _Awaited(ref, open_made, Future())

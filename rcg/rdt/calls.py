@@ -30,12 +30,6 @@ def lower_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call as Ray takes them: references to tensors become Ray's own.
 
-    Args:
-        args: The arguments.
-        kwargs: The keyword arguments.
-        handle: Ray's handle of the actor that is called; None for a task.
-        method: The name of the method.
-
     Raises:
         ValueError: The actor cannot get the tensors.
         OutOfThreads: No more threads can be started.
@@ -125,10 +119,6 @@ def transport_for(
 def check_keeps(handle: Any, transport: Any) -> str | WithTransport:
     """Return the transport by which the tensors of a graph's output travel later.
 
-    Args:
-        handle: Ray's handle of the actor that makes them.
-        transport: What the user chose.
-
     Raises:
         ValueError: There is no such transport, or the actor keeps no tensors for it.
     """
@@ -138,14 +128,7 @@ def check_keeps(handle: Any, transport: Any) -> str | WithTransport:
 
 
 def call_keep(handle: Any, value: Any, transport: str, where: str) -> Any:
-    """Have an actor keep the tensors of a value, by an ordinary call; returns the reference.
-
-    Args:
-        handle: Ray's handle of the actor.
-        value: The value, or Ray's reference to it.
-        transport: How its tensors travel.
-        where: What errors call the value.
-    """
+    """Have an actor keep the tensors of a value, by an ordinary call; returns the reference."""
     plain = str(transport)
     said = transport_for(handle, KEEP, "", plain, 1)
     hidden = {cluster.HIDDEN_KEYWORD: said}

@@ -224,13 +224,7 @@ class Connection:
         return slices
 
     def ask_for_slices(self, key: str, slices: int, *, reads: str) -> int:
-        """Ask for slices of an object's tensors; as ``ask_for``.
-
-        Args:
-            key: The object.
-            slices: As ``note_slices`` called them.
-            reads: As in ``ask_for``.
-        """
+        """Ask for slices of an object's tensors; as ``ask_for``."""
         number = next(_numbers)
         self._send(PullSlices(number=number, key=key, slices=slices, reads=reads))
         return number

@@ -209,12 +209,7 @@ class _Ended(NamedTuple):
 
 
 class MemberGroups:
-    """The groups of this process. Any thread.
-
-    Args:
-        key: The id of the store of this process.
-        reach: How other members are reached.
-    """
+    """The groups of this process. Any thread."""
 
     def __init__(self, key: str, reach: Reach) -> None:
         self._key = key

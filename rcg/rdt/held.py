@@ -20,13 +20,7 @@ from rcg.runtime.by_reference import HeldResult
 
 
 def keep_result(value: Any, transport: str | WithTransport, where: str) -> HeldTensors:
-    """Keep the tensors of a graph's result here; returns what travels in its place.
-
-    Args:
-        value: The result.
-        transport: How its tensors travel later.
-        where: What errors call it: ``The value of Worker.make``.
-    """
+    """Keep the tensors of a graph's result here; returns what travels in its place."""
     ours, plain = here(), str(transport)  # of the user's own it has the class
     if ours.store.is_holding:
         ours.store.look_for_writes(None)

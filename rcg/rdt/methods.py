@@ -137,14 +137,6 @@ def call(
 ) -> Any:
     """Run a user's method.
 
-    Args:
-        function: The method.
-        actor: The actor.
-        args: The arguments, of which some may be envelopes.
-        kwargs: The keyword arguments.
-        targets: Which arguments are received into attributes of the actor.
-        request: What the hidden keyword says: see ``rcg.rdt.calls``.
-
     Returns:
         What the method returns, or what travels in its place.
     """
@@ -173,11 +165,7 @@ async def call_async(
 
 
 class WithValues:
-    """A function that a user sends to an actor, which opens its arguments.
-
-    Args:
-        function: The function; its first argument is the actor.
-    """
+    """A function that a user sends to an actor, which opens its arguments."""
 
     __slots__ = ("_function",)
 

@@ -138,10 +138,6 @@ def _join(payloads: Sequence[Any]) -> Any:
 def fresh_memory(size: int, device: str) -> Any:
     """Return a tensor of uint8 [size] with memory of its own.
 
-    Args:
-        size: Its bytes.
-        device: The type of the device that it is on.
-
     Raises:
         RuntimeError: There is no memory.
     """

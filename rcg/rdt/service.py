@@ -107,15 +107,7 @@ _MOST_TEXT: Final = 8000  # characters of a user's error
 
 
 class Service:
-    """Serves the store of this process.
-
-    Args:
-        store: The store.
-        groups: The groups that this process is a member of.
-        got: What this process got.
-        secret: What processes must prove to know.
-        address: Where it listens, once it is open.
-    """
+    """Serves the store of this process."""
 
     def __init__(
         self,

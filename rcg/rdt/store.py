@@ -64,13 +64,7 @@ class Versions:
 
 
 def warn_of_write(tensor: Any, entry: Entry, writer: Callable[..., Any] | None) -> None:
-    """Warn that a tensor was written to, at the method that did.
-
-    Args:
-        tensor: The tensor.
-        entry: Its value.
-        writer: The method in which it was written to; None if that is not known.
-    """
+    """Warn that a tensor was written to, at the method that did."""
     code = getattr(writer, "__code__", None)
     by = "" if writer is None else f" by {writer.__qualname__}"
     text = (

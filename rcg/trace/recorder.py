@@ -80,13 +80,7 @@ def events_from(records: bytes) -> Events:
 
 
 class Recorder:
-    """Reads the events of one member, from where the last ``drain`` ended.
-
-    Args:
-        member: This process in the graph.
-        number: Number of the member whose events are read.
-        first: Number of the first event to read.
-    """
+    """Reads the events of one member, from where the last ``drain`` ended."""
 
     def __init__(self, member: _native.Member, number: int, first: int = 0) -> None:
         self._member = member

@@ -19,12 +19,7 @@ from rcg import _native
 
 
 class SpanWriter:
-    """Writes the spans of one process of a graph.
-
-    Args:
-        member: The process.
-        execution: Returns the index of the execution that runs now.
-    """
+    """Writes the spans of one process of a graph."""
 
     __slots__ = ("_execution", "_member", "_ops")
 

@@ -54,13 +54,6 @@ class Client:
 
     It ends when it is closed, when nobody refers to it, and with its process.
 
-    Args:
-        name: The name of the weights.
-        shards: What it has or wants.
-        is_publisher: Whether it publishes.
-        is_alone: Whether it publishes everything.
-        spare_bytes: The memory that it may use beside its tensors.
-
     Attributes:
         name: The name.
     """

@@ -233,13 +233,7 @@ class Owner:
         self._all: dict[str, _Weights] = {}
 
     async def publish(self, name: str, member: Member, is_again: bool = False) -> Member | str:
-        """Take in a publisher; returns why not, or who publishes alone, or "".
-
-        Args:
-            name: The name.
-            member: The publisher.
-            is_again: Whether it has pushed a version before.
-        """
+        """Take in a publisher; returns why not, or who publishes alone, or ""."""
         weights = self._all.setdefault(name, _Weights())
         if is_again and not weights.publishers and not weights.count:  # this was restarted
             weights.settled_s = time.monotonic() + _SETTLE_S

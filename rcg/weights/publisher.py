@@ -42,14 +42,6 @@ class Publisher(Client):
     Use it in a ``with``, or call ``close`` when no more versions come. Any thread; one call at a
     time.
 
-    Args:
-        name: The name.
-        source: A model or a dict of tensors.
-        shard: Which part of the whole each tensor is.
-        dtype: The type of torch's in which floating-point tensors travel.
-        names: Which tensors; None for all.
-        copy: Whether a version is a copy.
-
     Attributes:
         name: The name.
     """

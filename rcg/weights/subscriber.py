@@ -98,15 +98,6 @@ class Subscriber(Client):
     Use it in a ``with``, or call ``close`` when no more versions are wanted: a publisher waits for
     every reader. Any thread; one update at a time.
 
-    Args:
-        name: The name.
-        into: A model or a dict of tensors, which get the weights.
-        shard: Which part of the whole each tensor is.
-        names: Which tensors; None for all.
-        atomic: Whether the tensors keep the old version until all of the new one is here.
-        lookahead: The bytes that an update may need beside the tensors; None for no limit.
-        timeout: How long to wait for a publisher, in seconds; None sets no limit.
-
     Attributes:
         name: The name.
         version: The version that the tensors have; None before the first update, and if an update

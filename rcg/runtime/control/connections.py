@@ -91,11 +91,6 @@ class _Graphs:
 class Connections:
     """The connections of the endpoint, on its thread.
 
-    Args:
-        address: Where to listen on this node.
-        services: The services that first messages may name, by id.
-        news: The queue of services that have work to do.
-
     Raises:
         OSError: There is no descriptor left.
     """

@@ -61,13 +61,6 @@ _LONGEST_NAME: Final = 200  # of 63 bytes, unless they cannot be printed
 class NodeControl:
     """The control of one graph, in the host of a node that is not the driver's.
 
-    Args:
-        graph_id: The graph.
-        secret: The graph's secret.
-        host: The memory of this node; closed with this.
-        processes: The members that will connect.
-        senders: The processes of other nodes that send frames here.
-
     Raises:
         OutOfDescriptors: No descriptor is left for the endpoint of this process.
     """

@@ -66,12 +66,7 @@ class Inputs:
 
 
 class _Hold:
-    """An execution that has references among its inputs.
-
-    Args:
-        submission: Submits it.
-        ref: The first of its refs, to which the native core gives its number.
-    """
+    """An execution that has references among its inputs."""
 
     def __init__(self, submission: Submission, ref: Any) -> None:
         self._submission = weakref.ref(submission)
@@ -239,10 +234,6 @@ class Submission:
     def submit(self, inputs: Inputs, refs: Any) -> Any:
         """Submit one execution, waiting for room and for memory; returns its refs.
 
-        Args:
-            inputs: The result of ``encode``.
-            refs: The ref or the list of refs for its results.
-
         Raises:
             NoRoom: There was none within the submit timeout; nothing was submitted.
             MessageTooLarge: They can never fit.
@@ -290,10 +281,6 @@ class Submission:
         """Submit one execution, and yield what to wait for between two attempts.
 
         It does not wait itself, so that a thread and an event loop can each wait in their own way.
-
-        Args:
-            inputs: The result of ``encode``.
-            refs: The ref or the list of refs for its results.
 
         Yields:
             The execution that has to be complete before the next attempt; None if a reader is about
@@ -360,10 +347,6 @@ class Submission:
         """Hold the references among inputs until all results of their execution have come.
 
         Call it before they are submitted: then Ctrl-C leaves no execution without its inputs.
-
-        Args:
-            inputs: The result of ``encode``, with references.
-            refs: The ref or the list of refs for its results.
         """
         hold = _Hold(self, refs[0] if isinstance(refs, list) else refs)
         for each in inputs.references:

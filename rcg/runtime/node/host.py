@@ -157,10 +157,6 @@ class Recorded(NamedTuple):
 class Recording:
     """All events of a node's processes from now on, until ``stop``.
 
-    Args:
-        host: The node.
-        most: How many are kept; later ones are counted as lost.
-
     Raises:
         OSError: There is no memory to record in, or the graph has ended.
         OutOfThreads: No more threads can be started.

@@ -96,11 +96,6 @@ def serve_client(
 ) -> None:
     """Serve one connection of a client on threads of its own; returns at once.
 
-    Args:
-        reference: Returns the graph; None if its owner has dropped it.
-        connection: To the client; owned from here on, unless it raises.
-        opening: Its first message.
-
     Raises:
         OSError: There is no descriptor left.
         OutOfThreads: No more threads can be started.

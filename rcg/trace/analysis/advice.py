@@ -328,12 +328,7 @@ def _layers_of(lane: LaneTrace) -> list[float] | None:
 
 
 def best_cuts(times: Sequence[float], parts: int) -> list[int]:
-    """Return after how many layers to cut, so that the slowest part is as fast as can be.
-
-    Args:
-        times: The times of the layers, at least as many as parts.
-        parts: How many parts there are.
-    """
+    """Return after how many layers to cut, so that the slowest part is as fast as can be."""
 
     def cuts_for(most: float) -> list[int]:
         cuts: list[int] = []

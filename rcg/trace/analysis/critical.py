@@ -384,12 +384,7 @@ class Paths:
         return self._steady(walk, first, last, counts_usual=True)
 
     def until(self, process: str, end_ns: int) -> SteadyPath | None:
-        """Return the path that led to the last event of a process.
-
-        Args:
-            process: Name of the process.
-            end_ns: When the event ended, or was cut off.
-        """
+        """Return the path that led to the last event of a process."""
         first = self.executions.first_submission_ns
         number = next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
         events = np.flatnonzero(self._dependencies.lane == number)

@@ -75,10 +75,6 @@ class Dependencies:
         ready: When what it waited for was there: the end of that event, or when the last process of
             a rendezvous arrived.
         is_pass: Whether it is the Pass of a gate.
-
-    Args:
-        graph: The graph.
-        is_wired: Whether dependencies between nodes go through gates.
     """
 
     def __init__(self, graph: GraphTrace, *, is_wired: bool = False) -> None:
@@ -352,13 +348,7 @@ class Dependencies:
 
 
 class _Table:
-    """Finds the event that moved the frame of an execution; the last one if there are several.
-
-    Args:
-        execution: The execution of each event that moved a frame.
-        moves: These events.
-        event: All events of the op.
-    """
+    """Finds the event that moved the frame of an execution; the last one if there are several."""
 
     def __init__(self, execution: Ints, moves: Ints, event: Ints) -> None:
         order = np.argsort(execution, kind="stable")

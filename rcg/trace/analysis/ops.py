@@ -317,12 +317,7 @@ def _waits(graph: GraphTrace) -> dict[str, tuple[str, ...]]:
 
 
 def waits_for(waits: Mapping[str, tuple[str, ...]], process: str) -> set[str]:
-    """Return all processes that a process waits for, directly or through others.
-
-    Args:
-        waits: For each process that waits, the processes that it waits for directly.
-        process: The process; if it does not wait, the result is empty.
-    """
+    """Return all processes that a process waits for, directly or through others."""
     found: set[str] = set()
     left = list(waits.get(process, ()))
     while left:

@@ -284,12 +284,7 @@ class _Span:
     last_ns: int | None
 
     def unused(self, calls: Parts, own: list[Parts]) -> tuple[float | None, float | None]:
-        """Return an actor's bubble and exposed communication.
-
-        Args:
-            calls: The parts of its methods.
-            own: All parts of the actor and of each of its lanes.
-        """
+        """Return an actor's bubble and exposed communication."""
         first, last = self.first_ns, self.last_ns
         if first is None or last is None or last <= first:
             return None, None

@@ -61,11 +61,7 @@ class TrackNumbers:
     def references(
         self, transfers: Sequence[TensorTransfer]
     ) -> Iterator[tuple[TensorTransfer, str]]:
-        """Yield transfers, each with the fields of its thread; those of one thread do not overlap.
-
-        Args:
-            transfers: The transfers, the earliest first.
-        """
+        """Yield transfers with the fields of their threads; those of one thread do not overlap."""
         process = 0
         threads: dict[str, list[tuple[int, str]]] = {}  # of each target: its end, and the fields
         for each in transfers:
@@ -104,15 +100,7 @@ def _facts(lane: LaneTrace) -> str:
 
 
 class LaneTracks:
-    """The events of one lane, in the order in which they nest. Times count from 0.
-
-    Args:
-        graph: Its graph.
-        lane: The lane.
-        first: Number of its first event. Events are numbered over all lanes of a file.
-        origin_ns: Beginning of the trace.
-        numbers: The numbers of processes and threads in the file.
-    """
+    """The events of one lane, in the order in which they nest. Times count from 0."""
 
     def __init__(
         self, graph: GraphTrace, lane: LaneTrace, first: int, origin_ns: int, numbers: TrackNumbers
