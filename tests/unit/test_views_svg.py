@@ -233,3 +233,34 @@ def test_a_text_that_most_lines_share_is_in_the_legend_only() -> None:
     amounts = ["".join(each.itertext()) for each in marks(drawn, "rcg-amount")]
     assert amounts == ["4.1 kB"]
     assert "line without a number: 2.05 kB" in drawn
+
+
+@pytest.mark.parametrize("method", ["", "_of_a_micro_batch"])
+def test_many_actors_of_different_classes_fit_a_screen(method: str) -> None:
+    build = Builder()
+    value = 0
+    for stage in range(63):
+        value = build.call(f"a{stage}", f"forward{method}", value, label=f"Stage{stage}")
+    for stage in reversed(range(63)):
+        value = build.call(f"a{stage}", f"backward{method}", value)
+    topology = topology_of(build.plan(value))
+    calls = [node.id for node in topology.nodes if node.kind == "call"]
+    sizes = {channel.id: 1e6 * at for at, channel in enumerate(topology.channels, start=1)}
+    figures = TopologyFigures(
+        call_ns=dict.fromkeys(calls, 21e4),
+        channel_bytes=sizes,
+        on_path=dict.fromkeys(calls[:8], 0.1),
+    )
+    for measured in (None, figures):
+        drawn = svg_of(topology, measured=measured)
+        root = ElementTree.fromstring(drawn)
+        assert float(root.get("height", "nan")) <= 900
+        assert float(root.get("width", "nan")) <= WIDTH
+        assert min(float(each.get("font-size", "nan")) for each in texts_of(drawn)) >= 11.5
+        for box in marks(drawn, "rcg-node"):
+            rect = box.find(f"{SVG}rect")
+            assert rect is not None
+            name, *time = box.findall(f"{SVG}text")
+            width = width_of(name.text or "", 12, monospace=len(time) == 1)
+            width += sum(8 + width_of(each.text or "", 11.5) for each in time)
+            assert width <= float(rect.get("width", "nan"))

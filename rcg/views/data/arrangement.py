@@ -54,6 +54,21 @@ class RowSize:
 
 
 @dataclass(frozen=True, slots=True)
+class Spacing:
+    """The distances between cards, and between the lines around the ends of rows.
+
+    Attributes:
+        columns: The least gap between two columns.
+        gutter: Between a row of cards and the lines around it.
+        track: Between two of these lines.
+    """
+
+    columns: float = 34.0
+    gutter: float = 11.0
+    track: float = 14.0
+
+
+@dataclass(frozen=True, slots=True)
 class Sizes:
     """The room that texts need.
 
@@ -64,6 +79,7 @@ class Sizes:
         frames: The least width of the name of each node of the cluster.
         frame_head: The height of that name.
         room: The width that the picture should not exceed.
+        spacing: The distances.
     """
 
     cards: Mapping[int, tuple[float, float]]
@@ -72,6 +88,7 @@ class Sizes:
     frames: Mapping[str, float] = field(default_factory=dict)
     frame_head: float = 0.0
     room: float = inf
+    spacing: Spacing = field(default_factory=Spacing)
 
 
 class Arrangement:

@@ -30,14 +30,9 @@ from rcg.views.data.folding import Folded
 
 Point = tuple[float, float]
 
-_COLUMN_GAP: Final = 34.0
-_NARROW_GAP: Final = 24.0  # of a chain that has many rows
-_MANY_COLUMNS: Final = 32
 _MAX_COLUMN_GAP: Final = 120.0
 _TEXT_GAP: Final = 22.0  # beside the text on a line, with its arrow
-_GUTTER: Final = 11.0  # between a row of cards and the lines around it
 _MAX_TRACKS: Final = 84.0
-_TRACK: Final = 14.0  # between two of these lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +97,7 @@ class _Layout:
         self._folded = folded
         self._sizes = sizes
         self._arrangement = Arrangement(folded, sizes)
+        self._gutter, self._track = sizes.spacing.gutter, sizes.spacing.track
         self._count = max(card.layer for card in folded.cards) + 1
         self._pad = FRAME_PAD if self._arrangement.frame_blocks else 0.0
         self._widths = self._column_widths()
@@ -163,7 +159,7 @@ class _Layout:
             if text:
                 gap = high - 1 if len(heights) > 2 else low
                 texts[gap] = max(texts[gap], text + _TEXT_GAP)
-        narrowest = _NARROW_GAP if self._count > _MANY_COLUMNS else _COLUMN_GAP
+        narrowest = self._sizes.spacing.columns
         least = [max(narrowest, text) for text in texts]
         wanted = [
             max(gap, min(_MAX_COLUMN_GAP, narrowest + 0.09 * turn))
@@ -256,10 +252,12 @@ class _Layout:
             tracks |= {(layer, *pair): order.index(pair[common]) for pair in found}
             self._num_tracks[layer] = len(order)
         most = max(self._num_tracks.values(), default=0)
-        return tracks, ceil(self._pad + _GUTTER + self._spacing(most) * most) if most else self._pad
+        return tracks, ceil(
+            self._pad + self._gutter + self._spacing(most) * most
+        ) if most else self._pad
 
     def _spacing(self, count: int) -> float:
-        return min(_TRACK, _MAX_TRACKS / count)
+        return min(self._track, _MAX_TRACKS / count)
 
     def _row_shifts(self) -> tuple[list[float], list[float]]:
         """Return how far down the cards of each row move, and where each row ends."""
@@ -288,7 +286,7 @@ class _Layout:
             ends.append(bottoms[row] + shifts[row])
             last = max(layer for layer, each in enumerate(self._row_of) if each == row)
             tracks = self._num_tracks.get(last, 0)
-            y = ends[row] + 2 * _GUTTER + self._spacing(max(tracks, 1)) * max(0, tracks - 1)
+            y = ends[row] + 2 * self._gutter + self._spacing(max(tracks, 1)) * max(0, tracks - 1)
         return shifts, ends
 
     # Frames and routes
@@ -321,9 +319,11 @@ class _Layout:
             if row != next_row:
                 place, count = self._tracks[layer, here, there], self._num_tracks[layer]
                 spacing = self._spacing(count)
-                right = max(self._right) + self._pad + _GUTTER + spacing * place
-                between = self._bottom[row] + _GUTTER + spacing * place
-                left = self._left[layer + 1] - self._pad - _GUTTER - spacing * (count - 1 - place)
+                right = max(self._right) + self._pad + self._gutter + spacing * place
+                between = self._bottom[row] + self._gutter + spacing * place
+                left = (
+                    self._left[layer + 1] - self._pad - self._gutter - spacing * (count - 1 - place)
+                )
                 points += [(right, y), (right, between), (left, between), (left, to_y)]
             points.append((self._left[layer + 1], to_y))
         return tuple(points)

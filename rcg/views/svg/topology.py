@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import pairwise
 from math import ceil
@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any, Final
 
 from rcg.text import plural, share_text, time_text, visible
-from rcg.views.data.arrangement import RowSize, Sizes
+from rcg.views.data.arrangement import RowSize, Sizes, Spacing
 from rcg.views.data.edge_styles import COLLECTIVE, LOCAL, EdgeStyle, style_of
 from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.folding import Card, Folded, Line, Row, fold
@@ -38,24 +38,63 @@ from rcg.views.data.topology import NodeFrame, Topology
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint
 
 _MAX_NAME_WIDTH: Final = 190.0  # a longer name is shortened
-_CARD_PAD: Final = 6.0
-_ROW_PAD: Final = 9.0
-_HEAD: Final = 23.0
-_ROW: Final = 24.0
-_ROW_GAP: Final = 4.0
 _LINE: Final = 14.0
-_PILL: Final = 32.0
 _BULGE: Final = 12.0  # of lines inside a card
 _FRAME_HEAD: Final = 26.0
 _LEGEND_LINE: Final = 20.0
+_ASIDE: Final = 8.0  # between a name and the time beside it
 _MAX_GROUPS: Final = 8
 _GROUP_ROOM: Final = 760.0
 _ROUND: Final = 8.0  # the radius of a line's corners
-_MAX_WIDTH: Final = 6.0  # of the line with the most bytes
 _MANY_BYTES: Final = 16 << 20  # a line with less is not that wide, even if no other has more
 _NOTABLE: Final = 0.005  # of the critical path
+_HIGH: Final = 0.05  # of it: with less, a dense picture has a tint and no number
 _HEAT: Final = Paint("fill", "#d1345b", "#ff6b8f")
 _MAX_TEXTS: Final = 24  # on lines; of more, the most frequent text is only in the legend
+
+
+@dataclass(frozen=True, slots=True)
+class _Density:
+    """How close together everything is.
+
+    Attributes:
+        spacing: The distances between cards.
+        card_pad: Around the boxes of a card.
+        row_pad: At both sides of the text in a box.
+        head: The height of the name of a card.
+        row: The height of a box with one line.
+        row_gap: Between two boxes.
+        name: The width of a line in a box; a longer one is shortened.
+        pill: The height of an input, an output or a collective with one line.
+        most_bytes: The width of the line with the most bytes.
+        is_one_line: Whether the time of a method stands beside its name, and not below.
+    """
+
+    spacing: Spacing = field(default_factory=Spacing)
+    card_pad: float = 6.0
+    row_pad: float = 9.0
+    head: float = 23.0
+    row: float = 24.0
+    row_gap: float = 4.0
+    name: float = _MAX_NAME_WIDTH
+    pill: float = 32.0
+    most_bytes: float = 6.0
+    is_one_line: bool = False
+
+
+_DENSE: Final = _Density(
+    Spacing(14.0, 5.0, 7.0), 4.0, 5.0, 19.0, 16.0, 2.0, pill=24.0, most_bytes=3.5, is_one_line=True
+)
+_DENSITIES: Final = (
+    _Density(),
+    _Density(Spacing(columns=24.0)),
+    *(replace(_DENSE, name=name) for name in (_MAX_NAME_WIDTH, 140.0, 111.0)),
+)
+"""The first at which a picture fits a screen is taken."""
+
+_SCREEN: Final = 800.0  # the height of a picture there, without its heading and its legend
+_NEARLY: Final = 1.05
+_MANY_CARDS: Final = 24  # a picture of fewer is never dense
 
 
 def svg_of(
@@ -97,8 +136,8 @@ class Shapes:
 def shapes_of(folded: Folded, measured: TopologyFigures | None) -> Shapes:
     """Return the picture of a folded topology for a widget."""
     drawing = _Drawing(folded, measured=measured, has_hover=False)
-    layout = drawing.layout()
-    text = "".join(drawing.shapes(layout))
+    layout = drawing.layout
+    text = "".join(drawing.shapes())
     dark = drawing.canvas.dark_rules('.rcg-card[data-theme="dark"]')
     return Shapes(layout, text, dark, drawing.usual)
 
@@ -174,9 +213,10 @@ class _Drawing:
             colours = kind.light, kind.dark
             self.canvas.define(f"line-{_class(kind)}", Paint("stroke", *colours))
             self.canvas.define(f"tip-{_class(kind)}", Paint("fill", *colours))
+        self.layout = self._lay_out()
 
     def text(self) -> str:
-        layout = self.layout()
+        layout = self.layout
         subtitle = self._subtitle()
         top = MARGIN + 48
         heading = max(width_of(visible(self._title), TITLE, bold=True), width_of(subtitle, SIZE))
@@ -195,7 +235,7 @@ class _Drawing:
         body = [
             *self.canvas.heading(self._title, subtitle, width - 2 * MARGIN),
             f'<g transform="translate({MARGIN:g} {top:g})">',
-            *self.shapes(layout),
+            *self.shapes(),
             "</g>",
         ]
         if legend:
@@ -205,12 +245,21 @@ class _Drawing:
             below += _LEGEND_LINE - 4
         return self.canvas.document(body, width, round(below + MARGIN - 12), self._title)
 
-    def layout(self) -> TopologyLayout:
-        return lay_out(self._folded, self._sizes())
+    def _lay_out(self) -> TopologyLayout:
+        """Return the layout of the first density at which it fits a screen, or nearly the least."""
+        found = []
+        is_large = len(self._folded.cards) >= _MANY_CARDS and not self._details
+        for self._density in _DENSITIES if is_large else _DENSITIES[:1]:
+            found.append((lay_out(self._folded, self._sizes()), self._density))
+            if found[-1][0].height <= _SCREEN:
+                break
+        least = max(_SCREEN, _NEARLY * min(layout.height for layout, _ in found))
+        layout, self._density = next(each for each in found if each[0].height <= least)
+        return layout
 
-    def shapes(self, layout: TopologyLayout) -> list[str]:
+    def shapes(self) -> list[str]:
         """Return all but the heading and the legend."""
-        folded = self._folded
+        folded, layout = self._folded, self.layout
         return [
             *[
                 self._frame(frame, piece)
@@ -234,34 +283,40 @@ class _Drawing:
             frame.id: min(_MAX_NAME_WIDTH, width_of(frame_text(frame), SIZE, bold=True))
             for frame in self._topology.frames
         }
+        if self._density.is_one_line and not self.usual:  # their room would be most of the picture
+            self._texts = {at: text if TAG in text else "" for at, text in self._texts.items()}
         texts = {at: width_of(text, SMALL) for at, text in self._texts.items() if text}
-        return Sizes(cards, rows, texts, frames, _FRAME_HEAD, WIDTH - 2 * MARGIN)
+        room, spacing = WIDTH - 2 * MARGIN, self._density.spacing
+        return Sizes(cards, rows, texts, frames, _FRAME_HEAD, room, spacing)
 
     def _size(self, card: Card) -> tuple[tuple[float, float], dict[int, RowSize]]:
         """Return the size of a card, and the places of its rows."""
+        density = self._density
         width = 0.0
         for row in card.rows:
             widths = [width_of(self._row_text(row), SIZE, monospace=True)]
             widths += [width_of(line, SMALL) for line in self._detail_lines(row)]
-            width = max(width, *widths)
-        width = min(_MAX_NAME_WIDTH, width) + 2 * _ROW_PAD
+            is_one = density.is_one_line and len(widths) > 1
+            width = max(width, sum(widths) + _ASIDE if is_one else max(widths))
+        width = min(density.name, width) + 2 * density.row_pad
         if self._is_pill(card):
             row = card.rows[0]
-            height = _even(_PILL + _LINE * len(self._detail_lines(row)))
+            height = _even(density.pill + _LINE * len(self._detail_lines(row)))
             return (max(64.0, ceil(width + 10)), height), {row.id: RowSize(0, height)}
         rows = {}
-        y = _HEAD + (_LINE if self._labels.alike_text(card) else 0)
-        aside = _CARD_PAD + (_BULGE if card.id in self._looped else 0)
+        y = density.head + (_LINE if self._labels.alike_text(card) else 0)
+        pad, aside = density.card_pad, density.card_pad + _BULGE * (card.id in self._looped)
         for row in card.rows:
-            height = _even(_ROW + _LINE * len(self._detail_lines(row)))
-            rows[row.id] = RowSize(y, height, _CARD_PAD, aside)
-            y += height + _ROW_GAP
+            lines = 0 if density.is_one_line else len(self._detail_lines(row))
+            height = _even(density.row + _LINE * lines)
+            rows[row.id] = RowSize(y, height, pad, aside)
+            y += height + density.row_gap
         heads = [
             width_of(self._labels.card_text(card), SIZE, bold=True),
             width_of(self._labels.alike_text(card), SMALL),
         ]
-        head = min(_MAX_NAME_WIDTH, max(heads)) + 2 * _CARD_PAD + 4
-        return (ceil(max(width + _CARD_PAD + aside, head)), y - _ROW_GAP + _CARD_PAD), rows
+        head = min(density.name, max(heads)) + 2 * pad + 4
+        return (ceil(max(width + pad + aside, head)), y - density.row_gap + pad), rows
 
     def _is_pill(self, card: Card) -> bool:
         return len(card.rows) == 1 and card.kind != "actor"
@@ -279,7 +334,7 @@ class _Drawing:
         words = [] if time_ns is None else [f"{at_most}{time_text(time_ns)}"]
         if so_far is not None:
             words = [f"not ended: {time_text(so_far)}"]
-        if share >= _NOTABLE:
+        if share >= (_HIGH if self._density.is_one_line else _NOTABLE):
             words.append(share_text(share, 0))
         lines = [f" {DOT} ".join(words)] if words else []
         return lines + [
@@ -306,15 +361,17 @@ class _Drawing:
     def _card(self, card: Card, rect: Rect) -> str:
         if self._is_pill(card):
             return ""
-        x, room = rect.x + _CARD_PAD + 2, rect.width - 2 * _CARD_PAD - 2
+        pad = self._density.card_pad
+        x, room = rect.x + pad + 2, rect.width - 2 * pad - 2
         alike = self._labels.alike_text(card)
-        name = self._text(self._labels.card_text(card), x, rect.y + 16.5, room, bold=True)
+        y = rect.y + self._density.head
+        name = self._text(self._labels.card_text(card), x, y - 6.5, room, bold=True)
         words = "\n".join(self._labels.card_lines(card))
         kind = "rcg-actor-box" if card.kind == "actor" else "rcg-other-box"
         return (
             f'<g class="{kind}"><title>{escape(words)}</title>'
             f'<rect{self.canvas.paint("actor")}{_frame(rect)} rx="9"/>{name}'
-            f"{self._note(alike, x, rect.y + 30.5, room) if alike else ''}</g>"
+            f"{self._note(alike, x, y + 7.5, room) if alike else ''}</g>"
         )
 
     def _row(self, row: Row, rect: Rect) -> str:
@@ -331,9 +388,15 @@ class _Drawing:
                 f'fill-opacity="{_opacity(heat):g}" pointer-events="none"/>'
             )
         place: dict[str, Any] = {"anchor": "middle"} if is_pill else {}
-        x = rect.x + (rect.width / 2 if is_pill else _ROW_PAD)
-        room = rect.width - (_ROW_PAD if is_pill else 2 * _ROW_PAD)
+        pad = self._density.row_pad
+        x = rect.x + (rect.width / 2 if is_pill else pad)
+        room = rect.width - (pad if is_pill else 2 * pad)
         y = rect.middle + 4 - _LINE * len(lines) / 2
+        beside = ""
+        if lines and self._density.is_one_line and not is_pill:
+            (line,), lines, y = lines, [], rect.middle + 4
+            beside = self._note(line, rect.right - pad, y, room, anchor="end")
+            room -= width_of(line, SMALL) + _ASIDE
         is_named = row.kind in ("input", "output", "collective")
         text = self._text(
             self._row_text(row), x, y, room, bold=is_named, monospace=not is_named, **place
@@ -346,14 +409,14 @@ class _Drawing:
         return (
             f'<g class="rcg-node rcg-{row.kind}{folded}">{self._hover(self._row_words(row))}'
             f'<rect{self.canvas.paint(role)}{_frame(rect)} rx="{radius:g}"/>{tint}{text}'
-            f"{''.join(notes)}</g>"
+            f"{beside}{''.join(notes)}</g>"
         )
 
     def _edge(self, at: int, line: Line, layout: TopologyLayout) -> str:
         kind = style_of(line.kind)
         width = self._width(at, kind)
         hover = self._hover("\n".join(self._line_words(at, line)))
-        tip = max(7.0, round(3 + 2 * width, 1))
+        tip = min(max(7.0, round(3 + 2 * width, 1)), self._density.spacing.columns - 2)
         if self._folded.is_inside(line):
             path, arrow = _arc(layout.rows[line.source], layout.rows[line.target], tip)
         else:
@@ -372,7 +435,8 @@ class _Drawing:
         """Return the width of a line: with measured bytes, as wide as those."""
         if not self._is_measured:
             return kind.width
-        return round(max(1.25, _MAX_WIDTH * self._bytes.get(at, 0.0) / self._most_bytes), 2)
+        share = self._bytes.get(at, 0.0) / self._most_bytes
+        return round(max(1.25, self._density.most_bytes * share), 2)
 
     def _amounts(self, layout: TopologyLayout) -> list[str]:
         """Return the texts on lines, each where nothing is in its way.
