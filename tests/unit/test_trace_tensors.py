@@ -226,7 +226,7 @@ def test_ops_have_rates_where_tensors_move():
 
 def test_costs_wake_from_the_arrival_of_the_last():
     graph = tensors_by_hand()
-    costs = costs_of(graph, executions_of(graph)).costs
+    costs = costs_of(graph).costs
     allreduce = costs["a1", 2]
     assert (allreduce.waiting_ns, allreduce.coding_ns, allreduce.moving_ns) == (32, 2, 26)
     assert allreduce.waking_ns == 132 - 130

@@ -144,7 +144,7 @@ def test_coding_is_scaled_apart_from_moving():
 def test_a_driver_of_several_threads_fetches_while_it_submits():
     graph = pipeline({("driver", 3): 40_000}, draining=True, window=4)
     found = what_if(graph)
-    assert costs_of(graph, executions_of(graph)).is_driver_parallel
+    assert costs_of(graph).is_driver_parallel
     assert found.baseline_throughput == pytest.approx(found.measured_throughput, rel=1e-9)
 
 
@@ -167,7 +167,7 @@ def test_what_is_waited_for_without_an_event_is_not_the_users_time():
         ],
     }
     graph = graph_trace(rows)
-    measured = costs_of(graph, executions_of(graph))
+    measured = costs_of(graph)
     # From 50, when the result is there, to 60, and from 61 to the next submission.
     assert measured.user_ns == 10 + 39
     assert measured.window == 1
@@ -177,7 +177,7 @@ def test_what_is_waited_for_without_an_event_is_not_the_users_time():
 def test_one_pause_does_not_decide_what_an_op_takes():
     rows = [event(1, k, k * 100, k * 100 + 10) for k in range(50)]
     rows[0] = event(1, 0, -1_000_000, 10)
-    found = costs_of(graph := graph_trace({"a0": rows}), executions_of(graph))
+    found = costs_of(graph_trace({"a0": rows}))
     assert found.costs["a0", 1].compute_ns == 10
 
 
@@ -186,8 +186,8 @@ def test_each_op_of_an_unchanged_replay_takes_and_waits_as_long_as_was_measured(
     replay = from_simulation(predict(graph), limit=4)
     again = executions_of(replay)
     assert again.throughput == pytest.approx(1e9 / 22_000)
-    measured = costs_of(graph, executions_of(graph)).costs
-    replayed = costs_of(replay, again).costs
+    measured = costs_of(graph).costs
+    replayed = costs_of(replay).costs
     assert {place: cost.own_ns for place, cost in measured.items()} == COSTS
     assert replayed == measured
     # Each process takes as long per execution as the bottleneck, waiting included.
@@ -335,12 +335,12 @@ def test_a_driver_that_decodes_long_is_replayed_as_it_is(window, thinking):
         {("driver", 1): 5_000, ("driver", 3): 40_000}, window=window, thinking=thinking
     )
     graph = taken_apart(plain, encodes=4_000)
-    costs = costs_of(graph, executions_of(graph))
+    costs = costs_of(graph)
     assert costs.costs["driver", 1].coding_ns == 4_000
     assert costs.costs["driver", 1].moving_ns == 1_000
     assert costs.costs["driver", 3].moving_ns == 1_000
     assert costs.costs["driver", 3].coding_ns == 39_000
-    assert costs.user_ns == costs_of(plain, executions_of(plain)).user_ns
+    assert costs.user_ns == costs_of(plain).user_ns
     found, was = what_if(graph), what_if(plain)
     assert found.baseline_throughput == was.baseline_throughput
     assert found.baseline_latency_ns == found.measured_latency_ns == was.measured_latency_ns
@@ -359,19 +359,19 @@ def test_what_the_user_does_between_the_events_of_an_op_adds_up():
     ]
     graph = graph_trace({"driver": rows})
     # 18 until it is read, 8 until it is decoded, 60 to the next.
-    assert costs_of(graph, executions_of(graph)).user_ns == 18 + 8 + 60
+    assert costs_of(graph).user_ns == 18 + 8 + 60
 
 
 def test_an_encoding_that_seems_to_overlap_is_no_second_thread():
     """Its end and the beginning of the Write are from different clocks."""
     graph = by_hand(driver=[event(1, 0, 2, 11, coded=9), *DRIVER_APART[1:]])
-    assert not costs_of(graph, executions_of(graph)).is_driver_parallel
+    assert not costs_of(graph).is_driver_parallel
 
 
 def test_waking_up_takes_no_less_than_nothing():
     """a0's clock is ahead: a1 goes on at 29 with what was written until 40."""
     rows = [event(3, 0, 25, 40, coded=1, bytes=100)]
     graph = by_hand(a0=[*A0_ROWS[:2], *rows])
-    found = costs_of(graph, executions_of(graph)).costs
+    found = costs_of(graph).costs
     assert found["a1", 0].waking_ns == 0
     assert all(cost.waking_ns >= 0 for cost in found.values())

@@ -247,7 +247,7 @@ def test_the_critical_path_is_on_the_wire_between_nodes(record: GraphTrace) -> N
 
 
 def test_what_if_counts_the_wire_as_waking_up(record: GraphTrace) -> None:
-    costs = costs_of(record, executions_of(record)).costs
+    costs = costs_of(record).costs
     assert costs["a2", 0].waking_ns == 25  # its wait was over 25 after the write ended
     assert costs["a1", 1].waking_ns == 15
     assert ("n1", 0) in costs

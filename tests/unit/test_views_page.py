@@ -18,9 +18,10 @@ from rcg.trace.trace import Trace
 from rcg.views.data.packing import unpack
 from rcg.views.data.slicing import slices_of
 from rcg.views.html.elements import img
-from rcg.views.html.page import page_of
+from rcg.views.html.page import MAX_BYTES, page_of
 from rcg.views.svg.pictures import prediction_of
 from rcg.views.svg.schedule import schedule_of
+from tests.unit.large_trace import large_trace
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import (
     WICKED,
@@ -105,8 +106,18 @@ def test_a_page_stays_within_its_bytes_and_says_what_it_left_out() -> None:
         bars.append(int((columns["sum_count"] == 0).sum()))
         assert head["sums"]["bars"] + bars[-1] == everything
     assert everything > bars[0] > bars[1] > 500
-    assert "<script" not in none  # the pictures alone are larger
-    assert len({"".join(static_part(page).split()) for page in (whole, large, small, none)}) == 1
+    assert len({"".join(static_part(page).split()) for page in (whole, large, small)}) == 1
+    assert "<script" not in none and len(none.encode()) <= 100_000
+
+
+def test_a_page_of_many_large_graphs_leaves_out_pictures_and_says_so() -> None:
+    record = large_trace(188 * 4, 62)
+    page = page_of(replace(record, graphs=record.graphs * 20), "")
+    assert len(page.encode()) <= MAX_BYTES
+    assert 0 < page.count("of this graph are left out") < 20
+    assert page.count(">Operations<") == 20
+    small = page_of(replace(record, graphs=record.graphs * 20), "", max_bytes=600_000)
+    assert len(small.encode()) <= 600_000 and small.count("of this graph are left out") == 20
 
 
 def test_without_the_widgets_the_page_has_its_pictures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ from rcg.trace.analysis.parts import KINDS, WRITE, TimeKind, shapes_of
 from rcg.trace.analysis.rendezvous import NONE
 from rcg.trace.analysis.spread import BATCHES, LEAST, batch_edges
 from rcg.trace.analysis.transfers import is_coding
-from rcg.trace.model import SPAN_BASE, Events, GraphTrace
+from rcg.trace.model import SPAN_BASE, Events, GraphTrace, kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +88,15 @@ class MeasuredCosts:
     batches: tuple[Mapping[tuple[str, int], Cost], ...] = ()
 
 
-def costs_of(
-    graph: GraphTrace, executions: Executions, known: Dependencies | None = None
-) -> MeasuredCosts:
+@kept
+def costs_of(graph: GraphTrace, known: Dependencies | None = None) -> MeasuredCosts:
     """Return the measured costs of a graph's ops.
 
     Args:
         graph: The graph.
-        executions: Its executions.
         known: The dependencies between its events; None to compute them.
     """
+    executions = executions_of(graph)
     dependencies = Dependencies(graph) if known is None else known
     found: dict[tuple[str, int], Cost] = {}
     batches: tuple[dict[tuple[str, int], Cost], ...] = ()
@@ -214,7 +213,7 @@ def call_costs_of(graphs: Iterable[GraphTrace]) -> CallCosts:
     calls: dict[tuple[str, str], list[float]] = {}
     transfers: dict[Transfer, list[float]] = {}
     for graph in graphs:
-        measured = costs_of(graph, executions_of(graph)).costs
+        measured = costs_of(graph).costs
         plan = graph.plan
         actor_of = _Actors(plan)
         for program in plan.programs:

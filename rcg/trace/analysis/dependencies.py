@@ -83,9 +83,11 @@ class Dependencies:
         rows, shapes, bounds, events = [], [], [], []
         for lane in graph.lanes:
             row = np.flatnonzero(lane.events["op"] < SPAN_BASE)
-            order = np.lexsort((row, lane.events["start_ns"][row], lane.events["end_ns"][row]))
-            rows.append(row[order])
-            events.append(with_waits(graph, lane)[row[order]])
+            start, end = (lane.events[name][row] for name in ("start_ns", "end_ns"))
+            if not (end[1:] > end[:-1]).all():  # as those of an actor without coroutines are
+                row = row[np.lexsort((row, start, end))]
+            rows.append(row)
+            events.append(with_waits(graph, lane)[row])
             shape, bound = bounds_of(graph.program(lane), events[-1])
             shapes.append(shape)
             bounds.append(bound)

@@ -38,7 +38,7 @@ from rcg.trace.analysis.intervals import MIN_INT64, Cover, Ints, Times
 from rcg.trace.analysis.parts import READ, WRITE
 from rcg.trace.analysis.spread import LEAST, batch_edges, half_width
 from rcg.trace.analysis.transfers import gate_for, is_coding, is_waiting, movers, taken_ns
-from rcg.trace.model import SPAN_BASE, Events, GraphTrace
+from rcg.trace.model import SPAN_BASE, Events, GraphTrace, kept
 
 UNSEEN: Final = MIN_INT64
 """Stands for a time that is not in the trace."""
@@ -239,6 +239,7 @@ class Executions(Displayed):
         return Cover(begun, np.maximum(over, begun))
 
 
+@kept
 def executions_of(graph: GraphTrace) -> Executions:
     """Return when each execution of a graph was submitted, completed and fetched.
 
@@ -296,9 +297,11 @@ def _known_time(time: np.int64) -> int | None:
 
 
 def _indexes(graph: GraphTrace) -> Ints:
-    found = [
-        np.unique(lane.events["execution"][lane.events["op"] < SPAN_BASE]) for lane in graph.lanes
-    ]
+    found = []
+    for lane in graph.lanes:
+        each = lane.events["execution"][lane.events["op"] < SPAN_BASE]
+        found.append(each[:1])
+        found.append(each[1:][each[1:] != each[:-1]])
     return np.unique(np.concatenate(found)).astype(np.int64)
 
 

@@ -14,7 +14,7 @@ This room must not know how traces are recorded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -53,16 +53,20 @@ _LITTLE: Final = 0.03  # of a time that is said to have changed
 _MAX_ROWS: Final = 24  # of a table in a comparison
 
 
-def summarize(trace: Recording) -> Summary:
+def summarize(trace: Recording, paths: Mapping[GraphTrace, Paths] | None = None) -> Summary:
     """Return the figures of a trace, graph by graph.
 
-    It may have begun or ended in the middle of executions, have lost events or be empty.
+    Args:
+        trace: The trace. It may have begun or ended in the middle of executions, have lost events
+            or be empty.
+        paths: The paths of some of its graphs, which save time.
     """
     found = trace.info.get("cores")
     cores = found if isinstance(found, int) else 0
     return Summary(
         graphs=tuple(
-            _of_graph(graph, trace.start_ns, trace.end_ns, cores) for graph in trace.graphs
+            _of_graph(graph, trace.start_ns, trace.end_ns, cores, (paths or {}).get(graph))
+            for graph in trace.graphs
         ),
         duration_ns=trace.duration_ns,
         events=trace.num_events,
@@ -70,11 +74,13 @@ def summarize(trace: Recording) -> Summary:
     )
 
 
-def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int, cores: int) -> GraphSummary:
+def _of_graph(
+    graph: GraphTrace, start_ns: int, end_ns: int, cores: int, known: Paths | None
+) -> GraphSummary:
     executions = executions_of(graph)
     stall = stall_of(graph, executions, start_ns, end_ns)
     seen = graph if stall is None else _so_far(graph, end_ns)
-    paths = Paths(seen, executions)
+    paths = known if known is not None and stall is None else Paths(seen, executions)
     ops = ops_of(seen, start_ns, end_ns)
     if stall is None:
         throughput, latencies = executions.throughput, executions.latency_ns
@@ -92,7 +98,7 @@ def _of_graph(graph: GraphTrace, start_ns: int, end_ns: int, cores: int) -> Grap
         throughput=throughput,
         latency_p50_ns=_percentile(latencies, 50),
         latency_p99_ns=_percentile(latencies, 99),
-        shares=shares_of(graph, *window, executions, is_hung=stall is not None),
+        shares=shares_of(graph, *window, is_hung=stall is not None),
         critical=None if path is None else path.since(start_ns),
         slowest=_slowest(seen, executions, paths, ops, None if stall is None else (stall, end_ns)),
         ops=ops,

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ops import Collective, Op, Pass
-from rcg.trace.analysis.executions import Executions, executions_of
+from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.intervals import Cover, Ints, Times, disjoint
 from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
 from rcg.trace.model import GraphTrace, LaneTrace
@@ -123,7 +123,6 @@ def shares_of(
     graph: GraphTrace,
     start_ns: int,
     end_ns: int,
-    executions: Executions | None = None,
     *,
     is_hung: bool = False,
 ) -> Shares:
@@ -133,10 +132,9 @@ def shares_of(
         graph: The graph.
         start_ns: Beginning of the window, usually that of the trace.
         end_ns: End of the window.
-        executions: The executions of the graph; None to compute them.
         is_hung: Whether the graph hung at the end. Then the bubble lasts until ``end_ns``.
     """
-    executions = executions_of(graph) if executions is None else executions
+    executions = executions_of(graph)
     flight = executions.in_flight(start_ns, end_ns)
     parts = [parts_of(graph, lane, start_ns, end_ns) for lane in graph.lanes]
     of = {lane.process: each for lane, each in zip(graph.lanes, parts, strict=True)}

@@ -119,9 +119,7 @@ def verdict_of(
     if ops > _MAX_OPS or not (places or is_user):
         return Verdict(most.text, share)
     try:
-        replays = Replays(
-            graph, max(16, min(64, _REPLAYED_OPS // ops)), executions, paths.dependencies
-        )
+        replays = Replays(graph, max(16, min(64, _REPLAYED_OPS // ops)), paths.dependencies)
         found = replays.with_changes(
             (), dict.fromkeys(places, TWICE_AS_FAST), user=0.5 if is_user else 1.0
         )

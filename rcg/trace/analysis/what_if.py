@@ -232,7 +232,6 @@ class Replays:
     Args:
         graph: The measured graph.
         executions: Number of executions to simulate.
-        measured: The executions of the graph; None to compute them.
         known: The dependencies between its events; None to compute them.
 
     Raises:
@@ -243,12 +242,11 @@ class Replays:
         self,
         graph: GraphTrace,
         executions: int = 64,
-        measured: Executions | None = None,
         known: Dependencies | None = None,
     ) -> None:
         self.graph = graph
-        self.executions = executions_of(graph) if measured is None else measured
-        self.measured = _measure(graph, self.executions, known)
+        self.executions = executions_of(graph)
+        self.measured = _measure(graph, known)
         self._count = executions
         self._found: dict[int, list[float]] = {}
 
@@ -340,7 +338,7 @@ def predict(graph: GraphTrace, executions: int = 64) -> Simulation:
     Raises:
         TraceError: The trace holds no events of the graph.
     """
-    measured = _measure(graph, executions_of(graph))
+    measured = _measure(graph)
     simulation, _ = _replay(graph.plan, measured, measured.window, executions)
     return simulation
 
@@ -382,10 +380,8 @@ def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[Place, float
     return factors
 
 
-def _measure(
-    graph: GraphTrace, executions: Executions, known: Dependencies | None = None
-) -> MeasuredCosts:
-    measured = costs_of(graph, executions, known)
+def _measure(graph: GraphTrace, known: Dependencies | None = None) -> MeasuredCosts:
+    measured = costs_of(graph, known)
     if not measured.costs:
         raise TraceError(
             "the trace holds no events of this graph: run it while it is recorded, then replay it"

@@ -31,8 +31,8 @@ _MAX_PATHS: Final = 400  # executions with a path of their own in the widget
 _MAX_STEPS: Final = 1_000_000  # of the path through all executions
 
 
-def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
-    """Return the payload of a timeline.
+def timeline_payload(record: GraphTrace, slices: Slices, paths: Paths | None = None) -> ViewPayload:
+    """Return the payload of a timeline; the paths of its record save time.
 
     In addition to ``Slices.to_payload``, the head has ``subtitle``, ``looks`` (title and colour by
     kind; with an opacity if it is pale, hatched if there is none), ``meeting`` (the style of
@@ -48,15 +48,15 @@ def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
     colours: dict[int, Any] = {int(kind): colour for kind, colour in work}
     colours[SPAN] = SPAN_COLOUR
     colours[HIDDEN] = colours[TimeKind.COMMUNICATION], HIDDEN_OPACITY
-    paths = _paths(record, slices)
-    runs = np.concatenate(list(paths.values())).T
+    of = _paths(_Chain(paths or Paths(record), record, slices))
+    runs = np.concatenate(list(of.values())).T
     head |= {
         "subtitle": _subtitle(record, slices),
         "queues": queues,
         "looks": [{"title": TITLES[kind], "colour": colours.get(kind)} for kind in TITLES],
         "meeting": asdict(style_of(COLLECTIVE)),
         "wire": asdict(style_of(TCP)),
-        "paths": list(paths),
+        "paths": list(of),
     }
     more = {
         "queue_time": times,
@@ -64,7 +64,7 @@ def timeline_payload(record: GraphTrace, slices: Slices) -> ViewPayload:
         "path_lane": runs[0].astype("<u2"),
         "path_start": runs[1] / 1e3,
         "path_end": runs[2] / 1e3,
-        "path_until": np.cumsum([len(each) for each in paths.values()]).astype("<i4"),
+        "path_until": np.cumsum([len(each) for each in of.values()]).astype("<i4"),
     }
     return ViewPayload(head, {**columns, **more})
 
@@ -177,12 +177,12 @@ def path_of(record: GraphTrace, slices: Slices, execution: int) -> Runs:
         number = lane.events["execution"]
         events = lane.events[(number >= first) & (number <= execution)]
         lanes.append(replace(lane, events=events, open=None))
-    return _Chain(replace(record, lanes=tuple(lanes)), slices).until(execution)
+    cut = replace(record, lanes=tuple(lanes))
+    return _Chain(Paths(cut), cut, slices).until(execution)
 
 
-def _paths(record: GraphTrace, slices: Slices) -> dict[int | None, Runs]:
+def _paths(chain: _Chain) -> dict[int | None, Runs]:
     """Return the path through all executions, and those of the last ones."""
-    chain = _Chain(record, slices)
     last = chain.completed[-1:]
     found: dict[int | None, Runs] = {None: chain.until(*last) if last else np.empty((0, 3), int)}
     return found | {each: chain.of(each) for each in chain.completed[-_MAX_PATHS:]}
@@ -191,8 +191,8 @@ def _paths(record: GraphTrace, slices: Slices) -> dict[int | None, Runs]:
 class _Chain:
     """The paths of executions, and how they follow each other."""
 
-    def __init__(self, record: GraphTrace, slices: Slices) -> None:
-        self._paths = Paths(record)
+    def __init__(self, paths: Paths, record: GraphTrace, slices: Slices) -> None:
+        self._paths = paths
         self._slices = slices
         numbers = {head.process: number for number, head in enumerate(slices.heads)}
         self._numbers = np.array([numbers[lane.process] for lane in record.lanes])

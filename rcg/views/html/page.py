@@ -3,16 +3,17 @@
 
 For each graph it has the topology with measured values, where the time went, the schedule beside
 its prediction, the timeline of a few executions and of the whole trace, and a table of ops. With
-many graphs, the later ones have fewer pictures, so that the file stays small.
+many graphs, the later ones have fewer pictures or none, so that the file stays small.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text, visible
+from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.summary import GraphSummary, Summary, stall_text
@@ -39,7 +40,10 @@ _MAX_OPEN: Final = 80  # operations that are shown without a click
 _MAX_TRANSFERS: Final = 50  # in the table of tensors by reference
 _NARROW: Final = 420  # a phone shows it whole
 MAX_BYTES: Final = 5_000_000
-"""The size of a page, unless its pictures and tables alone are larger."""
+"""The size of a page."""
+
+_STATIC: Final = 0.8  # of it, for pictures and tables
+_LEFT_OUT: Final = "Pictures or tables of this graph are left out: the page would be too large."
 
 _STYLE: Final = (
     "<style>"
@@ -64,7 +68,8 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     """Return a trace as one HTML file.
 
     Where scripts run, pictures are replaced with interactive views. Their data takes what is left
-    of the limit; if that is too little for all bars of a timeline, its earlier part has sums.
+    of the limit; if that is too little for all bars of a timeline, its earlier part has sums. If
+    tables and pictures would take most of it, pictures of later graphs are left out.
 
     Args:
         trace: The trace.
@@ -72,18 +77,28 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
         max_bytes: The limit.
     """
     whole, trace = trace, trace.active
-    summary = summarize(trace)
+    paths = {graph: Paths(graph) for graph in trace.graphs[:_MAX_GRAPHS] if graph.num_events}
+    summary = summarize(trace, paths)
     slices = [
         slices_of(graph, trace.start_ns, trace.end_ns) if graph.num_events else None
         for graph in trace.graphs[:_MAX_GRAPHS]
     ]
-    parts = [
-        _graph(trace, graph, figures, number, *slices[number : number + 1])
-        for number, (graph, figures) in enumerate(zip(trace.graphs, summary.graphs, strict=True))
-    ]
+    script = assets()
+    room = _Room(int(max_bytes * _STATIC))
+    tables = [room.take(_operations(each)) for each in summary.graphs]
+    profiles = [room.take(_profile(each)) for each in summary.graphs]
     references = references_picture(whole)
-    if references is not None:
-        parts += [_fitting(references), references_card(whole)]
+    transfers = [] if references is None else [_fitting(references), references_card(whole)]
+    room.take("".join(transfers))
+    parts = [
+        _graph(
+            trace, graph, figures, number, (profile, operations), room, *slices[number : number + 1]
+        )
+        for number, (graph, figures, profile, operations) in enumerate(
+            zip(trace.graphs, summary.graphs, profiles, tables, strict=True)
+        )
+    ]
+    parts += transfers
     if not parts:
         parts = [card("Nothing", "there was no live graph during the recording", "")]
     head = (
@@ -97,14 +112,32 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
         + "\n</main>\n"
     )
     tail = "</body></html>\n"
-    script = assets()
     left = max_bytes - len((head + script + tail).encode())
-    data = _data(trace, summary, slices, left) if script else ""
+    data = _data(trace, summary, slices, paths, left) if script else ""
     return head + (data + script if data else "") + tail
 
 
+class _Room:
+    """The bytes that are left for tables and pictures."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, text: str) -> str:
+        """Return a text if there is room for it, otherwise ""."""
+        size = len(text.encode())
+        if size > self.left:
+            return ""
+        self.left -= size
+        return text
+
+
 def _data(
-    trace: Recording, summary: Summary, slices: Sequence[Slices | None], max_bytes: int
+    trace: Recording,
+    summary: Summary,
+    slices: Sequence[Slices | None],
+    paths: Mapping[GraphTrace, Paths],
+    max_bytes: int,
 ) -> str:
     """Return the data of the interactive views; graphs with more bars get more of the bytes."""
     found = []
@@ -113,7 +146,7 @@ def _data(
         if each:
             most = int(left * max(len(each) / bars, 1 / len(slices)))
             graph, figures = trace.graphs[number], summary.graphs[number]
-            found.append(data_of(trace, graph, figures, each, number, most))
+            found.append(data_of(trace, graph, figures, each, number, most, paths[graph]))
             left -= len(found[-1])
             bars -= len(each)
     return "".join(found)
@@ -154,38 +187,55 @@ def _graph(
     graph: GraphTrace,
     summary: GraphSummary,
     number: int,
+    known: tuple[str, str],
+    room: _Room,
     slices: Slices | None = None,
 ) -> str:
-    head = f'<h2 class="rcg-graph">{escaped(visible(graph.title))}</h2>'
-    parts = [head] if len(trace.graphs) > 1 else []
-    has_pictures = number < _MAX_GRAPHS
-    if has_pictures:
-        title = visible(graph.title)
-        picture = topology_picture(graph.plan, title=title, measured=(graph, summary))
-        parts.append(f'<div class="rcg-figure" {place_of("topology", number)}>{picture}</div>')
-    parts.append(f'<div class="rcg-figure rcg-wide">{summary_picture(summary)}</div>')
-    parts.append(f'<div class="rcg-figure rcg-narrow">{summary_picture(summary, _NARROW)}</div>')
+    title = visible(graph.title)
+    parts = [f'<h2 class="rcg-graph">{escaped(title)}</h2>'] if len(trace.graphs) > 1 else []
+    profile, operations = known
+    is_whole = bool(profile) and (bool(operations) or not summary.ops)
+
+    def add(kind: str, draw: Callable[[], str | None], place: str) -> None:
+        nonlocal is_whole
+        picture = (draw() or "") if is_whole else ""
+        shown = room.take(picture)
+        is_whole &= shown == picture
+        # A view may be there although its picture is not: of executions that have not ended.
+        if shown or place:
+            parts.append(f'<div class="rcg-figure{kind}" {place}>{shown}</div>')
+
+    if number < _MAX_GRAPHS:
+        measured = (graph, summary)
+        add(
+            "",
+            lambda: topology_picture(graph.plan, title=title, measured=measured),
+            place_of("topology", number),
+        )
+    parts += [profile] if profile else []
     if slices is not None:
-        parts += _times(trace, graph, slices, number)
-    about = "times without waiting, which has its own column; the bottleneck is marked"
-    found = _operations(summary)
-    if found:
-        parts.append(card("Operations", about, found))
+        fits, of = " rcg-fits", slices
+        add(fits, lambda: schedule_picture(trace, graph), place_of("schedule", number))
+        add(fits, lambda: timeline_picture(trace, graph), place_of("timeline", number))
+        add(fits, lambda: whole_timeline_picture(trace, of), "")
+    if not is_whole:
+        parts.append(f'<p class="rcg-about">{_LEFT_OUT}</p>')
+    if operations:
+        about = "times without waiting, which has its own column; the bottleneck is marked"
+        parts.append(card("Operations", about, operations))
     return "\n".join(parts)
 
 
-def _times(trace: Recording, graph: GraphTrace, slices: Slices, number: int) -> list[str]:
-    pictures = (
-        (schedule_picture(trace, graph), place_of("schedule", number)),
-        (timeline_picture(trace, graph), place_of("timeline", number)),
-        (whole_timeline_picture(trace, slices), ""),
+def _profile(summary: GraphSummary) -> str:
+    wide, narrow = summary_picture(summary), summary_picture(summary, _NARROW)
+    return (
+        f'<div class="rcg-figure rcg-wide">{wide}</div>\n'
+        f'<div class="rcg-figure rcg-narrow">{narrow}</div>'
     )
-    # A view may be there although its picture is not: of executions that have not ended.
-    return [_fitting(picture or "", place) for picture, place in pictures if picture or place]
 
 
-def _fitting(picture: str, place: str = "") -> str:
-    return f'<div class="rcg-figure rcg-fits" {place}>{picture}</div>'
+def _fitting(picture: str) -> str:
+    return f'<div class="rcg-figure rcg-fits">{picture}</div>'
 
 
 def _operations(summary: GraphSummary) -> str:
