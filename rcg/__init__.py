@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rcg.refs import cancel, get, put, wait
     from rcg.runtime.driver.compiled_dag import CompiledDAG
     from rcg.runtime.node.arrays import empty
+    from rcg.runtime.observe.attach import LiveGraph
     from rcg.runtime.observe.profiler import Profiler
     from rcg.runtime.observe.report import Reports
     from rcg.runtime.refs import CompiledDAGFuture, CompiledDAGRef
@@ -82,6 +83,7 @@ __all__ = [
     # seeing
     "Profile",
     "Trace",
+    "live",
     "profile",
     "span",
     # the session
@@ -184,6 +186,27 @@ def profile(*, max_events: int | None = None, torch: bool = False) -> Profiler:
     """
     execute = importlib.import_module("rcg.runtime.driver.compiled_dag")
     found: Profiler = execute.profile_all(max_events=max_events, torch=torch)
+    return found
+
+
+def live(name: str | None = None, *, pid: int | None = None) -> LiveGraph:
+    """Return a graph that another process of this user runs on this machine, to look at it.
+
+    Its ``report()`` and ``profile(seconds)`` are those of a graph of this process::
+
+        live = rcg.live("vllm")         # the graph of an engine, in whichever process it runs
+        print(live.report())
+        print(live.profile(2.0))
+
+    Args:
+        name: The name of the graph, or the beginning of its id; None if there is only one.
+        pid: Only graphs of this process; it may be this very one.
+
+    Raises:
+        AttachError: There is no such graph, or there are several; the text lists them.
+    """
+    attach = importlib.import_module("rcg.runtime.observe.attach")
+    found: LiveGraph = attach.find_live(name, pid=pid)
     return found
 
 

@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return bench(given[1:])
     parser = _parser()
     asked = parser.parse_args(given)
+    if asked.command == "attach" and asked.html is not None and asked.profile is None:
+        parser.error("attach: --html needs --profile")
     try:
         match asked.command:
             case "trace":
@@ -52,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _doctor(is_json=asked.json)
             case "top":
                 return _top(asked)
+            case "attach":
+                return _attach(asked)
             case "migrate":
                 return _migrate(asked)
             case _:
@@ -145,6 +149,30 @@ def _top(asked: argparse.Namespace) -> int:
     return WRONG if trouble else FINE
 
 
+def _attach(asked: argparse.Namespace) -> int:
+    from rcg import live
+    from rcg.errors import RcgError
+
+    try:
+        graph = live(asked.name, pid=asked.pid)
+        if asked.profile is None:
+            print(graph.report())
+            return FINE
+        profile = graph.profile(asked.profile)
+        print(profile)
+        if asked.html is not None:
+            profile.save_html(asked.html)
+            _say(f"wrote {asked.html}: open it in a browser")
+    except BrokenPipeError:
+        raise
+    except KeyboardInterrupt:
+        return WRONG
+    except (OSError, RcgError) as error:
+        _say(f"error: {error}")
+        return WRONG
+    return FINE
+
+
 def _migrate(asked: argparse.Namespace) -> int:
     from rcg.migrate.command import migrate
 
@@ -220,6 +248,23 @@ def _parser() -> argparse.ArgumentParser:
         default=5.0,
         metavar="SECONDS",
         help="a graph hangs after so long without progress, and five times what is usual; 5",
+    )
+    attach = commands.add_parser(
+        "attach",
+        help="the report, or a profile, of a graph that another process runs",
+        description="Print the report of a graph that another process of this user runs on this "
+        "machine, or record it for some seconds and print its profile. The exit status is 1 if "
+        "there is no such graph, or several.",
+    )
+    attach.add_argument(
+        "name", nargs="?", metavar="NAME", help="name of the graph, or the beginning of its id"
+    )
+    attach.add_argument("--pid", type=int, metavar="PID", help="only the graphs of this process")
+    attach.add_argument(
+        "--profile", type=_seconds, metavar="SECONDS", help="record it so long, from now on"
+    )
+    attach.add_argument(
+        "--html", type=Path, metavar="FILE", help="write the profile as an HTML page as well"
     )
     migrate = commands.add_parser(
         "migrate",

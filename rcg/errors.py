@@ -30,6 +30,7 @@ fields::
     |   `-- Transfer                          moving the bytes failed
     |-- CommError
     |   `-- GroupAborted                      a member of the group failed or left
+    |-- AttachError                           a graph of another process cannot be looked at
     |-- TraceError (ValueError)               a trace cannot be read, or lacks what was asked for
     `-- InternalError                         a bug in rcg
 
@@ -48,6 +49,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 __all__ = [
     "ActorDiedError",
+    "AttachError",
     "CapacityExceededError",
     "ChannelBroken",
     "ChannelClosed",
@@ -358,6 +360,10 @@ class GroupAborted(CommError):
 
 class TraceError(RcgError, ValueError):
     """A recorded trace cannot be read, or does not contain what was asked for."""
+
+
+class AttachError(RcgError):
+    """A graph of another process is not there, or cannot be looked at from here."""
 
 
 class InternalError(RcgError):

@@ -51,6 +51,7 @@ from rcg.magics.showing import (
 from rcg.profiles import Profile
 from rcg.progress import progress
 from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
+from rcg.runtime.observe.attach import find_live
 from rcg.runtime.observe.report import Reports
 from rcg.text import visible
 from rcg.trace.trace import Trace
@@ -96,6 +97,11 @@ def _profile_parser() -> MagicParser:
     )
     parser.add_argument(
         "--torch", action="store_true", help="record what torch does in the methods as well"
+    )
+    parser.add_argument(
+        "--attach",
+        metavar="NAME",
+        help="record the graph of this name (or beginning of its id) that another process runs",
     )
     parser.add_argument("--quiet", action="store_true", help="show nothing")
     return parser
@@ -143,7 +149,12 @@ class RcgMagics(Magics):
         interrupt: KeyboardInterrupt | None = None
         profile: Profile | None = None
         try:
-            with profile_all(torch=options.torch) as profile:
+            recording = (
+                find_live(options.attach).profiler(torch=options.torch)
+                if options.attach
+                else profile_all(torch=options.torch)
+            )
+            with recording as profile:
                 if options.o:
                     self.shell.user_ns[options.o] = profile  # also if the code raises
                 for _ in progress(range(options.n), "rcg_profile"):

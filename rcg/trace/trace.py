@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from rcg.trace.export.chrome import to_chrome
 from rcg.trace.export.files import read, write
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Trace(Recording):
     """A recording of what the processes of some graphs did. It can be saved and exported."""
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str] | BinaryIO) -> None:
         """Write the trace to a file for ``load``: a zip of JSON and NumPy arrays, no pickle."""
         write(self, path)
 
@@ -40,8 +40,10 @@ class Trace(Recording):
         return to_pandas(self)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that ``save`` wrote. Untrusted files are safe (``rcg.trace.export.files``).
+    def load(cls, path: str | os.PathLike[str] | bytes) -> Self:
+        """Read a file that ``save`` wrote, or its bytes. Untrusted ones are safe.
+
+        ``rcg.trace.export.files`` says what is checked.
 
         Raises:
             TraceError: The file is not a trace, or a later rcg wrote it.

@@ -55,6 +55,14 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
     any process of this user, on this node (``rcg.runtime.observe.drivers``)
       AskGraphs                -->
                                <--  Reported + a text: the reports of all graphs, in JSON
+      AskGraph                 -->
+                               <--  Reported + a text: the report of one, in JSON
+                                    or: Failed
+      ProfileGraph             -->
+                               <--  Ready, once it is recorded
+      EndProfile               -->
+                               <--  Reported + a file: the trace
+                                    or, instead of either answer: Failed
 
     rank of a group of communicators
       UseStore                 -->
@@ -178,17 +186,28 @@ class AskReport(Opening):
     """A handle wants the graph's report."""
 
 
+GRAPHS: Final = "graphs"
+"""What the next three mean instead of a graph. They prove to know the address that they go to."""
+
+
 @message
 class AskGraphs(Opening):
-    """A process of this user, on this node, wants the reports of all graphs of the process.
-
-    It means no single graph, and only proves to know the address; see ``graphs_of``.
-    """
+    """A process of this user, on this node, wants the reports of all graphs of the process."""
 
 
-def graphs_of(address: str) -> AskGraphs:
-    """Return the first message to the endpoint at an abstract address that asks for its graphs."""
-    return AskGraphs(graph="graphs", secret=address)
+@message
+class AskGraph(Opening):
+    """It wants the report of one graph, whose actors are asked."""
+
+    graph_id: str
+
+
+@message
+class ProfileGraph(Opening):
+    """It wants a profile of one graph, from now on."""
+
+    graph_id: str
+    torch: bool = False  # whether torch's profiler runs meanwhile
 
 
 @message
@@ -487,7 +506,12 @@ class Completed(Carrying):
 
 @message
 class Reported(Carrying):
-    """Carries the text of a report."""
+    """Carries the text of a report, or the file of a trace."""
+
+
+@message
+class EndProfile(Message):
+    """The profile of a graph ends; see ``ProfileGraph``."""
 
 
 # --- between a rank of a group and the store of the group

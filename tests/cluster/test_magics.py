@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from functools import partial
 
 import pytest
 
 import rcg
 from rcg.dag import InputNode
+from rcg.errors import AttachError
+from rcg.magics import magics
 from rcg.profiles import Profile
+from rcg.runtime.observe.attach import find_live
 from rcg.trace.trace import Trace
 from tests.shell import interactive_shell
 
@@ -182,6 +187,17 @@ def test_files_may_be_named_from_home(cell, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     cell("%rcg_profile --quiet --html ~/page.html 1")
     assert (tmp_path / "page.html").exists()
+
+
+def test_rcg_profile_of_a_graph_of_another_process(cell, graph, monkeypatch):
+    # It is this very process here.
+    monkeypatch.setattr(magics, "find_live", partial(find_live, pid=os.getpid()))
+    name = graph.get_id()[:12]
+    value, shown = cell(f"%rcg_profile --attach {name} -o p cdag.execute(4).get()")
+    assert value == 8 and "a1 (Plain).double" in shown[0]["text/plain"]
+    assert cell("p.trace.graphs[0].graph_id")[0] == graph.get_id()
+    with pytest.raises(AttachError, match="no graph 'other'"):
+        cell("%rcg_profile --attach other cdag.execute(4).get()")
 
 
 def test_a_schedule_of_nothing_says_so(cell, capsys):

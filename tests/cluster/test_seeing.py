@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -16,6 +18,8 @@ import ray
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
+from rcg.errors import AttachError
+from rcg.runtime.observe import attach
 from rcg.runtime.observe.drivers import find_drivers
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import but_gates, local_writer
@@ -372,3 +376,87 @@ def test_rcg_top_asks_drivers_and_says_which_do_not_answer(driver):
     )
     program.kill()
     assert rcg_top(program.pid) == (1, [])
+
+
+ATTACHED = """
+import select
+from tests.cluster.stage import Stage
+a, b = Stage.remote(), Stage.remote()
+with InputNode() as inp:
+    first = a.echo.bind(inp).compile(name="first")
+    busy = b.echo.bind(inp).compile(name="busy")
+say(busy.get_id())
+while not select.select([sys.stdin], [], [], 0.001)[0]:
+    busy.execute(3).get()
+busy.teardown()
+say("over")
+sys.stdin.read()
+"""
+
+
+ATTACH = [sys.executable, "-m", "rcg", "attach"]
+
+
+def rcg_attach(*arguments):
+    """What ``rcg attach`` says: its status, and both of its outputs."""
+    done = subprocess.run([*ATTACH, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
+    return done.returncode, done.stdout, done.stderr
+
+
+def num_threads(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def test_a_graph_of_another_process_is_reported_and_profiled(driver, tmp_path):
+    program = driver(ATTACHED, stdin=subprocess.PIPE)
+    graph_id = program.line()
+    live = rcg.live(graph_id[:12], pid=program.pid)
+    assert (live.name, live.graph_id, live.pid) == ("busy", graph_id, program.pid)
+    assert re.match(rf"busy \(\w+\) of process {program.pid}: .", repr(live))
+    report = live.report()
+    assert report.asked and [each.label for each in report.processes] == ["driver", "a0 (Plain)"]
+    with live.profiler() as profile:
+        begun = live.report().completed
+        until(lambda: live.report().completed > begun + 3)
+    (found,) = profile.trace.graphs
+    assert (found.graph_id, found.name, found.lanes[0].pid) == (graph_id, "busy", program.pid)
+    assert len(profile.executions()) > 3
+    page = tmp_path / "page.html"
+    status, said, _ = rcg_attach("busy", "--pid", program.pid, "--profile", 0.1, "--html", page)
+    assert status == 0 and "busy (" in said and "a0 (Plain)" in said and "<svg" in page.read_text()
+    status, said, _ = rcg_attach("busy", "--pid", program.pid)
+    assert status == 0 and graph_id in said
+    status, said, error = rcg_attach("--pid", program.pid)
+    assert (status, said) == (1, "") and "\n  first (" in error and "\n  busy (" in error
+    with pytest.raises(AttachError, match=r"no graph 'bus' in process .* first \(.*busy \("):
+        rcg.live("bus", pid=program.pid)
+    with live.profiler() as profile:
+        program.process.stdin.write("\n")
+        program.process.stdin.flush()
+        program.expect("over")
+    assert profile.trace.graphs[0].graph_id == graph_id
+    with pytest.raises(AttachError, match=f"process {program.pid} has ended this graph"):
+        live.report()
+
+
+def test_a_profile_of_another_process_ends_with_either_process(driver, monkeypatch):
+    program = driver(ATTACHED, stdin=subprocess.PIPE)
+    live = rcg.live(program.line(), pid=program.pid)
+    before = num_threads(program.pid)
+    asker = subprocess.Popen([*ATTACH, "busy", "--profile", "3600"], cwd=ROOT)
+    until(lambda: num_threads(program.pid) > before + 1)  # it answers, and it records
+    asker.kill()
+    asker.wait()
+    until(lambda: num_threads(program.pid) <= before)
+    suspend(program.pid)
+    monkeypatch.setattr(attach, "_ANSWER_TIMEOUT_S", 0.5)
+    with pytest.raises(AttachError, match=r"does not answer within 0\.5 s: it is stopped"):
+        live.report()
+    os.kill(program.pid, signal.SIGCONT)
+    profiled = in_thread(lambda: live.profile(3600))
+    until(lambda: num_threads(program.pid) > before + 1)
+    program.kill()
+    with pytest.raises(AttachError, match=f"process {program.pid} has ended"):
+        profiled()
+    with pytest.raises(AttachError, match=f"no compiled graph in process {program.pid}"):
+        rcg.live(pid=program.pid)

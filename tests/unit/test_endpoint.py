@@ -348,9 +348,9 @@ def test_all_live_graphs_are_reported_to_a_process_of_this_user(graphs):
 
 def test_graphs_are_reported_only_to_those_who_know_the_address(graphs):
     served = graphs()
-    asked = messages.AskGraphs(graph="graphs", secret=served.control.secret)
+    asked = messages.AskGraphs(graph=messages.GRAPHS, secret=served.control.secret)
     assert answer_to(served, asked) is None
-    known = messages.graphs_of(served.control.address)
+    known = messages.AskGraphs(graph=messages.GRAPHS, secret=served.control.address)
     assert isinstance(answer_to(served, known), messages.Reported)
 
 

@@ -204,7 +204,7 @@ def test_a_peer_of_this_node_is_a_peer_as_well(service):
 
 
 def test_the_graphs_of_a_process_are_not_reported_to_other_nodes(service):
-    opening = messages.graphs_of(service.endpoint.address)
+    opening = messages.AskGraphs(graph=messages.GRAPHS, secret=service.endpoint.address)
     with pytest.raises(ConnectionAbortedError):
         join(str(service.address), opening, GUARD_S, never)
     assert service.refusals() == Refusals(unknown_graph=1)

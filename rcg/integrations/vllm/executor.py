@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -349,19 +348,11 @@ class RcgExecutor(Executor):
             ActorDiedError: A worker died.
             ChannelClosed: The executor was shut down.
         """
-        self.graph._engine.session.check_running()
+        self.graph.check_health()
 
     def register_failure_callback(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called when a worker has died, also while no step runs."""
-        session = self.graph._engine.session
-        known = weakref.ref(session)
-
-        def ended() -> None:
-            found = known()
-            if found is not None and found.is_broken and not found.is_closed:
-                callback()
-
-        session.on_end(ended)
+        self.graph.on_broken(callback)
 
     def shutdown(self) -> None:
         """Tear the graph down and end the workers. Idempotent."""

@@ -9,26 +9,23 @@ that fails ends its own service.
 A service that wants to know when the process of a peer dies opens a pidfd for the peer. The kernel
 reports the death there, even if a forked child of the process keeps the connection open.
 
-One service is always there, and does not keep the endpoint: ``_Graphs`` tells other processes of
+One service is always there, and does not keep the endpoint: ``Graphs`` tells other processes of
 this user on this node what the graphs of this one do.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any
 
 from rcg.descriptors import Descriptor
 from rcg.error_text import describe_error, shielding
 from rcg.log import Log
-from rcg.runtime.control import registry
 from rcg.runtime.control.acceptor import (
     Acceptor,
     Admitted,
@@ -38,54 +35,13 @@ from rcg.runtime.control.acceptor import (
     Tally,
     admit,
 )
+from rcg.runtime.control.graphs import Graphs
 from rcg.runtime.control.services import Handler, Peer, Service
-from rcg.serialization import KIND_BYTES
-from rcg.version import __version__
 from rcg.wire import sockets
 from rcg.wire.liveness import EXIT_TIMEOUT_S, Ending, How
-from rcg.wire.messages import AskGraphs, Message, Opening, Reported, graphs_of
-from rcg.wire.payloads import PreparedPayloads
+from rcg.wire.messages import Message, Opening
 
 _log = Log()
-
-
-class _Graphs:
-    """The service that reports on all graphs of this process, without asking their actors.
-
-    Every user's processes see the address, which is its secret, so it proves nothing: the listener
-    for this node refuses other users, and this service is not offered to other nodes.
-    """
-
-    is_over = False
-
-    def __init__(self, address: str) -> None:
-        opening = graphs_of(address)
-        self.service_id, self.secret = opening.graph, opening.secret
-
-    def _answer(self, peer: Peer, _: AskGraphs) -> bool:
-        found: list[dict[str, Any]] = []
-        for graph in registry.faces():
-            with shielding():  # it may end meanwhile
-                at_s = time.monotonic()
-                found.append({"at_s": at_s, "report": asdict(graph.report(timeout=0))})
-        text = json.dumps({"version": __version__, "graphs": found}).encode()
-        with PreparedPayloads(Reported(), [(KIND_BYTES, text, None, 0)]) as prepared:
-            prepared.send(peer.connection, may_wait=False)
-        return False
-
-    handlers: ClassVar[Mapping[type[Message], Handler]] = {AskGraphs: _answer}
-
-    def look(self) -> None:
-        """See ``Service``; there is never pending work."""
-
-    def on_lost(self, peer: Peer, ending: Ending) -> None:
-        """See ``Service``; no peer is kept."""
-
-    def fail(self, why: str) -> None:
-        """See ``Service``; the next question may be answered."""
-
-    def on_released(self) -> None:
-        """See ``Service``; it is never released."""
 
 
 class Connections:
@@ -97,7 +53,7 @@ class Connections:
 
     def __init__(self, address: str, services: Mapping[str, Service], news: deque[Service]) -> None:
         self._services = services
-        self._graphs = _Graphs(address)
+        self._graphs = Graphs(address)
         self._news = news
         self._peers: dict[int, Peer] = {}  # by their connection
         self._watched: dict[int, Peer] = {}  # by their pidfd

@@ -122,6 +122,30 @@ class CompiledDAG(Displayed):
         """Whether it was torn down."""
         return self._engine.session.is_closed
 
+    def check_health(self) -> None:
+        """Raise if the graph has ended; it asks no one and does not wait.
+
+        Raises:
+            ChannelClosed: It was torn down.
+            ActorDiedError: An actor died.
+        """
+        self._engine.session.check_running()
+
+    def on_broken(self, call: Callable[[], object]) -> None:
+        """Have ``call`` called once if an actor dies, also while nothing is executed.
+
+        Another thread calls it, and it must not block. It is not called for a graph that was torn
+        down.
+        """
+        reference = weakref.ref(self._engine.session)
+
+        def ended() -> None:
+            session = reference()
+            if session is not None and session.is_broken and not session.is_closed:
+                call()
+
+        self._engine.session.on_end(ended)
+
     def report(self, timeout: float = STACKS_TIMEOUT_S) -> Report:
         """Return who does what, since when, and who waits for whom; prints as text.
 

@@ -19,10 +19,10 @@ from rcg.errors import PlacementError, RcgError
 from rcg.runtime.control.joining import check_user, join
 from rcg.runtime.observe.report import Report
 from rcg.threads import run_together
-from rcg.wire.messages import Reported, graphs_of
+from rcg.wire.messages import GRAPHS, AskGraphs, Reported
 from rcg.wire.payloads import open_payloads
 
-__all__ = ["Driver", "Graph", "find_drivers"]
+__all__ = ["Driver", "Graph", "find_drivers", "why_silent"]
 
 _TABLE: Final = Path("/proc/net/unix")
 _LISTENS: Final = 0x10000  # __SO_ACCEPTCON
@@ -57,12 +57,14 @@ class Driver:
         command: Its command line.
         graphs: Its live graphs, the oldest first.
         trouble: Why it has not answered, or "".
+        address: Where it listens.
     """
 
     pid: int
     command: str
     graphs: tuple[Graph, ...] = ()
     trouble: str = ""
+    address: str = ""
 
 
 def find_drivers(pid: int | None = None, *, timeout_s: float = 2.0) -> list[Driver]:
@@ -104,13 +106,11 @@ def _ask(pid: int, address: str, timeout_s: float) -> Driver | None:
     def silent(why: str) -> Driver:
         return Driver(pid, _command_of(pid), trouble=why)
 
+    opening = AskGraphs(graph=GRAPHS, secret=address)
     try:
-        joined = join(address, graphs_of(address), timeout_s, check_user, descriptors=1)
+        joined = join(address, opening, timeout_s, check_user, descriptors=1)
     except TimeoutError:
-        why = _WHY.get(_state_of(pid)) or (
-            "native code that it runs holds Python's lock, or the machine is overloaded"
-        )
-        return silent(f"does not answer within {timeout_s:g} s: {why}")
+        return silent(why_silent(pid, timeout_s))
     except (PlacementError, OSError):
         return None  # of another user, ended, or without an answer to this question
     except (RcgError, ValueError) as error:
@@ -127,7 +127,15 @@ def _ask(pid: int, address: str, timeout_s: float) -> Driver | None:
         joined.close()
     if not graphs:
         return None
-    return Driver(pid, _command_of(pid), graphs)
+    return Driver(pid, _command_of(pid), graphs, address=address)
+
+
+def why_silent(pid: int, timeout_s: float) -> str:
+    """Return why a process has not answered in time, as far as the kernel knows."""
+    why = _WHY.get(_state_of(pid)) or (
+        "native code that it runs holds Python's lock, or the machine is overloaded"
+    )
+    return f"does not answer within {timeout_s:g} s: {why}"
 
 
 def _graph_of(found: Any) -> Graph:

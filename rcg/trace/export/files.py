@@ -15,6 +15,7 @@ analysed and displayed like a recorded one. Any other file raises a ``TraceError
 
 from __future__ import annotations
 
+import io
 import json
 import lzma
 import os
@@ -266,8 +267,8 @@ _GRAPH_ID: Final = re.compile(r"[A-Za-z0-9_.\-]{0,128}", re.ASCII)
 # --- writing ------------------------------------------------------------------------------------
 
 
-def write(trace: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a trace to a file that ``read`` can read.
+def write(trace: Recording, path: str | os.PathLike[str] | BinaryIO) -> None:
+    """Write a trace to a file, by its path or open, that ``read`` can read.
 
     Raises:
         OSError: The file cannot be written.
@@ -326,17 +327,17 @@ def _kernels_name(graph: int, process: str) -> str:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def read(path: str | os.PathLike[str]) -> Recording:
-    """Read a trace from a file.
+def read(path: str | os.PathLike[str] | bytes) -> Recording:
+    """Read a trace from a file, or from the bytes of one.
 
     Raises:
         TraceError: The file is not a trace, or a later rcg wrote it.
         OSError: The file cannot be opened.
     """
-    name = visible(os.fspath(path))
-    with open(path, "rb") as file:
+    name = "what came" if isinstance(path, bytes) else visible(os.fspath(path))
+    with io.BytesIO(path) if isinstance(path, bytes) else open(path, "rb") as file:
         try:
-            size = os.fstat(file.fileno()).st_size
+            size = file.seek(0, os.SEEK_END)
             with zipfile.ZipFile(file) as archive:
                 return _trace(Archive(archive, size), name)
         except TraceError:
