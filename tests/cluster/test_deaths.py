@@ -78,9 +78,12 @@ def test_who_hears_of_a_death_may_use_the_graph(victims, survivors, gate, use):
     pid = rcg.get(victim.expect.remote(None))
     graph = chain(victim, survivors)
     used = []
-    graph._engine.session.on_end(lambda: used.append(getattr(graph, use)()))
+    graph.on_broken(lambda: used.append(getattr(graph, use)()))
+    graph.check_health()
     os.kill(pid, signal.SIGKILL)
     until(lambda: used)
+    if use != "teardown":
+        raises_death(graph.check_health)
     graph.teardown()
 
 

@@ -851,9 +851,15 @@ def test_teardown_is_idempotent_and_leaves_the_actors_usable(stages):
     graph = dag.experimental_compile()
     assert rcg.get(graph.execute(1)) == 1
     assert not graph.is_teardown
+    broken = []
+    graph.on_broken(lambda: broken.append(True))
+    graph.check_health()
     graph.teardown()
     graph.teardown()
     assert graph.is_teardown
+    assert not broken
+    with pytest.raises(ChannelClosed):
+        graph.check_health()
     assert rcg.get([a.echo.remote(2), b.echo.remote(3)]) == [2, 3]
     left = [actor.join_threads.remote(graph.get_id()) for actor in (a, b)]
     assert rcg.get(left) == [[], []]

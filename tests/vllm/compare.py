@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The executors of vLLM beside rcg's, on one engine of two stages: what ``make vllm-compare`` runs.
+
+Each round starts an engine with each of them in turn, in a process of its own, and measures it. A
+figure of the table is the median of the rounds. All have the same Ray in the background.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rcg.text import table
+from tests.vllm.environment import ROOT
+from tests.vllm.model import PROMPTS, engine, save
+
+RCG: Final = "rcg"
+V1: Final = "Ray V1"
+V2: Final = "Ray V2"
+EXECUTORS: Final[dict[str, dict[str, str]]] = {
+    RCG: {"RCG_VLLM": "1"},
+    "mp": {},
+    V1: {"VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "0", "VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE": "shm"},
+    V2: {"VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "1"},
+}
+"""Their names, and the variables that choose them."""
+
+FIGURES: Final = {
+    "median_ms": "step, median",
+    "p99_ms": "step, p99",
+    "tokens_per_s": "tokens per second",
+    "cpu_ms": "CPU per step",
+    "idle_ticks": "idle ticks in 10 s",
+}
+AIMS: Final = (("median_ms", V1, 0.75), ("p99_ms", V1, 0.3), ("median_ms", V2, 1.0))
+"""Which share of another executor's figure rcg's has to be, at most."""
+
+TOKENS: Final = 200
+_WARM_TOKENS: Final = 20
+_IDLE_S: Final = 10.0
+
+
+def measure(name: str, model: str) -> dict[str, Any]:
+    """Run an engine, and return its figures and what the threads of its workers did while idle."""
+    import ray
+    from vllm import SamplingParams
+
+    ray.init(log_to_driver=False, logging_level="error")
+    backend = "mp" if name == "mp" else "ray"
+    llm = engine(model, pipeline_parallel_size=2, distributed_executor_backend=backend)
+    workers = llm.llm_engine.collective_rpc(pid_of)
+    chosen = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
+
+    def steps(tokens: int) -> list[float]:
+        chosen.max_tokens = tokens
+        for number, prompt in enumerate(PROMPTS):
+            llm.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, chosen.clone())
+        found = []
+        before = time.perf_counter()
+        while llm.llm_engine.has_unfinished_requests():
+            if llm.llm_engine.step():
+                now = time.perf_counter()
+                found.append((now - before) * 1e3)
+                before = now
+        return found
+
+    steps(_WARM_TOKENS)
+    processes = [os.getpid(), *workers]
+    used_s = sum(map(cpu_s, processes))
+    began = time.perf_counter()
+    times = steps(TOKENS)
+    passed_s = time.perf_counter() - began
+    used_s = sum(map(cpu_s, processes)) - used_s
+    before = {pid: ticks_of(pid) for pid in workers}
+    time.sleep(_IDLE_S)
+    idle = {
+        f"worker {rank}, {thread}": ticks - before[pid].get(thread, 0)
+        for rank, pid in enumerate(workers)
+        for thread, ticks in ticks_of(pid).items()
+    }
+    llm.llm_engine.engine_core.shutdown()
+    return {
+        "median_ms": statistics.median(times),
+        "p99_ms": statistics.quantiles(times, n=100)[98],
+        "tokens_per_s": TOKENS * len(PROMPTS) / passed_s,
+        "cpu_ms": used_s * 1e3 / len(times),
+        "idle_ticks": sum(idle.values()),
+        "threads": {name: ticks for name, ticks in idle.items() if ticks},
+    }
+
+
+def pid_of(worker: Any) -> int:
+    """Return the process of a worker; called there."""
+    return os.getpid()
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process, in seconds."""
+    return sum(ticks_of(pid).values()) / os.sysconf("SC_CLK_TCK")
+
+
+def ticks_of(pid: int) -> dict[str, int]:
+    """Return the clock ticks of each thread of a process, by its number and name."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            head, _, tail = (task / "stat").read_text().rpartition(")")
+        except OSError:
+            continue  # it has ended
+        fields = tail.split()
+        found[f"{head.partition('(')[2]} {task.name}"] = int(fields[11]) + int(fields[12])
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare them, and print the table; the exit status is 1 if an aim is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--executors", nargs="+", default=list(EXECUTORS), choices=EXECUTORS)
+    parser.add_argument("--json", type=Path, help="write all figures")
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.measure:
+        print(json.dumps(measure(*asked.measure)), flush=True)
+        return 0
+    import ray
+
+    ray.init(num_cpus=4, num_gpus=4, include_dashboard=False, log_to_driver=False)
+    context = ray.get_runtime_context()
+    address = ray.util.get_node_ip_address()
+    rounds: list[dict[str, dict[str, Any]]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = save(Path(folder))
+        for number in range(asked.rounds):
+            rounds.append({})
+            for name in asked.executors:
+                load = os.getloadavg()[0]
+                environ = {
+                    **os.environ,
+                    **EXECUTORS[name],
+                    "RAY_ADDRESS": context.gcs_address,
+                    "VLLM_HOST_IP": address,
+                }
+                command = [sys.executable, "-m", "tests.vllm.compare", "--measure", name, model]
+                done = subprocess.run(
+                    command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+                )
+                found = json.loads(done.stdout.splitlines()[-1])
+                rounds[-1][name] = {**found, "load": load}
+                said = ", ".join(f"{found[key]:.4g} {text}" for key, text in FIGURES.items())
+                print(f"round {number + 1}, {name} (load {load:.1f}): {said}", flush=True)
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(rounds, indent=1))
+    medians = {
+        name: {key: statistics.median(each[name][key] for each in rounds) for key in FIGURES}
+        for name in asked.executors
+    }
+    rows = [(name, *(f"{found[key]:.3g}" for key in FIGURES)) for name, found in medians.items()]
+    print("\n".join(table(("executor", *FIGURES.values()), rows)))
+    missed = misses(medians) if set(asked.executors) == set(EXECUTORS) else []
+    print("\n".join(missed))
+    return 1 if missed else 0
+
+
+def misses(found: dict[str, dict[str, float]]) -> list[str]:
+    """Return a line for each aim that is missed."""
+    ours = found[RCG]
+    lines = [
+        f"{FIGURES[key]}: {ours[key] / found[other][key]:.2f} of {other}'s, more than {share}"
+        for key, other, share in AIMS
+        if ours[key] > share * found[other][key]
+    ]
+    if ours["cpu_ms"] > min(each["cpu_ms"] for each in found.values()):
+        lines.append(f"{FIGURES['cpu_ms']}: not the lowest")
+    if ours["idle_ticks"] > found[V2]["idle_ticks"]:
+        lines.append(f"{FIGURES['idle_ticks']}: more than those of {V2}")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
