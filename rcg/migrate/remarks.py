@@ -82,7 +82,19 @@ class _Uses(cst.CSTVisitor):
     def __init__(self, names: Mapping[str, str]) -> None:
         super().__init__()
         self._names = names
+        self._function_depth = 0
         self.remarks: list[Remark] = []
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._function_depth += 1
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        self._function_depth -= 1
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> bool:
+        if self._function_depth and node.value is not None:
+            node.value.visit(self)
+        return not self._function_depth  # Python evaluates no annotation of a variable there
 
     def visit_Import(self, node: cst.Import) -> bool:
         return False  # a name in it is not a use of the name

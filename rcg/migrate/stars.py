@@ -67,10 +67,11 @@ class Neighbours:
         path = self._locate(module, importer)
         if path is None:
             return unknown(module)
-        source = self._source_of_ray(path, set())
-        if source is None:
+        found = self._source_of_ray(path, set())
+        if found is None:
             return None
-        shown = os.path.relpath(source)
+        source, line = found
+        shown = f"{os.path.relpath(source)}:{line}"
         if source.resolve() in self.files:
             return f"binds `ray` again, to rcg only once {shown} of this run is written, too"
         return f"binds `ray` to Ray again: {shown} imports it; rewrite that file, too"
@@ -93,8 +94,8 @@ class Neighbours:
                     return path
         return None
 
-    def _source_of_ray(self, path: Path, seen: set[Path]) -> Path | None:
-        """Return the file from which a star import gets a ``ray`` that is Ray; None without one.
+    def _source_of_ray(self, path: Path, seen: set[Path]) -> tuple[Path, int] | None:
+        """Return the file and the line that bind ``ray`` to Ray for a star import; None if none do.
 
         A file that cannot be read counts as binding nothing: it is reported on its own.
         """
@@ -108,13 +109,14 @@ class Neighbours:
         listed = listed_names(tree)
         if listed is not None and "ray" not in listed:
             return None
-        found: Path | None = None
+        found: tuple[Path, int] | None = None
         for statement in _statements(tree.body):
             match statement:
                 case ast.Import(names=aliases):
                     for alias in aliases:
                         if (alias.asname or alias.name.partition(".")[0]) == "ray":
-                            found = path if alias.name.partition(".")[0] == "ray" else None
+                            is_rays = alias.name.partition(".")[0] == "ray"
+                            found = (path, statement.lineno) if is_rays else None
                 case ast.ImportFrom(names=aliases):
                     if not {"*", "ray"} & {alias.asname or alias.name for alias in aliases}:
                         continue

@@ -266,6 +266,8 @@ REMARKS = {
     "import ray; ray.__version__": "rcg's version",
     "import ray; ray.dag.GPUFuture": "rcg.dag has no GPUFuture",
     "import ray.dag as d; d.GPUFuture": "rcg.dag has no GPUFuture",
+    "import ray\ndef f():\n    x: int = ray.dag.GPUFuture": "rcg.dag has no GPUFuture",
+    "import ray\nclass C:\n    x: ray.dag.GPUFuture": "rcg.dag has no GPUFuture",
     "from ray import dag; dag.GPUFuture": "rcg.dag has no GPUFuture",
     "import ray; from x import *": "`from x import *` may bind `ray` to Ray again",
     "import ray; from .x import *": "`from .x import *` may bind `ray` to Ray again",
@@ -275,6 +277,7 @@ REMARKS = {
     "from x import ray; from ray.dag import InputNode": "`from x import ray` may bind `ray`",
 }
 NO_REMARKS = [
+    "import ray\ndef f(self):\n    self.x: ray.dag.GPUFuture = None",
     "import ray; ray.get(ray.util.x, ray.dag.InputNode, ray.experimental.channel)",
     "import ray; x.ray._private; y.ray.dag.GPUFuture",
     "import ray.dag.input_node; ray.dag.input_node.InputNode",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The executors of vLLM beside rcg's, on one engine of two stages: what ``make vllm-compare`` runs.
 
-Each round starts an engine with each of them in turn, in a process of its own, and measures it. A
-figure of the table is the median of the rounds. All have the same Ray in the background.
+Each has an engine in a process of its own, and all have the same Ray. A round measures them in turn,
+while the processes of the others are stopped. A figure of the table is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,10 +36,10 @@ EXECUTORS: Final[dict[str, dict[str, str]]] = {
 """Their names, and the variables that choose them."""
 
 FIGURES: Final = {
-    "median_ms": "step, median",
-    "p99_ms": "step, p99",
+    "median_ms": "step, median (ms)",
+    "p99_ms": "step, p99 (ms)",
     "tokens_per_s": "tokens per second",
-    "cpu_ms": "CPU per step",
+    "cpu_ms": "CPU per step (ms)",
     "idle_ticks": "idle ticks in 10 s",
 }
 AIMS: Final = (("median_ms", V1, 0.75), ("p99_ms", V1, 0.3), ("median_ms", V2, 1.0))
@@ -49,8 +50,8 @@ _WARM_TOKENS: Final = 20
 _IDLE_S: Final = 10.0
 
 
-def measure(name: str, model: str) -> dict[str, Any]:
-    """Run an engine, and return its figures and what the threads of its workers did while idle."""
+def serve(name: str, model: str) -> None:
+    """Run an engine: say its processes, then measure it for each line of the input."""
     import ray
     from vllm import SamplingParams
 
@@ -61,6 +62,7 @@ def measure(name: str, model: str) -> dict[str, Any]:
     chosen = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
 
     def steps(tokens: int) -> list[float]:
+        """Return how long each step took, in ms."""
         chosen.max_tokens = tokens
         for number, prompt in enumerate(PROMPTS):
             llm.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, chosen.clone())
@@ -73,6 +75,14 @@ def measure(name: str, model: str) -> dict[str, Any]:
                 before = now
         return found
 
+    say([os.getpid(), *workers])
+    for _ in sys.stdin:
+        say(measure(steps, workers))
+    llm.llm_engine.engine_core.shutdown()
+
+
+def measure(steps: Callable[[int], list[float]], workers: list[int]) -> dict[str, Any]:
+    """Return the figures of an engine, and what the threads of its workers did while idle."""
     steps(_WARM_TOKENS)
     processes = [os.getpid(), *workers]
     used_s = sum(map(cpu_s, processes))
@@ -87,7 +97,6 @@ def measure(name: str, model: str) -> dict[str, Any]:
         for rank, pid in enumerate(workers)
         for thread, ticks in ticks_of(pid).items()
     }
-    llm.llm_engine.engine_core.shutdown()
     return {
         "median_ms": statistics.median(times),
         "p99_ms": statistics.quantiles(times, n=100)[98],
@@ -96,6 +105,11 @@ def measure(name: str, model: str) -> dict[str, Any]:
         "idle_ticks": sum(idle.values()),
         "threads": {name: ticks for name, ticks in idle.items() if ticks},
     }
+
+
+def say(what: Any) -> None:
+    """Send a line to the process that compares."""
+    print(json.dumps(what), flush=True)
 
 
 def pid_of(worker: Any) -> int:
@@ -121,52 +135,95 @@ def ticks_of(pid: int) -> dict[str, int]:
     return found
 
 
+class Engine:
+    """An engine in a process of its own; its processes are stopped while others are measured."""
+
+    def __init__(self, name: str, model: str, environ: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "tests.vllm.compare", "--serve", name, model]
+        self._process = subprocess.Popen(
+            command,
+            env={**environ, **EXECUTORS[name]},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._pids: list[int] = self._hear(list)
+        self.send(signal.SIGSTOP)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to all of its processes."""
+        for pid in self._pids:
+            os.kill(pid, number)
+
+    def measure(self) -> dict[str, Any]:
+        """Return its figures."""
+        self.send(signal.SIGCONT)
+        assert self._process.stdin is not None
+        print(file=self._process.stdin, flush=True)
+        found: dict[str, Any] = self._hear(dict)
+        self.send(signal.SIGSTOP)
+        return found
+
+    def end(self) -> None:
+        """End it."""
+        self.send(signal.SIGCONT)
+        self._process.communicate()
+
+    def _hear(self, kind: type[Any]) -> Any:
+        """Return its next line: libraries print others."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(("[", "{")) and isinstance(found := json.loads(line), kind):
+                return found
+        raise SystemExit(f"an engine has ended: {self._process.wait()}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare them, and print the table; the exit status is 1 if an aim is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--executors", nargs="+", default=list(EXECUTORS), choices=EXECUTORS)
     parser.add_argument("--json", type=Path, help="write all figures")
-    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    if asked.measure:
-        print(json.dumps(measure(*asked.measure)), flush=True)
+    if asked.serve:
+        serve(*asked.serve)
         return 0
     import ray
 
-    ray.init(num_cpus=4, num_gpus=4, include_dashboard=False, log_to_driver=False)
-    context = ray.get_runtime_context()
-    address = ray.util.get_node_ip_address()
+    ray.init(num_cpus=8, num_gpus=8, include_dashboard=False, log_to_driver=False)
+    environ = {
+        **os.environ,
+        "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
+        "VLLM_HOST_IP": ray.util.get_node_ip_address(),
+    }
+    engines: dict[str, Engine] = {}
     rounds: list[dict[str, dict[str, Any]]] = []
     with tempfile.TemporaryDirectory() as folder:
         model = save(Path(folder))
-        for number in range(asked.rounds):
-            rounds.append({})
+        try:
             for name in asked.executors:
-                load = os.getloadavg()[0]
-                environ = {
-                    **os.environ,
-                    **EXECUTORS[name],
-                    "RAY_ADDRESS": context.gcs_address,
-                    "VLLM_HOST_IP": address,
-                }
-                command = [sys.executable, "-m", "tests.vllm.compare", "--measure", name, model]
-                done = subprocess.run(
-                    command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
-                )
-                found = json.loads(done.stdout.splitlines()[-1])
-                rounds[-1][name] = {**found, "load": load}
-                said = ", ".join(f"{found[key]:.4g} {text}" for key, text in FIGURES.items())
-                print(f"round {number + 1}, {name} (load {load:.1f}): {said}", flush=True)
+                engines[name] = Engine(name, model, environ)
+            for number in range(asked.rounds):
+                rounds.append({})
+                for name, each in engines.items():
+                    load = os.getloadavg()[0]
+                    found = rounds[-1][name] = {"load": load, **each.measure()}
+                    said = ", ".join(f"{text} {found[key]:.3g}" for key, text in FIGURES.items())
+                    print(f"round {number + 1}, {name}: {said}; load {load:.1f}", flush=True)
+        finally:
+            for each in engines.values():
+                each.end()
     if asked.json is not None:
         asked.json.write_text(json.dumps(rounds, indent=1))
     medians = {
         name: {key: statistics.median(each[name][key] for each in rounds) for key in FIGURES}
-        for name in asked.executors
+        for name in engines
     }
     rows = [(name, *(f"{found[key]:.3g}" for key in FIGURES)) for name, found in medians.items()]
     print("\n".join(table(("executor", *FIGURES.values()), rows)))
-    missed = misses(medians) if set(asked.executors) == set(EXECUTORS) else []
+    missed = misses(medians) if set(engines) == set(EXECUTORS) else []
     print("\n".join(missed))
     return 1 if missed else 0
 
