@@ -21,7 +21,7 @@ VLLM_TESTS ?=
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab unit test test-all test-netns vllm native-check soak lint format types notebooks browser bench gpu pictures clean
+.PHONY: help setup quickstart lab unit test test-all test-netns vllm native-check soak lint format types notebooks browser bench gpu pictures docs clean
 
 ## show this list
 help:
@@ -146,10 +146,20 @@ bench: setup
 gpu:
 	PYTHONPATH=$(CURDIR):$(CURDIR)/widgets $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -u -m tests.gpu $(GPU)
 
-## draw the pictures of the README and the guide anew; run and store the notebooks (NOTEBOOKS="rdt overlap")
+## draw the pictures and run the programs of the pages anew; run and store the notebooks (NOTEBOOKS="rdt overlap")
 pictures: setup
 	$(PY) -m docs.pictures.make
+	$(PY) -m docs.pictures.outputs
 	$(PY) -m docs.pictures.notebooks $(NOTEBOOKS)
+
+$(VENV)/.docs-installed: pyproject.toml | $(INSTALLED)
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
+## build the documentation site in build/site; warnings and broken links are errors
+docs: setup $(VENV)/.docs-installed
+	PYTHONPATH=$(CURDIR):$(CURDIR)/widgets $(PY) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
+	@echo "the site is build/site/index.html"
 
 ## remove what was built, not .venv
 clean:

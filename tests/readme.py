@@ -24,13 +24,15 @@ OPTIONS_PAGE: Final = ROOT / "docs/reference/options.md"
 
 PAGES: Final = (
     README,
+    *sorted(ROOT.glob("docs/start/*.md")),
     *sorted(ROOT.glob("docs/guide/*.md")),
+    ROOT / "docs/troubleshooting.md",
     OPTIONS_PAGE,
     ROOT / "docs/performance.md",
 )
 """What users read."""
 
-_FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     """Return all blocks of a page in order."""
-    found = _FENCE.findall(page.read_text(encoding="utf-8"))
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
     return [Block(language, body) for language, body in found]
 
 
@@ -56,6 +58,18 @@ def commands(block: Block) -> list[list[str]]:
     """Return the commands of a shell block."""
     lines = (line for line in block.text.splitlines() if line.strip())
     return [shlex.split(line, comments=True) for line in lines]
+
+
+def kinds(text: str) -> list[str]:
+    """What lines look like without their numbers, ids, paths, and who is meant."""
+    text = re.sub(r"CompiledDAG\(\w+(\.\.\.)?\)|\b[0-9a-f]{8}\b", "ID", text)
+    text = re.sub(r"/\S+?:\d+ in \w+|\b\w+\.py:\d+", "PLACE", text)
+    text = re.sub(r"\d[\d,.]*( (?:[mnµ]?s|kB|MB|GB|B|/s)\b)?", "N", text)
+    text = re.sub(r"\bN (?:%|under)", "N", text)
+    op = r"(?: (?:read|write) cN|\.work|: (?:your code )?between its ops)?"
+    text = re.sub(rf"(?:driver|aN \(\w+\)){op}", "N", text)
+    lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
+    return [re.sub(r"\bN(?:,? N)+", "N", line) for line in lines]  # a cell may be empty
 
 
 def run(read: list[Block], folder: Path, environment: Mapping[str, str] | None = None) -> list[str]:

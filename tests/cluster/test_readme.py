@@ -23,18 +23,6 @@ PROGRAMS = [
 PROMISE = re.compile(r"print\(.*\)  # ([\[\d].*|torch\.Size.*)")
 
 
-def kinds(text: str) -> list[str]:
-    """What lines look like without their numbers, ids, paths, and who is meant."""
-    text = re.sub(r"CompiledDAG\(\w+(\.\.\.)?\)|\b[0-9a-f]{8}\b", "ID", text)
-    text = re.sub(r"/\S+?:\d+ in \w+|\b\w+\.py:\d+", "PLACE", text)
-    text = re.sub(r"\d[\d,.]*( (?:[mnµ]?s|kB|MB|GB|B|/s)\b)?", "N", text)
-    text = re.sub(r"\bN (?:%|under)", "N", text)
-    op = r"(?: (?:read|write) cN|\.work|: (?:your code )?between its ops)?"
-    text = re.sub(rf"(?:driver|aN \(\w+\)){op}", "N", text)
-    lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
-    return [re.sub(r"\bN(?:,? N)+", "N", line) for line in lines]  # a cell may be empty
-
-
 @pytest.fixture(scope="module", params=PROGRAMS, ids=lambda page: page.stem)
 def run(
     request: pytest.FixtureRequest, ray_session: None, tmp_path_factory: pytest.TempPathFactory
@@ -69,8 +57,8 @@ def test_what_is_shown_as_output_is_what_comes(run: list[tuple[readme.Block, str
     for block, out in run:
         if not block.language:
             assert before[0] == "python", "output stands below the block that printed it"
-            came = kinds(before[1])
-            shown = [line for line in kinds(block.text) if line and line != "..."]
+            came = readme.kinds(before[1])
+            shown = [line for line in readme.kinds(block.text) if line and line != "..."]
             assert shown
             for line in shown:
                 assert line in came, (line, came)

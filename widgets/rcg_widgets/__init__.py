@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Widgets for Jupyter: a graph's topology, schedule and timeline, and a monitor of a running one.
 
-```python
-from rcg_widgets import TimelineWidget, TopologyWidget, link
+::
 
-topology, timeline = TopologyWidget(trace), TimelineWidget(trace)
-link(topology, timeline)            # what is selected in one is highlighted in the other
-```
+    from rcg_widgets import TimelineWidget, TopologyWidget, link
+
+    topology, timeline = TopologyWidget(trace), TimelineWidget(trace)
+    link(topology, timeline)            # what is selected in one is highlighted in the other
 
 They are anywidgets, one for each view, and run in JupyterLab, Notebook 7, VS Code, Colab and
 marimo. They load nothing from the network. rcg does not need them: ``rcg.views`` has a static
