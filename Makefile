@@ -152,8 +152,10 @@ pictures: setup
 	$(PY) -m docs.pictures.outputs
 	$(PY) -m docs.pictures.notebooks $(NOTEBOOKS)
 
+# Not ".[docs]", which would build rcg again.
 $(VENV)/.docs-installed: pyproject.toml | $(INSTALLED)
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(PIP) install --quiet --constraint constraints.txt $$($(PY) -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	touch $@
 
 ## build the documentation site in build/site; warnings and broken links are errors

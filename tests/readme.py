@@ -62,7 +62,7 @@ def commands(block: Block) -> list[list[str]]:
 
 def kinds(text: str) -> list[str]:
     """What lines look like without their numbers, ids, paths, and who is meant."""
-    text = re.sub(r"CompiledDAG\(\w+(\.\.\.)?\)|\b[0-9a-f]{8}\b", "ID", text)
+    text = re.sub(r"CompiledDAG\(\w+(\.\.\.)?\)|\b[0-9a-f]{8,}\b", "ID", text)
     text = re.sub(r"/\S+?:\d+ in \w+|\b\w+\.py:\d+", "PLACE", text)
     text = re.sub(r"\d[\d,.]*( (?:[mnµ]?s|kB|MB|GB|B|/s)\b)?", "N", text)
     text = re.sub(r"\bN (?:%|under)", "N", text)

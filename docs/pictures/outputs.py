@@ -28,7 +28,8 @@ def main(names: list[str]) -> None:
         read = readme.blocks(page)
         with tempfile.TemporaryDirectory() as folder:
             printed = readme.run(read, Path(folder))
-        printed = [_PROGRAM.sub("program.py", out.replace(folder, "/home/me")) for out in printed]
+        places = {folder: "/home/me", sys.base_prefix: "/usr"}
+        printed = [_PROGRAM.sub("program.py", replaced(out, places)) for out in printed]
         outputs = iter(zip(read, ["", *printed], strict=False))  # each with what came before it
         text = page.read_text(encoding="utf-8")
         text = readme.FENCE.sub(lambda found: _shown(*next(outputs)) or found[0], text)  # noqa: B023
@@ -40,6 +41,13 @@ def _shown(block: readme.Block, out: str) -> str:
     if block.language:
         return ""
     return f"```\n{renewed(block.text, _COLOURS.sub('', out))}```"
+
+
+def replaced(text: str, places: dict[str, str]) -> str:
+    """Return a text with other paths."""
+    for here, there in places.items():
+        text = text.replace(here, there)
+    return text
 
 
 def renewed(shown: str, out: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -96,13 +97,25 @@ def test_files_that_a_document_names_are_there(document: str) -> None:
     assert not {name for name in missing if not (PACKAGE / name).exists()}
 
 
-def test_every_page_of_the_documentation_is_linked_from_the_readme_or_the_architecture() -> None:
-    linked = {
-        (ROOT / target.partition("#")[0]).resolve()
-        for name in ("README.md", "ARCHITECTURE.md")
-        for target in links_of((ROOT / name).read_text(encoding="utf-8"))
-    }
-    assert set(ROOT.glob("docs/**/*.md")) <= linked
+def test_every_page_of_the_site_is_in_its_table_of_contents() -> None:
+    """Sphinx says the same, for those who have it."""
+    index = ROOT / "docs/index.md"
+    trees = re.findall(r"^```{toctree}\n(.*?)^```$", index.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [re.sub(r".*<(.*)>", r"\1", line) for tree in trees for line in tree.splitlines()]
+    listed = {(index.parent / line).resolve() for line in lines if line[:1] not in ("", ":")}
+    pages = {*ROOT.glob("docs/**/*.md"), *ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("*.md")}
+    assert {page.with_suffix("") for page in pages - {index, README}} == listed
+
+
+@pytest.mark.parametrize("module", ["rcg", "rcg.collective", "rcg.dag", "rcg.weights"])
+def test_every_public_name_is_in_the_reference(module: str) -> None:
+    pages = "".join(page.read_text() for page in ROOT.glob("docs/reference/api*.md"))
+    if f"automodule:: {module}\n" in pages:
+        return
+    _, _, below = pages.partition(f"currentmodule:: {module}\n")
+    names = set(re.findall(r"^\.\. auto(?:function|class):: (\w+)$", pages, re.MULTILINE))
+    modules = {"__version__", "collective", "dag", "errors", "experimental", "weights"}
+    assert below and set(importlib.import_module(module).__all__) - modules <= names
 
 
 def test_rows_of_the_readme_stand_in_the_tables_of_speed() -> None:
