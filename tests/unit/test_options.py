@@ -12,6 +12,7 @@ import pytest
 
 import rcg
 from rcg.dag import DAGContext, constants
+from rcg import options
 from rcg.dag.compile import CompileKeywords, options_from_user
 from rcg.dag.nodes import DAGNode
 from rcg.options import IGNORED, OPTIONS, Deadline, Options, timeout_from_user
@@ -319,7 +320,12 @@ def test_the_table_of_the_documentation_is_made_from_the_records():
                 default = f"{option.default:.10g}"
         lines.append(f"| `{option.keyword}` | `{option.variable}` | {default} | {option.text} |")
     text = OPTIONS_PAGE.read_text(encoding="utf-8")
-    assert [line for line in text.splitlines() if line.startswith("|")] == lines
+    table, _, others = text.partition("Variables that are not options")
+    assert [line for line in table.splitlines() if line.startswith("|")] == lines
+    rows = [line.split(" | ") for line in others.splitlines() if line.startswith("| `")]
+    assert [row[0] for row in rows] == [f"| `{name}`" for name in options._OTHERS]
+    numbers = [int(row[1]) for row in rows if row[1].isdigit()]
+    assert numbers == [options.peer_timeout_s({}), options.prefetch_bytes({})]
 
 
 def test_the_documentation_names_every_keyword_of_rays_that_is_accepted():
