@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import rcg
-from rcg.dag import DAGContext, constants
 from rcg import options
+from rcg.dag import DAGContext, constants
 from rcg.dag.compile import CompileKeywords, options_from_user
 from rcg.dag.nodes import DAGNode
 from rcg.options import IGNORED, OPTIONS, Deadline, Options, timeout_from_user
