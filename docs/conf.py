@@ -8,6 +8,7 @@ to a file is the same on GitHub and on the site.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Final
 
 from rcg.version import __version__
@@ -38,6 +39,7 @@ html_theme = "furo"
 html_title = f"rcg {__version__}"
 html_static_path = ["site"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "site/scorer.js")
 html_extra_path = ["site/index.html"]
 html_copy_source = False
 html_show_copyright = html_show_sphinx = False
