@@ -16,12 +16,13 @@ GPU ?=
 NOTEBOOKS ?=
 PART ?=
 VLLM_TESTS ?=
+COMPARE ?=
 
 # Ray's own telemetry and its hook into `uv run` have no place in tests and measurements.
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab unit test test-all test-netns vllm native-check soak lint format types notebooks browser bench gpu pictures docs clean
+.PHONY: help setup quickstart lab unit test test-all test-netns vllm vllm-compare native-check soak lint format types notebooks browser bench gpu pictures docs clean
 
 ## show this list
 help:
@@ -85,7 +86,11 @@ $(VLLM)/.rcg-installed: pyproject.toml setup.py $(NATIVE_SOURCES) | $(VLLM)/.pac
 
 ## rcg in a real vLLM on CPUs, in an environment of 3.7 GB of its own (VLLM_TESTS="-k killed tests/vllm")
 vllm: $(VLLM)/.rcg-installed
-	$(VLLM)/bin/python -m pytest $(or $(VLLM_TESTS),tests/vllm)
+	$(VLLM)/bin/python -m tests.vllm $(VLLM_TESTS)
+
+## vLLM's executors beside rcg's, on CPUs: step, CPU, idle ticks (COMPARE="--rounds 1")
+vllm-compare: $(VLLM)/.rcg-installed
+	$(VLLM)/bin/python -m tests.vllm.compare $(COMPARE)
 
 # The thread sanitizer sees what happens between threads only, and some of its versions need memory where the kernel
 # would not put it by itself. -Wno-tsan: it knows no fences, which the recorder uses beside atomic words.

@@ -14,11 +14,14 @@ import os
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-from docs.pictures.notebooks import cleaned
+from docs.pictures.notebooks import NEEDS_VLLM, cleaned
+
+collect_ignore = [] if find_spec("vllm") else [*NEEDS_VLLM]
 
 
 @pytest.hookimpl

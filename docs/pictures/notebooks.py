@@ -24,6 +24,8 @@ from tests.drawn import digest
 from tests.readme import ROOT
 
 FOLDER: Final = ROOT / "notebooks"
+NEEDS_VLLM: Final = ("vllm_inside.ipynb",)
+"""Notebooks that run in the environment of ``make vllm``, which also stores them."""
 _CELL_TIMEOUT_S: Final = 120
 _MAX_BUSY: Final = 0.2
 _MAX_RUNS: Final = 3  # on a busy machine, Ray may have remarks about that
@@ -39,10 +41,10 @@ _PATH: Final = re.compile(r"/root/|/home/|/tmp/(?!ipykernel_)|site-packages")
 
 
 def main(names: list[str]) -> None:
-    """Store the notebooks with these names; without names, all."""
-    paths = [FOLDER / f"{Path(name).stem}.ipynb" for name in names] or sorted(
-        FOLDER.glob("*.ipynb")
-    )
+    """Store the notebooks with these names; without names, all that need no vLLM."""
+    paths = [FOLDER / f"{Path(name).stem}.ipynb" for name in names] or [
+        path for path in sorted(FOLDER.glob("*.ipynb")) if path.name not in NEEDS_VLLM
+    ]
     with tempfile.TemporaryDirectory(prefix="nb", ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder  # where no other Ray is found
         os.environ["PYTHONPATH"] = f"{ROOT}:{ROOT / 'widgets'}"

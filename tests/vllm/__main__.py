@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tests of rcg in a vLLM, in an environment of their own: what `make vllm` and a part run.
 
-The arguments are pytest's; without any it runs ``tests/vllm``.
+The arguments are pytest's; without any it runs ``tests/vllm`` and the notebook.
 """
 
 from __future__ import annotations
@@ -10,6 +10,14 @@ import subprocess
 import sys
 
 PYTHON = ".venv-vllm/bin/python"
+ALL = [
+    "tests/vllm",
+    "notebooks/vllm_inside.ipynb",
+    "--nbval",
+    "--nbval-current-env",
+    "--nbval-cell-timeout=300",
+    "--nbval-sanitize-with=notebooks/sanitize.cfg",
+]
 
 
 def main(arguments: list[str]) -> int:
@@ -17,7 +25,7 @@ def main(arguments: list[str]) -> int:
     made = subprocess.run(["make", "--quiet", ".venv-vllm/.rcg-installed"], check=False)
     if made.returncode:
         return made.returncode
-    command = [PYTHON, "-m", "pytest", *(arguments or ["tests/vllm"])]
+    command = [PYTHON, "-m", "pytest", *(arguments or ALL)]
     return subprocess.run(command, check=False).returncode
 
 

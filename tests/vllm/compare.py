@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executors of vLLM beside rcg's, on one engine of two stages: what ``make vllm-compare`` runs.
+"""vLLM's executors beside rcg's, on engines of two stages: what ``make vllm-compare`` runs.
 
-Each has an engine in a process of its own, and all have the same Ray. A round measures them in turn,
-while the processes of the others are stopped. A figure of the table is the median of the rounds.
+Each has an engine in a process of its own, and all have the same Ray. A round measures them in
+turn, while the processes of the others are stopped. A figure of the table is the median of the
+rounds.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ AIMS: Final = (("median_ms", V1, 0.75), ("p99_ms", V1, 0.3), ("median_ms", V2, 1
 TOKENS: Final = 200
 _WARM_TOKENS: Final = 20
 _IDLE_S: Final = 10.0
+_SAID: Final = "compare: "
 
 
 def serve(name: str, model: str) -> None:
@@ -109,7 +111,7 @@ def measure(steps: Callable[[int], list[float]], workers: list[int]) -> dict[str
 
 def say(what: Any) -> None:
     """Send a line to the process that compares."""
-    print(json.dumps(what), flush=True)
+    print(f"{_SAID}{json.dumps(what)}", flush=True)
 
 
 def pid_of(worker: Any) -> int:
@@ -148,7 +150,7 @@ class Engine:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._pids: list[int] = self._hear(list)
+        self._pids: list[int] = self._hear()
         self.send(signal.SIGSTOP)
 
     def send(self, number: signal.Signals) -> None:
@@ -161,7 +163,7 @@ class Engine:
         self.send(signal.SIGCONT)
         assert self._process.stdin is not None
         print(file=self._process.stdin, flush=True)
-        found: dict[str, Any] = self._hear(dict)
+        found: dict[str, Any] = self._hear()
         self.send(signal.SIGSTOP)
         return found
 
@@ -170,12 +172,12 @@ class Engine:
         self.send(signal.SIGCONT)
         self._process.communicate()
 
-    def _hear(self, kind: type[Any]) -> Any:
-        """Return its next line: libraries print others."""
+    def _hear(self) -> Any:
+        """Return what it says next: libraries print lines of their own."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(("[", "{")) and isinstance(found := json.loads(line), kind):
-                return found
+            if line.startswith(_SAID):
+                return json.loads(line.removeprefix(_SAID))
         raise SystemExit(f"an engine has ended: {self._process.wait()}")
 
 

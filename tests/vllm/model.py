@@ -8,6 +8,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 PROMPTS = [[1, 5, 9, 13], [7] * 40, list(range(100, 120))]
 TOKENS = 24
+OPTIONS = {
+    "skip_tokenizer_init": True,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "max_model_len": 256,
+    "block_size": 32,
+    "kv_cache_memory_bytes": 64 << 20,
+    "disable_log_stats": True,
+    "enable_prefix_caching": False,
+}
+"""Of an engine with this model."""
 
 
 def save(folder: Path) -> str:
@@ -28,18 +39,7 @@ def save(folder: Path) -> str:
 def engine(model: str, **options):
     from vllm import LLM
 
-    return LLM(
-        model,
-        skip_tokenizer_init=True,
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=256,
-        block_size=32,
-        kv_cache_memory_bytes=64 << 20,
-        disable_log_stats=True,
-        enable_prefix_caching=False,
-        **options,
-    )
+    return LLM(model, **OPTIONS, **options)
 
 
 def generate(llm, tokens: int = TOKENS) -> list[list[int]]:

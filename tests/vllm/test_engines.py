@@ -18,7 +18,7 @@ import rcg
 from rcg.errors import ActorDiedError, ChannelClosed
 from rcg.integrations.vllm import RcgExecutor, executor, register
 from tests.peers import until
-from tests.vllm.model import generate
+from tests.vllm.model import PROMPTS, generate
 from tests.vllm.platform import STEPS_AHEAD
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -57,6 +57,22 @@ def test_a_report_and_a_profile_show_the_steps(stages) -> None:
     assert report.name == "vllm"
     labels = [each.label for each in report.processes]
     assert labels == ["driver", "a0 (StageWorker)", "a1 (StageWorker)"]
+
+
+def test_steps_that_say_nothing_are_not_run(stages, monkeypatch) -> None:
+    """After each step of a pipeline vLLM schedules one, as all requests are in flight."""
+    run = []
+    execute = RcgExecutor._execute
+
+    def noted(self, scheduled, *more):
+        run.append((scheduled.total_num_scheduled_tokens, len(scheduled.finished_req_ids)))
+        return execute(self, scheduled, *more)
+
+    monkeypatch.setattr(RcgExecutor, "_execute", noted)
+    generate(stages, tokens=8)
+    generate(stages, tokens=8)
+    assert not [each for each in run if each == (0, 0)]
+    assert sum(ended for _, ended in run) >= len(PROMPTS), "workers forget requests that ended"
 
 
 def test_calls_of_all_workers_go_beside_steps(stages) -> None:

@@ -18,11 +18,13 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import fields
 from typing import Any, Final
 
 from vllm import __version__ as vllm_version
 from vllm import envs
 from vllm.platforms import current_platform
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import ReconfigureRankType
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.executor.ray_env_utils import (
@@ -36,6 +38,7 @@ from vllm.v1.executor.ray_utils import (
     get_bundles_sorted_by_node,
     initialize_ray_cluster,
 )
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT
 
 from rcg import cluster
 from rcg.actors import ActorHandle, remote
@@ -268,14 +271,18 @@ class RcgExecutor(Executor):
             raise RuntimeError("sample_tokens() must be called after execute_model() returns None")
         if self.uses_sampler and scheduler_output.total_num_scheduled_tokens:
             self._deferred = scheduler_output
-            return _none() if non_block else None
+            return _done(None) if non_block else None
+        if not self.has_connector and is_empty(scheduler_output):
+            # vLLM schedules such steps while all requests are in flight. In a worker, one would
+            # only take the requests out of the batch, and the next step would add them again.
+            return _done(EMPTY_MODEL_RUNNER_OUTPUT) if non_block else EMPTY_MODEL_RUNNER_OUTPUT
         return self._execute(scheduler_output, None, non_block)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """Run the step that ``execute_model`` was given; see vLLM's ``Executor``."""
         scheduled, self._deferred = self._deferred, None
         if scheduled is None:
-            return _none() if non_block else None
+            return _done(None) if non_block else None
         return self._execute(scheduled, grammar_output, non_block)
 
     def _execute(self, scheduled: Any, grammar: Any, non_block: bool) -> Any:
@@ -376,10 +383,19 @@ class RcgExecutor(Executor):
         return True
 
 
-def _none() -> Future[Any]:
-    """Return a future whose result is None."""
+def is_empty(scheduled: Any) -> bool:
+    """Return whether a step has nothing to say to the workers, not even which requests ended."""
+    if scheduled.total_num_scheduled_tokens:
+        return False
+    empty = SchedulerOutput.make_empty()
+    found = [(getattr(scheduled, each.name), getattr(empty, each.name)) for each in fields(empty)]
+    return all(value == other or not (value or other) for value, other in found)
+
+
+def _done(result: Any) -> Future[Any]:
+    """Return a future that has its result."""
     made: Future[Any] = Future()
-    made.set_result(None)
+    made.set_result(result)
     return made
 
 
