@@ -108,13 +108,7 @@ def overlap_gain(
         The predicted period without lanes, divided by that with them; None if lanes make no
         difference, or there is no room for them.
     """
-    plan = replace(
-        plan,
-        programs=tuple(
-            replace(each, ops=tuple(op for op in each.ops if not isinstance(op, Free)))
-            for each in plan.programs
-        ),
-    )
+    plan = _unordered(plan)
     laned = _lanes.with_lanes(plan)
     if not laned.lanes or not has_room(laned):
         return None
@@ -122,6 +116,23 @@ def overlap_gain(
     nodes = {actor.id: plan.node_of(actor.id) for actor in plan.actors}
     periods = [_period_ns(_put_in_order(each, known), nodes, cores or {}) for each in (plan, laned)]
     return periods[0] / periods[1] if periods[1] else None
+
+
+def without_overlap(plan: Plan, costs: Iterable[Cost]) -> Plan:
+    """Return a plan with lanes as it would be without them, in the order for these costs."""
+    plan = replace(plan, programs=tuple(map(_schedule.without_copies, plan.programs)))
+    return _put_in_order(_lanes.without_lanes(_unordered(plan)), tuple(costs))
+
+
+def _unordered(plan: Plan) -> Plan:
+    """Return a plan as before ``schedule``, which says where values are dropped."""
+    return replace(
+        plan,
+        programs=tuple(
+            replace(each, ops=tuple(op for op in each.ops if not isinstance(op, Free)))
+            for each in plan.programs
+        ),
+    )
 
 
 def _put_in_order(placed: Plan, costs: tuple[Cost, ...]) -> Plan:

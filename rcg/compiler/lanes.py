@@ -86,7 +86,7 @@ This room must know neither graphs nor the order of ops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -116,6 +116,45 @@ def with_lanes(plan: Plan) -> Plan:
     plan.check()
     split = _Split(plan)
     return split.plan() if split.has_lanes else plan
+
+
+def without_lanes(plan: Plan) -> Plan:
+    """Return a plan in which actors exchange tensors in the programs of their calls.
+
+    A value is made before it is used; more of an order comes from ``schedule``.
+    """
+    actor_of = {lane.id: lane.actor for lane in plan.lanes}
+    local = {channel.id for channel in plan.channels if channel.kind == LOCAL}
+    ops: dict[str, list[Op]] = {}
+    for program in plan.programs:
+        of = ops.setdefault(actor_of.get(program.process, program.process), [])
+        of += [op for op in program.ops if local.isdisjoint((*op.channels_in, *op.channels_out))]
+
+    def whole(processes: Sequence[str]) -> tuple[str, ...]:
+        return tuple([actor_of.get(each, each) for each in processes])
+
+    return replace(
+        plan,
+        programs=tuple([Program(process, _by_use(each)) for process, each in ops.items()]),
+        channels=tuple(
+            replace(each, writer=whole([each.writer])[0], readers=whole(each.readers))
+            for each in plan.channels
+            if each.id not in local
+        ),
+        lanes=(),
+        groups=tuple(replace(each, members=whole(each.members)) for each in plan.groups),
+    )
+
+
+def _by_use(ops: list[Op]) -> tuple[Op, ...]:
+    """Return ops in an order in which each slot is filled before it is used."""
+    left, made, found = list(ops), set[int](), list[Op]()
+    while left:
+        op = next(op for op in left if made.issuperset(op.used()))
+        left.remove(op)
+        found.append(op)
+        made.update(op.made())
+    return tuple(found)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.channels import open_reader, open_writer
-from rcg.compiler import compile_graph
+from rcg.compiler import compile_graph, without_overlap
 from rcg.compiler.lanes import LOCAL_SLOTS, with_lanes
 from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule
@@ -46,6 +46,17 @@ def test_every_graph_computes_the_same_with_lanes(
     simulate(plan, executions=executions, window=min(window, slots), is_driver_draining=False)
     inputs = inputs_of(case, executions)
     outputs, _ = interpret(plan, case.constants, inputs, window=min(window, slots))
+    assert outputs == [evaluate(case, each) for each in inputs]
+
+
+@given(tensor_graphs())
+def test_a_plan_whose_lanes_are_taken_away_computes_the_same(case: Case):
+    plan = without_overlap(overlapped(case.graph), ())
+    assert not plan.lanes
+    assert LOCAL not in {channel.kind for channel in plan.channels}
+    simulate(plan, executions=3)
+    inputs = inputs_of(case, 2)
+    outputs, _ = interpret(plan, case.constants, inputs, window=2)
     assert outputs == [evaluate(case, each) for each in inputs]
 
 

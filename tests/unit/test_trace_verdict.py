@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rcg.compiler.simulate import Costs, simulate
+from rcg.ir.channels import LOCAL, TENSOR
 from rcg.ir.costs import CALL, MOVE, Cost
-from rcg.ir.ops import Read
+from rcg.ir.ops import Call, Read
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.advice import Advice, Advisor, best_cuts
 from rcg.trace.analysis.executions import executions_of
@@ -320,12 +321,30 @@ def test_batches_have_the_costs_of_their_executions():
 MS = 1_000_000
 
 
-def two_stages(*, overlap, call_ms=4, move_ms=2):
-    """The plan and a run of two actors; the second receives tensors and calls a method."""
+def two_stages(*, overlap, call_ms=4, move_ms=2, handing_ms=0):
+    """The plan and a run of two actors; the second receives tensors and calls a method.
+
+    What the two take from their lanes takes ``handing_ms``.
+    """
     costs = [Cost(CALL, node, call_ms * MS) for node in (1, 2)]
     costs.append(Cost(MOVE, 1, round(move_ms * MS)))
     plan = compiled(chain(0, 1), costs, overlap=overlap).plan
-    run = simulate(plan, executions=40, window=5)
+    moved = {each.id for each in plan.channels if each.kind == TENSOR}
+    local = {each.id for each in plan.channels if each.kind == LOCAL}
+    costs = {
+        (each.process, at): float(
+            handing_ms * MS
+            if isinstance(op, Read) and op.channel in local and each.process in ("a0", "a1")
+            else call_ms * MS
+            if isinstance(op, Call)
+            else move_ms * MS
+            if isinstance(op, Read) and op.channel in moved
+            else 0.0
+        )
+        for each in plan.programs
+        for at, op in enumerate(each.ops)
+    }
+    run = simulate(plan, Costs(costs, {}), 40, window=5)
     graph = from_simulation(run, graph_id="5f1c" * 8, limit=5)
     driver = replace(graph.driver, events=graph.driver.events[graph.driver.events["op"] != 0])
     plan = replace(plan, costs=(), predicted=())
@@ -349,10 +368,23 @@ def test_overlap_is_advised_where_it_is_predicted_to_pay(move_ms, cores, gain):
     assert gains == ([] if gain is None else [pytest.approx(gain, rel=0.01)])
 
 
-def test_overlap_that_is_on_is_not_advised():
-    (found,) = summarize(trace(two_stages(overlap=True), end=1 << 40)).graphs
+@pytest.mark.parametrize(
+    ("move_ms", "handing_ms", "gain"),
+    [
+        # a1 takes a value from its lane and calls: 6 ms. Without lanes it receives: 4 ms and a bit.
+        (0.2, 2.0, 6 / 4.2),
+        (2.0, 0.1, None),  # without lanes, a1 would take 6 ms instead of 4.1
+        (2.0, 2.2, None),  # 6 ms instead of 6.2: too little to speak of
+    ],
+)
+def test_overlap_is_advised_against_where_it_costs_more_than_it_hides(move_ms, handing_ms, gain):
+    graph = two_stages(overlap=True, move_ms=move_ms, handing_ms=handing_ms)
+    (found,) = summarize(trace(graph, end=1 << 40)).graphs
     assert found.verdict is not None
-    assert not any("overlap" in each.text for each in found.verdict.advice)
+    advised = [each for each in found.verdict.advice if "overlap" in each.text]
+    assert all("overlap=False" in each.text for each in advised)
+    gains = [each.gain for each in advised]
+    assert gains == ([] if gain is None else [pytest.approx(gain, rel=0.02)])
 
 
 def with_layers(graph, layers, *, names=("layer",)):

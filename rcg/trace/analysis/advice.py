@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rcg.compiler import overlap_gain
+from rcg.compiler import overlap_gain, without_overlap
 from rcg.ir.channels import TENSOR
 from rcg.ir.costs import CALL, MOVE, Cost
 from rcg.ir.ops import Call, Collective, Read
@@ -172,9 +172,13 @@ class Advisor:
             )
 
     def _overlap(self) -> Iterator[Advice]:
-        """Advise that transfers overlap with methods, as the compiler would with these costs."""
+        """Advise that transfers overlap with methods, or do not, as the compiler would order them.
+
+        Passing values to a lane and back may cost more than it hides. That methods would run faster
+        while no lane uses their processors is not known, and not counted.
+        """
         plan, measured = self.replays.graph.plan, self.replays.measured.costs
-        if plan.lanes or not any(each.kind == TENSOR for each in plan.channels):
+        if not any(each.kind == TENSOR for each in plan.channels):
             return
         tensors = {each.id: each.nodes[0] for each in plan.channels if each.kind == TENSOR}
         costs = []
@@ -184,6 +188,12 @@ class Advisor:
                 costs.append(Cost(CALL, op.node, round(cost.own_ns)))
             elif isinstance(op, Read) and op.channel in tensors:
                 costs.append(Cost(MOVE, tensors[op.channel], round(cost.own_ns)))
+        if plan.lanes:
+            gain = self.replays.gain_of(without_overlap(plan, costs))
+            if gain is not None and self.is_worth_it(gain):
+                gives = spread_text(gain, gain * self.off)
+                yield Advice(f"overlap=False, which costs more here than it hides: {gives}", gain)
+            return
         uses_cores = any(group.backend != _ON_DEVICES for group in plan.groups)
         nodes = {plan.node_of(actor.id) for actor in plan.actors}
         cores = dict.fromkeys(nodes, self.cores) if self.cores and uses_cores else {}

@@ -29,7 +29,7 @@ from rcg.display import Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Call, Input, Op
+from rcg.ir.ops import Call, Collective, Input, Op
 from rcg.ir.plan import Plan
 from rcg.text import columns, rate_text, share_text, spread_text, time_text, visible
 from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
@@ -315,6 +315,28 @@ class Replays:
             ),
         )
 
+    def gain_of(self, plan: Plan) -> float | None:
+        """Return the throughput of another plan with the same ops, divided by that of this one.
+
+        An op costs there what it costs here. Ops that are new cost nothing.
+        """
+        graph, measured = self.graph, self.measured
+        actor_of = {lane.id: lane.actor for lane in graph.plan.lanes}
+        known = {
+            (actor_of.get(process, process), *_work_of(graph.plan.program(process).ops[at])): cost
+            for (process, at), cost in measured.costs.items()
+        }
+        costs = {
+            (program.process, at): known[place]
+            for program in plan.programs
+            for at, op in enumerate(program.ops)
+            if (place := (program.process, *_work_of(op))) in known
+        }
+        window = measured.window
+        simulation, _ = _replay(plan, replace(measured, costs=costs), window, self._count)
+        (was, _), *_ = self._unchanged
+        return _ratio(_figures(executions_of(from_simulation(simulation)))[0], was)
+
     def _periods(self, count: int) -> list[float]:
         """Return the period of the unchanged replay of each batch."""
         if count not in self._found:
@@ -324,6 +346,12 @@ class Replays:
                 _replay(self.graph.plan, costs, measured.window, count)[0].period for costs in each
             ]
         return self._found[count]
+
+
+def _work_of(op: Op) -> tuple[object, ...]:
+    """Return what tells an op from others of its actor, in whatever slots its values are."""
+    node = op.node if isinstance(op, Call | Collective) else None
+    return type(op), op.channels_in, op.channels_out, node, getattr(op, "key", None)
 
 
 def _busy(simulation: Simulation) -> dict[str, float]:
