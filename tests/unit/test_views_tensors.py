@@ -17,6 +17,7 @@ from rcg.ir.plan import Plan
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.figures import topology_figures_of
+from rcg.views.data.folding import fold
 from rcg.views.data.labels import TopologyLabels
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slices import COLUMNS, Slices
@@ -62,6 +63,13 @@ def test_a_collective_is_one_node_that_is_joined_to_its_ranks() -> None:
     node = topology().nodes[3]
     assert (node.kind, node.name, node.group) == ("collective", "allreduce", "g0")
     assert node.ranks == (("a0", 3), ("a1", 2))
+
+
+def test_the_output_is_right_of_the_collectives_of_what_it_takes_values_from() -> None:
+    text = PLAN.replace("Write s2 -> c4", "Write s1 -> c4")
+    folded = fold(topology(text.replace("driver ring node=5", "driver ring node=2")))
+    layers = {card.kind: card.layer for card in folded.cards}
+    assert layers["output"] > layers["collective"]
 
 
 def test_channels_are_those_of_values_and_know_their_group_and_hints() -> None:

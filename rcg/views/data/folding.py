@@ -168,6 +168,7 @@ def _folded(topology: Topology, level: Level, apart: frozenset[int]) -> Folded:
     lines = _lines(rows, row_of, links)
     pairs = [(rows[each.source].card, rows[each.target].card) for each in lines]
     depths = _depths(len(cards), pairs)
+    depths[-1] = max(depths[-1], _after_collectives(cards, pairs, depths))
     cards = [replace(card, layer=depths[card.id]) for card in cards]
     return Folded(topology, tuple(cards), tuple(rows), tuple(lines))
 
@@ -308,6 +309,19 @@ def _depths(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
         if low != high:
             depths[high] = max(depths[high], depths[low] + 1)
     return depths
+
+
+def _after_collectives(
+    cards: Sequence[Card], pairs: Sequence[tuple[int, int]], depths: Sequence[int]
+) -> int:
+    """Return the first layer to the right of the collectives of what the output takes values from.
+
+    They come before it in an execution, although no line may say so.
+    """
+    sources = {here for here, there in pairs if there == len(cards) - 1}
+    near = [pair for pair in pairs if not sources.isdisjoint(pair)]
+    met = [depths[end] for pair in near for end in pair if cards[end].kind == "collective"]
+    return max(met, default=-1) + 1
 
 
 def layers_of(topology: Topology) -> list[int]:
