@@ -100,33 +100,24 @@ __all__ = [
 _HOMES: Final = {
     name: home
     for home, names in {
-        "rcg.actors": (
-            "ActorClass",
-            "ActorHandle",
-            "ActorMethod",
-            "get_actor",
-            "kill",
-            "method",
-            "remote",
-            "unwrap",
-            "wrap_actor",
-        ),
-        "rcg.comm.registry": ("register_communicator",),
-        "rcg.dag": ("InputNode", "MultiOutputNode"),
-        "rcg.interop": ("compile", "plan"),
-        "rcg.profiles": ("Profile",),
-        "rcg.rdt.refs": ("TensorRef",),
-        "rcg.rdt.transports": ("register_tensor_transport",),
-        "rcg.refs": ("cancel", "get", "put", "wait"),
-        "rcg.runtime.driver.compiled_dag": ("CompiledDAG",),
-        "rcg.runtime.node.arrays": ("empty",),
-        "rcg.runtime.refs": ("CompiledDAGFuture", "CompiledDAGRef"),
-        "rcg.runtime.remote.handle": ("CompiledDAGHandle",),
-        "rcg.serialization": ("register_array_type",),
-        "rcg.trace.spans": ("span",),
-        "rcg.trace.trace": ("Trace",),
+        "rcg.actors": "ActorClass ActorHandle ActorMethod get_actor kill method remote unwrap "
+        "wrap_actor",
+        "rcg.comm.registry": "register_communicator",
+        "rcg.dag": "InputNode MultiOutputNode",
+        "rcg.interop": "compile plan",
+        "rcg.profiles": "Profile",
+        "rcg.rdt.refs": "TensorRef",
+        "rcg.rdt.transports": "register_tensor_transport",
+        "rcg.refs": "cancel get put wait",
+        "rcg.runtime.driver.compiled_dag": "CompiledDAG",
+        "rcg.runtime.node.arrays": "empty",
+        "rcg.runtime.refs": "CompiledDAGFuture CompiledDAGRef",
+        "rcg.runtime.remote.handle": "CompiledDAGHandle",
+        "rcg.serialization": "register_array_type",
+        "rcg.trace.spans": "span",
+        "rcg.trace.trace": "Trace",
     }.items()
-    for name in names
+    for name in names.split()
 }
 _ROOMS: Final = ("collective", "dag", "errors", "experimental", "weights")
 

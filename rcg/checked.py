@@ -123,14 +123,6 @@ def whole(value: object, where: str, least: int, most: int) -> int:
     return value
 
 
-def truth(held: Record, key: str) -> bool:
-    """Return true or false of an object."""
-    value = _of(held, key)
-    if not isinstance(value, bool):
-        raise ValueError(f"`{key}` must be true or false, found {found(value)}")
-    return value
-
-
 def text(held: Record, key: str, most: int = _MAX_TEXT_CHARS) -> str:
     """Return a string of an object, of at most so many characters."""
     return _text(_of(held, key), f"`{key}`", most)
