@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from rcg import cluster
 from rcg.comm.registry import find_communicator
@@ -26,6 +26,7 @@ from rcg.errors import ActorDiedError, CommError, PlacementError, RcgError, Unav
 from rcg.options import Deadline
 from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
 from rcg.rdt.envelope import Holder
+from rcg.rdt.groups import Known
 from rcg.rdt.process import actor_of, check_reachable, holder_of, holder_with
 from rcg.threads import run_together
 from rcg.wire.messages import AskGroups, GroupChanged, GroupsHere, JoinGroup, LeaveGroup
@@ -33,34 +34,7 @@ from rcg.wire.messages import AskGroups, GroupChanged, GroupsHere, JoinGroup, Le
 _ANSWER_S: Final = 1.0  # an actor that takes longer is stopped
 
 
-class Known(NamedTuple):
-    """A group, as one of its members knows it.
-
-    Attributes:
-        name: Its name.
-        backend: Its transport.
-        keys: The ids of the stores of its members, by their ranks.
-        secrets: The secrets of these.
-    """
-
-    name: str
-    backend: str
-    keys: tuple[str, ...]
-    secrets: tuple[str, ...]
-
-
-class _Members(Protocol):
-    """A group, as ``Known`` or ``rcg.rdt.groups.Group`` has it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-    @property
-    def secrets(self) -> tuple[str, ...]: ...
-
-
-_G = TypeVar("_G", bound=_Members)
+_G = TypeVar("_G", bound=Known)
 
 
 def groups_of(handle: Any) -> list[Known] | None:

@@ -57,29 +57,38 @@ class Reach(Protocol):
 
 
 @dataclass(slots=True)
-class Group:
-    """A group, as one of its members knows it.
+class Known:
+    """A group, as any process may know it.
 
     Attributes:
         name: Its name.
-        token: Tells it from others that had or will have this name.
         backend: Its transport.
-        rank: Of this member.
-        labels: What errors call each member.
         keys: The id of each member's store.
         secrets: The secret of each.
+    """
+
+    name: str
+    backend: str
+    keys: tuple[str, ...]
+    secrets: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Group(Known):
+    """A group, as one of its members knows it.
+
+    Attributes:
+        token: Tells it from others that had or will have this name.
+        rank: Of this member.
+        labels: What errors call each member.
         pairs: Those that were needed so far, by their connections.
         all_members: This end of the communicator of all members, once it was needed.
         lost: Why other members are none any more, by the ids of their stores.
     """
 
-    name: str
     token: str
-    backend: str
     rank: int
     labels: tuple[str, ...]
-    keys: tuple[str, ...]
-    secrets: tuple[str, ...]
     pairs: dict[object, Pair] = field(default_factory=dict)
     all_members: End | None = None
     lost: dict[str, str] = field(default_factory=dict)
@@ -238,8 +247,8 @@ class MemberGroups:
             if message.group in self._groups:
                 return f"there is a group of the name {message.group!r} already"
             self._groups[message.group] = Group(
-                *(message.group, message.token, message.backend, message.rank),
-                *(message.labels, message.keys, message.secrets),
+                *(message.group, message.backend, message.keys, message.secrets),
+                *(message.token, message.rank, message.labels),
             )
         return ""
 
