@@ -112,7 +112,7 @@ _PACKAGE: Final = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Exports:
-    """The names in the ``__all__`` of a module of rcg.
+    """The names in the ``__all__`` of a module of rcg; without one, what type checkers see of it.
 
     ``is_open`` says whether it has a ``__getattr__``, which gets any other public name from Ray.
     """
@@ -140,6 +140,8 @@ def exports_of(module: str) -> Exports | None:
 
 def _read(tree: ast.Module) -> Exports:
     is_open = False
+    listed = listed_names(tree)
+    names = listed or set()
     for statement in tree.body:
         match statement:
             case (
@@ -147,4 +149,13 @@ def _read(tree: ast.Module) -> Exports:
                 | ast.Assign(targets=[ast.Tuple(elts=[ast.Name("__getattr__"), *_])])
             ):
                 is_open = True
-    return Exports(frozenset(listed_names(tree) or ()), is_open)
+            case ast.If(test=ast.Name("TYPE_CHECKING"), body=imports) if listed is None:
+                for each in imports:
+                    if isinstance(each, ast.ImportFrom):
+                        names.update(*(_imported(each.module, alias.name) for alias in each.names))
+    return Exports(frozenset(names), is_open)
+
+
+def _imported(module: str | None, name: str) -> frozenset[str]:
+    exports = exports_of(module or "") if name == "*" else None
+    return frozenset([name]) if exports is None else exports.names
