@@ -57,8 +57,8 @@ class _Collective:
             allgather(tensor_list, tensor, group_name="default")
             reducescatter(tensor, tensor_list, group_name="default", op=ReduceOp.SUM)
 
-        Results are written into the tensors given: into ``tensor`` [*shape], of one dtype and shape
-        at all members, or into a list with such a tensor for each rank. They may be NumPy arrays.
+        Results are written into the tensors given: into ``tensor``, of one dtype and shape at
+        all members, or into a list with such a tensor for each rank. They may be NumPy arrays.
         The group is one of ``rcg.experimental.collective.create_collective_group``, or of
         ``ray.util.collective``, whose function is called then.
 
@@ -121,7 +121,7 @@ class _AllGather(_Collective):
 
     @at_users_line
     def bind(self, input_nodes: Sequence[Any], transport: Any = None) -> list[CollectiveOutputNode]:
-        """Give every actor all tensors [n, *rest], one after another by rank: [ranks * n, *rest].
+        """Give every actor all tensors ``[n, *rest]``, by rank: ``[ranks * n, *rest]``.
 
         Arguments, result and errors are those of ``allreduce.bind``, but one list is taken.
         """
@@ -135,7 +135,7 @@ class _ReduceScatter(_Collective):
     def bind(
         self, input_nodes: Sequence[Any], op: Any = ReduceOp.SUM, transport: Any = None
     ) -> list[CollectiveOutputNode]:
-        """Combine tensors [ranks * n, *rest], and give each actor the part [n, *rest] of its rank.
+        """Combine tensors ``[ranks * n, *rest]``; each rank gets its part ``[n, *rest]``.
 
         Arguments, result and errors are those of ``allreduce.bind``, but one list is taken.
         """
@@ -190,7 +190,7 @@ class _Gather(_Collective):
     def bind(
         self, input_nodes: Sequence[Any], root: int = 0, transport: Any = None
     ) -> list[CollectiveOutputNode]:
-        """Give the root all tensors [n, *rest], one after another by rank: [ranks * n, *rest].
+        """Give the root all tensors ``[n, *rest]``, by rank: ``[ranks * n, *rest]``.
 
         The others' nodes yield None.
 
