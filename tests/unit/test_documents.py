@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.pictures import speed
+from rcg.bench.record import BenchReport, Header, RowResult, SampleSummary, Target
 from tests.drawn import STALE, digest
 from tests.readme import README, ROOT
 
@@ -136,6 +138,30 @@ def test_rows_of_the_readme_stand_in_the_tables_of_speed() -> None:
     figures = re.findall(r"\| ([\d,.]+) \(", chain)
     sentences = " ".join(text.partition("\n| ")[0].split())
     assert re.findall(r"([\d,.]+) µs", sentences) == figures
+
+
+def test_a_measurement_goes_into_the_tables() -> None:
+    """The figures of the page come out as they stand there; others replace them."""
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| [^|]+ \|(?: [\d,.]+ \([\d,.]+\) \|){3}$", page, re.MULTILINE)
+    assert len(lines) >= 16
+    rows = []
+    for line in lines:
+        title, *cells = line.strip("| ").split(" | ")
+        times = [[float(n.replace(",", "")) for n in re.findall(r"[\d,.]+", c)] for c in cells]
+        found = [SampleSummary(1, 0, median, p99) for median, p99 in times]
+        rows.append(RowResult("", title, Target(), dict(zip(speed.COLUMNS, found, strict=True))))
+    header = Header("0", "2.60.0", "3.11.7", "a CPU", 2, 0, "now", rounds=6, load=0.25)
+    came = speed.renewed(page, BenchReport(header, tuple(rows), ()))
+    (about,) = set(came.splitlines()) - set(page.splitlines())
+    assert (
+        about
+        == "One run on a CPU, 2 cores, load 0.2 (Ray 2.60.0, Python 3.11.7, 6 rounds, seed 0):"
+    )
+    times = SampleSummary(1, 0, 1234.4, 2.34)
+    first = RowResult("", "echo, 1 actor", Target(), dict.fromkeys(speed.COLUMNS, times))
+    came = speed.renewed(page, BenchReport(header, (first,), ()))
+    assert "| echo, 1 actor | 1,234 (2.3) | 1,234 (2.3) | 1,234 (2.3) |" in came.splitlines()
 
 
 @pytest.mark.parametrize("picture", names_of(PICTURES))
