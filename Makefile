@@ -6,6 +6,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.rcg-installed
 VLLM := .venv-vllm
+TOOLS := .venv-release
 NATIVE := rcg/_native.abi3.so
 NATIVE_SOURCES := $(wildcard rcg/native/*.[ch] rcg/bench/*.c)
 BENCH ?=
@@ -17,12 +18,14 @@ NOTEBOOKS ?=
 PART ?=
 VLLM_TESTS ?=
 COMPARE ?=
+COMPAT ?=
+RELEASE ?=
 
 # Ray's own telemetry and its hook into `uv run` have no place in tests and measurements.
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab unit test test-all test-netns vllm vllm-compare native-check soak lint format types notebooks browser bench gpu pictures docs clean
+.PHONY: help setup quickstart lab unit test test-all test-netns vllm vllm-compare native-check soak lint format types notebooks browser bench gpu pictures docs wheels release compat newcomer clean
 
 ## show this list
 help:
@@ -167,6 +170,27 @@ $(VENV)/.docs-installed: pyproject.toml | $(INSTALLED)
 docs: setup $(VENV)/.docs-installed
 	PYTHONPATH=$(CURDIR):$(CURDIR)/widgets $(PY) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
 	@echo "the site is build/site/index.html"
+
+$(TOOLS)/.installed: release/requirements.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/pip --disable-pip-version-check install --quiet --requirement $<
+	touch $@
+
+## build sdist and wheels for x86-64 and aarch64 into dist/, check them, and try them without a compiler
+wheels: $(TOOLS)/.installed
+	$(TOOLS)/bin/python -m release wheels
+
+## what a release publishes: wheels, sdist, notes, SBOM and checksums (RELEASE=--final refuses what is not ready)
+release: $(TOOLS)/.installed
+	$(TOOLS)/bin/python -m release files $(RELEASE)
+
+## try the wheel in dist/ with each Python and Ray that rcg is for (COMPAT="3.13,2.60.0" or COMPAT=--write)
+compat: $(TOOLS)/.installed
+	$(TOOLS)/bin/python -m release compat $(COMPAT)
+
+## time a fresh `pip install` of the wheel in dist/ with the notebook extra, to the first picture
+newcomer: $(TOOLS)/.installed
+	$(TOOLS)/bin/python -m release newcomer
 
 ## remove what was built, not .venv
 clean:
