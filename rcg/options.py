@@ -238,7 +238,7 @@ class Options:
     nvtx: bool = _option(
         False,
         FLAG,
-        "whether ops are NVTX ranges for Nsight Systems (`pip install nvtx` on the actors' nodes)",
+        "whether ops are NVTX ranges for Nsight Systems (the actors' nodes need the extra `gpu`)",
         rays_variable="RAY_CGRAPH_ENABLE_NVTX_PROFILING",
     )
     is_inflight_limit_set_by_user: bool = False

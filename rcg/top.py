@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _NO_RICH: Final = (
-    "the live view needs rich: pip install rich, or the extra `notebook` of rcg; "
-    "`rcg top --once` needs nothing"
+    "the live view needs rich: pip install 'rcg[notebook]'; `rcg top --once` needs nothing"
 )
 _MOST_COMMAND: Final = 60
 _ROOMY: Final = 12  # so many actors are in one column

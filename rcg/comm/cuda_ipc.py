@@ -203,7 +203,7 @@ class CudaIpcCommunicator(Communicator):
         except (ImportError, OSError) as error:
             raise Unavailable(
                 f"the transport cuda_ipc needs CuPy ({describe_error(error)}): "
-                "pip install cupy-cuda12x (or cupy-cuda13x)",
+                "pip install 'rcg[gpu]', or cupy-cuda13x",
                 transport="cuda_ipc",
             ) from error
 

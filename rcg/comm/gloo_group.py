@@ -69,7 +69,7 @@ def distributed() -> Any:
         found = importlib.import_module("torch.distributed")
     except ImportError as error:
         raise Unavailable(
-            "the transport gloo needs PyTorch: pip install torch", transport="gloo"
+            "the transport gloo needs PyTorch: pip install 'rcg[torch]'", transport="gloo"
         ) from error
     if not found.is_available() or not hasattr(found, "ProcessGroupGloo"):
         raise Unavailable("this PyTorch is built without Gloo", transport="gloo")

@@ -38,7 +38,7 @@ from rcg.threads import start_thread
 _MAX_TAG: Final = 1 << 31
 _GLANCE_S: Final = 0.0005
 _LAST_S: Final = 1.0  # for what is queued to be done before a group is destroyed
-_INSTALL: Final = "pip install cupy-cuda12x nvidia-nccl-cu12 (or -cuda13x, -cu13)"
+_INSTALL: Final = "pip install 'rcg[gpu]', or cupy-cuda13x nvidia-nccl-cu13"
 # The names of NCCL's constants, by torch's name of the dtype. The rest is carried in one of these.
 _DTYPES: Final = {
     "uint8": "NCCL_UINT8",

@@ -217,7 +217,7 @@ def warn_of_lacking_cupy(graph: Graph, bindings: Bindings, located: Located) -> 
         ]
         warn_user(
             f"tensors between the GPUs of {', '.join(lacking)} and others travel through the "
-            "host's memory, because their processes have no CuPy: pip install rcg[gpu]",
+            "host's memory, because their processes have no CuPy: pip install 'rcg[gpu]'",
             UserWarning,
         )
 

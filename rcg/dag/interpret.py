@@ -153,7 +153,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise ImportError("collectives need torch: `pip install torch`") from error
+        raise ImportError("collectives need torch: `pip install 'rcg[torch]'`") from error
     return torch
 
 

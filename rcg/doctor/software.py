@@ -22,16 +22,20 @@ from rcg.version import __version__
 OLDEST_PYTHON: Final = (3, 11)
 OLDEST_RAY: Final = (2, 44)
 
-_FOR_NOTEBOOKS: Final = "pip install '.[notebook]' in the folder of rcg"
-# Optional packages: their purpose, and how to install them.
+# Optional packages: their purpose, and the extra of rcg that brings them. `nixl` and CuPy are
+# checked as transports.
 _OPTIONAL: Final = {
-    "torch": ("tensors", "pip install torch"),
-    "ipywidgets": ("interactive views", _FOR_NOTEBOOKS),
-    "anywidget": ("interactive views", _FOR_NOTEBOOKS),
-    "plotly": ("interactive charts", _FOR_NOTEBOOKS),
-    "jupyterlab": ("notebooks", _FOR_NOTEBOOKS),
-    "tqdm": ("progress bars", _FOR_NOTEBOOKS),
-    "pandas": ("traces as DataFrames", "pip install pandas"),
+    "torch": ("tensors", "torch"),
+    "ipywidgets": ("interactive views", "notebook"),
+    "anywidget": ("interactive views", "notebook"),
+    "plotly": ("interactive charts", "notebook"),
+    "graphviz": ("graphs as DOT", "notebook"),
+    "jupyterlab": ("notebooks", "notebook"),
+    "tqdm": ("progress bars", "notebook"),
+    "rich": ("rcg top", "notebook"),
+    "pandas": ("traces as DataFrames", "notebook"),
+    "libcst": ("rcg migrate", "migrate"),
+    "nvtx": ("ops in Nsight Systems", "gpu"),
 }
 
 
@@ -45,10 +49,10 @@ def check_versions() -> Iterator[Check]:
     yield _native_core()
     yield _package("ray", OLDEST_RAY)
     yield _package("numpy")
-    for name, (purpose, advice) in _OPTIONAL.items():
+    for name, (purpose, extra) in _OPTIONAL.items():
         version = version_of(name)
         if version is None:
-            advice = f"only for {purpose}: {advice}"
+            advice = f"only for {purpose}: pip install 'rcg[{extra}]'"
             yield Check("versions", name, "missing", "not installed", advice)
         else:
             yield Check("versions", name, "ok", version)

@@ -99,7 +99,7 @@ def _of_gpus() -> Iterator[Check]:
     lacking = " and ".join(name for name, found in there.items() if not found)
     advice = (
         "tensors go through shared memory on a node, over TCP or gloo between nodes; it needs "
-        "`pip install rcg[gpu]` and a GPU"
+        "`pip install 'rcg[gpu]'` and a GPU"
     )
     for name in ("nccl", "cuda_ipc"):
         if lacking:
@@ -114,7 +114,7 @@ def _nixl() -> Check:
     """Check whether tensors can be read by NIXL, and say what it finds here."""
     advice = 'without it, tensor_transport="auto" reads tensors over shared memory and TCP'
     if not any(map(version_of, ("nixl", "nixl-cu12", "nixl-cu13"))):
-        return Check("transports", "nixl", "missing", "pip install nixl", advice)
+        return Check("transports", "nixl", "missing", "pip install 'rcg[nixl]'", advice)
     found = try_tensors("nixl")
     if not isinstance(found, int):
         return Check("transports", "nixl", "missing", found, advice)
@@ -131,7 +131,7 @@ def _nixl() -> Check:
 def _gloo() -> Check:
     """Check whether tensors travel over Gloo, if torch is there."""
     if not version_of("torch"):
-        advice = "it moves tensors of torch, in and between nodes: pip install torch"
+        advice = "it moves tensors of torch, in and between nodes: pip install 'rcg[torch]'"
         return Check("transports", "gloo", "missing", "this machine lacks torch for it", advice)
     found = try_tensors("gloo")
     if isinstance(found, int):

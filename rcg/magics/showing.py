@@ -21,9 +21,7 @@ from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topolog
 MAX_WIDGETS: Final = 3  # at once
 _MAX_GRAPHS: Final = 6  # whose pictures are shown at once
 _MAX_INFLIGHT: Final = 10  # for a plan without a compiled graph
-_INSTALL_WIDGETS: Final = (
-    'the interactive views need more packages: pip install ".[notebook]" in the folder of rcg'
-)
+_INSTALL_WIDGETS: Final = "the interactive views need more packages: pip install 'rcg[notebook]'"
 
 
 def topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:

@@ -140,7 +140,7 @@ FAILED: Final = 2  # a path failed, or libcst is missing
 def migrate(paths: Sequence[Path], *, is_written: bool, is_checked: bool = False) -> int:
     """Rewrite files and folders, or print a diff, or only remarks; return the exit status."""
     if importlib.util.find_spec("libcst") is None:
-        _say('error: migrate needs libcst: pip install ".[migrate]" in the folder of rcg')
+        _say("error: migrate needs libcst: pip install 'rcg[migrate]'")
         return FAILED
     problems: list[str] = []
     found: list[Path] = []

@@ -21,7 +21,7 @@ from rcg.error_text import describe_error
 from rcg.errors import Unavailable
 from rcg.options import USES_NIXL, tls_files, uses_nixl
 
-MISSING: Final = "the tensor transport NIXL needs a package: pip install nixl"
+MISSING: Final = "the tensor transport NIXL needs a package: pip install 'rcg[nixl]'"
 
 _NIXL: Final = "nixl"  # the transport
 _PACKAGES: Final = ("nixl", "nixl_cu13", "nixl_cu12")

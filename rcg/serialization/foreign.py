@@ -69,7 +69,7 @@ def import_torch() -> Any:
     except ImportError as error:
         raise Unavailable(
             "arrays of registered types travel as torch tensors, and torch is not installed in "
-            "this process: pip install torch"
+            "this process: pip install 'rcg[torch]'"
         ) from error
     return torch
 

@@ -26,6 +26,6 @@ def browser() -> Iterator[Any]:
 def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     for module, name in {"jupyterlab": "JupyterLab", "anywidget": "anywidget"}.items():
         if importlib.util.find_spec(module) is None:
-            pytest.skip(f'{name} is not installed: pip install ".[notebook]" in the folder of rcg')
+            pytest.skip(f"{name} is not installed: pip install 'rcg[notebook]'")
     with running_lab(tmp_path_factory.mktemp("lab"), browser) as found:
         yield found

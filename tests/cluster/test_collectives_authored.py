@@ -239,7 +239,7 @@ def bare(ray_session):
 def test_an_actor_without_torch_in_a_collective(workers, bare):
     with InputNode() as inp:
         dag = allreduce.bind([workers[0].scaled.bind(inp), bare.value.bind(inp)])[0]
-    with pytest.raises(CompileError, match="`pip install torch`") as caught:
+    with pytest.raises(CompileError, match=r"`pip install 'rcg\[torch\]'`") as caught:
         dag.compile()
     assert caught.value.node == "allreduce of Bare"
     assert caught.value.actor == repr(bare)
@@ -250,7 +250,7 @@ def test_an_actor_without_torch_at_an_edge(workers, bare):
     with InputNode() as inp:
         made = workers[0].value.bind(inp).with_tensor_transport("gloo")
         dag = bare.take.bind(made)
-    with pytest.raises(CompileError, match="`pip install torch`") as caught:
+    with pytest.raises(CompileError, match=r"`pip install 'rcg\[torch\]'`") as caught:
         dag.compile()
     assert (caught.value.node, caught.value.actor) == ("Worker.value", repr(bare))
     assert f"test_collectives_authored.py:{made._record.site.line}" in str(caught.value)

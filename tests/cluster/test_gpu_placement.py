@@ -102,7 +102,7 @@ def test_what_actors_with_gpus_get(tmp_path: Path) -> None:
     assert "the transport cuda_ipc needs" in share[0][1]
     assert without[0] == [[], 3]
     assert "of Actor(Worker, " in without[1][0]
-    assert "have no CuPy: pip install rcg[gpu]" in without[1][0]
+    assert "have no CuPy: pip install 'rcg[gpu]'" in without[1][0]
     assert blind == [[[], 3], []]
     assert one[0][0] == "PlacementError" and "has no GPU: create it with num_gpus=1" in one[0][1]
     assert shared[0][0] == "PlacementError" and "are on one GPU" in shared[0][1]

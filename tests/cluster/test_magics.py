@@ -291,13 +291,13 @@ def test_without_graphs_it_says_so(shell, capsys):
 def test_interactive_views_say_what_they_need(cell, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rcg_widgets", None)  # as if it were not installed
     cell("%rcg_profile --widget rcg.get(cdag.execute(1))")
-    assert 'pip install ".[notebook]" in the folder of rcg' in capsys.readouterr().out
+    assert "pip install 'rcg[notebook]'" in capsys.readouterr().out
     for magic in ("%rcg_graph --widget", "%rcg_schedule --widget cdag"):
         assert "<img" in cell(magic)[1][0]["text/html"]
-        assert capsys.readouterr().out.count('pip install ".[notebook]" in the folder of rcg') == 1
+        assert capsys.readouterr().out.count("pip install 'rcg[notebook]'") == 1
     cell("%rcg_top")
     out = capsys.readouterr().out
-    assert 'pip install ".[notebook]" in the folder of rcg' in out
+    assert "pip install 'rcg[notebook]'" in out
     assert "1 execution" in out
 
 

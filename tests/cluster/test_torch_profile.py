@@ -144,5 +144,5 @@ def test_ops_are_ranges_of_nvtx(workers):
     assert told[0] == "rcg"
     assert told[1 : 1 + 2 * len(ops)] == [each for op in ops for each in (op, "end")]
     assert told[-1] == "end", "what ended the graph ends its range"
-    with pytest.raises(CompileError, match=r"actor's process has not: `pip install nvtx`"):
+    with pytest.raises(CompileError, match=r"actor's process has not: `pip install 'rcg\[gpu\]'`"):
         both.experimental_compile(nvtx=True)

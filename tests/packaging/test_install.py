@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel and the sdist: each is built, installed into an empty environment, used from elsewhere.
 
-"Empty" has one exception, to save minutes and gigabytes: what rcg depends on, and what builds it,
-is read from the environment that runs the tests, by one path file.
+To save minutes, what rcg depends on is not fetched: links lead to it in the environment that runs
+the tests, to Ray, NumPy and what they need, and to nothing else.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import files as files_of
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,7 @@ SOURCES = (
     "widgets",
     "benchmarks",
     "docs",
+    "release",
     "tests",
     "notebooks",
 )
@@ -64,6 +68,52 @@ with dag.experimental_compile() as graph:
     print("found", ray.get(graph.execute(41)))
 ray.shutdown()
 """
+
+
+LACKING = """
+import contextlib, io, re, sys
+import ray
+import rcg.cli, rcg.comm.registry, rcg.testing
+from rcg.comm import Membership
+
+class Actor:
+    def value(self):
+        return 1
+
+def to_pandas():
+    from rcg.trace.export.frame import to_pandas
+    from rcg.trace.trace import Trace
+    to_pandas(Trace((), 0, 0))
+
+def gloo():
+    store = rcg.testing.LocalStore()
+    rcg.comm.registry.find_communicator("gloo").open(Membership("g", 0, ("a",), store))
+
+def nixl():
+    from rcg.rdt.nixl_agent import make_agent
+    make_agent("a")
+
+def widgets():
+    import rcg_widgets
+
+def migrate():
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        rcg.cli.main(["migrate", "."])
+    raise ImportError(said.getvalue())
+
+uses = gloo, nixl, widgets, to_pandas, migrate
+for use in uses:
+    try:
+        use()
+    except Exception as error:
+        print(*re.findall(r"pip install 'rcg.(\\w+).'", str(error)))
+assert not {"torch", "pandas", "anywidget", "libcst"} & set(sys.modules)
+"""
+
+
+def examined(python: Path, cwd: Path) -> str:
+    """Returns what `rcg doctor` prints there."""
+    return run(str(python.parent / "rcg"), "doctor", cwd=cwd)
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -101,8 +151,39 @@ def only(folder: Path, pattern: str) -> Path:
     return found
 
 
+def needed_by(*packages: str) -> set[str]:
+    """Returns these packages and all that they require here, extras aside."""
+    found: set[str] = set()
+    waiting = list(packages)
+    while waiting:
+        name = waiting.pop()
+        try:
+            required = requires(name) or []
+        except PackageNotFoundError:
+            continue  # of another platform
+        if name not in found:
+            found.add(name)
+            plain = [line for line in required if "extra ==" not in line]
+            waiting += [re.match(r"[\w.-]+", line)[0] for line in plain]
+    return found
+
+
+def make_small_environment(folder: Path) -> Path:
+    """Returns the interpreter of a new environment with Ray, NumPy and what builds rcg."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    program = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    there = Path(run(str(python), "-c", program, cwd=folder).strip())
+    for name in needed_by("ray", "numpy", "setuptools", "wheel"):
+        for path in {each.parts[0] for each in files_of(name) or []} - {"..", "__pycache__"}:
+            link = there / path
+            if not link.exists():
+                link.symlink_to(Path(sysconfig.get_path("purelib"), path))
+    return python
+
+
 def make_environment(folder: Path) -> Path:
-    """Returns the interpreter of a new environment that sees the dependencies and not rcg."""
+    """Returns the interpreter of a new environment that sees what is installed here but rcg."""
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
     here = sysconfig.get_path("purelib")
@@ -124,7 +205,7 @@ def make_environment(folder: Path) -> Path:
 def test_what_is_built_installs_and_works_elsewhere(
     pattern: str, distributions: Path, tmp_path: Path
 ) -> None:
-    python = make_environment(tmp_path / "venv")
+    python = make_small_environment(tmp_path / "venv")
     run(
         sys.executable,
         "-m",
@@ -144,6 +225,12 @@ def test_what_is_built_installs_and_works_elsewhere(
     elsewhere.mkdir()
     (elsewhere / "program.py").write_text(PROGRAM)
     assert "found 42" in run(str(python), "program.py", cwd=elsewhere).splitlines()
+    # What an extra would bring is not there, and each use of it says which.
+    (elsewhere / "lacking.py").write_text(LACKING)
+    said = run(str(python), "lacking.py", cwd=elsewhere).splitlines()
+    assert said == ["torch", "nixl", "notebook", "notebook", "migrate"]
+    [torch] = re.findall(r"^.*only for tensors: (.*)$", examined(python, elsewhere), re.MULTILINE)
+    assert torch == "pip install 'rcg[torch]'"
 
 
 def test_the_wheel_is_for_every_python_from_3_11_on_and_holds_no_tests(distributions: Path) -> None:

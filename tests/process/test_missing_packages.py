@@ -34,15 +34,14 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert "pip install pandas" in printed(program)
+    assert "pip install 'rcg[notebook]'" in printed(program)
 
 
 def test_without_anywidget_the_import_says_what_to_install():
     program = "import sys; sys.modules['anywidget'] = None; import rcg_widgets"
     done = run(program, cwd=ROOT / "widgets")
     assert done.stderr.strip().splitlines()[-1] == (
-        "ImportError: the widgets need anywidget and ipywidgets: "
-        'pip install ".[notebook]" in the folder of rcg'
+        "ImportError: the widgets need anywidget and ipywidgets: pip install 'rcg[notebook]'"
     )
 
 
@@ -121,7 +120,7 @@ try:
 except Unavailable as error:
     print(error)
 """
-    assert printed(program) == "the transport gloo needs PyTorch: pip install torch"
+    assert printed(program) == "the transport gloo needs PyTorch: pip install 'rcg[torch]'"
 
 
 def test_naming_a_communicator_loads_no_torch():

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip(
-    "anywidget", reason='the widgets need pip install ".[notebook]" in the folder of rcg'
-)
+pytest.importorskip("anywidget", reason="the widgets need pip install 'rcg[notebook]'")
 
 from rcg_widgets.base import script
 

@@ -206,7 +206,7 @@ def test_the_live_view_needs_rich_and_says_so(found, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setitem(sys.modules, "rich.live", None)
     assert cli.main(["top"]) == 1
-    assert "pip install rich" in capsys.readouterr().err
+    assert "pip install 'rcg[notebook]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", [3, 64])

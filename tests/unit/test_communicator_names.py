@@ -74,7 +74,7 @@ def test_what_needs_a_gpu_says_so_where_there_is_none(name, monkeypatch):
 def test_nccl_says_what_to_install(monkeypatch):
     membership = Membership("g", 0, ("Worker",), LocalStore())
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
-    with pytest.raises(Unavailable, match=r"needs CuPy.*pip install cupy-cuda12x"):
+    with pytest.raises(Unavailable, match=r"needs CuPy.*pip install 'rcg\[gpu\]'"):
         NcclCommunicator.open(membership)
     without = types.SimpleNamespace(available=False)
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", without)

@@ -101,7 +101,7 @@ def test_packages_that_are_not_there(quick):
     assert {check.name for check in report.problems} == {"ray", "numpy"}
     [torch] = [check for check in report.checks if check.name == "torch"]
     assert torch.state == "missing"
-    assert "pip install torch" in torch.advice
+    assert "pip install 'rcg[torch]'" in torch.advice
     [gloo] = [check for check in report.checks if check.name == "gloo"]
     assert gloo.found == "this machine lacks torch for it"
 

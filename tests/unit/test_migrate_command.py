@@ -170,7 +170,7 @@ def test_without_libcst_it_says_what_to_install(folder, monkeypatch, capsys):
     make(folder, {"a.py": "import ray\n"})
     monkeypatch.setitem(sys.modules, "libcst", None)
     assert cli.main(["migrate", "--write", "a.py"]) == 2
-    expected = 'migrate needs libcst: pip install ".[migrate]" in the folder of rcg'
+    expected = "migrate needs libcst: pip install 'rcg[migrate]'"
     assert capsys.readouterr().err == f"rcg: error: {expected}\n"
     assert (folder / "a.py").read_text() == "import ray\n"
 

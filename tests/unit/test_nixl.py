@@ -45,5 +45,5 @@ def test_blocks_of_a_pool_never_overlap_and_all_come_back(steps) -> None:
 
 def test_without_the_package_one_sentence_says_what_to_do(monkeypatch) -> None:
     monkeypatch.setattr(nixl_agent, "_package", lambda: "")
-    with pytest.raises(Unavailable, match=r"NIXL needs a package: pip install nixl$"):
+    with pytest.raises(Unavailable, match=r"NIXL needs a package: pip install 'rcg\[nixl\]'$"):
         make_agent("here")

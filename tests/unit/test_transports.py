@@ -331,7 +331,7 @@ def test_a_refusal_of_a_collective_names_it():
 
 
 def test_an_actor_without_cupy():
-    with pytest.raises(PlacementError, match=r"process has no CuPy: `pip install rcg\[gpu\]`"):
+    with pytest.raises(PlacementError, match=r"process has no CuPy: `pip install 'rcg\[gpu\]'`"):
         check("nccl", {"a0": Owned(("node/0",)), "a1": Owned(("node/1",), lacks_cupy=True)})
 
 

@@ -18,9 +18,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-pytest.importorskip(
-    "anywidget", reason='the widgets need pip install ".[notebook]" in the folder of rcg'
-)
+pytest.importorskip("anywidget", reason="the widgets need pip install 'rcg[notebook]'")
 
 import rcg_widgets
 from rcg.errors import TraceError

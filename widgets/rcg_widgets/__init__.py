@@ -17,7 +17,7 @@ try:
     import anywidget as _anywidget  # noqa: F401 - its import fails without ipywidgets
 except ImportError as _error:
     raise ImportError(
-        'the widgets need anywidget and ipywidgets: pip install ".[notebook]" in the folder of rcg',
+        "the widgets need anywidget and ipywidgets: pip install 'rcg[notebook]'",
         name=_error.name,
     ) from _error
 

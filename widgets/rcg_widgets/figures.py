@@ -41,9 +41,7 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
         from plotly import graph_objects
         from plotly.subplots import make_subplots
     except ImportError as error:
-        raise ImportError(
-            'figure() needs Plotly: pip install ".[notebook]" in the folder of rcg'
-        ) from error
+        raise ImportError("figure() needs Plotly: pip install 'rcg[notebook]'") from error
     subject, record = recorded(trace, graph)
     window = (subject.start_ns, subject.end_ns)
     executions = executions_of(record)
@@ -123,7 +121,5 @@ def source(what: Any, *, graph: int | str | None = None) -> graphviz.Source:
     try:
         import graphviz
     except ImportError as error:
-        raise ImportError(
-            'source() needs graphviz: pip install ".[notebook]" in the folder of rcg'
-        ) from error
+        raise ImportError("source() needs graphviz: pip install 'rcg[notebook]'") from error
     return graphviz.Source(dot_of(topology_of(subject_of(what, graph).plan)))

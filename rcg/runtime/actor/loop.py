@@ -251,7 +251,7 @@ def _in_ranges(steps: list[Callable[[], None]], spec: Start) -> list[Callable[[]
     except ImportError as error:
         raise CompileError(
             "nvtx=True shows ops to Nsight Systems with the package nvtx, which this actor's "
-            "process has not: `pip install nvtx` on its node, or give it in the actor's "
+            "process has not: `pip install 'rcg[gpu]'` on its node, or give it in the actor's "
             "runtime_env",
             actor=spec.actor[0],
         ) from error

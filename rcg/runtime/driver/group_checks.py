@@ -92,8 +92,8 @@ def _obstacles(
         if owned[actor].lacks_cupy:
             yield (
                 actor,
-                f"{part}its process has no CuPy: `pip install rcg[gpu]` on its node, or give it in "
-                "the actor's runtime_env",
+                f"{part}its process has no CuPy: `pip install 'rcg[gpu]'` on its node, or give it "
+                "in the actor's runtime_env",
             )
     holders: dict[str, str] = {}  # the first actor that has a GPU, by the GPU
     for actor in actors:

@@ -113,8 +113,8 @@ def locate(
             node, site = tensor_nodes[actor]
             raise CompileError(
                 f"{bindings.actors[actor]!r} takes part in {node}, which moves tensors, but its "
-                "process has no torch: `pip install torch` on its node, or give it in the actor's "
-                "runtime_env",
+                "process has no torch: `pip install 'rcg[torch]'` on its node, or give it in the "
+                "actor's runtime_env",
                 actor=repr(bindings.actors[actor]),
                 node=node,
                 site=site,

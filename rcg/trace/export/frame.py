@@ -67,7 +67,7 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError as error:
-        raise ImportError("a DataFrame needs pandas: pip install pandas") from error
+        raise ImportError("a DataFrame needs pandas: pip install 'rcg[notebook]'") from error
 
     lanes = [
         (graph, each) for graph in trace.graphs for lane in graph.lanes for each in _parts(lane)
