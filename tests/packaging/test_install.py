@@ -27,6 +27,7 @@ from tests.circles import core_has
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     ".clang-format",
+    ".github",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "ARCHITECTURE.md",
