@@ -23,9 +23,11 @@ _INSTALLED.mkdir()
 sys.path[:0] = [str(ROOT), PLUGINS.name]
 os.environ |= {
     "PYTHONPATH": os.pathsep.join([str(ROOT), PLUGINS.name]),
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_LOG_TO_DRIVER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "180",
     # Ranks spin for each other in shared memory: on a busy machine, at a low priority, for minutes.
