@@ -150,11 +150,11 @@ def _top(asked: argparse.Namespace) -> int:
 
 
 def _attach(asked: argparse.Namespace) -> int:
-    from rcg import live
     from rcg.errors import RcgError
+    from rcg.runtime.observe.attach import find_live
 
     try:
-        graph = live(asked.name, pid=asked.pid)
+        graph = find_live(asked.name, pid=asked.pid)
         if asked.profile is None:
             print(graph.report())
             return FINE
