@@ -146,9 +146,9 @@ JOIN = messages.JoinGroup(
 )
 ASKED = [JOIN, messages.SendTensors(number=2, key="k"), messages.Execute(number=3)]
 KINDS = [each for each in vars(messages).values() if isinstance(each, type)]
-OF_TYPE = {"int": 0, "bool": False}  # any other field is a text
+OF_NAME = {"pid": 0, "torch": False}  # any other field is a text
 OPENINGS = [
-    kind(**{each.name: OF_TYPE.get(str(each.type), "x") for each in fields(kind)})
+    kind(**{each.name: OF_NAME.get(each.name, "x") for each in fields(kind)})
     for kind in KINDS
     if issubclass(kind, Opening) and kind is not Opening
 ]
