@@ -158,7 +158,7 @@ def _attach(asked: argparse.Namespace) -> int:
         if asked.profile is None:
             print(graph.report())
             return FINE
-        profile = graph.profile(asked.profile)
+        profile = graph.profile(asked.profile, until_interrupt=True)
         print(profile)
         if asked.html is not None:
             profile.save_html(asked.html)

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -428,8 +429,15 @@ def test_a_graph_of_another_process_is_reported_and_profiled(driver, tmp_path):
     assert status == 0 and graph_id in said
     status, said, error = rcg_attach("--pid", program.pid)
     assert (status, said) == (1, "") and "\n  first (" in error and "\n  busy (" in error
-    with pytest.raises(AttachError, match=r"no graph 'bus' in process .* first \(.*busy \("):
-        rcg.live("bus", pid=program.pid)
+    for name in ("bus", graph_id[:3]):
+        with pytest.raises(AttachError, match=r"no graph '\w+' in process .* first \(.*busy \("):
+            rcg.live(name, pid=program.pid)
+    with pytest.raises(ValueError, match="from 0 to 3600 seconds, found -1"):
+        live.profile(-1)
+    resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (1000, -1))  # no room for the answer
+    with pytest.raises(AttachError, match="cannot do that: OSError: .*File too large"):
+        live.profile(0.1)
+    resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (-1, -1))
     with live.profiler() as profile:
         program.process.stdin.write("\n")
         program.process.stdin.flush()
@@ -448,6 +456,12 @@ def test_a_profile_of_another_process_ends_with_either_process(driver, monkeypat
     asker.kill()
     asker.wait()
     until(lambda: num_threads(program.pid) <= before)
+    asker = subprocess.Popen(
+        [*ATTACH, "busy", "--profile", "3600"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    until(lambda: num_threads(program.pid) > before + 1)
+    asker.send_signal(signal.SIGINT)  # what was recorded so far is shown
+    assert "busy (" in asker.communicate()[0] and asker.returncode == 0
     suspend(program.pid)
     monkeypatch.setattr(attach, "_ANSWER_TIMEOUT_S", 0.5)
     with pytest.raises(AttachError, match=r"does not answer within 0\.5 s: it is stopped"):
@@ -455,7 +469,10 @@ def test_a_profile_of_another_process_ends_with_either_process(driver, monkeypat
     os.kill(program.pid, signal.SIGCONT)
     profiled = in_thread(lambda: live.profile(3600))
     until(lambda: num_threads(program.pid) > before + 1)
-    program.kill()
+    with pytest.raises(KeyError, match="of the block") as raised, live.profiler():
+        program.kill()
+        raise KeyError("of the block")
+    assert f"process {program.pid} has ended" in raised.value.__notes__[0]
     with pytest.raises(AttachError, match=f"process {program.pid} has ended"):
         profiled()
     with pytest.raises(AttachError, match=f"no compiled graph in process {program.pid}"):

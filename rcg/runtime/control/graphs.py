@@ -79,7 +79,7 @@ class Graphs:
         make: Callable[[Connection], bytes | None] = partial(_report, graph)
         if isinstance(asked, ProfileGraph):  # its profiler does not keep a graph that is dropped
             make = partial(_profile, graph.profile(torch=asked.torch))
-        connection = peer.hand_over_messages()
+        connection = liveness.close_in_children(peer.hand_over_messages())
         thread = threading.Thread(
             target=_answer, args=(make, connection), name="rcg-attached", daemon=True
         )
@@ -114,14 +114,11 @@ def _answer(make: Callable[[Connection], bytes | None], connection: Connection) 
     with connection, contextlib.suppress(OSError):  # it hung up
         try:
             found = make(connection)
-        except OSError:
-            raise
+            if found is not None:
+                send_payloads(connection, Reported(), [(KIND_BYTES, found, None, 0)])
         except Exception as error:  # noqa: BLE001 - whatever it was, the other process has to know
             text = str(error) if isinstance(error, RcgError) else describe_error(error)
             sockets.send(connection, Failed(text=text))
-            return
-        if found is not None:
-            send_payloads(connection, Reported(), [(KIND_BYTES, found, None, 0)])
 
 
 def _report(graph: Any, _: Connection) -> bytes:
@@ -129,7 +126,7 @@ def _report(graph: Any, _: Connection) -> bytes:
 
 
 def _profile(profiler: Any, connection: Connection) -> bytes | None:
-    """Record until the other process has enough; None if it hung up, or died."""
+    """Record until the other process has enough; None if it died."""
     pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
     with profiler as profile:
         sockets.send(connection, Ready())
@@ -138,7 +135,7 @@ def _profile(profiler: Any, connection: Connection) -> bytes | None:
         return None
     with sockets.receive(connection) as received:
         if not isinstance(received.message, EndProfile):
-            return None
+            raise RcgError(f"expected the end of the profile, found {received.message!r}")
     file = io.BytesIO()
     profile.trace.save(file)
     return file.getvalue()

@@ -123,19 +123,23 @@ class CompiledDAG(Displayed):
         return self._engine.session.is_closed
 
     def check_health(self) -> None:
-        """Raise if the graph has ended; it asks no one and does not wait.
+        """Raise if the graph has ended.
+
+        No actor is asked. The first call after a death asks Ray for the cause, for at most a second
+        or two.
 
         Raises:
-            ChannelClosed: It was torn down.
             ActorDiedError: An actor died.
+            ChannelBroken: A process cannot be reached, or failed.
+            ChannelClosed: The graph was torn down.
         """
         self._engine.session.check_running()
 
     def on_broken(self, call: Callable[[], object]) -> None:
         """Have ``call`` called once if an actor dies, also while nothing is executed.
 
-        Another thread calls it, and it must not block. It is not called for a graph that was torn
-        down.
+        Another thread calls it, or this one if an actor has died already, and it must not block. It
+        is not called for a graph that was torn down.
         """
         reference = weakref.ref(self._engine.session)
 

@@ -40,7 +40,9 @@ __all__ = ["LiveGraph", "find_live"]
 _ANSWER_TIMEOUT_S: Final = 10.0
 _START_TIMEOUT_S: Final = 45.0  # with torch's profiler, which may load a library in each actor
 _TRACE_TIMEOUT_S: Final = 120.0  # five million events are packed in a few seconds
+_MOST_SECONDS: Final = 3600.0
 _MOST_COMMAND: Final = 60
+_LEAST_OF_ID: Final = 4  # a shorter beginning of an id may well be a name
 
 
 class LiveGraph:
@@ -82,17 +84,24 @@ class LiveGraph:
         finally:
             joined.close()
 
-    def profile(self, seconds: float, *, torch: bool = False) -> Profile:
+    def profile(
+        self, seconds: float, *, torch: bool = False, until_interrupt: bool = False
+    ) -> Profile:
         """Record from now on for so many seconds, and return the profile.
 
         Args:
             seconds: How long.
             torch: See ``rcg.profile``.
+            until_interrupt: Ctrl-C ends the recording early, instead of raising.
 
         Raises:
             AttachError: As for ``profiler``, also as soon as the process ends.
+            ValueError: ``seconds`` is no time from 0 to an hour.
         """
-        with self._recording(torch) as (profile, joined), contextlib.suppress(TimeoutError):
+        if not 0 <= seconds <= _MOST_SECONDS:
+            raise ValueError(f"record from 0 to {_MOST_SECONDS:g} seconds, found {seconds!r}")
+        early = (TimeoutError, KeyboardInterrupt) if until_interrupt else TimeoutError
+        with self._recording(torch) as (profile, joined), contextlib.suppress(early):
             sockets.wait_for_message(joined.connection, joined.pidfd.fd, seconds)
         return profile
 
@@ -122,8 +131,13 @@ class LiveGraph:
             profile = Profile()
             try:
                 yield profile, joined
-            finally:
-                profile.complete(self._end(joined))
+            except BaseException as error:  # of the block, which matters more than the profile
+                try:
+                    profile.complete(self._end(joined))
+                except AttachError as lost:
+                    error.add_note(f"{lost}; there is no profile")
+                raise
+            profile.complete(self._end(joined))
         finally:
             joined.close()
 
@@ -151,7 +165,7 @@ class LiveGraph:
         except TimeoutError:
             raise self._error(why_silent(self.pid, timeout_s)) from None
         except ConnectionAbortedError:
-            raise self._error("has ended this graph") from None
+            raise self._error("has ended this graph, or its rcg is an older one") from None
         except (ConnectionError, ProcessLookupError):
             raise self._error("has ended") from None
         except (OSError, ValueError, RcgError) as error:
@@ -186,8 +200,11 @@ def find_live(name: str | None = None, *, pid: int | None = None) -> LiveGraph:
         LiveGraph(driver.pid, driver.command, driver.address, graph.report)
         for driver in drivers
         for graph in driver.graphs
-        if not name or name == graph.report.name or graph.report.graph_id.startswith(name)
     ]
+    if name:
+        named = [each for each in found if each.name == name]
+        is_id = len(name) >= _LEAST_OF_ID
+        found = named or [each for each in found if is_id and each.graph_id.startswith(name)]
     if len(found) == 1:
         return found[0]
     where = "this user's processes on this machine" if pid is None else f"process {pid}"
