@@ -87,8 +87,8 @@ def test_every_command_is_there(tmp_path: Path) -> None:
             case ["make", target]:
                 subprocess.run(["make", "-n", target], cwd=readme.ROOT, check=True, timeout=60)
             case ["pip", "install", what]:
-                extra = re.fullmatch(r"\.(?:\[(\w+)\])?", what)
-                assert extra is not None, "only the folder of the project can be installed"
+                extra = re.fullmatch(r"(?:\.|rcg)(?:\[(\w+)\])?", what)
+                assert extra is not None, "only the project can be installed"
                 assert extra[1] is None or extra[1] in project["optional-dependencies"]
             case ["rcg", *_]:
                 assert "rcg" in project["scripts"]  # what it does is run with the blocks
