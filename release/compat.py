@@ -33,8 +33,8 @@ rcg needs Linux on x86-64 or aarch64, Python 3.11 or newer and Ray {oldest} or n
 for every Python from 3.11 on. Wheels need glibc 2.17 or newer (manylinux2014), as Ray's do.
 
 `make compat` installs the wheel into a fresh environment without a compiler, with Ray and NumPy
-alone, then runs the program of the README and {files} files of tests. It ran on {date} with
-rcg {version}, on {machine}:
+alone (no torch), then runs the program of the README and {files} files of tests. It ran on {date}
+with rcg {version}, on {machine}:
 
 | Python | Ray | NumPy | tests |
 |---|---|---|---|
