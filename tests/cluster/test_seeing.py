@@ -22,6 +22,7 @@ from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import AttachError
 from rcg.runtime.observe import attach
 from rcg.runtime.observe.drivers import find_drivers
+from rcg.wire import sockets
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import but_gates, local_writer
 from tests.cluster.stage import ROOT, Stage, in_thread, until
@@ -408,7 +409,7 @@ def num_threads(pid):
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-def test_a_graph_of_another_process_is_reported_and_profiled(driver, tmp_path):
+def test_a_graph_of_another_process_is_reported_and_profiled(driver, tmp_path, monkeypatch):
     program = driver(ATTACHED, stdin=subprocess.PIPE)
     graph_id = program.line()
     live = rcg.live(graph_id[:12], pid=program.pid)
@@ -436,8 +437,18 @@ def test_a_graph_of_another_process_is_reported_and_profiled(driver, tmp_path):
         live.profile(-1)
     resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (1000, -1))  # no room for the answer
     with pytest.raises(AttachError, match="cannot do that: OSError: .*File too large"):
-        live.profile(0.1)
+        live.profile(1)
     resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (-1, -1))
+    waits, wait = iter([KeyboardInterrupt]), sockets.wait_for_message
+
+    def wait_once(*arguments):
+        for error in waits:
+            raise error
+        return wait(*arguments)
+
+    with monkeypatch.context() as patched:  # Ctrl-C
+        patched.setattr(sockets, "wait_for_message", wait_once)
+        assert live.profile(3600, until_interrupt=True).trace.graphs[0].graph_id == graph_id
     with live.profiler() as profile:
         program.process.stdin.write("\n")
         program.process.stdin.flush()
@@ -456,12 +467,6 @@ def test_a_profile_of_another_process_ends_with_either_process(driver, monkeypat
     asker.kill()
     asker.wait()
     until(lambda: num_threads(program.pid) <= before)
-    asker = subprocess.Popen(
-        [*ATTACH, "busy", "--profile", "3600"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    until(lambda: num_threads(program.pid) > before + 1)
-    asker.send_signal(signal.SIGINT)  # what was recorded so far is shown
-    assert "busy (" in asker.communicate()[0] and asker.returncode == 0
     suspend(program.pid)
     monkeypatch.setattr(attach, "_ANSWER_TIMEOUT_S", 0.5)
     with pytest.raises(AttachError, match=r"does not answer within 0\.5 s: it is stopped"):
