@@ -30,9 +30,7 @@ GUARD_S = 120
 ROOT = Path(__file__).parents[2]
 
 # A line of Ray's own: "(raylet) WARNING: 12 PYTHON worker processes have been started ...".
-_RAYS_LINE = re.compile(
-    r"^(?:\x1b\[\d+m)?\(raylet[^)\n]*\)(?:\x1b\[0m)? .*\n?", re.MULTILINE
-)
+_RAYS_LINE = re.compile(r"^(?:\x1b\[\d+m)?\(raylet[^)\n]*\)(?:\x1b\[0m)? .*\n?", re.MULTILINE)
 
 
 class Gate:

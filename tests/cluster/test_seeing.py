@@ -381,7 +381,8 @@ def test_rcg_top_asks_drivers_and_says_which_do_not_answer(driver):
 
 
 ATTACHED = """
-import select
+import select, threading
+signal.signal(signal.SIGUSR1, lambda *_: say(*(each.name for each in threading.enumerate())))
 from tests.cluster.stage import Stage
 a, b = Stage.remote(), Stage.remote()
 with InputNode() as inp:
@@ -405,8 +406,10 @@ def rcg_attach(*arguments):
     return done.returncode, done.stdout, done.stderr
 
 
-def num_threads(pid):
-    return len(os.listdir(f"/proc/{pid}/task"))
+def is_recording(program):
+    """The threads with which it answers somebody, and records."""
+    os.kill(program.pid, signal.SIGUSR1)
+    return {"rcg-attached", "rcg-profile"} & set(program.line().split())
 
 
 def test_a_graph_of_another_process_is_reported_and_profiled(driver, tmp_path, monkeypatch):
@@ -436,18 +439,18 @@ def test_a_graph_of_another_process_is_reported_and_profiled(driver, tmp_path, m
     with pytest.raises(ValueError, match="from 0 to 3600 seconds, found -1"):
         live.profile(-1)
     resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (1000, -1))  # no room for the answer
-    with pytest.raises(AttachError, match="cannot do that: OSError: .*File too large"):
+    with pytest.raises(AttachError, match=r"cannot do that: OSError: .*File too large"):
         live.profile(1)
     resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (-1, -1))
-    waits, wait = iter([KeyboardInterrupt]), sockets.wait_for_message
+    wait = sockets.wait_for_message
 
-    def wait_once(*arguments):
-        for error in waits:
-            raise error
+    def interrupted(*arguments):
+        if arguments[2:] == (3600,):
+            raise KeyboardInterrupt
         return wait(*arguments)
 
     with monkeypatch.context() as patched:  # Ctrl-C
-        patched.setattr(sockets, "wait_for_message", wait_once)
+        patched.setattr(sockets, "wait_for_message", interrupted)
         assert live.profile(3600, until_interrupt=True).trace.graphs[0].graph_id == graph_id
     with live.profiler() as profile:
         program.process.stdin.write("\n")
@@ -458,25 +461,28 @@ def test_a_graph_of_another_process_is_reported_and_profiled(driver, tmp_path, m
         live.report()
 
 
+def kill_and_raise(program):
+    program.kill()
+    raise KeyError("of the block")
+
+
 def test_a_profile_of_another_process_ends_with_either_process(driver, monkeypatch):
     program = driver(ATTACHED, stdin=subprocess.PIPE)
     live = rcg.live(program.line(), pid=program.pid)
-    before = num_threads(program.pid)
     asker = subprocess.Popen([*ATTACH, "busy", "--profile", "3600"], cwd=ROOT)
-    until(lambda: num_threads(program.pid) > before + 1)  # it answers, and it records
+    until(lambda: len(is_recording(program)) == 2)
     asker.kill()
     asker.wait()
-    until(lambda: num_threads(program.pid) <= before)
+    until(lambda: not is_recording(program))
     suspend(program.pid)
     monkeypatch.setattr(attach, "_ANSWER_TIMEOUT_S", 0.5)
     with pytest.raises(AttachError, match=r"does not answer within 0\.5 s: it is stopped"):
         live.report()
     os.kill(program.pid, signal.SIGCONT)
     profiled = in_thread(lambda: live.profile(3600))
-    until(lambda: num_threads(program.pid) > before + 1)
+    until(lambda: len(is_recording(program)) == 2)
     with pytest.raises(KeyError, match="of the block") as raised, live.profiler():
-        program.kill()
-        raise KeyError("of the block")
+        kill_and_raise(program)
     assert f"process {program.pid} has ended" in raised.value.__notes__[0]
     with pytest.raises(AttachError, match=f"process {program.pid} has ended"):
         profiled()
