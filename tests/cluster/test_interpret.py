@@ -244,6 +244,7 @@ def test_an_actor_of_a_class_node_lives_for_one_run():
     until(lambda: not is_there(first) and not is_there(second))
 
 
+@pytest.mark.full
 def test_the_actor_of_a_class_node_that_is_the_root_lives_with_its_handle():
     handle = Own.bind(summed.bind(3)).execute()
     assert isinstance(handle, rcg.ActorHandle)
@@ -268,6 +269,7 @@ def test_tensors_that_stay_with_an_actor_of_a_class_node_reach_a_function():
     assert rcg.get(summed.bind(node.tensor.bind(1), 1).execute()) == 3.0
 
 
+@pytest.mark.full
 def test_several_returns_of_a_class_nodes_method_are_one_node():
     call = Own.bind(5).both.bind(6)
     assert (call.num_returns, call.get_method_name(), call.class_method_call) == (2, "both", None)

@@ -410,6 +410,7 @@ def test_options_of_a_call_name_a_transport(pair):
     assert float(get(a.plain_make.remote(3)).sum()) == 30.0
 
 
+@pytest.mark.full
 def test_both_directions_and_rings_at_once(actors):
     found = actors(3)
     create_collective_group(found, backend="gloo")
@@ -525,6 +526,7 @@ def test_plain_actors_of_ray_get_values_too(pair):
         rcg.kill(plain)
 
 
+@pytest.mark.full
 def test_async_and_threaded_actors(actors):
     (a,), (b,) = actors(1, AsyncWorker), actors(1, Actor, max_concurrency=3)
     create_collective_group([a, b], backend="gloo")
@@ -730,6 +732,7 @@ def test_what_is_put_is_freed(actors):
 # --- mutability
 
 
+@pytest.mark.full
 def test_a_receiver_sees_what_was_written_meanwhile(pair):
     a, b = pair
     ref = a.keep.remote(1)
@@ -855,6 +858,7 @@ def test_a_maker_that_is_killed_while_its_tensor_is_read(actors):
         get(b.get_of.remote([ref]))
 
 
+@pytest.mark.full
 def test_where_memory_may_not_be_read_tensors_come_in_messages(actors):
     a, b = actors(2)
     ref = a.make_anywhere.remote(3)
@@ -1112,6 +1116,7 @@ def test_the_report_names_an_owner_that_does_not_answer_and_says_which_is_dead_a
     assert "is dead: it was killed by `ray.kill`." in text and "does not answer" not in text
 
 
+@pytest.mark.full
 def test_a_profile_has_what_was_got_and_how_long_it_took(pair):
     a, b = pair
     early = a.make.remote(1)
@@ -1358,6 +1363,7 @@ def test_the_timeout_of_get_also_limits_what_does_not_arrive(actors):
         get(refs[0])
 
 
+@pytest.mark.full
 def test_holders_that_are_stopped_hold_up_no_other_in_an_event_loop(actors):
     a, b = actors(2)
     (taker,) = actors(1, AsyncWorker)
@@ -1471,6 +1477,7 @@ def test_an_actor_whose_constructor_takes_references_is_one_like_others(pair, co
     eventually(lambda: held_by(a) == 0)
 
 
+@pytest.mark.full
 def test_a_constructor_whose_argument_cannot_be_made_says_why(pair, construct):
     c = construct(pair[0].fail.remote())
     with pytest.raises(rcg.exceptions.RayActorError, match="no tensor today"):
@@ -1576,6 +1583,7 @@ def _impoverish():
     return poor
 
 
+@pytest.mark.full
 def test_an_actor_that_could_start_no_thread_listens_once_it_can(actors):
     class Poor(Worker):
         def __init__(self, poor):

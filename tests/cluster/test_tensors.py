@@ -236,6 +236,7 @@ def test_asyncio(workers):
         assert asyncio.run(run(graph)) == [2.0, 4000.0, 60.0]
 
 
+@pytest.mark.full
 def test_arrays_of_jax_travel_as_tensors(workers, monkeypatch):
     jax = pytest.importorskip("jax")
     monkeypatch.setattr(foreign, "_registered", {})  # graphs of later tests have none

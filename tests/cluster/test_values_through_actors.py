@@ -489,6 +489,7 @@ def used(graph):
     return graph._engine.session.node.memory().used_bytes
 
 
+@pytest.mark.full
 def test_results_are_held_over_ten_thousand_executions(actors):
     """Every 500th is kept for ever; nothing blocks, nothing changes, and memory stays bounded."""
     a, b = actors[:2]
@@ -545,6 +546,7 @@ def test_results_are_held_longer_than_the_graph(actors):
     assert tensor[-1] == MB
 
 
+@pytest.mark.full
 def test_results_are_held_longer_than_their_actor():
     a = Actor.remote()
     graph = compile_one(a, "new")
