@@ -120,7 +120,8 @@ def overlap_gain(
 
 def without_overlap(plan: Plan, costs: Iterable[Cost]) -> Plan:
     """Return a plan with lanes as it would be without them, in the order for these costs."""
-    plan = replace(plan, programs=tuple(map(_schedule.without_copies, plan.programs)))
+    programs = tuple(map(_schedule.without_copies, plan.programs))
+    plan = replace(plan, programs=programs, costs=(), predicted=())  # which name lanes
     return _put_in_order(_lanes.without_lanes(_unordered(plan)), tuple(costs))
 
 
