@@ -13,6 +13,7 @@ from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, re
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.dag.lower import lower
 from rcg.errors import CompileError, TensorMismatch
+from tests.circles import core_where
 from tests.unit.fake_actors import FakeCommunicator
 
 torch = pytest.importorskip("torch", reason="tensors need torch")
@@ -61,13 +62,16 @@ X = torch.tensor([[1.0, -2.0], [3.0, 4.0], [0.5, 8.0]])
 
 @pytest.mark.parametrize(
     ("op", "wanted"),
-    [
-        (ReduceOp.SUM, X * 6),
-        (ReduceOp.PRODUCT, X * X * X * 6),
-        (ReduceOp.MAX, torch.maximum(X, X * 3)),
-        (ReduceOp.MIN, torch.minimum(X, X * 3)),
-        (ReduceOp.AVG, X * 2),
-    ],
+    core_where(
+        lambda case: case[0] in (ReduceOp.SUM, ReduceOp.AVG),
+        [
+            (ReduceOp.SUM, X * 6),
+            (ReduceOp.PRODUCT, X * X * X * 6),
+            (ReduceOp.MAX, torch.maximum(X, X * 3)),
+            (ReduceOp.MIN, torch.minimum(X, X * 3)),
+            (ReduceOp.AVG, X * 2),
+        ],
+    ),
 )
 def test_the_reductions(workers, op, wanted):
     with InputNode() as inp:

@@ -151,6 +151,7 @@ def own(workers: list[Any], tmp_path: Path) -> OwnGloo:
     return OwnGloo([rcg.unwrap(each) for each in workers], str(tmp_path / uuid.uuid4().hex))
 
 
+@pytest.mark.full
 def test_an_edge_and_collectives_over_one_communicator_of_the_users(workers, tmp_path):
     mine = own(workers, tmp_path)
     a, b, c = workers

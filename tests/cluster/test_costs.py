@@ -95,6 +95,7 @@ def test_a_declared_method_may_return_several_values(workers):
         assert rcg.get(graph.execute(3), timeout=GUARD_S) == [3, -3]
 
 
+@pytest.mark.full
 def test_a_profile_gives_the_costs_and_the_prediction_is_what_happens(workers):
     for overlap in (False, True):
         with bound(workers).experimental_compile(overlap=overlap) as graph:

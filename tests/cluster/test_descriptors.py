@@ -132,6 +132,7 @@ say("goes on")
 """
 
 
+@pytest.mark.full
 def test_a_driver_without_descriptors_raises_and_goes_on(driver):
     program = driver(DRIVER, 2 * enough())
     outcomes = program.line().split()

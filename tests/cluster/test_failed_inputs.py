@@ -221,9 +221,9 @@ def check(graph: Any, name: str, failures: Mapping[str, Any], rank: int, sizes: 
 
 @pytest.mark.parametrize(
     ("name", "hints"),
-    # Of several readers the core has the hint with which most can fail.
+    # The core has the hint with which most can fail.
     core_where(
-        lambda case: case[0] == "edge" or case[1] == "static",
+        lambda case: case[1] == "static",
         [(name, hints) for name in ("edge", "fan_out") for hints in HINTS],
     ),
 )

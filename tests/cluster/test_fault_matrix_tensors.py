@@ -8,6 +8,7 @@ survivors wait in different places then: for a frame, for a status, and inside t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import rcg
 from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError
-from tests.circles import core_has, in_turn
+from tests.circles import core_has, core_where
 from tests.cluster.faults import (
     KINDS,
     LIVES,
@@ -116,6 +117,7 @@ MOMENTS = {
 
 # The kinds, and two of an actor whose transfers have a lane of their own.
 WAYS = (*KINDS, "kill -9 of a lane", "exit of a lane")
+IN_CORE = list(zip(MOMENTS, WAYS, strict=False))[::2]
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +151,9 @@ def bind_all(shapes: Any, victim: Any, survivors: list[Any]) -> dict[str, Any]:
     return bound
 
 
-@pytest.mark.parametrize(("moment", "way"), in_turn(MOMENTS, WAYS))
+@pytest.mark.parametrize(
+    ("moment", "way"), core_where(IN_CORE.__contains__, product(MOMENTS, WAYS))
+)
 def test_a_death_in_a_rendezvous_ends_its_graphs_and_nothing_else(
     victims, survivors, gate, moment, way
 ):
@@ -205,6 +209,7 @@ def test_a_death_before_the_groups_are_open_is_raised_by_compile(
     assert "teardown" not in caplog.text
 
 
+@pytest.mark.full
 def test_a_death_elsewhere_ends_a_transfer_between_two_that_live(victims, survivors, gates):
     """One of them waits inside Gloo for the other, which does not come yet."""
     one, two = survivors

@@ -375,6 +375,7 @@ def test_a_dropped_graph_is_freed_without_the_garbage_collector(stages):
         gc.enable()
 
 
+@pytest.mark.full
 def test_a_value_of_each_of_a_hundred_ended_graphs_is_held(stages):
     a, b = stages(2)
     held = []

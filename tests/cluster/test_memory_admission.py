@@ -149,6 +149,7 @@ def test_any_pipeline_completes_in_any_order_of_gets(
             check(found[0] if shape is diamond else found, 7, sizes[7 % len(sizes)][3])
 
 
+@pytest.mark.full
 def test_asyncio_waits_for_memory_without_blocking(makers):
     stages = [[2 * MB, 3 * MB, 2 * MB]]
 

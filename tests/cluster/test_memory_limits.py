@@ -80,6 +80,7 @@ def test_branches_that_meet_again_run_at_a_cap_that_just_holds_them(stages):
             assert used(graph) <= 32 * MB
 
 
+@pytest.mark.full
 def test_branches_that_meet_again_do_not_deadlock_when_memory_runs_out(stages):
     """What fits is right, what does not fit says so, and then everything fits again."""
     actors = stages(4)

@@ -235,6 +235,7 @@ def test_small_tensors_and_those_of_a_pool_are_copies(actors):
     rcg.kill(c)
 
 
+@pytest.mark.full
 def test_reading_needs_no_python_of_the_holder(actors, tmp_path):
     a, b = actors
     get(b.total.remote(a.make.remote(1)))  # the two know each other

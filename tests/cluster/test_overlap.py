@@ -138,6 +138,7 @@ def doing(graph: Any, process: str) -> tuple[str, int]:
 # --- what runs when
 
 
+@pytest.mark.full
 def test_later_executions_are_received_while_a_method_runs(workers, gate):
     """As far as the plan says, and not further; what waits is counted."""
     size = 4 * MIB

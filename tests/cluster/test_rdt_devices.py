@@ -87,6 +87,7 @@ def get(ref: Any) -> Any:
     return rcg.get(ref, timeout=60)
 
 
+@pytest.mark.full
 def test_a_tensor_stays_on_its_device_and_is_not_copied(pair):
     a, b = pair
     refs = [call(a.make, 1), call(a.make, 2, LARGE)]

@@ -361,6 +361,7 @@ def test_ray_61094_and_64815_arguments_are_received_into_memory_of_the_users(kep
     assert get(b.load_views.remote(a.make.remote(11.0)))[1] == 11.0
 
 
+@pytest.mark.full
 def test_an_attribute_that_is_none_has_arguments_received_into_fresh_memory(kept):
     kept += [Learner.remote(), Learner.remote(is_empty=True)]
     a, b = kept
@@ -424,6 +425,7 @@ class Sharded:
         )
 
 
+@pytest.mark.full
 def test_distributed_tensors_and_dictionaries_of_tensors(kept):
     kept += [Sharded.remote(), Sharded.remote()]
     a, b = kept

@@ -140,6 +140,7 @@ async def as_coroutine(ref):
 # --- in the order of the table
 
 
+@pytest.mark.full
 def test_ray_59404_63229_a_closed_or_broken_graph_touches_nothing_else(actors, victims, gate):
     """Closing a channel, or an actor's death, crashed the raylet and all that ran on the node."""
     a, b = actors

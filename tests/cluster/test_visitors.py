@@ -63,6 +63,7 @@ def test_a_graph_that_lends_nothing_gets_the_arrays_as_they_are():
     assert lent(object(), payload) is payload
 
 
+@pytest.mark.full
 def test_its_actors_are_processes_of_this_machine(visitor):
     assert len(set(visitor.pids())) == 4
     for pid in visitor.pids():

@@ -100,8 +100,8 @@ class LiveGraph:
         """
         if not 0 <= seconds <= _MOST_SECONDS:
             raise ValueError(f"record from 0 to {_MOST_SECONDS:g} seconds, found {seconds!r}")
-        early = (TimeoutError, KeyboardInterrupt) if until_interrupt else TimeoutError
-        with self._recording(torch) as (profile, joined), contextlib.suppress(early):
+        early = (TimeoutError, *[KeyboardInterrupt] * until_interrupt)
+        with self._recording(torch) as (profile, joined), contextlib.suppress(*early):
             sockets.wait_for_message(joined.connection, joined.pidfd.fd, seconds)
         return profile
 
