@@ -21,13 +21,16 @@ import torch
 
 import rcg
 from rcg.collective import allgather, allreduce, broadcast, reducescatter
+from rcg.comm import registry
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import CommError
+from rcg.experimental.channel.accelerator_context import register_accelerator_context
 from rcg.experimental.collective import create_collective_group, destroy_collective_group
 from tests import communicators as does
 from tests.communicators import Place
 from tests.crews import ProcessMember
-from tests.gpu.workers import Worker
+from tests.gpu import beside_ray
+from tests.gpu.workers import ProcessGroup, Worker
 from tests.served import Served
 
 GUARD_S = 120.0
@@ -190,9 +193,9 @@ def _without_device(env: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name != "CUDA_VISIBLE_DEVICES"}
 
 
-def graphs(machine: Machine, name: str, overlap: bool) -> str:
+def graphs(machine: Machine, name: str, overlap: bool, backend: str = "") -> str:
     """Edges, a fan-out and collectives among three actors, several executions in flight."""
-    device = machine.device
+    device, backend = machine.device, backend or name
     with actors(machine, name, 3) as (a, b, c):
         with InputNode() as inp:
             first = a.make.bind(inp).with_tensor_transport(name)
@@ -200,11 +203,11 @@ def graphs(machine: Machine, name: str, overlap: bool) -> str:
             third = a.twice.bind(first).with_tensor_transport(name, _static_shape=True)
             added = b.add.bind(first, second, third).with_tensor_transport(name)
             dag = c.totals.bind(added, second)
-        _values(dag, overlap, lambda n: [(device, 4000.0 * n), (device, 1000.0 * n)])
+        _values(dag, overlap, backend, lambda n: [(device, 4000.0 * n), (device, 1000.0 * n)])
         with InputNode() as inp:
             value = a.make.bind(inp).with_tensor_transport(name)
             dag = MultiOutputNode([b.totals.bind(value), c.totals.bind(value)])
-        _values(dag, overlap, lambda n: [[(device, 1000.0 * n)]] * 2)
+        _values(dag, overlap, backend, lambda n: [[(device, 1000.0 * n)]] * 2)
         with InputNode() as inp:
             made = [each.make.bind(inp) for each in (a, b, c)]
             reduced = allreduce.bind(made, transport=name)
@@ -214,17 +217,34 @@ def graphs(machine: Machine, name: str, overlap: bool) -> str:
             dag = MultiOutputNode(
                 [each.totals.bind(part) for each, part in zip((a, b, c), given, strict=True)]
             )
-        _values(dag, overlap, lambda n: [[(device, 18000.0 * n)]] * 3)
+        _values(dag, overlap, backend, lambda n: [[(device, 18000.0 * n)]] * 3)
     return "3 graphs, 12 executions each"
 
 
-def _values(dag: Any, overlap: bool, wanted: Callable[[int], Any]) -> None:
+def _values(dag: Any, overlap: bool, backend: str, wanted: Callable[[int], Any]) -> None:
     with rcg.compile(dag, overlap=overlap) as graph:
+        if {each.backend for each in graph.plan.groups} != {backend}:
+            raise AssertionError(f"the groups are {graph.plan.groups}")
         refs = [graph.execute(n) for n in range(12)]
         for n, ref in enumerate(refs):
             found = rcg.get(ref, timeout=GUARD_S)
             if found != wanted(n):
                 raise AssertionError(f"execution {n}: {found}, wanted {wanted(n)}")
+
+
+def registered(machine: Machine) -> str:
+    """A class that a user registers for the device serves edges and collectives."""
+    if machine.is_plain:
+        raise NotRunError("Ray is not installed")
+    if machine.device == "fake":
+        raise NotRunError("torch.distributed's NCCL does not know the fake device")
+    register_accelerator_context(machine.device, ProcessGroup)
+    try:
+        for is_on in (False, True):
+            graphs(machine, "nccl", is_on, backend="accelerator")
+    finally:
+        registry._accelerators.clear()
+    return "the graphs of nccl, without and with overlap"
 
 
 def references(machine: Machine, name: str) -> str:
@@ -393,6 +413,18 @@ def overlap(machine: Machine, name: str, side: int, width: int) -> str:
     return f"{off * 1e3:.2f} ms without, {on * 1e3:.2f} ms with: {on / off:.2f} of the time"
 
 
+def speed(machine: Machine, count: int) -> str:
+    """A tensor on its way between two actors, beside Ray's own ways."""
+    if machine.is_plain:
+        raise NotRunError("Ray is not installed")
+    places: list[dict[str, Any]] = [{"num_cpus": 0}] * 2
+    if machine.device == "cuda":
+        environment = _without_device(machine.env("nccl", 0, 2))
+        gpu = {"num_gpus": 0.05, "runtime_env": {"env_vars": environment}}
+        places = [{**each, **gpu} for each in places]
+    return beside_ray.compare(places, machine.module, machine.device, count)
+
+
 def seed(machine: Machine, program: str) -> str:
     """A program of the documents that rcg started from, with real actors of Ray."""
     from tests import documents
@@ -407,7 +439,7 @@ def seed(machine: Machine, program: str) -> str:
     if machine.gpus < 4:
         share = f"num_gpus={machine.gpus / 5:g}"
         source, changed = re.subn(r"num_gpus=1\b", share, source)
-        said = f"with {share} in {changed} places, because there are {machine.gpus} GPUs"
+        said = f"with {share} in {changed} places for want of 4 GPUs"
     with tempfile.TemporaryDirectory() as folder:
         lines = test_seeds.run(source, Path(folder), starts_ray=True, **MULTI_RANK)
     return f"{said}: {lines[-1] if lines else 'nothing printed'}"
@@ -466,6 +498,9 @@ def all_checks(machine: Machine) -> Iterator[tuple[str, Callable[[], str]]]:
             f"{name}: overlap on streams",
             lambda n=name, s=side, w=width: overlap(machine, n, s, w),
         )
+    for count in (64,) if is_fake else (256, MIB // 4, 16 * MIB):
+        yield f"speed: {count * 4} B", lambda n=count: speed(machine, n)
+    yield "registered accelerator", lambda: registered(machine)
     yield "auto: references", lambda: direct(machine, "auto", ["cuda_ipc", "shm"])
     yield "nixl: references", lambda: direct(machine, "nixl", ["nixl", "nixl: register"])
     yield "weights", lambda: weights(machine)

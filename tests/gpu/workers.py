@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+import uuid
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,6 +86,10 @@ class Worker:
     def kept(self, _: int) -> torch.Tensor:
         return self._kept
 
+    def lend(self, count: int) -> torch.Tensor:
+        """The first ``count`` numbers of what ``prepare`` made."""
+        return self._kept.reshape(-1)[:count]
+
     def multiplied(self, tensor: torch.Tensor) -> torch.Tensor:
         return (tensor @ self._weights)[0, :1].clone()
 
@@ -119,3 +126,69 @@ class Worker:
         module = getattr(torch, self._device)
         if hasattr(module, "synchronize"):
             module.synchronize()
+
+
+class ProcessGroup:
+    """NCCL of ``torch.distributed`` with the methods of Ray's ``Communicator``, as in vLLM."""
+
+    def __init__(self, size: int, ident: str, rank: int, handles: list[Any], *_: Any) -> None:
+        self._size, self._handles, self._rank = size, handles, rank
+        self._path = str(Path(tempfile.gettempdir(), ident))
+        self._group: Any = None
+
+    @classmethod
+    def generate_communicator_id(cls) -> str:
+        return uuid.uuid4().hex
+
+    def initialize(self, rank: int) -> None:
+        import torch.distributed as dist
+
+        self._rank = rank
+        store = dist.FileStore(self._path, self._size)
+        options = dist.ProcessGroupNCCL.Options()
+        self._group = dist.ProcessGroupNCCL(store, rank, self._size, options)
+
+    def get_actor_handles(self) -> list[Any]:
+        return self._handles
+
+    def get_rank(self, actor: Any) -> int:
+        return [each._actor_id for each in self._handles].index(actor._actor_id)
+
+    def get_self_rank(self) -> int:
+        return self._rank
+
+    def get_world_size(self) -> int:
+        return self._size
+
+    def send(self, value: torch.Tensor, peer_rank: int) -> None:
+        self._group.send([value], peer_rank, 0).wait()
+
+    def recv(self, shape: Any, dtype: Any, peer_rank: int, allocator: Any = None) -> torch.Tensor:
+        make = allocator or (lambda *how: torch.empty(how[0], dtype=how[1], device="cuda"))
+        tensor: torch.Tensor = make(shape, dtype)
+        self._group.recv([tensor], peer_rank, 0).wait()
+        return tensor
+
+    @property
+    def recv_stream(self) -> Any:
+        return torch.cuda.current_stream()
+
+    @property
+    def send_stream(self) -> Any:
+        return torch.cuda.current_stream()
+
+    def allgather(self, send_buf: torch.Tensor, recv_buf: torch.Tensor) -> None:
+        self._group.allgather([list(recv_buf.chunk(self._size))], [send_buf]).wait()
+
+    def allreduce(self, send_buf: torch.Tensor, recv_buf: torch.Tensor, op: Any = None) -> None:
+        recv_buf.copy_(send_buf)
+        self._group.allreduce([recv_buf]).wait()
+
+    def reducescatter(self, send_buf: torch.Tensor, recv_buf: torch.Tensor, op: Any = None) -> None:
+        self._group.reduce_scatter([recv_buf], [list(send_buf.chunk(self._size))]).wait()
+
+    def destroy(self) -> None:
+        self._group = None
+
+    def get_transport_name(self) -> str:
+        return "accelerator"
