@@ -2,15 +2,18 @@
 """How long a tensor of the device takes between two actors, beside Ray's own graphs and RDT.
 
 A sample is an execution, or a pair of calls, that passes a kept tensor on and gives the driver its
-first number. Contestants take turns, each on two actors of its own.
+first number. Contestants take turns, each on two actors of its own. A graph lives during its turn
+only: an idle graph of Ray's keeps a kernel of NCCL on the GPU, which delays all other processes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
@@ -18,56 +21,91 @@ import ray
 
 import rcg
 import rcg.dag
-from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
+from rcg.bench.measure import Pace, call_turn, take_rounds
 from tests.gpu.workers import Worker
 
 PACE = Pace(calls=60, time_ns=1_000_000_000, warm_up=8)
-ROUNDS = 3
+ROUNDS = 2
 WAIT_S = 60.0
+SIDE = 4096  # of the kept tensor, on a GPU
+IDLE_S = 1.5  # nvidia-smi tells the share of the last second or less
+
+Ready = Callable[[int], AbstractContextManager[Callable[[], Any]]]
 
 
-def compare(places: list[dict[str, Any]], module: str, device: str, count: int) -> str:
-    """Return median and 99th percentile in microseconds of each contestant, for ``count`` float32.
+def compare(places: list[dict[str, Any]], module: str, device: str, counts: list[int]) -> str:
+    """Return a line for each size: median and 99th percentile of each contestant in microseconds.
 
     Args:
         places: Options for two actors of each contestant.
         module: As for ``Worker``.
         device: The type of the device.
-        count: How many numbers the tensor has.
+        counts: How many numbers (float32) the tensors have.
     """
-    with ExitStack() as stack:
-        turns: dict[str, Turn] = {}
-        failed = []
-        for name, opened in _contestants(device, count).items():
-            try:
-                turns[name] = call_turn(stack.enter_context(opened(places, module)))
-                turns[name](Pace(1, 0, 1))
-            except Exception as error:  # noqa: BLE001 - Ray may not be able to
-                turns.pop(name, None)
-                failed.append(f"{name}: {type(error).__name__}: {str(error)[-200:]}")
-        samples = take_rounds(turns, PACE, ROUNDS, random.Random("gpu"))
     said = []
-    for name, found in samples.items():
-        ordered = sorted(found)
-        p99 = ordered[int(len(ordered) * 0.99)]
-        said.append(f"{name} {median(found) / 1e3:.0f} ({p99 / 1e3:.0f})")
-    return "us, median (p99): " + ", ".join([*said, *failed])
+    idle: dict[str, int] = {}
+    with ExitStack() as stack:
+        ready = {}
+        for name, opened in _contestants(places, module, device).items():
+            try:
+                ready[name] = each = stack.enter_context(opened)
+                with each(counts[0]) as call:
+                    call()
+                    if device == "cuda":
+                        time.sleep(IDLE_S)
+                        idle[name] = _used()
+            except Exception as error:  # noqa: BLE001 - Ray may not be able to
+                ready.pop(name, None)
+                said.append(f"{name}: {type(error).__name__}: {str(error)[-300:]}")
+        for count in counts:
+
+            def turn(pace: Pace, ready: Ready, count: int = count) -> Any:
+                with ready(count) as call:
+                    return call_turn(call)(pace)
+
+            turns = {name: lambda pace, at=at: turn(pace, at) for name, at in ready.items()}
+            found = take_rounds(turns, PACE, ROUNDS, random.Random("gpu"))
+            times = [
+                f"{name} {median(each) / 1e3:.0f} ({sorted(each)[int(len(each) * 0.99)] / 1e3:.0f})"
+                for name, each in found.items()
+            ]
+            said.append(f"{count * 4} B, us, median (p99): " + ", ".join(times))
+    if idle:
+        said.append("GPU used while idle, %: " + ", ".join(f"{n} {u}" for n, u in idle.items()))
+    return "\n  ".join(["", *said])
 
 
-def _contestants(device: str, count: int) -> dict[str, Callable[..., Any]]:
+def _used() -> int:
+    query = [
+        "nvidia-smi",
+        "--query-gpu=utilization.gpu",
+        "--format=csv,noheader,nounits",
+        "-i",
+        "0",
+    ]
+    return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
+
+
+def _contestants(
+    places: list[dict[str, Any]], module: str, device: str
+) -> dict[str, AbstractContextManager[Ready]]:
+    def pair(api: Any, where: str = device, **options: Any) -> Any:
+        return _pair(api, [{**each, **options} for each in places], module, where)
+
     is_fake = device == "fake"
-    found: dict[str, Callable[..., Any]] = {}
-    for name in ("cuda_ipc", "nccl"):
-        found[f"graph {name}"] = lambda *at, n=name: _graph(rcg, rcg.dag, n, *at, device, count)
+    found = {
+        f"graph {name}": _graphs(pair(rcg), rcg, rcg.dag, name) for name in ("cuda_ipc", "nccl")
+    }
     with contextlib.suppress(ImportError):
         import ray.dag as rays
 
-        name = "shm" if is_fake else "nccl"
-        where = "cpu" if is_fake else device
-        found[f"Ray's graph {name}"] = lambda *at: _graph(ray, rays, name, *at, where, count)
-    found["reference"] = lambda *at: _calls(rcg, "auto", *at, device, count)
+        name, where = ("auto", "cpu") if is_fake else ("nccl", device)
+        found[f"Ray's graph {name}"] = _graphs(pair(ray, where), ray, rays, name)
+    found["reference auto"] = _calls(pair(rcg), rcg, "auto")
     if not is_fake:
-        found["Ray's reference CUDA_IPC"] = lambda *at: _calls(ray, "CUDA_IPC", *at, device, count)
+        found["Ray's reference CUDA_IPC"] = _calls(
+            pair(ray, enable_tensor_transport=True), ray, "CUDA_IPC"
+        )
     return found
 
 
@@ -76,8 +114,7 @@ def _pair(api: Any, places: list[dict[str, Any]], module: str, device: str) -> I
     cls = api.remote(Worker)
     made = [cls.options(**each).remote(device, module) for each in places]
     try:
-        side = 4096 if device == "cuda" else 512
-        api.get([each.prepare.remote(side, 1) for each in made], timeout=WAIT_S)
+        api.get([each.prepare.remote(SIDE, 1) for each in made], timeout=WAIT_S)
         yield made
     finally:
         for each in made:
@@ -85,26 +122,32 @@ def _pair(api: Any, places: list[dict[str, Any]], module: str, device: str) -> I
 
 
 @contextmanager
-def _graph(
-    api: Any, dags: Any, name: str, places: Any, module: str, device: str, count: int
-) -> Iterator[Callable[[], Any]]:
-    with _pair(api, places, module, device) as (a, b):
-        with dags.InputNode() as inp:
-            edge = a.lend.bind(inp).with_tensor_transport(
-                transport=name, _static_shape=True, _direct_return=True
-            )
-            dag = b.first.bind(edge)
-        compiled = dag.experimental_compile()
-        try:
-            yield lambda: api.get(compiled.execute(count), timeout=WAIT_S)
-        finally:
-            compiled.teardown()
+def _graphs(pair: Any, api: Any, dags: Any, name: str) -> Iterator[Ready]:
+    with pair as (a, b):
+
+        @contextmanager
+        def ready(count: int) -> Iterator[Callable[[], Any]]:
+            with dags.InputNode() as inp:
+                edge = a.lend.bind(inp).with_tensor_transport(
+                    transport=name, _static_shape=True, _direct_return=True
+                )
+                dag = b.first.bind(edge)
+            compiled = dag.experimental_compile()
+            try:
+                yield lambda: api.get(compiled.execute(count), timeout=WAIT_S)
+            finally:
+                compiled.teardown()
+
+        yield ready
 
 
 @contextmanager
-def _calls(
-    api: Any, name: str, places: Any, module: str, device: str, count: int
-) -> Iterator[Callable[[], Any]]:
-    with _pair(api, places, module, device) as (a, b):
+def _calls(pair: Any, api: Any, name: str) -> Iterator[Ready]:
+    with pair as (a, b):
         lend = a.lend.options(tensor_transport=name)
-        yield lambda: api.get(b.first.remote(lend.remote(count)), timeout=WAIT_S)
+
+        @contextmanager
+        def ready(count: int) -> Iterator[Callable[[], Any]]:
+            yield lambda: api.get(b.first.remote(lend.remote(count)), timeout=WAIT_S)
+
+        yield ready

@@ -95,7 +95,7 @@ class Worker:
 
     def first(self, tensor: torch.Tensor) -> float:
         """The first number, once the tensor is there."""
-        return float(tensor[:1].cpu()[0])
+        return float(tensor.reshape(-1)[:1].cpu()[0])
 
     def number(self, tensor: torch.Tensor) -> float:
         return float(tensor.cpu()[0])
