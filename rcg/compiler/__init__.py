@@ -95,13 +95,14 @@ def compile_graph(
 
 
 def overlap_gain(
-    plan: Plan, costs: Iterable[Cost], cores: Mapping[str, int] | None = None
+    plan: Plan, costs: Iterable[Cost], in_flight: int, cores: Mapping[str, int] | None = None
 ) -> float | None:
     """Return how much sooner executions would follow each other if transfers overlapped with calls.
 
     Args:
         plan: A plan without lanes.
         costs: What its calls and transfers cost, at least one.
+        in_flight: How many executions are in flight.
         cores: As in ``compile_graph``; of nodes of the plan, if processors move the tensors.
 
     Returns:
@@ -114,8 +115,11 @@ def overlap_gain(
         return None
     known = tuple(costs)
     nodes = {actor.id: plan.node_of(actor.id) for actor in plan.actors}
-    periods = [_period_ns(_put_in_order(each, known), nodes, cores or {}) for each in (plan, laned)]
-    return periods[0] / periods[1] if periods[1] else None
+    off, on = (
+        _period_ns(_put_in_order(each, known, in_flight), nodes, cores or {})
+        for each in (plan, laned)
+    )
+    return off / on if on else None
 
 
 def without_overlap(plan: Plan, costs: Iterable[Cost]) -> Plan:
@@ -136,12 +140,12 @@ def _unordered(plan: Plan) -> Plan:
     )
 
 
-def _put_in_order(placed: Plan, costs: tuple[Cost, ...]) -> Plan:
+def _put_in_order(placed: Plan, costs: tuple[Cost, ...], in_flight: int = _MOST_IN_FLIGHT) -> Plan:
     """Return a plan in order; with costs, in the faster of two orders."""
     scheduled = _schedule.schedule(placed)
     if not costs:
         return scheduled
-    return _faster(replace(scheduled, costs=costs), replace(placed, costs=costs))
+    return _faster(replace(scheduled, costs=costs), replace(placed, costs=costs), in_flight)
 
 
 def _period_ns(plan: Plan, locations: Mapping[str, str], cores: Mapping[str, int]) -> float:
@@ -160,14 +164,14 @@ def _period_ns(plan: Plan, locations: Mapping[str, str], cores: Mapping[str, int
     return max(least_ns, *(each.period_ns for each in plan.predicted))
 
 
-def _faster(scheduled: Plan, placed: Plan) -> Plan:
+def _faster(scheduled: Plan, placed: Plan, in_flight: int) -> Plan:
     """Return a plan in the order that its costs suggest, unless ``scheduled`` is faster.
 
     Both orders are greedy, so either may be faster. The prediction is put into the plan.
     """
-    best = _full(scheduled)
+    best = _full(scheduled, in_flight)
     if has_rendezvous(placed):  # otherwise there is one order only
-        by_costs = _full(_schedule.schedule(placed))
+        by_costs = _full(_schedule.schedule(placed), in_flight)
         best = best if best.period < by_costs.period else by_costs
     period_ns = round(best.period)
     predicted = [
@@ -176,7 +180,7 @@ def _faster(scheduled: Plan, placed: Plan) -> Plan:
     return replace(best.plan, predicted=tuple(predicted))
 
 
-def _full(plan: Plan) -> _simulate.Simulation:
-    """Simulate a plan while many executions are in flight."""
-    window = min(plan.window, _MOST_IN_FLIGHT)
+def _full(plan: Plan, in_flight: int) -> _simulate.Simulation:
+    """Simulate a plan while as many executions are in flight, or as it allows."""
+    window = min(plan.window, in_flight)
     return _simulate.simulate(plan, executions=_PREDICTED_ROUNDS * window, window=window)

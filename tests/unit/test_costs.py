@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rcg.compiler import compile_graph
+from rcg.compiler import compile_graph, overlap_gain
 from rcg.compiler.costs import OpCosts
 from rcg.compiler.simulate import Simulation, simulate
 from rcg.dag.costs import GivenCosts, costs_of_graph
@@ -45,6 +45,13 @@ def test_without_costs_a_call_is_one_and_nothing_is_predicted():
     assert not OpCosts(plan).are_times
     assert plan.costs == plan.predicted == ()
     assert "cost" not in str(plan) and "predicted" not in str(plan)
+
+
+@pytest.mark.parametrize(("in_flight", "gain"), [(5, 1.5), (2, 1.25), (1, 1.0)])
+def test_overlap_gains_as_much_as_the_executions_in_flight_allow(in_flight, gain):
+    costs = [Cost(CALL, 1, 4 * MS), Cost(CALL, 2, 4 * MS), Cost(MOVE, 1, 2 * MS)]
+    plan = compiled(chain(0, 1)).plan
+    assert overlap_gain(plan, costs, in_flight) == pytest.approx(gain, rel=0.02)
 
 
 def test_costs_are_times_and_what_is_unknown_is_as_long_as_the_rest():

@@ -197,7 +197,8 @@ class Advisor:
         uses_cores = any(group.backend != _ON_DEVICES for group in plan.groups)
         nodes = {plan.node_of(actor.id) for actor in plan.actors}
         cores = dict.fromkeys(nodes, self.cores) if self.cores and uses_cores else {}
-        gain = overlap_gain(plan, costs, cores) if costs else None
+        window = self.replays.measured.window
+        gain = overlap_gain(plan, costs, window, cores) if costs else None
         if gain is not None and self.is_worth_it(gain):
             gives = spread_text(gain, gain * self.off)
             yield Advice(f"overlap=True, so that tensors move while methods run: {gives}", gain)
