@@ -96,7 +96,7 @@ def make_agent(name: str) -> Any:
             ways = os.environ.get("UCX_TLS")
             hint = f" UCX_TLS={ways} may leave out what it needs;" if ways else ""
             raise Unavailable(
-                f"NIXL cannot start with its backend {backend}: {describe_error(error)}.{hint} "
+                f"NIXL cannot start with its backend {backend}: {describe_error(error).rstrip('.!')}.{hint} "
                 "`rcg doctor` says what this machine has",
                 transport=_NIXL,
             ) from None

@@ -90,7 +90,8 @@ def _contestants(
     places: list[dict[str, Any]], module: str, device: str
 ) -> dict[str, AbstractContextManager[Ready]]:
     def pair(api: Any, where: str = device, **options: Any) -> Any:
-        return _pair(api, [{**each, **options} for each in places], module, where)
+        cls = api.remote(**options)(Worker) if options else api.remote(Worker)
+        return _pair(api, [cls.options(**each) for each in places], module, where)
 
     is_fake = device == "fake"
     found = {
@@ -110,9 +111,8 @@ def _contestants(
 
 
 @contextmanager
-def _pair(api: Any, places: list[dict[str, Any]], module: str, device: str) -> Iterator[list[Any]]:
-    cls = api.remote(Worker)
-    made = [cls.options(**each).remote(device, module) for each in places]
+def _pair(api: Any, classes: list[Any], module: str, device: str) -> Iterator[list[Any]]:
+    made = [each.remote(device, module) for each in classes]
     try:
         api.get([each.prepare.remote(SIDE, 1) for each in made], timeout=WAIT_S)
         yield made
