@@ -15,6 +15,8 @@ import pytest
 import rcg
 from rcg.dag import InputNode
 from rcg.errors import CompileError
+from rcg.runtime.observe.profiler import _Recording
+from rcg.trace.clocks import now_ns
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from tests.cluster.stage import GUARD_S
 
@@ -91,12 +93,21 @@ def spans(graph: GraphTrace, process: str) -> dict[str, int]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("overlap", [False, True])
-def test_methods_show_what_torch_did_in_them(workers, overlap):
+def test_methods_show_what_torch_did_in_them(workers, overlap, monkeypatch):
+    started_ns = []
+    start = _Recording.profile_torch
+
+    def profile_torch(recording, is_on):
+        start(recording, is_on)
+        started_ns.append(now_ns())
+
+    monkeypatch.setattr(_Recording, "profile_torch", profile_torch)
     with compiled(workers, overlap=overlap) as graph:
         assert rcg.get(graph.execute(10), timeout=GUARD_S) == 4000.0
         with graph.profile(torch=True) as profile:
             for _ in range(5):
                 assert rcg.get(graph.execute(10), timeout=GUARD_S) == 4000.0
+        assert profile.trace.start_ns >= started_ns[0], "its loading is no part of the profile"
         trace = profile.graph()
         found = spans(trace, "a1")
         assert found["aten::mm"] == 5

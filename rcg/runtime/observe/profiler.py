@@ -170,9 +170,10 @@ class Profiler:
             warn_user(text, RuntimeWarning)
         elif session.graph_id not in run.recordings:
             try:
-                recording = _Recording(session, self._max_events)
-                if run.recordings.setdefault(session.graph_id, recording) is recording:
-                    recording.profile_torch(self._has_torch)
+                recording = _Recording(session, self._max_events, self._has_torch)
+                if not run.recordings:  # torch's profiler may have taken seconds to start
+                    run.start_ns, run.began = recording.start_ns, time.time()
+                run.recordings.setdefault(session.graph_id, recording)
             except (ChannelClosed, ActorDiedError):
                 if not self._is_following:
                     raise
@@ -245,10 +246,20 @@ class _Run:
 class _Recording:
     """Of one graph, from now on until it is stopped or dropped."""
 
-    def __init__(self, session: RecordedGraph, most: int) -> None:
+    def __init__(self, session: RecordedGraph, most: int, has_torch: bool) -> None:
         self._session = session
         self._has_torch = False
         self._opened: dict[str, OpenOp] | None = None
+        try:
+            self.profile_torch(has_torch)
+            self._begin(most)
+        except BaseException:
+            self.profile_torch(False)
+            raise
+
+    def _begin(self, most: int) -> None:
+        session = self._session
+        self.start_ns = now_ns()
         try:
             self._recording = Recording(session.host, most)
         except OSError as error:
