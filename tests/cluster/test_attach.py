@@ -30,6 +30,7 @@ a, b = Stage.remote(), Stage.remote()
 with InputNode() as inp:
     first = a.echo.bind(inp).compile(name="first")
     busy = b.echo.bind(inp).compile(name="busy")
+    named = a.echo.bind(inp).compile(name=busy.get_id()[:8])
 say(busy.get_id())
 while not select.select([sys.stdin], [], [], 0.001)[0]:
     busy.execute(3).get()
@@ -60,6 +61,7 @@ def test_a_graph_of_another_process_is_reported_and_profiled(driver, tmp_path, m
     live = rcg.live(graph_id[:12], pid=program.pid)
     assert (live.name, live.graph_id, live.pid) == ("busy", graph_id, program.pid)
     assert re.match(rf"busy \(\w+\) of process {program.pid}: .", repr(live))
+    assert rcg.live(graph_id[:8], pid=program.pid).name == graph_id[:8], "a name, before an id"
     report = live.report()
     assert report.asked and [each.label for each in report.processes] == ["driver", "a0 (Plain)"]
     with live.profiler() as profile:

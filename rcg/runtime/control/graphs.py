@@ -79,7 +79,7 @@ class Graphs:
         make: Callable[[Connection], bytes | None] = partial(_report, graph)
         if isinstance(asked, ProfileGraph):  # its profiler does not keep a graph that is dropped
             make = partial(_profile, graph.profile(torch=asked.torch))
-        connection = liveness.close_in_children(peer.hand_over_messages())
+        connection = peer.hand_over_messages()
         thread = threading.Thread(
             target=_answer, args=(make, connection), name="rcg-attached", daemon=True
         )
