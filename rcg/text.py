@@ -27,6 +27,9 @@ UNKNOWN: Final = "-"
 IN_LINE: Final = 40
 """How long a name may be in a sentence or in a table."""
 
+ACTOR: Final = re.compile(r"a(\d+)(\.\w+)?")
+"""The id of an actor or of a lane of it."""
+
 _TIMES: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
 _AMOUNTS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (1_000, "kB"), (1, "B"))
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
@@ -42,6 +45,7 @@ _WITH_FIGURE: Final = re.compile(
 
 _INEXACT: Final = 10**15  # from here on a double has no exact digits behind its point
 
+_MOST_RANGES: Final = 3
 _ENDS: Final = 5  # rows that are shown at either end of a table that is cut
 
 _Row = TypeVar("_Row")
@@ -259,6 +263,28 @@ def whole_numbers(text: str, first: int, last: int) -> tuple[int, int]:
         if found.start() < last < found.end():
             last = found.end()
     return first, max(first, last)
+
+
+def run_text(processes: Sequence[str]) -> str:
+    """Return the ids of actors, or of their lanes, as text.
+
+    >>> run_text(["a0", "a1", "a2", "a5"]), run_text(["a3.comm", "a4.comm"])
+    ('a0 to a2, a5', 'a3.comm to a4.comm')
+    """
+    found = [match for each in processes if (match := ACTOR.fullmatch(each))]
+    numbers = sorted(int(each[1]) for each in found)
+    lane = (found[0] and found[0][2]) or ""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    if len(ranges) > _MOST_RANGES:
+        return f"{len(numbers)} of a{numbers[0]}{lane} to a{numbers[-1]}{lane}"
+    return ", ".join(
+        f"a{low}{lane} to a{high}{lane}" if high > low else f"a{low}{lane}" for low, high in ranges
+    )
 
 
 def last_number(text: str) -> str:

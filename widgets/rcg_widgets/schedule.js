@@ -107,12 +107,12 @@ export function fillSchedule(card, { head, columns }) {
   const isPredictionShown = () => shows.predicted && (head.fits || current !== null);
   const headings = headingsOf(head.order.map((number) => head.lanes[number].node));
   const rows = head.order.map((number, place) => {
-    const { process, label, under, short } = head.lanes[number];
+    const { process, label, detail, under, short, members } = head.lanes[number];
     const row = {
-      lane: number, process, name: label, detail: process === label ? "" : process, label: short || label, sub: "", isLane: Boolean(under), isCalling: isCalling[number],
+      lane: number, process, name: label, detail: detail ?? (process === label ? "" : process), label: short || label, sub: "", isLane: Boolean(under), isCalling: isCalling[number], members,
       height: isCalling[number] ? ROW : LANE, gap: under ? 3 : place ? 8 : 0, heading: headings[place], isHatched: true,
       bars: rowOf(barLanes[number], bars.start, bars.duration),
-      has: (slice) => bars.lane[slice] === number,
+      has: (slice) => bars.lane[slice] === number || Boolean(members?.includes(bars.lane[slice])),
     };
     row.barHeight = () => (hasMeasured && row.isCalling && isPredictionShown() ? row.height * MEASURED : row.height);
     return row;
@@ -131,7 +131,8 @@ export function fillSchedule(card, { head, columns }) {
     selectedOp = model.get("selected_op");
   };
   takeSelection();
-  const isSelected = (slice) => head.lanes[bars.lane[slice]].process === selectedProcess && (selectedOp === null || bars.op[slice] === selectedOp);
+  const isOf = ({ process, members }) => process === selectedProcess || Boolean(members?.some((each) => head.lanes[each].process === selectedProcess));
+  const isSelected = (slice) => isOf(head.lanes[bars.lane[slice]]) && (selectedOp === null || bars.op[slice] === selectedOp);
 
   const lanes = new Lanes(card, {
     rows, start: bars.start, duration: bars.duration, timeText: time, tickText: head.is_unit ? inCalls : undefined,
@@ -156,6 +157,12 @@ export function fillSchedule(card, { head, columns }) {
         ];
         const other = hasMeasured ? predictedDuration(slice) : null;
         if (other !== null) lines.push(`predicted ${time(other)}`);
+        const { members } = head.lanes[bars.lane[slice]];
+        if (members) {
+          const all = members.flatMap((each) => [...barLanes[each]]).filter((each) => bars.op[each] === bars.op[slice] && bars.execution[each] === bars.execution[slice]);
+          const lengths = all.map((each) => bars.duration[each]);
+          lines.push(`median of ${lengths.length}, of ${time(Math.min(...lengths))} to ${time(Math.max(...lengths))}`);
+        }
         for (const each of (exchangesAt.get(slice) ?? []).slice(0, 4)) lines.push(exchangeText(each));
         return lines;
       },
@@ -318,15 +325,17 @@ export function fillSchedule(card, { head, columns }) {
     card.root.dataset[which] = shows[which];
     card.controls.append(toggle);
   }
+  let isFolded = true;
+  const inOne = new Set(head.lanes.flatMap((each) => each.members ?? []));
   const count = element("summary", {});
   const list = element("div", { class: "rcg-menu-list" });
   const menu = element("details", { class: "rcg-menu" }, count, list);
   const boxes = [];
   const filter = () => {
     boxes.forEach((box, number) => (box.checked ? off.delete(number) : off.add(number)));
-    rows.forEach((row) => (row.hidden = off.has(row.lane)));
-    count.textContent = `${rows.length - off.size} of ${rows.length} processes`;
-    card.root.dataset.rows = rows.length - off.size;
+    for (const row of rows) row.hidden = row.members ? !isFolded || row.members.every((each) => off.has(each)) : off.has(row.lane) || (isFolded && inOne.has(row.lane));
+    count.textContent = `${boxes.length - off.size} of ${boxes.length} processes`;
+    card.root.dataset.rows = rows.filter((row) => !row.hidden).length;
     lanes.place();
   };
   const every = (value) => () => {
@@ -334,12 +343,18 @@ export function fillSchedule(card, { head, columns }) {
     filter();
   };
   list.append(element("div", { class: "rcg-controls" }, button("all", "show every process", every(true)), button("none", "hide every process", every(false))));
-  for (const { label } of head.lanes) {
+  for (const { label } of head.lanes.filter((each) => !each.members)) {
     const box = element("input", { type: "checkbox", checked: true, onchange: filter });
     boxes.push(box);
     list.append(element("label", {}, box, label));
   }
-  card.controls.append(menu, lanes.fitControl());
+  const fold = button("fold", "one row, of medians, for actors that do the same at the same time", () => {
+    isFolded = !isFolded;
+    fold.setAttribute("aria-pressed", isFolded);
+    filter();
+  });
+  fold.setAttribute("aria-pressed", isFolded);
+  card.controls.append(menu, ...(inOne.size ? [fold] : []), lanes.fitControl());
   card.listen(document, "pointerdown", (event) => {
     if (menu.open && !event.composedPath().includes(menu)) menu.open = false;
   });

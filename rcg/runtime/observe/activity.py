@@ -15,7 +15,7 @@ from typing import Final
 
 from rcg.frames import cell_name, is_of_library, place_text, source_of
 from rcg.ir.ids import DRIVER
-from rcg.text import brief, count_text, plural, time_text
+from rcg.text import ACTOR, brief, count_text, plural, run_text, time_text
 
 LONG_S: Final = 1.0
 """A process that others wait for is called stuck after this time."""
@@ -30,10 +30,8 @@ LOST: Final = {
 """The states of processes that broke the graph, and what is said of them."""
 
 _FEW: Final = 3  # so many alike processes have a row each
-_MOST_RANGES: Final = 3
 _WAITS: Final = ("waiting", "gave up")
 _FRAME: Final = re.compile(r"(.+):(\d+) in (.*)")
-_ACTOR: Final = re.compile(r"a(\d+)(\.\w+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +273,7 @@ def alike_of(processes: Sequence[Activity]) -> list[Alike]:
         ends = ends_of(each, known) if each.state in _WAITS else []
         is_ready = bool(ends) and all(known[label].state == "idle" for label in ends)
         row = Alike((each,), ", ".join(ends), "ready" if is_ready else each.state)
-        found = _ACTOR.fullmatch(each.process)
+        found = ACTOR.fullmatch(each.process)
         name = each.label.removeprefix(each.process)
         shape = re.sub(r"\d+", "", each.exchange)
         does = (name, found and found[2], row.state, row.waiting_text, kind_of(each.op), shape)
@@ -355,22 +353,7 @@ def _label_of(members: Sequence[Activity]) -> str:
     first = members[0]
     if len(members) == 1:
         return first.label
-    found = [_ACTOR.fullmatch(each.process) for each in members]
-    numbers = sorted(int(each[1]) for each in found if each)
-    lane = (found[0] and found[0][2]) or ""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    if len(ranges) > _MOST_RANGES:
-        names = f"{len(members)} of a{numbers[0]}{lane} to a{numbers[-1]}{lane}"
-    else:
-        names = ", ".join(
-            f"a{low}{lane} to a{high}{lane}" if high > low else f"a{low}{lane}"
-            for low, high in ranges
-        )
+    names = run_text([each.process for each in members])
     return names + first.label.removeprefix(first.process)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from rcg.runtime.observe.activity import LOST, Activity, by_label, ends_of, kind_of
 from rcg.runtime.observe.report import Backlog, Report
-from rcg.text import count_text, time_text
+from rcg.text import ACTOR, count_text, time_text
 
 __all__ = ["FIGURES", "STUCK_AFTER_S", "Meter", "OpTimeout", "Row", "Sample", "folded"]
 
@@ -30,7 +30,6 @@ FIGURES: Final = ("throughput", "in_flight", "queued", "waiting", "memory")
 _FEW: Final = 8  # so many actors have a row each, whatever they do
 _ALIKE: Final = 3  # rows that are folded
 _OVER: Final = ("ended", *LOST)
-_ACTOR: Final = re.compile(r"a\d+(\.\w+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +217,7 @@ def _rows(
     """
     actors: dict[str, list[Activity]] = {}  # each with its lanes; gates belong to nodes
     for each in report.processes:
-        if _ACTOR.fullmatch(each.process):
+        if ACTOR.fullmatch(each.process):
             actors.setdefault(each.process.partition(".")[0], []).append(each)
     known = by_label(report.processes)
     found = []

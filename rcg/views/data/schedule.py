@@ -7,7 +7,7 @@ its executions and its shift. ``marks_of`` says which calls have one colour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from rcg.trace.analysis.rendezvous import rendezvous_of, with_waits
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace
 from rcg.views.data import ViewPayload
+from rcg.views.data.alike import FEW, alike_processes, row_of, typical
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
 from rcg.views.data.lettering import DOT
@@ -92,17 +93,30 @@ def schedule_payload(
     tints = [[0] * len(program.ops) for program in plan.programs]
     for number, at, turn, is_other in zip(lane, op, marks.turn, marks.is_other, strict=True):
         turns[number][at], tints[number][at] = int(turn), int(is_other)
+    lanes, order = _lanes(plan, record), order_of(plan)
+    is_call = [[op.is_call for op in program.ops] for program in plan.programs]
+    window = _first_window(plan, measured, few)
+    numbers = {program.process: number for number, program in enumerate(plan.programs)}
+    for members in alike_processes(plan, measured if len(shown) else predicted):
+        at = [numbers[each] for each in members]
+        first, added = at[0], len(lanes)
+        label, detail = row_of(members, [lanes[each]["label"] for each in at])
+        lanes.append({**lanes[first], "label": label, "detail": detail, "members": at})
+        order.insert(order.index(first), added)
+        for each in (ops, is_call, turns, tints):
+            each.append(each[first])
+        measured, predicted = (_with_row(each, at, added) for each in (measured, predicted))
     head = {
-        "lanes": _lanes(plan, record),
-        "order": order_of(plan),
+        "lanes": lanes,
+        "order": order,
         "ops": ops,
-        "calls": [[op.is_call for op in program.ops] for program in plan.programs],
+        "calls": is_call,
         "turns": turns,
         "tints": tints,
         "repeats": marks.repeats,
         "initials": initials_of(names),
         "count": count,
-        "window": _first_window(plan, measured, few),
+        "window": window,
         "fits": note is None,
         "first": first,
         "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
@@ -117,6 +131,16 @@ def schedule_payload(
     columns = {f"measured_{name}": column for name, column in measured.items()}
     columns |= {f"predicted_{name}": column for name, column in predicted.items()}
     return ViewPayload(head, columns)
+
+
+def _with_row(columns: Columns, members: Sequence[int], number: int) -> Columns:
+    """Return columns with the bars of a row for several lanes, which has this number."""
+    own = {name: column[np.isin(columns["lane"], members)] for name, column in columns.items()}
+    found = typical((own["execution"], own["op"]), own["start"], own["start"] + own["duration"])
+    more = {name: column[found.row] for name, column in own.items()}
+    more |= {"start": found.start, "duration": found.end - found.start}
+    more["lane"] = np.full(len(found.row), number, np.uint16)
+    return {name: np.concatenate([column, more[name]]) for name, column in columns.items()}
 
 
 def _first_window(plan: Plan, measured: Columns, few: int) -> list[float] | None:
@@ -228,6 +252,24 @@ def _simulation(
         return None
 
 
+def alike_in(record: GraphTrace) -> tuple[tuple[str, ...], ...]:
+    """Return the processes that are one row each in a record; see ``alike``."""
+    if len(record.plan.actors) <= FEW:
+        return ()
+    return alike_processes(record.plan, _measured_columns(record, _MAX_MEASURED, 0))
+
+
+def alike_of(simulation: Simulation) -> tuple[tuple[str, ...], ...]:
+    """Return the processes that are one row each in a prediction."""
+    numbers = {program.process: at for at, program in enumerate(simulation.plan.programs)}
+    spans = [
+        (span.start, span.end - span.start, span.execution, numbers[span.process], span.op, 0)
+        for span in simulation.timeline
+    ]
+    columns = _columns(*np.array(spans, float).reshape(-1, 6).T)
+    return alike_processes(simulation.plan, columns)
+
+
 def _nothing() -> Columns:
     return _columns(*([np.empty(0)] * len(_COLUMNS)))
 
@@ -256,7 +298,7 @@ def _rendezvous(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _lanes(plan: Plan, record: GraphTrace | None) -> list[dict[str, str]]:
+def _lanes(plan: Plan, record: GraphTrace | None) -> list[dict[str, Any]]:
     nodes = node_heads(plan, None if record is None else addresses_of(record))
     under = lanes_under(plan)
     return [

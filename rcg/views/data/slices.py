@@ -93,6 +93,7 @@ class LaneHead:
         under: The process of the actor that it belongs to, and follows; "" for a process.
         short: Its name below that of the actor: ``comm``; "" for a process.
         streams: Names of the streams of its devices: the tracks from ``STREAMS`` on.
+        count: How many processes it stands for; see ``alike``.
     """
 
     process: str
@@ -103,6 +104,7 @@ class LaneHead:
     under: str = ""
     short: str = ""
     streams: tuple[str, ...] = ()
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class Slices:
             ended [number of collectives, 2].
         groups: The groups, by id.
         is_wire: Which transfers are those to another node: from a write to the Pass of its gate.
+        lengths: The shortest and the longest duration of what each slice stands for [number of
+            slices, 2], if lanes stand for several processes; else nothing.
     """
 
     graph_id: str
@@ -215,6 +219,7 @@ class Slices:
     collective_times: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
     groups: dict[str, GroupHead] = field(default_factory=dict)
     is_wire: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    lengths: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     def __len__(self) -> int:
         return len(self.start)
@@ -244,6 +249,10 @@ class Slices:
         """Return the group over which a slice exchanges tensors, and its rank; "" for others."""
         group = self.names[self.name[row]].group
         return self.groups[group].rank_text(group, int(self.lane[row])) if group else ""
+
+    def ranks_of(self, row: int) -> int:
+        """Return how many ranks the group has over which a slice exchanges tensors."""
+        return len(self.groups[self.names[self.name[row]].group].lanes)
 
     def to_payload(self) -> ViewPayload:
         """Return a head and the columns.

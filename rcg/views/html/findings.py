@@ -30,7 +30,7 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
-from rcg.views.data.schedule import executions_to_show
+from rcg.views.data.schedule import alike_of, executions_to_show
 from rcg.views.html.elements import Cell, card, table, themed
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
@@ -78,9 +78,11 @@ def of_path(path: CriticalPath) -> Mimebundle:
 def of_what_if(found: WhatIf) -> Mimebundle:
     """Return the mimebundle of a prediction: the answer, its figures, the predicted schedule."""
     count = executions_to_show(found.simulation.plan)
+    predicted = found.simulation.first(count)
     picture = schedule_of(
-        predicted=found.simulation.first(count),
+        predicted=predicted,
         unit_ns=1.0,
+        alike=alike_of(predicted),
         title="Predicted schedule",
         about=f"{_changes_of(found)} {DOT} the first {plural(count, 'execution')}",
         width=WIDTH,

@@ -127,7 +127,8 @@ def exchange_lines_of(slices: Slices) -> dict[int, list[str]]:
     ):
         size = max(int(slices.bytes[row]) for row in rows)
         for row in rows.tolist():
-            found[row] = [f"all {len(rows)} ranks: {_moved_text(size, end - begin)}"]
+            ranks = slices.ranks_of(row)
+            found[row] = [f"all {ranks} ranks: {_moved_text(size, end - begin)}"]
     return found
 
 

@@ -24,7 +24,7 @@ from rcg.trace.model import SPAN_BASE, GraphTrace, Recording
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
-from rcg.views.data.schedule import executions_to_show
+from rcg.views.data.schedule import alike_in, alike_of, executions_to_show
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import path_of
@@ -81,6 +81,7 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
         slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns),
         predicted=predicted,
         unit_ns=None if predicted is None else 1.0,
+        alike=alike_in(graph),
         about=_about(trace, excerpt),
         width=WIDTH,
     )
@@ -98,9 +99,11 @@ def predicted_schedule(plan: Plan, limit: int) -> str:
 
     All calls take equally long if the plan has no costs.
     """
+    predicted = simulate(plan, executions=executions_to_show(plan), window=limit)
     return schedule_of(
-        predicted=simulate(plan, executions=executions_to_show(plan), window=limit),
+        predicted=predicted,
         unit_ns=1.0 if plan.costs else None,
+        alike=alike_of(predicted),
         width=WIDTH,
     )
 

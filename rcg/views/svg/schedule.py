@@ -25,6 +25,7 @@ import numpy as np
 from rcg.compiler.simulate import Simulation
 from rcg.text import brief, plural, ticks_of, time_text
 from rcg.trace.analysis.parts import TimeKind
+from rcg.views.data.alike import folded_slices
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.lettering import DOT, SMALL, width_of
 from rcg.views.data.schedule import CALL_NS, CallMarks, execution_range, fit, initials_of, marks_in
@@ -50,6 +51,7 @@ def schedule_of(
     *,
     predicted: Simulation | None = None,
     unit_ns: float | None = None,
+    alike: Sequence[Sequence[str]] = (),
     title: str = "Schedule",
     about: str = "",
     width: float = 1040,
@@ -63,6 +65,7 @@ def schedule_of(
             the measured ones.
         unit_ns: The length of a unit of the prediction in nanoseconds. None: a unit is a call, and
             all calls cost the same; see ``rcg.views.data.schedule.fit``.
+        alike: The processes that are one row each; see ``rcg.views.data.alike``.
         title: The title.
         about: The line below the title, such as ``executions 7 to 18``.
         width: The width of the picture.
@@ -73,7 +76,7 @@ def schedule_of(
     """
     if slices is None and predicted is None:
         raise ValueError("a schedule needs `slices`, or `predicted`, or both")
-    return _Schedule(slices, predicted, unit_ns, Canvas(dark), width).text(title, about)
+    return _Schedule(slices, predicted, unit_ns, alike, Canvas(dark), width).text(title, about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +89,18 @@ class _Layer:
     is_outlined: bool = False
 
 
+def _runs(slices: Slices) -> Ints:
+    """Return a number for each slice: those of a lane in an execution have one."""
+    return np.asarray(slices.execution * len(slices.heads) + slices.lane)
+
+
 class _Schedule:
     def __init__(
         self,
         slices: Slices | None,
         predicted: Simulation | None,
         unit_ns: float | None,
+        alike: Sequence[Sequence[str]],
         canvas: Canvas,
         width: float,
     ) -> None:
@@ -105,15 +114,17 @@ class _Schedule:
             found = fit(predicted, unit_ns, slices)
             self._note = found.note
             if found.slices is not None:
-                marks = marks_in(found.slices)
-                self._layers.append(_Layer(found.slices, marks, found.shift_ns, is_outlined=True))
+                shown = folded_slices(found.slices, alike)
+                layer = _Layer(shown, marks_in(shown), found.shift_ns, is_outlined=True)
+                self._layers.append(layer)
         if slices is not None:
+            slices = folded_slices(slices, alike)
             self._layers.append(_Layer(slices, marks_in(slices)))
         self._slices, self._marks = self._layers[-1].slices, self._layers[-1].marks
         self._exchanges = exchange_lines_of(self._slices)
-        calls = self._slices.where("call")
+        self._is_call = self._slices.where("call")
         heads = self._slices.heads
-        calling = {heads[lane].process for lane in np.unique(self._slices.lane[calls])}
+        calling = {heads[lane].process for lane in np.unique(self._slices.lane[self._is_call])}
         self._lanes = [at for at, head in enumerate(heads) if {head.process, head.under} & calling]
         self._both = len(self._layers) == 2
         # Methods are labelled by their first letters if these differ.
@@ -128,6 +139,7 @@ class _Schedule:
         slices = self._slices
         heads = [slices.heads[lane] for lane in self._lanes]
         count = size_of(heads)
+        actors = sum(head.count for head in heads if not head.under)
         bar = heights_for(count, 28.0, 20.0, 12.0)
         below = heights_for(count, 9.0, 7.0, 4.0) if self._both else 0.0
         gap = heights_for(count, 12.0, 6.0, 3.0)
@@ -171,8 +183,9 @@ class _Schedule:
             merged += count_of_merged
         body += collectives
         words = [self._about(about), self._note]
+        words += ["rows of several actors: medians"] if len(slices.lengths) else []
         words += [f"{letter} = {method}" for method, letter in self._initials.items()]
-        if merged > self._slices.where("call").sum() / 50:
+        if merged > 1 + self._is_call.sum() / 50:
             calls = plural(merged, "call")
             words.append(f"{calls} too narrow to tell apart: height = share")
         return frame.document(
@@ -181,7 +194,7 @@ class _Schedule:
             self._ticks(frame),
             body,
             self._legend(),
-            f"{title}: which execution each of the actors ({count}) works on when",
+            f"{title}: which execution each of the actors ({actors}) works on when",
         )
 
     def _join_lines(self, frame: LaneChart, bands: Sequence[Band]) -> tuple[list[str], list[str]]:
@@ -237,7 +250,8 @@ class _Schedule:
         is_shown = (slices.track == OPS) & (lane >= 0) & (slices.kind != TimeKind.WAITING)
         is_shown &= right > left
         if layer.is_outlined and self._both:
-            is_shown &= is_call
+            # What was not measured here, there is nothing to compare with.
+            is_shown &= is_call & np.isin(_runs(slices), _runs(self._slices)[self._is_call])
         row = np.flatnonzero(is_shown)
         band = lane[row] * 2 + np.where(is_call[row], 0, 1)
         order = np.argsort(band, kind="stable")
@@ -323,18 +337,22 @@ class _Schedule:
 
     def _hover(self, layer: _Layer, row: int) -> str:
         slices = layer.slices
-        name = slices.names[slices.name[row]].text
-        head = slices.heads[slices.lane[row]].label
+        name, head = slices.names[slices.name[row]], slices.heads[slices.lane[row]]
+        is_one = head.count == 1
         duration = float(slices.duration[row])
         took = f"{duration / CALL_NS:.3g} calls long" if self._is_in_calls else time_text(duration)
+        what = name.text if is_one or name.role == "call" else name.role
         words = [
-            f"{brief(head)} {brief(name)}",
+            f"{brief(head.label)} {brief(what)}",
             f"execution {slices.execution[row]}",
             f"{took}, {'predicted' if layer.is_outlined else 'measured'}",
         ]
+        if not is_one:
+            least, most = map(time_text, slices.lengths[row].tolist())
+            words.append(f"median of {head.count}, of {least} to {most}")
         if not layer.is_outlined:
             words += self._exchanges.get(row, [])
-        words += filter(None, [slices.rank_text(row)])
+        words += filter(None, [slices.rank_text(row) if is_one else ""])
         return "\n".join(words)
 
     def _ticks(self, frame: LaneChart) -> list[tuple[float, str]]:

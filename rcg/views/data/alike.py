@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alike rows: many actors that do the same are one row, and one that does not is a row of its own.
+
+```
+a0  ███   ███          a0 to a61 (Worker)  ███   ███       each bar: the median of 62
+a1  ███   ███
+... 60 more      ->
+a17 ███████  ███       a17 (Worker)        ███████  ███    slower than the others
+```
+
+In a schedule, actors are alike if the topology folds them to one card, and their calls take as long
+and begin at the same time. In a table of figures, rows are alike if their figures are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.ir.plan import Plan
+from rcg.text import brief, run_text
+from rcg.views.data.folding import fold
+from rcg.views.data.node_lanes import lanes_under
+from rcg.views.data.slices import OPS, Ints, Slices
+from rcg.views.data.topology import topology_of
+
+FEW: Final = 8
+"""So many rows are not folded."""
+
+_ALIKE: Final = 3  # rows that are
+_LONGER: Final = 1.25  # times what is usual: such an actor is not like the others
+_OFF: Final = 0.5  # of a call, that an actor begins earlier or later than the others
+_MOST_NAMED: Final = 8
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+# --- actors that do the same at the same time ----------------------------------------------------
+
+
+def alike_processes(plan: Plan, bars: Columns) -> tuple[tuple[str, ...], ...]:
+    """Return the actors, and the lanes of actors, that are one row each.
+
+    Args:
+        plan: The plan.
+        bars: What they did: ``start``, ``duration``, ``execution``, ``lane`` and ``op`` of each
+            bar; a lane is the position of a program.
+    """
+    if len(plan.actors) <= FEW:
+        return ()
+    numbers = {program.process: number for number, program in enumerate(plan.programs)}
+    lanes: dict[str, dict[str, str]] = {}
+    for lane, (actor, short) in lanes_under(plan).items():
+        lanes.setdefault(actor, {})[short] = lane
+
+    def shape(process: str) -> tuple[object, ...]:
+        own = tuple((op.word, op.title() if op.is_call else "") for op in _ops(plan, process))
+        return own, *((short, shape(lane)) for short, lane in lanes.get(process, {}).items())
+
+    found: list[tuple[str, ...]] = []
+    for card in fold(topology_of(plan)).cards:
+        by_shape: dict[tuple[object, ...], list[str]] = {}
+        for process in card.processes if len(card.processes) >= _ALIKE else ():
+            by_shape.setdefault(shape(process), []).append(process)
+        for members in by_shape.values():
+            is_call = np.array([op.is_call for op in _ops(plan, members[0])] or [False])
+            kept = _in_step(np.array([numbers[each] for each in members]), is_call, bars)
+            alike = tuple(each for each, is_kept in zip(members, kept, strict=True) if is_kept)
+            if len(alike) >= _ALIKE and 2 * len(alike) > len(members):
+                found.append(alike)
+                under = [lanes.get(each, {}) for each in alike]
+                found += [tuple([each[short] for each in under]) for short in under[0]]
+    return tuple(dict.fromkeys(found))
+
+
+def _ops(plan: Plan, process: str) -> Sequence[Any]:
+    return plan.program(process).ops
+
+
+def _in_step(members: Ints, is_call: npt.NDArray[np.bool_], bars: Columns) -> list[bool]:
+    """Return which lanes make their calls as most of them do: when, and for how long."""
+    lane, op = bars["lane"].astype(np.int64), bars["op"].astype(np.int64)
+    kept = np.isin(lane, members)
+    kept[kept] = is_call[np.minimum(op[kept], len(is_call) - 1)]
+    if not kept.any():
+        return [False] * len(members)
+    which = bars["execution"][kept].astype(np.int64) * len(is_call) + op[kept]
+    calls, column = np.unique(which, return_inverse=True)
+    row = np.searchsorted(members, lane[kept])
+    start, took = np.full((2, len(members), len(calls)), np.nan)
+    start[row, column], took[row, column] = bars["start"][kept], bars["duration"][kept]
+    is_known = ~np.isnan(start)
+    lacks = (~is_known & (is_known.mean(axis=0) > 0.5)).any(axis=1) | ~is_known.any(axis=1)
+    count = np.maximum(is_known.sum(axis=1), 1)
+    mean = np.nansum(took, axis=1) / count
+    usual = max(float(np.median(mean[is_known.any(axis=1)])), 1e-9)
+    off = np.nansum(np.abs(start - np.nanmedian(start, axis=0)), axis=1) / count
+    is_odd = lacks | (mean > _LONGER * usual) | (mean * _LONGER < usual) | (off > _OFF * usual)
+    return [not each for each in is_odd.tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class Typical:
+    """One bar for each several that are alike.
+
+    Attributes:
+        row: One of the rows that it stands for.
+        start: The median of when these begin.
+        end: The median of when they end.
+        count: How many they are.
+        least: How long the shortest of them is.
+        most: How long the longest is.
+        of: The bar that stands for each row.
+    """
+
+    row: Ints
+    start: npt.NDArray[Any]
+    end: npt.NDArray[Any]
+    count: Ints
+    least: npt.NDArray[Any]
+    most: npt.NDArray[Any]
+    of: Ints
+
+
+def typical(keys: Sequence[npt.NDArray[Any]], start: Any, end: Any) -> Typical:
+    """Return a bar for all rows with the same keys, in the order of these."""
+    order = np.lexsort(keys[::-1])
+    is_new = np.zeros(len(order), bool)
+    is_new[:1] = True
+    for key in keys:
+        is_new[1:] |= key[order][1:] != key[order][:-1]
+    of = np.empty(len(order), np.int64)
+    of[order] = np.cumsum(is_new) - 1
+    first = np.flatnonzero(is_new)
+    count = np.diff(np.append(first, len(order)))
+    middle = first + count // 2
+    took = end - start
+    starts, ends, lengths = (each[np.lexsort((each, of))] for each in (start, end, took))
+    last = first + count - 1
+    return Typical(
+        order[first], starts[middle], ends[middle], count, lengths[first], lengths[last], of
+    )
+
+
+def row_of(processes: Sequence[str], labels: Sequence[str]) -> tuple[str, str]:
+    """Return the label of a row for several, ``a0 to a61 (Worker)``, and which these are."""
+    more = len(labels) - _MOST_NAMED
+    names = ", ".join(brief(each) for each in labels[:_MOST_NAMED])
+    rest = f" and {more} more" if more > 0 else ""
+    label = run_text(processes) + labels[0].removeprefix(processes[0])
+    return label, f"{len(labels)} that do the same at the same time: {names}{rest}"
+
+
+def folded_slices(slices: Slices, alike: Sequence[Sequence[str]]) -> Slices:
+    """Return the slices with one lane for those that are alike: that of the first.
+
+    The others have no slices. A bar begins and ends when the median of its bars does.
+    """
+    numbers = {head.process: number for number, head in enumerate(slices.heads)}
+    lane = np.arange(len(slices.heads))
+    heads = list(slices.heads)
+    for members in alike:
+        at = [numbers[each] for each in members]
+        lane[at] = at[0]
+        label, detail = row_of(members, [heads[each].label for each in at])
+        heads[at[0]] = replace(heads[at[0]], label=label, detail=detail, count=len(members))
+    if (lane == np.arange(len(lane))).all():
+        return slices
+    to = lane[slices.lane]
+    is_alone = np.array([head.count == 1 for head in heads])[to]
+    # A key that no other row has leaves a row as it is.
+    own = np.where(is_alone | (slices.track != OPS), np.arange(len(slices)), -1)
+    keys = (to, slices.track, slices.execution, slices.op, slices.kind, own)
+    found = typical(keys, slices.start, slices.start + slices.duration)
+    order = np.lexsort((found.start, slices.track[found.row], to[found.row]))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    of, row = place[found.of], found.row[order]
+    pairs = of[slices.transfers]
+    _, kept = np.unique(pairs, axis=0, return_index=True)
+    kept.sort()
+    return replace(
+        slices,
+        heads=tuple(heads),
+        **{name: getattr(slices, name)[row] for name in _KEPT},
+        lane=to[row].astype(np.uint16),
+        start=found.start[order],
+        duration=(found.end - found.start)[order],
+        transfers=pairs[kept].astype(np.int32),
+        transfer_times=slices.transfer_times[kept],
+        is_wire=slices.is_wire[kept],
+        collectives=tuple([np.unique(of[rows]) for rows in slices.collectives]),
+        written={},
+        taken={},
+        lengths=np.column_stack([found.least, found.most])[order],
+    )
+
+
+_KEPT: Final = ("track", "name", "kind", "peer", "execution", "bytes", "op")
