@@ -253,19 +253,14 @@ class Advisor:
             return
         windows = sorted({*(each for each in _WINDOWS if each <= most), now})
 
-        def replayed(window: int) -> WhatIf:
-            executions = _TIMES_WINDOW * window
-            return self.replays.with_changes(
-                (), {}, window, has_spread=False, executions=executions
-            )
-
         def rate_at(window: int) -> float:
-            return replayed(window).throughput or 0.0
+            return self.replays.rate_at(window, _TIMES_WINDOW * window)
 
         enough = (1 - _LEAST_GAIN / 2) * rate_at(windows[-1])
         # Throughput does not fall with the number in flight.
         best = windows[bisect_left(windows, True, key=lambda each: rate_at(each) >= enough)] + 1
-        then = replayed(best)
+        count = _TIMES_WINDOW * best
+        then = self.replays.with_changes((), {}, best, has_spread=False, executions=count)
         gain = then.speedup
         if best > now and gain is not None and self.is_worth_it(gain):
             how = f" (max_inflight_executions={best})" if best > limit else ""

@@ -45,6 +45,9 @@ from rcg.trace.analysis.spread import LEAST
 from rcg.trace.analysis.transfers import wire_text
 from rcg.trace.model import GraphTrace, LaneTrace, actor_labels
 
+MOST_CHANNELS: Final = 3
+"""A process reads so many, or writes them, each under its own name."""
+
 LOST: Final = "unknown: the events before are lost or older than the trace"
 """The text of the first step of a path that is not complete."""
 
@@ -114,10 +117,20 @@ class CriticalPath(Displayed, tuple[Step, ...]):
         return self[-1].end_ns - self[0].start_ns if self else 0
 
     def groups(self) -> list[tuple[str, list[Step]]]:
-        """Return the steps of each text, those that take longest together first."""
+        """Return the steps of each text, those that take longest together first.
+
+        The Reads of a process are together if they are many, and so are its Writes.
+        """
+        channels: dict[str, set[str]] = {}
+        for step in self:
+            what, _, channel = step.text.rpartition(" ")
+            channels.setdefault(what, set()).add(channel)
         found: dict[str, list[Step]] = {}
         for step in self:
-            found.setdefault(step.text, []).append(step)
+            what = step.text.rpartition(" ")[0]
+            is_many = what.endswith((" read", " write")) and len(channels[what]) > MOST_CHANNELS
+            text = f"{what} of {len(channels[what])} channels" if is_many else step.text
+            found.setdefault(text, []).append(step)
         return sorted(found.items(), key=lambda group: -sum(s.duration_ns for s in group[1]))
 
     @property

@@ -107,7 +107,9 @@ def _of_graph(
         stall=stall,
         predicted=graph.plan.predicted,
         wires=wires_of(graph),
-        methods=ops_of(seen, start_ns, end_ns, by_method=True) if has_alike(graph) else ops,
+        methods=ops_of(seen, start_ns, end_ns, by_method=True, known=ops)
+        if has_alike(graph)
+        else ops,
         throughput_spread=executions.throughput_spread if stall is None else None,
         latency_spread_ns=spread_of(latencies) if stall is None else None,
         latency=latency_of(graph, executions) if stall is None else None,

@@ -35,15 +35,13 @@ import numpy.typing as npt
 
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective
-from rcg.trace.analysis.critical import text_of
+from rcg.trace.analysis.critical import MOST_CHANNELS, text_of
 from rcg.trace.analysis.executions import UNSEEN, Executions, by_execution
 from rcg.trace.analysis.intervals import Ints, window
 from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, bounds_of
 from rcg.trace.analysis.rendezvous import group_of, with_waits
 from rcg.trace.analysis.spread import spread_of
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
-
-_MANY: Final = 3  # channels that a process reads, or writes, each with a name
 
 MAX_GB_PER_S: Final = 100.0
 """More than a process can copy. A Write that seems faster did not copy."""
@@ -94,6 +92,7 @@ def ops_of(
     end_ns: int | None = None,
     *,
     by_method: bool = False,
+    known: Sequence[OpTimes] = (),
 ) -> tuple[OpTimes, ...]:
     """Return the times of each op of a graph that ran, in the order of the programs.
 
@@ -103,10 +102,14 @@ def ops_of(
         end_ns: Time after this is cut off; None cuts nothing.
         by_method: Whether all calls of a method by an actor are one, with the first one's ``op``;
             so are its Reads, and its Writes, if they are many.
+        known: The times of each op in the same window, which save time.
     """
     found: list[OpTimes] = []
     for lane in graph.lanes:
         names = _names_of(graph, lane, by_method=by_method)
+        if known and len(set(names)) == len(names):
+            found += [each for each in known if each.process == lane.process]
+            continue
         alike = [names.index(name) for name in names] if by_method else range(len(names))
         found += _of_lane(graph, lane, names, np.array(alike, np.int64), *window(start_ns, end_ns))
     return tuple(found)
@@ -124,7 +127,7 @@ def _names_of(graph: GraphTrace, lane: LaneTrace, *, by_method: bool) -> list[st
     words = Counter(op.word for op in ops if not op.is_call)
     return [
         f"{lane.label} {op.word} of {words[op.word]} channels"
-        if by_method and op.channels_in + op.channels_out and words[op.word] > _MANY
+        if by_method and op.channels_in + op.channels_out and words[op.word] > MOST_CHANNELS
         else text_of(graph, lane, at)
         for at, op in enumerate(ops)
     ]

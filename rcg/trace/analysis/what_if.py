@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.compiler.simulate import Costs, Simulation, simulate
+from rcg.compiler.simulate import Costs, Simulation, simulate, simulated_period
 from rcg.display import Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.channels import LOCAL, slots_for
@@ -282,14 +282,16 @@ class Replays:
         plan = graph.plan if max_inflight is None else _with_slots(graph.plan, max_inflight)
         user_ns = measured.user_ns * user
 
-        def replay(costs: Mapping[Place, Cost], count: int) -> tuple[Simulation, list[str]]:
+        def changed(costs: Mapping[Place, Cost]) -> MeasuredCosts:
             scaled = {
                 place: factors[place].of(cost) if place in factors else cost
                 for place, cost in costs.items()
             }
-            return _replay(plan, replace(measured, costs=scaled, user_ns=user_ns), window, count)
+            return replace(measured, costs=scaled, user_ns=user_ns)
 
-        simulation, more = replay(measured.costs, max(self._count, window, executions))
+        simulation, more = _replay(
+            plan, changed(measured.costs), window, max(self._count, window, executions)
+        )
         busy = _busy(simulation)
         graph_then = from_simulation(simulation, graph_id=graph.graph_id, limit=window)
         base, notes, was = self._unchanged
@@ -309,11 +311,17 @@ class Replays:
                 if (now := busy.get(lane.process)) is not None
             },
             batch_speedups=tuple(
-                before / max(replay({**measured.costs, **costs}, count)[0].period, 1.0)
+                before
+                / max(_period(plan, changed({**measured.costs, **costs}), window, count), 1.0)
                 for costs, before in zip(measured.batches, self._periods(count), strict=True)
                 if has_spread
             ),
         )
+
+    def rate_at(self, window: int, executions: int) -> float:
+        """Return the throughput with so many executions in flight."""
+        plan = _with_slots(self.graph.plan, window)
+        return 1e9 / max(_period(plan, self.measured, window, executions), 1.0)
 
     def gain_of(self, plan: Plan) -> float | None:
         """Return the throughput of another plan with the same ops, divided by that of this one.
@@ -343,7 +351,7 @@ class Replays:
             measured = self.measured
             each = [replace(measured, costs={**measured.costs, **c}) for c in measured.batches]
             self._found[count] = [
-                _replay(self.graph.plan, costs, measured.window, count)[0].period for costs in each
+                _period(self.graph.plan, costs, measured.window, count) for costs in each
             ]
         return self._found[count]
 
@@ -432,13 +440,7 @@ def _replay(
     plan: Plan, measured: MeasuredCosts, window: int, executions: int
 ) -> tuple[Simulation, list[str]]:
     """Simulate with measured costs. A driver with one thread executes one op at a time."""
-    each = {place: cost.own_ns for place, cost in measured.costs.items()}
-    first = _first_of_driver(plan)
-    if first is not None:
-        each[DRIVER, first] = each.get((DRIVER, first), 0.0) + measured.user_ns
-    waking = {place: cost.waking_ns for place, cost in measured.costs.items()}
-    costs = Costs(each, waking)
-    count = max(executions, window)
+    costs, count = _costs_of(plan, measured), max(executions, window)
     if not measured.is_driver_parallel:
         try:
             return simulate(plan, costs, count, window=window, is_driver_draining=False), []
@@ -448,6 +450,26 @@ def _replay(
     if not measured.is_driver_parallel:
         notes.append("the replay assumes that the driver fetches while it submits")
     return simulate(plan, costs, count, window=window), notes
+
+
+def _period(plan: Plan, measured: MeasuredCosts, window: int, executions: int) -> float:
+    """Return the period of what ``_replay`` simulates."""
+    costs, count = _costs_of(plan, measured), max(executions, window)
+    if not measured.is_driver_parallel:
+        try:
+            return simulated_period(plan, costs, count, window=window, is_driver_draining=False)
+        except DeadlockError:
+            pass
+    return simulated_period(plan, costs, count, window=window)
+
+
+def _costs_of(plan: Plan, measured: MeasuredCosts) -> Costs:
+    each = {place: cost.own_ns for place, cost in measured.costs.items()}
+    first = _first_of_driver(plan)
+    if first is not None:
+        each[DRIVER, first] = each.get((DRIVER, first), 0.0) + measured.user_ns
+    waking = {place: cost.waking_ns for place, cost in measured.costs.items()}
+    return Costs(each, waking)
 
 
 def _with_slots(plan: Plan, window: int) -> Plan:

@@ -14,6 +14,7 @@ and begin at the same time. In a table of figures, rows are alike if their figur
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -35,6 +36,7 @@ _ALIKE: Final = 3  # rows that are
 _LONGER: Final = 1.25  # times what is usual: such an actor is not like the others
 _OFF: Final = 0.5  # of a call, that an actor begins earlier or later than the others
 _MOST_NAMED: Final = 8
+_NAME: Final = re.compile(r"(a\d+(\.\w+)?)(?: \((.*?)\))?(.*)")  # of a row
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -148,11 +150,8 @@ def typical(keys: Sequence[npt.NDArray[Any]], start: Any, end: Any) -> Typical:
 
 def row_of(processes: Sequence[str], labels: Sequence[str]) -> tuple[str, str]:
     """Return the label of a row for several, ``a0 to a61 (Worker)``, and which these are."""
-    more = len(labels) - _MOST_NAMED
-    names = ", ".join(brief(each) for each in labels[:_MOST_NAMED])
-    rest = f" and {more} more" if more > 0 else ""
     label = run_text(processes) + labels[0].removeprefix(processes[0])
-    return label, f"{len(labels)} that do the same at the same time: {names}{rest}"
+    return label, members_text(labels)
 
 
 def folded_slices(slices: Slices, alike: Sequence[Sequence[str]]) -> Slices:
@@ -201,3 +200,66 @@ def folded_slices(slices: Slices, alike: Sequence[Sequence[str]]) -> Slices:
 
 
 _KEPT: Final = ("track", "name", "kind", "peer", "execution", "bytes", "op")
+
+
+# --- figures that are the same -------------------------------------------------------------------
+
+
+def alike_rows(
+    names: Sequence[str], figures: Sequence[Sequence[float]], tolerance: float
+) -> list[list[int]]:
+    """Return the positions of the rows of a table, those that are alike together.
+
+    Args:
+        names: What each row is of: ``a0 (Worker).work``.
+        figures: The figures of each row.
+        tolerance: How far figures of rows that are alike are from their medians.
+    """
+    groups = [[at] for at in range(len(names))]
+    if len(names) <= FEW:
+        return groups
+    values = np.asarray(figures, float)
+    by_kind: dict[object, list[int]] = {}
+    for at, name in enumerate(names):
+        found = _NAME.fullmatch(name)
+        # Classes ``Stage0`` to ``Stage7`` are of one kind, and so are channels.
+        kind = found and (
+            found[2],
+            *(re.sub(r"\d+$", "", each or "") for each in found.group(3, 4)),
+        )
+        by_kind.setdefault(kind or at, []).append(at)
+    for rest in by_kind.values():
+        while len(rest) >= _ALIKE:
+            middle = np.median(values[rest], axis=0)
+            away = np.abs(values[rest] - middle).max(axis=1)
+            # The rows around a row that there is, because the median may be between two groups.
+            away = np.abs(values[rest] - values[rest[int(away.argmin())]]).max(axis=1)
+            alike = [at for at, each in zip(rest, away.tolist(), strict=True) if each <= tolerance]
+            if len(alike) < _ALIKE:
+                break
+            groups[alike[0]] = alike
+            for at in alike[1:]:
+                groups[at] = []
+            rest = [at for at in rest if at not in set(alike)]
+    return [group for group in groups if group]
+
+
+def name_of_rows(names: Sequence[str]) -> str:
+    """Return the name of one row for all of these: ``a0 to a61 (Worker).work``."""
+    if len(names) == 1:
+        return names[0]
+    found = [match for name in names if (match := _NAME.fullmatch(name))]
+    labels = list(dict.fromkeys(each[3] for each in found if each[3]))
+    label = f" ({labels[0]})" if len(labels) == 1 else ""
+    label = f" ({labels[0]} to {labels[-1]})" if len(labels) > 1 else label
+    what = {each[4] for each in found}
+    rest = found[0][4] if len(what) == 1 else re.sub(r" c\d+$", "", found[0][4])
+    return f"{run_text([each[1] for each in found])}{label}{rest}"
+
+
+def members_text(names: Sequence[str]) -> str:
+    """Return which rows one stands for, for its hover; "" for one."""
+    more = len(names) - _MOST_NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    shown = ", ".join(brief(each) for each in names[:_MOST_NAMED])
+    return f"median of {len(names)}: {shown}{rest}" if len(names) > 1 else ""

@@ -17,6 +17,7 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.model import GraphTrace
+from rcg.views.data.alike import alike_rows, members_text, name_of_rows
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
 
@@ -27,6 +28,7 @@ QUEUED: Final = "queued / in service"
 
 _NOTABLE: Final = 0.01  # of the time that a process waits
 _MAX_PEER: Final = 24
+_SAME_SHARE: Final = 0.03  # of the time: alike rows differ by no more
 _LEAST_SPREAD: Final = 0.005  # of a throughput, that is shown
 
 HINTS: Final = {
@@ -116,13 +118,34 @@ def card_of(graph: GraphSummary) -> ProfileCard:
     verdict = graph.verdict
     return ProfileCard(
         about=f" {DOT} ".join([stall_text(graph), *facts] if graph.stall else facts),
-        shares=[_shares(lane, graph.executions) for lane in graph.shares.lanes],
+        shares=_rows(graph),
         keys=_keys(graph),
         note_title="busy per execution",
         answer="" if verdict is None else str(verdict),
         advice=() if verdict is None else tuple(each.text for each in verdict.advice),
         latency=graph.latency,
     )
+
+
+def _rows(graph: GraphSummary) -> list[CardRow]:
+    """Return where the time of each process went, those that are alike as one."""
+    lanes = graph.shares.lanes
+    shares = [[lane.of(kind) / (lane.duration_ns or 1) for kind in TimeKind] for lane in lanes]
+    rows = []
+    for group in alike_rows([lane.label for lane in lanes], shares, _SAME_SHARE):
+        middle = sorted(group, key=lambda at: lanes[at].busy_ns)[len(group) // 2]
+        row = _shares(lanes[middle], graph.executions)
+        if len(group) > 1:
+            names = [lanes[at].label for at in group]
+            peers = {next(iter(lanes[at].waiting_for), "") for at in group}
+            row = replace(
+                row,
+                label=name_of_rows(names),
+                hover="\n".join(filter(None, [members_text(names), row.hover])),
+                waits=row.waits if len(peers) == 1 else "",
+            )
+        rows.append(row)
+    return rows
 
 
 def _ran(graph: GraphSummary) -> str:

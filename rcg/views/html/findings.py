@@ -7,8 +7,10 @@ Each result has a text and a table or a picture. This file must compute nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import chain
+from math import log
 from typing import Final
 
 from rcg.display import Mimebundle
@@ -28,6 +30,7 @@ from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_
 from rcg.trace.analysis.figures import Change, Comparison, GraphComparison
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.what_if import WhatIf
+from rcg.views.data.alike import alike_rows, members_text, name_of_rows
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
 from rcg.views.data.schedule import alike_of, executions_to_show
@@ -49,6 +52,8 @@ _COLUMN: Final = 92.0
 _MAX_HOVERS: Final = 60  # of the steps on one line
 _PALE: Final = 0.45
 _SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
+_SAME_SHARE: Final = 0.03  # of the time: alike rows differ by no more
+_SAME_TIME: Final = 0.1  # of a time, the same
 _ROLES: Final = ("before", "after")
 
 
@@ -195,30 +200,45 @@ def what_if_picture(found: WhatIf, *, dark: bool | None = None) -> str:
     throughput = Change("executions", was, found.throughput, spreads)
     latency = Change("latency (median)", found.baseline_latency_ns, found.latency_ns)
     busy = [Change(f"{label} busy", *each) for label, each in found.busy.items()]
-    busiest = sorted(busy, key=_most, reverse=True)[:_MAX_BUSY]
+    rows = [(each.before or 0.0, each.after or 0.0) for each in busy]
+    folded = _folded(busy, alike_rows([each.text for each in busy], rows, _SAME_SHARE))
+    busiest = sorted(folded, key=lambda each: -_most(each[0]))[:_MAX_BUSY]
     about = f"{_changes_of(found)} {DOT} predicted from measured times"
-    if len(busiest) < len(busy):
-        about += f" {DOT} the {len(busiest)} busiest of {len(busy)} processes"
+    if len(busiest) < len(folded):
+        about += f" {DOT} the busiest of {len(busy)} processes"
     groups = [
-        (throughput, _most(throughput), rate_text),
-        (latency, _most(latency), time_text),
-        *((each, 1.0, share_text) for each in busiest),
+        (throughput, "", _most(throughput), rate_text),
+        (latency, "", _most(latency), time_text),
+        *((*each, 1.0, share_text) for each in busiest),
     ]
     return _changes_picture(found.answer, about, ("now", "then"), groups, dark)
+
+
+def _folded(changes: Sequence[Change], groups: Sequence[Sequence[int]]) -> list[tuple[Change, str]]:
+    """Return a change for those of each group, with what its hover says."""
+    found = []
+    for group in groups:
+        alike = [changes[at] for at in group]
+        names = [each.text for each in alike]
+        middle = sorted(alike, key=_most)[len(alike) // 2]
+        found.append((replace(middle, text=name_of_rows(names)), members_text(names)))
+    return found
 
 
 def comparison_picture(found: GraphComparison, *, dark: bool | None = None) -> str:
     """Return a comparison as the text of an SVG file: two bars per figure."""
     longest = max(map(_most, found.ops), default=0.0)
-    ops = sorted(found.ops, key=lambda op: -_most(op))[:_MAX_OPS]
-    ops = [op for op in ops if _most(op) >= _SHORT * longest]
+    rows = [(*map(_logarithm, (op.before, op.after)), op.is_noise is True) for op in found.ops]
+    folded = _folded(found.ops, alike_rows([op.text for op in found.ops], rows, _SAME_TIME))
+    ops = sorted(folded, key=lambda each: -_most(each[0]))[:_MAX_OPS]
+    ops = [each for each in ops if _most(each[0]) >= _SHORT * longest]
     about = found.title
-    if len(ops) < len(found.ops):
-        about += f" {DOT} the {len(ops)} longest of {len(found.ops)} ops"
+    if len(ops) < len(folded):
+        about += f" {DOT} the longest of {len(found.ops)} ops"
     groups = [
-        (found.throughput, _most(found.throughput), rate_text),
-        (found.latency, _most(found.latency), time_text),
-        *((op, longest, time_text) for op in ops),
+        (found.throughput, "", _most(found.throughput), rate_text),
+        (found.latency, "", _most(found.latency), time_text),
+        *((*each, longest, time_text) for each in ops),
     ]
     return _changes_picture(found.answer, about, ("before", "after"), groups, dark)
 
@@ -227,7 +247,7 @@ def _changes_picture(
     answer: str,
     about: str,
     sides: tuple[str, str],
-    groups: Sequence[tuple[Change, float, Callable[[float | None], str]]],
+    groups: Sequence[tuple[Change, str, float, Callable[[float | None], str]]],
     dark: bool | None,
 ) -> str:
     """Return changes as two bars each; the first two are the figures of the whole graph.
@@ -236,8 +256,8 @@ def _changes_picture(
         answer: The title.
         about: The line below it.
         sides: What the two values of each change are.
-        groups: The changes, each with the value that is as long as there is room, and with what
-            returns a value as text.
+        groups: The changes, each with the hover of its name, the value that is as long as there is
+            room, and with what returns a value as text.
         dark: As in ``Canvas``.
     """
     canvas = Canvas(dark)
@@ -257,9 +277,10 @@ def _changes_picture(
     shapes += canvas.legend(legend, MARGIN, MARGIN + 49, WIDTH - 2 * MARGIN).shapes
     for name, x, column in zip((*sides, "ratio"), ends, columns, strict=True):
         shapes.append(canvas.note(name, x, _TOP - 4, column, anchor="end"))
-    for row, (change, most, text_of) in enumerate(groups):
+    for row, (change, hover, most, text_of) in enumerate(groups):
         y = _TOP + (_LINE + 4) * row + (10 if row > 1 else 0) + 2
-        shapes.append(canvas.text(change.text, MARGIN, y + 14, widest + 1, bold=row < 2))
+        name = canvas.text(change.text, MARGIN, y + 14, widest + 1, bold=row < 2)
+        shapes.append(f"<g><title>{escape(hover)}</title>{name}</g>" if hover else name)
         for at, value in enumerate((change.before, change.after)):
             role = "noise" if at and change.is_noise else _ROLES[at]
             length = room * min((value or 0.0) / most, 1.0) if most else 0.0
@@ -300,6 +321,10 @@ def _axis(canvas: Canvas, total: int, left: float, room: float, bottom: float) -
 def _hover(step: Step) -> str:
     took = f"{TITLES[step.kind]}: {time_text(step.duration_ns)}"
     return escape(f"{brief(step.text)}\n{took}\nof execution {step.execution}")
+
+
+def _logarithm(value: float | None) -> float:
+    return log(value) if value else -1.0
 
 
 def _most(change: Change) -> float:
