@@ -152,7 +152,7 @@ def test_a_path_of_many_calls_has_few_lines() -> None:
     # Every step is drawn, those without a line of their own together and as wide as they are.
     boxes = re.findall(r"M[0-9.]+ [0-9.]+h([0-9.]+)v", picture)
     assert len(heights) + len(boxes) == len(path) > 100
-    assert len(picture) < 40_000
+    assert len(picture) < 45_000
 
 
 def test_a_comparison_shows_every_op_before_and_after() -> None:
@@ -165,7 +165,7 @@ def test_a_comparison_shows_every_op_before_and_after() -> None:
         picture = comparison_picture(found, dark=dark)
         check_picture(picture)
         assert len(re.findall(">1.00x<", picture)) == len(shown) + 2
-        assert f"the {len(shown)} longest of {len(found.ops)} ops" in picture
+        assert f"the longest of {len(found.ops)} ops" in picture
 
 
 def test_a_comparison_says_what_is_noise() -> None:

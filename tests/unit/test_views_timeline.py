@@ -157,7 +157,7 @@ def test_it_is_readable_from_few_to_many_actors(actors: int) -> None:
     excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=6)
     assert excerpt is not None
     svg = timeline_of(slices_of(trace.graphs[0], excerpt.start_ns, excerpt.end_ns))
-    assert len(svg) < 300_000 and height_of(svg) < 850
+    assert len(svg) < 300_000 and height_of(svg) < 1000
     for actor in range(1, actors + 1):
         assert f"Stage#{actor}</text>" in svg
     check_picture(svg)

@@ -64,7 +64,7 @@ def topologies(subject: Subject, title: str) -> Pictures:
         if record is not None:
             [figures] = summarize(_trace(subject)).graphs
             yield topology_picture(subject.plan, title=title, measured=(record, figures))
-        yield topology_picture(subject.plan, title=title)
+        yield topology_picture(subject.plan, title=title, addresses=subject.addresses)
 
     return made
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ class Subject:
         start_ns: Beginning of its record.
         end_ns: End of its record.
         title: What views call it; "" for a plan.
+        addresses: Those of its nodes of the cluster; None for those in the record, if any.
     """
 
     plan: Plan
@@ -32,6 +34,7 @@ class Subject:
     start_ns: int = 0
     end_ns: int = 0
     title: str = ""
+    addresses: Mapping[str, str] | None = None
 
 
 def subject_of(what: Any, graph: int | str | None = None) -> Subject:
@@ -60,7 +63,8 @@ def subject_of(what: Any, graph: int | str | None = None) -> Subject:
     plan = getattr(what, "plan", None)
     if isinstance(plan, Plan):
         name, graph_id = getattr(what, "name", ""), getattr(what, "get_id", str)()
-        return Subject(plan, title=graph_title(name, graph_id) if graph_id else "")
+        title = graph_title(name, graph_id) if graph_id else ""
+        return Subject(plan, title=title, addresses=getattr(what, "addresses", dict)())
     raise TypeError(
         f"give the widget a plan, a compiled graph or a trace, found {type(what).__name__}"
     )

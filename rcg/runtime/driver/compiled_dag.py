@@ -242,7 +242,7 @@ class CompiledDAG(Displayed):
         return views().visualize(
             self._engine.plan,
             self._engine.actor_ids(),
-            addresses=self._engine.addresses(),
+            addresses=self.addresses(),
             filename=filename,
             format=format,
             view=view,
@@ -261,8 +261,12 @@ class CompiledDAG(Displayed):
             text=repr(self),
             title=graph_title(self.name, self.get_id()),
             actor_ids=self._engine.actor_ids(),
-            addresses=self._engine.addresses(),
+            addresses=self.addresses(),
         )
+
+    def addresses(self) -> dict[str, str]:
+        """Return the addresses of the nodes of the cluster, by their ids in the plan."""
+        return self._engine.addresses()
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from rcg.text import brief, visible
-from rcg.views.data.lettering import SIZE, SMALL, TITLE, shorten, width_of
+from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, shorten, width_of
 
 SANS: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
 MONOSPACE: Final = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
@@ -28,6 +28,7 @@ MARGIN: Final = 24.0
 """The space at each edge of a picture."""
 
 _MAX_HOVER_CHARS: Final = 160
+_BETWEEN: Final = f" {DOT} "  # the parts of a subtitle
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,11 @@ class Canvas:
         return f'<g class="rcg-head"><title>{escape(hover)}</title>{text}</g>'
 
     def heading(self, title: str, subtitle: str, room: float) -> list[str]:
-        """Return the two lines above a picture."""
+        """Return the two lines above a picture; parts of the second are left out at its end."""
+        words = subtitle.split(_BETWEEN)
+        while len(words) > 1 and width_of(_BETWEEN.join(words), SIZE) > room:
+            words.pop()
+        subtitle = _BETWEEN.join(words)
         return [
             self.text(title, MARGIN, MARGIN + 12, room, size=TITLE, bold=True),
             self.text(subtitle, MARGIN, MARGIN + 31, room, role="faint"),

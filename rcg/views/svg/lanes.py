@@ -18,7 +18,7 @@ from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
 
 _MIN_NAMES_WIDTH: Final = 60.0
-_MAX_NAMES_WIDTH: Final = 170.0
+_MAX_NAMES_WIDTH: Final = 200.0
 _TOP: Final = MARGIN + 50
 _AXIS: Final = 26.0
 _MANY: Final = 20

@@ -88,11 +88,12 @@ _DENSE: Final = _Density(
 _DENSITIES: Final = (
     _Density(),
     _Density(Spacing(columns=24.0)),
-    *(replace(_DENSE, name=name) for name in (_MAX_NAME_WIDTH, 140.0, 111.0)),
+    *(replace(_DENSE, name=name) for name in (_MAX_NAME_WIDTH, 158.0, 111.0)),
 )
 """The first at which a picture fits a screen is taken."""
 
 _SCREEN: Final = 800.0  # the height of a picture there, without its heading and its legend
+_TALL: Final = 990.0  # likewise, if names would be cut
 _NEARLY: Final = 1.05
 _MANY_CARDS: Final = 24  # a picture of fewer is never dense
 
@@ -213,6 +214,7 @@ class _Drawing:
             colours = kind.light, kind.dark
             self.canvas.define(f"line-{_class(kind)}", Paint("stroke", *colours))
             self.canvas.define(f"tip-{_class(kind)}", Paint("fill", *colours))
+        self._widest = 0.0  # of names and rows, before they are cut
         self.layout = self._lay_out()
 
     def text(self) -> str:
@@ -250,10 +252,13 @@ class _Drawing:
         found = []
         is_large = len(self._folded.cards) >= _MANY_CARDS and not self._details
         for self._density in _DENSITIES if is_large else _DENSITIES[:1]:
-            found.append((lay_out(self._folded, self._sizes()), self._density))
-            if found[-1][0].height <= _SCREEN:
+            sizes = self._sizes()
+            found.append((lay_out(self._folded, sizes), self._density))
+            # Rather a picture that is a little higher than names that are cut.
+            most = _SCREEN if self._widest <= _DENSITIES[-1].name else _TALL
+            if found[-1][0].height <= most:
                 break
-        least = max(_SCREEN, _NEARLY * min(layout.height for layout, _ in found))
+        least = max(most, _NEARLY * min(layout.height for layout, _ in found))
         layout, self._density = next(each for each in found if each[0].height <= least)
         return layout
 
@@ -298,6 +303,7 @@ class _Drawing:
             widths += [width_of(line, SMALL) for line in self._detail_lines(row)]
             is_one = density.is_one_line and len(widths) > 1
             width = max(width, sum(widths) + _ASIDE if is_one else max(widths))
+        natural = width
         width = min(density.name, width) + 2 * density.row_pad
         if self._is_pill(card):
             row = card.rows[0]
@@ -316,6 +322,7 @@ class _Drawing:
             width_of(self._labels.alike_text(card), SMALL),
         ]
         head = min(density.name, max(heads)) + 2 * pad + 4
+        self._widest = max(self._widest, *heads, natural)
         return (ceil(max(width + pad + aside, head)), y - density.row_gap + pad), rows
 
     def _is_pill(self, card: Card) -> bool:

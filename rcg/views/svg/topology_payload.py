@@ -6,7 +6,7 @@ There is a picture for each level of ``folding`` that shows more than the one be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from statistics import median
 from typing import Any, Final
@@ -43,20 +43,31 @@ _TIMED: Final = ("call", "collective")
 
 
 def topology_payload(
-    plan: Plan, record: GraphTrace | None, summary: GraphSummary | None = None
+    plan: Plan,
+    record: GraphTrace | None,
+    summary: GraphSummary | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> ViewPayload:
     """Return the payload of the topology of a plan, with the figures of its record if there is one.
 
-    It has no columns. A summary of the record saves the time to make its figures again.
+    It has no columns. A summary of the record saves the time to make its figures again. The
+    addresses of the nodes of the cluster are by default those of the record.
     """
-    return ViewPayload(_TopologyHead(plan, record, summary).head(), {})
+    if addresses is None:
+        addresses = {} if record is None else addresses_of(record)
+    return ViewPayload(_TopologyHead(plan, record, summary, addresses).head(), {})
 
 
 class _TopologyHead:
     """Makes the head of the payload of one topology."""
 
-    def __init__(self, plan: Plan, record: GraphTrace | None, summary: GraphSummary | None) -> None:
-        addresses = {} if record is None else addresses_of(record)
+    def __init__(
+        self,
+        plan: Plan,
+        record: GraphTrace | None,
+        summary: GraphSummary | None,
+        addresses: Mapping[str, str],
+    ) -> None:
         self._topology: Topology = topology_of(plan, addresses=addresses)
         self._labels = TopologyLabels(self._topology)
         times: Iterable[OpTimes] = ()

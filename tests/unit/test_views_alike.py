@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alike rows are one row: of a schedule, of a profile, of a prediction and of a comparison."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import numpy as np
+
+from rcg.ir.ops import Call, Op
+from rcg.profiles import Profile
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.trace import Trace
+from rcg.views.data.alike import alike_rows, members_text, name_of_rows, typical
+from rcg.views.data.figures import card_of
+from rcg.views.data.schedule import alike_in, schedule_payload
+from rcg.views.html.findings import comparison_picture, what_if_picture
+from rcg.views.svg.pictures import predicted_schedule, schedule_picture
+from tests.unit.views_plans import scatter_gather
+from tests.unit.views_traces import check_picture, simulated
+
+SVG = "{http://www.w3.org/2000/svg}"
+CALL_NS = 400_000
+ALL = [f"a{number}" for number in range(20)]
+
+
+def workers(*, slow: str = "") -> Trace:
+    """20 workers and a reducer; one may take three times as long."""
+
+    def cost(op: Op) -> float:
+        return CALL_NS * (3 if op.actor == slow else 1) if isinstance(op, Call) else 1e4
+
+    trace = simulated(scatter_gather(20), 12, op_cost=cost)
+    (graph,) = trace.graphs
+    lanes = [replace(lane, label=graph.plan.label(lane.process)) for lane in graph.lanes]
+    return replace(trace, graphs=(replace(graph, lanes=tuple(lanes)),))
+
+
+def names_in(svg: str) -> list[str]:
+    check_picture(svg)
+    heads = ElementTree.fromstring(svg).findall(f".//{SVG}g[@class='rcg-head']/{SVG}text")
+    return [each.text or "" for each in heads]
+
+
+def test_a_schedule_has_one_row_for_actors_that_do_the_same() -> None:
+    trace = workers()
+    (graph,) = trace.graphs
+    assert alike_in(graph) == (tuple(ALL),)
+    svg = schedule_picture(trace, graph)
+    assert svg is not None
+    assert names_in(svg) == ["a0 to a19 (Worker)", "a20 (Reducer)"]
+    hovers = re.findall(r"<title>(a0 to a19 [^<]*)", svg)
+    assert "median of 20: a0 (Worker), a1 (Worker)" in hovers[0] and "and 12 more" in hovers[0]
+    assert any("median of 20, of " in each for each in hovers[1:])
+    assert names_in(predicted_schedule(graph.plan, 4)) == ["a0 to a19 (Worker)", "a20 (Reducer)"]
+
+
+def test_one_that_takes_longer_has_a_row_of_its_own() -> None:
+    trace = workers(slow="a7")
+    (graph,) = trace.graphs
+    assert alike_in(graph) == (tuple(each for each in ALL if each != "a7"),)
+    svg = schedule_picture(trace, graph)
+    assert svg is not None
+    assert names_in(svg)[1:] == ["a7 (Worker)", "a20 (Reducer)"]
+    assert re.search("<title>a0 to a6, a8 to a19 .Worker.\\nmedian of 19: ", svg)
+
+
+def test_one_long_call_among_many_counts() -> None:
+    trace = workers()
+    (graph,) = trace.graphs
+    lanes = list(graph.lanes)
+    at = next(at for at, lane in enumerate(lanes) if lane.process == "a7")
+    events = lanes[at].events.copy()
+    is_call = np.array([op.is_call for op in graph.program(lanes[at]).ops])
+    events["end_ns"][np.flatnonzero(is_call[events["op"]])[-1]] += 10 * CALL_NS
+    lanes[at] = replace(lanes[at], events=events)
+    assert "a7" not in alike_in(replace(graph, lanes=tuple(lanes)))[0]
+
+
+def test_the_widget_has_the_rows_of_the_picture_and_those_that_they_stand_for() -> None:
+    (graph,) = workers(slow="a7").graphs
+    head, columns = schedule_payload(graph.plan, graph)
+    lanes = head["lanes"]
+    (row,) = [each for each in lanes if "members" in each]
+    assert row["label"] == "a0 to a6, a8 to a19 (Worker)"
+    assert [lanes[each]["process"] for each in row["members"]] == [a for a in ALL if a != "a7"]
+    number = lanes.index(row)
+    assert number == len(graph.plan.programs)
+    assert head["order"].index(number) == head["order"].index(row["members"][0]) - 1
+    assert {len(head[name]) for name in ("ops", "calls", "turns", "tints")} == {len(lanes)}
+    for which in ("measured", "predicted"):
+        lane, execution, start = (
+            columns[f"{which}_{name}"] for name in ("lane", "execution", "start")
+        )
+        op = columns[f"{which}_op"]
+        for at in np.flatnonzero(lane == number):
+            of = np.isin(lane, row["members"]) & (execution == execution[at]) & (op == op[at])
+            assert np.sort(start[of])[of.sum() // 2] == start[at]
+        assert (lane == number).any()
+
+
+def test_a_few_rows_are_not_folded() -> None:
+    trace = simulated(scatter_gather(7), 12)
+    assert alike_in(trace.graphs[0]) == ()
+    svg = schedule_picture(trace, trace.graphs[0])
+    assert svg is not None and len(names_in(svg)) == 8
+
+
+def test_a_typical_bar_begins_and_ends_when_the_median_of_its_bars_does() -> None:
+    execution = np.array([1, 0, 1, 1, 0])
+    start, end = np.array([12, 1, 10, 11, 2]), np.array([20, 5, 21, 29, 9])
+    found = typical((execution,), start, end)
+    assert found.start.tolist() == [2, 11] and found.end.tolist() == [9, 21]
+    assert found.count.tolist() == [2, 3] and found.of.tolist() == [1, 0, 1, 1, 0]
+    assert found.least.tolist() == [4, 8] and found.most.tolist() == [7, 18]
+
+
+def test_rows_of_one_kind_with_the_same_figures_are_one() -> None:
+    names = [f"a{number} (Stage{number}) write c{number}" for number in range(9)]
+    names += ["a9 (Other) write c9", "driver write c10"]
+    figures = [[1.0]] * 4 + [[5.0]] + [[1.05]] * 4 + [[1.0]] * 2
+    groups = alike_rows(names, figures, 0.1)
+    assert groups == [[0, 1, 2, 3, 5, 6, 7, 8], [4], [9], [10]]
+    first = [names[at] for at in groups[0]]
+    assert name_of_rows(first) == "a0 to a3, a5 to a8 (Stage0 to Stage8) write"
+    assert members_text(first).startswith("median of 8: a0 (Stage0) write c0, ")
+    assert alike_rows(names[:8], figures[:8], 0.1) == [[at] for at in range(8)]
+
+
+def test_profiles_predictions_and_comparisons_fold() -> None:
+    profile = Profile(workers(slow="a7"))
+    rows = [each.label for each in card_of(summarize(profile.trace).graphs[0]).shares]
+    assert rows == ["driver", "a0 to a6, a8 to a19 (Worker)", "a7 (Worker)", "a20 (Reducer)"]
+    found = what_if_picture(profile.what_if({"Worker.work": 0.5}))
+    assert ">a0 to a6, a8 to a19 (Worker) busy<" in found and ">a7 (Worker) busy<" in found
+    (graph,) = profile.compare(Profile(workers())).graphs
+    found = comparison_picture(graph)
+    check_picture(found)
+    assert ">a0 to a6, a8 to a19 (Worker).work<" in found and ">a7 (Worker).work<" in found
