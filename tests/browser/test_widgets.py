@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,6 +92,7 @@ from tests.unit.views_plans import scatter_gather
 
 TopologyWidget(scatter_gather(40), title="Wide")
 """,
+    "ScheduleWidget(trace_of(scatter_gather(40), 12), title='Alike')",
     """
 import json
 from rcg.views.data.slicing import slices_of
@@ -112,7 +114,7 @@ def shown(lab: Lab) -> Iterator[Notebook]:
             for output in outputs:
                 assert output["output_type"] != "error", output["traceback"]
         notebook.page.wait_for_function(
-            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 15"
+            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 16"
         )
         yield notebook
 
@@ -535,6 +537,24 @@ def test_a_call_of_the_topology_is_highlighted_everywhere(shown: Notebook) -> No
     topology.get_by_label("zoom in").click()
     assert float(data(topology)["zoom"]) > before
     topology.get_by_label("show all").click()
+
+
+def test_actors_that_do_the_same_are_one_row_until_it_is_opened(shown: Notebook) -> None:
+    schedule = card(shown, "schedule", "Alike")
+    wait_for(schedule, "data.rows === '3'")  # the driver, the workers, what reduces
+    named = "({rcgLanes: lanes}) => lanes.shown.map((row) => row.label)"
+    assert schedule.evaluate(named) == ["driver", "a0 to a39 (Worker)", "a40 (Reducer)"]
+    told = """({rcgLanes: lanes}) => {
+      const { indices } = lanes.shown[1].bars;
+      return lanes.look.tell(indices.find((slice) => lanes.look.text(slice) !== ""));
+    }"""
+    assert re.match("median of 40, of .* to ", schedule.evaluate(told)[2])
+    fold = schedule.get_by_label("one row, of medians")
+    fold.click()
+    wait_for(schedule, "data.rows === '42'")
+    assert "a17 (Worker)" in schedule.evaluate(named)
+    fold.click()
+    wait_for(schedule, "data.rows === '3'")
 
 
 def test_the_schedule_is_stepped_through(shown: Notebook) -> None:
