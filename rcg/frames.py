@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 _F = TypeVar("_F", bound=Any)
+_E = TypeVar("_E", bound=BaseException)
 
 _PACKAGE: Final = __name__.partition(".")[0]
 # Of files that users did not write: those of Python here, and those of packages anywhere.
@@ -86,6 +87,14 @@ def left_out_by_ray(function: _F) -> _F:
     """
     function.__code__ = function.__code__.replace(co_filename="<ray/_private/rcg>")
     return function
+
+
+def from_user_on(error: _E) -> _E:
+    """Return an error with a traceback that begins in the user's code; with none if it has none."""
+    trace = error.__traceback__
+    while trace is not None and is_ours(trace.tb_frame):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
 
 
 def innermost_of_user() -> tuple[FrameType, int]:

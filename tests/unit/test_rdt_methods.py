@@ -219,3 +219,23 @@ def test_a_traceback_of_ray_s_has_frames_of_the_users_and_none_of_what_calls_the
     last = next(at for at, each in enumerate(lines) if file in each and each.endswith(names[0]))
     assert all(file in each for each in lines[last:] if each.startswith("  File "))
     assert "/rdt/" not in str(error)
+
+
+def test_an_error_of_rcg_around_a_call_shows_no_frame_of_rcg(monkeypatch: Any) -> None:
+    """Ray prints the traceback to the user."""
+    monkeypatch.setattr(methods, "is_reachable", lambda: True)
+    with pytest.raises(Exception, match="nosuch") as found:
+        methods.call(lambda _: "one", None, (), {}, request="nosuch:KEY")
+    files = [each.filename for each in traceback.extract_tb(found.tb)[1:]]
+    assert files == ["<ray/_private/rcg>"]
+
+
+def test_a_traceback_begins_at_the_user_even_if_rcg_called_him(monkeypatch: Any) -> None:
+    def unpickles(*_: Any) -> Any:
+        raise KeyError("of the user")
+
+    monkeypatch.setattr(methods, "open_arguments", unpickles)
+    with pytest.raises(KeyError) as found:
+        methods.call(lambda _: "one", None, (), {})
+    names = [each.name for each in traceback.extract_tb(found.tb)[1:]]
+    assert names == ["call", "unpickles"]
