@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from release import arm, compat, newcomer, publishing, trying, wheels
+from release import compat, publishing, trying, wheels
 from release.files import Failure
 
 
@@ -30,13 +30,13 @@ def main(words: list[str]) -> int:
         if given.command == "compat":
             return _compat(given.pairs, is_written=given.write)
         if given.command == "newcomer":
-            print(newcomer.measure())
+            print(trying.try_as_newcomer())
             return 0
         if given.command == "files" and given.final:
             publishing.check_ready()
         built = wheels.build()
         print(*wheels.sizes(built), sep="\n", flush=True)
-        print(f"aarch64: {arm.load(built)}", flush=True)
+        print(f"aarch64: {trying.try_for_arm(built)}", flush=True)
         print(f"x86-64: {trying.try_wheel(built)}", flush=True)
         print(f"sdist: {trying.try_sdist(built)}", flush=True)
         if given.command == "files":
