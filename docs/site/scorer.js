@@ -1,8 +1,8 @@
 // What readers look for is in guides more often than in internals. The numbers are those of Sphinx.
 var Scorer = {
   score: ([page, , , , score, , kind]) => {
-    const places = [["docs/start/", 12], ["docs/guide/", 8], ["docs/troubleshooting", 8], ["docs/design/", -4], ["CHANGELOG", -8],
-      ["docs/reference/api", kind === "text" ? -8 : 0]];
+    const places = [["docs/start/questions", 20], ["docs/start/", 12], ["docs/guide/", 8], ["docs/troubleshooting", 8],
+      ["docs/design/", -4], ["CHANGELOG", -8], ["docs/reference/api", kind === "text" ? -8 : 0]];
     const [, more] = places.find(([start]) => page.startsWith(start)) ?? ["", 0];
     return score + more;
   },
