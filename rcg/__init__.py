@@ -8,7 +8,7 @@ name is loaded when it is first used.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -232,6 +232,11 @@ def __getattr__(name: str) -> Any:
     elif name in _ROOMS:
         value = importlib.import_module(f"rcg.{name}")
     elif name.startswith("_"):  # `from rcg import _native` asks for this first
+        if name == "_native" and importlib.util.find_spec("rcg._native") is None:
+            raise ImportError(
+                f"{__path__[0]} are sources of rcg whose native core is not built: run programs in "
+                "a folder from which Python finds the installed rcg, or build it by `make setup`"
+            )
         raise AttributeError(f"module 'rcg' has no attribute {name!r}")
     else:
         # Not stored, because Ray's names may change between sessions.

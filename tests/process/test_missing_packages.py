@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 from tests.interpreter import ROOT, printed, run
 
@@ -21,6 +22,20 @@ assert pickle.loads(pickle.dumps(errors.ActorDiedError("dead"))).preempted is Fa
 print("ok")
 """
     assert printed(program) == "ok"
+
+
+def test_sources_without_the_native_core_say_from_where_to_run(tmp_path):
+    """A program beside the sources gets these, and not what `pip install .` has installed."""
+    unbuilt = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOT / "rcg", tmp_path / "rcg", ignore=unbuilt)
+    program = """
+import sys
+sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in repr(each)]
+import rcg
+rcg.remote
+"""
+    done = run(program, cwd=tmp_path)
+    assert f"{tmp_path / 'rcg'} are sources of rcg whose native core is not built" in done.stderr
 
 
 def test_without_pandas_a_sentence_says_what_to_install():
