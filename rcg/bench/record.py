@@ -193,7 +193,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The versions, the machine and the settings of a run."""
+    """The versions, the machine and the settings of a run; its load at the start and the end."""
 
     rcg: str
     ray: str
@@ -206,6 +206,12 @@ class Header:
     seconds: float = 0.0
     load: float = 0.0
     nodes: int = 1
+    end_load: float = 0.0
+
+    @property
+    def loads(self) -> str:
+        """The load at the start and at the end; the latter has the run's own processes, too."""
+        return f"load {self.load:.1f} to {self.end_load:.1f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,7 @@ def run(settings: Settings, progress: Progress[int]) -> BenchReport:
         seconds=time.perf_counter() - began,
         load=load,
         nodes=settings.nodes,
+        end_load=os.getloadavg()[0],
     )
     return BenchReport(
         header,
@@ -291,7 +292,7 @@ def machine() -> str:
     """Return the model of the CPU and the release of the kernel."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(models, platform.machine())}, Linux {platform.release()}"
+    return f"{next(models, platform.machine())}, Linux {platform.release().partition('-')[0]}"
 
 
 def _limit_turn(row: Row, ping_pong: limits.PingPong, to_end: contextlib.ExitStack) -> Turn:

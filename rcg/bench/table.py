@@ -59,7 +59,7 @@ def _header(report: BenchReport) -> Iterable[str]:
     h = report.header
     yield f"rcg {h.rcg}, Ray {h.ray}, Python {h.python}"
     nodes = "" if h.nodes == 1 else f", {h.nodes} Ray nodes"
-    yield f"{h.machine}, {h.cores} cores{nodes}, load {h.load:.1f}"
+    yield f"{h.machine}, {h.cores} cores{nodes}, {h.loads}"
     yield (
         f"{h.started}, seed {h.seed}, {h.rounds} rounds, {h.seconds:.0f} s. "
         "Times in microseconds; ratios are of medians (p99 beside it)."
