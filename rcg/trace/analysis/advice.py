@@ -4,6 +4,7 @@
 ``max_inflight_executions``   throughput stops rising with the number in flight; latency does not
 ``overlap``                   the compiler predicts both plans from the measured costs
 where to cut                  spans of a method that all actors of a chain have are its layers
+where actors are              values that cross between nodes would not, if actors changed places
 Python's lock                 a method that does not run while other threads of its process do
 
 There is no advice where the model does not hold: where a change gives no more than its spread, or
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final
@@ -26,10 +27,12 @@ import numpy as np
 from rcg.compiler import overlap_gain, without_overlap
 from rcg.ir.channels import TENSOR
 from rcg.ir.costs import CALL, MOVE, Cost
+from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Read
-from rcg.text import IN_LINE, brief, share_text, spread_text, time_text
+from rcg.text import IN_LINE, brief, bytes_text, share_text, spread_text, time_text
 from rcg.trace.analysis.critical import SteadyPath, text_of
 from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.placement import Placements
 from rcg.trace.analysis.what_if import (
     Factors,
     Place,
@@ -48,6 +51,7 @@ _WINDOWED_OPS: Final = 100_000  # in one such replay
 _ON_DEVICES: Final = "nccl"  # the backend that moves tensors without processors
 _LAYERS: Final = 0.8  # of a call that its spans must be, to be layers
 _MOST_LAYERS: Final = 1_000  # all stretches of which are compared
+_MOST_MOVED: Final = 4  # actors that are named
 _KEPT: Final = 0.2  # of its time that a method does not run while other threads of its process do
 _ROUNDING: Final = 1 + 1e-9  # of sums in another order
 _LEAST_NS: Final = 100_000_000  # of processor time, whose clocks are coarse
@@ -134,6 +138,7 @@ class Advisor:
         yield from self._in_flight()
         yield from self._overlap()
         yield from self._cuts()
+        yield from self._places()
         yield from self._locks()
 
     def _cuts(self) -> Iterator[Advice]:
@@ -170,6 +175,57 @@ class Advisor:
                 f"{spread_text(gain, gain * self.off)}",
                 gain,
             )
+
+    def _places(self) -> Iterator[Advice]:
+        """Advise which actors should share a node.
+
+        An exchange within a class leaves as much on each node as there is. Where none helps, a node
+        may have to have room for more, which only Ray knows; their processors are known.
+        """
+        plan = self.replays.graph.plan
+        placements = Placements(self.replays.graph, self.replays.measured.costs)
+        for is_exchange in (True, False):
+            if (found := placements.best(is_exchange=is_exchange)) is None:
+                continue
+            gain = self.replays.with_changes((), {}, has_spread=False, instead=found.costs).speedup
+            if gain is None or not self.is_worth_it(gain):
+                continue
+            if not is_exchange and not self._has_processors(found.moved, gain):
+                continue
+            where = []
+            for actor, node in found.moved.items():
+                others = [plan.label(each) for each in found.beside[actor] if each != DRIVER]
+                beside = " and ".join(brief(each, IN_LINE) for each in others)
+                where.append(
+                    f"{brief(plan.label(actor), IN_LINE)} on {node}"
+                    + (f" beside {beside}" if beside else "")
+                )
+            room = "" if is_exchange else ", if Ray has room there"
+            more = f" and {len(where) - _MOST_MOVED} more" if len(where) > _MOST_MOVED else ""
+            node = next(iter(found.moved.values()))
+            number = [each.id for each in plan.nodes].index(node)
+            yield Advice(
+                f"place {', '.join(where[:_MOST_MOVED])}{more}{room}: "
+                f"{spread_text(gain, gain * self.off)}; in each execution "
+                f"{bytes_text(found.bytes)} less cross between nodes, {time_text(found.wire_ns)} "
+                f"less on the wire; for {node}: .options(scheduling_strategy="
+                f"NodeAffinitySchedulingStrategy(graph.plan.nodes[{number}].key, soft=False))",
+                gain,
+            )
+            return
+
+    def _has_processors(self, moved: Mapping[str, str], gain: float) -> bool:
+        """Return whether nodes have the processors for what moves to them, as far as is known."""
+        graph = self.replays.graph
+        executions = self.replays.executions
+        length = (executions.last_completion_ns or 0) - (executions.first_submission_ns or 0)
+        used: Counter[str] = Counter()
+        for lane in graph.lanes:
+            if lane.processor_ns is not None and lane.process == graph.plan.host_of(lane.process):
+                node = moved.get(lane.process, graph.plan.node_of(lane.process))
+                used[node] += lane.processor_ns[1]
+        most = max((used[node] for node in moved.values()), default=0)
+        return not self.cores or most * gain <= self.cores * length
 
     def _overlap(self) -> Iterator[Advice]:
         """Advise that transfers overlap with methods, or do not, as the compiler would order them.

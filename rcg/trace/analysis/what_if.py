@@ -266,6 +266,7 @@ class Replays:
         user: float = 1.0,
         has_spread: bool = True,
         executions: int = 0,
+        instead: Mapping[Place, Cost] | None = None,
     ) -> WhatIf:
         """Return the figures if some ops took longer or shorter.
 
@@ -276,6 +277,7 @@ class Replays:
             user: Factor on the time of the user's code before each submission.
             has_spread: Whether the spread of the speedup is computed as well.
             executions: The least number of executions to simulate.
+            instead: What ops cost instead of what was measured, before the factors.
         """
         graph, measured = self.graph, self.measured
         window = max_inflight or measured.window
@@ -290,7 +292,7 @@ class Replays:
             return replace(measured, costs=scaled, user_ns=user_ns)
 
         simulation, more = _replay(
-            plan, changed(measured.costs), window, max(self._count, window, executions)
+            plan, changed(instead or measured.costs), window, max(self._count, window, executions)
         )
         busy = _busy(simulation)
         graph_then = from_simulation(simulation, graph_id=graph.graph_id, limit=window)
