@@ -13,7 +13,9 @@ from rcg.ir.channels import Group
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call
+from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.placement import Placements
 from rcg.trace.analysis.transfers import crossings_of, read_of, write_of
 from rcg.trace.analysis.what_if import from_simulation
 from rcg.trace.model import Clock, GraphTrace
@@ -28,11 +30,13 @@ CODE = (
 )
 
 
-def pairs(labels="EHEH") -> Graph:
-    """Two encoders, each of which sends to a head: a0 to a1, and a2 to a3."""
-    script = Script(4)
-    for encoder in (0, 2):
-        script.bind(encoder + 1, "score", script.bind(encoder, "encode"))
+def sending(labels: str, *edges: tuple[int, int]) -> Graph:
+    """Actors with these labels, each of which has one call; some send to another one."""
+    script, made = Script(len(labels)), {}
+    for actor in range(len(labels)):
+        made[actor] = script.bind(
+            actor, "f", *(made[one] for one, other in edges if other == actor)
+        )
     graph = script.graph()
     return replace(
         graph,
@@ -41,13 +45,18 @@ def pairs(labels="EHEH") -> Graph:
     )
 
 
-def recorded(far, *, window=1, sends=0, wire=WIRE, clock=0, used=0.0, group=(), labels="EHEH"):
-    """A run of two pairs, with some actors on another node than the driver.
+def pairs(labels: str = "EHEH") -> Graph:
+    """Two encoders, each of which sends to a head: a0 to a1, and a2 to a3."""
+    return sending(labels, (0, 1), (2, 3))
+
+
+def recorded(far, *, window=1, sends=0, wire=WIRE, clock=0, used=0.0, group=(), graph=None):
+    """A run of two pairs, or of a graph, with some actors on another node than the driver.
 
     Methods take 40 us, and other ops nothing. What an encoder makes is on the wire for 50 us where
     it crosses, and the encoder then sends it for ``sends``; small values cross at once.
     """
-    graph = pairs(labels)
+    graph = graph or pairs()
     nodes = {each.id: "beef" if each.id in far else "cafe" for each in graph.actors}
     plan = compile_graph(graph, nodes, "cafe", 10).plan
     each = {
@@ -144,7 +153,7 @@ def test_between_classes_no_actors_change_places_but_ray_may_have_room():
 
     The graph runs 40 times for 130 us, in which each process is on a processor for 2 ms.
     """
-    graph = recorded(["a1", "a2"], labels="ABCD", used=2_000 * US)
+    graph = recorded(["a1", "a2"], graph=pairs("ABCD"), used=2_000 * US)
     (advice,) = places(graph)
     assert advice.text.startswith(
         "place a0 (A) on n1 beside a1 (B), a2 (C) on n0 beside a3 (D), if Ray has room there: 1.62x"
@@ -159,3 +168,12 @@ def test_actors_that_share_a_communicator_and_a_node_stay_together():
     assert advice.text.startswith(
         "place a1 (H) on n0 beside a0 (E), a2 (E) on n0 beside a3 (H), if"
     )
+
+
+def test_stages_in_twos_are_cut_once():
+    """Two exchanges leave one cut of three, and no single one leaves fewer than three."""
+    stages = sending("S" * 8, *((at, at + 1) for at in range(7)))
+    graph = recorded(["a2", "a3", "a6", "a7"], graph=stages)
+    found = Placements(graph, costs_of(graph).costs).best(is_exchange=True)
+    assert (found.bytes, found.wire_ns) == (2 * BYTES, 2 * WIRE)
+    assert len(found.moved) == 4
