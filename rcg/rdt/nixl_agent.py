@@ -95,8 +95,9 @@ def make_agent(name: str) -> Any:
         except Exception as error:  # noqa: BLE001 - NIXL has many
             ways = os.environ.get("UCX_TLS")
             hint = f" UCX_TLS={ways} may leave out what it needs;" if ways else ""
+            why = describe_error(error).rstrip(".!")
             raise Unavailable(
-                f"NIXL cannot start with its backend {backend}: {describe_error(error).rstrip('.!')}.{hint} "
+                f"NIXL cannot start with its backend {backend}: {why}.{hint} "
                 "`rcg doctor` says what this machine has",
                 transport=_NIXL,
             ) from None
