@@ -88,12 +88,12 @@ _DENSE: Final = _Density(
 _DENSITIES: Final = (
     _Density(),
     _Density(Spacing(columns=24.0)),
-    *(replace(_DENSE, name=name) for name in (_MAX_NAME_WIDTH, 158.0, 111.0)),
+    *(replace(_DENSE, name=name) for name in (_MAX_NAME_WIDTH, 158.0, 134.0, 111.0)),
 )
 """The first at which a picture fits a screen is taken."""
 
 _SCREEN: Final = 800.0  # the height of a picture there, without its heading and its legend
-_TALL: Final = 990.0  # likewise, if names would be cut
+_TALL: Final = 880.0  # likewise, if names would be cut
 _NEARLY: Final = 1.05
 _MANY_CARDS: Final = 24  # a picture of fewer is never dense
 
