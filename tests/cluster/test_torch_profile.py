@@ -131,6 +131,14 @@ def test_all_graphs_of_a_process_and_those_compiled_meanwhile(workers):
     assert spans(first, "a1")["aten::mm"] == 2
 
 
+def test_a_profile_that_began_before_its_first_graph_has_what_came_before(workers):
+    with rcg.profile() as profile:
+        begun_ns = now_ns()
+        with compiled(workers) as graph:
+            rcg.get(graph.execute(5), timeout=GUARD_S)
+    assert profile.trace.start_ns <= begun_ns, "as tensors may have moved by reference since"
+
+
 @pytest.mark.full
 def test_thread_locals_and_grad_mode_are_those_of_the_thread(workers):
     with InputNode() as inp:

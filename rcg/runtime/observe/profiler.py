@@ -150,6 +150,10 @@ class Profiler:
                     session.check_running()
                 if not session.is_over:
                     self._record(run, session)
+            if self._has_torch and run.recordings:  # its profiler may have taken seconds to start
+                start_ns = min(each.start_ns for each in run.recordings.values())
+                run.began += (start_ns - run.start_ns) / 1e9
+                run.start_ns = start_ns
             return run.profile
         except BaseException:
             run.is_over = True
@@ -171,8 +175,6 @@ class Profiler:
         elif session.graph_id not in run.recordings:
             try:
                 recording = _Recording(session, self._max_events, self._has_torch)
-                if not run.recordings:  # torch's profiler may have taken seconds to start
-                    run.start_ns, run.began = recording.start_ns, time.time()
                 run.recordings.setdefault(session.graph_id, recording)
             except (ChannelClosed, ActorDiedError):
                 if not self._is_following:
