@@ -102,6 +102,7 @@ def _contestants(
 
         name, where = ("auto", "cpu") if is_fake else ("nccl", device)
         found[f"Ray's graph {name}"] = _graphs(pair(ray, where), ray, rays, name)
+    found["two calls"] = _calls(pair(ray), ray, None)
     found["reference auto"] = _calls(pair(rcg), rcg, "auto")
     if not is_fake:
         found["Ray's reference CUDA_IPC"] = _calls(
@@ -142,12 +143,15 @@ def _graphs(pair: Any, api: Any, dags: Any, name: str) -> Iterator[Ready]:
 
 
 @contextmanager
-def _calls(pair: Any, api: Any, name: str) -> Iterator[Ready]:
+def _calls(pair: Any, api: Any, name: str | None) -> Iterator[Ready]:
     with pair as (a, b):
-        lend = a.lend.options(tensor_transport=name)
+        # without a transport: what two calls take that pass a number on
+        first, second = (a.echo, b.echo) if name is None else (a.lend, b.first)
+        if name is not None:
+            first = first.options(tensor_transport=name)
 
         @contextmanager
         def ready(count: int) -> Iterator[Callable[[], Any]]:
-            yield lambda: api.get(b.first.remote(lend.remote(count)), timeout=WAIT_S)
+            yield lambda: api.get(second.remote(first.remote(count)), timeout=WAIT_S)
 
         yield ready

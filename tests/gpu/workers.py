@@ -93,6 +93,9 @@ class Worker:
     def multiplied(self, tensor: torch.Tensor) -> torch.Tensor:
         return (tensor @ self._weights)[0, :1].clone()
 
+    def echo(self, number: int) -> int:
+        return number
+
     def first(self, tensor: torch.Tensor) -> float:
         """The first number, once the tensor is there."""
         return float(tensor.reshape(-1)[:1].cpu()[0])
