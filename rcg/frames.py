@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 _F = TypeVar("_F", bound=Any)
-_E = TypeVar("_E", bound=BaseException)
 
 _PACKAGE: Final = __name__.partition(".")[0]
 # Of files that users did not write: those of Python here, and those of packages anywhere.
@@ -89,12 +88,22 @@ def left_out_by_ray(function: _F) -> _F:
     return function
 
 
-def from_user_on(error: _E) -> _E:
-    """Return an error with a traceback that begins in the user's code; with none if it has none."""
-    trace = error.__traceback__
-    while trace is not None and is_ours(trace.tb_frame):
-        trace = trace.tb_next
-    return error.with_traceback(trace)
+class _FromUserOn:
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception):
+            trace = error.__traceback__
+            while trace is not None and is_ours(trace.tb_frame):
+                trace = trace.tb_next
+            error.__traceback__ = trace
+
+
+errors_from_user_on: Final = _FromUserOn()
+"""Errors in its ``with`` have a traceback that begins in the user's code; none if it has none."""
 
 
 def innermost_of_user() -> tuple[FrameType, int]:

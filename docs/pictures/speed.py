@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts measurements into the pages: ``python -m docs.pictures.speed``.
 
-``docs/pictures/measured`` has what these commands write, as root: all contestants have a higher
-priority than the other programs of the machine::
+``docs/pictures/measured`` has what this writes, on a machine that does nothing else::
 
-    export RAY_worker_niceness=0
-    echo -12 > /proc/self/autogroup  # of a shell in a session of its own: setsid bash
-    nice -n -10 python -m benchmarks --json docs/pictures/measured/NAME.json --rows ROWS
+    python -m benchmarks --json docs/pictures/measured/NAME.json --rows ROWS
 
 NAME and ROWS are those that `rows` returns; ``two-nodes`` also needs ``--nodes 2``. What stands in
 a page between ``<!-- measured: NAME -->`` and ``<!-- end -->`` is made from them: the text of that

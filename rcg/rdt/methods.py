@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from rcg.error_text import describe_error
-from rcg.frames import from_user_on, left_out_by_ray, warn_user
+from rcg.frames import errors_from_user_on, left_out_by_ray, warn_user
 from rcg.options import timeout_from_user
 from rcg.rdt.awaiting import holders_of, submit
 from rcg.rdt.envelope import Envelope, closed, let_methods_open
@@ -141,16 +141,12 @@ def call(
         What the method returns, or what travels in its place.
     """
     running = _running(args, kwargs)
-    try:
+    with errors_from_user_on:
         args, kwargs = open_arguments(args, kwargs, actor, targets)
-    except Exception as error:  # noqa: BLE001
-        raise from_user_on(error)  # noqa: B904 - it is the same error
     with running, closed(False):  # what it unpickles itself is opened at once
         value = function(actor, *args, **kwargs)
-    try:
+    with errors_from_user_on:
         return _finish(value, function, request)
-    except Exception as error:  # noqa: BLE001
-        raise from_user_on(error)  # noqa: B904
 
 
 @left_out_by_ray
@@ -164,16 +160,12 @@ async def call_async(
 ) -> Any:
     """As ``call``, of a coroutine."""
     running = _running(args, kwargs)
-    try:
+    with errors_from_user_on:
         args, kwargs = await open_arguments_later(args, kwargs, actor, targets)
-    except Exception as error:  # noqa: BLE001
-        raise from_user_on(error)  # noqa: B904
     with running, closed(False):
         value = await function(actor, *args, **kwargs)
-    try:
+    with errors_from_user_on:
         return _finish(value, function, request)
-    except Exception as error:  # noqa: BLE001
-        raise from_user_on(error)  # noqa: B904
 
 
 class WithValues:
