@@ -221,21 +221,41 @@ def test_a_traceback_of_ray_s_has_frames_of_the_users_and_none_of_what_calls_the
     assert "/rdt/" not in str(error)
 
 
-def test_an_error_of_rcg_around_a_call_shows_no_frame_of_rcg(monkeypatch: Any) -> None:
+def awaited(function: Any, *args: Any, request: object = "") -> Any:
+    async def coroutine(*args: Any) -> Any:
+        return function(*args)
+
+    return asyncio.run(methods.call_async(coroutine, *args, {}, request))
+
+
+WAYS = pytest.mark.parametrize("run", [methods.call, awaited])
+
+
+def frames_since_the_test(found: pytest.ExceptionInfo[Any]) -> list[traceback.FrameSummary]:
+    frames = traceback.extract_tb(found.tb)[1:]
+    return [each for each in frames if "asyncio" not in each.filename and each.name != "awaited"]
+
+
+@WAYS
+def test_an_error_of_rcg_around_a_call_shows_no_frame_of_rcg(run: Any, monkeypatch: Any) -> None:
     """Ray prints the traceback to the user."""
     monkeypatch.setattr(methods, "is_reachable", lambda: True)
     with pytest.raises(Exception, match="nosuch") as found:
-        methods.call(lambda _: "one", None, (), {}, request="nosuch:KEY")
-    files = [each.filename for each in traceback.extract_tb(found.tb)[1:]]
-    assert files == ["<ray/_private/rcg>"]
+        run(lambda _: "one", None, (), {}, request="nosuch:KEY")
+    assert frames_since_the_test(found) == []
 
 
-def test_a_traceback_begins_at_the_user_even_if_rcg_called_him(monkeypatch: Any) -> None:
+@WAYS
+def test_a_traceback_begins_at_the_user_even_if_rcg_called_him(run: Any, monkeypatch: Any) -> None:
     def unpickles(*_: Any) -> Any:
         raise KeyError("of the user")
 
+    async def later(*_: Any) -> Any:
+        return unpickles()
+
     monkeypatch.setattr(methods, "open_arguments", unpickles)
+    monkeypatch.setattr(methods, "open_arguments_later", later)
     with pytest.raises(KeyError) as found:
-        methods.call(lambda _: "one", None, (), {})
-    names = [each.name for each in traceback.extract_tb(found.tb)[1:]]
-    assert names == ["call", "unpickles"]
+        run(lambda _: "one", None, (), {})
+    assert [each.name for each in frames_since_the_test(found)][-1] == "unpickles"
+    assert not any("/rdt/" in each.filename for each in frames_since_the_test(found))
