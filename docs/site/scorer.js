@@ -17,18 +17,16 @@ var Scorer = {
 };
 
 // Sphinx finds only pages with every word. Here a page needs one, and a rare word counts more than a frequent one.
-queueMicrotask(() => {
-  const searchAll = Search.performTermsSearch;
-  Search.performTermsSearch = (words, excluded) => {
-    const found = new Map();
-    for (const word of words) {
-      const pages = searchAll(new Set([word]), excluded);
-      const weight = Math.log2(1 + Search._index.docnames.length / pages.length) / 2;
-      for (const page of pages) {
-        page[4] = weight * page[4] + (found.get(page[0])?.[4] ?? 0);
-        found.set(page[0], page);
-      }
+const searchAll = Search.performTermsSearch;
+Search.performTermsSearch = (words, excluded) => {
+  const found = new Map();
+  for (const word of words) {
+    const pages = searchAll(new Set([word]), excluded);
+    const weight = Math.log2(1 + Search._index.docnames.length / pages.length) / 2;
+    for (const page of pages) {
+      page[4] = weight * page[4] + (found.get(page[0])?.[4] ?? 0);
+      found.set(page[0], page);
     }
-    return [...found.values()];
-  };
-});
+  }
+  return [...found.values()];
+};

@@ -97,7 +97,7 @@ def _encryption() -> Check:
         return Check(_GROUP, "TLS", "missing", f"RAY_USE_TLS is on: {error_line(error)}", advice)
     if files is not None:
         return Check(_GROUP, "TLS", "ok", f"on, by the certificate of Ray in {files.certificate}")
-    found = "off (RAY_USE_TLS): connections prove to know a secret, values are not encrypted"
+    found = "off (RAY_USE_TLS): both ends prove that they know a secret; values are not encrypted"
     return Check(_GROUP, "TLS", "ok", found)
 
 

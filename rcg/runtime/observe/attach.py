@@ -215,5 +215,5 @@ def find_live(name: str | None = None, *, pid: int | None = None) -> LiveGraph:
     silent = "".join(f"\n  process {each.pid} {each.trouble}" for each in drivers if each.trouble)
     known = ", ".join(graph.report.title for each in drivers for graph in each.graphs)
     raise AttachError(
-        f"there is {what} in {where}" + (f", but there are {known}" if known else "") + silent
+        f"there is {what} in {where}" + (f"; running: {known}" if known else "") + silent
     )
