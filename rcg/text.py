@@ -36,7 +36,7 @@ _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 _IN_HOVER: Final = 60
 
 # A number as it is shown: with thousands apart, or a point.
-_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
 
 # The space between a figure and its unit, or its spread.
 _WITH_FIGURE: Final = re.compile(
@@ -257,7 +257,7 @@ def whole_numbers(text: str, first: int, last: int) -> tuple[int, int]:
     >>> "execution 561"[:first], "execution 561"[last:]
     ('exe', '')
     """
-    for found in _NUMBER.finditer(text):
+    for found in NUMBER.finditer(text):
         if found.start() < first < found.end():
             first = found.start()
         if found.start() < last < found.end():
@@ -293,7 +293,7 @@ def last_number(text: str) -> str:
     >>> last_number("fwd 561"), last_number("1.94 ms")
     ('561', '')
     """
-    found = re.search(rf"(?:{_NUMBER.pattern})$", text)
+    found = re.search(rf"(?:{NUMBER.pattern})$", text)
     return found[0] if found else ""
 
 

@@ -91,10 +91,13 @@ def test_in_stages_that_take_the_same_one_alone_gives_nothing():
 
 def test_a_gain_within_its_spread_is_noise():
     found = verdict(pipeline())
-    assert "noise" not in str(found)
-    assert str(replace(found, gain=1.04, spread=0.05)).endswith(
+    assert "noise" not in str(found) and "limits this:" in str(found)
+    slight = str(replace(found, gain=1.04, spread=0.05))
+    assert slight.startswith(f"nothing limits this alone: {found.text}, the largest, is 90 % of")
+    assert slight.endswith(
         "twice as fast there gives 1.04x \N{PLUS-MINUS SIGN}0.05, which is noise"
     )
+    assert "limits this:" in str(replace(found, gain=1.8, spread=0.9))
     nothing = what_if(pipeline())
     assert nothing.is_noise and nothing.answer.startswith("no change beyond the noise, 1.00x")
 

@@ -135,9 +135,13 @@ function wholeNumbers(text, first, last) {
   return [first, Math.max(first, last)];
 }
 
+const WORD = /\ba\d+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+(?:[.,]\d+)*/g;
+const MOST = 0.6; // of what a cut between any two characters keeps
+
 /**
- * As much of the beginning and the end of a text as fits, by a function that measures. A number is
- * never cut: it is left out, or, at the end of the text, shown alone.
+ * As much of the beginning and the end of a text as fits, by a function that measures: cut between
+ * words if that keeps most of it. A number is never cut: it is left out, or, at the end of the text,
+ * shown alone.
  */
 export function shorten(text, room, measure) {
   if (measure(text) <= room) return text;
@@ -157,8 +161,16 @@ export function shorten(text, room, measure) {
     else high = middle - 1;
   }
   const shown = low < 1 ? "" : cut(low);
-  if (shown && measure(shown) <= room) return shown;
-  return number && measure(number) <= room ? number : "";
+  if (!shown || measure(shown) > room) return number && measure(number) <= room ? number : "";
+  const words = [...text.matchAll(WORD)];
+  const starts = [...words.map((word) => word.index), text.length].filter((at) => at <= body);
+  const between = words.flatMap((word) => {
+    const front = `${text.slice(0, word.index + word[0].length)}…`;
+    return starts.map((at) => front + text.slice(at)).find((each) => each.length < text.length && measure(each) <= room) ?? [];
+  });
+  const clean = between.filter((each) => each.length - 1 >= MOST * (shown.length - 1));
+  const weight = (each) => each.length + (each.endsWith("…") ? 0 : text.length); // rather both ends
+  return clean.reduce((one, other) => (one && weight(one) >= weight(other) ? one : other), "") || shown;
 }
 
 // --- colours --------------------------------------------------------------------------------------

@@ -354,7 +354,7 @@ class _Table:
 
     def __init__(self, execution: Ints, moves: Ints, event: Ints) -> None:
         order = np.argsort(execution, kind="stable")
-        self._execution = execution[order]
+        self._execution = execution[order].astype(np.int64)  # as those that are looked for
         self._moves = moves[order]
         self.event = event
 

@@ -41,6 +41,7 @@ from rcg.trace.model import GraphTrace
 
 _MAX_ADVICE: Final = 3
 _NOTHING: Final = 0.005  # what a gain is rounded to
+_LITTLE: Final = 1.05  # a gain of more is one, although its spread may be larger
 _MAX_OPS: Final = 4_000  # of a plan that is replayed unasked
 _REPLAYED_OPS: Final = 25_000  # in one replay, about
 
@@ -74,12 +75,18 @@ class Verdict:
         if every is not None:
             what = f"{brief(every.text, IN_LINE)} on all {every.actors} actors limits this"
             share = share_text(every.share, 0)
-        elif self.share < LIMITS:
-            what = f"nothing limits this alone: {name}, the largest,"
-        else:
+        elif self._limits():
             what = f"{name} limits this"
-        joined = " is " if self.share < LIMITS and every is None else ": "
+        else:
+            what = f"nothing limits this alone: {name}, the largest,"
+        joined = ": " if self._limits() or every is not None else " is "
         return "; ".join([f"{what}{joined}{share} of the critical path", *self._then()])
+
+    def _limits(self) -> bool:
+        """Return whether less time there would help: others may take as long."""
+        error, gain, spread = self.error_percent or 0.0, self.gain, self.spread
+        helps = gain is None or spread is None or gain > min(1 + spread, _LITTLE)
+        return self.share >= LIMITS and (helps or abs(error) > MAX_ERROR_PERCENT)
 
     def _then(self) -> Iterator[str]:
         error, gain, every = self.error_percent, self.gain, self.elsewhere

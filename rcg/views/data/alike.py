@@ -249,6 +249,7 @@ def name_of_rows(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
     found = [match for name in names if (match := _NAME.fullmatch(name))]
+    found.sort(key=lambda match: int(match[1].partition(".")[0][1:]))
     labels = list(dict.fromkeys(each[3] for each in found if each[3]))
     label = f" ({labels[0]})" if len(labels) == 1 else ""
     label = f" ({labels[0]} to {labels[-1]})" if len(labels) > 1 else label

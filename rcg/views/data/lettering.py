@@ -7,10 +7,14 @@ wider than most other fonts. So text may be narrower than its box, but not wider
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
-from rcg.text import last_number, whole_numbers
+from rcg.text import NUMBER, last_number
 
 TITLE, SIZE, SMALL = 15.0, 12.0, 11.5
 """Sizes of fonts."""
@@ -43,6 +47,9 @@ _WIDE_WIDTH: Final = 1.3  # the widest emoji; CJK is 1 em
 _MONOSPACE_WIDTH: Final = 0.61
 _BOLD: Final = 1.13
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+_ROUNDING: Final = 1e-6
+_WORD: Final = re.compile(rf"\ba\d+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|{NUMBER.pattern}")
+_MOST: Final = 0.6  # of what a cut between any two characters keeps
 
 
 def width_of(text: str, size: float, *, bold: bool = False, monospace: bool = False) -> float:
@@ -64,44 +71,50 @@ def shorten(
 ) -> str:
     """Return the text, or as much of its beginning and end as fits, with an ellipsis between.
 
-    Both are kept, because similar names often differ in their ends. A number is never cut: it is
-    left out, or, at the end of the text, shown alone.
+    Both are kept, because similar names often differ in their ends. It is cut between words if that
+    keeps most of it. A number is never cut: it is left out, or, at the end of the text, shown
+    alone.
 
     >>> shorten("forward", 1000, 12)
     'forward'
-    >>> shorten("PrefillWorkerWithSpeculativeDecoding", 120, 12)
-    'PrefillW…Decoding'
+    >>> shorten("PrefillWorkerWithSpeculativeDecoding", 120, 12), shorten("forward", 40, 12)
+    ('Prefill…Decoding', 'fo…rd')
     >>> shorten("execution 561", 30, 12), shorten("execution 561", 50, 12)
     ('561', 'ex…561')
     """
     if width_of(text, size, bold=bold, monospace=monospace) <= room:
         return text
-    widths = [width_of(each, size, bold=bold, monospace=monospace) for each in text]
-    whole = room
-    room -= width_of(_ELLIPSIS, size, bold=bold, monospace=monospace)
-    first, last = 0, len(text)
-    while first < last:
-        is_front = first <= len(text) - last
-        room -= widths[first if is_front else last - 1]
-        if room < 0:
-            break
-        if is_front:
-            first += 1
-        else:
-            last -= 1
-    kept = whole_numbers(text, first, last)
+    scale = size * (_BOLD if bold else 1.0)
+    ends = [0.0, *accumulate(scale * _width_of(each, monospace) for each in text)]
     number = last_number(text)
-    if number and kept[1] > len(text) - len(number):
-        # The number does not fit together with both ends: keep a shorter beginning, or it alone.
-        before = [
-            each
-            for each in range(len(text) - len(number))
-            if whole_numbers(text, each, len(text))[0] == each
-        ]
-        for first in reversed(before):
-            shown = f"{text[:first]}{_ELLIPSIS}{number}"
-            if width_of(shown, size, bold=bold, monospace=monospace) <= whole:
-                return shown
-        if width_of(number, size, bold=bold, monospace=monospace) <= whole:
-            return number
-    return text[: kept[0]] + _ELLIPSIS + text[kept[1] :]
+    if ends[-1] - ends[-1 - len(number)] > room:
+        number = ""
+    spare = room - width_of(_ELLIPSIS, size, bold=bold, monospace=monospace) - _ROUNDING
+
+    def cuts(firsts: Iterable[int], lasts: Sequence[int]) -> list[tuple[int, int]]:
+        """Return where the kept beginning ends and the kept end begins: the most that fits."""
+        lasts = [at for at in lasts if at <= len(text) - len(number)]
+        found = []
+        for first in firsts:
+            at = bisect_left(lasts, ends[-1] - spare + ends[first], key=ends.__getitem__)
+            if ends[first] <= spare and at < len(lasts):
+                found.append((first, lasts[at]))
+        return found
+
+    inner = {at for each in NUMBER.finditer(text) for at in range(each.start() + 1, each.end())}
+    places = [at for at in range(len(text) + 1) if at not in inner]
+    found = cuts(places, places)
+    if not found:
+        return number or _ELLIPSIS
+
+    def kept(cut: tuple[int, int]) -> tuple[int, int]:
+        """Return how much of the shorter end is kept, and how much of the text."""
+        ends = cut[0], len(text) - cut[1]
+        return min(ends), sum(ends)
+
+    best = max(found, key=kept)
+    words = list(_WORD.finditer(text))
+    between = cuts([each.end() for each in words], [*(each.start() for each in words), len(text)])
+    clean = [cut for cut in between if kept(cut)[1] >= _MOST * kept(best)[1]]
+    first, last = max(clean, key=lambda cut: (kept(cut)[0] > 0, kept(cut)[1]), default=best)
+    return text[:first] + _ELLIPSIS + text[last:]

@@ -49,11 +49,14 @@ _MAX_BUSY: Final = 12
 _MAX_OPS: Final = 24
 _MAX_GRAPHS: Final = 3
 _COLUMN: Final = 92.0
+_TOOK: Final = 138.0
+_SHARE: Final = 56.0
 _MAX_HOVERS: Final = 60  # of the steps on one line
 _PALE: Final = 0.45
 _SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
 _SAME_SHARE: Final = 0.03  # of the time: alike rows differ by no more
 _SAME_TIME: Final = 0.1  # of a time, the same
+_SEEN: Final = 0.005  # of a value: less is shown as 1.00x
 _ROLES: Final = ("before", "after")
 
 
@@ -112,29 +115,41 @@ def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
     first are paler.
     """
     canvas = Canvas(dark)
+    least = _SHORT * path.duration_ns
     shown: list[tuple[str, list[Step]]] = []
-    short: list[list[Step]] = []
+    short: list[tuple[str, list[Step]]] = []
     for text, steps in path.groups():
-        is_long = sum(step.duration_ns for step in steps) >= _SHORT * path.duration_ns
-        if (is_long or not shown) and len(shown) < _MAX_ROWS:
-            shown.append((text, steps))
+        (shown if _time(steps) >= least else short).append((text, steps))
+    # What takes little in each of many actors may be most of the path together.
+    names = [text for text, _ in short]
+    rest: list[Step] = []
+    num_rest = 0
+    for group in alike_rows(names, [(0.0,)] * len(names), 0.0):
+        steps = list(chain(*(short[at][1] for at in group)))
+        if (_time(steps) >= least or not shown) and len(shown) < _MAX_ROWS:
+            shown.append((name_of_rows([names[at] for at in group]), steps))
         else:
-            short.append(steps)
-    most, rows = shown[0][0], len(shown)
+            rest += steps
+            num_rest += len(group)
+    (most, longest), rows = max(shown, key=lambda group: _time(group[1])), len(shown)
+    answer = path.answer
+    if most != path.groups()[0][0]:
+        share = share_text(_time(longest) / max(path.duration_ns, 1), 0)
+        answer = f"{share} of {time_text(path.duration_ns)} is {visible(most)}: no actor stands out"
     shown.sort(key=lambda group: group[1][0].start_ns)
-    if short:
-        shown.append((f"{plural(len(short), 'more op')}", list(chain(*short))))
+    if rest:
+        shown.append((plural(num_rest, "more op"), rest))
     start, total, own = path[0].start_ns, max(path.duration_ns, 1), path[-1].execution
     widths = [width_of(visible(text), SIZE, bold=True) for text, _ in shown]
     names = min(_MAX_NAME_WIDTH, max(widths))
     left = MARGIN + names + 14
-    room = WIDTH - left - MARGIN - _COLUMN * 2
+    room = WIDTH - left - MARGIN - _TOOK - _SHARE - 8
     scale = room / total
     line = heights_for(len(shown), _LINE, _LINE, _LINE - 8)
     line *= fitting(line * len(shown), len(shown))
     bar = line - 9 if line == _LINE else line - 2
     bottom = _TOP + line * len(shown)
-    shapes = canvas.heading(path.answer, f" {DOT} ".join(path.about), WIDTH - 2 * MARGIN)
+    shapes = canvas.heading(answer, f" {DOT} ".join(path.about), WIDTH - 2 * MARGIN)
     looks = kind_looks(canvas)
     legend = kind_entries(canvas, sorted({step.kind for step in path}))
     if any(step.execution != own for step in path):
@@ -147,19 +162,19 @@ def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
         shapes.append(canvas.text(text, MARGIN, y + bar - 3, names + 1, bold=text == most))
         at = {"left": left - start * scale, "scale": scale, "y": y, "height": bar}
         shapes += _steps(steps, own, looks, hovers=len(steps) <= _MAX_HOVERS and row < rows, **at)
-        took = sum(step.duration_ns for step in steps)
+        took = _time(steps)
         words = time_text(took) + (
-            f" in {len(steps)} steps" if len(steps) > 1 and row < rows else ""
+            f" in {count_text(len(steps))} steps" if len(steps) > 1 and row < rows else ""
         )
-        x = WIDTH - MARGIN - _COLUMN * 0.7
-        shapes.append(canvas.note(words, x, y + bar - 3, _COLUMN * 1.3, anchor="end"))
+        x = WIDTH - MARGIN - _SHARE
+        shapes.append(canvas.note(words, x, y + bar - 3, _TOOK, anchor="end"))
         share = share_text(took / total, 0)
         shapes.append(
             canvas.text(
-                share, WIDTH - MARGIN, y + bar - 3, _COLUMN, anchor="end", bold=text == most
+                share, WIDTH - MARGIN, y + bar - 3, _SHARE, anchor="end", bold=text == most
             )
         )
-    return canvas.document(shapes, WIDTH, bottom + 30, f"Critical path: {path.answer}")
+    return canvas.document(shapes, WIDTH, bottom + 30, f"Critical path: {answer}")
 
 
 def _steps(
@@ -270,7 +285,7 @@ def _changes_picture(
     columns = (_COLUMN, _COLUMN, _COLUMN * 1.4)
     room = WIDTH - left - MARGIN - sum(columns)
     ends = [WIDTH - MARGIN - sum(columns[at + 1 :]) for at in range(3)]
-    has_noise = any(change.is_noise for change, *_ in groups)
+    has_noise = not all(_is_change(change) for change, *_ in groups)
     shapes = canvas.heading(answer, about, WIDTH - 2 * MARGIN)
     legend = [(swatch(canvas.paint(role)), each) for role, each in zip(_ROLES, sides, strict=True)]
     legend += [(swatch(canvas.paint("noise")), "no change beyond the noise")] if has_noise else []
@@ -282,7 +297,7 @@ def _changes_picture(
         name = canvas.text(change.text, MARGIN, y + 14, widest + 1, bold=row < 2)
         shapes.append(f"<g><title>{escape(hover)}</title>{name}</g>" if hover else name)
         for at, value in enumerate((change.before, change.after)):
-            role = "noise" if at and change.is_noise else _ROLES[at]
+            role = "noise" if at and not _is_change(change) else _ROLES[at]
             length = room * min((value or 0.0) / most, 1.0) if most else 0.0
             shapes.append(
                 f'<rect{canvas.paint(role)} x="{left:g}" y="{y + 9 * at:g}" '
@@ -290,7 +305,7 @@ def _changes_picture(
             )
         cells = change.row(text_of)[1:3] if text_of is share_text else change.row(text_of)[1:4]
         for at, words in enumerate(cells):
-            is_strong = at == 2 and change.is_noise is not True
+            is_strong = at == 2 and _is_change(change)
             role = "text" if at < 2 or is_strong else "faint"
             shapes.append(
                 canvas.text(
@@ -323,8 +338,17 @@ def _hover(step: Step) -> str:
     return escape(f"{brief(step.text)}\n{took}\nof execution {step.execution}")
 
 
+def _time(steps: Iterable[Step]) -> int:
+    return sum(step.duration_ns for step in steps)
+
+
 def _logarithm(value: float | None) -> float:
     return log(value) if value else -1.0
+
+
+def _is_change(change: Change) -> bool:
+    """Return whether the two values differ by more than noise, and by enough to be visible."""
+    return change.is_noise is not True and (change.ratio is None or abs(change.ratio - 1) >= _SEEN)
 
 
 def _most(change: Change) -> float:

@@ -453,9 +453,14 @@ class _Drawing:
         """
         used = Counter(end for at in layout.routes for end in _ends(self._folded.lines[at]))
         said: set[tuple[int, bool, bool, str]] = set()
-        taken: list[Rect] = list(layout.cards.values())
+        level = {at for at, points in layout.routes.items() if len({y for _, y in points}) == 1}
+        taken = list(layout.cards.values())
+        for (x, y), *_, (to_x, _) in (layout.routes[at] for at in level):
+            taken.append(Rect(x, y - 2, to_x - x, 4))
         shapes = []
-        for at, points in layout.routes.items():
+        # Those on level lines first: they have the fewest places.
+        for at in sorted(layout.routes, key=lambda at: at not in level):
+            points = layout.routes[at]
             line, text = self._folded.lines[at], self._texts[at]
             ends = _ends(line)
             if not text or any((*end, text) in said for end in ends):
