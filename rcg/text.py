@@ -272,7 +272,7 @@ def run_text(processes: Sequence[str]) -> str:
     ('a0 to a2, a5', 'a3.comm to a4.comm')
     """
     found = [match for each in processes if (match := ACTOR.fullmatch(each))]
-    numbers = sorted(int(each[1]) for each in found)
+    numbers = sorted({int(each[1]) for each in found})
     lane = (found[0] and found[0][2]) or ""
     ranges: list[list[int]] = []
     for number in numbers:

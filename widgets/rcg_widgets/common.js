@@ -169,7 +169,8 @@ export function shorten(text, room, measure) {
     return starts.map((at) => front + text.slice(at)).find((each) => each.length < text.length && measure(each) <= room) ?? [];
   });
   const clean = between.filter((each) => each.length - 1 >= MOST * (shown.length - 1));
-  const weight = (each) => each.length + (each.endsWith("…") ? 0 : text.length); // rather both ends
+  // Rather both ends than one, and rather more of the beginning.
+  const weight = (each) => each.length + each.indexOf("…") + (each.endsWith("…") ? 0 : 2 * text.length);
   return clean.reduce((one, other) => (one && weight(one) >= weight(other) ? one : other), "") || shown;
 }
 
