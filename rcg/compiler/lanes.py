@@ -88,6 +88,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import Final
 
 from rcg.ir.channels import LOCAL, TENSOR, ChannelSpec, Group, Lane
@@ -148,12 +149,21 @@ def without_lanes(plan: Plan) -> Plan:
 
 def _by_use(ops: list[Op]) -> tuple[Op, ...]:
     """Return ops in an order in which each slot is filled before it is used."""
-    left, made, found = list(ops), set[int](), list[Op]()
-    while left:
-        op = next(op for op in left if made.issuperset(op.used()))
-        left.remove(op)
+    wanted = [set(op.used()) for op in ops]
+    users: dict[int, list[int]] = {}
+    for at, slots in enumerate(wanted):
+        for slot in slots:
+            users.setdefault(slot, []).append(at)
+    ready = [at for at, slots in enumerate(wanted) if not slots]  # ascending, so it is a heap
+    found = list[Op]()
+    while ready:
+        op = ops[heappop(ready)]
         found.append(op)
-        made.update(op.made())
+        for slot in op.made():
+            for at in users.pop(slot, ()):
+                wanted[at].discard(slot)
+                if not wanted[at]:
+                    heappush(ready, at)
     return tuple(found)
 
 

@@ -42,3 +42,12 @@ def test_a_number_is_shown_alone_where_the_name_does_not_fit() -> None:
     assert shorten("execution 561", 1000, 12) == "execution 561"
     # Not even the number: no part of it.
     assert shorten("execution 561", 12, 12) == "\N{HORIZONTAL ELLIPSIS}"
+
+
+def test_a_name_is_cut_between_words_if_that_keeps_most_of_it() -> None:
+    def cut(text: str, characters: int) -> str:
+        return shorten(text, characters * 0.61 * 12 + 5, 12, monospace=True)
+
+    assert cut("forward_micro_batch", 10) == "forward\N{HORIZONTAL ELLIPSIS}"
+    assert cut("a14 (FeedForward14)", 14) == "a14 (Feed\N{HORIZONTAL ELLIPSIS}14)"
+    assert cut("antidisestablishmentarianism", 10) == "anti\N{HORIZONTAL ELLIPSIS}anism"

@@ -155,6 +155,21 @@ def test_a_path_of_many_calls_has_few_lines() -> None:
     assert len(picture) < 45_000
 
 
+def test_what_takes_little_in_each_of_many_actors_is_one_line() -> None:
+    made = simulated(pipeline(40), 30)
+    [graph] = made.graphs
+    lanes = tuple(replace(each, label=f"{each.process} (Stage)") for each in graph.lanes)
+    path = Profile(replace(made, graphs=(replace(graph, lanes=lanes),))).critical_path(20)
+    assert path.answer.startswith("no step stands out")
+    picture = path_picture(path)
+    check_picture(picture)
+    texts = re.findall(r"<text[^>]*>([^<]*)<", picture)
+    took = sum(step.duration_ns for step in path if step.text.endswith(".fwd"))
+    share = f"{100 * took / path.duration_ns:.0f} %"
+    assert texts[0].startswith(f"{share} of ") and "a0 to a39 (Stage).fwd" in texts
+    assert share in texts[1:] and len(texts) < 40
+
+
 def test_a_comparison_shows_every_op_before_and_after() -> None:
     before = small()
     [found] = before.compare(before).graphs
@@ -201,6 +216,9 @@ def test_a_prediction_says_the_answer_first() -> None:
     check_picture(picture)
     title = re.findall(r"<text[^>]*>([^<]*)<", picture)[0]
     assert title == found.answer == str(found).splitlines()[0]
+    assert re.search(r'font-weight="[^"]+"[^>]*>1\.82x<', picture)
+    same = what_if_picture(Profile(simulated(pipeline(2), 40)).what_if({}))
+    assert not re.search(r'font-weight="[^"]+"[^>]*>1\.00x', same)  # no change stands out
     assert ">Stage#2 busy<" in picture and ">if Stage.fwd took 0.5x" in picture
 
 

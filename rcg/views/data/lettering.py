@@ -116,5 +116,7 @@ def shorten(
     words = list(_WORD.finditer(text))
     between = cuts([each.end() for each in words], [*(each.start() for each in words), len(text)])
     clean = [cut for cut in between if kept(cut)[1] >= _MOST * kept(best)[1]]
-    first, last = max(clean, key=lambda cut: (kept(cut)[0] > 0, kept(cut)[1] + cut[0]), default=best)
+    first, last = max(
+        clean, key=lambda cut: (kept(cut)[0] > 0, kept(cut)[1] + cut[0]), default=best
+    )
     return text[:first] + _ELLIPSIS + text[last:]

@@ -56,6 +56,7 @@ _PALE: Final = 0.45
 _SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
 _SAME_SHARE: Final = 0.03  # of the time: alike rows differ by no more
 _SAME_TIME: Final = 0.1  # of a time, the same
+_STANDS_OUT: Final = 0.1  # of a path: has a line of its own even if many have
 _SEEN: Final = 0.005  # of a value: less is shown as 1.00x
 _ROLES: Final = ("before", "after")
 
@@ -118,22 +119,26 @@ def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
     least = _SHORT * path.duration_ns
     shown: list[tuple[str, list[Step]]] = []
     short: list[tuple[str, list[Step]]] = []
-    for text, steps in path.groups():
-        (shown if _time(steps) >= least else short).append((text, steps))
+    groups = path.groups()
+    is_long = [_time(steps) >= least for _, steps in groups]
+    if sum(is_long) > _MAX_OPS:
+        is_long = [_time(steps) >= _STANDS_OUT * path.duration_ns for _, steps in groups]
+    for group, has_line in zip(groups, is_long, strict=True):
+        (shown if has_line else short).append(group)
     # What takes little in each of many actors may be most of the path together.
-    names = [text for text, _ in short]
+    texts = [text for text, _ in short]
     rest: list[Step] = []
     num_rest = 0
-    for group in alike_rows(names, [(0.0,)] * len(names), 0.0):
-        steps = list(chain(*(short[at][1] for at in group)))
+    for rows_of in alike_rows(texts, [(0.0,)] * len(texts), 0.0):
+        steps = list(chain(*(short[at][1] for at in rows_of)))
         if (_time(steps) >= least or not shown) and len(shown) < _MAX_ROWS:
-            shown.append((name_of_rows([names[at] for at in group]), steps))
+            shown.append((name_of_rows([texts[at] for at in rows_of]), steps))
         else:
             rest += steps
-            num_rest += len(group)
+            num_rest += len(rows_of)
     (most, longest), rows = max(shown, key=lambda group: _time(group[1])), len(shown)
     answer = path.answer
-    if most != path.groups()[0][0]:
+    if most != groups[0][0]:
         share = share_text(_time(longest) / max(path.duration_ns, 1), 0)
         answer = f"{share} of {time_text(path.duration_ns)} is {visible(most)}: no actor stands out"
     shown.sort(key=lambda group: group[1][0].start_ns)
@@ -170,9 +175,7 @@ def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
         shapes.append(canvas.note(words, x, y + bar - 3, _TOOK, anchor="end"))
         share = share_text(took / total, 0)
         shapes.append(
-            canvas.text(
-                share, WIDTH - MARGIN, y + bar - 3, _SHARE, anchor="end", bold=text == most
-            )
+            canvas.text(share, WIDTH - MARGIN, y + bar - 3, _SHARE, anchor="end", bold=text == most)
         )
     return canvas.document(shapes, WIDTH, bottom + 30, f"Critical path: {answer}")
 
