@@ -248,23 +248,6 @@ def visible(text: str) -> str:
     )
 
 
-def whole_numbers(text: str, first: int, last: int) -> tuple[int, int]:
-    """Return where to cut a text so that no number is: a part of one is another number.
-
-    The text is kept up to ``first``, and from ``last`` on.
-
-    >>> first, last = whole_numbers("execution 561", 3, 12)
-    >>> "execution 561"[:first], "execution 561"[last:]
-    ('exe', '')
-    """
-    for found in NUMBER.finditer(text):
-        if found.start() < first < found.end():
-            first = found.start()
-        if found.start() < last < found.end():
-            last = found.end()
-    return first, max(first, last)
-
-
 def run_text(processes: Sequence[str]) -> str:
     """Return the ids of actors, or of their lanes, as text.
 
@@ -317,8 +300,12 @@ def brief(name: str, most: int = _IN_HOVER) -> str:
     name = visible(name)
     if len(name) <= most:
         return name
-    first, last = whole_numbers(name, most // 2, len(name) - (most - 1) // 2)
-    return f"{name[:first]}{_ELLIPSIS}{name[last:]}"
+    first, last = most // 2, len(name) - (most - 1) // 2
+    for found in NUMBER.finditer(name):  # a part of a number is another number
+        begin, end = found.span()
+        first = begin if begin < first < end else first
+        last = end if begin < last < end else last
+    return f"{name[:first]}{_ELLIPSIS}{name[max(first, last) :]}"
 
 
 def wrapped(text: str, most: int, *, later: str = "") -> list[str]:

@@ -107,16 +107,13 @@ def shorten(
     if not found:
         return number or _ELLIPSIS
 
-    def kept(cut: tuple[int, int]) -> tuple[int, int]:
-        """Return how much of the shorter end is kept, and how much of the text."""
-        ends = cut[0], len(text) - cut[1]
-        return min(ends), sum(ends)
-
-    best = max(found, key=kept)
+    best = max(found, key=lambda cut: (min(cut[0], len(text) - cut[1]), cut[0] - cut[1]))
     words = list(_WORD.finditer(text))
     between = cuts([each.end() for each in words], [*(each.start() for each in words), len(text)])
-    clean = [cut for cut in between if kept(cut)[1] >= _MOST * kept(best)[1]]
+    least = _MOST * (best[0] - best[1] + len(text)) - len(text)
+    clean = [cut for cut in between if cut[0] - cut[1] >= least]
+    # Rather both ends than one, and rather more of the beginning.
     first, last = max(
-        clean, key=lambda cut: (kept(cut)[0] > 0, kept(cut)[1] + cut[0]), default=best
+        clean, key=lambda cut: (cut[1] < len(text), 2 * cut[0] - cut[1]), default=best
     )
     return text[:first] + _ELLIPSIS + text[last:]
