@@ -164,6 +164,8 @@ def _by_use(ops: list[Op]) -> tuple[Op, ...]:
                 wanted[at].discard(slot)
                 if not wanted[at]:
                     heappush(ready, at)
+    if len(found) < len(ops):
+        raise ValueError("an op uses a slot that no op fills")
     return tuple(found)
 
 
