@@ -204,6 +204,8 @@ def simulated_period(
 ) -> float:
     """Return ``simulate(...).period`` in less time, of a plan that was simulated before.
 
+    At least two executions are simulated, because one has no period but a duration.
+
     Raises:
         DeadlockError: The programs would wait for each other.
     """

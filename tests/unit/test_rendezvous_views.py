@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from rcg.compiler import compile_graph
 from rcg.compiler.simulate import Simulation
 from rcg.ir.nodes import CollectiveCall
-from rcg.ir.ops import COLLECTIVES, Call
+from rcg.ir.ops import COLLECTIVES, Call, Op
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.what_if import predict, what_if
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import topology_figures_of
@@ -32,6 +33,8 @@ from rcg.views.svg.pictures import (
 )
 from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
+from tests.unit import views_traces
+from tests.unit.pipelines import gpipe
 from tests.unit.random_graphs import Case, cases
 from tests.unit.simulated_traces import Simulated, simulated
 
@@ -111,3 +114,26 @@ def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simula
     trace.to_chrome(tmp_path / "trace.json")
     trace.save(tmp_path / "one.trace")
     assert str(summarize(Trace.load(tmp_path / "one.trace"))) == str(summarize(trace))
+
+
+def test_the_waits_of_reads_take_time_in_proportion_to_the_ops(monkeypatch: pytest.MonkeyPatch):
+    asked = 0
+    values_out = Op.values_out.fget
+
+    def counted(op: Op) -> tuple[str, ...]:
+        nonlocal asked
+        asked += 1
+        return values_out(op)
+
+    monkeypatch.setattr(Op, "values_out", property(counted))
+    counts = []
+    for microbatches in (4, 32):
+        plan = compile_graph(
+            gpipe(3, microbatches), {f"a{at}": "node" for at in range(3)}, "node", 4
+        ).plan
+        (graph,) = views_traces.simulated(plan, 2).graphs
+        asked = 0
+        for lane in graph.lanes:
+            with_waits(graph, lane)
+        counts.append(asked / sum(len(program.ops) for program in plan.programs))
+    assert counts[1] < 1.2 * counts[0]

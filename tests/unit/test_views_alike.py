@@ -54,7 +54,10 @@ def test_a_schedule_has_one_row_for_actors_that_do_the_same() -> None:
     hovers = re.findall(r"<title>(a0 to a19 [^<]*)", svg)
     assert "median of 20: a0 (Worker), a1 (Worker)" in hovers[0] and "and 12 more" in hovers[0]
     assert any("median of 20, of " in each for each in hovers[1:])
-    assert names_in(predicted_schedule(graph.plan, 4)) == ["a0 to a19 (Worker)", "a20 (Reducer)"]
+    predicted = predicted_schedule(graph.plan, 4)
+    assert names_in(predicted) == ["a0 to a19 (Worker)", "a20 (Reducer)"]
+    # Without costs a call has no length in time.
+    assert "calls long, predicted\nmedian of 20</title>" in predicted
 
 
 def test_one_that_takes_longer_has_a_row_of_its_own() -> None:
@@ -127,6 +130,16 @@ def test_rows_of_one_kind_with_the_same_figures_are_one() -> None:
     assert name_of_rows(first) == "a0 to a3, a5 to a8 (Stage0 to Stage8) write"
     assert members_text(first).startswith("median of 8: a0 (Stage0) write c0, ")
     assert alike_rows(names[:8], figures[:8], 0.1) == [[at] for at in range(8)]
+
+
+def test_two_methods_are_two_rows_and_an_actor_with_two_channels_is_named_once() -> None:
+    methods = [f"a{actor} (W).layer{number}" for actor in range(6) for number in (1, 2)]
+    groups = alike_rows(methods, [[1.0]] * 12, 0.1)
+    found = [name_of_rows([methods[at] for at in group]) for group in groups]
+    assert found == ["a0 to a5 (W).layer1", "a0 to a5 (W).layer2"]
+    reads = [f"a{at // 2} (W) read c{at}" for at in range(12)]
+    assert alike_rows(reads, [[1.0]] * 12, 0.1) == [list(range(12))]
+    assert name_of_rows(reads) == "a0 to a5 (W) read"
 
 
 def test_profiles_predictions_and_comparisons_fold() -> None:

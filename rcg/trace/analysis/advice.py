@@ -183,6 +183,8 @@ class Advisor:
         may have to have room for more, which only Ray knows; their processors are known.
         """
         plan = self.replays.graph.plan
+        if len(plan.nodes) < 2:
+            return
         placements = Placements(self.replays.graph, self.replays.measured.costs)
         for is_exchange in (True, False):
             if (found := placements.best(is_exchange=is_exchange)) is None:

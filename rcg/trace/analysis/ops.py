@@ -39,7 +39,7 @@ from rcg.trace.analysis.critical import MOST_CHANNELS, text_of
 from rcg.trace.analysis.executions import UNSEEN, Executions, by_execution
 from rcg.trace.analysis.intervals import Ints, window
 from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, bounds_of
-from rcg.trace.analysis.rendezvous import group_of, with_waits
+from rcg.trace.analysis.rendezvous import groups_of, with_waits
 from rcg.trace.analysis.spread import spread_of
 from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
 
@@ -147,7 +147,7 @@ def _of_lane(
     events = events[is_within & (events["op"] < min(len(program.ops), SPAN_BASE))]
     shape, bounds = bounds_of(program, events)
     # The rate uses the whole event: when in the event the bytes were moved is not known.
-    groups = [group_of(graph.plan, lane.process, at) for at in range(len(program.ops))]
+    groups = groups_of(graph.plan, lane.process)
     receives = np.array([group is not None for group in groups] or [False])
     receives = receives[np.minimum(events["op"], len(receives) - 1)] & (shape == READ)
     moving = np.where((shape == WRITE) | (shape == COLLECTIVE), bounds[:, 3] - bounds[:, 2], 0)

@@ -111,16 +111,15 @@ def rendezvous_of(plan: Plan) -> tuple[Rendezvous, ...]:
     return tuple(found)
 
 
-def group_of(plan: Plan, process: str, op: int) -> str | None:
-    """Return the group over which an op exchanges tensors; None if it does not."""
-    each = plan.program(process).ops[op]
-    if isinstance(each, Collective):
-        return each.group
-    for channel in (*each.values_in, *each.values_out):
-        spec = plan.channels_by_id()[channel]
-        if spec.kind == TENSOR:
-            return spec.group
-    return None
+def groups_of(plan: Plan, process: str) -> list[str | None]:
+    """Return the group over which each op of a process exchanges tensors; None if it does not."""
+    tensors = {each.id: each.group for each in plan.channels if each.kind == TENSOR}
+    return [
+        each.group
+        if isinstance(each, Collective)
+        else next((tensors[c] for c in (*each.values_in, *each.values_out) if c in tensors), None)
+        for each in plan.program(process).ops
+    ]
 
 
 def rank_of(plan: Plan, process: str, group: str) -> int:
@@ -128,15 +127,18 @@ def rank_of(plan: Plan, process: str, group: str) -> int:
     return next(each for each in plan.groups if each.id == group).members.index(process)
 
 
-def rows_of(lane: LaneTrace, op: int, execution: Ints) -> Ints:
-    """Return the rows of an actor's op in some executions, or ``NONE``."""
-    rows = np.flatnonzero(lane.events["op"] == op)
+def rows_of(lane: LaneTrace, op: int | Ints, execution: Ints) -> Ints:
+    """Return the rows of an actor's op, or of one op each, in some executions, or ``NONE``."""
+    rows = np.flatnonzero(np.isin(lane.events["op"], op))
     if not len(rows):
         return np.full(len(execution), NONE)
-    rows = rows[np.argsort(lane.events["execution"][rows], kind="stable")]
-    known = lane.events["execution"][rows]
-    at = np.minimum(np.searchsorted(known, execution), len(rows) - 1)
-    found: Ints = np.where(known[at] == execution, rows[at], NONE)
+    events = lane.events[rows]
+    size = max(int(events["execution"].max()), int(execution.max(initial=0))) + 1
+    known = events["op"].astype(np.int64) * size + events["execution"]
+    order = np.argsort(known, kind="stable")
+    known, wanted = known[order], np.asarray(op, np.int64) * size + execution
+    at = np.minimum(np.searchsorted(known, wanted), len(rows) - 1)
+    found: Ints = np.where(known[at] == wanted, rows[order[at]], NONE)
     return found
 
 
@@ -157,29 +159,29 @@ def with_waits(graph: GraphTrace, lane: LaneTrace) -> Events:
 
     Without such Reads, the result is ``lane.events`` itself.
     """
+    writers = {each.id: each.writer for each in graph.plan.channels if each.kind == TENSOR}
+    ops = graph.program(lane).ops
+    read = {name: at for at, op in enumerate(ops) for name in op.values_in if name in writers}
+    senders = {writers[name] for name in read}
     events = lane.events
-    channels = graph.plan.channels_by_id()
-    for at, op in enumerate(graph.program(lane).ops):
-        for channel in op.values_in:
-            spec = channels[channel]
-            if spec.kind == TENSOR:
-                events = _with_waits_for(graph, lane, events, at, spec.writer, channel)
+    for number, sender in enumerate(graph.lanes if read else ()):
+        if sender.process in senders:
+            sends = np.full(len(ops), NONE)  # the op of the sender that each op receives from
+            for at, op in enumerate(graph.program(sender).ops):
+                for name in op.values_out:
+                    if name in read:
+                        sends[read[name]] = at
+            events = _with_waits_for(lane, events, sender, number, sends)
     return events
 
 
 def _with_waits_for(
-    graph: GraphTrace, lane: LaneTrace, events: Events, op: int, writer: str, channel: str
+    lane: LaneTrace, events: Events, sender: LaneTrace, number: int, sends: Ints
 ) -> Events:
-    rows = np.flatnonzero(lane.events["op"] == op)
-    sender = graph.lane(writer)
-    at = next(
-        (at for at, each in enumerate(graph.program(sender).ops) if channel in each.values_out),
-        None,
-    )
-    if at is None or not len(rows):
-        return events
+    rows = np.flatnonzero(lane.events["op"] < len(sends))
+    rows = rows[sends[lane.events["op"][rows]] != NONE]
     reads = events[rows]
-    sent = rows_of(sender, at, reads["execution"])
+    sent = rows_of(sender, sends[reads["op"]], reads["execution"].astype(np.int64))
     is_known = sent != NONE
     rows, reads, sent = rows[is_known], reads[is_known], sent[is_known]
     length = np.maximum(reads["end_ns"] - reads["start_ns"], 0)
@@ -192,7 +194,6 @@ def _with_waits_for(
     rows = rows[longer]
     changed["waited_ns"][rows] = np.minimum(until, most)[longer]
     is_named = changed["peer"][rows] != NO_PEER
-    number = next(each for each, other in enumerate(graph.lanes) if other is sender)
     changed["peer"][rows] = np.where(is_named, changed["peer"][rows], number)
     return changed
 

@@ -40,7 +40,7 @@ import numpy.typing as npt
 from rcg.ir.channels import STATUS, TENSOR, ChannelSpec
 from rcg.progress import progress
 from rcg.trace.analysis.intervals import Ints
-from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, group_of, last_of, rank_of
+from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, groups_of, last_of, rank_of
 from rcg.trace.analysis.transfers import depth, pairs, read_of, write_of
 from rcg.trace.export.tracks import LaneTracks, TrackNumbers, beginning, dumps
 from rcg.trace.model import (
@@ -219,7 +219,7 @@ class _Sheet:
         # What comes last in the arguments depends on the op and the peer. All ops without a group
         # are the same.
         peers = len(tracks.graph.lanes)
-        groups = [_group_args(tracks, at) for at in range(len(ops))]
+        groups = _group_args(tracks)
         at = np.minimum(tracks.op, len(ops))
         at = np.where(np.array([*map(bool, groups), False])[at], at, len(ops))
         peer = np.minimum(events["peer"].astype(np.int64), peers)
@@ -281,7 +281,7 @@ class _Sheet:
         args: dict[str, Any] = {"execution": doing.execution, "finished": False}
         if doing.peer < len(graph.lanes):
             args["peer"] = graph.lanes[doing.peer].label
-        args |= _group_args(tracks, doing.op)
+        args |= _group_args(tracks)[doing.op]
         found = [(since, tracks.begin("X", track, op.word, name))]
         if doing.waiting_since_ns:
             text = f"{_wait_name(graph, doing.peer)} (not finished)"
@@ -431,11 +431,12 @@ class _Sheet:
         return [form % values for values in zip(*columns, strict=True)]
 
 
-def _group_args(tracks: LaneTracks, op: int) -> dict[str, Any]:
-    """Return the group of an op that exchanges tensors, and the rank of its process."""
+def _group_args(tracks: LaneTracks) -> list[dict[str, Any]]:
+    """Return the group of each op that exchanges tensors, and the rank of the process in it."""
     plan, process = tracks.graph.plan, tracks.lane.process
-    group = group_of(plan, process, op)
-    return {} if group is None else {"group": group, "rank": rank_of(plan, process, group)}
+    groups = groups_of(plan, process)
+    args = {each: {"group": each, "rank": rank_of(plan, process, each)} for each in groups if each}
+    return [args[each] if each else {} for each in groups]
 
 
 def _rows(time: Ints, event: Any, what: Any, prefix: Any, number: Any) -> Rows:

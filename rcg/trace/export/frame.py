@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.trace.analysis.rendezvous import group_of
+from rcg.trace.analysis.rendezvous import groups_of
 from rcg.trace.model import (
     EVENT,
     KERNEL,
@@ -136,10 +136,9 @@ def _texts(graph: GraphTrace, lane: LaneTrace) -> dict[str, _Column]:
 def _groups(graph: GraphTrace, lane: LaneTrace) -> npt.NDArray[np.int64]:
     """Return the number of the group of each event of a lane; -1 without one."""
     numbers = {group.id: number for number, group in enumerate(graph.plan.groups)}
-    ops = graph.program(lane).ops
-    found = [group_of(graph.plan, lane.process, at) for at in range(len(ops))]
+    found = groups_of(graph.plan, lane.process)
     of_op = np.array([-1 if each is None else numbers[each] for each in found] + [-1])
-    of_event: npt.NDArray[np.int64] = of_op[np.minimum(lane.events["op"], len(ops))]
+    of_event: npt.NDArray[np.int64] = of_op[np.minimum(lane.events["op"], len(found))]
     return of_event
 
 

@@ -223,10 +223,7 @@ def alike_rows(
     for at, name in enumerate(names):
         found = _NAME.fullmatch(name)
         # Classes ``Stage0`` to ``Stage7`` are of one kind, and so are channels.
-        kind = found and (
-            found[2],
-            *(re.sub(r"\d+$", "", each or "") for each in found.group(3, 4)),
-        )
+        kind = found and (found[2], re.sub(r"\d+$", "", found[3] or ""), _without_channel(found[4]))
         by_kind.setdefault(kind or at, []).append(at)
     for rest in by_kind.values():
         while len(rest) >= _ALIKE:
@@ -240,7 +237,8 @@ def alike_rows(
             groups[alike[0]] = alike
             for at in alike[1:]:
                 groups[at] = []
-            rest = [at for at in rest if at not in set(alike)]
+            found = set(alike)
+            rest = [at for at in rest if at not in found]
     return [group for group in groups if group]
 
 
@@ -254,8 +252,12 @@ def name_of_rows(names: Sequence[str]) -> str:
     label = f" ({labels[0]})" if len(labels) == 1 else ""
     label = f" ({labels[0]} to {labels[-1]})" if len(labels) > 1 else label
     what = {each[4] for each in found}
-    rest = found[0][4] if len(what) == 1 else re.sub(r" c\d+$", "", found[0][4])
-    return f"{run_text([each[1] for each in found])}{label}{rest}"
+    rest = found[0][4] if len(what) == 1 else _without_channel(found[0][4])
+    return f"{run_text(list(dict.fromkeys(each[1] for each in found)))}{label}{rest}"
+
+
+def _without_channel(text: str) -> str:
+    return re.sub(r" c\d+$", "", text)
 
 
 def members_text(names: Sequence[str]) -> str:

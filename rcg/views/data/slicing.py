@@ -17,7 +17,7 @@ from rcg.ir.ops import Op, Pass
 from rcg.text import time_text, visible
 from rcg.trace.analysis.intervals import without
 from rcg.trace.analysis.parts import READ, WRITE, Parts, TimeKind, events_of, parts_of
-from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, group_of, with_waits
+from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, groups_of, with_waits
 from rcg.trace.analysis.transfers import crossings_of, movers, taken_ns
 from rcg.trace.analysis.what_if import LATEST_NS, from_simulation
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
@@ -158,7 +158,7 @@ class _Collector:
         rows = events_of(replace(lane, events=with_waits(self._graph, lane)), self._end_ns)
         events = rows[parts.row]
         op = np.minimum(events["op"], len(ops)).astype(np.int64)
-        groups = [group_of(self._graph.plan, lane.process, at) for at in range(len(ops))]
+        groups = groups_of(self._graph.plan, lane.process)
         names = [
             self._number(replace(name_of_op(each), group=group or ""))
             for each, group in zip(ops, groups, strict=True)

@@ -339,8 +339,9 @@ class _Schedule:
         slices = layer.slices
         name, head = slices.names[slices.name[row]], slices.heads[slices.lane[row]]
         is_one = head.count == 1
+        in_calls = self._is_in_calls
         duration = float(slices.duration[row])
-        took = f"{duration / CALL_NS:.3g} calls long" if self._is_in_calls else time_text(duration)
+        took = f"{duration / CALL_NS:.3g} calls long" if in_calls else time_text(duration)
         what = name.text if is_one or name.role == "call" else name.role
         words = [
             f"{brief(head.label)} {brief(what)}",
@@ -349,7 +350,9 @@ class _Schedule:
         ]
         if not is_one:
             least, most = map(time_text, slices.lengths[row].tolist())
-            words.append(f"median of {head.count}, of {least} to {most}")
+            words.append(
+                f"median of {head.count}" + ("" if in_calls else f", of {least} to {most}")
+            )
         if not layer.is_outlined:
             words += self._exchanges.get(row, [])
         words += filter(None, [slices.rank_text(row) if is_one else ""])
