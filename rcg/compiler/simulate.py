@@ -218,9 +218,9 @@ def simulated_period(
     return again.period
 
 
-def check_deadlock_free(plan: Plan, *, describe: Callable[[int], str] | None = None) -> None:
+def check_deadlock_free(plan: Plan) -> None:
     """Raise what ``simulate`` does unless the plan can run for ever; one execution decides."""
-    simulate(plan, executions=1, describe=describe)
+    simulate(plan, executions=1)
 
 
 def _programs_without_gates(plan: Plan) -> list[Program]:

@@ -516,7 +516,7 @@ def test_two_actors_that_read_from_each_other_first_are_refused(run):
 
 def test_a_deadlock_names_the_values_by_where_they_were_bound():
     with pytest.raises(DeadlockError) as caught:
-        check_deadlock_free(CROSSED, describe=lambda node: f"Stage.fwd (pipeline.py:{node})")
+        simulate(CROSSED, executions=1, describe=lambda node: f"Stage.fwd (pipeline.py:{node})")
     assert "to write c2 (Stage.fwd (pipeline.py:2))" in str(caught.value)
 
 

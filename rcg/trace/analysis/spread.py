@@ -19,7 +19,7 @@ This room must know neither traces nor plans.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -44,15 +44,12 @@ def half_width(figures: Sequence[float]) -> float:
     return _STUDENT * float(np.std(figures, ddof=1)) / math.sqrt(len(figures))
 
 
-def spread_of(
-    values: npt.NDArray[Any], figure: Callable[[npt.NDArray[Any]], Any] = np.median
-) -> float | None:
-    """Return the spread of a figure of values, in the order of time; None of fewer than LEAST."""
+def spread_of(values: npt.NDArray[Any]) -> float | None:
+    """Return the spread of the median of values, in the order of time; None of fewer than LEAST."""
     if len(values) < LEAST:
         return None
-    return half_width(
-        [float(figure(each)) for each in np.split(values, batch_edges(len(values))[1:-1])]
-    )
+    batches = np.split(values, batch_edges(len(values))[1:-1])
+    return half_width([float(np.median(each)) for each in batches])
 
 
 def is_noise(

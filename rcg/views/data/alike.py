@@ -32,6 +32,9 @@ from rcg.views.data.topology import topology_of
 FEW: Final = 8
 """So many rows are not folded."""
 
+SAME_SHARE: Final = 0.03
+"""Of the time: shares in alike rows differ by no more from their median."""
+
 _ALIKE: Final = 3  # rows that are
 _LONGER: Final = 1.25  # times what is usual: such an actor is not like the others
 _OFF: Final = 0.5  # of a call, that an actor begins earlier or later than the others
@@ -237,8 +240,8 @@ def alike_rows(
             groups[alike[0]] = alike
             for at in alike[1:]:
                 groups[at] = []
-            found = set(alike)
-            rest = [at for at in rest if at not in found]
+            taken = set(alike)
+            rest = [at for at in rest if at not in taken]
     return [group for group in groups if group]
 
 

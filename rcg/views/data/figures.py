@@ -17,7 +17,7 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.model import GraphTrace
-from rcg.views.data.alike import alike_rows, members_text, name_of_rows
+from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
 
@@ -28,7 +28,6 @@ QUEUED: Final = "queued / in service"
 
 _NOTABLE: Final = 0.01  # of the time that a process waits
 _MAX_PEER: Final = 24
-_SAME_SHARE: Final = 0.03  # of the time: alike rows differ by no more
 _LEAST_SPREAD: Final = 0.005  # of a throughput, that is shown
 
 HINTS: Final = {
@@ -132,7 +131,7 @@ def _rows(graph: GraphSummary) -> list[CardRow]:
     lanes = graph.shares.lanes
     shares = [[lane.of(kind) / (lane.duration_ns or 1) for kind in TimeKind] for lane in lanes]
     rows = []
-    for group in alike_rows([lane.label for lane in lanes], shares, _SAME_SHARE):
+    for group in alike_rows([lane.label for lane in lanes], shares, SAME_SHARE):
         middle = sorted(group, key=lambda at: lanes[at].busy_ns)[len(group) // 2]
         row = _shares(lanes[middle], graph.executions)
         if len(group) > 1:

@@ -32,7 +32,7 @@ MAX_BARS: Final = 600_000  # single ones; a browser pans that many at 30 frames 
 Column = npt.NDArray[Any]
 
 
-def packed_within(payload: ViewPayload, most_bytes: int, max_bars: int = MAX_BARS) -> bytes | None:
+def packed_within(payload: ViewPayload, most_bytes: int) -> bytes | None:
     """Return the data of a timeline packed into so many bytes; None if that is too little.
 
     The latest bars stay single, as many as fit.
@@ -40,10 +40,9 @@ def packed_within(payload: ViewPayload, most_bytes: int, max_bars: int = MAX_BAR
     Args:
         payload: The result of ``timeline_payload``.
         most_bytes: The limit.
-        max_bars: How many bars stay single at most.
     """
     count = len(payload.columns["start"])
-    single = min(count, max_bars)
+    single = min(count, MAX_BARS)
     while single >= min(count, _MIN_BARS):
         packed = pack(*with_sums(payload, single), level=_LEVEL)
         if len(packed) <= most_bytes:

@@ -30,7 +30,7 @@ from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_
 from rcg.trace.analysis.figures import Change, Comparison, GraphComparison
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.what_if import WhatIf
-from rcg.views.data.alike import alike_rows, members_text, name_of_rows
+from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
 from rcg.views.data.schedule import alike_of, executions_to_show
@@ -54,8 +54,7 @@ _SHARE: Final = 56.0
 _MAX_HOVERS: Final = 60  # of the steps on one line
 _PALE: Final = 0.45
 _SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
-_SAME_SHARE: Final = 0.03  # of the time: alike rows differ by no more
-_SAME_TIME: Final = 0.1  # of a time, the same
+_SAME_TIME: Final = 0.1  # of a time: alike rows differ by no more
 _STANDS_OUT: Final = 0.1  # of a path: has a line of its own even if many have
 _SEEN: Final = 0.005  # of a value: less is shown as 1.00x
 _ROLES: Final = ("before", "after")
@@ -211,7 +210,7 @@ def _steps(
         yield f'<path{looks[kind].attributes}{pale} style="stroke:none" d="{"".join(found)}"/>'
 
 
-def what_if_picture(found: WhatIf, *, dark: bool | None = None) -> str:
+def what_if_picture(found: WhatIf) -> str:
     """Return a prediction as the text of an SVG file: figures now and then, and who is busy."""
     was, spread = found.baseline_throughput, found.spread
     spreads = (0.0, None if was is None or spread is None else spread * was)
@@ -219,7 +218,7 @@ def what_if_picture(found: WhatIf, *, dark: bool | None = None) -> str:
     latency = Change("latency (median)", found.baseline_latency_ns, found.latency_ns)
     busy = [Change(f"{label} busy", *each) for label, each in found.busy.items()]
     rows = [(each.before or 0.0, each.after or 0.0) for each in busy]
-    folded = _folded(busy, alike_rows([each.text for each in busy], rows, _SAME_SHARE))
+    folded = _folded(busy, alike_rows([each.text for each in busy], rows, SAME_SHARE))
     busiest = sorted(folded, key=lambda each: -_most(each[0]))[:_MAX_BUSY]
     about = f"{_changes_of(found)} {DOT} predicted from measured times"
     if len(busiest) < len(folded):
@@ -229,7 +228,7 @@ def what_if_picture(found: WhatIf, *, dark: bool | None = None) -> str:
         (latency, "", _most(latency), time_text),
         *((*each, 1.0, share_text) for each in busiest),
     ]
-    return _changes_picture(found.answer, about, ("now", "then"), groups, dark)
+    return _changes_picture(found.answer, about, ("now", "then"), groups, None)
 
 
 def _folded(changes: Sequence[Change], groups: Sequence[Sequence[int]]) -> list[tuple[Change, str]]:
