@@ -32,14 +32,13 @@ from rcg.views.data.topology import topology_of
 FEW: Final = 8
 """So many rows are not folded."""
 
-SAME_SHARE: Final = 0.03
-"""Of the time: shares in alike rows differ by no more from their median."""
-
+SAME_SHARE: Final = 0.03  # of the time: alike rows differ by no more
 _ALIKE: Final = 3  # rows that are
 _LONGER: Final = 1.25  # times what is usual: such an actor is not like the others
 _OFF: Final = 0.5  # of a call, that an actor begins earlier or later than the others
 _MOST_NAMED: Final = 8
 _NAME: Final = re.compile(r"(a\d+(\.\w+)?)(?: \((.*?)\))?(.*)")  # of a row
+_CHANNEL: Final = re.compile(r" c\d+$")  # at the end of one
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -226,7 +225,7 @@ def alike_rows(
     for at, name in enumerate(names):
         found = _NAME.fullmatch(name)
         # Classes ``Stage0`` to ``Stage7`` are of one kind, and so are channels.
-        kind = found and (found[2], re.sub(r"\d+$", "", found[3] or ""), _without_channel(found[4]))
+        kind = found and (found[2], re.sub(r"\d+$", "", found[3] or ""), _CHANNEL.sub("", found[4]))
         by_kind.setdefault(kind or at, []).append(at)
     for rest in by_kind.values():
         while len(rest) >= _ALIKE:
@@ -240,8 +239,7 @@ def alike_rows(
             groups[alike[0]] = alike
             for at in alike[1:]:
                 groups[at] = []
-            taken = set(alike)
-            rest = [at for at in rest if at not in taken]
+            rest = sorted(set(rest) - set(alike))
     return [group for group in groups if group]
 
 
@@ -255,12 +253,8 @@ def name_of_rows(names: Sequence[str]) -> str:
     label = f" ({labels[0]})" if len(labels) == 1 else ""
     label = f" ({labels[0]} to {labels[-1]})" if len(labels) > 1 else label
     what = {each[4] for each in found}
-    rest = found[0][4] if len(what) == 1 else _without_channel(found[0][4])
+    rest = found[0][4] if len(what) == 1 else _CHANNEL.sub("", found[0][4])
     return f"{run_text(list(dict.fromkeys(each[1] for each in found)))}{label}{rest}"
-
-
-def _without_channel(text: str) -> str:
-    return re.sub(r" c\d+$", "", text)
 
 
 def members_text(names: Sequence[str]) -> str:
