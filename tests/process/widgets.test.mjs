@@ -106,15 +106,16 @@ test("ink can be read on its ground", () => {
   assert.ok(luminance([255, 255, 255]) > 0.99);
 });
 
-test("text keeps both its ends", () => {
+test("text keeps both its ends, or whole words", () => {
   assert.equal(shorten("forward", 100, (text) => text.length), "forward");
-  assert.equal(shorten("PrefillWorkerWithDecoding", 9, (text) => text.length), "Pref…ding");
+  assert.equal(shorten("PrefillWorkerWithDecoding", 9, (text) => text.length), "Prefill…");
+  assert.equal(shorten("PrefillWorkerWithDecoding", 16, (text) => text.length), "Prefill…Decoding");
   assert.equal(shorten("forward", 0, (text) => text.length), "");
   // A number is never cut: it is shown alone, or not at all.
   assert.equal(shorten("execution 561", 3, (text) => text.length), "561");
   assert.equal(shorten("execution 561", 2, (text) => text.length), "");
   assert.equal(shorten("execution 561", 8, (text) => text.length), "exec…561");
-  assert.equal(shorten("layer 12 of 345 attention", 14, (text) => text.length), "layer …tention");
+  assert.equal(shorten("layer 12 of 345 attention", 14, (text) => text.length), "layer 12 of…");
   for (const name of ["fwd 561", "Stage#1234567", "a 12,345 b 678 c", "1.94 / 2.31 ms", "read c104"]) {
     for (let room = 0; room < 20; room += 1) {
       const numbers = (text) => text.match(/\d+(?:[.,]\d+)*/g) ?? [];
