@@ -149,6 +149,7 @@ def test_a_fan_out_touches_no_host_memory_at_any_end(workers):
             assert copies == [{}, {}, {}]
 
 
+@pytest.mark.full
 def test_tensors_in_a_value_stay_on_the_device_and_those_of_the_cpu_go_with_its_data(workers):
     with edge(workers, "nested", "shares") as graph:
         for n in (10, 20_000):

@@ -425,6 +425,7 @@ def detached(ray_session):
         rcg.kill(actor)
 
 
+@pytest.mark.full
 def test_programs_use_the_same_actors_at_once(driver, gate, detached):
     """Two that finish, in opposite orders, one that is killed in the middle, and this one."""
     programs = [

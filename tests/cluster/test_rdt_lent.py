@@ -106,6 +106,7 @@ def workers(ray_session):
         rcg.kill(each)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The value of Worker")
 @pytest.mark.parametrize("kind", core_has("torch", ["torch", "numpy"]))
 def test_readers_map_what_each_may_write_to(workers, kind):

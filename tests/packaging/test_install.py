@@ -202,6 +202,7 @@ def make_environment(folder: Path) -> Path:
     return python
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pattern", core_has("*.whl", ["*.whl", "*.tar.gz"]))
 def test_what_is_built_installs_and_works_elsewhere(
     pattern: str, distributions: Path, tmp_path: Path
