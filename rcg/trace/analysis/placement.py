@@ -61,7 +61,7 @@ class Placement:
 
 
 class Placements:
-    """Finds where actors should be.
+    """Finds where actors should be, of at most 32 actors.
 
     Args:
         graph: The measured graph.
