@@ -20,7 +20,7 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.runtime.observe.drivers import find_drivers
 from tests.cluster.faults import until_seen
-from tests.cluster.nodes import but_gates, local_writer
+from tests.cluster.nodes import but_gates, local_writer, near_driver
 from tests.cluster.stage import ROOT, Stage, in_thread, until
 from tests.peers import suspend
 
@@ -121,7 +121,8 @@ def test_a_stopped_process_is_said_not_to_answer(stages, gate):
 
 
 def test_it_works_after_a_death_and_after_teardown(stages, gate):
-    (b,), mortal = stages(1), Stage.remote("mortal")
+    # Not the host of another node: with it the driver would lose `b` as well.
+    (b,), mortal = stages(1), near_driver(Stage).remote("mortal")
     graph = compile_gated(mortal, b, gate)
     ref = graph.execute(0)
     gate.wait_for()
