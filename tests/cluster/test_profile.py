@@ -300,9 +300,9 @@ def test_it_says_how_long_methods_were_on_a_processor():
         graph.execute(0.001).get()
         with graph.profile() as profile:
             rcg.get([graph.execute(0.02) for _ in range(4)])
-    driver, lane = profile.trace.graphs[0].lanes
-    assert driver.processor_ns is None
-    thread_ns, process_ns = lane.processor_ns
+    graph = profile.graph()
+    assert graph.lane("driver").processor_ns is None
+    thread_ns, process_ns = graph.lane("a0").processor_ns
     assert 80_000_000 <= thread_ns <= process_ns
 
 

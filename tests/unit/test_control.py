@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,8 +26,10 @@ from rcg.runtime.control import acceptor, graph_control
 from rcg.runtime.control import client as control_client
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.endpoint import Endpoint
+from rcg.runtime.control.far_nodes import FarMember, FarNode
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.members import Questions
+from rcg.runtime.node.layout import Layout
 from rcg.runtime.sleepers import Sleepers
 from rcg.wire import liveness, messages, sockets
 from rcg.wire.liveness import How
@@ -502,3 +505,26 @@ def test_a_member_reports_no_links_but_its_own(served):
     member.close()
     other.finish()
     other.close()
+
+
+@pytest.mark.parametrize("has_joined", [False, True])
+def test_a_node_that_is_lost_is_its_hosts_doing(has_joined):
+    """If the host dies before it has joined as a member, another member is not blamed."""
+    layout = Layout("n1", "a0", {"a0": 0, "a1": 1}, {}, {}, {}, {}, {})
+    gone = []
+    control = GraphControl(
+        "graph",
+        ["a0", "a1"],
+        lambda _: (-1, []),
+        lambda process, ending: gone.append((process, ending.how)),
+        lambda connection, opening: None,
+        [FarNode(layout, ("a0", "a1"))],
+    )
+    link = SimpleNamespace(name="n1", send=lambda message: None)
+    control.nodes.links["n1"] = link
+    control.nodes.addresses["n1"] = "tcp://192.0.2.2:1"
+    for name in ("a0", "a1")[not has_joined :]:
+        control.members.join(FarMember(name, 1, link))
+    control.on_lost(link, liveness.Ending(How.LEFT, ""))
+    assert gone == [("a0", How.LEFT), ("a1", How.UNREACHABLE)]
+    assert control.members.are_all_over

@@ -259,6 +259,9 @@ class GraphControl:
         how = How.UNREACHABLE if ending.why in _CUTS else How.LEFT
         where = f"node {node.name} at {self.nodes.addresses[node.name]}"
         why = f"{ending.why}, {where}" if ending.why else where
+        host = node.members[0]
+        if host not in self.members.over:  # the cause, even if it has not joined as a member yet
+            self.members.running.setdefault(host, FarMember(host, 0, peer))
         for process in node.members:
             if process in self.members.running:
                 self._leave(process, Ending(how, why))
