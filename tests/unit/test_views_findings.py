@@ -222,6 +222,18 @@ def test_a_prediction_says_the_answer_first() -> None:
     assert ">Stage#2 busy<" in picture and ">if Stage.fwd took 0.5x" in picture
 
 
+def test_a_replay_that_is_far_off_is_shown_beside_the_measurement_and_predicts_nothing() -> None:
+    found = Profile(simulated(pipeline(2), 40)).what_if({"Stage.fwd": 0.5})
+    found = replace(found, measured_throughput=2 * (found.baseline_throughput or 0.0))
+    assert found.answer == "no prediction, a replay of this trace is 50 % off"
+    picture = what_if_picture(found)
+    check_picture(picture)
+    assert ">measured<" in picture and ">replayed<" in picture and ">0.50x<" in picture
+    assert "busy" not in picture and "predicted" not in picture
+    assert str(of_what_if(found)["text/html"]).count("<img") == 1  # no predicted schedule
+    assert "replayed, unchanged" in str(found) and "predicted" not in str(found)
+
+
 def test_names_of_strangers_are_escaped() -> None:
     bad = "<b onclick='x'>&\x00\ud800\n"
     profile = small()

@@ -183,10 +183,24 @@ def test_a_colour_is_a_call_of_an_execution() -> None:
 
 
 def test_a_prediction_has_about_sixty_calls_of_the_busiest_actor() -> None:
-    assert executions_to_show(pipeline(3)) == 8
-    assert executions_to_show(microbatches(8, 16)) == 2  # of 32
-    assert executions_to_show(microbatches(4, 40)) == 1  # of 80
+    assert executions_to_show(simulate(pipeline(3), executions=8)) == 8
+    assert executions_to_show(simulate(microbatches(8, 16), executions=8)) == 2  # of 32
+    assert executions_to_show(simulate(microbatches(4, 40), executions=8)) == 1  # of 80
     assert "executions 0 to 1" in predicted_schedule(microbatches(8, 16), 10)
+
+
+def test_a_long_chain_is_shown_in_so_few_executions_that_its_calls_are_visible() -> None:
+    """One execution takes 63 calls and what is between them: three last more than 200 calls."""
+    plan = pipeline(63)
+    assert "executions 0 to 1 " in predicted_schedule(plan, 1)
+    trace = simulated(plan, 12, window=1)
+    excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns)
+    assert excerpt is not None and excerpt.first + 1 == excerpt.last
+    head, _ = schedule_payload(plan, trace.graphs[0])
+    start, end = head["window"]
+    assert end - start < 200 * 460  # microseconds of a call
+    head, _ = schedule_payload(plan, None)
+    assert head["count"] == 8 and head["window"] is None  # they overlap, ten being in flight
 
 
 def test_schedule_and_timeline_have_one_window_and_one_axis() -> None:

@@ -53,6 +53,7 @@ from tests.unit.live_reports import (
 )
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather
+from tests.unit.views_traces import pipeline, simulated
 
 ROOT = Path(__file__).parents[2]
 EXECUTIONS = 3
@@ -265,6 +266,14 @@ def test_a_widget_has_a_picture_for_each_level_that_shows_more() -> None:
 
 def test_a_graph_of_many_actors_stays_small() -> None:
     assert len(TopologyWidget(scatter_gather(62)).payload) < 20_000
+
+
+def test_a_timeline_of_many_actors_first_shows_a_few_executions() -> None:
+    few, many = (simulated(pipeline(actors), 40) for actors in (8, 9))
+    assert TimelineWidget(few).window is None
+    start, end = TimelineWidget(many).window
+    assert 0 < start < end < many.duration_ns / 1e3
+    assert end - start < many.duration_ns / 1e3 / 2
 
 
 def test_a_graph_that_did_nothing_is_shown() -> None:

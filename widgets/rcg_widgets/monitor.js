@@ -5,6 +5,7 @@ import { button, bytesText, countText, drawn, element, rateText, shareText, Card
 
 const COLUMNS = ["time", "throughput", "in_flight", "queued", "waiting", "memory"];
 const ROOMY = 12; // so many rows have room for everything; more are compact, in several columns
+const USUAL = ["running", "waiting", "ready", "ended"]; // states; of others the row says more
 const TILES = [
   { name: "throughput", title: "throughput", text: (value) => [rateText(value), ""] },
   { name: "in_flight", title: "in flight", text: (value, facts) => [countText(value), facts.limit ? `of ${countText(facts.limit)}` : ""] },
@@ -73,6 +74,7 @@ function actorLine() {
   const write = (row) => {
     const words = wordsOf(row);
     node.dataset.state = row.state;
+    node.classList.toggle("rcg-alarm", !USUAL.includes(row.state));
     node.title = words.hint;
     name.textContent = row.label;
     bars[0].style.width = `${(row.busy ?? 0) * 100}%`;

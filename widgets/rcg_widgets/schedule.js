@@ -79,7 +79,6 @@ export function fillSchedule(card, { head, columns }) {
   const exchanges = exchangesOf(bars, head.rendezvous);
   const exchangesAt = new Map();
   for (const each of exchanges) for (const bar of each.bars) exchangesAt.set(bar, [...(exchangesAt.get(bar) ?? []), each]);
-  const off = new Set();
   const shows = { measured: hasMeasured, predicted: true };
   const clean = (value) => (value === null || value < head.first || value > head.last ? null : value);
   let current = clean(model.get("selected_execution"));
@@ -330,11 +329,23 @@ export function fillSchedule(card, { head, columns }) {
   const count = element("summary", {});
   const list = element("div", { class: "rcg-menu-list" });
   const menu = element("details", { class: "rcg-menu" }, count, list);
-  const boxes = [];
+  // What can be ticked is what is a row: several actors together while they are folded.
+  const boxes = head.lanes.map(({ label }) => {
+    const box = element("input", { type: "checkbox", checked: true, onchange: () => filter() });
+    list.append(element("label", {}, box, label));
+    return box;
+  });
+  const numProcesses = head.lanes.filter((each) => !each.members).length;
   const filter = () => {
-    boxes.forEach((box, number) => (box.checked ? off.delete(number) : off.add(number)));
-    for (const row of rows) row.hidden = row.members ? !isFolded || row.members.every((each) => off.has(each)) : off.has(row.lane) || (isFolded && inOne.has(row.lane));
-    count.textContent = `${boxes.length - off.size} of ${boxes.length} processes`;
+    let num = 0;
+    for (const row of rows) {
+      const isRow = row.members ? isFolded : !(isFolded && inOne.has(row.lane));
+      const box = boxes[row.lane];
+      box.parentElement.hidden = !isRow;
+      row.hidden = !(isRow && box.checked);
+      if (!row.hidden) num += row.members?.length ?? 1;
+    }
+    count.textContent = `${num} of ${numProcesses} processes`;
     card.root.dataset.rows = rows.filter((row) => !row.hidden).length;
     lanes.place();
   };
@@ -342,15 +353,14 @@ export function fillSchedule(card, { head, columns }) {
     boxes.forEach((box) => (box.checked = value));
     filter();
   };
-  list.append(element("div", { class: "rcg-controls" }, button("all", "show every process", every(true)), button("none", "hide every process", every(false))));
-  for (const { label } of head.lanes.filter((each) => !each.members)) {
-    const box = element("input", { type: "checkbox", checked: true, onchange: filter });
-    boxes.push(box);
-    list.append(element("label", {}, box, label));
-  }
+  list.prepend(element("div", { class: "rcg-controls" }, button("all", "show every process", every(true)), button("none", "hide every process", every(false))));
   const fold = button("fold", "one row, of medians, for actors that do the same at the same time", () => {
     isFolded = !isFolded;
     fold.setAttribute("aria-pressed", isFolded);
+    for (const { lane, members } of rows.filter((row) => row.members)) {
+      if (isFolded) boxes[lane].checked = members.some((each) => boxes[each].checked);
+      else for (const each of members) boxes[each].checked = boxes[lane].checked;
+    }
     filter();
   });
   fold.setAttribute("aria-pressed", isFolded);

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from rcg.views.data.alike import FEW
 from rcg.views.data.packing import pack
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
+from rcg.views.svg.pictures import excerpt_of
 from rcg_widgets.base import View, script
 from rcg_widgets.static import timelines
 from rcg_widgets.subject import recorded
@@ -20,7 +22,8 @@ class TimelineWidget(View):
 
     Drag to zoom, use the wheel to zoom (after a click, or with Ctrl), drag with Shift to pan,
     double click to see all. Click a bar to see its details and, for a transfer, both ends.
-    Everything works with the keyboard as well.
+    Everything works with the keyboard as well. Of more than 8 actors it first shows a few
+    executions.
 
     Args:
         trace: A trace, a graph of a trace, or an object with one as ``trace``.
@@ -38,8 +41,14 @@ class TimelineWidget(View):
         self, trace: Any, *, graph: int | str | None = None, title: str = "Timeline"
     ) -> None:
         subject, record = recorded(trace, graph)
-        slices = slices_of(record, subject.start_ns, subject.end_ns)
-        about = f"{len(record.lanes)} processes, {len(slices):,} bars"
+        start_ns, end_ns = subject.start_ns, subject.end_ns
+        slices = slices_of(record, start_ns, end_ns)
+        many = len(record.plan.actors) > FEW
+        part = excerpt_of(record, start_ns, end_ns) if many else None
         super().__init__(
-            about, timelines(subject), payload=pack(*timeline_payload(record, slices)), title=title
+            f"{len(record.lanes)} processes, {len(slices):,} bars",
+            timelines(subject),
+            payload=pack(*timeline_payload(record, slices)),
+            window=part and [(each - start_ns) / 1e3 for each in (part.start_ns, part.end_ns)],
+            title=title,
         )

@@ -116,13 +116,18 @@ class WhatIf(Displayed):
         return is_noise(1.0, self.speedup or 1.0, 0.0, self.spread)
 
     @property
+    def is_far_off(self) -> bool:
+        """Whether the unchanged replay is too far from the measurement for a prediction."""
+        return abs(self.error_percent or 0.0) > MAX_ERROR_PERCENT
+
+    @property
     def answer(self) -> str:
         """The answer in one line: ``1.90x ±0.05: 118 /s to 224 /s``."""
+        if self.is_far_off:
+            off = share_text(abs(self.error_percent or 0.0) / 100, 0)
+            return f"no prediction, a replay of this trace is {off} off"
         rates = f"{rate_text(self.baseline_throughput)} to {rate_text(self.throughput)}"
         ratio = f"{spread_text(self.speedup, self.spread)}: {rates}"
-        if self.error_percent is not None and abs(self.error_percent) > MAX_ERROR_PERCENT:
-            off = share_text(abs(self.error_percent) / 100, 0)
-            return f"no prediction, a replay of this trace is {off} off"
         if self.is_noise:
             return f"no change beyond the noise, {ratio}"
         return (
@@ -146,8 +151,9 @@ class WhatIf(Displayed):
                 rate_text(self.baseline_throughput),
                 time_text(self.baseline_latency_ns),
             ),
-            ("predicted", rate_text(self.throughput), time_text(self.latency_ns)),
         ]
+        if not self.is_far_off:
+            rows.append(("predicted", rate_text(self.throughput), time_text(self.latency_ns)))
         lines += columns(rows)
         off = ""
         if self.error_percent is not None:
@@ -155,7 +161,7 @@ class WhatIf(Displayed):
             error = share_text(abs(self.error_percent) / 100)
             off = f"; the unchanged replay is {error} {where} the measured"
         lines.append(f"  {self.window} in flight{off}")
-        if self.busy:
+        if self.busy and not self.is_far_off:
             label, (before, after) = max(self.busy.items(), key=lambda each: each[1][1])
             busy = f"{share_text(after, 0)}, {share_text(before, 0)} before"
             lines.append(f"  the busiest is then {visible(label)}: {busy}")

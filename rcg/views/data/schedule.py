@@ -34,8 +34,13 @@ from rcg.views.data.slices import Ints, Slices
 from rcg.views.data.slicing import name_of_op, slices_of, slices_of_simulation
 
 _MAX_MEASURED: Final = 200  # executions, unless the user says how many
-_MAX_PREDICTED: Final = 8
+MAX_PREDICTED: Final = 8
+"""Most executions of a prediction that are drawn."""
+
 _NUM_CALLS: Final = 60  # of one actor, in the executions that are predicted or shown at first
+
+MAX_WIDTHS: Final = 200
+"""Executions that are drawn last at most so many calls of median length, or there is only one."""
 
 _COLUMNS: Final = (
     ("start", "<f8"),
@@ -74,7 +79,7 @@ def schedule_payload(
     if record is not None:
         measured = _measured_columns(record, executions or _MAX_MEASURED, origin_ns)
     shown = np.unique(measured["execution"])
-    few = executions_to_show(plan)
+    few = _executions_of_calls(plan)
     count = executions or few if record is None else len(shown)
     first = int(shown[0]) if len(shown) else 0
     predicted, note = _predicted_columns(plan, record, op_cost, first, count, origin_ns)
@@ -95,7 +100,7 @@ def schedule_payload(
         turns[number][at], tints[number][at] = int(turn), int(is_other)
     lanes, order = _lanes(plan, record), order_of(plan)
     is_call = [[op.is_call for op in program.ops] for program in plan.programs]
-    window = _first_window(plan, measured, few)
+    window = _first_window(plan, measured if len(shown) else predicted, few)
     numbers = {program.process: number for number, program in enumerate(plan.programs)}
     for members in alike_processes(plan, measured if len(shown) else predicted):
         at = [numbers[each] for each in members]
@@ -143,21 +148,39 @@ def _with_row(columns: Columns, members: Sequence[int], number: int) -> Columns:
     return {name: np.concatenate([column, more[name]]) for name, column in columns.items()}
 
 
-def _first_window(plan: Plan, measured: Columns, few: int) -> list[float] | None:
+def _first_window(plan: Plan, bars: Columns, few: int) -> list[float] | None:
     """Return the time of the first calls, in microseconds, if there are many more."""
+    start, took, execution = _calls_in(plan, bars)
+    if not len(start):
+        return None
+    few = _wide_enough(start, took, execution, few)
+    if len(np.unique(execution)) <= few + few // 2:
+        return None
+    is_first = execution < execution.min() + few
+    first, last = float(start[is_first].min()), float((start + took)[is_first].max())
+    return [max(first - (last - first) * 0.03, 0.0), last]
+
+
+def _calls_in(plan: Plan, bars: Columns) -> list[npt.NDArray[Any]]:
+    """Return when calls began, how long they took, and their executions."""
     calls = [
         (number << 16) + at
         for number, program in enumerate(plan.programs)
         for at, op in enumerate(program.ops)
         if op.is_call
     ]
-    kept = np.isin((measured["lane"].astype(np.int64) << 16) + measured["op"], calls)
-    start, took, execution = (measured[name][kept] for name in ("start", "duration", "execution"))
-    if len(np.unique(execution)) <= few + few // 2:
-        return None
-    is_first = execution < execution.min() + few
-    first, last = float(start[is_first].min()), float((start + took)[is_first].max())
-    return [max(first - (last - first) * 0.03, 0.0), last]
+    kept = np.isin((bars["lane"].astype(np.int64) << 16) + bars["op"], calls)
+    return [bars[name][kept] for name in ("start", "duration", "execution")]
+
+
+def _wide_enough(start: Floats, took: Floats, execution: Floats, most: int) -> int:
+    """Return how many of the first executions, at most ``most``, last ``MAX_WIDTHS``."""
+    each, which = np.unique(execution, return_inverse=True)
+    ends = np.zeros(len(each))
+    np.maximum.at(ends, which, start + took)
+    lasts = np.maximum.accumulate(ends) - start.min()
+    fit = np.searchsorted(lasts, MAX_WIDTHS * max(float(np.median(took)), 1e-9), side="right")
+    return min(most, max(1, int(fit)))
 
 
 def _measured_columns(record: GraphTrace, most: int, origin_ns: int) -> Columns:
@@ -261,13 +284,16 @@ def alike_in(record: GraphTrace) -> tuple[tuple[str, ...], ...]:
 
 def alike_of(simulation: Simulation) -> tuple[tuple[str, ...], ...]:
     """Return the processes that are one row each in a prediction."""
+    return alike_processes(simulation.plan, _columns_of(simulation))
+
+
+def _columns_of(simulation: Simulation) -> Columns:
     numbers = {program.process: at for at, program in enumerate(simulation.plan.programs)}
     spans = [
         (span.start, span.end - span.start, span.execution, numbers[span.process], span.op, 0)
         for span in simulation.timeline
     ]
-    columns = _columns(*np.array(spans, float).reshape(-1, 6).T)
-    return alike_processes(simulation.plan, columns)
+    return _columns(*np.array(spans, float).reshape(-1, 6).T)
 
 
 def _nothing() -> Columns:
@@ -379,10 +405,19 @@ def initials_of(methods: Iterable[str]) -> dict[str, str]:
     return initials if 1 < len(initials) == len(set(initials.values())) <= 4 else {}
 
 
-def executions_to_show(plan: Plan) -> int:
-    """Return how many executions have about ``_NUM_CALLS`` calls of the busiest actor."""
+def executions_to_show(simulation: Simulation) -> int:
+    """Return how many executions have about ``_NUM_CALLS`` calls of the busiest actor.
+
+    Fewer if these last more than ``MAX_WIDTHS``.
+    """
+    most = _executions_of_calls(simulation.plan)
+    calls = _calls_in(simulation.plan, _columns_of(simulation.first(most)))
+    return _wide_enough(*calls, most) if len(calls[0]) else most
+
+
+def _executions_of_calls(plan: Plan) -> int:
     most = max(sum(op.is_call for op in program.ops) for program in plan.programs)
-    return min(_MAX_PREDICTED, max(1, round(_NUM_CALLS / max(most, 1))))
+    return min(MAX_PREDICTED, max(1, round(_NUM_CALLS / max(most, 1))))
 
 
 # --- a prediction beside a measurement -----------------------------------------------------------

@@ -85,7 +85,10 @@ def of_path(path: CriticalPath) -> Mimebundle:
 
 def of_what_if(found: WhatIf) -> Mimebundle:
     """Return the mimebundle of a prediction: the answer, its figures, the predicted schedule."""
-    count = executions_to_show(found.simulation.plan)
+    figures = ("What if", what_if_picture(found))
+    if found.is_far_off:
+        return mimebundle(str(found), [figures])
+    count = executions_to_show(found.simulation)
     predicted = found.simulation.first(count)
     picture = schedule_of(
         predicted=predicted,
@@ -95,8 +98,7 @@ def of_what_if(found: WhatIf) -> Mimebundle:
         about=f"{_changes_of(found)} {DOT} the first {plural(count, 'execution')}",
         width=WIDTH,
     )
-    pictures = [("What if", what_if_picture(found)), ("Predicted schedule", picture)]
-    return mimebundle(str(found), pictures)
+    return mimebundle(str(found), [figures, ("Predicted schedule", picture)])
 
 
 def of_comparison(found: Comparison | GraphComparison) -> Mimebundle:
@@ -211,16 +213,26 @@ def _steps(
 
 
 def what_if_picture(found: WhatIf) -> str:
-    """Return a prediction as the text of an SVG file: figures now and then, and who is busy."""
-    was, spread = found.baseline_throughput, found.spread
-    spreads = (0.0, None if was is None or spread is None else spread * was)
-    throughput = Change("executions", was, found.throughput, spreads)
-    latency = Change("latency (median)", found.baseline_latency_ns, found.latency_ns)
-    busy = [Change(f"{label} busy", *each) for label, each in found.busy.items()]
+    """Return a prediction as the text of an SVG file: figures now and then, and who is busy.
+
+    If the unchanged replay is far off, that is what is shown.
+    """
+    replayed = found.baseline_throughput, found.baseline_latency_ns
+    if found.is_far_off:
+        was, then = (found.measured_throughput, found.measured_latency_ns), replayed
+        sides, how, spread = ("measured", "replayed"), "the replay has no change in it", None
+    else:
+        was, then = replayed, (found.throughput, found.latency_ns)
+        sides, how, spread = ("now", "then"), "predicted from measured times", found.spread
+    spreads = (0.0, None if was[0] is None or spread is None else spread * was[0])
+    throughput = Change("executions", was[0], then[0], spreads)
+    latency = Change("latency (median)", was[1], then[1])
+    shares = {} if found.is_far_off else found.busy
+    busy = [Change(f"{label} busy", *each) for label, each in shares.items()]
     rows = [(each.before or 0.0, each.after or 0.0) for each in busy]
     folded = _folded(busy, alike_rows([each.text for each in busy], rows, SAME_SHARE))
     busiest = sorted(folded, key=lambda each: -_most(each[0]))[:_MAX_BUSY]
-    about = f"{_changes_of(found)} {DOT} predicted from measured times"
+    about = f"{_changes_of(found)} {DOT} {how}"
     if len(busiest) < len(folded):
         about += f" {DOT} the busiest of {len(busy)} processes"
     groups = [
@@ -228,7 +240,7 @@ def what_if_picture(found: WhatIf) -> str:
         (latency, "", _most(latency), time_text),
         *((*each, 1.0, share_text) for each in busiest),
     ]
-    return _changes_picture(found.answer, about, ("now", "then"), groups, None)
+    return _changes_picture(found.answer, about, sides, groups, None)
 
 
 def _folded(changes: Sequence[Change], groups: Sequence[Sequence[int]]) -> list[tuple[Change, str]]:

@@ -24,7 +24,13 @@ from rcg.trace.model import SPAN_BASE, GraphTrace, Recording
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
-from rcg.views.data.schedule import alike_in, alike_of, executions_to_show
+from rcg.views.data.schedule import (
+    MAX_PREDICTED,
+    MAX_WIDTHS,
+    alike_in,
+    alike_of,
+    executions_to_show,
+)
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import path_of
@@ -99,7 +105,8 @@ def predicted_schedule(plan: Plan, limit: int) -> str:
 
     All calls take equally long if the plan has no costs.
     """
-    predicted = simulate(plan, executions=executions_to_show(plan), window=limit)
+    predicted = simulate(plan, executions=MAX_PREDICTED, window=limit)
+    predicted = predicted.first(executions_to_show(predicted))
     return schedule_of(
         predicted=predicted,
         unit_ns=1.0 if plan.costs else None,
@@ -143,13 +150,13 @@ def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:
 
 # --- the part of a trace that is shown -----------------------------------------------------------
 
-_MAX_WIDTHS: Final = 48
+_GOOD_WIDTHS: Final = 48
 """An excerpt should last at most as long as this many calls of median length."""
 
 _MAX_CALLS: Final = 24  # of one process, unless one execution has more
 
 _MIN_EXECUTIONS: Final = 3
-"""An excerpt of so many executions is not made shorter."""
+"""An excerpt of so many executions is made shorter only if it lasts ``MAX_WIDTHS``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +217,11 @@ def excerpt_of(
     first, last, begun, ended = _choose(rows, whole, count, graph.limit)
     # With long gaps between calls, fewer executions are shown, so that a call is wide enough.
     usual = max(1.0, float(np.median(rows["end_ns"] - rows["start_ns"])))
-    too_long = (ended - begun) / usual / _MAX_WIDTHS
-    if too_long > 1 and count > _MIN_EXECUTIONS:
-        count = max(_MIN_EXECUTIONS, int(count / too_long))
-        first, last, begun, ended = _choose(rows, whole, count, graph.limit)
+    for least, widths in ((_MIN_EXECUTIONS, _GOOD_WIDTHS), (1, MAX_WIDTHS)):
+        too_long = (ended - begun) / usual / widths
+        if too_long > 1 and count > least:
+            count = max(least, int(count / too_long))
+            first, last, begun, ended = _choose(rows, whole, count, graph.limit)
     if held is not None and held.end_ns - held.start_ns > ended - begun:
         return held
     margin = (ended - begun) // 60
