@@ -103,7 +103,7 @@ def test_the_views_of_a_saved_page_zoom_and_share_what_is_selected(
     topology, schedule, timeline = (page.locator(f".rcg-{name}") for name in VIEWS)
     assert {data(each)["theme"] for each in (topology, schedule, timeline)} == {scheme}
     assert page.locator("[data-view]:not(script)").count() == 0  # their pictures are gone
-    assert page.locator(".rcg-figure svg").count() == 3  # the others are not
+    assert page.locator(".rcg-figure svg").count() == 2  # the profile, wide and narrow, is not
     screenshot(page, f"page-{scheme}")
     span = float(data(timeline)["to"]) - float(data(timeline)["from"])
     timeline.get_by_label("zoom in").click()

@@ -196,7 +196,7 @@ def _graph(
     profile, operations = known
     is_whole = bool(profile) and (bool(operations) or not summary.ops)
 
-    def add(kind: str, draw: Callable[[], str | None], place: str) -> None:
+    def add(kind: str, draw: Callable[[], str | None], place: str = "") -> None:
         nonlocal is_whole
         picture = (draw() or "") if is_whole else ""
         shown = room.take(picture)
@@ -216,8 +216,10 @@ def _graph(
     if slices is not None:
         fits, of = " rcg-fits", slices
         add(fits, lambda: schedule_picture(trace, graph), place_of("schedule", number))
-        add(fits, lambda: timeline_picture(trace, graph), place_of("timeline", number))
-        add(fits, lambda: whole_timeline_picture(trace, of), "")
+        parts.append(f"<div {place_of('timeline', number)}>")  # the view shows what both show
+        add(fits, lambda: timeline_picture(trace, graph))
+        add(fits, lambda: whole_timeline_picture(trace, of))
+        parts.append("</div>")
     if not is_whole:
         parts.append(f'<p class="rcg-about">{_LEFT_OUT}</p>')
     if operations:
@@ -253,16 +255,15 @@ def _operations(summary: GraphSummary) -> str:
 
 def ops_table(summary: GraphSummary, ops: Sequence[OpTimes]) -> str:
     """Return a table of the times of each op as HTML, in the order of the programs."""
-    head = ("process", "op", "count", "median", "p99", "total", "waited", "moved", "speed")
-    labels = {lane.process: lane.label for lane in summary.shares.lanes}
-    rows = [_op_row(labels.get(each.process, each.process), each) for each in ops]
+    head = ("op", "count", "median", "p99", "total", "waited", "moved", "speed")
+    rows = [_op_row(each) for each in ops]
     most = None if summary.critical is None else summary.critical.bottleneck
     bottleneck = None if most is None else (most.process, most.op)
     marked = [(each.process, each.op) == bottleneck for each in ops]
     return table(head, rows, marked)
 
 
-def _op_row(label: str, each: OpTimes) -> list[Cell]:
+def _op_row(each: OpTimes) -> list[Cell]:
     times = (each.median_ns, each.p99_ns, each.total_ns, each.waited_ns)
     numbers = [
         count_text(each.count),
@@ -271,7 +272,7 @@ def _op_row(label: str, each: OpTimes) -> list[Cell]:
         speed_text(each.gb_per_s),
     ]
     cells = [Cell(number, "rcg-number") for number in numbers]
-    return [Cell(label, "rcg-strong"), Cell(each.text, "rcg-code"), *cells]
+    return [Cell(each.text, "rcg-code"), *cells]
 
 
 def references_card(trace: Recording) -> str:
