@@ -161,9 +161,10 @@ class _Layout:
                 texts[gap] = max(texts[gap], text + _TEXT_GAP)
         narrowest = self._sizes.spacing.columns
         least = [max(narrowest, text) for text in texts]
+        # Of a curve with a text more is level, and below the text.
         wanted = [
-            max(gap, min(_MAX_COLUMN_GAP, narrowest + 0.09 * turn))
-            for gap, turn in zip(least, turns, strict=True)
+            max(gap, min(_MAX_COLUMN_GAP, max(narrowest, text) + (0.25 if text else 0.09) * turn))
+            for gap, turn, text in zip(least, turns, texts, strict=True)
         ]
         # Curves get as much as leaves all columns in one row.
         spare = self._sizes.room - sum(self._widths) - sum(self._with_borders(least)[:-1])
