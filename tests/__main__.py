@@ -114,10 +114,12 @@ PARTS: Final = (
     ),
     (
         Stage("two nodes, whole", f"--nodes 2 {ON_TWO_NODES}"),
-        Stage("notebooks", f"{NBVAL} notebooks"),
         Stage("network namespaces", "tests/netns", workers=1, module="tests.netns"),
     ),
-    (Stage("more on two nodes", f"--nodes 2 {MORE_ON_TWO_NODES}"),),
+    (
+        Stage("more on two nodes", f"--nodes 2 {MORE_ON_TWO_NODES}"),
+        Stage("notebooks", f"{NBVAL} notebooks"),
+    ),
 )
 # The tests with vLLM are a part that has no turn in CI: they first install 3.7 GB.
 VLLM: Final = (Stage("vLLM", "tests/vllm", workers=1, module="tests.vllm"),)
