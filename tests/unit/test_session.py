@@ -20,6 +20,8 @@ from rcg.errors import (
     ChannelClosed,
     ChannelTimeout,
     OutOfSharedMemory,
+    PlacementError,
+    RcgError,
 )
 from rcg.ir.plan import Bindings
 from rcg.options import Deadline, Options
@@ -385,6 +387,34 @@ def test_compiling_says_how_many_actors_have_not_answered(
     with pytest.raises(ChannelTimeout, match=f"compile.. waited 0 s, and {said}: ") as raised:
         answers.gather(actors, named, Deadline(0.0), "answered")
     assert str(raised.value).count("Actor(") == min(count, 3)
+
+
+@pytest.mark.parametrize(
+    ("how", "raised"),
+    [(How.LEFT, ActorDiedError), (How.UNREACHABLE, ActorDiedError), (How.FAILED, PlacementError)],
+)
+def test_an_actor_that_cannot_start_as_another_died_is_not_blamed(
+    driven: Callable[..., Driven],
+    monkeypatch: pytest.MonkeyPatch,
+    how: How,
+    raised: type[RcgError],
+) -> None:
+    """Ray reports a death later than a survivor says that the host of its node is not there."""
+    session = driven().session
+    members = session.control.members
+
+    def fail(ref: Any) -> None:
+        threading.Timer(0.02, members.note_gone, (ACTOR, Ending(how, "the host"))).start()
+        raise PlacementError("its graph has ended")
+
+    monkeypatch.setattr(cluster, "get", fail)
+    monkeypatch.setattr(cluster, "wait", _Silent(0).wait)
+    named = answers.Named(Bindings(actors={"a1": _Named("Actor(Living, 1)")}))
+    monkeypatch.setattr(cluster, "actor_label", repr)
+    with pytest.raises(raised) as error:
+        answers.gather({"a1": "call"}, named, Deadline(None), "started", session)
+    assert ("the host" in str(error.value)) == (how is not How.FAILED)
+    session.close_nowait()
 
 
 class _Named:

@@ -380,7 +380,7 @@ def _wait_connected(
         ready, _ = cluster.wait(list(waiting.values()), timeout_s=_CONNECTED_POLL_S)
         for actor, call in waiting.items():
             if call in ready:
-                answer_of(actor, call, named)
+                answer_of(actor, call, named, session)
         session.check_running()
         if deadline.expired:
             gather(waiting, named, deadline, "started")

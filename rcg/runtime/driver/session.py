@@ -280,6 +280,11 @@ class Session:
             actor_id=cluster.actor_id(self.handles[process]),
         )
 
+    def death(self) -> RcgError | None:
+        """Return the error of a member's death; None if no death is reported in a moment."""
+        process, ending = self._death_behind("", Ending(How.FAILED))
+        return None if ending.how is How.FAILED else self._find_cause(process, ending)
+
     def _death_behind(self, process: str, ending: Ending) -> tuple[str, Ending]:
         """Return the member that died or is unreachable, if there is one, else the one that failed.
 
