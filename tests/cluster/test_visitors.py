@@ -20,7 +20,7 @@ from tests.board import ROOT
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-PACE = Pace(calls=20, time_ns=10**9, warm_up=2)
+PACE = Pace(calls=20, time_ns=10**11, warm_up=2)
 
 
 @pytest.fixture(scope="module")

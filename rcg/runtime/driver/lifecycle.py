@@ -296,7 +296,13 @@ def _open_nodes(session: Session, bindings: Bindings, deadline: Deadline) -> _Ho
     crossings = _crossings_of(plan, DRIVER)
     wanted = {node: hosts.gates[node] for nodes in crossings.values() for node in nodes}
     timeout_s = patience_s(session.options.compile_timeout_s)
-    connections = connect_gates(wanted, session.graph_id, control.secret, DRIVER, timeout_s)
+    try:
+        connections = connect_gates(wanted, session.graph_id, control.secret, DRIVER, timeout_s)
+    except PlacementError as error:
+        death = session.death()  # of the host
+        if death is not None:
+            raise death from error
+        raise
     session.node.link(
         connections, crossings, lambda node, text: control.link_lost(DRIVER, node, text)
     )

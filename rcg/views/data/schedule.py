@@ -411,8 +411,8 @@ def executions_to_show(simulation: Simulation) -> int:
     Fewer if these last more than ``MAX_WIDTHS``.
     """
     most = _executions_of_calls(simulation.plan)
-    calls = _calls_in(simulation.plan, _columns_of(simulation.first(most)))
-    return _wide_enough(*calls, most) if len(calls[0]) else most
+    start, took, each = _calls_in(simulation.plan, _columns_of(simulation.first(most)))
+    return _wide_enough(start, took, each, most) if len(start) else most
 
 
 def _executions_of_calls(plan: Plan) -> int:
