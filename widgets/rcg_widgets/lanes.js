@@ -17,6 +17,8 @@ const BUCKETS = 24;
 const VIEW_HEIGHT = 520; // of rows of their full height
 const FIT_HEIGHT = 880; // of all rows, lower if necessary
 const LEAST_ROW = 3;
+const LEAST_PART = 0.3; // pixels: less cannot be seen
+const CROWDED = 30_000; // bars in sight: columns are wider, because a canvas is slow with very many boxes
 const LABEL_PITCH = 13; // names do not touch
 const INDENT = 14;
 const SEND_AFTER_MS = 60; // the window, to the views that are linked
@@ -549,6 +551,8 @@ export class Lanes {
     this.drawn = 0;
     const top = this.scroller.scrollTop;
     const inSight = this.shown.filter((row) => row.y + row.height > top && row.y < top + this.viewHeight);
+    const numBars = inSight.reduce((sum, { bars }) => sum + (bars ? visibleIn(bars, ...this.span).reduce((first, end) => end - first) : 0), 0);
+    this.isCrowded = numBars > CROWDED;
     context.translate(0, -top);
     const ticks = ticksOf(...this.span, Math.max(2, Math.floor(this.room / 90))).map(([at, text]) => [at, this.tickText?.(at) ?? text]);
     this.drawGround(inSight, ticks);
@@ -647,7 +651,7 @@ export class Lanes {
     const { y } = row;
     const height = row.barHeight?.() ?? row.height;
     const finest = this.finest ?? 1.5;
-    const column = Math.floor(finest);
+    const column = Math.floor(finest) * (this.isCrowded ? 2 : 1);
     const acc = (this.acc ??= new Float64Array(2 * BUCKETS)); // lit, then faded
     const wide = [];
     let now = -1; // columns are those of time, so that they do not change while it is panned
@@ -674,7 +678,7 @@ export class Lanes {
         const part = isLit ? (below * acc[slot]) / lit : ((whole - below) * acc[slot]) / (sum - lit);
         context.globalAlpha = isLit ? 1 : dim;
         context.fillStyle = this.fills[slot % BUCKETS] ?? this.waitHatch;
-        context.fillRect(from, at - part, to - from, part);
+        if (part > LEAST_PART) context.fillRect(from, at - part, to - from, part);
         at -= part;
         acc[slot] = 0;
         if (most < 0 || size < 30 || part < 11 || slot % BUCKETS !== look.bucket(most)) continue;
