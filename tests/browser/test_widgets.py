@@ -402,6 +402,8 @@ def test_brush_wheel_and_double_click(shown: Notebook) -> None:
     wait_for(large, f"Number(data.to) - Number(data.from) < {float(whole['to']) / 5}")
     brushed = data(large)
     assert float(brushed["from"]) > 0
+    part = large.locator(".rcg-subtitle")
+    assert " shown \u00b7 executions 0 to " in part.inner_text()  # the first line says which part
     canvas.focus()
     page.mouse.move(box["x"] + 500, box["y"] + 60)
     page.mouse.wheel(0, -300)
@@ -414,6 +416,7 @@ def test_brush_wheel_and_double_click(shown: Notebook) -> None:
     shown.settle()
     canvas.dblclick(position={"x": 500, "y": 2})
     wait_for(large, f"data.from === '{whole['from']}' && data.to === '{whole['to']}'")
+    assert part.inner_text().startswith("executions 0 to ")
 
 
 def test_a_transfer_shows_both_its_ends(shown: Notebook) -> None:
@@ -549,6 +552,8 @@ def test_actors_that_do_the_same_are_one_row_until_it_is_opened(shown: Notebook)
       return lanes.look.tell(indices.find((slice) => lanes.look.text(slice) !== ""));
     }"""
     assert any(re.match("median of 40, of .* to ", line) for line in schedule.evaluate(told))
+    boxes = schedule.locator(".rcg-menu-list label:not([hidden])")
+    assert boxes.all_text_contents() == schedule.evaluate(named)  # in the order of the rows
     fold = schedule.get_by_label("one row, of medians")
     fold.click()
     wait_for(schedule, "data.rows === '42'")

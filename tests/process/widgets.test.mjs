@@ -115,6 +115,7 @@ test("text keeps both its ends, or whole words", () => {
   assert.equal(shorten("execution 561", 3, (text) => text.length), "561");
   assert.equal(shorten("execution 561", 2, (text) => text.length), "");
   assert.equal(shorten("execution 561", 8, (text) => text.length), "exec…561");
+  assert.equal(shorten("a10 (Stage10)", 8, (text) => text.length), "a10");
   assert.equal(shorten("layer 12 of 345 attention", 14, (text) => text.length), "layer 12 of…");
   for (const name of ["fwd 561", "Stage#1234567", "a 12,345 b 678 c", "1.94 / 2.31 ms", "read c104"]) {
     for (let room = 0; room < 20; room += 1) {

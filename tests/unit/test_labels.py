@@ -44,6 +44,12 @@ def test_a_number_is_shown_alone_where_the_name_does_not_fit() -> None:
     assert shorten("execution 561", 12, 12) == "\N{HORIZONTAL ELLIPSIS}"
 
 
+def test_an_actor_is_named_alone_rather_than_with_the_end_of_its_class() -> None:
+    assert [shorten("a10 (Stage10)", room, 12) for room in (100, 60, 30)] == [
+        "a10 (Stage10)", "a10", "a10"
+    ]  # fmt: skip
+
+
 def test_a_name_is_cut_between_words_if_that_keeps_most_of_it() -> None:
     def cut(text: str, characters: int) -> str:
         return shorten(text, characters * 0.61 * 12 + 5, 12, monospace=True)

@@ -253,7 +253,7 @@ def test_latency_is_queued_and_in_service():
     assert (found.service_ns, found.queued_ns) == (34, (2 + 17) / 2)
     assert found.counts == ()  # two are no distribution
     summary = summary_of_graph(graph, end=80)
-    assert dict(card_of(summary).keys)["queued / in service"] == "9.5 ns / 34 ns"
+    assert dict(card_of(summary).keys)["mean queued / in service"] == "9.5 ns / 34 ns"
 
 
 def test_the_histogram_counts_each_execution_and_its_queue():

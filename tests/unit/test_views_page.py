@@ -42,6 +42,9 @@ def test_it_has_everything_and_is_alone(plan: object) -> None:
     for words in ("A page", "Profile", "Schedule", "Timeline", "Whole trace", "Operations", "box"):
         assert words in page
     assert "prefers-color-scheme" in page and "predicted from measured costs" in page
+    # A second table of operations says what it has; there is none that is the same.
+    has_more = len(record.graphs[0].plan.actors) > 2
+    assert page.count("operations, each place in a program</summary>") == has_more
     assert page_of(record, "A page") == page
 
 

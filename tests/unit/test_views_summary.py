@@ -64,7 +64,7 @@ def test_figures_of_a_trace() -> None:
     keys = dict(figures.keys)
     executions = executions_of(record.graphs[0])
     busy = int(executions.fetched_ns.max() - executions.submitted_ns.min())
-    assert " /s" in keys["throughput"] and "queued / in service" in keys
+    assert " /s" in keys["throughput"] and "mean queued / in service" in keys
     # What is 0, or stands in the answer, is not among the figures.
     assert not {"complete executions", "events lost", "clock error, at most", "bottleneck"} & {
         *keys

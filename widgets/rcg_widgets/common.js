@@ -171,7 +171,10 @@ export function shorten(text, room, measure) {
   const clean = between.filter((each) => each.length - 1 >= MOST * (shown.length - 1));
   // Rather both ends than one, and rather more of the beginning.
   const weight = (each) => each.length + each.indexOf("…") + (each.endsWith("…") ? 0 : 2 * text.length);
-  return clean.reduce((one, other) => (one && weight(one) >= weight(other) ? one : other), "") || shown;
+  const best = clean.reduce((one, other) => (one && weight(one) >= weight(other) ? one : other), "") || shown;
+  // Of an actor and its class rather the actor alone than the end of the class.
+  const name = /^(.+) \(.*\)$/.exec(text)?.[1];
+  return name && !best.includes("(") && measure(name) <= room ? name : best;
 }
 
 // --- colours --------------------------------------------------------------------------------------

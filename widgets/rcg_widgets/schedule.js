@@ -330,11 +330,8 @@ export function fillSchedule(card, { head, columns }) {
   const list = element("div", { class: "rcg-menu-list" });
   const menu = element("details", { class: "rcg-menu" }, count, list);
   // What can be ticked is what is a row: several actors together while they are folded.
-  const boxes = head.lanes.map(({ label }) => {
-    const box = element("input", { type: "checkbox", checked: true, onchange: () => filter() });
-    list.append(element("label", {}, box, label));
-    return box;
-  });
+  const boxes = head.lanes.map(() => element("input", { type: "checkbox", checked: true, onchange: () => filter() }));
+  for (const { lane, name } of rows) list.append(element("label", {}, boxes[lane], name));
   const numProcesses = head.lanes.filter((each) => !each.members).length;
   const filter = () => {
     let num = 0;

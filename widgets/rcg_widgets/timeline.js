@@ -192,6 +192,7 @@ export function fillTimeline(card, { head, columns }) {
       whole: merged && (([from, to]) => (from < merged.until_us ? [Math.floor(from / merged.bin_us), Math.ceil(to / merged.bin_us)].map((each) => each * merged.bin_us) : [from, to])),
     },
     above: (each, context) => {
+      tellPart(each);
       if (merged) drawBorder(each, context);
       if (isPathShown) drawPath(each, context);
       drawLinks(each, context);
@@ -309,6 +310,13 @@ export function fillTimeline(card, { head, columns }) {
       lines.push(`@${group} (${title}), rank ${members.indexOf(lane[slice])} of ${members.length}`);
     }
     return lines;
+  }
+
+  /** The first line: which part is shown, unless all is. */
+  function tellPart({ span: [from, to], range: [least, most] }) {
+    const isPart = to - from < (most - least) * 0.999;
+    const words = isPart ? `${timeText(from)} to ${timeText(to)} shown · ${head.subtitle}` : head.subtitle;
+    if (card.subtitle.textContent !== words) card.subtitle.textContent = words;
   }
 
   /** Where the sums end and the single bars begin. */
@@ -529,7 +537,6 @@ export function fillTimeline(card, { head, columns }) {
       lanes.reset();
     }),
   );
-  card.subtitle.textContent = head.subtitle;
   if (merged) {
     const { until_us: until, bin_us: bin, bars } = merged;
     const words = `Before ${timeText(until)}, where the line is, each bar is a sum of ${timeText(bin)}: ${countText(bars)} single bars are left out, so that this page stays small and quick. Transfers and critical paths are shown after it.`;
@@ -542,7 +549,7 @@ export function fillTimeline(card, { head, columns }) {
     ["rcg-idle", "idle"],
     ...(collectives.length ? [["rcg-meeting", "collective"]] : []),
   ]);
-  const hint = isTouched() ? "drag aside: pan · two fingers: zoom · tap a bar: its execution and its transfers" : "drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all";
+  const hint = isTouched() ? "drag aside: pan · two fingers: zoom · tap a bar: its execution and its transfers" : "click a bar: its execution and its transfers · drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all";
   card.legend.append(element("span", { class: "rcg-hint" }, hint));
   lanes.place();
 }

@@ -319,6 +319,10 @@ export function fillTopology(card, { head }) {
     const heat = element("span", { class: "rcg-swatch rcg-heat-key" });
     card.legend.append(element("span", { class: "rcg-key" }, heat, "share of the critical path"));
   }
+  if (head.has_bytes) {
+    const wide = drawn("svg", { width: 30, height: 8, "aria-hidden": "true" }, drawn("path", { class: "rcg-wide-key", d: "M0 4H30", "stroke-width": 5 }));
+    card.legend.append(element("span", { class: "rcg-key" }, wide, "width: bytes of an execution"));
+  }
   card.legend.append(usual);
   for (const group of head.groups) card.legend.append(element("span", { class: "rcg-key rcg-group" }, group));
   const hint = isTouched() ? "tap a box: open or select · drag: pan" : "click a box: open or select · drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all";

@@ -24,7 +24,7 @@ from rcg.views.data.topology import nodes_of_calls
 EXPOSED: Final = "exposed communication"
 BUBBLE: Final = "pipeline bubble"
 DEVICE: Final = "GPU busy"
-QUEUED: Final = "queued / in service"
+QUEUED: Final = "mean queued / in service"
 
 _NOTABLE: Final = 0.01  # of the time that a process waits
 _MAX_PEER: Final = 24

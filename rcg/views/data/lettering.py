@@ -116,4 +116,8 @@ def shorten(
     first, last = max(
         clean, key=lambda cut: (cut[1] < len(text), 2 * cut[0] - cut[1]), default=best
     )
+    # Of an actor and its class rather the actor alone than the end of the class.
+    name = text[: text.rfind(" (")] if text.endswith(")") else ""
+    if name and first <= len(name) + 1 < last and ends[len(name)] <= room:
+        return name
     return text[:first] + _ELLIPSIS + text[last:]

@@ -79,11 +79,7 @@ def _subtitle(record: GraphTrace, slices: Slices) -> str:
         first, last = f"{executions.min():,}", f"{executions.max():,}"
         which = f"executions {first} to {last}" if first != last else f"execution {first}"
     lost = sum(lane.lost for lane in record.lanes)
-    words = [
-        which,
-        f"{time_text(slices.duration_ns)} in all",
-        "click a bar for its execution and its transfers",
-    ]
+    words = [which, f"{time_text(slices.duration_ns)} in all"]
     if slices.is_wire.any():
         words.append("dashed: on the wire between nodes")
     words += slices.clock_words()

@@ -243,7 +243,9 @@ def _fitting(picture: str) -> str:
 def _operations(summary: GraphSummary) -> str:
     """Return the tables of operations that have a few rows, and folded those that have many."""
     alike = summary.methods or summary.ops
-    tables = {f"{plural(len(ops), 'operation')}": ops for ops in (alike, summary.ops)}
+    tables = {plural(len(alike), "operation"): alike}
+    if len(alike) < len(summary.ops):
+        tables[f"{plural(len(summary.ops), 'operation')}, each place in a program"] = summary.ops
     return "".join(
         ops_table(summary, ops)
         if len(ops) <= _MAX_OPEN and ops is alike

@@ -102,6 +102,7 @@ class _TopologyHead:
             "subtitle": self._subtitle(),
             "kinds": {name: asdict(style_of(name)) for name in kinds},
             "groups": [f"group {labels.group_text(group)}" for group in topology.groups],
+            "has_bytes": self._figures is not None and bool(self._figures.channel_bytes),
             "has_path": self._figures is not None and bool(self._figures.on_path),
             "pictures": [self._picture(level, folded) for level, folded in pictures.values()],
         }
