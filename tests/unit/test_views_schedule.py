@@ -265,3 +265,9 @@ def test_all_of_a_long_trace_is_small_too() -> None:
     assert len(svg) < 300_000 and "too narrow" in svg
     assert schedule_of(slices) == svg
     check_picture(svg)
+
+
+def test_initials_are_explained_where_a_bar_has_one() -> None:
+    wide, narrow = (predicted_schedule(pipeline(count, is_training=True), 1) for count in (2, 16))
+    assert ">F0<" in wide and "F = fwd" in wide and "B = bwd" in wide
+    assert ">F0<" not in narrow and "F = fwd" not in narrow

@@ -15,6 +15,7 @@ Without a measurement only the prediction is drawn.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -184,7 +185,12 @@ class _Schedule:
         body += collectives
         words = [self._about(about), self._note]
         words += ["rows of several actors: medians"] if len(slices.lengths) else []
-        words += [f"{letter} = {method}" for method, letter in self._initials.items()]
+        drawn = "".join(body)
+        words += [
+            f"{letter} = {method}"
+            for method, letter in self._initials.items()
+            if re.search(rf">{letter}\d+<", drawn)
+        ]
         if merged > 1 + self._is_call.sum() / 50:
             calls = plural(merged, "call")
             words.append(f"{calls} too narrow to tell apart: height = share")
