@@ -18,7 +18,7 @@ const VIEW_HEIGHT = 520; // of rows of their full height
 const FIT_HEIGHT = 880; // of all rows, lower if necessary
 const LEAST_ROW = 3;
 const LEAST_PART = 0.3; // pixels: less cannot be seen
-const CROWDED = 30_000; // bars in sight: columns are wider, because a canvas is slow with very many boxes
+const CROWDED = 30_000; // bars in sight: columns are wider and not hatched, because a canvas is slow with very many boxes
 const LABEL_PITCH = 13; // names do not touch
 const INDENT = 14;
 const SEND_AFTER_MS = 60; // the window, to the views that are linked
@@ -230,6 +230,7 @@ export class Lanes {
     this.fills = this.colours.map((each) => (Array.isArray(each) ? mixed(each[0], ground, each[1]) : each));
     this.inks = this.fills.map((each) => (each ? inkOn(each) : this.paints.text));
     this.idleHatch = this.hatch(null, this.paints["idle-line"], 7);
+    this.waitPlain = mixed(this.paints["wait-line"], ground, 0.35); // as dark as the hatch is
     this.waitHatch = this.hatch(this.paints.wait, this.paints["wait-line"], 5);
   }
 
@@ -677,7 +678,7 @@ export class Lanes {
         const isLit = slot < BUCKETS;
         const part = isLit ? (below * acc[slot]) / lit : ((whole - below) * acc[slot]) / (sum - lit);
         context.globalAlpha = isLit ? 1 : dim;
-        context.fillStyle = this.fills[slot % BUCKETS] ?? this.waitHatch;
+        context.fillStyle = this.fills[slot % BUCKETS] ?? (this.isCrowded ? this.waitPlain : this.waitHatch);
         if (part > LEAST_PART) context.fillRect(from, at - part, to - from, part);
         at -= part;
         acc[slot] = 0;
