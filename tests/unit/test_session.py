@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from rcg.errors import (
 from rcg.ir.plan import Bindings
 from rcg.options import Deadline, Options
 from rcg.runtime.control import registry
-from rcg.runtime.driver import answers
+from rcg.runtime.driver import answers, lifecycle
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.engine import Engine
 from rcg.runtime.driver.lifecycle import launch
@@ -393,28 +394,21 @@ def test_compiling_says_how_many_actors_have_not_answered(
     ("how", "raised"),
     [(How.LEFT, ActorDiedError), (How.UNREACHABLE, ActorDiedError), (How.FAILED, PlacementError)],
 )
-def test_an_actor_that_cannot_start_as_another_died_is_not_blamed(
-    driven: Callable[..., Driven],
-    monkeypatch: pytest.MonkeyPatch,
-    how: How,
-    raised: type[RcgError],
+def test_what_cannot_join_a_node_whose_host_died_is_not_the_cause(
+    monkeypatch: pytest.MonkeyPatch, how: How, raised: type[RcgError]
 ) -> None:
-    """Ray reports a death later than a survivor says that the host of its node is not there."""
-    session = driven().session
-    members = session.control.members
+    """The death is heard of later than what another process says: nobody answers on its node."""
 
-    def fail(ref: Any) -> None:
-        threading.Timer(0.02, members.note_gone, (ACTOR, Ending(how, "the host"))).start()
+    def fail(session: Session, *_: object) -> None:
+        gone = session.control.members.note_gone
+        threading.Timer(0.02, gone, (ACTOR, Ending(how, "the host"))).start()
         raise PlacementError("its graph has ended")
 
-    monkeypatch.setattr(cluster, "get", fail)
-    monkeypatch.setattr(cluster, "wait", _Silent(0).wait)
-    named = answers.Named(Bindings(actors={"a1": _Named("Actor(Living, 1)")}))
-    monkeypatch.setattr(cluster, "actor_label", repr)
+    monkeypatch.setattr(lifecycle, "_start_loops", fail)
+    bindings = Bindings(actors={ACTOR: SimpleNamespace(_actor_id=bytes(16))})
     with pytest.raises(raised) as error:
-        answers.gather({"a1": "call"}, named, Deadline(None), "started", session)
+        launch(plan_of(1, 4), bindings, Options(), Deadline(GUARD_S))
     assert ("the host" in str(error.value)) == (how is not How.FAILED)
-    session.close_nowait()
 
 
 class _Named:

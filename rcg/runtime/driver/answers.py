@@ -90,7 +90,7 @@ def gather(
         cluster.wait(refs, timeout_s=_POLL_S if left is None else min(_POLL_S, left))
         ready, _ = cluster.wait(refs, num_returns=len(refs), timeout_s=0)
         for actor in [a for a, ref in pending.items() if ref in ready]:
-            answers[actor] = answer_of(actor, pending.pop(actor), named, session)
+            answers[actor] = answer_of(actor, pending.pop(actor), named)
         if pending and session is not None:
             gone = set(map(session.plan.host_of, session.control.members.gone.copy()))
             if gone - set(pending):  # one that has not answered says itself what is wrong
@@ -118,11 +118,8 @@ def _late(pending: Sized, calls: Sized) -> str:
     return f"{len(pending)} of {plural(len(calls), 'actor')} {have}"
 
 
-def answer_of(actor: str, ref: Any, named: Named, session: Session | None = None) -> Any:
-    """Return the answer of an actor's call, which is there; raises its error as rcg's own.
-
-    With a session, it raises the death behind an error: no process can join a node whose host died.
-    """
+def answer_of(actor: str, ref: Any, named: Named) -> Any:
+    """Return the answer of an actor's call, which is there; raises its error as rcg's own."""
     name, facts = named.name(actor), named.facts(actor)
     try:
         return cluster.get(ref)
@@ -133,9 +130,6 @@ def answer_of(actor: str, ref: Any, named: Named, session: Session | None = None
                 actor_id=named.id(actor),
                 **facts,
             ) from error
-        death = None if session is None else session.death()
-        if death is not None:
-            raise death from error
         own = cluster.cause_of(error) or error
         if isinstance(own, RcgError):
             raise own from None  # it says all, and Ray's traceback says nothing more

@@ -239,10 +239,14 @@ def launch(
         graph: CompiledDAG = engine.face()
         registry.add(engine)
         return graph
-    except BaseException:
+    except BaseException as error:
+        # No process can join a node whose host has died: its death is the cause.
+        death = session.death() if isinstance(error, PlacementError) else None
         session.control.forget(sorted(_not_connected(session)))
         session.close(timeout_s=5.0)
         session.close_nowait()  # also if a loop has not ended
+        if death is not None:
+            raise death from error
         raise
 
 
@@ -296,13 +300,7 @@ def _open_nodes(session: Session, bindings: Bindings, deadline: Deadline) -> _Ho
     crossings = _crossings_of(plan, DRIVER)
     wanted = {node: hosts.gates[node] for nodes in crossings.values() for node in nodes}
     timeout_s = patience_s(session.options.compile_timeout_s)
-    try:
-        connections = connect_gates(wanted, session.graph_id, control.secret, DRIVER, timeout_s)
-    except PlacementError as error:
-        death = session.death()  # of the host
-        if death is not None:
-            raise death from error
-        raise
+    connections = connect_gates(wanted, session.graph_id, control.secret, DRIVER, timeout_s)
     session.node.link(
         connections, crossings, lambda node, text: control.link_lost(DRIVER, node, text)
     )
@@ -386,7 +384,7 @@ def _wait_connected(
         ready, _ = cluster.wait(list(waiting.values()), timeout_s=_CONNECTED_POLL_S)
         for actor, call in waiting.items():
             if call in ready:
-                answer_of(actor, call, named, session)
+                answer_of(actor, call, named)
         session.check_running()
         if deadline.expired:
             gather(waiting, named, deadline, "started")
