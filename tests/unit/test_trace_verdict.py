@@ -24,12 +24,13 @@ from rcg.trace.analysis.what_if import from_simulation, what_if
 from rcg.trace.model import NO_PEER, SPAN_BASE, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import card_of
-from rcg.views.html.page import page_of
+from rcg.views.html.page import ops_table, page_of
 from rcg.views.svg.summary import summary_of
 from tests.unit.test_costs import chain, compiled
 from tests.unit.test_trace_what_if import COSTS, pipeline, without_input
 from tests.unit.trace_by_hand import by_hand
 from tests.unit.traces import PIPELINE, event, events, graph_trace, trace
+from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import check_picture, microbatches
 from tests.unit.views_traces import simulated as simulated_plan
 
@@ -58,6 +59,26 @@ def test_by_hand_the_slowest_stage_limits_and_twice_as_fast_gives_what_it_gives(
     assert str(found) == (
         "a1 (Stage).fwd limits this: 90 % of the critical path; twice as fast there gives 1.83x"
     )
+
+
+def test_the_reads_of_a_fan_in_count_as_one():
+    """Of each 63 us a5 reads 5 times 8, and calls for 20; with reads of 4 it takes 43."""
+    plan = scatter_gather(5)
+    reads = {channel.id for channel in plan.channels if "a5" in channel.readers}
+
+    def cost(op):
+        if isinstance(op, Call):
+            return 20_000
+        return 8_000 if isinstance(op, Read) and op.channel in reads else 1_000
+
+    (graph,) = simulated_plan(plan, 24, op_cost=cost).graphs
+    summary = summary_of_graph(graph)
+    found = summary.verdict
+    assert found.text == "Reducer#6 read of 5 channels"
+    assert found.share == pytest.approx(40 / 63, rel=0.02)
+    assert found.gain == pytest.approx(63 / 43)
+    assert summary.critical.bottleneck_ops == {("a5", op) for op in range(5)}
+    assert ops_table(summary, summary.ops).count("<tr class=rcg-marked>") == 5
 
 
 def test_the_spread_is_that_of_parts_of_the_trace():

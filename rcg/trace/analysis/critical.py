@@ -117,20 +117,11 @@ class CriticalPath(Displayed, tuple[Step, ...]):
         return self[-1].end_ns - self[0].start_ns if self else 0
 
     def groups(self) -> list[tuple[str, list[Step]]]:
-        """Return the steps of each text, those that take longest together first.
-
-        The Reads of a process are together if they are many, and so are its Writes.
-        """
-        channels: dict[str, set[str]] = {}
-        for step in self:
-            what, _, channel = step.text.rpartition(" ")
-            channels.setdefault(what, set()).add(channel)
+        """Return the steps of each group, those that take longest together first."""
+        group_of = _groups_of(step.text for step in self)
         found: dict[str, list[Step]] = {}
         for step in self:
-            what = step.text.rpartition(" ")[0]
-            is_many = what.endswith((" read", " write")) and len(channels[what]) > MOST_CHANNELS
-            text = f"{what} of {len(channels[what])} channels" if is_many else step.text
-            found.setdefault(text, []).append(step)
+            found.setdefault(group_of[step.text], []).append(step)
         return sorted(found.items(), key=lambda group: -sum(s.duration_ns for s in group[1]))
 
     @property
@@ -174,6 +165,24 @@ class CriticalPath(Displayed, tuple[Step, ...]):
         return f"<CriticalPath: {took}, {plural(len(self), 'step')}>"
 
 
+def _groups_of(texts: Iterable[str]) -> dict[str, str]:
+    """Return under which text each text counts.
+
+    The Reads of a process are together if they are many, and so are its Writes.
+    """
+    channels: dict[str, set[str]] = {}
+    found = dict.fromkeys(texts, "")
+    for text in found:
+        what, _, channel = text.rpartition(" ")
+        channels.setdefault(what, set()).add(channel)
+    for text in found:
+        what = text.rpartition(" ")[0]
+        count = len(channels[what])
+        is_many = what.endswith((" read", " write")) and count > MOST_CHANNELS
+        found[text] = f"{what} of {count} channels" if is_many else text
+    return found
+
+
 def _rows(steps: Sequence[Step], are_short: bool) -> list[tuple[str, str, str, str]]:
     """Return the rows of steps in a table: several that are short in one."""
     if are_short and len(steps) > 1:
@@ -199,7 +208,7 @@ class PathShare:
         kind: The kind of time.
         total_ns: Its time over all executions.
         share: Its share of the path, from 0 to 1.
-        text: Its displayed name.
+        text: Its displayed name, or that of several Reads or Writes that count as one.
     """
 
     process: str
@@ -237,9 +246,9 @@ class SteadyPath:
         start_ns: The first submission.
         end_ns: The last completion whose Write is in the trace.
         shares: The parts of the path, largest first. They add up to it.
-        bottleneck: The op with the largest share, over all kinds of time: the one to make faster
-            first. Each counts with its median time per execution, so that one that was once slow
-            is not taken for it; in a graph that hangs, with all its time. None if the path is
+        bottleneck: The ops of one text with the largest share, over all kinds of time: what to make
+            faster first. Each counts with its median time per execution, so that one that was once
+            slow is not taken for it; in a graph that hangs, with all its time. None if the path is
             empty, or if its largest share is unknown.
         bottleneck_share: The share of the bottleneck, from 0 to 1, of the path without what its
             outlier took beyond its usual time.
@@ -254,6 +263,17 @@ class SteadyPath:
     bottleneck_share: float
     is_whole: bool
     outlier: Outlier | None = None
+
+    @property
+    def bottleneck_ops(self) -> frozenset[tuple[str, int]]:
+        """The ops of the bottleneck, each as its process and its index in the program."""
+        most = self.bottleneck
+        return frozenset(
+            (each.process, each.op)
+            for each in self.shares
+            if each.op is not None and most is not None
+            if (each.process, each.text) == (most.process, most.text)
+        )
 
     def since(self, origin_ns: int) -> SteadyPath:
         """Return the same with times that count from an origin."""
@@ -447,16 +467,13 @@ class Paths:
         # Only combinations that occur: all possible ones are lanes times ops.
         codes, which = np.unique(code, return_inverse=True)
         totals = np.bincount(which, length, len(codes)).astype(np.int64).tolist()
-        shares, names = [], []
+        found = []
         for each, total in zip(codes.tolist(), totals, strict=True):
             place, kind = divmod(each, len(TimeKind))
             number, at = divmod(place, places)
             lane, is_between = graph.lanes[number], at >= places - 2
             text = self._text(lane, at, is_between, at == places - 1)
-            names.append((lane.process, text))
-            if not total:
-                continue
-            shares.append(
+            found.append(
                 PathShare(
                     process=lane.process,
                     op=None if is_between else at,
@@ -466,7 +483,10 @@ class Paths:
                     text=text,
                 )
             )
-        shares.sort(key=lambda share: -share.total_ns)
+        group_of = _groups_of(each.text for each in found)
+        found = [replace(each, text=group_of[each.text]) for each in found]
+        names = [(each.process, each.text) for each in found]
+        shares = sorted((each for each in found if each.total_ns), key=lambda each: -each.total_ns)
         times = _times_of(names, which, dependencies.execution[walk.event], length)
         weights = {
             name: each.usual_total_ns if counts_usual else float(each.ns.sum())

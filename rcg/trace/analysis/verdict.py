@@ -119,7 +119,12 @@ def verdict_of(
         return None
     most, share = path.bottleneck, path.bottleneck_share
     ops = sum(len(program.ops) for program in graph.plan.programs)
-    places = _places_of(graph, path)
+    # The ops of a gate are not replayed.
+    places: list[Place] = [
+        (process, op)
+        for process, op in path.bottleneck_ops
+        if not isinstance(graph.op(graph.lane(process), op), Pass)
+    ]
     is_user = most.process == DRIVER and most.op is None
     if is_user and _awaits(graph):
         return None
@@ -166,14 +171,3 @@ def _awaits(graph: GraphTrace) -> bool:
         late.append(taken["start_ns"][to] - made["end_ns"][of])
     gap_ns, late_ns = (np.concatenate(each) for each in (gaps, late))
     return bool(len(gap_ns) and np.median(late_ns) < np.median(gap_ns) / 2)
-
-
-def _places_of(graph: GraphTrace, path: SteadyPath) -> list[Place]:
-    """Return the ops of the bottleneck; none of a gate, whose ops are not replayed."""
-    most = path.bottleneck
-    return [
-        (each.process, each.op)
-        for each in path.shares
-        if most is not None and (each.process, each.text) == (most.process, most.text)
-        if each.op is not None and not isinstance(graph.op(graph.lane(each.process), each.op), Pass)
-    ]

@@ -259,9 +259,8 @@ def ops_table(summary: GraphSummary, ops: Sequence[OpTimes]) -> str:
     """Return a table of the times of each op as HTML, in the order of the programs."""
     head = ("op", "count", "median", "p99", "total", "waited", "moved", "speed")
     rows = [_op_row(each) for each in ops]
-    most = None if summary.critical is None else summary.critical.bottleneck
-    bottleneck = None if most is None else (most.process, most.op)
-    marked = [(each.process, each.op) == bottleneck for each in ops]
+    bottleneck = () if summary.critical is None else summary.critical.bottleneck_ops
+    marked = [(each.process, each.op) in bottleneck for each in ops]
     return table(head, rows, marked)
 
 
