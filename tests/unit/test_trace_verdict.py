@@ -190,9 +190,16 @@ def test_the_answer_is_on_top_in_text_and_in_html():
     assert picture.index(f">{sentence}<") < picture.index("waits most for")
     assert "try: keep at most 3 executions in flight" in picture
     page = page_of(record, "A page")
-    assert page.index(sentence) < page.index("<svg")
+    assert page.index(sentence) < page.index("try: keep at most") < page.index("<svg")
+    assert (page.count(sentence), page.count("try: keep at most")) == (1, 1)
     # Of several graphs each is named.
-    first = str(summarize(replace(record, graphs=record.graphs * 2))).splitlines()[0]
+    several = replace(record, graphs=record.graphs * 2)
+    page = page_of(several, "A page")
+    assert page.index(f'<p class="rcg-strong">CompiledDAG(5f1c5f1c): {sentence}') < page.index(
+        "<svg"
+    )
+    assert page.count(f">{sentence}<") == 2  # the wide pictures
+    first = str(summarize(several)).splitlines()[0]
     assert first.startswith("CompiledDAG(5f1c5f1c): a1 (Stage).fwd limits this")
     data = json.loads(summarize(record).to_json())
     assert data["graphs"][0]["verdict"]["gain"] == pytest.approx(22 / 12)

@@ -86,7 +86,8 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     script = assets()
     room = _Room(int(max_bytes * _STATIC))
     tables = [room.take(_operations(each)) for each in summary.graphs]
-    profiles = [room.take(_profile(each)) for each in summary.graphs]
+    is_one = len(summary.graphs) == 1  # its answer is on top of the page, with the advice
+    profiles = [room.take(_profile(each, has_answer=not is_one)) for each in summary.graphs]
     references = references_picture(whole)
     transfers = [] if references is None else [_fitting(references), references_card(whole)]
     room.take("".join(transfers))
@@ -107,7 +108,7 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
         f"<title>{escaped(title)}</title>{STYLE}{_STYLE}</head>\n"
         f'<body class="rcg rcg-is-auto"><main><header><h1>{escaped(visible(title))}</h1>'
         f'<p class="rcg-about">{escaped(_about(whole))}</p></header>\n'
-        + "".join(_headline(each, of=len(summary.graphs) > 1) for each in summary.graphs)
+        + "".join(_headline(each, of=not is_one) for each in summary.graphs)
         + "\n".join(parts)
         + "\n</main>\n"
     )
@@ -159,7 +160,10 @@ def _headline(graph: GraphSummary, *, of: bool) -> str:
     if graph.verdict is None:
         return ""
     name = f"{graph.title}: " if of else ""
-    return f'<p class="rcg-strong">{escaped(visible(f"{name}{graph.verdict}"))}</p>\n'
+    advice = () if of else graph.verdict.advice
+    return f'<p class="rcg-strong">{escaped(visible(f"{name}{graph.verdict}"))}</p>\n' + "".join(
+        f"<p>{escaped(visible(f'try: {each.text}'))}</p>\n" for each in advice
+    )
 
 
 def _about(trace: Recording) -> str:
@@ -228,8 +232,10 @@ def _graph(
     return "\n".join(parts)
 
 
-def _profile(summary: GraphSummary) -> str:
-    wide, narrow = summary_picture(summary), summary_picture(summary, _NARROW)
+def _profile(summary: GraphSummary, *, has_answer: bool) -> str:
+    wide, narrow = (
+        summary_picture(summary, width, has_answer=has_answer) for width in (WIDTH, _NARROW)
+    )
     return (
         f'<div class="rcg-figure rcg-wide">{wide}</div>\n'
         f'<div class="rcg-figure rcg-narrow">{narrow}</div>'

@@ -8,7 +8,7 @@ decide how it is drawn. Pages and notebooks show the same pictures.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -72,9 +72,15 @@ def topology_picture(
     return svg_of(topology, title=title, channel_details=channel_details, measured=figures)
 
 
-def summary_picture(summary: GraphSummary, width: float = WIDTH) -> str:
-    """Return where the time of each actor went, and the key figures."""
-    return summary_of(card_of(summary), width=width)
+def summary_picture(summary: GraphSummary, width: float = WIDTH, *, has_answer: bool = True) -> str:
+    """Return where the time of each actor went, and the key figures.
+
+    What limits the graph and what would help is left out where that stands elsewhere.
+    """
+    figures = card_of(summary)
+    if not has_answer:
+        figures = replace(figures, answer="", advice=())
+    return summary_of(figures, width=width)
 
 
 def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
