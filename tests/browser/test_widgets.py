@@ -558,8 +558,17 @@ def test_actors_that_do_the_same_are_one_row_until_it_is_opened(shown: Notebook)
     fold.click()
     wait_for(schedule, "data.rows === '42'")
     assert "a17 (Worker)" in schedule.evaluate(named)
+    # What is not ticked stays so while its row is folded.
+    schedule.locator(".rcg-menu summary").click()
+    schedule.get_by_label("a17 (Worker)").uncheck()
+    wait_for(schedule, "data.rows === '41'")
+    schedule.locator(".rcg-menu summary").click()
     fold.click()
     wait_for(schedule, "data.rows === '3'")
+    assert schedule.get_by_label("a0 to a39 (Worker)").evaluate("box => box.indeterminate")
+    fold.click()
+    wait_for(schedule, "data.rows === '41'")
+    assert "a17 (Worker)" not in schedule.evaluate(named)
 
 
 def test_the_schedule_is_stepped_through(shown: Notebook) -> None:

@@ -18,7 +18,7 @@ for (const name of ["common", "lanes", "timeline", "schedule", "topology", "moni
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, rateText, shareText, shorten, speedText, ticksOf, timeText } = await load("common");
 const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
-const { joinsOf, queueSteps, sumsOf, tracksOf } = await load("timeline");
+const { alikeSums, joinsOf, queueSteps, runsOf, sumsOf, tracksOf } = await load("timeline");
 const { byLane, extentsOf } = await load("schedule");
 const { nearestTo, openingOf, scaleToFit } = await load("topology");
 const { Model } = await load("page");
@@ -96,6 +96,17 @@ test("a sum counts as what it is of", () => {
   const rows = [{ bars: rowOf(Int32Array.from([0, 1]), start, duration) }];
   const [sum] = sumsOf(rows, start, duration, () => 0, 0, 20, (bar) => [5, 1][bar], (bar) => [3, 1][bar], (bar) => [2, 1][bar]);
   assert.deepEqual([sum.count, sum.total, sum.longest], [6, 17, 3]);
+});
+
+test("alike sums are one, and one that is longer stands alone", () => {
+  const sum = (lane, total, key) => ({ row: { lane }, total, longest: total / 2, key });
+  const sums = [sum(7, 90, "call"), sum(3, 41, "call"), sum(1, 40, "call"), sum(2, 39, "call"), sum(1, 9, "read"), sum(2, 9, "read")];
+  const found = alikeSums(sums, ({ key }) => key, 100).map(({ rows, total, longest }) => [rows.map(({ lane }) => lane), total, longest]);
+  assert.deepEqual(found, [[[7], 90, 45], [[1, 2, 3], 40, 20.5], [[1], 9, 4.5], [[2], 9, 4.5]]);
+  // Three that are little of the range, one of which is twice as long.
+  const little = [sum(1, 3, "call"), sum(2, 2, "call"), sum(3, 1.5, "call")];
+  assert.deepEqual([100, 1000].map((range) => alikeSums(little, ({ key }) => key, range).length), [3, 1]);
+  assert.equal(runsOf(["a0", "a1", "a2", "a7", "a9.x", "a10.x"]), "a0 to a2, a7, a9.x, a10.x");
 });
 
 test("ink can be read on its ground", () => {

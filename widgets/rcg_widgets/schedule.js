@@ -330,7 +330,13 @@ export function fillSchedule(card, { head, columns }) {
   const list = element("div", { class: "rcg-menu-list" });
   const menu = element("details", { class: "rcg-menu" }, count, list);
   // What can be ticked is what is a row: several actors together while they are folded.
-  const boxes = head.lanes.map(() => element("input", { type: "checkbox", checked: true, onchange: () => filter() }));
+  const boxes = head.lanes.map(({ members = [] }) => element("input", {
+    type: "checkbox", checked: true,
+    onchange: (event) => {
+      for (const each of members) boxes[each].checked = event.target.checked;
+      filter();
+    },
+  }));
   for (const { lane, name } of rows) list.append(element("label", {}, boxes[lane], name));
   const numProcesses = head.lanes.filter((each) => !each.members).length;
   const filter = () => {
@@ -338,6 +344,11 @@ export function fillSchedule(card, { head, columns }) {
     for (const row of rows) {
       const isRow = row.members ? isFolded : !(isFolded && inOne.has(row.lane));
       const box = boxes[row.lane];
+      if (row.members) {
+        const ticked = row.members.filter((each) => boxes[each].checked).length;
+        box.checked = ticked > 0;
+        box.indeterminate = ticked > 0 && ticked < row.members.length;
+      }
       box.parentElement.hidden = !isRow;
       row.hidden = !(isRow && box.checked);
       if (!row.hidden) num += row.members?.length ?? 1;
@@ -354,10 +365,6 @@ export function fillSchedule(card, { head, columns }) {
   const fold = button("fold", "one row, of medians, for actors that do the same at the same time", () => {
     isFolded = !isFolded;
     fold.setAttribute("aria-pressed", isFolded);
-    for (const { lane, members } of rows.filter((row) => row.members)) {
-      if (isFolded) boxes[lane].checked = members.some((each) => boxes[each].checked);
-      else for (const each of members) boxes[each].checked = boxes[lane].checked;
-    }
     filter();
   });
   fold.setAttribute("aria-pressed", isFolded);

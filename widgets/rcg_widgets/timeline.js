@@ -16,6 +16,11 @@ const QUEUE_LANES = 16; // with more, the queues are shown on request
 const NARROW = 4; // pixels: narrower bars are shares of time
 const PATH_ROOM = 4; // pixels for each step of the path from lane to lane
 const MAX_SUMS = 200; // rows of the table
+const MANY = 8; // lanes: with more, alike rows of the table are one
+const ALIKE = 3; // rows that are
+const SAME_SHARE = 0.03; // of the range: how far their times may differ,
+const SAME_PART = 0.2; // and of the longest of them,
+const TINY = 0.002; // unless it is so little of the range
 const MAX_GB_PER_S = 100; // a write that seems faster forwarded its block
 
 /** The rows of each lane: one per track. */
@@ -78,6 +83,36 @@ export function sumsOf(rows, start, duration, keyOf, from, to, countOf = () => 1
     found.push(...sums.values());
   }
   return found.sort((one, other) => other.total - one.total);
+}
+
+/** The sums, with one, that in the middle, for several of the same key whose times are alike. Each has the `rows` that it stands for. */
+export function alikeSums(sums, keyOf, range) {
+  const found = [];
+  const byKey = new Map();
+  for (const sum of sums) byKey.set(keyOf(sum), [...(byKey.get(keyOf(sum)) ?? []), sum]);
+  for (const each of byKey.values()) {
+    for (let at = 0, end; at < each.length; at = end) {
+      end = at + 1;
+      const least = each[at].total - Math.max(Math.min(range * SAME_SHARE, each[at].total * SAME_PART), range * TINY);
+      while (end < each.length && each[end].total >= least) end += 1;
+      const same = each.slice(at, end);
+      const longest = Math.max(...same.map((one) => one.longest));
+      if (same.length < ALIKE) found.push(...same.map((one) => ({ ...one, rows: [one.row] })));
+      else found.push({ ...same[same.length >> 1], longest, rows: same.map(({ row }) => row).sort((one, other) => one.lane - other.lane) });
+    }
+  }
+  return found;
+}
+
+/** Names with those in a row as one: `a0 to a5, a7`. */
+export function runsOf(names) {
+  const runs = [];
+  const isNext = (one, other) => one && other.replace(/\d+/, (number) => number - 1) === one;
+  for (const each of names) {
+    if (isNext(runs.at(-1)?.at(-1), each)) runs.at(-1).push(each);
+    else runs.push([each]);
+  }
+  return runs.map((run) => (run.length > 2 ? `${run[0]} to ${run.at(-1)}` : run.join(", "))).join(", ");
 }
 
 /** Whether a search finds each name, lane and execution: text, or the number of an execution. */
@@ -433,6 +468,11 @@ export function fillTimeline(card, { head, columns }) {
 
   // Sums
 
+  // Of many lanes, the transfers of a process are together, and so are processes that are alike.
+  const isMany = head.lanes.length > MANY;
+  const texts = head.names.map(({ text, channel }) => (isMany ? text.replace(` ${channel}`, "") : text));
+  const whats = [...new Set(texts)];
+  const whatOf = texts.map((each) => whats.indexOf(each));
   let isAscending = false;
   let sortedBy = "time";
   const sums = element("div", { class: "rcg-sums", hidden: true });
@@ -441,10 +481,12 @@ export function fillTimeline(card, { head, columns }) {
     sums.hidden = from === undefined;
     card.root.dataset.sums = "";
     if (sums.hidden) return;
-    const found = sumsOf(rows, start, duration, (slice) => name[slice] * 256 + kind[slice], from, to, countOf, longestOf, weightOf);
-    const table = found.map(({ row, slice, count, total, longest }) => ({
-      process: [row.name],
-      what: [lookUp(slice).text],
+    const each = sumsOf(rows, start, duration, (slice) => whatOf[name[slice]] * 256 + kind[slice], from, to, countOf, longestOf, weightOf);
+    const isSame = ({ row, slice }) => (isMany ? `${whatOf[name[slice]]} ${kind[slice]} ${row.track} ${row.isLane} ${row.lane > 0}` : slice);
+    const found = alikeSums(each, isSame, to - from);
+    const table = found.map(({ rows: same, slice, count, total, longest }) => ({
+      process: [same.length === 1 ? same[0].name : `each of ${same.length}: ${runsOf(same.map((row) => row.process))}`],
+      what: [whats[whatOf[name[slice]]]],
       kind: [head.looks[kind[slice]].title],
       count: [countText(count), count],
       time: [timeText(total), total],
