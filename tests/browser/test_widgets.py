@@ -282,6 +282,7 @@ def test_micro_batches_have_their_colours(shown: Notebook) -> None:
 
 def test_the_critical_path_is_shown_and_hidden(shown: Notebook) -> None:
     hand = card(shown, "timeline", "Hand")
+    hand.get_by_label("show all").click()
     wait_for(hand, "data.path === '3'")  # driver, a0, a1: see test_views_timeline
     button = hand.get_by_label("show the critical path")
     button.click()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rcg.views.data.alike import FEW
 from rcg.views.data.packing import pack
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
@@ -22,8 +21,7 @@ class TimelineWidget(View):
 
     Drag to zoom, use the wheel to zoom (after a click, or with Ctrl), drag with Shift to pan,
     double click to see all. Click a bar to see its details and, for a transfer, both ends.
-    Everything works with the keyboard as well. Of more than 8 actors it first shows a few
-    executions.
+    Everything works with the keyboard as well. It first shows a few executions.
 
     Args:
         trace: A trace, a graph of a trace, or an object with one as ``trace``.
@@ -43,8 +41,7 @@ class TimelineWidget(View):
         subject, record = recorded(trace, graph)
         start_ns, end_ns = subject.start_ns, subject.end_ns
         slices = slices_of(record, start_ns, end_ns)
-        many = len(record.plan.actors) > FEW
-        part = excerpt_of(record, start_ns, end_ns) if many else None
+        part = excerpt_of(record, start_ns, end_ns)
         super().__init__(
             f"{len(record.lanes)} processes, {len(slices):,} bars",
             timelines(subject),

@@ -189,8 +189,8 @@ export function fillTopology(card, { head }) {
   /** Shows all that fits: the whole width, at most as large as drawn; of a high picture the top. */
   const fit = (width, focus = []) => {
     room = width;
-    // Where it is narrow, what can be read: more is found aside.
-    const scale = Math.max(scaleToFit(whole, room, Infinity), room < PHONE ? LEAST_SCALE : 0);
+    // On a phone, what can be read: more is found aside.
+    const scale = Math.max(scaleToFit(whole, room, Infinity), isTouched() && room < PHONE ? LEAST_SCALE : 0);
     height = Math.min(isTouched() ? Infinity : MOST_HIGH, whole[3] * scale);
     first = room / scale;
     shown.picture.style.height = `${height}px`;

@@ -336,13 +336,13 @@ class _Drawing:
         so_far = row_time_ns(row, self._measured.open_ns)
         time_ns = row_time_ns(row, self._measured.call_ns)
         share = self._share(row)
-        # Of several actors the slowest one's.
-        at_most = "≤ " if len({node.process for node in row.nodes}) > 1 else ""
-        words = [] if time_ns is None else [f"{at_most}{time_text(time_ns)}"]
+        # Of several actors the time of the slowest one, and their share together.
+        is_one = len({node.process for node in row.nodes}) == 1
+        words = [] if time_ns is None else [f"{'' if is_one else '≤ '}{time_text(time_ns)}"]
         if so_far is not None:
             words = [f"not ended: {time_text(so_far)}"]
         if share >= (_HIGH if self._density.is_one_line else _NOTABLE):
-            words.append(share_text(share, 0))
+            words.append(f"{share_text(share, 0)}{'' if is_one else ' in all'}")
         lines = [f" {DOT} ".join(words)] if words else []
         return lines + [
             f"{channel.id} {DOT} {plural(channel.slots, 'slot')}"
