@@ -61,7 +61,8 @@ class Graph:
         return self.found
 
 
-runs = Graph(report_of(*[does(f"a{i}", "running") for i in range(64)]))
+states = ["unreachable" if i == 17 else "running" for i in range(64)]
+runs = Graph(report_of(*[does(f"a{i}", state) for i, state in enumerate(states)]))
 LiveMonitor(runs, interval_s=0.05)
 """,
     "hangs = Graph(chain_that_hangs(40, 11, 7.2))\nLiveMonitor(hangs, title='Hangs')",
@@ -619,10 +620,16 @@ def test_the_monitor_has_a_row_for_each_actor_and_names_the_one_that_hangs(
 ) -> None:
     monitor = card(shown, "monitor", "pipeline (87752519)")
     wait_for(monitor, "data.state === 'running'")
-    boxes = [each.bounding_box() for each in monitor.locator(".rcg-row").all()]
-    assert len(boxes) == 64
+    boxes = [each.bounding_box() for each in monitor.locator(".rcg-row:not(.rcg-alarm)").all()]
+    assert len(boxes) == 63
     assert {box["height"] for box in boxes if box} == {18}
     assert len({box["x"] for box in boxes if box}) > 1  # in several columns
+    trouble = monitor.locator(".rcg-alarm")  # one line, all across, with the reason
+    whole, line = monitor.locator(".rcg-rows").bounding_box(), trouble.bounding_box()
+    assert line and whole and line["width"] == pytest.approx(whole["width"], abs=1)
+    assert trouble.locator(".rcg-row-name").inner_text() == "a17 (Stage)"
+    assert trouble.locator(".rcg-row-doing").is_visible()
+    assert "cannot be reached in read" in trouble.locator(".rcg-row-doing").inner_text()
     monitor = card(shown, "monitor", "Hangs")
     wait_for(monitor, "data.state === 'stuck'")
     assert (

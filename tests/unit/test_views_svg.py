@@ -220,6 +220,11 @@ def test_boxes_are_tinted_by_their_share_and_lines_are_as_wide_as_their_bytes():
     assert re.findall(r">([^<>]* MB)<", drawn) == ["16 \u00d7 3.15 MB", "16 \u00d7 1.57 MB"]
     lines = [each.findall(f"{SVG}path")[0] for each in marks(drawn, "rcg-edge")]
     assert [line.get("stroke-width") for line in lines] == ["1.25", "6", "3"]
+    words = ["share of the critical path", "width: bytes of an execution"]
+    for measured, explained in ((figures, words), (replace(figures, on_path={}), words[1:])):
+        legend = svg_of(topology, measured=measured)
+        assert [each for each in words if f">{each}<" in legend] == explained
+    assert not any(each in svg_of(topology) for each in words)
 
 
 def test_a_text_that_most_lines_share_is_in_the_legend_only() -> None:
