@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from rcg.trace.analysis.figures import summarize
+from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.figures import card_of
 from rcg.views.data.slicing import slices_of
-from rcg.views.svg.pictures import excerpt_of, topology_picture
+from rcg.views.svg.pictures import topology_picture
 from rcg.views.svg.summary import summary_of
 from rcg.views.svg.timeline import timeline_of
 from tests import readme

@@ -190,7 +190,7 @@ def test_every_view_is_drawn_and_says_nothing_on_the_console(shown: Notebook) ->
     assert data(card(shown, "timeline", "Timeline"))["slices"] == str(number["short"])
     for name, title in (("timeline", "Large"), ("timeline", "Timeline"), ("schedule", "Schedule")):
         found = card(shown, name, title)
-        wait_for(found, "Number(data.drawn) > 100")
+        wait_for(found, "Number(data.drawn) > 30")
         assert colours(found) > 8
         assert colours(found, 1) > 2
     topology = card(shown, "topology", "Topology")

@@ -13,17 +13,13 @@ from rcg.compiler.simulate import simulate
 from rcg.ir.plan import Plan
 from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
+from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.schedule import executions_to_show, marks_of, schedule_payload
 from rcg.views.data.slices import LaneHead, Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.lanes import ChartRow, LaneChart
-from rcg.views.svg.pictures import (
-    excerpt_of,
-    predicted_schedule,
-    schedule_picture,
-    timeline_picture,
-)
+from rcg.views.svg.pictures import predicted_schedule, schedule_picture, timeline_picture
 from rcg.views.svg.schedule import schedule_of
 from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.traces import event, graph_trace
@@ -196,8 +192,7 @@ def test_a_long_chain_is_shown_in_so_few_executions_that_its_calls_are_visible()
     trace = simulated(plan, 12, window=1)
     excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns)
     assert excerpt is not None and excerpt.first + 1 == excerpt.last
-    head, _ = schedule_payload(plan, trace.graphs[0])
-    start, end = head["window"]
+    start, end = excerpt.window(trace.start_ns)
     assert end - start < 200 * 460  # microseconds of a call
     head, _ = schedule_payload(plan, None)
     assert head["count"] == 8 and head["window"] is None  # they overlap, ten being in flight

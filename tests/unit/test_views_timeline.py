@@ -11,13 +11,13 @@ import pytest
 
 from rcg.text import ticks_of
 from rcg.trace.model import SPAN_BASE, GraphTrace
+from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import path_of, queues_of, timeline_payload
 from rcg.views.svg.bars import Band, Bars, draw
 from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look
-from rcg.views.svg.pictures import excerpt_of
 from rcg.views.svg.timeline import timeline_of
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import WICKED, check_picture, height_of, pipeline, simulated

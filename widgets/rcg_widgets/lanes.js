@@ -296,6 +296,14 @@ export class Lanes {
     this.sending = setTimeout(() => this.card.set({ window: this.span.map((each) => Math.round(each * 1e3) / 1e3) }), SEND_AFTER_MS);
   }
 
+  /** Writes the first line of the card: which part is shown, unless all is. */
+  tellPart(subtitle) {
+    const [[from, to], [least, most]] = [this.span, this.range];
+    const time = this.timeText ?? timeText;
+    const words = to - from < (most - least) * 0.999 ? `${time(from)} to ${time(to)} shown · ${subtitle}` : subtitle;
+    if (this.card.subtitle.textContent !== words) this.card.subtitle.textContent = words;
+  }
+
   /** Shows the window of another view, which may have a longer range. */
   follow() {
     const window = this.card.model.get("window");

@@ -168,6 +168,7 @@ export function fillSchedule(card, { head, columns }) {
     },
     above: (each, context) => hasJoins() && joins(each, context, true),
     behind: (each, context) => {
+      each.tellPart(head.subtitle);
       if (hasJoins()) joins(each, context, false);
       card.root.dataset.outlines = 0;
       if (hasMeasured && isPredictionShown()) outlines(each, context);
@@ -376,7 +377,6 @@ export function fillSchedule(card, { head, columns }) {
     if (event.key === "Escape") menu.open = false;
   });
 
-  card.subtitle.textContent = head.subtitle;
   card.explain([
     ...(hasMeasured ? [["rcg-outline", head.fits ? "predicted, below" : "predicted, below the selected execution"]] : []),
     ...(head.tints.flat().includes(1) ? [[[head.colours[0], 0.5], "another method of the actor"]] : []),

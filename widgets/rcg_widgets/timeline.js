@@ -227,7 +227,7 @@ export function fillTimeline(card, { head, columns }) {
       whole: merged && (([from, to]) => (from < merged.until_us ? [Math.floor(from / merged.bin_us), Math.ceil(to / merged.bin_us)].map((each) => each * merged.bin_us) : [from, to])),
     },
     above: (each, context) => {
-      tellPart(each);
+      each.tellPart(head.subtitle);
       if (merged) drawBorder(each, context);
       if (isPathShown) drawPath(each, context);
       drawLinks(each, context);
@@ -345,13 +345,6 @@ export function fillTimeline(card, { head, columns }) {
       lines.push(`@${group} (${title}), rank ${members.indexOf(lane[slice])} of ${members.length}`);
     }
     return lines;
-  }
-
-  /** The first line: which part is shown, unless all is. */
-  function tellPart({ span: [from, to], range: [least, most] }) {
-    const isPart = to - from < (most - least) * 0.999;
-    const words = isPart ? `${timeText(from)} to ${timeText(to)} shown · ${head.subtitle}` : head.subtitle;
-    if (card.subtitle.textContent !== words) card.subtitle.textContent = words;
   }
 
   /** Where the sums end and the single bars begin. */

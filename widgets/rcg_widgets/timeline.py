@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.packing import pack
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
-from rcg.views.svg.pictures import excerpt_of
 from rcg_widgets.base import View, script
 from rcg_widgets.static import timelines
 from rcg_widgets.subject import recorded
@@ -46,6 +46,6 @@ class TimelineWidget(View):
             f"{len(record.lanes)} processes, {len(slices):,} bars",
             timelines(subject),
             payload=pack(*timeline_payload(record, slices)),
-            window=part and [(each - start_ns) / 1e3 for each in (part.start_ns, part.end_ns)],
+            window=part and part.window(start_ns),
             title=title,
         )

@@ -28,6 +28,7 @@ from rcg.views.data import ViewPayload
 from rcg.views.data.alike import FEW, alike_processes, row_of, typical
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
+from rcg.views.data.excerpts import MAX_WIDTHS
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, lanes_under, node_heads, order_of
 from rcg.views.data.slices import Ints, Slices
@@ -38,9 +39,6 @@ MAX_PREDICTED: Final = 8
 """Most executions of a prediction that are drawn."""
 
 _NUM_CALLS: Final = 60  # of one actor, in the executions that are predicted or shown at first
-
-MAX_WIDTHS: Final = 200
-"""Executions that are drawn last at most so many calls of median length, or there is only one."""
 
 _COLUMNS: Final = (
     ("start", "<f8"),
@@ -100,7 +98,6 @@ def schedule_payload(
         turns[number][at], tints[number][at] = int(turn), int(is_other)
     lanes, order = _lanes(plan, record), order_of(plan)
     is_call = [[op.is_call for op in program.ops] for program in plan.programs]
-    window = _first_window(plan, measured if len(shown) else predicted, few)
     numbers = {program.process: number for number, program in enumerate(plan.programs)}
     for members in alike_processes(plan, measured if len(shown) else predicted):
         at = [numbers[each] for each in members]
@@ -121,7 +118,7 @@ def schedule_payload(
         "repeats": marks.repeats,
         "initials": initials_of(names),
         "count": count,
-        "window": window,
+        "window": None if len(shown) else _first_window(plan, predicted, few),
         "fits": note is None,
         "first": first,
         "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
@@ -149,7 +146,7 @@ def _with_row(columns: Columns, members: Sequence[int], number: int) -> Columns:
 
 
 def _first_window(plan: Plan, bars: Columns, few: int) -> list[float] | None:
-    """Return the time of the first calls, in microseconds, if there are many more."""
+    """Return the time of the first calls of a prediction, in us, if there are many more."""
     start, took, execution = _calls_in(plan, bars)
     if not len(start):
         return None

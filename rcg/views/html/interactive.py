@@ -21,6 +21,7 @@ from rcg.text import visible
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import GraphTrace, Recording
+from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.merging import packed_within
 from rcg.views.data.packing import pack
 from rcg.views.data.schedule import schedule_payload
@@ -84,7 +85,8 @@ def data_of(
         paths: The paths of the graph.
     """
     schedule = schedule_payload(graph.plan, graph, origin_ns=trace.start_ns)
-    window = json.dumps(schedule.head["window"])
+    part = excerpt_of(graph, trace.start_ns, trace.end_ns)
+    window = json.dumps(part and part.window(trace.start_ns))
     found = []
     left = most_bytes
 

@@ -8,11 +8,8 @@ decide how it is drawn. Pages and notebooks show the same pictures.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
-
-import numpy as np
-import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation, simulate
 from rcg.errors import DeadlockError, TraceError
@@ -20,13 +17,13 @@ from rcg.ir.plan import Plan
 from rcg.text import time_text
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import predict
-from rcg.trace.model import SPAN_BASE, GraphTrace, Recording
+from rcg.trace.model import GraphTrace, Recording
+from rcg.views.data.excerpts import MAX_EXECUTIONS, Excerpt, excerpt_of
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
 from rcg.views.data.schedule import (
     MAX_PREDICTED,
-    MAX_WIDTHS,
     alike_in,
     alike_of,
     executions_to_show,
@@ -41,7 +38,6 @@ from rcg.views.svg.summary import summary_of
 from rcg.views.svg.timeline import timeline_of
 from rcg.views.svg.topology import svg_of
 
-_MAX_EXECUTIONS: Final = 8  # in the schedule and the timeline of a trace
 _MAX_SIMULATED: Final = 100_000
 
 
@@ -122,7 +118,7 @@ def predicted_schedule(plan: Plan, limit: int) -> str:
 
 
 def timeline_picture(
-    trace: Recording, graph: GraphTrace, *, most: int = _MAX_EXECUTIONS
+    trace: Recording, graph: GraphTrace, *, most: int = MAX_EXECUTIONS
 ) -> str | None:
     """Return the timeline of the executions of the schedule; None without a complete execution."""
     excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns, most=most)
@@ -152,111 +148,3 @@ def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:
         return predict(graph, executions=count)
     except (TraceError, DeadlockError):
         return None
-
-
-# --- the part of a trace that is shown -----------------------------------------------------------
-
-_GOOD_WIDTHS: Final = 48
-"""An excerpt should last at most as long as this many calls of median length."""
-
-_MAX_CALLS: Final = 24  # of one process, unless one execution has more
-
-_MIN_EXECUTIONS: Final = 3
-"""An excerpt of so many executions is made shorter only if it lasts ``MAX_WIDTHS``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """A part of a trace.
-
-    Attributes:
-        start_ns: When it begins.
-        end_ns: When it ends.
-        first: The first execution with all its calls in it.
-        last: The last one.
-        is_open: Whether it shows a call that had not returned when the trace ended.
-    """
-
-    start_ns: int
-    end_ns: int
-    first: int
-    last: int
-    is_open: bool = False
-
-    @property
-    def words(self) -> str:
-        """A description of the executions."""
-        if self.is_open:
-            return f"execution {self.first}, not finished"
-        if self.first == self.last:
-            return f"execution {self.first}"
-        return f"executions {self.first} to {self.last}"
-
-
-def excerpt_of(
-    graph: GraphTrace, start_ns: int, end_ns: int, *, most: int = _MAX_EXECUTIONS
-) -> Excerpt | None:
-    """Return an excerpt with the last executions that ran in a full pipeline, at most so many.
-
-    The pipeline empties at the end, so as many executions as may be in flight are left out there,
-    if there are enough. If a call had not returned when the trace ended, and took longer than the
-    excerpt would last, the excerpt shows that call instead. If no execution has all its calls in
-    the trace, there is no excerpt.
-    """
-    calls = []
-    counts_of_calls = []
-    for lane in graph.lanes:
-        ops = graph.program(lane).ops
-        is_call = np.array([op.is_call for op in ops] + [False])
-        counts_of_calls.append(int(is_call.sum()))
-        op = np.where(lane.events["op"] < SPAN_BASE, lane.events["op"], len(ops))
-        calls.append(lane.events[is_call[np.minimum(op, len(ops))]])
-    rows = np.concatenate([each[["execution", "start_ns", "end_ns"]] for each in calls])
-    rows = rows[(rows["start_ns"] >= start_ns) & (rows["end_ns"] <= end_ns)]
-    executions, counts = np.unique(rows["execution"], return_counts=True)
-    whole = executions[counts >= max(sum(counts_of_calls), 1)]
-    held = _excerpt_of_hang(graph, start_ns, end_ns)
-    if not len(whole):
-        return held
-    busiest = max([1, *counts_of_calls])
-    count = max(1, min(most, _MAX_CALLS // busiest, len(whole)))
-    first, last, begun, ended = _choose(rows, whole, count, graph.limit)
-    # With long gaps between calls, fewer executions are shown, so that a call is wide enough.
-    usual = max(1.0, float(np.median(rows["end_ns"] - rows["start_ns"])))
-    for least, widths in ((_MIN_EXECUTIONS, _GOOD_WIDTHS), (1, MAX_WIDTHS)):
-        too_long = (ended - begun) / usual / widths
-        if too_long > 1 and count > least:
-            count = max(least, int(count / too_long))
-            first, last, begun, ended = _choose(rows, whole, count, graph.limit)
-    if held is not None and held.end_ns - held.start_ns > ended - begun:
-        return held
-    margin = (ended - begun) // 60
-    return Excerpt(max(start_ns, begun - margin), min(end_ns, ended + margin), first, last)
-
-
-def _excerpt_of_hang(graph: GraphTrace, start_ns: int, end_ns: int) -> Excerpt | None:
-    """Return the excerpt of the longest call that has not returned; None without one."""
-    calls = [
-        lane.open
-        for lane in graph.lanes
-        if lane.open is not None
-        and lane.open.since_ns < end_ns
-        and lane.open.op < len(graph.program(lane).ops)
-        and graph.op(lane, lane.open.op).is_call
-    ]
-    if not calls:
-        return None
-    longest = min(calls, key=lambda each: each.since_ns)
-    before = (end_ns - longest.since_ns) // 8
-    start = max(start_ns, longest.since_ns - before)
-    return Excerpt(start, end_ns, longest.execution, longest.execution, is_open=True)
-
-
-def _choose(
-    rows: npt.NDArray[np.void], whole: npt.NDArray[np.int64], count: int, limit: int
-) -> tuple[int, int, int, int]:
-    """Return the first and the last of ``count`` executions, and when they began and ended."""
-    end = len(whole) - min(limit, len(whole) - count)
-    first, last = int(whole[end - count]), int(whole[end - 1])
-    shown = rows[(rows["execution"] >= first) & (rows["execution"] <= last)]
-    return first, last, int(shown["start_ns"].min()), int(shown["end_ns"].max())

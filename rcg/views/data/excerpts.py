@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a trace that pictures show, and views at first: a few executions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.trace.model import SPAN_BASE, GraphTrace
+
+MAX_EXECUTIONS: Final = 8
+"""An excerpt has at most so many executions."""
+
+_GOOD_WIDTHS: Final = 48
+"""An excerpt should last at most as long as this many calls of median length."""
+
+_MAX_CALLS: Final = 24  # of one process, unless one execution has more
+
+_MIN_EXECUTIONS: Final = 3
+"""An excerpt of so many executions is made shorter only if it lasts ``MAX_WIDTHS``."""
+
+MAX_WIDTHS: Final = 200
+"""Executions that are drawn last at most so many calls of median length, or there is only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A part of a trace.
+
+    Attributes:
+        start_ns: When it begins.
+        end_ns: When it ends.
+        first: The first execution with all its calls in it.
+        last: The last one.
+        is_open: Whether it shows a call that had not returned when the trace ended.
+    """
+
+    start_ns: int
+    end_ns: int
+    first: int
+    last: int
+    is_open: bool = False
+
+    @property
+    def words(self) -> str:
+        """A description of the executions."""
+        if self.is_open:
+            return f"execution {self.first}, not finished"
+        if self.first == self.last:
+            return f"execution {self.first}"
+        return f"executions {self.first} to {self.last}"
+
+    def window(self, origin_ns: int) -> list[float]:
+        """Return when it begins and ends, in microseconds from an origin."""
+        return [(each - origin_ns) / 1e3 for each in (self.start_ns, self.end_ns)]
+
+
+def excerpt_of(
+    graph: GraphTrace, start_ns: int, end_ns: int, *, most: int = MAX_EXECUTIONS
+) -> Excerpt | None:
+    """Return an excerpt with the last executions that ran in a full pipeline, at most so many.
+
+    The pipeline empties at the end, so as many executions as may be in flight are left out there,
+    if there are enough. If a call had not returned when the trace ended, and took longer than the
+    excerpt would last, the excerpt shows that call instead. If no execution has all its calls in
+    the trace, there is no excerpt.
+    """
+    calls = []
+    counts_of_calls = []
+    for lane in graph.lanes:
+        ops = graph.program(lane).ops
+        is_call = np.array([op.is_call for op in ops] + [False])
+        counts_of_calls.append(int(is_call.sum()))
+        op = np.where(lane.events["op"] < SPAN_BASE, lane.events["op"], len(ops))
+        calls.append(lane.events[is_call[np.minimum(op, len(ops))]])
+    rows = np.concatenate([each[["execution", "start_ns", "end_ns"]] for each in calls])
+    rows = rows[(rows["start_ns"] >= start_ns) & (rows["end_ns"] <= end_ns)]
+    executions, counts = np.unique(rows["execution"], return_counts=True)
+    whole = executions[counts >= max(sum(counts_of_calls), 1)]
+    held = _excerpt_of_hang(graph, start_ns, end_ns)
+    if not len(whole):
+        return held
+    busiest = max([1, *counts_of_calls])
+    count = max(1, min(most, _MAX_CALLS // busiest, len(whole)))
+    first, last, begun, ended = _choose(rows, whole, count, graph.limit)
+    # With long gaps between calls, fewer executions are shown, so that a call is wide enough.
+    usual = max(1.0, float(np.median(rows["end_ns"] - rows["start_ns"])))
+    for least, widths in ((_MIN_EXECUTIONS, _GOOD_WIDTHS), (1, MAX_WIDTHS)):
+        too_long = (ended - begun) / usual / widths
+        if too_long > 1 and count > least:
+            count = max(least, int(count / too_long))
+            first, last, begun, ended = _choose(rows, whole, count, graph.limit)
+    if held is not None and held.end_ns - held.start_ns > ended - begun:
+        return held
+    margin = (ended - begun) // 60
+    return Excerpt(max(start_ns, begun - margin), min(end_ns, ended + margin), first, last)
+
+
+def _excerpt_of_hang(graph: GraphTrace, start_ns: int, end_ns: int) -> Excerpt | None:
+    """Return the excerpt of the longest call that has not returned; None without one."""
+    calls = [
+        lane.open
+        for lane in graph.lanes
+        if lane.open is not None
+        and lane.open.since_ns < end_ns
+        and lane.open.op < len(graph.program(lane).ops)
+        and graph.op(lane, lane.open.op).is_call
+    ]
+    if not calls:
+        return None
+    longest = min(calls, key=lambda each: each.since_ns)
+    before = (end_ns - longest.since_ns) // 8
+    start = max(start_ns, longest.since_ns - before)
+    return Excerpt(start, end_ns, longest.execution, longest.execution, is_open=True)
+
+
+def _choose(
+    rows: npt.NDArray[np.void], whole: npt.NDArray[np.int64], count: int, limit: int
+) -> tuple[int, int, int, int]:
+    """Return the first and the last of ``count`` executions, and when they began and ended."""
+    end = len(whole) - min(limit, len(whole) - count)
+    first, last = int(whole[end - count]), int(whole[end - 1])
+    shown = rows[(rows["execution"] >= first) & (rows["execution"] <= last)]
+    return first, last, int(shown["start_ns"].min()), int(shown["end_ns"].max())
