@@ -31,11 +31,7 @@ class VisitorFailed(Exception):
 
 
 class Visitor:
-    """A graph compiled by the rcg in a folder.
-
-    Args:
-        name: Its name in the table.
-        folder: The folder with its package ``rcg``, whose native core is built.
+    """A graph compiled by the rcg in a folder, whose native core is built.
 
     Raises:
         VisitorFailed: The package cannot be imported, or the process does not start.

@@ -86,14 +86,8 @@ def session(
 ) -> RowSession:
     """Return the session of a contestant in this process.
 
-    Args:
-        row: The row.
-        loop: The event loop for async rows.
-        call: Runs one execution and returns its value.
-        call_async: The same in the event loop.
-        submit: Starts one execution and returns an argument for `fetch`.
-        fetch: Waits for the execution and returns its value.
-        close: Ends the session.
+    `call` runs one execution and returns its value, as `call_async` does in the loop; `submit`
+    starts one and returns an argument for `fetch`, which waits for it and returns its value.
     """
     if row.is_async:
         turn = async_turn(call_async, loop)
@@ -104,11 +98,7 @@ def session(
 
 
 class Contestant(Protocol):
-    """One way to run the rows.
-
-    Attributes:
-        name: Its name in the table.
-    """
+    """One way to run the rows."""
 
     name: str
 
@@ -122,12 +112,7 @@ class Contestant(Protocol):
 
 
 class WithActors:
-    """A contestant whose actors this process started.
-
-    Args:
-        actor_class: The class of its actors.
-        seats: The nodes of its actors.
-    """
+    """A contestant whose actors this process started."""
 
     def __init__(self, actor_class: Any, seats: Seats) -> None:
         self._class, self._seats = actor_class, seats
@@ -162,11 +147,8 @@ class WithActors:
 class GraphContestant(WithActors):
     """A contestant that compiles graphs.
 
-    Args:
-        actor_class: The class of its actors.
-        seats: The nodes of its actors.
-        nodes: The classes of the input node and of the node that gathers several outputs.
-        get: Waits for an execution and returns its value.
+    `nodes` are the classes of the input node and of the node that gathers several outputs; `get`
+    waits for an execution and returns its value.
     """
 
     name: str
@@ -210,13 +192,7 @@ class GraphContestant(WithActors):
 
 
 class RcgGraph(GraphContestant):
-    """A graph compiled by rcg, with one wait policy.
-
-    Args:
-        name: Its name in the table.
-        wait: The wait policy.
-        seats: The nodes of its actors.
-    """
+    """A graph compiled by rcg, with one wait policy."""
 
     def __init__(self, name: str, wait: WaitPolicy, seats: Seats = ANYWHERE) -> None:
         self.name, self._wait = name, wait

@@ -101,16 +101,7 @@ def build(
     multi_output: Any,
     transport: str | None = None,
 ) -> Any:
-    """Return a row's DAG, made of the given node classes.
-
-    Args:
-        shape: As in ``rows.Row``.
-        methods: The method of each actor.
-        arguments: Number of arguments of an execution.
-        input_node: The class of the input node.
-        multi_output: The class of the node that gathers several outputs.
-        transport: The tensor transport of the values between the actors of a chain, if any.
-    """
+    """Return a row's DAG, made of the given node classes; see ``rows.Row`` for what it is."""
     with input_node() as inp:
         match shape:
             case "chain":

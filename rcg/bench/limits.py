@@ -83,13 +83,7 @@ class PingPong:
 class TcpPingPong:
     """A process that sends messages of one size back by TCP, until `close`.
 
-    Args:
-        size_bytes: Size of the messages.
-
-    Attributes:
-        message: What is sent.
-        answer: What came back last.
-        process: The other process.
+    `message` is what is sent, and `answer` what came back last.
     """
 
     def __init__(self, size_bytes: int) -> None:

@@ -25,12 +25,9 @@ Turn = Callable[["Pace"], "array[int]"]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The length of a turn.
+    """The length of a turn: it ends after so many calls, or with fewer samples after a time.
 
-    Attributes:
-        calls: Number of samples after which it ends.
-        time_ns: Time after which it ends with fewer samples. The current call is finished.
-        warm_up: Number of calls before it that do not count.
+    The current call is finished. The calls of the warm-up come before it and do not count.
     """
 
     calls: int
@@ -160,13 +157,6 @@ def take_rounds(
     after_round: Callable[[], None] = lambda: None,
 ) -> dict[str, array[int]]:
     """Take one turn of each contestant in each round, in a new random order per round.
-
-    Args:
-        turns: The turns, by contestant.
-        pace: The length of each turn.
-        rounds: Number of rounds.
-        rng: The source of the orders.
-        after_round: Called after each round.
 
     Returns:
         The samples of each contestant, in the order in which they were taken.

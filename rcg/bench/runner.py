@@ -54,13 +54,11 @@ CPUS_OF_NODE = 4  # for the scheduler; the actors take none
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What rows and experiments are measured with.
+    """What rows and experiments are measured with; see ``Settings`` for rounds and seed.
 
     Attributes:
         contestants: The contestants.
         absent: Why other contestants are missing, by name.
-        rounds: Number of turns of each contestant per row.
-        seed: The seed of payloads and of the orders of turns.
         progress: Shows the progress: one step for each round of what is measured in rounds.
     """
 
@@ -129,9 +127,7 @@ def _rows_on(nodes: int) -> tuple[Row, ...]:
 def run(settings: Settings, progress: Progress[int]) -> BenchReport:
     """Measure rows and experiments with a Ray cluster that is started for this run.
 
-    Args:
-        settings: The settings of the run.
-        progress: Shows the progress. `count_steps` returns the number of steps.
+    The progress has `count_steps` steps.
     """
     started, began = datetime.now(UTC), time.perf_counter()
     load = os.getloadavg()[0]
@@ -203,9 +199,6 @@ def running_ray(nodes: int) -> Iterator[None]:
 
     Two nodes are on this machine, with this process on the first. They share its cores, and their
     sockets its loopback, for all contestants alike.
-
-    Args:
-        nodes: Number of Ray nodes, 1 or 2.
     """
     memory: dict[str, Any] = {
         "object_store_memory": OBJECT_STORE_BYTES,

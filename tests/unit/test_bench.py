@@ -86,8 +86,6 @@ def echo_result(**medians: float) -> RowResult:
         "futex": RCG_FUTEX,
         "call": RAY_CALL,
         "graph": RAY_GRAPH,
-        "here": HERE,
-        "beside": BESIDE,
         "limit": LIMIT,
     }
     return RowResult(
@@ -110,17 +108,6 @@ def test_a_percentile_is_the_smallest_sample_that_covers_the_share(times: list[i
         assert sum(t <= found for t in times) >= share * len(times)
         below = [t for t in times if t < found]
         assert not below or len(below) < share * len(times)
-
-
-def test_percentiles_of_a_hundred() -> None:
-    ordered = list(range(1, 101))
-    assert [percentile(ordered, share) for share in (0.0, 0.1, 0.5, 0.99, 1.0)] == [
-        1,
-        10,
-        50,
-        99,
-        100,
-    ]
 
 
 def test_the_median_of_an_even_number_lies_between_the_middle_two() -> None:
@@ -543,36 +530,29 @@ def test_targets_are_judged_against_the_compiled_graph() -> None:
     assert [str(v) for v in row.verdicts if not v.is_met] == ["futex median: 0.45 > 0.35"]
 
 
-def test_a_version_beside_is_compared_with_this_one_in_a_process_of_its_own_too() -> None:
-    row = echo_result(here=10.6, beside=10.0)
-    assert [str(verdict) for verdict in row.verdicts] == ["here to beside: 1.06 > 1.05"]
-    assert "MISSED here to beside" in render(BenchReport(header(), (row,), ()))
-
-
-def test_a_transfer_is_compared_with_raw_gloo_by_the_median() -> None:
-    times = {RCG: SampleSummary(9, 40, 120, 900), RAW_GLOO: SampleSummary(9, 20, 100, 100)}
-    row = RowResult("gloo-edge-64mb", "Gloo edge, 64 MB", Target(raw=1.15), times)
-    assert [str(verdict) for verdict in row.verdicts] == ["to raw Gloo: 1.2 > 1.15"]
-    shown = render(BenchReport(header(), (row,), ()))
-    assert "raw Gloo" in shown and "MISSED to raw Gloo: 1.2 > 1.15" in shown
-
-
-def test_a_row_across_nodes_is_compared_with_raw_sockets() -> None:
-    times = {RCG: summary(60.0), LIMIT: summary(20.0)}
-    row = RowResult("echo", "echo", Target(limit=2.5, us=50), times)
-    found = [str(verdict) for verdict in row.verdicts]
-    assert found == ["microseconds: 60 > 50", "to the limit: 3 > 2.5"]
-    across = replace(header(), nodes=2)
-    shown = render(BenchReport(across, (row,), ()))
-    assert "MISSED to the limit: 3 > 2.5" in shown and "2 Ray nodes" in shown
-
-
-def test_a_model_on_two_actors_is_compared_with_the_loop_by_hand() -> None:
-    times = {RCG: summary(120.0), BY_HAND: summary(100.0)}
-    row = RowResult("pipeline", "training step", Target(hand=1.05), times)
-    assert [str(verdict) for verdict in row.verdicts] == ["to a loop by hand: 1.2 > 1.05"]
-    shown = render(BenchReport(header(), (row,), ()))
-    assert "by hand" in shown and "MISSED to a loop by hand: 1.2 > 1.05" in shown
+@pytest.mark.parametrize(
+    ("times", "target", "expected"),
+    [
+        ({HERE: 10.6, BESIDE: 10.0}, Target(auto=0.15), ["here to beside: 1.06 > 1.05"]),
+        ({RCG: 120.0, RAW_GLOO: 100.0}, Target(raw=1.15), ["to raw Gloo: 1.2 > 1.15"]),
+        (
+            {RCG: 60.0, LIMIT: 20.0},
+            Target(limit=2.5, us=50),
+            ["microseconds: 60 > 50", "to the limit: 3 > 2.5"],
+        ),
+        ({RCG: 120.0, BY_HAND: 100.0}, Target(hand=1.05), ["to a loop by hand: 1.2 > 1.05"]),
+    ],
+)
+def test_each_target_names_what_rcg_is_compared_with(
+    times: dict[str, float], target: Target, expected: list[str]
+) -> None:
+    summaries = {name: summary(time) for name, time in times.items()}
+    row = RowResult("echo", "echo", target, summaries)
+    assert [str(verdict) for verdict in row.verdicts] == expected
+    shown = render(BenchReport(replace(header(), nodes=2), (row,), ()))
+    assert "2 Ray nodes" in shown
+    assert all(name in shown for name in times)
+    assert all(f"MISSED {each}" in shown for each in expected)
 
 
 def test_a_target_is_met_when_it_is_reached_exactly() -> None:
@@ -606,11 +586,6 @@ def whole_report() -> BenchReport:
     )
 
 
-def test_a_report_survives_json() -> None:
-    report = whole_report()
-    assert BenchReport.from_json(report.to_json()) == report
-
-
 @given(
     medians=st.dictionaries(
         st.sampled_from(record.CONTESTANTS), st.floats(0, 1e9, allow_nan=False), min_size=1
@@ -626,7 +601,7 @@ def test_any_report_survives_json_and_can_be_shown(
     row = RowResult(
         "r", "a row", Target(*targets), {n: summary(m) for n, m in medians.items()}, absent
     )
-    report = BenchReport(header(), (row,), ())
+    report = BenchReport(header(), (row,), whole_report().figures)
     assert BenchReport.from_json(report.to_json()) == report
     assert render(report).endswith("\n")
 
@@ -643,12 +618,6 @@ def test_json_tells_ratios_and_verdicts_to_readers_that_are_no_python() -> None:
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no report of schema"):
         BenchReport.from_json(text)
-
-
-def test_a_report_is_saved(tmp_path) -> None:
-    path = tmp_path / "bench.json"
-    whole_report().save(path)
-    assert BenchReport.from_json(path.read_text()) == whole_report()
 
 
 # --- table --------------------------------------------------------------------------------------
@@ -778,8 +747,8 @@ def test_an_experiment_that_is_pure_is_measured_without_ray(
     monkeypatch.setattr(scale, "PLANNED_NODES", (100,))
     saved = tmp_path / "report.json"
     assert with_experiments(["--rows", "planning", "--rounds", "1", "--json", str(saved)]) == 0
-    report = BenchReport.from_json(saved.read_text())
-    assert [figure.name for figure in report.figures] == ["planning"] and not report.rows
+    report = json.loads(saved.read_text())
+    assert [figure["name"] for figure in report["figures"]] == ["planning"] and not report["rows"]
 
 
 def test_what_lacks_a_module_is_left_out_and_results_are_parted_by_their_kind() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from rcg.ir.channels import Group
 from rcg.text import brief, bytes_text, plural, visible
 from rcg.views.data.edge_styles import TCP, style_of
 from rcg.views.data.folding import Card, Folded, Line, Row
@@ -18,7 +19,6 @@ from rcg.views.data.topology import (
     NodeFrame,
     Topology,
     TopologyEdge,
-    TopologyGroup,
     TopologyNode,
 )
 
@@ -162,7 +162,7 @@ class TopologyLabels:
         key = [f"node {visible(frame.key)} in Ray"] if frame.key else []
         return [frame_text(frame), *key, self._processes_text(frame.processes)]
 
-    def group_text(self, group: TopologyGroup) -> str:
+    def group_text(self, group: Group) -> str:
         """Return a group as text: its id, its library and its members in the order of ranks."""
         title, members = style_of(group.backend).title, self._processes_text(group.members)
         return f"{group.id} {DOT} {visible(title)} {DOT} {members}"

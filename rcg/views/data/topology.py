@@ -31,10 +31,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
-from rcg.ir.channels import STATUS, TENSOR
+from rcg.ir.channels import STATUS, TENSOR, ActorSpec, Group
 from rcg.ir.ids import DRIVER, Slot
 from rcg.ir.ops import Call, Collective, Copy, Input, Op, Output
 from rcg.ir.plan import Plan
@@ -43,17 +43,6 @@ from rcg.trace.analysis.rendezvous import rank_of, rendezvous_of
 from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, SHM, TCP, kind_of_channel
 
 NodeKind = Literal["input", "attribute", "call", "part", "collective", "output"]
-
-_JSON_VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """An actor: its id in the plan, its displayed name, its id in Ray (hex, or empty)."""
-
-    id: str
-    label: str
-    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,40 +148,23 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class TopologyGroup:
-    """A group of processes that exchange tensors over one communicator.
-
-    Attributes:
-        id: Its id in the plan.
-        backend: The library that carries the tensors, or the name of the user's communicator.
-        members: The processes, or lanes of them, in the order of their ranks.
-    """
-
-    id: str
-    backend: str
-    members: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Topology:
     """A graph as people draw it.
 
     Attributes:
         nodes: The nodes, in Ray's order: from the input, breadth first.
         edges: The edges, sorted by source and target. At most one between two nodes.
-        actors: The actors, in the order of the plan.
+        actors: The actors of the plan, with their ids in Ray.
         channels: The channels that carry values, in the order of the plan.
-        is_multi: Whether an execution returns a list.
-        groups: The groups, in the order of the plan.
+        groups: The groups of the plan.
         frames: The nodes of the cluster, in the order of the plan; empty if there is only one.
     """
 
     nodes: tuple[TopologyNode, ...]
     edges: tuple[TopologyEdge, ...]
-    actors: tuple[Actor, ...]
+    actors: tuple[ActorSpec, ...]
     channels: tuple[Channel, ...]
-    is_multi: bool
-    groups: tuple[TopologyGroup, ...] = ()
+    groups: tuple[Group, ...] = ()
     frames: tuple[NodeFrame, ...] = ()
 
     def frame_of(self, node: TopologyNode) -> str | None:
@@ -205,13 +177,9 @@ class Topology:
         found = [frame.id for frame in self.frames if not set(at).isdisjoint(frame.processes)]
         return found[0] if len(found) == 1 else None
 
-    def actor(self, process: str) -> Actor | None:
+    def actor(self, process: str) -> ActorSpec | None:
         """Return the actor of a process; None for the driver."""
         return next((actor for actor in self.actors if actor.id == process), None)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the topology as a dict of lists, strings and numbers."""
-        return {"version": _JSON_VERSION, **asdict(self)}
 
 
 def topology_of(
@@ -236,11 +204,11 @@ def topology_of(
     for (source, target), (channel, arguments) in found.edges.items():
         kind, ends = found.kind_of(source, target, channel), (numbers[source], numbers[target])
         edges.append(TopologyEdge(*ends, kind, channel, tuple(arguments)))
-    ids = {actor.id: actor.key for actor in plan.actors} | dict(actor_ids or {})
+    ids = actor_ids or {}
     return Topology(
         nodes=tuple(sorted(nodes, key=lambda node: node.id)),
         edges=tuple(sorted(edges, key=lambda edge: (edge.source, edge.target))),
-        actors=tuple(Actor(actor.id, actor.label, ids[actor.id]) for actor in plan.actors),
+        actors=tuple(replace(actor, key=ids.get(actor.id, actor.key)) for actor in plan.actors),
         channels=tuple(
             Channel(
                 channel.id,
@@ -255,8 +223,7 @@ def topology_of(
             for channel in plan.channels
             if channel.kind not in (STATUS, LOCAL)
         ),
-        is_multi=plan.is_multi,
-        groups=tuple(TopologyGroup(each.id, each.backend, each.members) for each in plan.groups),
+        groups=plan.groups,
         frames=tuple(
             NodeFrame(node.id, node.key, (addresses or {}).get(node.id, ""), node.processes)
             for node in plan.nodes
