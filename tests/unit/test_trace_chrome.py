@@ -18,7 +18,7 @@ from rcg.trace.model import NO_PEER, SPAN_BASE, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from tests.unit.chrome_format import Found, read
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
-from tests.unit.traces import event, events, graph_trace, one_execution, trace
+from tests.unit.traces import FAN, event, events, graph_trace, one_execution, trace
 
 SPAN = SPAN_BASE
 
@@ -81,39 +81,12 @@ def test_arrows_join_each_write_to_its_read(written):
 
 
 def test_arrows_go_to_every_reader_of_a_channel(written):
-    plan = """
-plan positional=1 keywords=[] returns=list
-actor a0 'A' ''
-actor a1 'A' ''
-channel c0 driver -> a0 a1 ring node=0 slots=10
-channel c1 a0 -> driver ring node=1 slots=10
-channel c2 a1 -> driver ring node=2 slots=10
-program driver
-  Input * -> s0
-  Write s0 -> c0
-  Free s0
-  Read c1 -> s1
-  Read c2 -> s2
-  Output s1, s2
-program a0
-  Read c0 -> s0
-  Call a0.f(s0) -> s1 #1
-  Free s0
-  Write s1 -> c1
-  Free s1
-program a1
-  Read c0 -> s0
-  Call a1.f(s0) -> s1 #2
-  Free s0
-  Write s1 -> c2
-  Free s1
-"""
     rows = {
         "driver": [event(1, 0, 10, 20), event(1, 1, 20, 30)],
         "a0": [event(0, 0, 20, 30), event(0, 1, 30, 40)],
         "a1": [event(0, 0, 25, 60), event(0, 1, 60, 70)],
     }
-    found = written(trace(graph_trace(rows, plan=plan), end=100))
+    found = written(trace(graph_trace(rows, plan=FAN), end=100))
     ends = {
         (out.args["execution"], into.process, into.args["execution"]) for out, into in found.arrows
     }

@@ -17,7 +17,7 @@ from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.what_if import from_simulation, predict, what_if
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, DRIVER_APART, by_hand
-from tests.unit.traces import PIPELINE, event, graph_trace
+from tests.unit.traces import FAN, PIPELINE, event, graph_trace
 
 # Driver: Input 0, Write 1, Read 3; actors: Read 0, Call 1, Write 3.
 COSTS = {
@@ -261,35 +261,13 @@ def test_a_trace_without_events_cannot_be_replayed():
 
 
 def test_the_same_op_may_cost_one_process_more_than_another():
-    text = """
-        plan positional=1 keywords=[] returns=list
-        actor a0 'Left' ''
-        actor a1 'Right' ''
-        channel c0 driver -> a0 a1 ring node=0 slots=10
-        channel c1 a0 -> driver ring node=1 slots=10
-        channel c2 a1 -> driver ring node=2 slots=10
-        program driver
-          Input * -> s0
-          Write s0 -> c0
-          Read c1 -> s1
-          Read c2 -> s2
-          Output s1, s2
-        program a0
-          Read c0 -> s0
-          Call a0.f(s0) -> s1 #1
-          Write s1 -> c1
-        program a1
-          Read c0 -> s0
-          Call a1.f(s0) -> s1 #2
-          Write s1 -> c2
-    """
     costs = Costs({("a0", 0): 5, ("a1", 0): 7}, {("a1", 0): 2})
-    found = simulate(Plan.from_text(text), costs, 1)
+    found = simulate(Plan.from_text(FAN), costs, 1)
     reads = {s.process: (s.start, s.end) for s in found.timeline if s.op == 0}
     # The frame is there at 0, so nobody waits or wakes up.
     assert (reads["a0"], reads["a1"]) == ((0, 5), (0, 7))
     costs = Costs({("driver", 1): 3, ("a0", 0): 5, ("a1", 0): 7}, {("a1", 0): 2})
-    found = simulate(Plan.from_text(text), costs, 1)
+    found = simulate(Plan.from_text(FAN), costs, 1)
     reads = {s.process: (s.start, s.end) for s in found.timeline if s.op == 0}
     assert (reads["a0"], reads["a1"]) == ((3, 8), (5, 12))
 

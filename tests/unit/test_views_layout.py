@@ -19,6 +19,7 @@ from rcg.views.data.layout import Rect, TopologyLayout, lay_out
 from rcg.views.data.topology import topology_of
 from tests.unit.random_graphs import Case, cases, placements
 from tests.unit.views_plans import Builder, planned, ring_of_stages, scatter_gather
+from tests.unit.views_traces import pipeline
 
 HEAD, ROW, FRAME_HEAD = 25.0, 26.0, 24.0
 
@@ -155,11 +156,7 @@ def test_values_flow_forward() -> None:
 
 
 def chain(length: int) -> Folded:
-    build = Builder()
-    value = 0
-    for i in range(length):
-        value = build.call(f"a{i}", "fwd", value)
-    return fold(topology_of(build.plan(value)))
+    return fold(topology_of(pipeline(length)))
 
 
 def test_a_chain_is_a_straight_line() -> None:

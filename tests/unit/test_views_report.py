@@ -108,11 +108,6 @@ def test_names_cannot_break_out() -> None:
     rows(html)
 
 
-def test_light_dark_and_both() -> None:
-    light, dark, both = (report_of(REPORT, dark=dark) for dark in (False, True, None))
-    assert "rcg-is-light" in light and 'rcg-is-dark"' in dark and 'rcg-is-auto"' in both
-
-
 def test_styles_of_notebooks_do_not_get_into_a_table() -> None:
     html = report_of(REPORT)
     # Neither its stripes nor its hover get into the table; the marked row stays marked.

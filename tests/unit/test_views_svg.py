@@ -22,6 +22,7 @@ from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.topology import svg_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, scatter_gather
+from tests.unit.views_traces import pipeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 WICKED = "<b>&\"'\\\n\x00\ud800]]>\N{RIGHT-TO-LEFT OVERRIDE}"
@@ -228,11 +229,7 @@ def test_boxes_are_tinted_by_their_share_and_lines_are_as_wide_as_their_bytes():
 
 
 def test_a_text_that_most_lines_share_is_in_the_legend_only() -> None:
-    build = Builder()
-    value = 0
-    for stage in range(30):
-        value = build.call(f"a{stage}", "fwd", value)
-    topology = topology_of(build.plan(value))
+    topology = topology_of(pipeline(30))
     sizes = {channel.id: 2048 for channel in topology.channels} | {"c7": 4096}
     drawn = svg_of(topology, measured=TopologyFigures(channel_bytes=sizes))
     amounts = ["".join(each.itertext()) for each in marks(drawn, "rcg-amount")]

@@ -22,8 +22,9 @@ from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slices import COLUMNS, Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import queues_of, timeline_payload
-from rcg.views.data.topology import Topology, topology_of
+from rcg.views.data.topology import Topology, nodes_of_calls, topology_of
 from rcg.views.svg.joins import exchange_lines_of
+from rcg.views.svg.pictures import predicted_schedule
 from rcg.views.svg.schedule import schedule_of
 from rcg.views.svg.timeline import timeline_of
 from rcg.views.svg.topology import svg_of
@@ -152,6 +153,15 @@ def test_lines_of_an_edge_say_group_and_hints() -> None:
 def test_every_rank_is_in_one_node_and_every_channel_of_values_is_drawn(case: Case) -> None:
     plan = planned(case.graph)
     drawn = topology_of(plan)
+    at = nodes_of_calls(plan)
+    for node in case.graph.nodes:
+        if (actor := case.graph.actor_of(node.id)) is not None and node.id in at:
+            shown_at = drawn.nodes[at[node.id]]
+            assert actor in (dict(shown_at.ranks) or [shown_at.process])
+    joined = {(edge.source, edge.target) for edge in drawn.edges}
+    for node in case.graph.nodes:
+        for upstream in getattr(node, "args", ()):
+            assert upstream not in at or (at[upstream], at[node.id]) in joined
     ranks = [rank for node in drawn.nodes for rank in node.ranks]
     assert sorted(ranks) == sorted(
         (program.process, at)
@@ -167,7 +177,12 @@ def test_every_rank_is_in_one_node_and_every_channel_of_values_is_drawn(case: Ca
     assert topology_of(Plan.from_text(str(plan))) == drawn
     check_picture(svg_of(drawn, channel_details=True))
     ascii_of(drawn)
-    dot_of(drawn)
+    dot_of(drawn, channel_details=True)
+    check_picture(predicted_schedule(plan, 4))
+    for picture in topology_payload(plan, None).head["pictures"]:
+        calls = [each for each in picture["nodes"] if each["kind"] == "call"]
+        assert all(len(each["places"]) == each["count"] for each in calls)
+    schedule_payload(plan, None)
 
 
 # --- slices, timeline, schedule
