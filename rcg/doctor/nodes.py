@@ -34,11 +34,7 @@ def address_here() -> str:
 
 
 def check_nodes(address: str | None = None) -> Iterator[Check]:
-    """Say where rcg would listen for other nodes, and try that.
-
-    Args:
-        address: The address; None for ``address_here``.
-    """
+    """Say where rcg would listen for other nodes, at ``address_here`` or another, and try that."""
     here = address_here() if address is None else address
     is_alone = here.startswith("127.") or here == "::1"
     advice = "no other machine reaches this address: is there a network?" if is_alone else ""

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,14 +72,16 @@ def check_transports(ping: Ping) -> Iterator[Check]:
         found = f"works, with {ping.made}; round trip {time_text(ping.round_trip_ns)}"
         yield Check("transports", "shared memory", "ok", found, is_needed=True)
     unnamed = "files without a name in /dev/shm; otherwise memfd_create"
-    for name, purpose, is_needed, attempt in (
-        ("O_TMPFILE", unnamed, False, _unnamed_file),
-        ("memfd_create", "memory files if /dev/shm is small", False, _memory_file),
-        ("local sockets", "passing memory to other processes", True, _abstract_socket),
-        ("pidfd_open", "immediate notice of deaths", True, _pidfd),
-    ):
+    in_memory = "memory files if /dev/shm is small"
+    attempts: list[tuple[str, str, bool, Callable[[], int]]] = [
+        ("O_TMPFILE", unnamed, False, lambda: os.open(SHM, os.O_TMPFILE | os.O_RDWR, 0o600)),
+        ("memfd_create", in_memory, False, lambda: os.memfd_create("rcg-doctor")),
+        ("local sockets", "passing memory to other processes", True, _received_descriptor),
+        ("pidfd_open", "immediate notice of deaths", True, lambda: os.pidfd_open(os.getpid())),
+    ]
+    for name, purpose, is_needed, attempt in attempts:
         try:
-            attempt()
+            os.close(attempt())
             yield Check("transports", name, "ok", purpose, is_needed=is_needed)
         except (OSError, AttributeError) as error:
             found = error_line(error)
@@ -153,16 +155,8 @@ def try_tensors(name: str) -> int | str:
         return error_line(error)
 
 
-def _unnamed_file() -> None:
-    os.close(os.open(SHM, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
-
-
-def _memory_file() -> None:
-    os.close(os.memfd_create("rcg-doctor", os.MFD_CLOEXEC))
-
-
-def _abstract_socket() -> None:
-    """Send a descriptor over a connection to an abstract address."""
+def _received_descriptor() -> int:
+    """Send a descriptor over a connection to an abstract address; return what arrives."""
     with contextlib.ExitStack() as stack:
         kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
@@ -174,11 +168,6 @@ def _abstract_socket() -> None:
         with tempfile.TemporaryFile() as file:
             socket.send_fds(sender, [b"."], [file.fileno()])
         _, descriptors, _, _ = socket.recv_fds(receiver, 1, 1)
-        for descriptor in descriptors:
-            os.close(descriptor)
         if not descriptors:
             raise OSError("descriptors do not arrive")
-
-
-def _pidfd() -> None:
-    os.close(os.pidfd_open(os.getpid()))
+        return descriptors[0]

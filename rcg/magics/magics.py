@@ -168,7 +168,7 @@ class RcgMagics(Magics):
             if not options.quiet:
                 display(profile)
                 if options.widget:
-                    display_widgets("TimelineWidget", profile)
+                    display_widgets("TimelineWidget", profile.trace)
             failed = [
                 _failure(option, path, write)
                 for option, path, write in (
@@ -240,6 +240,7 @@ class RcgMagics(Magics):
             options, name = parser.split_name(line)
             found = self._find(name, parser.prog)
             with _one_sentence(parser.prog):
+                found = [each.trace if isinstance(each, Profile) else each for each in found]
                 if options.widget and display_widgets(widget, *found):
                     return
                 pictures = [each for shown in found for each in pictures_of(shown, options)]

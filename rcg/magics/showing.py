@@ -10,9 +10,8 @@ from typing import Any, Final
 from IPython.display import display
 
 from rcg.ir.plan import Plan
-from rcg.profiles import Profile
 from rcg.runtime.driver.compiled_dag import CompiledDAG
-from rcg.text import graph_title, visible
+from rcg.text import graph_title, plural, visible
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import mimebundle
@@ -26,8 +25,6 @@ _INSTALL_WIDGETS: Final = "the interactive views need more packages: pip install
 
 def topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
     """Return the topologies to show for an object, each with its alternative text."""
-    if isinstance(shown, Profile):
-        shown = shown.trace
     if isinstance(shown, Trace):
         shown = shown.active
         found = []
@@ -48,8 +45,6 @@ def topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
 
 def schedules(shown: Any) -> list[tuple[str, str]]:
     """Return the schedules to show for an object, each with its alternative text."""
-    if isinstance(shown, Profile):
-        shown = shown.trace
     if isinstance(shown, Trace):
         graphs = shown.active.graphs
         made = [(visible(graph.title), schedule_picture(shown, graph)) for graph in graphs]
@@ -72,7 +67,7 @@ def display_pictures(pictures: Sequence[tuple[str, str]], magic: str, nothing: s
 def print_more(count: int) -> None:
     """Print how many graphs are not shown."""
     if count > 0:
-        print(f"{count} more graph{'' if count == 1 else 's'}: name one to see it")
+        print(f"{plural(count, 'more graph')}: name one to see it")
 
 
 def with_executions(graphs: list[CompiledDAG]) -> list[CompiledDAG]:
@@ -106,10 +101,9 @@ def display_widgets(name: str, *shown: Any) -> bool:
         return False
     wanted: list[tuple[Any, dict[str, int]]] = []
     for each in shown:
-        trace = each.trace if isinstance(each, Profile) else each
-        if isinstance(trace, Trace):
-            active = [at for at, graph in enumerate(trace.graphs) if graph.is_active]
-            wanted += [(trace, {"graph": at}) for at in active]
+        if isinstance(each, Trace):
+            active = [at for at, graph in enumerate(each.graphs) if graph.is_active]
+            wanted += [(each, {"graph": at}) for at in active]
         else:
             wanted.append((each, {}))
     for each, options in wanted[:MAX_WIDGETS]:

@@ -246,7 +246,7 @@ class WeightsPlan(Displayed):
         names, rows = self.matrix()
         cells = [[Cell(row[0]), *(Cell(each, "rcg-number") for each in row[1:])] for row in rows]
         html = card("Who gets how much from whom", self.summary, table(["", *names], cells))
-        return {"text/plain": str(self), "text/html": themed(html, dark=None)}
+        return {"text/plain": str(self), "text/html": themed(html)}
 
     def matrix(self) -> tuple[list[str], list[list[str]]]:
         """Return the bytes that go from each publisher to each reader, as text.

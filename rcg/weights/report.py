@@ -89,7 +89,7 @@ class WeightsReport(Displayed):
         from rcg.views.html.elements import table as html_table
 
         cells = [[Cell(text) for text in row] for row in self.rows]
-        return themed(card("Weights", self.about, html_table(HEAD, cells)), dark=None)
+        return themed(card("Weights", self.about, html_table(HEAD, cells)))
 
     def _mimebundle(self, views: Views) -> Mimebundle:
         return {"text/plain": str(self), "text/html": self.html()}

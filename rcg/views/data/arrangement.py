@@ -38,14 +38,7 @@ _MAX_TO_SWAP: Final = 3000  # blocks times lines; more would take too long
 
 @dataclass(frozen=True, slots=True)
 class RowSize:
-    """Where a row is in its card.
-
-    Attributes:
-        top: Its distance from the upper end of the card.
-        height: Its height.
-        left: Its distance from the left side.
-        right: Its distance from the right side.
-    """
+    """Where a row is in its card: its height, and its distances from three sides of the card."""
 
     top: float
     height: float

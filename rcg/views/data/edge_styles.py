@@ -22,16 +22,10 @@ _COMMUNICATOR: Final = "communicator "  # over a user's own communicator; its na
 
 @dataclass(frozen=True, slots=True)
 class EdgeStyle:
-    """The style of one kind of edge. Colour-blind people can distinguish the colours (Okabe, Ito).
+    """The style of one kind of edge: its displayed title, its arrow in text, its line.
 
-    Attributes:
-        name: The kind: ``shm``.
-        title: Its displayed name.
-        arrow: Its arrow in text.
-        light: Its light colour.
-        dark: Its dark colour.
-        dashes: Lengths of dash and gap; empty for a solid line.
-        width: Width of the line.
+    Colour-blind people can distinguish the colours (Okabe, Ito). ``dashes`` has the lengths of dash
+    and gap; it is empty for a solid line.
     """
 
     name: str

@@ -45,14 +45,9 @@ HINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CardRow:
-    """Where the time of one process went.
+    """Where the time of one process went: ``ns`` by kind, in the order of ``TimeKind``.
 
-    Attributes:
-        label: Its displayed name.
-        ns: Time by kind, in the order of ``TimeKind``.
-        note: The text at the right end.
-        hover: The hover text.
-        waits: What it waits most for, and for which share of the time.
+    The note is at the right end; ``waits`` says what it waits most for, and for which share.
     """
 
     label: str
@@ -70,10 +65,8 @@ class ProfileCard:
         about: The line below the title.
         shares: One row per process.
         keys: Names and values of the key figures.
-        note_title: The title of the notes.
+        note_title: The title of the notes of the rows.
         answer: What limits the graph, in a sentence above all; "" if that is not known.
-        advice: What would help.
-        latency: The distribution of the latencies, if it is known.
     """
 
     about: str

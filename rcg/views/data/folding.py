@@ -48,13 +48,9 @@ _MAX_ATTRIBUTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A box: a method, an input or an output, a collective.
+    """A box: a method, an input or an output, a collective; ``id`` is its position in ``Folded``.
 
-    Attributes:
-        id: Its position in ``Folded.rows``.
-        card: The id of its card.
-        kind: What its nodes are; those that are parts of others are not among them.
-        nodes: Its nodes, in the order of the topology.
+    Its nodes are in the order of the topology. Those that are parts of others are not among them.
     """
 
     id: int
@@ -107,11 +103,8 @@ class Line:
 class Folded:
     """A folded topology.
 
-    Attributes:
-        topology: The whole one.
-        cards: The cards, by their first calls; the input is the first and the output the last.
-        rows: All boxes, by card and from top to bottom.
-        lines: The lines, at most one from one box to another.
+    Cards are in the order of their first calls, the input first and the output last; rows by card
+    and from top to bottom. At most one line leads from one box to another.
     """
 
     topology: Topology

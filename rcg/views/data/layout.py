@@ -73,8 +73,6 @@ class TopologyLayout:
             its left end to its right end. Two points of the same x or the same y are connected by a
             straight line. Others lie on both sides of the gap between two columns and are connected
             by a curve.
-        width: The width of the picture.
-        height: The height of the picture.
     """
 
     cards: Mapping[int, Rect]

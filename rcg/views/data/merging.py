@@ -36,10 +36,6 @@ def packed_within(payload: ViewPayload, most_bytes: int) -> bytes | None:
     """Return the data of a timeline packed into so many bytes; None if that is too little.
 
     The latest bars stay single, as many as fit.
-
-    Args:
-        payload: The result of ``timeline_payload``.
-        most_bytes: The limit.
     """
     count = len(payload.columns["start"])
     single = min(count, MAX_BARS)
@@ -123,13 +119,7 @@ def _sums(
 ) -> tuple[Column, dict[str, Column]]:
     """Return a bar of each sum, and the columns of the sums in nanoseconds.
 
-    Args:
-        start: When each bar began.
-        took: Its duration.
-        is_merged: Whether it is in a sum.
-        group: Which bars are in one sum.
-        row_of: The row of each group; groups are sorted by row.
-        length: The length of a bin.
+    Bars of one group are in one sum of each bin. Groups are sorted by row, which ``row_of`` has.
     """
     bars = np.flatnonzero(is_merged)
     which = start[bars] // length

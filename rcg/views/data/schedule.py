@@ -82,14 +82,9 @@ def schedule_payload(
     first = int(shown[0]) if len(shown) else 0
     predicted, note = _predicted_columns(plan, record, op_cost, first, count, origin_ns)
     ops = [[name_of_op(op).text for op in program.ops] for program in plan.programs]
-    calls = [
-        (number, ops[number][at], at)
-        for number, program in enumerate(plan.programs)
-        for at, op in enumerate(program.ops)
-        if op.is_call
-    ]
-    names = list(dict.fromkeys(name for _, name, _ in calls))
-    rows = [(number, names.index(each), at) for number, each, at in calls]
+    calls = _calls_of(plan)
+    names = list(dict.fromkeys(ops[number][at] for number, at in calls))
+    rows = [(number, names.index(ops[number][at]), at) for number, at in calls]
     lane, name, op = np.array(rows, np.int64).reshape(-1, 3).T
     marks = marks_of(lane, name, op)
     turns = [[-1] * len(program.ops) for program in plan.programs]
@@ -158,14 +153,19 @@ def _first_window(plan: Plan, bars: Columns, few: int) -> list[float] | None:
     return [max(first - (last - first) * 0.03, 0.0), last]
 
 
-def _calls_in(plan: Plan, bars: Columns) -> list[npt.NDArray[Any]]:
-    """Return when calls began, how long they took, and their executions."""
-    calls = [
-        (number << 16) + at
+def _calls_of(plan: Plan) -> list[tuple[int, int]]:
+    """Return the lane and the op of each call."""
+    return [
+        (number, at)
         for number, program in enumerate(plan.programs)
         for at, op in enumerate(program.ops)
         if op.is_call
     ]
+
+
+def _calls_in(plan: Plan, bars: Columns) -> list[npt.NDArray[Any]]:
+    """Return when calls began, how long they took, and their executions."""
+    calls = [(number << 16) + at for number, at in _calls_of(plan)]
     kept = np.isin((bars["lane"].astype(np.int64) << 16) + bars["op"], calls)
     return [bars[name][kept] for name in ("start", "duration", "execution")]
 
@@ -435,11 +435,8 @@ _MAX_DRIFT: Final = 0.25
 class FittedPrediction:
     """A prediction in the time and with the executions of a measurement.
 
-    Attributes:
-        slices: The slices; None if the prediction does not fit the measurement.
-        shift_ns: How far the slices are moved to fit.
-        note: What the prediction is based on, or why it is left out.
-        offset: The execution that the first one of the simulation is.
+    There are no slices if it does not fit: the note says why. ``offset`` is the execution that the
+    first one of the simulation is.
     """
 
     slices: Slices | None

@@ -132,20 +132,12 @@ class GroupHead:
     backend: str
     lanes: tuple[int, ...]
 
-    def rank_text(self, group: str, lane: int) -> str:
-        """Return the group and the rank of a lane as text."""
-        of = f"@{group} ({style_of(self.backend).title})"
-        return f"{of}, rank {self.lanes.index(lane)} of {len(self.lanes)}"
-
 
 @dataclass(frozen=True, eq=False)
 class TransferEnds:
     """The writes, or the reads, of one process at one channel: the ends of its transfers.
 
-    Attributes:
-        row: The slice of each.
-        at: When the frame was written or taken, in nanoseconds from the start of the slices.
-        execution: The execution of each.
+    ``row`` is the slice of each, and ``at`` when its frame was written or taken.
     """
 
     row: Ints
@@ -247,8 +239,12 @@ class Slices:
 
     def rank_text(self, row: int) -> str:
         """Return the group over which a slice exchanges tensors, and its rank; "" for others."""
-        group = self.names[self.name[row]].group
-        return self.groups[group].rank_text(group, int(self.lane[row])) if group else ""
+        name = self.names[self.name[row]].group
+        if not name:
+            return ""
+        group = self.groups[name]
+        rank = f"rank {group.lanes.index(int(self.lane[row]))} of {len(group.lanes)}"
+        return f"@{name} ({style_of(group.backend).title}), {rank}"
 
     def ranks_of(self, row: int) -> int:
         """Return how many ranks the group has over which a slice exchanges tensors."""

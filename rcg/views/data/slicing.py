@@ -49,13 +49,9 @@ _KEPT: Final = ("lane", "track", "name", "peer", "execution", "bytes", "op")  # 
 def slices_of(
     graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int | None = None
 ) -> Slices:
-    """Return the slices of a graph in a window.
+    """Return the slices of a graph in a window, whose times are on the driver's monotonic clock.
 
-    Args:
-        graph: The record of the graph.
-        start_ns: Beginning of the window, on the driver's monotonic clock.
-        end_ns: End of the window.
-        origin_ns: When the trace began; None is ``start_ns``.
+    ``origin_ns`` is when the trace began; None is ``start_ns``.
 
     Raises:
         ValueError: The window ends before it starts.

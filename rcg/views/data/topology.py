@@ -47,13 +47,9 @@ NodeKind = Literal["input", "attribute", "call", "part", "collective", "output"]
 
 @dataclass(frozen=True, slots=True)
 class NodeFrame:
-    """A node of the cluster, which is drawn as a frame around what is there.
+    """A node of the cluster, drawn as a frame around the driver and the actors there.
 
-    Attributes:
-        id: Its id in the plan.
-        key: Its id in Ray (hex, or empty).
-        address: Its address, or "" where it is not known.
-        processes: The driver and the actors there.
+    ``key`` is its id in Ray (hex); it and the address are "" where they are not known.
     """
 
     id: str

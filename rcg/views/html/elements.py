@@ -104,13 +104,7 @@ STYLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table.
-
-    Attributes:
-        text: The text.
-        classes: Its classes in the style sheet: ``rcg-number``, ``rcg-code``, ``rcg-strong``, ...
-        hover: Its hover text.
-    """
+    """A cell of a table; its classes are those of the style sheet: ``rcg-number``, ..."""
 
     text: str
     classes: str = ""
@@ -149,13 +143,9 @@ def card(title: str, about: str, body: str) -> str:
     return f'<section class="rcg-static"><h2>{escape(visible(title))}</h2>{line}{body}</section>'
 
 
-def themed(body: str, *, dark: bool | None) -> str:
-    """Return HTML with its style sheet.
-
-    Without ``dark``, the page that it is in decides about dark colours.
-    """
-    theme = "rcg-is-auto" if dark is None else "rcg-is-dark" if dark else "rcg-is-light"
-    return f'<div class="rcg {theme}">{STYLE}{body}</div>'
+def themed(body: str) -> str:
+    """Return HTML with its style sheet; the page that it is in decides about dark colours."""
+    return f'<div class="rcg rcg-is-auto">{STYLE}{body}</div>'
 
 
 def images(pictures: Iterable[tuple[str, str]]) -> str:

@@ -74,7 +74,7 @@ def of_executions(executions: Executions) -> Mimebundle:
     about = f"{count_text(count)} executions, {complete} complete"
     about += f" {DOT} submission times count from the beginning of the trace"
     body = table(EXECUTION_HEAD, rows) if rows else ""
-    html = themed(card("Executions", about, body), dark=None)
+    html = themed(card("Executions", about, body))
     return {**mimebundle(str(executions), []), "text/html": html}
 
 
@@ -110,13 +110,13 @@ def of_comparison(found: Comparison | GraphComparison) -> Mimebundle:
     return mimebundle(str(found), pictures, note if more > 0 else "")
 
 
-def path_picture(path: CriticalPath, *, dark: bool | None = None) -> str:
+def path_picture(path: CriticalPath) -> str:
     """Return a critical path as the text of an SVG file.
 
     The steps of an actor's method are on one line, over time; those of executions that had to go
     first are paler.
     """
-    canvas = Canvas(dark)
+    canvas = Canvas(None)
     least = _SHORT * path.duration_ns
     shown: list[tuple[str, list[Step]]] = []
     short: list[tuple[str, list[Step]]] = []
@@ -240,7 +240,7 @@ def what_if_picture(found: WhatIf) -> str:
         (latency, "", _most(latency), time_text),
         *((*each, 1.0, share_text) for each in busiest),
     ]
-    return _changes_picture(found.answer, about, sides, groups, None)
+    return _changes_picture(found.answer, about, sides, groups)
 
 
 def _folded(changes: Sequence[Change], groups: Sequence[Sequence[int]]) -> list[tuple[Change, str]]:
@@ -254,7 +254,7 @@ def _folded(changes: Sequence[Change], groups: Sequence[Sequence[int]]) -> list[
     return found
 
 
-def comparison_picture(found: GraphComparison, *, dark: bool | None = None) -> str:
+def comparison_picture(found: GraphComparison) -> str:
     """Return a comparison as the text of an SVG file: two bars per figure."""
     longest = max(map(_most, found.ops), default=0.0)
     rows = [(*map(_logarithm, (op.before, op.after)), op.is_noise is True) for op in found.ops]
@@ -269,7 +269,7 @@ def comparison_picture(found: GraphComparison, *, dark: bool | None = None) -> s
         (found.latency, "", _most(found.latency), time_text),
         *((*each, longest, time_text) for each in ops),
     ]
-    return _changes_picture(found.answer, about, ("before", "after"), groups, dark)
+    return _changes_picture(found.answer, about, ("before", "after"), groups)
 
 
 def _changes_picture(
@@ -277,19 +277,13 @@ def _changes_picture(
     about: str,
     sides: tuple[str, str],
     groups: Sequence[tuple[Change, str, float, Callable[[float | None], str]]],
-    dark: bool | None,
 ) -> str:
     """Return changes as two bars each; the first two are the figures of the whole graph.
 
-    Args:
-        answer: The title.
-        about: The line below it.
-        sides: What the two values of each change are.
-        groups: The changes, each with the hover of its name, the value that is as long as there is
-            room, and with what returns a value as text.
-        dark: As in ``Canvas``.
+    Each has the hover of its name, the value that is as long as there is room, and what returns a
+    value as text. ``sides`` names the two values.
     """
-    canvas = Canvas(dark)
+    canvas = Canvas(None)
     canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
     canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
     canvas.define("noise", Paint("fill", "#7fb8d8", "#33586c"))

@@ -73,16 +73,8 @@ def data_of(
 ) -> str:
     """Return the data of the views of a graph as elements that take at most so many bytes.
 
-    The timeline gets what the others leave. A view whose data does not fit keeps its picture.
-
-    Args:
-        trace: The trace.
-        graph: A graph of it that did something.
-        summary: Its summary.
-        slices: All that it did.
-        number: The number of the graph in the page.
-        most_bytes: The limit.
-        paths: The paths of the graph.
+    The timeline gets what the others leave. A view whose data does not fit keeps its picture. The
+    graph is one that did something; ``number`` is its number in the page.
     """
     schedule = schedule_payload(graph.plan, graph, origin_ns=trace.start_ns)
     part = excerpt_of(graph, trace.start_ns, trace.end_ns)

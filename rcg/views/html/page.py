@@ -70,11 +70,6 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     Where scripts run, pictures are replaced with interactive views. Their data takes what is left
     of the limit; if that is too little for all bars of a timeline, its earlier part has sums. If
     tables and pictures would take most of it, pictures of later graphs are left out.
-
-    Args:
-        trace: The trace.
-        title: The title of the page.
-        max_bytes: The limit.
     """
     whole, trace = trace, trace.active
     paths = {graph: Paths(graph) for graph in trace.graphs[:_MAX_GRAPHS] if graph.num_events}

@@ -37,14 +37,8 @@ _MAX_ROWS: Final = 50
 _ID: Final = 16  # digits of an id that tell references apart
 
 
-def report_of(report: Any, *, title: str = "Report", dark: bool | None = None) -> str:
-    """Return a report as HTML without a script: the verdict, and a table of the processes.
-
-    Args:
-        report: A ``rcg.runtime.observe.report.Report``.
-        title: The title.
-        dark: Whether to use dark colours; None leaves it to the reader's browser.
-    """
+def report_of(report: Any, *, title: str = "Report") -> str:
+    """Return a ``runtime.observe.report.Report`` as HTML: its verdict, and a table of processes."""
     about = (
         f"{title} is {report.state}: {report.in_flight} of {report.limit} executions in flight, "
         f"{bytes_text(report.used_bytes)} of {bytes_text(report.cap_bytes)} shared memory"
@@ -64,7 +58,7 @@ def report_of(report: Any, *, title: str = "Report", dark: bool | None = None) -
     if report.failures_dropped:
         dropped = f"{report.failures_dropped}, the last: {report.last_dropped}"
         body += f'<p class="rcg-bad">{escaped(f"failures that were dropped unread: {dropped}")}</p>'
-    return themed(card(str(report.verdict), about, body), dark=dark)
+    return themed(card(str(report.verdict), about, body))
 
 
 def _processes(report: Any, rows: Sequence[Any]) -> str:
@@ -124,11 +118,7 @@ def _stacks(report: Any, rows: Sequence[Any]) -> str:
 
 
 def tensors_report_of(report: Any) -> str:
-    """Return a report of tensors by reference as HTML without a script.
-
-    Args:
-        report: A ``rcg.rdt.observe.TensorsReport``.
-    """
+    """Return a ``rcg.rdt.observe.TensorsReport`` as HTML without a script."""
     shown = report.refs[:_MAX_ROWS]
     about = report.about
     if len(shown) < len(report.refs):
@@ -141,7 +131,7 @@ def tensors_report_of(report: Any) -> str:
         marked = [not each.answers for each in report.owners]
         heads = ("owner", "objects", "size", "freed", "freed unasked", "pid")
         body += table(heads, owners, marked)
-    return themed(card("Tensors by reference", about, body), dark=None)
+    return themed(card("Tensors by reference", about, body))
 
 
 def _reference_row(each: Any) -> list[Cell]:
