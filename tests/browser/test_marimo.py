@@ -27,9 +27,9 @@ app = marimo.App()
 @app.cell
 def _():
     from rcg_widgets import ScheduleWidget, TimelineWidget, link
-    from tests.browser.synthetic import pipeline, trace_of
+    from tests.unit.views_traces import pipeline, simulated
 
-    trace = trace_of(pipeline(2), 12)
+    trace = simulated(pipeline(2), 12)
     timeline, schedule = TimelineWidget(trace), ScheduleWidget(trace)
     link(timeline, schedule)
     timeline

@@ -17,8 +17,8 @@ from playwright.sync_api import Locator, Page
 from rcg.profiles import Profile
 from rcg.views.html.page import page_of
 from tests.browser.lab import SCREENSHOTS
-from tests.browser.synthetic import pipeline, trace_of
 from tests.unit.large_trace import large_trace
+from tests.unit.views_traces import pipeline, simulated
 
 VIEWS = ("topology", "schedule", "timeline")
 
@@ -30,7 +30,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pages of a short trace, and of one whose bars do not all fit."""
     folder = tmp_path_factory.mktemp("pages")
     paths = {name: folder / f"{name}.html" for name in ("short", "large")}
-    Profile(trace_of(pipeline(3), 30)).save_html(paths["short"], "A run to share")
+    Profile(simulated(pipeline(3, is_training=True), 30, spans=True)).save_html(
+        paths["short"], "A run to share"
+    )
     paths["large"].write_text(page_of(large_trace(30_000), "A long run", max_bytes=380_000))
     return paths
 

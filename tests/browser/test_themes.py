@@ -14,7 +14,7 @@ pytest.importorskip("rcg_widgets", reason="the widgets need anywidget", exc_type
 from rcg.profiles import Profile
 from rcg.views.html.findings import of_executions, of_path
 from rcg_widgets.base import style
-from tests.browser.synthetic import pipeline, trace_of
+from tests.unit.views_traces import pipeline, simulated
 
 pytestmark = pytest.mark.browser
 
@@ -34,7 +34,7 @@ PAGES = {
 
 @pytest.mark.parametrize("system", ["light", "dark"])
 def test_there_is_one_ground_and_it_is_the_pages(browser: Any, system: str) -> None:
-    trace = trace_of(pipeline(2), 12)
+    trace = simulated(pipeline(2), 12)
     shown = [of_path(Profile(trace).critical_path(8)), of_executions(Profile(trace).executions())]
     card = f'<style>{style()}</style><section class="rcg-card">a widget</section>'
     view = browser.new_page(color_scheme=system)

@@ -17,10 +17,11 @@ EXECUTIONS = 2000
 CELLS = (
     f"""
 from rcg_widgets import LiveMonitor, ScheduleWidget, TimelineWidget, TopologyWidget, link
-from tests.browser.synthetic import pipeline, trace_of
+from tests.unit.views_traces import labelled, microbatches, pipeline, simulated, times
 
-trace = trace_of(pipeline(6), {EXECUTIONS})
-short = trace_of(pipeline(3), 30)
+trace = simulated(pipeline(6, is_training=True), {EXECUTIONS}, jitter=0.1, spans=True)
+cost = times(140, 90)
+short = labelled(simulated(pipeline(3, is_training=True), 30, op_cost=cost, spans=True))
 """,
     "topology = TopologyWidget(short, title='Topology')\ntopology",
     "schedule = ScheduleWidget(short)\nschedule",
@@ -67,7 +68,7 @@ LiveMonitor(runs, interval_s=0.05)
 """,
     "hangs = Graph(chain_that_hangs(40, 11, 7.2))\nLiveMonitor(hangs, title='Hangs')",
     "selection = link(topology, schedule, timeline)",
-    "ScheduleWidget(pipeline(3), title='Plan')",
+    "ScheduleWidget(pipeline(3, is_training=True), title='Plan')",
     "timeline",  # a second view of one model
     """
 from tests.unit.test_views_timeline import ROWS
@@ -75,7 +76,7 @@ from tests.unit.traces import graph_trace
 
 TimelineWidget(graph_trace(ROWS, spans={"a0": ("attention",)}), title="Hand")
 """,
-    "TimelineWidget(trace_of(pipeline(60), 20), title='Tall')",
+    "TimelineWidget(simulated(pipeline(60, is_training=True), 20), title='Tall')",
     """
 from tests.unit.traces import event
 
@@ -83,17 +84,17 @@ edge = [event(1, 0, 0, 100), event(3, 0, 100, 102, coded=2), event(1, 1, 900, 10
 TimelineWidget(graph_trace({"a0": edge}), title="Edge")
 """,
     "ScheduleWidget(short, op_cost=lambda op: 3e6 if op.is_call else 1e3, title='Drifted')",
-    """
-from tests.unit.views_traces import microbatches
-
-ScheduleWidget(microbatches(), title="Batches")
-""",
+    "ScheduleWidget(microbatches(), title='Batches')",
     """
 from tests.unit.views_plans import scatter_gather
 
 TopologyWidget(scatter_gather(40), title="Wide")
 """,
-    "ScheduleWidget(trace_of(scatter_gather(40), 12), title='Alike')",
+    """
+cost = lambda op: 1e5 if op.is_call else 1e3
+alike = simulated(scatter_gather(40), 12, op_cost=cost, jitter=0.02)
+ScheduleWidget(alike, title="Alike")
+""",
     """
 import json
 from rcg.views.data.slicing import slices_of
@@ -293,7 +294,7 @@ def test_the_critical_path_is_shown_and_hidden(shown: Notebook) -> None:
     # Of one execution, where one is selected.
     timeline = card(shown, "timeline", "Timeline")
     whole = int(data(timeline)["path"])
-    click_bar(timeline, "lines[0].includes('forward')")
+    click_bar(timeline, "lines[0].includes('fwd')")
     wait_for(timeline, f"Number(data.path) > 0 && Number(data.path) < {whole}")
     timeline.locator("canvas").first.press("Escape")
     wait_for(timeline, f"data.path === '{whole}'")
@@ -302,7 +303,7 @@ def test_the_critical_path_is_shown_and_hidden(shown: Notebook) -> None:
 def test_a_click_lights_the_execution_in_all_lanes(shown: Notebook) -> None:
     timeline = card(shown, "timeline", "Timeline")
     timeline.get_by_label("show all").click()
-    click_bar(timeline, "lines[0].includes('a1') && lines[0].includes('forward')")
+    click_bar(timeline, "lines[0].includes('a1') && lines[0].includes('fwd')")
     wait_for(card(shown, "schedule", "Schedule"), "data.execution !== ''")
     turn = int(data(card(shown, "schedule", "Schedule"))["execution"])
     lit = """({rcgLanes: lanes}) => {
@@ -426,7 +427,7 @@ def test_a_transfer_shows_both_its_ends(shown: Notebook) -> None:
     page = shown.page
     timeline.evaluate("(card) => card.rcgLanes.show(3000, 5000)")
     shown.settle()
-    click_bar(timeline, "lines[0].includes('write') && lines[1].includes('communication')")
+    click_bar(timeline, "lines[0].includes('write c1') && lines[1].includes('communication')")
     wait_for(timeline, "data.ends === '2'")
     tooltip = timeline.locator(".rcg-tooltip")
     text = tooltip.inner_text()
@@ -451,11 +452,11 @@ def test_a_transfer_shows_both_its_ends(shown: Notebook) -> None:
 def test_search_counts_and_goes_to_what_it_found(shown: Notebook) -> None:
     timeline = card(shown, "timeline", "Timeline")
     search = timeline.get_by_label("find bars by name, actor or execution")
-    search.fill("backward")
+    search.fill("bwd")
     assert "90 found" in timeline.locator(".rcg-found").inner_text()
     search.press("Enter")
     timeline.locator(".rcg-tooltip").wait_for(state="visible")
-    assert "backward" in timeline.locator(".rcg-tooltip").inner_text()
+    assert "bwd" in timeline.locator(".rcg-tooltip").inner_text()
     shown.screenshot("timeline-search-light", timeline)
     # Another view follows, and lets go when the search is cleared.
     topology = card(shown, "topology", "Topology")
@@ -463,7 +464,7 @@ def test_search_counts_and_goes_to_what_it_found(shown: Notebook) -> None:
     card(shown, "timeline", "Timeline")
     search.fill("")
     wait_for(topology, "data.lit === ''")
-    search.fill("backward")
+    search.fill("bwd")
     search.press("Enter")
     wait_for(topology, "data.lit !== ''")
     search.fill("")
@@ -477,7 +478,7 @@ def test_a_search_goes_near_enough_to_see_what_it_found(shown: Notebook) -> None
     shown.settle()
     shown.screenshot("timeline-large-all-light", large)
     search = large.get_by_label("find bars by name, actor or execution")
-    search.fill("backward")
+    search.fill("bwd")
     shown.settle()
     shown.screenshot("timeline-large-found-light", large)
     search.press("Enter")
@@ -594,10 +595,10 @@ def test_the_schedule_is_stepped_through(shown: Notebook) -> None:
     shown.screenshot("schedule-predicted-light", schedule)
     schedule.get_by_label("show what was measured").click()
     schedule.locator("summary").click()
-    schedule.get_by_label("a1 (Stage1)").uncheck()
+    schedule.get_by_label("a1 (Stage)").uncheck()
     wait_for(schedule, "data.rows === '3'")
     shown.screenshot("schedule-filter-light", schedule)
-    schedule.get_by_label("a1 (Stage1)").check()
+    schedule.get_by_label("a1 (Stage)").check()
     schedule.locator("summary").click()
     schedule.get_by_label("all executions").click()
     wait_for(schedule, "data.execution === '' && data.rows === '4'")

@@ -19,7 +19,7 @@ from rcg.views.data.schedule import alike_in, schedule_payload
 from rcg.views.html.findings import comparison_picture, what_if_picture
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture
 from tests.unit.views_plans import scatter_gather
-from tests.unit.views_traces import check_picture, simulated
+from tests.unit.views_traces import check_picture, labelled, simulated
 
 SVG = "{http://www.w3.org/2000/svg}"
 CALL_NS = 400_000
@@ -32,10 +32,7 @@ def workers(*, slow: str = "") -> Trace:
     def cost(op: Op) -> float:
         return CALL_NS * (3 if op.actor == slow else 1) if isinstance(op, Call) else 1e4
 
-    trace = simulated(scatter_gather(20), 12, op_cost=cost)
-    (graph,) = trace.graphs
-    lanes = [replace(lane, label=graph.plan.label(lane.process)) for lane in graph.lanes]
-    return replace(trace, graphs=(replace(graph, lanes=tuple(lanes)),))
+    return labelled(simulated(scatter_gather(20), 12, op_cost=cost))
 
 
 def names_in(svg: str) -> list[str]:

@@ -20,7 +20,14 @@ from rcg.views.html.findings import (
     what_if_picture,
 )
 from tests.unit.traces import event, graph_trace, trace
-from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated, times
+from tests.unit.views_traces import (
+    check_picture,
+    labelled,
+    microbatches,
+    pipeline,
+    simulated,
+    times,
+)
 
 MOST_TEXT = 6_000
 MOST_LINES = 90
@@ -146,10 +153,7 @@ def test_a_path_of_many_calls_has_few_lines() -> None:
 
 
 def test_what_takes_little_in_each_of_many_actors_is_one_line() -> None:
-    made = simulated(pipeline(40), 30)
-    [graph] = made.graphs
-    lanes = tuple(replace(each, label=f"{each.process} (Stage)") for each in graph.lanes)
-    path = Profile(replace(made, graphs=(replace(graph, lanes=lanes),))).critical_path(20)
+    path = Profile(labelled(simulated(pipeline(40), 30))).critical_path(20)
     assert path.answer.startswith("no step stands out")
     picture = path_picture(path)
     check_picture(picture)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -152,6 +153,13 @@ def simulated(
     end_ns = start_ns + round(run.duration) + 1
     graph = GraphTrace("5f1c" * 8, plan, tuple(lanes), window)
     return Trace((graph,), start_ns, end_ns, {"host": "box", "cores": 2})
+
+
+def labelled(trace: Trace) -> Trace:
+    """A trace of one graph with the labels of its plan, as a recorded one has."""
+    (graph,) = trace.graphs
+    lanes = [replace(lane, label=graph.plan.label(lane.process)) for lane in graph.lanes]
+    return replace(trace, graphs=(replace(graph, lanes=tuple(lanes)),))
 
 
 def many_events(actors: int, total: int, *, call_ns: int = 20_000) -> Trace:
