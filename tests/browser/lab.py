@@ -54,6 +54,19 @@ _OUTPUTS = """() => jupyterapp.shell.currentWidget.content.widgets
   .map((cell) => cell.model.toJSON().outputs)"""
 
 
+def data(card: Any) -> dict[str, str]:
+    """What a card says of itself."""
+    return card.evaluate("(card) => ({...card.dataset})")
+
+
+def wait_for(card: Any, condition: str) -> None:
+    """Until a condition of the card's data holds."""
+    card.page.wait_for_function(
+        f"(card) => {{ const data = card.dataset; return {condition}; }}",
+        arg=card.element_handle(),
+    )
+
+
 class Notebook:
     """An open notebook in a page."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from playwright.sync_api import Locator, Page
 
 from rcg.profiles import Profile
 from rcg.views.html.page import page_of
-from tests.browser.lab import SCREENSHOTS
+from tests.browser.lab import SCREENSHOTS, data, wait_for
 from tests.unit.large_trace import large_trace
 from tests.unit.views_traces import pipeline, simulated
 
@@ -60,18 +59,6 @@ def open_page(browser: Any, saved: dict[str, Path]) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert said == []
-
-
-def data(card: Locator) -> dict[str, str]:
-    found: dict[str, str] = json.loads(card.evaluate("(card) => JSON.stringify(card.dataset)"))
-    return found
-
-
-def wait_for(card: Locator, condition: str) -> None:
-    card.page.wait_for_function(
-        f"(card) => {{ const data = card.dataset; return {condition}; }}",
-        arg=card.element_handle(),
-    )
 
 
 def screenshot(page: Page, name: str) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 pytest.importorskip("playwright", reason="Playwright for Python is not installed")
 pytest.importorskip("anywidget", reason="anywidget is not installed")
 
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 from rcg.views.data.packing import pack
 from rcg.views.data.schedule import schedule_payload
@@ -21,7 +20,7 @@ from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
 from rcg.views.svg.topology_payload import topology_payload
 from rcg_widgets.base import script, style
-from tests.browser.lab import SCREENSHOTS
+from tests.browser.lab import SCREENSHOTS, data, wait_for
 from tests.unit.tensors_by_hand import tensors_by_hand
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 
@@ -85,22 +84,13 @@ def show(browser: Any) -> Iterator[Open]:
     assert said == []
 
 
-def data(page: Page) -> dict[str, str]:
-    found: dict[str, str] = json.loads(
-        page.evaluate("JSON.stringify(document.querySelector('[data-ready]').dataset)")
-    )
-    return found
-
-
-def wait_for(page: Page, condition: str) -> None:
-    page.wait_for_function(
-        f"() => {{ const d = document.querySelector('[data-ready]').dataset; return {condition}; }}"
-    )
+def card(page: Page) -> Locator:
+    return page.locator("[data-ready]")
 
 
 def test_the_timeline_joins_transfers_and_the_ranks_of_a_collective(show: Open) -> None:
     page = show("timeline")
-    wait_for(page, "d.collectives === '1'")
+    wait_for(card(page), "data.collectives === '1'")
     assert "collective" in page.locator(".rcg-legend").inner_text()
 
 
@@ -119,7 +109,7 @@ def test_a_bar_of_an_exchange_shows_bytes_time_group_and_rank(
     show: Open, name: str, ends: int, said: list[str]
 ) -> None:
     page = show("timeline")
-    wait_for(page, "d.slices > 0")
+    wait_for(card(page), "data.slices > 0")
     search = page.locator("input[type=search]")
     search.fill(name)
     for _ in range(8):  # the parts of an op are bars as well
@@ -128,12 +118,12 @@ def test_a_bar_of_an_exchange_shows_bytes_time_group_and_rank(
         if "communication" in tooltip:
             break
     assert all(words in tooltip for words in said)
-    wait_for(page, f"d.ends === '{ends}'")
+    wait_for(card(page), f"data.ends === '{ends}'")
 
 
 def test_the_schedule_joins_each_exchange(show: Open) -> None:
     page = show("schedule")
-    wait_for(page, "d.joins === '3'")  # to two readers, and among the ranks
+    wait_for(card(page), "data.joins === '3'")  # to two readers, and among the ranks
     legend = page.locator(".rcg-legend").inner_text()
     assert "transfer" in legend and "collective" in legend
 
@@ -161,11 +151,11 @@ IS_WIDE_ENOUGH = """() => {
 
 def test_a_card_of_alike_actors_is_opened_by_a_click_and_closed_by_its_button(show: Open) -> None:
     page = show("wide")
-    assert (data(page)["level"], data(page)["nodes"]) == ("methods", "4")
+    assert (data(card(page))["level"], data(card(page))["nodes"]) == ("methods", "4")
     page.locator(".rcg-folded").hover()
     assert "a0 to a25" in page.locator(".rcg-tooltip").inner_text()
     page.locator(".rcg-folded").click()
-    wait_for(page, "d.level === 'actors' && d.nodes === '29'")
+    wait_for(card(page), "data.level === 'actors' && data.nodes === '29'")
     assert page.locator(".rcg-node").count() == 29
     assert page.evaluate(IS_WIDE_ENOUGH)
     # An actor is selected now, as in the other views.
@@ -173,15 +163,15 @@ def test_a_card_of_alike_actors_is_opened_by_a_click_and_closed_by_its_button(sh
     assert page.evaluate("[state.selected_process, state.selected_op]") == ["a0", 1]
     assert page.locator("[aria-pressed=true].rcg-node").count() == 1
     page.get_by_text("methods").click()
-    wait_for(page, "d.level === 'methods' && d.nodes === '4'")
+    wait_for(card(page), "data.level === 'methods' && data.nodes === '4'")
     assert page.locator(".rcg-node[aria-pressed=true]").count() == 1  # what it is in
 
 
 def test_a_method_is_opened_by_a_key_to_its_calls(show: Open) -> None:
     page = show("deep")
-    assert (data(page)["level"], data(page)["nodes"]) == ("methods", "5")
+    assert (data(card(page))["level"], data(card(page))["nodes"]) == ("methods", "5")
     page.locator(".rcg-folded").nth(1).press("Enter")
-    wait_for(page, "d.level === 'calls' && d.nodes === '17'")
+    wait_for(card(page), "data.level === 'calls' && data.nodes === '17'")
     assert page.evaluate("[state.selected_process, state.selected_op]") == ["a1", None]
     assert page.locator(".rcg-node:not(.rcg-off)").count() > 5  # its calls, and what is beside them
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(
@@ -190,7 +180,7 @@ def test_a_method_is_opened_by_a_key_to_its_calls(show: Open) -> None:
     page.keyboard.press("Enter")
     assert page.evaluate("state.selected_op") is not None
     page.keyboard.press("Escape")
-    wait_for(page, "d.lit === ''")
+    wait_for(card(page), "data.lit === ''")
 
 
 @pytest.mark.parametrize("width", [420, 1000])
@@ -207,6 +197,6 @@ def test_a_topology_fits_the_width_of_its_cell(show: Open, name: str, width: int
 @pytest.mark.parametrize("name", list(VIEWS))
 def test_screenshots_of_tensors(show: Open, name: str, theme: str) -> None:
     page = show(name, theme)
-    wait_for(page, f"d.theme === '{theme}'")
+    wait_for(card(page), f"data.theme === '{theme}'")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=str(SCREENSHOTS / f"tensors-{name}-{theme}.png"))

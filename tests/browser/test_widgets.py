@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.lab import Lab, Notebook
+from tests.browser.lab import Lab, Notebook, data, wait_for
 
 EXECUTIONS = 2000
 
@@ -127,21 +127,9 @@ def card(shown: Notebook, name: str, title: str, nth: int = 0) -> Any:
     return found
 
 
-def data(card: Any) -> dict[str, str]:
-    return card.evaluate("(card) => ({...card.dataset})")
-
-
 def counts(shown: Notebook) -> dict[str, int]:
     [output] = shown.outputs()[-1]
     return json.loads(output["text"])
-
-
-def wait_for(card: Any, condition: str) -> None:
-    """Until a condition of the card's data holds."""
-    card.page.wait_for_function(
-        f"(card) => {{ const data = card.dataset; return {condition}; }}",
-        arg=card.element_handle(),
-    )
 
 
 def colours(card: Any, canvas: int = 0) -> int:

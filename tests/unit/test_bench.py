@@ -353,31 +353,9 @@ def test_only_the_last_actor_of_a_row_may_call_another_method() -> None:
 
 # --- transfers, from traces made by hand ----------------------------------------------------------
 
-EDGE = """
-plan positional=1 keywords=[] returns=one
-actor a0 'Peer' ''
-actor a1 'Peer' ''
-group g0 gloo a0 a1
-channel c0 driver -> a0 ring node=0 slots=4
-channel c1 a0 -> a1 tensor @g0 node=1 slots=4
-channel c2 a1 -> driver ring node=2 slots=4
-program driver
-  Input * -> s0
-  Write s0 -> c0
-  Free s0
-  Read c2 -> s1
-  Output s1
-program a0
-  Read c0 -> s0
-  Call a0.held(s0) -> s1 #1
-  Write s1 -> c1
-  Free s0, s1
-program a1
-  Read c1 -> s0
-  Call a1.take(s0) -> s1 #2
-  Write s1 -> c2
-  Free s0, s1
-"""
+EDGE = traces.PIPELINE.replace("channel c0", "group g0 gloo a0 a1\nchannel c0").replace(
+    "channel c1 a0 -> a1 ring", "channel c1 a0 -> a1 tensor @g0"
+)
 ALLREDUCE = """
 plan positional=1 keywords=[] returns=one
 actor a0 'Peer' ''
@@ -418,7 +396,7 @@ def test_an_edge_lasts_from_the_start_of_its_write_to_the_end_of_its_read() -> N
     # The reader waits from 40 on. Of execution 2 the trace has one end only.
     trace = trace_of(
         EDGE,
-        [(0, 0, 90, 95), (1, 0, 95, 100), (2, 0, 100, 170), (2, 1, 300, 350), (2, 2, 500, 580)],
+        [(0, 0, 90, 95), (1, 0, 95, 100), (3, 0, 100, 170), (3, 1, 300, 350), (3, 2, 500, 580)],
         [(0, 1, 230, 390), (0, 0, 40, 180), (1, 0, 180, 200)],
     )
     edge = next(each for each in TRANSFERS if each.name == "gloo-edge-1kb")

@@ -246,9 +246,7 @@ def test_where_there_is_no_room_names_of_lanes_are_left_out_first() -> None:
 @pytest.mark.parametrize("actors", [1, 2, 20, 63])
 def test_it_is_small_whatever_the_number_of_actors(actors: int) -> None:
     trace = simulated(pipeline(actors), 30)
-    svg = schedule_of(
-        shown(trace), predicted=simulate(trace.graphs[0].plan, executions=30), dark=True
-    )
+    svg = schedule_of(shown(trace), predicted=simulate(trace.graphs[0].plan, executions=30))
     assert len(svg) < 300_000 and height_of(svg) < 1000
     check_picture(svg)
 

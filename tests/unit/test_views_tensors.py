@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 
 from rcg.compiler.simulate import simulate
@@ -350,12 +349,6 @@ def test_figures_of_a_collective_are_those_of_its_slowest_rank() -> None:
     figures = topology_figures_of(graph, summarize(tensor_trace()).graphs[0])
     (node,) = [node.id for node in topology_of(graph.plan).nodes if node.kind == "collective"]
     assert figures.call_ns[node] == 28
-
-
-@pytest.mark.parametrize("dark", [False, True, None])
-def test_pictures_in_light_and_dark_are_whole(dark: bool | None) -> None:
-    check_picture(timeline_of(slices(), dark=dark))
-    check_picture(svg_of(topology(), dark=dark))
 
 
 def test_a_collective_of_many_executions_is_not_joined_in_a_thicket() -> None:

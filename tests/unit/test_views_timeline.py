@@ -226,12 +226,3 @@ def test_nothing_at_all_can_be_shown() -> None:
     svg = timeline_of(all_of(graph_trace({})))
     assert bars_of(svg) == []
     check_picture(svg)
-
-
-def test_light_dark_and_both() -> None:
-    slices = all_of(graph_trace(ROWS))
-    light, dark, both = (timeline_of(slices, dark=dark) for dark in (False, True, None))
-    assert "<style" not in light + dark and "prefers-color-scheme" in both
-    for colour in set(re.findall(r'"(#[0-9a-f]{6})"', dark)):
-        assert colour in both
-    assert timeline_of(slices) == both

@@ -116,7 +116,7 @@ def path_picture(path: CriticalPath) -> str:
     The steps of an actor's method are on one line, over time; those of executions that had to go
     first are paler.
     """
-    canvas = Canvas(None)
+    canvas = Canvas()
     least = _SHORT * path.duration_ns
     shown: list[tuple[str, list[Step]]] = []
     short: list[tuple[str, list[Step]]] = []
@@ -283,7 +283,7 @@ def _changes_picture(
     Each has the hover of its name, the value that is as long as there is room, and what returns a
     value as text. ``sides`` names the two values.
     """
-    canvas = Canvas(None)
+    canvas = Canvas()
     canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
     canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
     canvas.define("noise", Paint("fill", "#7fb8d8", "#33586c"))

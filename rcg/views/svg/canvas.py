@@ -71,7 +71,7 @@ class Canvas:
         dark: Whether to use dark colours; None leaves it to the reader's browser.
     """
 
-    def __init__(self, dark: bool | None) -> None:
+    def __init__(self, dark: bool | None = None) -> None:
         self._dark = dark
         self._roles = dict(_ROLES)
         self._used: dict[str, None] = {}

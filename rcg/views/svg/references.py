@@ -31,7 +31,7 @@ def references_picture(trace: Recording) -> str | None:
     shown = trace.transfers[-_MAX_TRANSFERS:]
     if not shown:
         return None
-    canvas = Canvas(None)
+    canvas = Canvas()
     start_ns = min(each.start_ns for each in shown)
     duration_ns = max(1, max(each.end_ns for each in shown) - start_ns)
     targets = sorted({each.target for each in shown})

@@ -56,7 +56,6 @@ def schedule_of(
     title: str = "Schedule",
     about: str = "",
     width: float = 1040,
-    dark: bool | None = None,
 ) -> str:
     """Return the schedule as the text of an SVG file.
 
@@ -70,14 +69,13 @@ def schedule_of(
         title: The title.
         about: The line below the title, such as ``executions 7 to 18``.
         width: The width of the picture.
-        dark: See ``Canvas``.
 
     Raises:
         ValueError: There is neither a measurement nor a prediction.
     """
     if slices is None and predicted is None:
         raise ValueError("a schedule needs `slices`, or `predicted`, or both")
-    return _Schedule(slices, predicted, unit_ns, alike, Canvas(dark), width).text(title, about)
+    return _Schedule(slices, predicted, unit_ns, alike, Canvas(), width).text(title, about)
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ def _moved(shapes: list[str], x: float, y: float) -> list[str]:
 class _Summary:
     def __init__(self, figures: ProfileCard, width: float) -> None:
         self._figures = figures
-        self._canvas = Canvas(None)
+        self._canvas = Canvas()
         self._width = width
         self._has_two_columns = width >= _TWO_COLUMNS
         self._room = width - 2 * MARGIN - (_KEYS + 36 if self._has_two_columns else 0)

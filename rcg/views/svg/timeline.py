@@ -60,14 +60,13 @@ def timeline_of(
     title: str = "Timeline",
     about: str = "",
     width: float = 1040,
-    dark: bool | None = None,
 ) -> str:
     """Return the timeline as the text of an SVG file, of at most about 300 KB.
 
     ``path`` is the critical path, and ``about`` the line below the title, such as
     ``executions 7 to 18``.
     """
-    return _Timeline(slices, path, Canvas(dark), width).text(title, about)
+    return _Timeline(slices, path, Canvas(), width).text(title, about)
 
 
 class _Timeline:
