@@ -61,13 +61,7 @@ class WrongResult(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowSession:
-    """A contestant that is ready to run one row.
-
-    Attributes:
-        check: Runs one execution and returns its value.
-        turn: Takes a turn.
-        close: Ends the session. The actors stay.
-    """
+    """A contestant that is ready to run one row; `check` runs one execution, for its value."""
 
     check: Callable[[], Any]
     turn: Turn

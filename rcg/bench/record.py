@@ -144,13 +144,7 @@ class RowResult:
 class Figure:
     """A measurement without contestants: a few named values in one unit.
 
-    Attributes:
-        name: The name for `--rows`.
-        title: The displayed title.
-        unit: The unit of all values.
-        values: The values, by name.
-        most: The target: the values in `bound` may not exceed it.
-        bound: The names of the values with the target; empty means all.
+    `most` is the target: the values in `bound`, or all if it is empty, may not exceed it.
     """
 
     name: str

@@ -73,14 +73,8 @@ class Setup:
 class Experiment:
     """What is measured in another way than a row: it has a function of its own.
 
-    Attributes:
-        name: The name for `--rows`.
-        title: The displayed title.
-        measure: Measures it. If it is in rounds, it advances the progress after each.
-        is_in_rounds: Whether it is measured in rounds, as rows are.
-        is_on_ray: Whether it needs Ray and the contestants.
-        needs: Modules that it needs. Without them it has no results.
-        nodes: On how many Ray nodes it is measured.
+    If it is in rounds, as rows are, its function advances the progress after each. Without the
+    modules that it needs it has no results. ``nodes`` is on how many Ray nodes it is measured.
     """
 
     name: str
@@ -102,7 +96,6 @@ class Settings:
         seed: The seed of payloads and of the orders of turns.
         beside: The folder of another version of rcg to compare with.
         nodes: Number of Ray nodes, 1 or 2. With 2 the rows are `ACROSS`.
-        experiments: The experiments that there are.
     """
 
     rows: tuple[str, ...]

@@ -131,14 +131,7 @@ def _is_expression(text: str) -> bool:
 
 
 def parser_of(name: str, what: str, instead: str, subject: str = "") -> MagicParser:
-    """Return a parser without options.
-
-    Args:
-        name: The name of the magic.
-        what: What the magic does.
-        instead: The call that does the same.
-        subject: What follows the options, for the usage line.
-    """
+    """Return the parser of a magic, without options; ``instead`` is the call that does the same."""
     return MagicParser(
         prog=name,
         usage=f"%%{name} [options] {subject}".strip(),  # argparse formats it

@@ -231,18 +231,6 @@ def graph(stages):
         yield compiled
 
 
-def test_ascii_is_returned_and_printed_on_request(graph, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = graph.visualize(format="ascii")
-    assert "Nodes Information:" in text and "split" in text
-    assert capsys.readouterr().out == ""
-    assert graph.visualize(format="ascii", view=True) == text
-    assert capsys.readouterr().out.strip() == text.strip()
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="not compatible with 'ascii'"):
-        graph.visualize(format="ascii", channel_details=True)
-
-
 def test_graphviz_source_is_always_returned(graph, tmp_path):
     source = graph.visualize(tmp_path / "plain.gv")
     assert source.startswith("digraph")

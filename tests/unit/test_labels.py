@@ -20,14 +20,17 @@ def is_honest(shown: str, text: str) -> bool:
     return set(NUMBER.findall(shown)) <= set(NUMBER.findall(text))
 
 
-@given(names, st.floats(1, 300))
-@example("execution 561", 12.0)
-@example("forward 561", 24.0)
-@example("Stage#1234567", 40.0)
-def test_shortening_cuts_no_number(text: str, room: float) -> None:
-    shown = shorten(text, room, 12)
+@given(names | st.text(max_size=60), st.floats(0, 300), st.booleans(), st.booleans())
+@example("execution 561", 12.0, False, False)
+@example("forward 561", 24.0, False, False)
+@example("Stage#1234567", 40.0, False, False)
+def test_shortened_text_fits_and_no_number_is_cut(
+    text: str, room: float, bold: bool, monospace: bool
+) -> None:
+    shown = shorten(text, room, 12, bold=bold, monospace=monospace)
     assert is_honest(shown, text)
-    assert shown in (text, "\N{HORIZONTAL ELLIPSIS}") or width_of(shown, 12) <= room
+    fits = width_of(shown, 12, bold=bold, monospace=monospace) <= room
+    assert fits or shown in ("", "\N{HORIZONTAL ELLIPSIS}")
 
 
 @given(names, st.integers(4, 60))

@@ -16,7 +16,7 @@ from rcg.text import visible
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.folding import fold
-from rcg.views.data.lettering import shorten, width_of
+from rcg.views.data.lettering import width_of
 from rcg.views.data.topology import Topology, topology_of
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.topology import svg_of
@@ -141,14 +141,6 @@ def test_the_legend_explains_the_kinds_that_occur() -> None:
     assert len(marks(svg_of(mixed), "rcg-key")) == 2
     assert len(marks(svg_of(mixed, legend=False), "rcg-key")) == 0
     assert "accelerator" in svg_of(mixed)
-
-
-@given(st.text(max_size=60), st.floats(0, 300), st.booleans(), st.booleans())
-def test_shortened_text_fits(text: str, room: float, bold: bool, monospace: bool) -> None:
-    shown = shorten(text, room, 12, bold=bold, monospace=monospace)
-    fits = width_of(shown, 12, bold=bold, monospace=monospace) <= room
-    assert fits or shown in ("", "\N{HORIZONTAL ELLIPSIS}")
-    assert visible(text).isprintable()
 
 
 PACKED = """

@@ -47,10 +47,7 @@ class TrackNumbers:
     def thread(self, graph: GraphTrace, lane: LaneTrace, what: int | str) -> str:
         """Return the fields of a new thread, such as ``"pid":1,"tid":2``.
 
-        Args:
-            graph: The graph.
-            lane: The lane.
-            what: The track of the process, or the name of a stream of a device.
+        ``what`` is the track of the process, or the name of a stream of a device.
         """
         process, number = self.process(graph, lane), self._next()
         more = what if isinstance(what, str) else str(what + 1) if what else ""

@@ -109,16 +109,10 @@ def _in_step(members: Ints, is_call: npt.NDArray[np.bool_], bars: Columns) -> li
 
 @dataclass(frozen=True, eq=False)
 class Typical:
-    """One bar for each several that are alike.
+    """One bar for each several that are alike; it begins and ends at the medians of theirs.
 
-    Attributes:
-        row: One of the rows that it stands for.
-        start: The median of when these begin.
-        end: The median of when they end.
-        count: How many they are.
-        least: How long the shortest of them is.
-        most: How long the longest is.
-        of: The bar that stands for each row.
+    ``row`` is one of them, ``count`` how many they are, ``least`` and ``most`` how long the shortest
+    and the longest take. ``of`` has the bar that stands for each row.
     """
 
     row: Ints

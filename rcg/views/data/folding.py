@@ -65,9 +65,7 @@ class Card:
 
     Attributes:
         id: Its position in ``Folded.cards``.
-        kind: What it stands for.
         processes: The actors. A few have a second card for what they gather.
-        rows: Its boxes, from top to bottom.
         frame: The node of the cluster that it is on; see ``Topology.frame_of``.
         layer: Its column, from 0. Cards that are connected are in different ones.
     """
@@ -82,14 +80,9 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The values that one box takes from another.
+    """The values that one row takes from another, which is in the same card for those inside it.
 
-    Attributes:
-        source: The id of the row that makes the values.
-        target: The id of the row that takes them; in the same card for values that stay inside.
-        kind: How most of them travel.
-        edges: The edges of the topology.
-        is_back: Whether the target is to the left of the source.
+    ``kind`` is how most of them travel; ``is_back``, whether the target is to the left.
     """
 
     source: int

@@ -496,11 +496,9 @@ def fit(
 
 @dataclass(frozen=True, eq=False)
 class _Starts:
-    """When each lane began its first call of each execution.
+    """When each lane began its first call of each execution, from ``first`` on.
 
-    Attributes:
-        at: The times [lanes, executions]; NaN where a lane called nothing.
-        first: The execution of the first column.
+    The times are [lanes, executions]; NaN where a lane called nothing.
     """
 
     at: Floats

@@ -108,12 +108,9 @@ def _queues(slices: Slices) -> tuple[list[dict[str, int]], Numbers, Numbers]:
 
 @dataclass(frozen=True, eq=False)
 class QueueDepth:
-    """The queue depth of one process over time.
+    """The unread frames in all channels that one process reads, over time, and their slots.
 
-    Attributes:
-        at: Times of changes, in nanoseconds from the start of the slices. The first is 0.
-        depth: Number of unread frames from then on, in all channels that it reads.
-        slots: Number of slots in these channels.
+    ``at`` has the times of changes, in nanoseconds from the start of the slices; the first is 0.
     """
 
     at: Ints
