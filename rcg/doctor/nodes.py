@@ -95,6 +95,3 @@ def _encryption() -> Check:
         return Check(_GROUP, "TLS", "ok", f"on, by the certificate of Ray in {files.certificate}")
     found = "off (RAY_USE_TLS): both ends prove that they know a secret; values are not encrypted"
     return Check(_GROUP, "TLS", "ok", found)
-
-
-# --- two nodes ----------------------------------------------------------------------------------

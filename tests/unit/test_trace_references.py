@@ -16,6 +16,7 @@ from rcg.trace.analysis.transfers import reference_lines, reference_sums
 from rcg.trace.model import TensorTransfer
 from rcg.trace.trace import Trace
 from rcg.views.svg.references import references_picture
+from tests.unit.chrome_format import read
 
 A, B = (f"Actor({name}, {digit * 32})" for name, digit in (("Maker", "a"), ("Ta<ker", "b")))
 
@@ -101,19 +102,9 @@ def test_a_file_with_wrong_ones_is_refused(trace, tmp_path: Path, change):
 
 def test_perfetto_gets_threads_in_which_nothing_overlaps(trace, tmp_path):
     trace.to_chrome(tmp_path / "t.json")
-    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    gets = [each for each in events if each.get("ph") == "X" and each["name"].startswith("get")]
-    assert len(gets) == 4
-    assert sorted(each["args"]["bytes"] for each in gets) == [0, 10, 1 << 20, 1 << 20]
-    for each in gets:
-        overlapping = [
-            other
-            for other in gets
-            if other is not each
-            and other["tid"] == each["tid"]
-            and other["ts"] < each["ts"] + each["dur"]
-            and each["ts"] < other["ts"] + other["dur"]
-        ]
-        assert not overlapping
-    waits = [each for each in events if each.get("name", "").startswith("wait for")]
-    assert sorted(each["dur"] for each in waits) == [0.1, 0.5, 0.7]
+    found = read(tmp_path / "t.json").slices
+    gets = [each for each in found if each.name.startswith("get")]
+    assert sorted(each.args["bytes"] for each in gets) == [0, 10, 1 << 20, 1 << 20]
+    assert all(each.parent is None for each in gets)
+    waits = [each for each in found if each.name.startswith("wait for")]
+    assert sorted(each.end - each.start for each in waits) == [100, 500, 700]

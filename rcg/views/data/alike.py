@@ -62,7 +62,8 @@ def alike_processes(plan: Plan, bars: Columns) -> tuple[tuple[str, ...], ...]:
         lanes.setdefault(actor, {})[short] = lane
 
     def shape(process: str) -> tuple[object, ...]:
-        own = tuple((op.word, op.title() if op.is_call else "") for op in _ops(plan, process))
+        ops = plan.program(process).ops
+        own = tuple((op.word, op.title() if op.is_call else "") for op in ops)
         return own, *((short, shape(lane)) for short, lane in lanes.get(process, {}).items())
 
     found: list[tuple[str, ...]] = []
@@ -71,7 +72,7 @@ def alike_processes(plan: Plan, bars: Columns) -> tuple[tuple[str, ...], ...]:
         for process in card.processes if len(card.processes) >= _ALIKE else ():
             by_shape.setdefault(shape(process), []).append(process)
         for members in by_shape.values():
-            is_call = np.array([op.is_call for op in _ops(plan, members[0])] or [False])
+            is_call = np.array([op.is_call for op in plan.program(members[0]).ops] or [False])
             kept = _in_step(np.array([numbers[each] for each in members]), is_call, bars)
             alike = tuple(each for each, is_kept in zip(members, kept, strict=True) if is_kept)
             if len(alike) >= _ALIKE and 2 * len(alike) > len(members):
@@ -79,10 +80,6 @@ def alike_processes(plan: Plan, bars: Columns) -> tuple[tuple[str, ...], ...]:
                 under = [lanes.get(each, {}) for each in alike]
                 found += [tuple([each[short] for each in under]) for short in under[0]]
     return tuple(dict.fromkeys(found))
-
-
-def _ops(plan: Plan, process: str) -> Sequence[Any]:
-    return plan.program(process).ops
 
 
 def _in_step(members: Ints, is_call: npt.NDArray[np.bool_], bars: Columns) -> list[bool]:
@@ -111,8 +108,8 @@ def _in_step(members: Ints, is_call: npt.NDArray[np.bool_], bars: Columns) -> li
 class Typical:
     """One bar for each several that are alike; it begins and ends at the medians of theirs.
 
-    ``row`` is one of them, ``count`` how many they are, ``least`` and ``most`` how long the shortest
-    and the longest take. ``of`` has the bar that stands for each row.
+    ``row`` is one of them, ``count`` how many they are, ``least`` and ``most`` how long the
+    shortest and the longest take. ``of`` has the bar that stands for each row.
     """
 
     row: Ints

@@ -190,26 +190,21 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
     for name, waited in list(lane.waiting_for.items())[:1]:
         share = waited / (lane.duration_ns or 1)
         waits = f"{brief(name, _MAX_PEER)} {share_text(share, 0)}" if share >= _NOTABLE else ""
+    unused = {"no method": lane.bubble, "exposed communication": lane.exposed}
+    unused["GPU busy"] = lane.device
+    facts = [
+        f"{what} {share_text(share, 0)} of the time"
+        for what, share in unused.items()
+        if share is not None
+    ]
+    facts += [f"waits {time_text(ns)} for {brief(name)}" for name, ns in lane.waiting_for.items()]
     return CardRow(
         label=lane.label,
         ns=tuple(map(lane.of, TimeKind)),
         note=time_text(lane.busy_ns / executions) if executions else "",
-        hover="\n".join([*_unused(lane), *_waits(lane)]),
+        hover="\n".join(facts),
         waits=waits,
     )
-
-
-def _unused(lane: LaneShares) -> Iterator[str]:
-    if lane.bubble is not None and lane.exposed is not None:
-        yield f"no method {share_text(lane.bubble, 0)} of the time"
-        yield f"exposed communication {share_text(lane.exposed, 0)} of the time"
-    if lane.device is not None:
-        yield f"GPU busy {share_text(lane.device, 0)} of the time"
-
-
-def _waits(lane: LaneShares) -> Iterator[str]:
-    for name, waited in lane.waiting_for.items():
-        yield f"waits {time_text(waited)} for {brief(name)}"
 
 
 def topology_figures(
