@@ -176,9 +176,7 @@ def test_values_of_one_frame_are_drawn_apart_with_one_size_for_all():
     ]
     by_channel = [edge.channel for edge in topology.edges if edge.channel]
     assert by_channel == ["c0", "c0", "c1", "c1", "c2"]
-    figures = TopologyFigures(
-        title="", call_ns={}, channel_bytes={"c0": 1000, "c1": 3 << 20, "c2": 5}, open_ns={}
-    )
+    figures = TopologyFigures(channel_bytes={"c0": 1000, "c1": 3 << 20, "c2": 5})
     drawn = svg_of(topology, measured=figures)
     sizes = re.findall(r">([^<>]* [kM]?B)<", drawn)
     assert sorted(sizes) == ["5 B", "\u03a31 kB", "\u03a33.15 MB"]

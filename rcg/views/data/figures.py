@@ -86,7 +86,6 @@ class TopologyFigures:
         call_ns: Duration of calls and collectives, by their node in the topology. Of a collective
             it is that of the rank that takes longest.
         channel_bytes: Size of one frame, by the id of the channel.
-        title: A description of the figures, for the line below the title.
         open_ns: Time so far of calls that did not end, by their node. It is shown instead of
             ``call_ns``.
         on_path: Share of the critical path of all executions that is spent in calls and
@@ -95,7 +94,6 @@ class TopologyFigures:
 
     call_ns: Mapping[int, float] = field(default_factory=dict)
     channel_bytes: Mapping[str, float] = field(default_factory=dict)
-    title: str = "median of calls and values"
     open_ns: Mapping[int, float] = field(default_factory=dict)
     on_path: Mapping[int, float] = field(default_factory=dict)
 
@@ -231,9 +229,7 @@ def topology_figures(
         if isinstance(made, Call | Collective):
             node = numbers[made.node]
             on_path[node] = on_path.get(node, 0.0) + part.share
-    return TopologyFigures(
-        calls, values, "median time of a call, mean size of a value", on_path=on_path
-    )
+    return TopologyFigures(calls, values, on_path=on_path)
 
 
 def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:

@@ -530,7 +530,8 @@ class _Drawing:
 
     def _subtitle(self) -> str:
         words = self._labels.counts()
-        return f" {DOT} ".join([*words, self._measured.title] if self._is_measured else words)
+        words += ["median time of a call, mean size of a value"] if self._is_measured else []
+        return f" {DOT} ".join(words)
 
     def _hover(self, text: str) -> str:
         return f"<title>{escape(text)}</title>" if self._has_hover else ""
