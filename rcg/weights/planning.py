@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcg.display import Displayed, Mimebundle, Views
-from rcg.text import bytes_text, columns, plural, short_label
+from rcg.text import bytes_text, columns, plural, share_text, short_label
 from rcg.weights.shards import Member, Shard, holes, item_bytes, mismatches
 
 _LEAST_PIECE: Final = 1 << 20  # bytes: smaller parts are not split
@@ -231,7 +231,7 @@ class WeightsPlan(Displayed):
         return (
             f"{plural(len(self.publishers), 'publisher')}, {plural(len(self.readers), 'reader')}: "
             f"{bytes_text(self.total_bytes)} travel, at most {bytes_text(self.busiest_bytes)} by "
-            f"one process ({over:.0%} over the least possible)"
+            f"one process ({share_text(over, 0)} over the least possible)"
         )
 
     def __str__(self) -> str:

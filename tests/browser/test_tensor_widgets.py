@@ -14,6 +14,7 @@ pytest.importorskip("anywidget", reason="anywidget is not installed")
 
 from playwright.sync_api import Locator, Page
 
+from rcg.trace.analysis.figures import summarize
 from rcg.views.data.packing import pack
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slicing import slices_of
@@ -21,17 +22,21 @@ from rcg.views.data.timeline import timeline_payload
 from rcg.views.svg.topology_payload import topology_payload
 from rcg_widgets.base import script, style
 from tests.browser.lab import SCREENSHOTS, data, wait_for
-from tests.unit.tensors_by_hand import tensors_by_hand
+from tests.unit.tensors_by_hand import tensor_trace, tensors_by_hand
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 
 GRAPH = tensors_by_hand()
+[SUMMARY] = summarize(tensor_trace()).graphs
 VIEWS = {
     "timeline": (
         ("common", "lanes", "timeline"),
         timeline_payload(GRAPH, slices_of(GRAPH, 0, 175)),
     ),
     "schedule": (("common", "lanes", "schedule"), schedule_payload(GRAPH.plan, GRAPH)),
-    "topology": (("common", "topology"), topology_payload(GRAPH.plan, GRAPH)),
+    "topology": (
+        ("common", "topology"),
+        topology_payload(GRAPH.plan, (GRAPH, SUMMARY)),
+    ),
 }
 FOLDED = {
     "wide": (("common", "topology"), topology_payload(scatter_gather(26), None)),

@@ -245,7 +245,7 @@ def test_a_bar_of_two_pixels_is_no_edge_over_the_whole_height(shown: Notebook) -
 def test_a_prediction_that_does_not_fit_is_a_number(shown: Notebook) -> None:
     drifted = card(shown, "schedule", "Drifted")
     wait_for(drifted, "data.outlines === '0'")
-    assert "predicted: one execution each 18" in drifted.locator(".rcg-subtitle").inner_text()
+    assert "not drawn: the prediction, 5" in drifted.locator(".rcg-subtitle").inner_text()
     # Below one execution it is drawn, from where that begins.
     drifted.get_by_label("the next execution").click()
     wait_for(drifted, "Number(data.outlines) > 0 && Number(data.outlines) <= 6")

@@ -64,7 +64,7 @@ def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simula
     slices = slices_of(graph, trace.start_ns, trace.end_ns)
     timeline_payload(graph, slices)
     schedule_payload(graph.plan, graph)
-    topology_payload(graph.plan, graph)
+    topology_payload(graph.plan, (graph, summarize(trace).graphs[0]))
     (summary,) = summarize(trace).graphs
     for lane in summary.shares.lanes:
         for waited_for in lane.waiting_for:

@@ -71,6 +71,7 @@ def test_the_picture_has_a_lane_for_each_process_that_gets_some(trace):
     root = ET.fromstring(picture)
     words = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "Ta<ker bbbbbbbb" in words and "Maker aaaaaaaa" in words
+    assert words.count("Maker aaaaaaaa") > 1  # also in the bars of what it sent
     assert references_picture(Trace((), 0, 1)) is None
 
 

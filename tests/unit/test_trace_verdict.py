@@ -13,7 +13,7 @@ import pytest
 from rcg.compiler.simulate import Costs, simulate
 from rcg.ir.channels import LOCAL, TENSOR
 from rcg.ir.costs import CALL, MOVE, Cost
-from rcg.ir.ops import Call, Read
+from rcg.ir.ops import Call, Collective, Read
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.advice import Advice, Advisor, best_cuts
 from rcg.trace.analysis.executions import executions_of
@@ -23,7 +23,7 @@ from rcg.trace.analysis.spread import LEAST, half_width, spread_of
 from rcg.trace.analysis.what_if import from_simulation, what_if
 from rcg.trace.model import NO_PEER, SPAN_BASE, OpenOp
 from rcg.trace.trace import Trace
-from rcg.views.data.figures import card_of
+from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.html.page import ops_table, page_of
 from rcg.views.svg.summary import summary_of
 from tests.unit.test_costs import chain, compiled
@@ -79,6 +79,54 @@ def test_the_reads_of_a_fan_in_count_as_one():
     assert found.gain == pytest.approx(63 / 43)
     assert summary.critical.bottleneck_ops == {("a5", op) for op in range(5)}
     assert ops_table(summary, summary.ops).count("<tr class=rcg-marked>") == 5
+
+
+ALLREDUCE = """
+plan positional=1 keywords=[] returns=one
+actor a0 'Worker' ''
+actor a1 'Worker' ''
+group g0 gloo a0 a1
+channel c0 driver -> a0 a1 ring node=0 slots=10
+channel c1 a0 -> a1 status node=3 slots=10
+channel c2 a1 -> a0 status node=4 slots=10
+channel c3 a0 -> driver ring node=3 slots=10
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  Free s0
+  Read c3 -> s1
+  Output s1
+program a0
+  Read c0 -> s0
+  Call a0.grad(s0) -> s1 #1
+  AllReduce s1 (sum) @g0 tells c1 hears c2 -> s2 #3
+  Write s2 -> c3
+  Free s0, s1, s2
+program a1
+  Read c0 -> s0
+  Call a1.grad(s0) -> s1 #2
+  AllReduce s1 (sum) @g0 tells c2 hears c1 -> s2 #4
+  Free s0, s1, s2
+"""
+
+
+def test_the_ranks_of_a_collective_count_as_one():
+    """Of each 83 us the allreduce takes 60; with 30 it is 53. Only a0 is on the path."""
+
+    def cost(op):
+        if isinstance(op, Collective):
+            return 60_000
+        return 20_000 if isinstance(op, Call) else 1_000
+
+    (graph,) = simulated_plan(Plan.from_text(ALLREDUCE), 24, op_cost=cost).graphs
+    summary = summary_of_graph(graph)
+    found = summary.verdict
+    assert found.text == "allreduce g0"
+    assert found.share == pytest.approx(60 / 83, rel=0.02)
+    assert found.gain == pytest.approx(83 / 53)
+    # The topology says the same of its box.
+    shares = topology_figures_of(graph, summary).on_path.values()
+    assert max(shares) == pytest.approx(found.share)
 
 
 def test_the_spread_is_that_of_parts_of_the_trace():
@@ -173,7 +221,7 @@ def test_of_a_graph_that_hangs_the_stall_is_the_answer():
     found = summary_of_graph(replace(pipeline(window=1), lanes=(waits, a0, held)), last + 10**9)
     assert found.stall is not None and found.executions == 40
     assert found.verdict is None and found.latency is None
-    assert card_of(found).answer == ""
+    assert card_of(found).answer.startswith("a1 (Stage).fwd has not ended for 1 s")
     same = summary_of_graph(replace(pipeline(window=1), lanes=(driver, a0, a1)))
     assert same.stall is None and same.verdict is not None
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from rcg.profiles import Profile
-from rcg.trace.analysis.executions import Execution
+from rcg.text import rate_text, time_text
+from rcg.trace.analysis.executions import Execution, executions_of
+from rcg.trace.analysis.figures import Change
 from rcg.trace.trace import Trace
 from rcg.views.html.findings import (
     comparison_picture,
@@ -19,6 +21,7 @@ from rcg.views.html.findings import (
     path_picture,
     what_if_picture,
 )
+from tests.unit.trace_by_hand import END, by_hand
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import (
     check_picture,
@@ -213,6 +216,33 @@ def test_a_prediction_says_the_answer_first() -> None:
     same = what_if_picture(Profile(simulated(pipeline(2), 40)).what_if({}))
     assert not re.search(r'font-weight="[^"]+"[^>]*>1\.00x', same)  # no change stands out
     assert ">Stage#2 busy<" in picture and ">if Stage.fwd took 0.5x" in picture
+
+
+def test_a_prediction_begins_at_what_was_measured() -> None:
+    """The unchanged replay is off, but the figures of now are those of the other views."""
+    found = Profile(trace(by_hand(), end=END)).what_if({"a1.fwd": 0.5})
+    assert found.error_percent and not found.is_far_off
+    rates = rate_text(found.measured_throughput), rate_text(found.throughput)
+    assert found.answer.split(": ")[1].startswith(" to ".join(rates))
+    picture = what_if_picture(found)
+    latencies = time_text(found.measured_latency_ns), time_text(found.latency_ns)
+    for text in (*rates, *latencies):
+        assert f">{text}<" in picture and text in str(found)
+    replayed = executions_of(found.graph).throughput or 0.0
+    assert found.speedup == pytest.approx(replayed / (found.baseline_throughput or 0.0))
+
+
+def test_a_comparison_names_no_op_that_takes_next_to_nothing() -> None:
+    [found] = small().compare(small()).graphs
+    spreads = (0.0, 0.0)
+    rate = Change("executions", 10.0, 20.0, spreads)
+    for after, named in ((1.0, ""), (50.0, "; most changed: a0 read c0 0.50x")):
+        ops = (
+            Change("a0.work", 900.0, 900.0, spreads),
+            Change("a0 read c0", 2 * after, after, spreads),
+        )
+        answer = replace(found, throughput=rate, ops=ops).answer
+        assert answer.endswith(f"10 /s to 20 /s{named}")
 
 
 def test_a_replay_that_is_far_off_is_shown_beside_the_measurement_and_predicts_nothing() -> None:

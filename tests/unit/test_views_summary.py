@@ -78,6 +78,17 @@ def test_figures_of_a_trace() -> None:
     check_picture(svg)
 
 
+def test_a_card_of_nothing_says_what_to_do_and_an_axis_has_more_than_its_origin() -> None:
+    graph = simulated(pipeline(3), 20).graphs[0]
+    nothing = replace(graph, lanes=tuple(replace(e, events=e.events[:0]) for e in graph.lanes))
+    [found] = summarize(trace(nothing, end=4_190_000)).graphs
+    figures = card_of(found)
+    assert figures.about.startswith("nothing ran in 4.19 ms: call execute() during the recording")
+    assert not figures.keys and not figures.note_title
+    svg = summary_of(replace(figures, shares=[replace(figures.shares[0], label="a" * 60)]))
+    assert re.findall(r">([\d.]+ ms)<", svg)[:2] == ["0 ms", "1 ms"]
+
+
 def test_topologies_get_medians_of_calls_and_sizes_of_values() -> None:
     record = simulated(pipeline(3), 20)
     graph = record.graphs[0]

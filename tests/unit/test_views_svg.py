@@ -178,8 +178,8 @@ def test_values_of_one_frame_are_drawn_apart_with_one_size_for_all():
     assert by_channel == ["c0", "c0", "c1", "c1", "c2"]
     figures = TopologyFigures(channel_bytes={"c0": 1000, "c1": 3 << 20, "c2": 5})
     drawn = svg_of(topology, measured=figures)
-    sizes = re.findall(r">([^<>]* [kM]?B)<", drawn)
-    assert sorted(sizes) == ["5 B", "\u03a31 kB", "\u03a33.15 MB"]
+    sizes = re.findall(r">([^<>]* [kM]?B(?: in all)?)<", drawn)
+    assert sorted(sizes) == ["1 kB in all", "3.15 MB in all", "5 B"]
     assert "2 values in a frame" in drawn
 
 
@@ -207,6 +207,11 @@ def test_boxes_are_tinted_by_their_share_and_lines_are_as_wide_as_their_bytes():
     boxes = ["|".join(each.itertext()) for each in marks(drawn, "rcg-node")]
     assert "fwd \u00d716|2 ms \u00b7 80 %" in boxes[1]  # the median, and the sum of the shares
     assert boxes[2].endswith("back \u00d716|1 ms")
+    # What stands on a tint is not faint.
+    assert re.findall(r'class="rcg-(\w+)"[^>]*>(?:2 ms \u00b7 80 %|1 ms)<', drawn) == [
+        "text",
+        "faint",
+    ]
     assert [len(each.findall(f"{SVG}rect")) for each in marks(drawn, "rcg-node")] == [1, 2, 1, 1]
     assert re.findall(r">([^<>]* MB)<", drawn) == ["16 \u00d7 3.15 MB", "16 \u00d7 1.57 MB"]
     lines = [each.findall(f"{SVG}path")[0] for each in marks(drawn, "rcg-edge")]

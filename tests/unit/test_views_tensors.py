@@ -332,7 +332,8 @@ def test_the_payload_of_a_schedule_has_the_rendezvous_and_bytes() -> None:
 
 def test_the_payload_of_a_topology_has_ranks_groups_and_the_longest_time() -> None:
     graph = tensors_by_hand()
-    head, _ = topology_payload(graph.plan, graph)
+    trace = tensor_trace()
+    head, _ = topology_payload(graph.plan, (graph, summarize(trace).graphs[0]))
     [picture] = head["pictures"]
     (node,) = [node for node in picture["nodes"] if node["kind"] == "collective"]
     assert node["places"] == [("a2", 4), ("a1", 2)]

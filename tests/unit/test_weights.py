@@ -233,7 +233,7 @@ def test_a_plan_shows_its_matrix_and_predicts_its_time() -> None:
     assert text.startswith(
         "20 publishers, 1 reader: 20.5 kB travel, at most 20.5 kB by one process"
     )
-    assert "4 more" in text and "(0% over the least possible)" in text
+    assert "4 more" in text and "(0 % over the least possible)" in text
     assert plan.seconds(1024) == 20
     with pytest.raises(ValueError, match="more than 0 bytes per second"):
         plan.seconds(0)

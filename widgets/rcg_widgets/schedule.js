@@ -381,7 +381,7 @@ export function fillSchedule(card, { head, columns }) {
     ...(hasMeasured ? [["rcg-outline", head.fits ? "predicted, below" : "predicted, below the selected execution"]] : []),
     ...(head.tints.flat().includes(1) ? [[[head.colours[0], 0.5], "another method of the actor"]] : []),
     [BUSY, "not in a method"],
-    ["rcg-idle", "nothing to do, or waiting"],
+    ["rcg-idle", "waiting or idle"],
     ...(head.rendezvous.some((each) => !each.is_collective) ? [["rcg-transfer", "transfer"]] : []),
     ...(head.rendezvous.some((each) => each.is_collective) ? [["rcg-meeting", "collective"]] : []),
   ]);

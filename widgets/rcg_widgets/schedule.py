@@ -22,9 +22,9 @@ class ScheduleWidget(View):
 
     Each colour is an execution, or a call of its method in the execution (a micro-batch) if there
     are several. Bars are measured, outlines below them are predicted from measured costs. If they
-    differ too much, the subtitle says how long an execution takes in both, instead. With only a
-    plan, the prediction counts every call as one unit. Controls step through the executions and
-    choose which processes, and which of bars and outlines, are shown.
+    differ too much, the subtitle says the predicted rate, instead. With only a plan, the prediction
+    counts every call as one unit. Controls step through the executions and choose which processes,
+    and which of bars and outlines, are shown.
 
     Args:
         what: A plan, a compiled graph, a trace, or an object with one as ``trace``.
@@ -59,6 +59,7 @@ class ScheduleWidget(View):
             subject.plan,
             subject.record,
             origin_ns=subject.start_ns,
+            end_ns=subject.end_ns,
             executions=executions,
             op_cost=op_cost,
         )

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from rcg.trace.analysis.figures import summarize
-from rcg.trace.trace import Trace
 from rcg.views.html.elements import images
 from rcg.views.svg.pictures import (
     predicted_schedule,
@@ -60,10 +58,8 @@ def topologies(subject: Subject, title: str) -> Pictures:
     """Return the topology, with measured figures first."""
 
     def made() -> Iterator[str]:
-        record = subject.record
-        if record is not None:
-            [figures] = summarize(_trace(subject)).graphs
-            yield topology_picture(subject.plan, title=title, measured=(record, figures))
+        if subject.measured is not None:
+            yield topology_picture(subject.plan, title=title, measured=subject.measured)
         yield topology_picture(subject.plan, title=title, addresses=subject.addresses)
 
     return made
@@ -72,10 +68,5 @@ def topologies(subject: Subject, title: str) -> Pictures:
 def _known(subject: Subject, picture: Callable[..., str | None], **given: Any) -> Iterator[str]:
     """Yield a picture of a record, if there is one: it needs a complete execution."""
     if subject.record is not None:
-        svg = picture(_trace(subject), subject.record, **given)
+        svg = picture(subject.trace, subject.record, **given)
         yield from () if svg is None else (svg,)
-
-
-def _trace(subject: Subject) -> Trace:
-    graphs = () if subject.record is None else (subject.record,)
-    return Trace(graphs, subject.start_ns, subject.end_ns)

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.text import graph_title
+from rcg.trace.analysis.figures import summarize
+from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import GraphTrace
 from rcg.trace.trace import Trace
 
@@ -35,6 +38,19 @@ class Subject:
     end_ns: int = 0
     title: str = ""
     addresses: Mapping[str, str] | None = None
+
+    @property
+    def trace(self) -> Trace:
+        """Its record as a trace of its own."""
+        graphs = () if self.record is None else (self.record,)
+        return Trace(graphs, self.start_ns, self.end_ns)
+
+    @cached_property
+    def measured(self) -> tuple[GraphTrace, GraphSummary] | None:
+        """Its record and the figures of that; None without one."""
+        if self.record is None:
+            return None
+        return self.record, summarize(self.trace).graphs[0]
 
 
 def subject_of(what: Any, graph: int | str | None = None) -> Subject:

@@ -4,7 +4,7 @@
 import { button, drawn, element, isTouched, renderer } from "./common.js";
 
 const MARGIN = 10;
-const MOST_HIGH = 860; // a page; more is found by panning
+const MOST_HIGH = 1200; // more is found by panning
 const PHONE = 480; // pixels of width
 const LEAST_SCALE = 0.75; // there
 

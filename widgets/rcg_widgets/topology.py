@@ -39,6 +39,6 @@ class TopologyWidget(View):
     def __init__(self, what: Any, *, graph: int | str | None = None, title: str = "") -> None:
         subject = subject_of(what, graph)
         title = title or subject.title or "Topology"
-        shown = topology_payload(subject.plan, subject.record, addresses=subject.addresses)
+        shown = topology_payload(subject.plan, subject.measured, subject.addresses)
         about = f"{len(subject.plan.actors)} actors, {len(subject.plan.channels)} channels"
         super().__init__(about, topologies(subject, title), payload=pack(*shown), title=title)

@@ -99,13 +99,11 @@ class Advisor:
 
     Attributes:
         replays: The replays of the graph.
-        latency_ns: The latency of the unchanged one.
         off: How far any gain may be off, as a share of it: that of the bottleneck's.
         cores: How many processors each node has; 0 if that is not known.
     """
 
     replays: Replays
-    latency_ns: float | None
     off: float
     cores: int
 
@@ -325,7 +323,7 @@ class Advisor:
             gives = spread_text(gain, gain * self.off)
             yield Advice(f"keep {best} executions in flight instead of {now}{how}: {gives}", gain)
         # A limit that the user sets is one at which ``execute`` raises, so it is not advised here.
-        was_ns, latency_ns = self.latency_ns, then.latency_ns
+        was_ns, latency_ns = then.measured_latency_ns, then.latency_ns
         if best < now and latency_ns and was_ns and latency_ns <= _MUCH_SOONER * was_ns:
             yield Advice(
                 f"keep at most {best} executions in flight instead of {now}: the same throughput, "

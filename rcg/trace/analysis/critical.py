@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Pass
+from rcg.ir.ops import Collective, Pass
 from rcg.text import columns, cut, plural, share_text, time_text, visible
 from rcg.trace.analysis.dependencies import Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
@@ -208,7 +208,7 @@ class PathShare:
         kind: The kind of time.
         total_ns: Its time over all executions.
         share: Its share of the path, from 0 to 1.
-        text: Its displayed name, or that of several Reads or Writes that count as one.
+        text: Its displayed name, or that of several ops that count as one.
     """
 
     process: str
@@ -271,8 +271,7 @@ class SteadyPath:
         return frozenset(
             (each.process, each.op)
             for each in self.shares
-            if each.op is not None and most is not None
-            if (each.process, each.text) == (most.process, most.text)
+            if each.op is not None and most is not None and each.text == most.text
         )
 
     def since(self, origin_ns: int) -> SteadyPath:
@@ -473,6 +472,9 @@ class Paths:
             number, at = divmod(place, places)
             lane, is_between = graph.lanes[number], at >= places - 2
             text = self._text(lane, at, is_between, at == places - 1)
+            made = graph.program(lane).ops[at : at + 1]
+            if made and isinstance(made[0], Collective):  # of all ranks: they take it together
+                text = made[0].title(actor_labels(graph.plan))
             found.append(
                 PathShare(
                     process=lane.process,
@@ -485,7 +487,7 @@ class Paths:
             )
         group_of = _groups_of(each.text for each in found)
         found = [replace(each, text=group_of[each.text]) for each in found]
-        names = [(each.process, each.text) for each in found]
+        names = [each.text for each in found]
         shares = sorted((each for each in found if each.total_ns), key=lambda each: -each.total_ns)
         times = _times_of(names, which, dependencies.execution[walk.event], length)
         weights = {
@@ -497,7 +499,7 @@ class Paths:
         beyond = 0.0 if outlier is None else outlier.share
         usual_ns = (last - first) * (1 - beyond)
         is_whole = not bool(walk.is_unknown.any() and length[walk.is_unknown].sum())
-        known = next((each for each in shares if (each.process, each.text) == most), None)
+        known = next((each for each in shares if each.text == most), None)
         if known is not None and known.text == LOST:
             known = None
         return SteadyPath(
@@ -548,12 +550,9 @@ class _Times:
         return len(self.ns) * self.usual_ns
 
 
-_Name = tuple[str, str]  # of a place: its process, and its text
-
-
 def _times_of(
-    names: Sequence[_Name], which: Ints, execution: Ints, length: Times
-) -> dict[_Name, _Times]:
+    names: Sequence[str], which: Ints, execution: Ints, length: Times
+) -> dict[str, _Times]:
     """Return the times of each place.
 
     Args:
@@ -574,10 +573,10 @@ def _times_of(
     }
 
 
-def _outlier(times: dict[_Name, _Times], path_ns: int) -> Outlier | None:
+def _outlier(times: dict[str, _Times], path_ns: int) -> Outlier | None:
     """Return what took longest beyond its usual time; None if nothing notable did."""
     most: Outlier | None = None
-    for (_, text), each in times.items():
+    for text, each in times.items():
         if each.of < _FEW or text == LOST:
             continue
         at = int(np.argmax(each.ns))

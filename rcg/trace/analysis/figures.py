@@ -50,6 +50,7 @@ _SLOWEST = 5
 # An op that exceeds its usual time by this share of the execution's latency is mentioned.
 _NOTABLE = 0.01
 _LITTLE: Final = 0.03  # of a time that is said to have changed
+_SHORT: Final = 0.01  # of the longest op: what changed by less is not said
 _MAX_ROWS: Final = 24  # of a table in a comparison
 
 
@@ -287,7 +288,7 @@ class GraphComparison(Displayed):
             times = f"{time_text(late.before)} to {time_text(late.after)}"
             return f"latency {spread_text(late.ratio, late.spread)}: {times}; throughput as before"
         most = max(self.ops, key=_gained_ns, default=None)
-        if most is None or not _gained_ns(most):
+        if most is None or _gained_ns(most) <= _SHORT * max(map(_size, self.ops)):
             return ratio
         return f"{ratio}; most changed: {most.text} {spread_text(most.ratio, most.spread)}"
 

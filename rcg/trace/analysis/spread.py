@@ -31,6 +31,7 @@ BATCHES: Final = 5
 LEAST: Final = 2 * BATCHES
 """Of how many executions at least a spread is known: two in each batch."""
 
+SEEN: Final = 0.005  # a change by a smaller share is shown as 1.00x
 _STUDENT: Final = 2.776  # of 95 % with BATCHES - 1 degrees of freedom
 
 
@@ -55,7 +56,8 @@ def spread_of(values: npt.NDArray[Any]) -> float | None:
 def is_noise(
     before: float, after: float, spread_before: float | None, spread_after: float | None
 ) -> bool | None:
-    """Return whether two figures differ by no more than their spreads; None if one is unknown."""
+    """Return whether two figures differ by no more than spreads, or ``SEEN``; None if unknown."""
     if spread_before is None or spread_after is None:
         return None
-    return abs(after - before) <= math.hypot(spread_before, spread_after)
+    least = max(math.hypot(spread_before, spread_after), SEEN * min(before, after))
+    return abs(after - before) <= least

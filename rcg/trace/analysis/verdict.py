@@ -25,7 +25,7 @@ import numpy as np
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.channels import STATUS
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Pass
+from rcg.ir.ops import Collective, Pass
 from rcg.text import IN_LINE, brief, share_text, spread_text
 from rcg.trace.analysis.advice import LIMITS, TWICE_AS_FAST, Advice, Advisor, Elsewhere
 from rcg.trace.analysis.critical import Paths, SteadyPath
@@ -119,12 +119,7 @@ def verdict_of(
         return None
     most, share = path.bottleneck, path.bottleneck_share
     ops = sum(len(program.ops) for program in graph.plan.programs)
-    # The ops of a gate are not replayed.
-    places: list[Place] = [
-        (process, op)
-        for process, op in path.bottleneck_ops
-        if not isinstance(graph.op(graph.lane(process), op), Pass)
-    ]
+    places = _places_of(graph, path)
     is_user = most.process == DRIVER and most.op is None
     if is_user and _awaits(graph):
         return None
@@ -138,7 +133,7 @@ def verdict_of(
         error, spread, gain = found.error_percent, found.spread, found.speedup
         if error is None or abs(error) > MAX_ERROR_PERCENT or spread is None or gain is None:
             return Verdict(most.text, share, error_percent=error)
-        advisor = Advisor(replays, found.baseline_latency_ns, spread / gain, cores)
+        advisor = Advisor(replays, spread / gain, cores)
         elsewhere = None if advisor.is_worth_it(gain) else advisor.elsewhere(places, path)
         advice = sorted(advisor.advice(), key=lambda each: (each.is_latency, -each.gain))
     except (DeadlockError, TraceError):
@@ -171,3 +166,17 @@ def _awaits(graph: GraphTrace) -> bool:
         late.append(taken["start_ns"][to] - made["end_ns"][of])
     gap_ns, late_ns = (np.concatenate(each) for each in (gaps, late))
     return bool(len(gap_ns) and np.median(late_ns) < np.median(gap_ns) / 2)
+
+
+def _places_of(graph: GraphTrace, path: SteadyPath) -> list[Place]:
+    """Return the ops of the bottleneck but those of gates; of a collective, those of all ranks."""
+    known = path.bottleneck_ops
+    ops = [graph.op(graph.lane(process), at) for process, at in known]
+    made = {(op.word, op.group) for op in ops if isinstance(op, Collective)}
+    return [
+        (lane.process, at)
+        for lane in graph.lanes
+        for at, op in enumerate(graph.program(lane).ops)
+        if ((lane.process, at) in known and not isinstance(op, Pass))
+        or (isinstance(op, Collective) and (op.word, op.group) in made)
+    ]

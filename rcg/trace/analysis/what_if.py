@@ -59,8 +59,8 @@ class WhatIf(Displayed):
     Attributes:
         changes: The changes, as text.
         window: Number of executions in flight.
-        throughput: Predicted throughput.
-        latency_ns: Predicted latency.
+        throughput: Predicted throughput: the measured one, times what the replay gains.
+        latency_ns: Predicted latency, the same way.
         baseline_throughput: Throughput of the replay without changes.
         baseline_latency_ns: Latency of the replay without changes.
         measured_throughput: Throughput in the trace.
@@ -95,8 +95,8 @@ class WhatIf(Displayed):
 
     @property
     def speedup(self) -> float | None:
-        """Predicted throughput divided by that of the unchanged replay."""
-        return _ratio(self.throughput, self.baseline_throughput)
+        """Predicted throughput divided by the measured one."""
+        return _ratio(self.throughput, self.measured_throughput)
 
     @property
     def spread(self) -> float | None:
@@ -126,35 +126,26 @@ class WhatIf(Displayed):
         if self.is_far_off:
             off = share_text(abs(self.error_percent or 0.0) / 100, 0)
             return f"no prediction, a replay of this trace is {off} off"
-        rates = f"{rate_text(self.baseline_throughput)} to {rate_text(self.throughput)}"
+        rates = f"{rate_text(self.measured_throughput)} to {rate_text(self.throughput)}"
         ratio = f"{spread_text(self.speedup, self.spread)}: {rates}"
-        if self.is_noise:
-            return f"no change beyond the noise, {ratio}"
-        return (
-            ratio
-            if self.spread is not None
-            else f"{ratio}, from too few executions to tell it from noise"
-        )
+        if self.spread is None:
+            return f"{ratio}, from too few executions to tell it from noise"
+        return f"no change beyond the noise, {ratio}" if self.is_noise else ratio
 
     def __repr__(self) -> str:
-        rates = f"{rate_text(self.throughput)} instead of {rate_text(self.baseline_throughput)}"
+        rates = f"{rate_text(self.throughput)} instead of {rate_text(self.measured_throughput)}"
         changes = visible(", ".join(self.changes))[:_MAX_CHANGES_CHARS] or "unchanged"
         return f"<WhatIf {changes}: {rates}>"
 
     def __str__(self) -> str:
         lines = [self.answer, f"if {visible(', '.join(self.changes)) or 'nothing changed'}"]
-        rows = [
-            ("", "executions", "latency (median)"),
-            ("measured", rate_text(self.measured_throughput), time_text(self.measured_latency_ns)),
-            (
-                "replayed, unchanged",
-                rate_text(self.baseline_throughput),
-                time_text(self.baseline_latency_ns),
-            ),
-        ]
-        if not self.is_far_off:
-            rows.append(("predicted", rate_text(self.throughput), time_text(self.latency_ns)))
-        lines += columns(rows)
+        head = ("", "executions", "latency (median)")
+        sides = [("measured", self.measured_throughput, self.measured_latency_ns)]
+        if self.is_far_off:
+            sides += [("replayed, unchanged", self.baseline_throughput, self.baseline_latency_ns)]
+        else:
+            sides += [("predicted", self.throughput, self.latency_ns)]
+        lines += columns([head, *((who, rate_text(r), time_text(ns)) for who, r, ns in sides)])
         off = ""
         if self.error_percent is not None:
             where = "above" if self.error_percent >= 0 else "below"
@@ -303,13 +294,20 @@ class Replays:
         busy = _busy(simulation)
         graph_then = from_simulation(simulation, graph_id=graph.graph_id, limit=window)
         base, notes, was = self._unchanged
+        real = _figures(self.executions)
+        figures = zip(_figures(executions_of(graph_then)), base, real, strict=True)
+        throughput, latency_ns = (
+            None if now is None or not before or known is None else known * (now / before)
+            for now, before, known in figures
+        )
         count = _BATCH + max(window, measured.window)
         return WhatIf(
             changes,
             window,
-            *_figures(executions_of(graph_then)),
+            throughput,
+            latency_ns,
             *base,
-            *_figures(self.executions),
+            *real,
             simulation=simulation,
             graph=graph_then,
             notes=tuple(dict.fromkeys((*_missing(graph, measured), *notes, *more))),

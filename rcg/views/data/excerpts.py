@@ -50,8 +50,8 @@ class Excerpt:
         if self.is_open:
             return f"execution {self.first}, not finished"
         if self.first == self.last:
-            return f"execution {self.first}"
-        return f"executions {self.first} to {self.last}"
+            return f"all of execution {self.first}"
+        return f"all of executions {self.first} to {self.last}"
 
     def window(self, origin_ns: int) -> list[float]:
         """Return when it begins and ends, in microseconds from an origin."""

@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rcg.ir.ops import Call, Collective
-from rcg.ir.plan import Plan
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
-from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.latency import Latency
-from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
@@ -100,18 +97,19 @@ class TopologyFigures:
 
 def card_of(graph: GraphSummary) -> ProfileCard:
     """Return the profile's card of a graph."""
-    facts = [] if graph.stall else [_ran(graph)]
+    facts = [_ran(graph)]
     if graph.clock_error_ns:
         facts.append(f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}")
     if graph.lost:
         facts.append(f"{plural(graph.lost, 'event')} lost")
     verdict = graph.verdict
+    answer = "" if verdict is None else str(verdict)
     return ProfileCard(
-        about=f" {DOT} ".join([stall_text(graph), *facts] if graph.stall else facts),
+        about=f" {DOT} ".join(facts),
         shares=_rows(graph),
         keys=_keys(graph),
-        note_title="busy per execution",
-        answer="" if verdict is None else str(verdict),
+        note_title="busy per execution" if graph.executions else "",
+        answer=stall_text(graph) if graph.stall else answer,
         advice=() if verdict is None else tuple(each.text for each in verdict.advice),
         latency=graph.latency,
     )
@@ -139,6 +137,8 @@ def _rows(graph: GraphSummary) -> list[CardRow]:
 
 
 def _ran(graph: GraphSummary) -> str:
+    if not graph.executions:
+        return f"nothing ran in {time_text(graph.duration_ns)}: call execute() during the recording"
     ran = f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}"
     if graph.complete == graph.executions:
         return ran
@@ -147,11 +147,7 @@ def _ran(graph: GraphSummary) -> str:
 
 def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     keys = []
-    if graph.stall is not None:
-        lasted = f"{time_text(graph.stall.lasted_ns)} {visible(graph.stall.text)}"
-        keys.append(("not ended", lasted))
-        keys.append(("waiting for it", plural(len(graph.stall.waiting), "process")))
-    keys.append(("throughput", _rate(graph)))
+    keys += [("throughput", _rate(graph))] if graph.throughput is not None else []
     if graph.has_latency and graph.latency_p50_ns is not None:
         latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns or 0)}"
         keys.append(("p50 / p99 latency", latency))
@@ -166,7 +162,7 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
         share, count = share_text(graph.shares.device, 0), graph.shares.devices
         keys.append((DEVICE, f"{share} of {plural(count, 'actor')}"))
     path = graph.critical
-    if path is not None and path.bottleneck is not None and graph.verdict is None:
+    if path is not None and path.bottleneck and not (graph.verdict or graph.stall):
         share = share_text(path.bottleneck_share, 0)
         keys.append(("bottleneck", f"{share} {visible(path.bottleneck.text)}"))
     if path is not None and path.outlier is not None:
@@ -205,17 +201,13 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
     )
 
 
-def topology_figures(
-    plan: Plan, ops: Iterable[OpTimes], path: SteadyPath | None = None
-) -> TopologyFigures:
-    """Return the figures for a topology: median times of calls, mean sizes of values.
-
-    With a critical path, also the share of each call in it.
-    """
+def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
+    """Return the figures of a graph's topology; its bottleneck has the share of the verdict."""
+    plan, path = graph.plan, summary.critical
     numbers = nodes_of_calls(plan)
     calls: dict[int, float] = {}
     values: dict[str, float] = {}
-    for each in ops:
+    for each in summary.ops:
         op = plan.program(each.process).ops[each.op]
         if isinstance(op, Call | Collective):
             node = numbers[op.node]
@@ -223,21 +215,19 @@ def topology_figures(
         for channel in op.values_out if each.bytes else ():
             values[channel] = each.bytes / each.count
     on_path: dict[int, float] = {}
+    factors: dict[str, float] = {}
+    if path is not None and path.bottleneck is not None:
+        most = path.bottleneck.text
+        share = sum(each.share for each in path.shares if each.text == most)
+        factors[most] = path.bottleneck_share / share if share else 1.0
     for part in () if path is None else path.shares:
         ops_there = () if part.op is None else plan.program(part.process).ops[part.op :]
         made = ops_there[0] if ops_there else None
         if isinstance(made, Call | Collective):
             node = numbers[made.node]
-            on_path[node] = on_path.get(node, 0.0) + part.share
-    return TopologyFigures(calls, values, on_path=on_path)
-
-
-def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
-    """Return the figures for a graph's topology, also of calls that did not end."""
-    numbers = nodes_of_calls(graph.plan)
-    open_ns = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
-    figures = topology_figures(graph.plan, summary.ops, summary.critical)
-    return replace(figures, open_ns=open_ns)
+            on_path[node] = on_path.get(node, 0.0) + part.share * factors.get(part.text, 1.0)
+    so_far = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
+    return TopologyFigures(calls, values, open_ns=so_far, on_path=on_path)
 
 
 def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:

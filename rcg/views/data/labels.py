@@ -29,7 +29,6 @@ TAG: Final = style_of(TCP).title
 _MAX_ARGUMENTS: Final = 8
 _MAX_MEMBERS: Final = 8
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
-_SUM: Final = "\N{GREEK CAPITAL LETTER SIGMA}"
 
 
 def node_text(node: TopologyNode) -> str:
@@ -69,7 +68,7 @@ def hints_text(channel: Channel) -> str:
 def size_text(channel: Channel, frame_bytes: float) -> str:
     """Return the size of a channel's frame: that of its value, or the sum of its values."""
     text = bytes_text(frame_bytes)
-    return text if channel.values == 1 else f"{_SUM}{text}"
+    return text if channel.values == 1 else f"{text} in all"
 
 
 def row_text(row: Row, card: Card) -> str:
@@ -231,7 +230,7 @@ class TopologyLabels:
         if moved is None:
             words += [f"{TIMES}{count}"] if count > 1 else []
         elif any(channel.values > 1 for channel in self._channels_of(line)):
-            words.append(f"{_SUM}{bytes_text(moved)}")
+            words.append(f"{bytes_text(moved)} in all")
         else:
             size = bytes_text(moved / count)
             words.append(size if count == 1 else f"{count} {TIMES} {size}")

@@ -19,8 +19,8 @@ from rcg.compiler.simulate import Simulation, simulate
 from rcg.errors import TraceError
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
-from rcg.text import plural, time_text, visible
-from rcg.trace.analysis.parts import TimeKind
+from rcg.text import plural, rate_text, time_text, visible
+from rcg.trace.analysis.parts import TimeKind, events_of
 from rcg.trace.analysis.rendezvous import rendezvous_of, with_waits
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import SPAN_BASE, GraphTrace
@@ -59,6 +59,7 @@ def schedule_payload(
     record: GraphTrace | None,
     *,
     origin_ns: int = 0,
+    end_ns: int = 0,
     executions: int | None = None,
     op_cost: Callable[[Op], float] | None = None,
 ) -> ViewPayload:
@@ -68,6 +69,7 @@ def schedule_payload(
         plan: The plan.
         record: Its record; None without a measurement.
         origin_ns: The origin of times.
+        end_ns: When calls that have not returned are cut off.
         executions: Limit of executions: the last ones of a record, the first ones of a plan. None:
             a number that can be distinguished.
         op_cost: Returns the duration of an op in nanoseconds, for the prediction; None to use the
@@ -75,7 +77,7 @@ def schedule_payload(
     """
     measured = _nothing()
     if record is not None:
-        measured = _measured_columns(record, executions or _MAX_MEASURED, origin_ns)
+        measured = _measured_columns(record, executions or _MAX_MEASURED, origin_ns, end_ns)
     shown = np.unique(measured["execution"])
     few = _executions_of_calls(plan)
     count = executions or few if record is None else len(shown)
@@ -180,11 +182,13 @@ def _wide_enough(start: Floats, took: Floats, execution: Floats, most: int) -> i
     return min(most, max(1, int(fit)))
 
 
-def _measured_columns(record: GraphTrace, most: int, origin_ns: int) -> Columns:
+def _measured_columns(record: GraphTrace, most: int, origin_ns: int, end_ns: int) -> Columns:
     """Return the time of each op without waiting, in the last executions."""
     found = []
     for number, lane in enumerate(record.lanes):
         events = with_waits(record, lane)
+        if lane.open is not None and not lane.open.waiting_since_ns:
+            events = np.concatenate([events, events_of(lane, end_ns)[-1:]])
         events = events[events["op"] < SPAN_BASE]
         is_shown = np.array([not op.freed() for op in record.program(lane).ops] or [True])
         events = events[is_shown[events["op"]]]
@@ -276,7 +280,7 @@ def alike_in(record: GraphTrace) -> tuple[tuple[str, ...], ...]:
     """Return the processes that are one row each in a record; see ``alike``."""
     if len(record.plan.actors) <= FEW:
         return ()
-    return alike_processes(record.plan, _measured_columns(record, _MAX_MEASURED, 0))
+    return alike_processes(record.plan, _measured_columns(record, _MAX_MEASURED, 0, 0))
 
 
 def alike_of(simulation: Simulation) -> tuple[tuple[str, ...], ...]:
@@ -370,7 +374,7 @@ class CallMarks:
     @property
     def words(self) -> str:
         """What a colour means."""
-        return "execution" if self.repeats == 1 else "which call of its method in the execution"
+        return "execution" if self.repeats == 1 else "execution and call, number = call"
 
 
 def marks_of(lane: Numbers, name: Numbers, op: Numbers) -> CallMarks:
@@ -479,15 +483,10 @@ def fit(
     spare = max(0, simulation.executions - len(shown))
     seen, told = _starts(measured), _starts(predicted)
     misfit, offset, shift, away = _align(seen, told, shown, spare)
-    period, predicted_period = seen.period, told.period
     drift = 0.0 if is_rough else _drift(away)
-    if misfit > _MAX_MISFIT * max(_mean_call(measured), 1.0) or drift > _MAX_DRIFT * period:
-        note = "the prediction does not fit, and is left out"
-        if period and predicted_period:
-            note = (
-                f"predicted: one execution each {time_text(predicted_period)}, measured: "
-                f"{time_text(period)}"
-            )
+    if misfit > _MAX_MISFIT * max(_mean_call(measured), 1.0) or drift > _MAX_DRIFT * seen.period:
+        rate = f", {rate_text(1e9 / told.period)}," if told.period else ""
+        note = f"not drawn: the prediction{rate} drifts away"
         return FittedPrediction(None, 0.0, note)
     return FittedPrediction(
         replace(predicted, execution=predicted.execution + offset), shift, note, offset

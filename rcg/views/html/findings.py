@@ -29,6 +29,7 @@ from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
 from rcg.trace.analysis.figures import Change, Comparison, GraphComparison
 from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.spread import SEEN
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
 from rcg.views.data.colours import TITLES
@@ -56,7 +57,6 @@ _PALE: Final = 0.45
 _SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
 _SAME_TIME: Final = 0.1  # of a time: alike rows differ by no more
 _STANDS_OUT: Final = 0.1  # of a path: has a line of its own even if many have
-_SEEN: Final = 0.005  # of a value: less is shown as 1.00x
 _ROLES: Final = ("before", "after")
 
 
@@ -217,16 +217,19 @@ def what_if_picture(found: WhatIf) -> str:
 
     If the unchanged replay is far off, that is what is shown.
     """
-    replayed = found.baseline_throughput, found.baseline_latency_ns
+    was = found.measured_throughput, found.measured_latency_ns
     if found.is_far_off:
-        was, then = (found.measured_throughput, found.measured_latency_ns), replayed
+        then = found.baseline_throughput, found.baseline_latency_ns
         sides, how, spread = ("measured", "replayed"), "the replay has no change in it", None
     else:
-        was, then = replayed, (found.throughput, found.latency_ns)
-        sides, how, spread = ("now", "then"), "predicted from measured times", found.spread
-    spreads = (0.0, None if was[0] is None or spread is None else spread * was[0])
-    throughput = Change("executions", was[0], then[0], spreads)
-    latency = Change("latency (median)", was[1], then[1])
+        then = found.throughput, found.latency_ns
+        sides, how = ("now", "then"), "predicted from measured times"
+        # As a share: with a full window, latency is as many periods as there are executions in it.
+        spread = None if found.spread is None else found.spread / (found.speedup or 1.0)
+    throughput, latency = (
+        Change(name, before, after, (0.0, None if spread is None else spread * (after or 0.0)))
+        for name, before, after in zip(("executions", "latency (median)"), was, then, strict=True)
+    )
     shares = {} if found.is_far_off else found.busy
     busy = [Change(f"{label} busy", *each) for label, each in shares.items()]
     rows = [(each.before or 0.0, each.after or 0.0) for each in busy]
@@ -356,7 +359,7 @@ def _logarithm(value: float | None) -> float:
 
 def _is_change(change: Change) -> bool:
     """Return whether the two values differ by more than noise, and by enough to be visible."""
-    return change.is_noise is not True and (change.ratio is None or abs(change.ratio - 1) >= _SEEN)
+    return change.is_noise is not True and (change.ratio is None or abs(change.ratio - 1) >= SEEN)
 
 
 def _most(change: Change) -> float:

@@ -76,7 +76,7 @@ def data_of(
     The timeline gets what the others leave. A view whose data does not fit keeps its picture. The
     graph is one that did something; ``number`` is its number in the page.
     """
-    schedule = schedule_payload(graph.plan, graph, origin_ns=trace.start_ns)
+    schedule = schedule_payload(graph.plan, graph, origin_ns=trace.start_ns, end_ns=trace.end_ns)
     part = excerpt_of(graph, trace.start_ns, trace.end_ns)
     window = json.dumps(part and part.window(trace.start_ns))
     found = []
@@ -95,7 +95,7 @@ def data_of(
             left -= len(element)
             found.append(element)
 
-    add("topology", pack(*topology_payload(graph.plan, graph, summary), level=_LEVEL))
+    add("topology", pack(*topology_payload(graph.plan, (graph, summary)), level=_LEVEL))
     add("schedule", pack(*schedule, level=_LEVEL))
     add("timeline", packed_within(timeline_payload(graph, slices, paths), left * 3 // 4 - 200))
     return "".join(found)

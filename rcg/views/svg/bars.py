@@ -74,9 +74,10 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The shapes, from back to front, and the rows of the merged bars."""
+    """The shapes, from back to front, their labels, and the rows of the merged bars."""
 
     shapes: list[str]
+    labels: list[str]
     merged: Ints
 
 
@@ -127,8 +128,8 @@ def draw(
     ]
     single = np.flatnonzero(is_single)
     shapes += _singles(bands, looks, bars, single, hover_of if is_hovering else None)
-    shapes += _labels(canvas, bands, looks, bars, single, labels_of)
-    return Drawn(shapes, bars.row[~is_single])
+    labelled = _labels(canvas, bands, looks, bars, single, labels_of)
+    return Drawn(shapes, labelled, bars.row[~is_single])
 
 
 # --- density ------------------------------------------------------------------------------------

@@ -145,8 +145,8 @@ class Canvas:
         return f"<text{attributes}>{escape(shown)}{hover}</text>"
 
     def note(self, text: str, x: float, y: float, room: float, **style: Any) -> str:
-        """Return one line of small, faint text; see ``text``."""
-        return self.text(text, x, y, room, role="faint", size=SMALL, **style)
+        """Return one line of small text, faint unless it has another role; see ``text``."""
+        return self.text(text, x, y, room, **{"role": "faint", "size": SMALL, **style})
 
     def head(self, name: str, middle: float, room: float, size: float, hover: str) -> str:
         """Return the name at the left of a row whose middle is at this height."""

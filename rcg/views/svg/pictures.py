@@ -84,7 +84,8 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
     excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns)
     if excerpt is None:
         return None
-    predicted = prediction_of(graph, excerpt.last - excerpt.first + 1)
+    # What hangs was not predicted.
+    predicted = None if excerpt.is_open else prediction_of(graph, excerpt.last - excerpt.first + 1)
     return schedule_of(
         slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns),
         predicted=predicted,

@@ -99,7 +99,7 @@ def references_picture(trace: Recording) -> str | None:
         title,
         about,
         chart.ticks(duration_ns, start_ns - trace.start_ns),
-        ['<g class="rcg-bars">', *shapes.shapes, "</g>"],
+        ['<g class="rcg-bars">', *shapes.shapes, *shapes.labels, "</g>"],
         kind_entries(canvas, [*_KINDS, TimeKind.IDLE]),
         f"{title}: when {plural(len(targets), 'process')} waited for tensors and got them",
     )

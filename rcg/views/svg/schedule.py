@@ -177,10 +177,10 @@ class _Schedule:
                     bands += [Band(top + bar + apart, below)] * 2
                 else:
                     bands += [Band(top, bar), band]
-            shapes, count_of_merged = self._draw(layer, frame, bands, looks)
+            shapes, beside, count_of_merged = self._draw(layer, frame, bands, looks)
             body += shapes
             merged += count_of_merged
-        body += collectives
+        body += collectives + beside
         words = [self._about(about), self._note]
         words += ["rows of several actors: medians"] if len(slices.lengths) else []
         drawn = "".join(body)
@@ -241,7 +241,8 @@ class _Schedule:
 
     def _draw(
         self, layer: _Layer, frame: LaneChart, bands: Sequence[Band], looks: Sequence[Look]
-    ) -> tuple[list[str], int]:
+    ) -> tuple[list[str], list[str], int]:
+        """Return the bars, the numbers beside them, and how many calls are merged."""
         slices = layer.slices
         is_call = slices.where("call")
         number = np.full(max(len(slices.heads), 1), -1)
@@ -284,7 +285,7 @@ class _Schedule:
         is_alone = not (layer.is_outlined and self._both)
         plot_width = frame.plot_width
         beside = self._numbers(slices, bars, bands, number_of, plot_width) if is_alone else []
-        return [f'<g class="{kind}">', *drawn.shapes, *beside, "</g>"], merged
+        return [f'<g class="{kind}">', *drawn.shapes, *drawn.labels, "</g>"], beside, merged
 
     def _numbers(
         self, slices: Slices, bars: Bars, bands: Sequence[Band], number_of: Ints, plot_width: float

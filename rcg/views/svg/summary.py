@@ -146,7 +146,7 @@ class _Summary:
         if not self._longest_ns:
             return []
         canvas, scale = self._canvas, plot / self._longest_ns
-        ticks = ticks_of(self._longest_ns, max(2, int(plot // 80)))
+        ticks = ticks_of(self._longest_ns, max(3, int(plot // 60)))
         lines = "".join(f"M{left + at * scale:.1f} 8V{bottom:g}" for at, _ in ticks)
         shapes = [f'<path{canvas.paint("grid")} d="{lines}"/>']
         for at, label in ticks:

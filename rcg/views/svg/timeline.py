@@ -173,6 +173,7 @@ class _Timeline:
             "</g>",
             *collectives,
             *path,
+            *drawn.labels,  # no line crosses them
         ]
         return frame.document(
             title,

@@ -45,6 +45,7 @@ _LEGEND_LINE: Final = 20.0
 _ASIDE: Final = 8.0  # between a name and the time beside it
 _MAX_GROUPS: Final = 8
 _GROUP_ROOM: Final = 760.0
+_TIP: Final = 8.0  # the length of an arrow, which no text covers
 _ROUND: Final = 8.0  # the radius of a line's corners
 _MANY_BYTES: Final = 16 << 20  # a line with less is not that wide, even if no other has more
 _NOTABLE: Final = 0.005  # of the critical path
@@ -388,6 +389,7 @@ class _Drawing:
         radius = min(rect.height, 34) / 2 if is_pill else 5
         role = "meeting" if row.kind == "collective" else "box" if is_pill else "row"
         heat = self._share(row)
+        shade = "faint" if heat < _HIGH else "text"  # what stands on a tint can be read
         tint = ""
         if heat >= _NOTABLE:
             tint = (
@@ -402,14 +404,14 @@ class _Drawing:
         beside = ""
         if lines and self._density.is_one_line and not is_pill:
             (line,), lines, y = lines, [], rect.middle + 4
-            beside = self._note(line, rect.right - pad, y, room, anchor="end")
+            beside = self._note(line, rect.right - pad, y, room, role=shade, anchor="end")
             room -= width_of(line, SMALL) + _ASIDE
         is_named = row.kind in ("input", "output", "collective")
         text = self._text(
             self._row_text(row), x, y, room, bold=is_named, monospace=not is_named, **place
         )
         notes = [
-            self._note(line, x, y + _LINE * at, room, **place)
+            self._note(line, x, y + _LINE * at, room, role=shade, **place)
             for at, line in enumerate(lines, start=1)
         ]
         folded = " rcg-folded" if len(row.nodes) > 1 else ""
@@ -457,6 +459,10 @@ class _Drawing:
         taken = list(layout.cards.values())
         for (x, y), *_, (to_x, _) in (layout.routes[at] for at in level):
             taken.append(Rect(x, y - 2, to_x - x, 4))
+        for at, points in layout.routes.items():
+            is_back = self._folded.lines[at].is_back
+            x, y = points[0] if is_back else points[-1]
+            taken.append(Rect(x - _TIP * (not is_back), y - 3.5, _TIP, 7))
         shapes = []
         # Those on level lines first: they have the fewest places.
         for at in sorted(layout.routes, key=lambda at: at not in level):

@@ -15,13 +15,12 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Input, Output
 from rcg.ir.plan import Plan
 from rcg.text import bytes_text, plural, share_text, speed_text, time_text
-from rcg.trace.analysis.critical import Paths
-from rcg.trace.analysis.ops import OpTimes, ops_of
+from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import GraphTrace
 from rcg.views.data import ViewPayload
 from rcg.views.data.edge_styles import style_of
-from rcg.views.data.figures import topology_figures
+from rcg.views.data.figures import topology_figures_of
 from rcg.views.data.folding import LEVELS, Card, Folded, Line, Row, fold
 from rcg.views.data.labels import TopologyLabels, bytes_of_lines, size_text
 from rcg.views.data.layout import Rect
@@ -44,18 +43,16 @@ _TIMED: Final = ("call", "collective")
 
 def topology_payload(
     plan: Plan,
-    record: GraphTrace | None,
-    summary: GraphSummary | None = None,
+    measured: tuple[GraphTrace, GraphSummary] | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> ViewPayload:
     """Return the payload of the topology of a plan, with the figures of its record if there is one.
 
-    It has no columns. A summary of the record saves the time to make its figures again. The
-    addresses of the nodes of the cluster are by default those of the record.
+    It has no columns. The addresses of the nodes of the cluster are by default those of the record.
     """
     if addresses is None:
-        addresses = {} if record is None else addresses_of(record)
-    return ViewPayload(_TopologyHead(plan, record, summary, addresses).head(), {})
+        addresses = {} if measured is None else addresses_of(measured[0])
+    return ViewPayload(_TopologyHead(plan, measured, addresses).head(), {})
 
 
 class _TopologyHead:
@@ -64,18 +61,12 @@ class _TopologyHead:
     def __init__(
         self,
         plan: Plan,
-        record: GraphTrace | None,
-        summary: GraphSummary | None,
+        measured: tuple[GraphTrace, GraphSummary] | None,
         addresses: Mapping[str, str],
     ) -> None:
         self._topology: Topology = topology_of(plan, addresses=addresses)
         self._labels = TopologyLabels(self._topology)
-        times: Iterable[OpTimes] = ()
-        path = None
-        if summary is not None:
-            times, path = summary.ops, summary.critical
-        elif record is not None:
-            times, path = ops_of(record), Paths(record).steady()
+        times: Iterable[OpTimes] = () if measured is None else measured[1].ops
         self._times = {(each.process, each.op): each for each in times}
         self._ops = self._ops_of_nodes(plan)
         self._writes: dict[str, tuple[str, int]] = {}
@@ -87,8 +78,7 @@ class _TopologyHead:
                 self._writes |= dict.fromkeys(op.values_out, here)
                 for channel in op.values_in:
                     self._reads[plan.host_of(program.process), channel] = here
-        figures = topology_figures(plan, self._times.values(), path)
-        self._figures = None if record is None else figures
+        self._figures = None if measured is None else topology_figures_of(*measured)
 
     def head(self) -> dict[str, Any]:
         topology, labels = self._topology, self._labels
