@@ -327,11 +327,16 @@ class Comparison(Displayed):
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
 
+    @property
+    def active(self) -> tuple[GraphComparison, ...]:
+        """The graphs that did something in one of the traces; all if none did."""
+        return tuple(graph for graph in self.graphs if graph.ops) or self.graphs
+
     def __repr__(self) -> str:
-        return f"<Comparison: {', '.join(map(_gain, self.graphs[:3])) or 'no graph in both'}>"
+        return f"<Comparison: {', '.join(map(_gain, self.active[:3])) or 'no graph in both'}>"
 
     def __str__(self) -> str:
-        blocks = [str(graph) for graph in self.graphs]
+        blocks = [str(graph) for graph in self.active]
         blocks += [f"{visible(title)} is only in the first" for title in self.only_before]
         blocks += [f"{visible(title)} is only in the second" for title in self.only_after]
         return "\n\n".join(blocks) or "Neither trace holds a graph."

@@ -103,9 +103,9 @@ def of_what_if(found: WhatIf) -> Mimebundle:
 
 def of_comparison(found: Comparison | GraphComparison) -> Mimebundle:
     """Return the mimebundle of a comparison: each op of each graph before and after."""
-    graphs = found.graphs if isinstance(found, Comparison) else (found,)
+    graphs = found.active if isinstance(found, Comparison) else (found,)
     more = len(graphs) - _MAX_GRAPHS
-    note = f"{plural(more, 'more graph')}: show comparison.graphs[{_MAX_GRAPHS}]"
+    note = f"{plural(more, 'more graph')}: show comparison.active[{_MAX_GRAPHS}]"
     pictures = [("Comparison", comparison_picture(each)) for each in graphs[:_MAX_GRAPHS]]
     return mimebundle(str(found), pictures, note if more > 0 else "")
 
