@@ -260,7 +260,7 @@ def test_micro_batches_have_their_colours(shown: Notebook) -> None:
           const seen = {};
           for (let slice = 0; slice < lanes.start.length; slice += 1) {
             const text = lanes.look.text(slice);
-            seen[text === "" ? "" : text[0]] = lanes.look.bucket(slice);
+            seen[text === "" ? "" : text.at(-1)] = lanes.look.bucket(slice);
           }
           return seen;
         }"""

@@ -92,9 +92,8 @@ export function fillSchedule(card, { head, columns }) {
   const labelsOf = (from, at) => {
     const name = head.ops[from.lane[at]][from.op[at]];
     const number = head.repeats > 1 ? turnOf(from, at) : from.execution[at];
-    if (!head.initials[name]) return [`${name} ${number}`, `${number}`];
-    const short = `${head.initials[name]}${number}`;
-    return head.repeats > 1 ? [short] : [short, `${number}`];
+    const short = `${head.initials[name] ?? ""}${number}`;
+    return [`${name} ${number}`, short, head.repeats > 1 ? short : `${number}`];
   };
   const inCalls = (us) => {
     const number = countText(us / 1e3);
@@ -377,6 +376,7 @@ export function fillSchedule(card, { head, columns }) {
     if (event.key === "Escape") menu.open = false;
   });
 
+  const initials = Object.entries(head.initials).map(([name, letter]) => `${letter} = ${name}`);
   card.explain([
     ...(hasMeasured ? [["rcg-outline", head.fits ? "predicted, below" : "predicted, below the selected execution"]] : []),
     ...(head.tints.flat().includes(1) ? [[[head.colours[0], 0.5], "another method of the actor"]] : []),
@@ -385,7 +385,7 @@ export function fillSchedule(card, { head, columns }) {
     ...(head.rendezvous.some((each) => !each.is_collective) ? [["rcg-transfer", "transfer"]] : []),
     ...(head.rendezvous.some((each) => each.is_collective) ? [["rcg-meeting", "collective"]] : []),
   ]);
-  card.legend.append(element("span", { class: "rcg-hint" }, `colour = ${head.colour_words}`));
+  card.legend.append(element("span", { class: "rcg-hint" }, [`colour = ${head.colour_words}`, ...initials].join(" · ")));
   card.listen(model, "change:selected_execution", () => {
     const wanted = clean(model.get("selected_execution"));
     if (wanted === current) return;

@@ -335,10 +335,8 @@ class _Schedule:
         name = slices.names[slices.name[row]]
         if name.role != "call":
             return []
-        if self._initials:
-            labels = [f"{self._initials[name.text]}{number}"]
-            return labels if self._is_repeated else [*labels, f"{number}"]
-        return [f"{name.text} {number}", f"{number}"]
+        short = f"{self._initials.get(name.text, '')}{number}"
+        return [f"{name.text} {number}", short, short if self._is_repeated else f"{number}"]
 
     def _hover(self, layer: _Layer, row: int) -> str:
         slices = layer.slices
