@@ -81,7 +81,8 @@ def test_one_long_call_among_many_counts() -> None:
 
 def test_the_widget_has_the_rows_of_the_picture_and_those_that_they_stand_for() -> None:
     (graph,) = workers(slow="a7").graphs
-    head, columns = schedule_payload(graph.plan, graph)
+    head, columns = schedule_payload(graph.plan, graph, executions=5)
+    assert (head["first"], head["last"]) == (7, 11)
     lanes = head["lanes"]
     (row,) = [each for each in lanes if "members" in each]
     assert row["label"] == "a0 to a6, a8 to a19 (Worker)"

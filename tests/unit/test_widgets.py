@@ -278,6 +278,16 @@ def test_a_few_executions_are_shown_first(actors: int) -> None:
     assert end - start < trace.duration_ns / 1e3 / 2
 
 
+def test_a_schedule_has_what_it_shows_first_however_many_were_in_flight() -> None:
+    """What is shown first ends 256 executions before the end, and 200 are in the schedule."""
+    widget = ScheduleWidget(simulated(pipeline(2), 500, window=256))
+    head, columns = unpack(widget.payload)
+    assert (head["count"], head["last"]) == (200, head["first"] + 199)
+    start, end = widget.window
+    begins = columns["measured_start"]
+    assert len(begins[(begins >= start) & (begins < end)]) > 8 * 2
+
+
 def test_a_graph_that_did_nothing_is_shown() -> None:
     subtitles = [unpack(view(graph_trace({})).payload)[0]["subtitle"] for view in VIEWS]
     assert subtitles[0].startswith("2 actors")

@@ -134,7 +134,7 @@ export function fillSchedule(card, { head, columns }) {
 
   const lanes = new Lanes(card, {
     rows, start: bars.start, duration: bars.duration, timeText: time, tickText: head.is_unit ? inCalls : undefined,
-    outside: head.first ? `this schedule has the last ${countText(head.count)} executions` : "",
+    outside: head.first ? `this schedule has executions ${countText(head.first)} to ${countText(head.last)}` : "",
     range: [begun, Math.max(length + (length - begun) * 0.005, begun + 1)],
     colours: [...head.colours, ...head.colours.map((each) => [each, 0.5]), BUSY],
     look: {

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rcg.ir.ops import Op
-from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.packing import pack
 from rcg.views.data.schedule import schedule_payload
 from rcg_widgets.base import View, script
@@ -63,14 +62,10 @@ class ScheduleWidget(View):
             executions=executions,
             op_cost=op_cost,
         )
-        window, record = shown.head["window"], subject.record
-        if record is not None and executions is None:
-            part = excerpt_of(record, subject.start_ns, subject.end_ns)
-            window = part and part.window(subject.start_ns)
         super().__init__(
             f"{len(subject.plan.actors)} actors, {shown.head['count']:,} executions",
             schedules(subject),
             payload=pack(*shown),
-            window=window,
+            window=shown.head["window"],
             title=title,
         )

@@ -28,7 +28,7 @@ from rcg.views.data import ViewPayload
 from rcg.views.data.alike import FEW, alike_processes, row_of, typical
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
-from rcg.views.data.excerpts import MAX_WIDTHS
+from rcg.views.data.excerpts import MAX_WIDTHS, excerpt_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, lanes_under, node_heads, order_of
 from rcg.views.data.slices import Ints, Slices
@@ -69,20 +69,25 @@ def schedule_payload(
         plan: The plan.
         record: Its record; None without a measurement.
         origin_ns: The origin of times.
-        end_ns: When calls that have not returned are cut off.
+        end_ns: When the record ended, which cuts off calls that have not returned.
         executions: Limit of executions: the last ones of a record, the first ones of a plan. None:
             a number that can be distinguished.
         op_cost: Returns the duration of an op in nanoseconds, for the prediction; None to use the
             measured ones, or those of the plan.
     """
-    measured = _nothing()
+    measured, part = _nothing(), None
     if record is not None:
-        measured = _measured_columns(record, executions or _MAX_MEASURED, origin_ns, end_ns)
+        part = None if executions else excerpt_of(record, origin_ns, end_ns)
+        most = executions or _MAX_MEASURED
+        measured = _measured_columns(record, most, origin_ns, end_ns, part and part.first)
     shown = np.unique(measured["execution"])
     few = _executions_of_calls(plan)
     count = executions or few if record is None else len(shown)
     first = int(shown[0]) if len(shown) else 0
     predicted, note = _predicted_columns(plan, record, op_cost, first, count, origin_ns)
+    window = part and part.window(origin_ns)
+    if not len(shown):
+        window = _first_window(plan, predicted, few)
     ops = [[name_of_op(op).text for op in program.ops] for program in plan.programs]
     calls = _calls_of(plan)
     names = list(dict.fromkeys(ops[number][at] for number, at in calls))
@@ -98,12 +103,12 @@ def schedule_payload(
     numbers = {program.process: number for number, program in enumerate(plan.programs)}
     for members in alike_processes(plan, measured if len(shown) else predicted):
         at = [numbers[each] for each in members]
-        first, added = at[0], len(lanes)
+        added = len(lanes)
         label, detail = row_of(members, [lanes[each]["label"] for each in at])
-        lanes.append({**lanes[first], "label": label, "detail": detail, "members": at})
-        order.insert(order.index(first), added)
+        lanes.append({**lanes[at[0]], "label": label, "detail": detail, "members": at})
+        order.insert(order.index(at[0]), added)
         for each in (ops, is_call, turns, tints):
-            each.append(each[first])
+            each.append(each[at[0]])
         measured, predicted = (_with_row(each, at, added) for each in (measured, predicted))
     head = {
         "lanes": lanes,
@@ -115,7 +120,7 @@ def schedule_payload(
         "repeats": marks.repeats,
         "initials": initials_of(names),
         "count": count,
-        "window": None if len(shown) else _first_window(plan, predicted, few),
+        "window": window,
         "fits": note is None,
         "first": first,
         "last": int(shown[-1]) if len(shown) else max(count - 1, 0),
@@ -182,8 +187,13 @@ def _wide_enough(start: Floats, took: Floats, execution: Floats, most: int) -> i
     return min(most, max(1, int(fit)))
 
 
-def _measured_columns(record: GraphTrace, most: int, origin_ns: int, end_ns: int) -> Columns:
-    """Return the time of each op without waiting, in the last executions."""
+def _measured_columns(
+    record: GraphTrace, most: int, origin_ns: int, end_ns: int, needed: int | None = None
+) -> Columns:
+    """Return the time of each op without waiting, in the last executions.
+
+    If those begin after the ``needed`` one, it and what follows it instead.
+    """
     found = []
     for number, lane in enumerate(record.lanes):
         events = with_waits(record, lane)
@@ -199,8 +209,10 @@ def _measured_columns(record: GraphTrace, most: int, origin_ns: int, end_ns: int
         found.append((start - origin_ns, took, *rest))
     columns = [np.concatenate(each) for each in zip(*found, strict=True)]
     execution = columns[2]
-    is_late = execution > execution.max(initial=0) - most
-    return _columns(*(column[is_late] for column in columns))
+    first = execution.max(initial=0) - most + 1
+    first = first if needed is None else min(first, needed)
+    is_shown = (execution >= first) & (execution < first + most)
+    return _columns(*(column[is_shown] for column in columns))
 
 
 def _predicted_columns(

@@ -21,7 +21,6 @@ from rcg.text import visible
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import GraphTrace, Recording
-from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.merging import packed_within
 from rcg.views.data.packing import pack
 from rcg.views.data.schedule import schedule_payload
@@ -77,8 +76,7 @@ def data_of(
     graph is one that did something; ``number`` is its number in the page.
     """
     schedule = schedule_payload(graph.plan, graph, origin_ns=trace.start_ns, end_ns=trace.end_ns)
-    part = excerpt_of(graph, trace.start_ns, trace.end_ns)
-    window = json.dumps(part and part.window(trace.start_ns))
+    window = json.dumps(schedule.head["window"])
     found = []
     left = most_bytes
 
