@@ -18,7 +18,7 @@ for (const name of ["common", "lanes", "timeline", "schedule", "topology", "moni
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, rateText, shareText, shorten, speedText, ticksOf, timeText } = await load("common");
 const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
-const { alikeSums, joinsOf, queueSteps, runsOf, sumsOf, tracksOf } = await load("timeline");
+const { alikeSums, joinsOf, queueSteps, runsOf, sumsOf, tracksOf, withoutChannel } = await load("timeline");
 const { byLane, extentsOf } = await load("schedule");
 const { nearestTo, openingOf, scaleToFit } = await load("topology");
 const { Model } = await load("page");
@@ -107,6 +107,8 @@ test("alike sums are one, and one that is longer stands alone", () => {
   const little = [sum(1, 3, "call"), sum(2, 2, "call"), sum(3, 1.5, "call")];
   assert.deepEqual([100, 1000].map((range) => alikeSums(little, ({ key }) => key, range).length), [3, 1]);
   assert.equal(runsOf(["a0", "a1", "a2", "a7", "a9.x", "a10.x"]), "a0 to a2, a7, a9.x, a10.x");
+  const names = [{ text: "read c1", channel: "c1" }, { text: "forward pass", channel: "" }];
+  assert.deepEqual(names.map(withoutChannel), ["read", "forward pass"]);
 });
 
 test("ink can be read on its ground", () => {

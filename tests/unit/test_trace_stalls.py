@@ -117,6 +117,14 @@ def test_the_first_call_of_all_hangs_if_somebody_waits_for_it() -> None:
     assert found(graph_trace(rows, opens={"a0": OpenOp(1, 0, 15)})) is None
 
 
+def test_of_what_hung_before_the_recording_nobody_is_told_to_execute_or_to_record_longer() -> None:
+    opens = {"a1": OpenOp(1, 2, 85), "driver": OpenOp(3, 2, 86, 86, 2)}
+    for rows in ({}, {"driver": [DRIVER_ROWS[0]]}):
+        summary = summarize(trace(graph_trace(rows, opens=opens), end=2 * SECOND))
+        assert summary.graphs[0].stall is not None and "hint: n" not in str(summary)
+        assert "execute()" not in card_of(summary.graphs[0]).about
+
+
 def test_what_has_not_ended_counts_with_its_time_so_far() -> None:
     (graph,) = summarize(recorded()).graphs
     end = 2 * SECOND

@@ -104,6 +104,11 @@ export function alikeSums(sums, keyOf, range) {
   return found;
 }
 
+/** A name without that of its channel. */
+export function withoutChannel({ text, channel }) {
+  return channel ? text.replace(` ${channel}`, "") : text;
+}
+
 /** Names with those in a row as one: `a0 to a5, a7`. */
 export function runsOf(names) {
   const runs = [];
@@ -463,7 +468,7 @@ export function fillTimeline(card, { head, columns }) {
 
   // Of many lanes, the transfers of a process are together, and so are processes that are alike.
   const isMany = head.lanes.length > MANY;
-  const texts = head.names.map(({ text, channel }) => (isMany ? text.replace(` ${channel}`, "") : text));
+  const texts = head.names.map((each) => (isMany ? withoutChannel(each) : each.text));
   const whats = [...new Set(texts)];
   const whatOf = texts.map((each) => whats.indexOf(each));
   let isAscending = false;

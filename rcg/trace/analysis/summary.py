@@ -454,9 +454,9 @@ def _why(slow: SlowExecution) -> str:
 
 def _hints(graph: GraphSummary) -> list[str]:
     lines = []
-    if not graph.executions:
+    if not graph.executions and graph.stall is None:
         lines.append("hint: nothing ran during the recording: call execute() while it lasts")
-    elif graph.latency_p50_ns is None:
+    elif graph.latency_p50_ns is None and graph.stall is None:
         lines.append(
             "hint: no execution is in the trace from its submission to its completion: record "
             "for longer"

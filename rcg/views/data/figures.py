@@ -137,7 +137,7 @@ def _rows(graph: GraphSummary) -> list[CardRow]:
 
 
 def _ran(graph: GraphSummary) -> str:
-    if not graph.executions:
+    if not graph.executions and graph.stall is None:
         return f"nothing ran in {time_text(graph.duration_ns)}: call execute() during the recording"
     ran = f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}"
     if graph.complete == graph.executions:
