@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from dataclasses import replace
 
@@ -135,13 +136,24 @@ def test_garbage_is_no_trace(tmp_path, content):
         Trace.load(path)
 
 
-@pytest.mark.parametrize("values", [np.zeros(3), np.array([{"a": 1}], object)])
-def test_an_array_of_another_layout_is_no_trace_and_no_pickle_is_read(made, tmp_path, values):
+class Pickled:
+    """Whoever reads its pickle makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_an_array_of_another_layout_is_no_trace_and_no_pickle_is_read(made, tmp_path):
     path = tmp_path / "run.trace"
-    made.save(path)
-    rewritten(path, a1=values)
-    with pytest.raises(TraceError, match="the events of a1 have another layout"):
-        Trace.load(path)
+    for values in (np.zeros(3), np.array([Pickled(tmp_path / "read")])):
+        made.save(path)
+        rewritten(path, a1=values)
+        with pytest.raises(TraceError, match="the events of a1 have another layout"):
+            Trace.load(path)
+    assert not (tmp_path / "read").exists()
 
 
 def test_a_truncated_file_is_refused(made, tmp_path):
