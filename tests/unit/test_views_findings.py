@@ -232,6 +232,15 @@ def test_a_prediction_begins_at_what_was_measured() -> None:
     assert found.speedup == pytest.approx(replayed / (found.baseline_throughput or 0.0))
 
 
+def test_a_process_is_busy_before_a_change_as_the_profile_says() -> None:
+    record = Profile(simulated(pipeline(3), 60, jitter=0.3))
+    found = record.what_if({"a2.fwd": 0.5})
+    assert found.error_percent is not None and found.error_percent > 15
+    for lane in record.summary.graphs[0].shares.lanes:
+        before, _ = found.busy[lane.label]
+        assert before == pytest.approx(lane.busy_ns / lane.duration_ns, abs=0.04)
+
+
 def test_a_comparison_names_no_op_that_takes_next_to_nothing() -> None:
     [found] = small().compare(small()).graphs
     spreads = (0.0, 0.0)

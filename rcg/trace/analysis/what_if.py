@@ -68,8 +68,8 @@ class WhatIf(Displayed):
         simulation: The predicted timeline, in ns.
         graph: The prediction as a record, for the views and analyses of traces.
         notes: Assumptions of the replay that may not hold.
-        busy: The share of the time, from 0 to 1, that each process is busy, by its label: in the
-            unchanged replay, and predicted.
+        busy: The share of the time, from 0 to 1, that each process is busy, by its label: at the
+            measured throughput, and at the predicted one.
         batch_speedups: ``speedup`` in each of some parts of the trace; empty if it is too short.
     """
 
@@ -300,6 +300,7 @@ class Replays:
             None if now is None or not before or known is None else known * (now / before)
             for now, before, known in figures
         )
+        off = _ratio(real[0], base[0]) or 1.0
         count = _BATCH + max(window, measured.window)
         return WhatIf(
             changes,
@@ -312,7 +313,7 @@ class Replays:
             graph=graph_then,
             notes=tuple(dict.fromkeys((*_missing(graph, measured), *notes, *more))),
             busy={
-                lane.label: (was[lane.process], now)
+                lane.label: (min(was[lane.process] * off, 1.0), min(now * off, 1.0))
                 for lane in graph.lanes
                 if (now := busy.get(lane.process)) is not None
             },
