@@ -13,11 +13,14 @@ from hypothesis import given
 
 from rcg.trace.analysis.critical import LOST, Outlier, Paths, SteadyPath, critical_path
 from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import NO_PEER, GraphTrace
+from rcg.views.data.figures import topology_figures_of
+from rcg.views.data.topology import nodes_of_calls
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, ROWS, by_hand
-from tests.unit.traces import PIPELINE, event, graph_trace
+from tests.unit.traces import PIPELINE, event, graph_trace, trace
 
 COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = TimeKind
 
@@ -134,6 +137,15 @@ def test_an_op_that_was_slow_once_is_not_the_bottleneck():
     assert path.bottleneck_share == pytest.approx(30 / 46, abs=0.01)
     assert path.outlier == Outlier(5, 500, 10.0, 490 / path_ns(path), "a0 (Stage).fwd")
     assert Paths(one_by_one([10] * 12)).steady().outlier is None
+
+
+def test_shares_in_a_topology_are_of_the_path_without_what_was_slow_once():
+    graph = one_by_one([10] * 5 + [500] + [10] * 6)
+    [summary] = summarize(trace(graph, end=12 * 46 + 490)).graphs
+    shares = topology_figures_of(graph, summary).on_path
+    numbers = nodes_of_calls(graph.plan)
+    assert shares[numbers[1]] == pytest.approx(10 / 46, abs=0.01)
+    assert shares[numbers[2]] == summary.critical.bottleneck_share
 
 
 def test_a_table_has_short_steps_together_with_their_executions():

@@ -28,14 +28,9 @@ MAX_WIDTHS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A part of a trace.
+    """A part of a trace, with all calls of its first to its last execution.
 
-    Attributes:
-        start_ns: When it begins.
-        end_ns: When it ends.
-        first: The first execution with all its calls in it.
-        last: The last one.
-        is_open: Whether it shows a call that had not returned when the trace ended.
+    ``is_open`` is whether it shows a call that had not returned when the trace ended instead.
     """
 
     start_ns: int

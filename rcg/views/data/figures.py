@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -85,8 +86,8 @@ class TopologyFigures:
         channel_bytes: Size of one frame, by the id of the channel.
         open_ns: Time so far of calls that did not end, by their node. It is shown instead of
             ``call_ns``.
-        on_path: Share of the critical path of all executions that is spent in calls and
-            collectives, from 0 to 1, by their node.
+        on_path: Share of the critical path of all executions, without what its outlier took beyond
+            its usual time, that is spent in calls and collectives, from 0 to 1, by their node.
     """
 
     call_ns: Mapping[int, float] = field(default_factory=dict)
@@ -215,17 +216,22 @@ def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFig
         for channel in op.values_out if each.bytes else ():
             values[channel] = each.bytes / each.count
     on_path: dict[int, float] = {}
-    factors: dict[str, float] = {}
+    parts = () if path is None else path.shares
+    share: Counter[str] = Counter()
+    for part in parts:
+        share[part.text] += part.share  # type: ignore[assignment]
+    usual: dict[str, float] = dict(share)
+    if path is not None and (once := path.outlier):
+        usual[once.text] -= once.share
+        usual = {text: each / (1 - once.share) for text, each in usual.items()}
     if path is not None and path.bottleneck is not None:
-        most = path.bottleneck.text
-        share = sum(each.share for each in path.shares if each.text == most)
-        factors[most] = path.bottleneck_share / share if share else 1.0
-    for part in () if path is None else path.shares:
+        usual[path.bottleneck.text] = path.bottleneck_share
+    for part in parts:
         ops_there = () if part.op is None else plan.program(part.process).ops[part.op :]
         made = ops_there[0] if ops_there else None
         if isinstance(made, Call | Collective):
-            node = numbers[made.node]
-            on_path[node] = on_path.get(node, 0.0) + part.share * factors.get(part.text, 1.0)
+            node, factor = numbers[made.node], usual[part.text] / share[part.text]
+            on_path[node] = on_path.get(node, 0.0) + part.share * factor
     so_far = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
     return TopologyFigures(calls, values, open_ns=so_far, on_path=on_path)
 

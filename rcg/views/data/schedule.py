@@ -28,7 +28,7 @@ from rcg.views.data import ViewPayload
 from rcg.views.data.alike import FEW, alike_processes, row_of, typical
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.edge_styles import COLLECTIVE, style_of
-from rcg.views.data.excerpts import MAX_WIDTHS, excerpt_of
+from rcg.views.data.excerpts import MAX_WIDTHS, Excerpt, excerpt_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, lanes_under, node_heads, order_of
 from rcg.views.data.slices import Ints, Slices
@@ -63,31 +63,25 @@ def schedule_payload(
     executions: int | None = None,
     op_cost: Callable[[Op], float] | None = None,
 ) -> ViewPayload:
-    """Return the payload of a schedule.
+    """Return the payload of a schedule, whose times count from an origin.
 
-    Args:
-        plan: The plan.
-        record: Its record; None without a measurement.
-        origin_ns: The origin of times.
-        end_ns: When the record ended, which cuts off calls that have not returned.
-        executions: Limit of executions: the last ones of a record, the first ones of a plan. None:
-            a number that can be distinguished.
-        op_cost: Returns the duration of an op in nanoseconds, for the prediction; None to use the
-            measured ones, or those of the plan.
+    Calls that had not returned when the record ended, at ``end_ns``, are cut off there.
+    ``executions`` limits those of a record to the last ones, those of a plan to the first; None:
+    a number that can be distinguished. ``op_cost`` returns the duration of an op in nanoseconds,
+    for the prediction; None: the measured ones, or those of the plan.
     """
     measured, part = _nothing(), None
     if record is not None:
         part = None if executions else excerpt_of(record, origin_ns, end_ns)
         most = executions or _MAX_MEASURED
-        measured = _measured_columns(record, most, origin_ns, end_ns, part and part.first)
+        measured = _measured_columns(record, most, origin_ns, end_ns, part)
     shown = np.unique(measured["execution"])
     few = _executions_of_calls(plan)
     count = executions or few if record is None else len(shown)
     first = int(shown[0]) if len(shown) else 0
     predicted, note = _predicted_columns(plan, record, op_cost, first, count, origin_ns)
-    window = part and part.window(origin_ns)
-    if not len(shown):
-        window = _first_window(plan, predicted, few)
+    window = part.window(origin_ns) if part else None
+    window = window if len(shown) else _first_window(plan, predicted, few)
     ops = [[name_of_op(op).text for op in program.ops] for program in plan.programs]
     calls = _calls_of(plan)
     names = list(dict.fromkeys(ops[number][at] for number, at in calls))
@@ -188,12 +182,9 @@ def _wide_enough(start: Floats, took: Floats, execution: Floats, most: int) -> i
 
 
 def _measured_columns(
-    record: GraphTrace, most: int, origin_ns: int, end_ns: int, needed: int | None = None
+    record: GraphTrace, most: int, origin_ns: int, end_ns: int, part: Excerpt | None = None
 ) -> Columns:
-    """Return the time of each op without waiting, in the last executions.
-
-    If those begin after the ``needed`` one, it and what follows it instead.
-    """
+    """Return the time of each op without waiting, in the last executions or, if earlier, a part."""
     found = []
     for number, lane in enumerate(record.lanes):
         events = with_waits(record, lane)
@@ -210,7 +201,7 @@ def _measured_columns(
     columns = [np.concatenate(each) for each in zip(*found, strict=True)]
     execution = columns[2]
     first = execution.max(initial=0) - most + 1
-    first = first if needed is None else min(first, needed)
+    first = first if part is None else min(first, part.first)
     is_shown = (execution >= first) & (execution < first + most)
     return _columns(*(column[is_shown] for column in columns))
 
@@ -466,11 +457,8 @@ def fit(
 ) -> FittedPrediction:
     """Return the slices of a prediction, fitted to a measurement if there is one.
 
-    Args:
-        simulation: The prediction.
-        unit_ns: The length of one unit of its time in nanoseconds. None: a unit is a call, and all
-            calls cost the same, so much that executions follow one another as measured.
-        measured: The slices of a measurement.
+    ``unit_ns`` is the length of one unit of its time in nanoseconds. None: a unit is a call, and
+    all calls cost the same, so much that executions follow one another as measured.
     """
     is_rough = unit_ns is None  # and says so
     if unit_ns is None:
