@@ -854,6 +854,7 @@ def test_tensors_of_one_storage_share_one_on_the_device_where_they_are_moved() -
     board.close()
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_storages_are_values_too(channel: Channel) -> None:
     tensor = torch.arange(1000)
     storage, typed, found = channel.through([tensor.untyped_storage(), tensor.storage(), tensor])
