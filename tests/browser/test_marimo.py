@@ -6,6 +6,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,14 @@ def _(schedule):
 """
 
 
+def wait_until_it_listens(port: int) -> None:
+    for wait_s in [0.1] * 300:
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port)).close()
+        time.sleep(wait_s)
+    raise TimeoutError(f"marimo does not listen at port {port}")
+
+
 def test_linked_views_show_one_selection(browser: Any, tmp_path: Path) -> None:
     notebook = tmp_path / "notebook.py"
     notebook.write_text(NOTEBOOK)
@@ -56,6 +66,7 @@ def test_linked_views_show_one_selection(browser: Any, tmp_path: Path) -> None:
     try:
         assert server.stdout is not None
         next(line for line in server.stdout if "URL" in line)
+        wait_until_it_listens(port)  # it says its address before that
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"http://127.0.0.1:{port}/")
