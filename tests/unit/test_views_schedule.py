@@ -61,6 +61,7 @@ def test_the_window_has_whole_executions_before_the_pipeline_runs_empty() -> Non
     few = simulated(pipeline(3), 3)
     excerpt = excerpt_of(few.graphs[0], few.start_ns, few.end_ns)
     assert excerpt is not None and (excerpt.first, excerpt.last) == (0, 2)
+    assert excerpt.start_ns <= few.graphs[0].driver.events["start_ns"].min()  # the submission
     nothing = graph_trace({"a0": [event(1, 0, 0, 5)]})
     assert excerpt_of(nothing, 0, 100) is None
 

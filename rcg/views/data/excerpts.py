@@ -90,6 +90,9 @@ def excerpt_of(
             first, last, begun, ended = _choose(rows, whole, count, graph.limit)
     if held is not None and held.end_ns - held.start_ns > ended - begun:
         return held
+    if count == len(executions):  # all of the trace, with what the driver did before
+        own = graph.driver.events[graph.driver.events["execution"] >= first]
+        begun = int(own["start_ns"].min(initial=begun))
     margin = (ended - begun) // 60
     return Excerpt(max(start_ns, begun - margin), min(end_ns, ended + margin), first, last)
 
