@@ -24,6 +24,7 @@ This room must know neither shares nor how paths are shown.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -45,12 +46,10 @@ from rcg.trace.analysis.spread import LEAST
 from rcg.trace.analysis.transfers import wire_text
 from rcg.trace.model import GraphTrace, LaneTrace, actor_labels
 
-MOST_CHANNELS: Final = 3
-"""A process reads so many, or writes them, each under its own name."""
-
 LOST: Final = "unknown: the events before are lost or older than the trace"
 """The text of the first step of a path that is not complete."""
 
+_MOST_CHANNELS: Final = 3  # a process reads so many, or writes them, each under its own name
 _MAX_STEPS: Final = 30
 _MANY: Final = 10  # executions, of which what is on the path of one or two is no rule
 _FEW: Final = 3
@@ -72,6 +71,7 @@ class Step:
         start_ns: When it began.
         end_ns: When it ended.
         text: Its displayed name: ``a1 (Stage).fwd``.
+        group: The name of all that counts as one with it (``group_names``).
     """
 
     process: str
@@ -81,6 +81,7 @@ class Step:
     start_ns: int
     end_ns: int
     text: str
+    group: str
 
     @property
     def duration_ns(self) -> int:
@@ -118,10 +119,9 @@ class CriticalPath(Displayed, tuple[Step, ...]):
 
     def groups(self) -> list[tuple[str, list[Step]]]:
         """Return the steps of each group, those that take longest together first."""
-        group_of = _groups_of(step.text for step in self)
         found: dict[str, list[Step]] = {}
         for step in self:
-            found.setdefault(group_of[step.text], []).append(step)
+            found.setdefault(step.group, []).append(step)
         return sorted(found.items(), key=lambda group: -sum(s.duration_ns for s in group[1]))
 
     @property
@@ -163,24 +163,6 @@ class CriticalPath(Displayed, tuple[Step, ...]):
     def __repr__(self) -> str:
         took = time_text(self.duration_ns) if self else "nothing known"
         return f"<CriticalPath: {took}, {plural(len(self), 'step')}>"
-
-
-def _groups_of(texts: Iterable[str]) -> dict[str, str]:
-    """Return under which text each text counts.
-
-    The Reads of a process are together if they are many, and so are its Writes.
-    """
-    channels: dict[str, set[str]] = {}
-    found = dict.fromkeys(texts, "")
-    for text in found:
-        what, _, channel = text.rpartition(" ")
-        channels.setdefault(what, set()).add(channel)
-    for text in found:
-        what = text.rpartition(" ")[0]
-        count = len(channels[what])
-        is_many = what.endswith((" read", " write")) and count > MOST_CHANNELS
-        found[text] = f"{what} of {count} channels" if is_many else text
-    return found
 
 
 def _rows(steps: Sequence[Step], are_short: bool) -> list[tuple[str, str, str, str]]:
@@ -299,6 +281,21 @@ def text_of(graph: GraphTrace, lane: LaneTrace, op: int) -> str:
     return f"{lane.label} {name}" if method is None else f"{lane.label}.{method}"
 
 
+def group_names(graph: GraphTrace, lane: LaneTrace) -> list[str]:
+    """Return the name of each op, of which those of one name count as one.
+
+    These are the calls of a method, and the Reads and the Writes of a process if they are many.
+    """
+    ops = graph.program(lane).ops
+    words = Counter(op.word for op in ops if not op.is_call)
+    return [
+        f"{lane.label} {op.word} of {words[op.word]} channels"
+        if op.channels_in + op.channels_out and words[op.word] > _MOST_CHANNELS
+        else text_of(graph, lane, at)
+        for at, op in enumerate(ops)
+    ]
+
+
 class Paths:
     """The critical paths of a graph. The dependencies between its events are computed once.
 
@@ -311,6 +308,7 @@ class Paths:
         self._graph = graph
         self.executions = executions_of(graph) if executions is None else executions
         self._dependencies = Dependencies(graph, is_wired=True)
+        self._groups: dict[str, list[str]] = {}
 
     @property
     def dependencies(self) -> Dependencies | None:
@@ -330,7 +328,7 @@ class Paths:
             event, kind = int(walk.event[at]), TimeKind(int(walk.kind[at]))
             lane = self._graph.lanes[int(dependencies.lane[event])]
             op, is_between = int(dependencies.op[event]), bool(walk.is_between[at])
-            text = self._text(lane, op, is_between, bool(walk.is_unknown[at]))
+            text, group = self._names(lane, op, is_between, bool(walk.is_unknown[at]))
             if steps and steps[-1].text == text and event == last and dependencies.is_pass[event]:
                 # A value is on the wire before and while the gate takes it.
                 steps[-1] = replace(steps[-1], end_ns=int(walk.end[at]))
@@ -345,6 +343,7 @@ class Paths:
                     start_ns=int(walk.start[at]),
                     end_ns=int(walk.end[at]),
                     text=text,
+                    group=group,
                 )
             )
         latency = self.executions.latency_ns
@@ -359,8 +358,10 @@ class Paths:
         op = next((at for at, each in enumerate(ops) if each.values_out), None)
         if op is None or begun >= until:
             return []
-        text = text_of(self._graph, self._graph.driver, op)
-        return [Step(DRIVER, op, execution, TimeKind.SERIALIZATION, begun, until, text)]
+        kind = TimeKind.SERIALIZATION
+        return [
+            Step(DRIVER, op, execution, kind, begun, until, *self._names(self._graph.driver, op))
+        ]
 
     def _times(self, execution: int) -> tuple[int, int, int]:
         """Return when an execution was submitted, when encoding in advance ended, and its end."""
@@ -471,7 +472,7 @@ class Paths:
             place, kind = divmod(each, len(TimeKind))
             number, at = divmod(place, places)
             lane, is_between = graph.lanes[number], at >= places - 2
-            text = self._text(lane, at, is_between, at == places - 1)
+            _, text = self._names(lane, at, is_between, at == places - 1)
             made = graph.program(lane).ops[at : at + 1]
             if made and isinstance(made[0], Collective):  # of all ranks: they take it together
                 text = made[0].title(actor_labels(graph.plan))
@@ -485,8 +486,6 @@ class Paths:
                     text=text,
                 )
             )
-        group_of = _groups_of(each.text for each in found)
-        found = [replace(each, text=group_of[each.text]) for each in found]
         names = [each.text for each in found]
         shares = sorted((each for each in found if each.total_ns), key=lambda each: -each.total_ns)
         times = _times_of(names, which, dependencies.execution[walk.event], length)
@@ -512,17 +511,25 @@ class Paths:
             outlier=outlier,
         )
 
-    def _text(self, lane: LaneTrace, op: int, is_between: bool, is_unknown: bool) -> str:
-        if is_unknown:
-            return LOST
-        if is_between:
-            what = "your code between its ops" if lane.process == DRIVER else "between its ops"
-            return f"{lane.label}: {what}"
+    def _names(
+        self, lane: LaneTrace, op: int, is_between: bool = False, is_unknown: bool = False
+    ) -> tuple[str, str]:
+        """Return the displayed name of a step, and that of all that counts as one with it."""
         ops = self._graph.program(lane).ops
-        passed = ops[op] if op < len(ops) else None
-        if isinstance(passed, Pass):
-            return wire_text(self._graph.plan, passed.channel, lane.process)
-        return text_of(self._graph, lane, op)
+        if is_unknown:
+            text = LOST
+        elif is_between:
+            what = "your code between its ops" if lane.process == DRIVER else "between its ops"
+            text = f"{lane.label}: {what}"
+        elif isinstance(passed := next(iter(ops[op : op + 1]), None), Pass):
+            text = wire_text(self._graph.plan, passed.channel, lane.process)
+        elif passed is None:
+            text = text_of(self._graph, lane, op)
+        else:
+            if lane.process not in self._groups:
+                self._groups[lane.process] = group_names(self._graph, lane)
+            return text_of(self._graph, lane, op), self._groups[lane.process][op]
+        return text, text
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ actor was only kept from its processor.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -35,7 +34,7 @@ import numpy.typing as npt
 
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective
-from rcg.trace.analysis.critical import MOST_CHANNELS, text_of
+from rcg.trace.analysis.critical import group_names, text_of
 from rcg.trace.analysis.executions import UNSEEN, Executions, by_execution
 from rcg.trace.analysis.intervals import Ints, window
 from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, bounds_of
@@ -106,31 +105,23 @@ def ops_of(
     """
     found: list[OpTimes] = []
     for lane in graph.lanes:
-        names = _names_of(graph, lane, by_method=by_method)
+        names = group_names(graph, lane)
+        alike = np.arange(len(names))
         if known and len(set(names)) == len(names):
             found += [each for each in known if each.process == lane.process]
             continue
-        alike = [names.index(name) for name in names] if by_method else range(len(names))
-        found += _of_lane(graph, lane, names, np.array(alike, np.int64), *window(start_ns, end_ns))
+        if by_method:
+            alike = np.array([names.index(name) for name in names], np.int64)
+        else:
+            names = [text_of(graph, lane, at) for at in range(len(names))]
+        found += _of_lane(graph, lane, names, alike, *window(start_ns, end_ns))
     return tuple(found)
 
 
 def has_alike(graph: GraphTrace) -> bool:
     """Return whether ``by_method`` makes a difference."""
-    every = (_names_of(graph, lane, by_method=True) for lane in graph.lanes)
+    every = (group_names(graph, lane) for lane in graph.lanes)
     return any(len(set(names)) < len(names) for names in every)
-
-
-def _names_of(graph: GraphTrace, lane: LaneTrace, *, by_method: bool) -> list[str]:
-    """Return the name of each op; with ``by_method`` many Reads, and many Writes, have one."""
-    ops = graph.program(lane).ops
-    words = Counter(op.word for op in ops if not op.is_call)
-    return [
-        f"{lane.label} {op.word} of {words[op.word]} channels"
-        if by_method and op.channels_in + op.channels_out and words[op.word] > MOST_CHANNELS
-        else text_of(graph, lane, at)
-        for at, op in enumerate(ops)
-    ]
 
 
 def _of_lane(
