@@ -105,11 +105,11 @@ PARTS: Final = (
     (
         Stage("unit, conformance, process, whole", PURE),
         Stage("deaths", DEATHS, REST),
+        Stage("random graphs", of_cluster("random_dags random_tensors"), CORE),
+        Stage("three nodes, packages", "tests/nodes tests/packaging", REST),
     ),
     (
         Stage("cluster, the rest", f"{ELSE} tests/cluster", REST),
-        Stage("random graphs", of_cluster("random_dags random_tensors"), CORE),
-        Stage("three nodes, packages", "tests/nodes tests/packaging", REST),
         Stage("browser", "tests/browser", workers=1),
     ),
     (
