@@ -7,9 +7,9 @@
 ('3.25 MB', '12,300 /s', '12.3 %', '1.50x')
 
 Numbers have three digits and a suitable unit; an unknown number is "-". The widgets have the same
-functions in ``common.js``, and ``tests/figures.json`` has cases for both. Names come from users:
-characters that cannot be shown are escaped, and long names are cut in the middle, but never in a
-number. This file imports nothing of rcg.
+functions in ``common.js``, and ``tests/harness/figures.json`` has cases for both. Names come from
+users: characters that cannot be shown are escaped, and long names are cut in the middle, but never
+in a number. This file imports nothing of rcg.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.board import Board
-from tests.driven import Driven
-from tests.peers import descriptors, until
-from tests.served import Served, control_threads, listening
+from tests.harness.board import Board
+from tests.harness.driven import Driven
+from tests.harness.peers import descriptors, until
+from tests.harness.served import Served, control_threads, listening
 
 # No test measures its own speed. `make unit` and `make test` draw fewer examples than the whole.
 settings.register_profile("rcg", deadline=None)
@@ -38,7 +38,7 @@ LAYERS = (
 )
 TESTS = Path(__file__).parent
 # The doctest collector asks the classes of a module for their names, and these raise.
-collect_ignore = ["hostile.py"]
+collect_ignore = ["harness/hostile.py"]
 if find_spec("vllm") is None:
     collect_ignore.append("vllm")
 

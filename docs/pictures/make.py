@@ -18,8 +18,8 @@ from rcg.views.data.slicing import slices_of
 from rcg.views.svg.pictures import topology_picture
 from rcg.views.svg.summary import summary_of
 from rcg.views.svg.timeline import timeline_of
-from tests import readme
-from tests.drawn import digest
+from tests.harness import readme
+from tests.harness.drawn import digest
 
 FOLDER: Final = Path(__file__).parent
 WIDTH: Final = 840  # of a page on GitHub, so that letters keep their size

@@ -20,8 +20,8 @@ from typing import Any, Final
 import nbformat
 from nbclient import NotebookClient
 
-from tests.drawn import digest
-from tests.readme import ROOT
+from tests.harness.drawn import digest
+from tests.harness.readme import ROOT
 
 FOLDER: Final = ROOT / "notebooks"
 NEEDS_VLLM: Final = ("vllm_inside.ipynb",)

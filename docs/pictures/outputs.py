@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests import readme
+from tests.harness import readme
 
 _PAGES: Final = ("docs/troubleshooting.md",)
 _COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")

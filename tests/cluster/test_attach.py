@@ -17,7 +17,7 @@ from rcg.errors import AttachError
 from rcg.runtime.observe import attach
 from rcg.wire import sockets
 from tests.cluster.stage import ROOT, in_thread, until
-from tests.peers import suspend
+from tests.harness.peers import suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

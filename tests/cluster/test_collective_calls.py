@@ -26,8 +26,8 @@ from rcg.experimental.collective import (
     reduce,
     reducescatter,
 )
-from tests.circles import core_where
 from tests.cluster.stage import GUARD_S, eventually
+from tests.harness.circles import core_where
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -13,7 +13,7 @@ from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, re
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.dag.lower import lower
 from rcg.errors import CompileError, TensorMismatch
-from tests.circles import core_where
+from tests.harness.circles import core_where
 from tests.unit.fake_actors import FakeCommunicator
 
 torch = pytest.importorskip("torch", reason="tensors need torch")

@@ -21,7 +21,6 @@ from rcg.bench.contestants import RcgGraph
 from rcg.bench.record import RCG
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout
-from tests.circles import core_has
 from tests.cluster.faults import (
     LIVES,
     NOTHING,
@@ -35,7 +34,8 @@ from tests.cluster.faults import (
 )
 from tests.cluster.nodes import near_driver
 from tests.cluster.stage import GUARD_S, in_thread, mapped_by, segments_of, until
-from tests.peers import noted, suspend
+from tests.harness.circles import core_has
+from tests.harness.peers import noted, suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -25,7 +25,7 @@ from rcg.wire.codec import encode
 from rcg.wire.payloads import PreparedPayloads
 from tests.cluster.nodes import is_spread
 from tests.cluster.stage import Plain
-from tests.peers import (
+from tests.harness.peers import (
     descriptors,
     enter,
     mutants,
@@ -101,7 +101,7 @@ def outcome_of(call):
 DRIVER = """
 import gc, os
 from tests.cluster.stage import Stage
-from tests.peers import descriptors, none_left, says_what_is_lacking
+from tests.harness.peers import descriptors, none_left, says_what_is_lacking
 from rcg.errors import OutOfDescriptors
 
 a, b = Stage.remote("a"), Stage.remote("b")

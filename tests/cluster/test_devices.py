@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A device of another maker, between real actors: it joins by registration, and copies are counted.
 
-The device and its communicator are those of ``tests.fake_device``. Each actor counts the copies
-that torch makes in its process.
+The device and its communicator are those of ``tests.harness.fake_device``. Each actor counts
+the copies that torch makes in its process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rcg.dag import InputNode, MultiOutputNode
 from tests.cluster.stage import GUARD_S
 
 torch = pytest.importorskip("torch")
-fake_device = pytest.importorskip("tests.fake_device", exc_type=ImportError)
+fake_device = pytest.importorskip("tests.harness.fake_device", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 LINK = {"transport": "fakelink"}

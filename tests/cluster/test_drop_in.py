@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rcg.migrate.rewrite import rewrite
-from tests.readme import ROOT
+from tests.harness.readme import ROOT
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

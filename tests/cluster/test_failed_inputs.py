@@ -18,8 +18,8 @@ import rcg
 from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import TensorMismatch, UnpicklableError
-from tests.circles import core_has, core_where, in_turn
 from tests.cluster.stage import GUARD_S
+from tests.harness.circles import core_has, core_where, in_turn
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -16,10 +16,10 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayChannelTimeoutErro
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout, ExecutionError
-from tests.circles import core_has
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import Gate, Refusal, Stage, in_thread, until
+from tests.harness.circles import core_has
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -17,7 +17,6 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError
-from tests.circles import core_has, in_turn
 from tests.cluster.faults import (
     KINDS,
     Fate,
@@ -30,7 +29,8 @@ from tests.cluster.faults import (
 )
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import Gate, in_thread, until
-from tests.peers import noted
+from tests.harness.circles import core_has, in_turn
+from tests.harness.peers import noted
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -18,7 +18,6 @@ import rcg
 from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError
-from tests.circles import core_has, core_where
 from tests.cluster.faults import (
     KINDS,
     LIVES,
@@ -32,7 +31,8 @@ from tests.cluster.faults import (
 )
 from tests.cluster.stage import in_thread
 from tests.cluster.test_fault_matrix import check_broken, compile_all, getters
-from tests.peers import noted
+from tests.harness.circles import core_has, core_where
+from tests.harness.peers import noted
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -20,7 +20,7 @@ from rcg.errors import CompileError
 from tests.cluster.stage import GUARD_S, own_output
 
 torch = pytest.importorskip("torch")
-fake_cuda = pytest.importorskip("tests.fake_cuda", exc_type=ImportError)
+fake_cuda = pytest.importorskip("tests.harness.fake_cuda", exc_type=ImportError)
 
 PROGRAM = """
 import json, sys, warnings

@@ -21,7 +21,7 @@ from rcg.rdt import store
 from rcg.rdt.held import keep_result
 from rcg.rdt.process import existing
 from tests.cluster.stage import GUARD_S, eventually
-from tests.rdt_managers import FileTransport
+from tests.harness.rdt_managers import FileTransport
 
 torch = pytest.importorskip("torch")
 pytestmark = [

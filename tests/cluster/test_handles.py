@@ -21,10 +21,10 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.runtime.remote.client import ask_report
 from rcg.wire import sockets
-from tests.circles import core_has
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
-from tests.peers import challenge_of, is_over, suspend
+from tests.harness.circles import core_has
+from tests.harness.peers import challenge_of, is_over, suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

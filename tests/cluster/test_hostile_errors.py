@@ -22,7 +22,7 @@ from rcg.errors import ChannelBroken, ChannelTimeout, ExecutionError, Unpicklabl
 from rcg.ir.ops import Call
 from rcg.runtime.actor import failpoints
 from tests.cluster.stage import GUARD_S, in_thread
-from tests.hostile import (
+from tests.harness.hostile import (
     ENDS,
     ERRORS,
     MARK,
@@ -32,7 +32,7 @@ from tests.hostile import (
     RaisesWhenLoaded,
     make_error,
 )
-from tests.peers import noted
+from tests.harness.peers import noted
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

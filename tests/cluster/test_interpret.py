@@ -14,7 +14,7 @@ import torch
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from tests.peers import until
+from tests.harness.peers import until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -12,7 +12,7 @@ import pytest
 
 import rcg
 from rcg.runtime.driver.compiled_dag import live_graphs
-from tests.shell import interactive_shell
+from tests.harness.shell import interactive_shell
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

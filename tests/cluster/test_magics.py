@@ -17,7 +17,7 @@ from rcg.magics import magics
 from rcg.profiles import Profile
 from rcg.runtime.observe.attach import find_live
 from rcg.trace.trace import Trace
-from tests.shell import interactive_shell
+from tests.harness.shell import interactive_shell
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

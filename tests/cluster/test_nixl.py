@@ -28,7 +28,7 @@ from rcg.weights import Slice
 from tests.cluster.nodes import on_node
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import SHAPES, Member
-from tests.peers import until
+from tests.harness.peers import until
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("nixl_cu12")

@@ -22,12 +22,12 @@ from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, OutOfSharedMemory, TensorMismatch
 from rcg.runtime.node.node import Node
-from tests.circles import core_has
 from tests.cluster.faults import NOTHING, Fate, Mortal, does, settled, slay
 from tests.cluster.nodes import on_node
 from tests.cluster.stage import GUARD_S, Gate, until
 from tests.cluster.test_memory_limits import lies_in_shared_memory
-from tests.peers import suspend
+from tests.harness.circles import core_has
+from tests.harness.peers import suspend
 
 torch = pytest.importorskip("torch")
 

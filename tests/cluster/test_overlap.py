@@ -18,7 +18,7 @@ from rcg.errors import TensorMismatch, UnpicklableError
 from tests.cluster.faults import NOTHING, heard_without, settled
 from tests.cluster.nodes import is_spread, on_node
 from tests.cluster.stage import GUARD_S, Gate, in_thread, until
-from tests.peers import suspend
+from tests.harness.peers import suspend
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")

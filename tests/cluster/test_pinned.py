@@ -20,7 +20,7 @@ from tests.cluster.nodes import is_together
 from tests.cluster.stage import GUARD_S
 
 torch = pytest.importorskip("torch")
-fake_device = pytest.importorskip("tests.fake_device", exc_type=ImportError)
+fake_device = pytest.importorskip("tests.harness.fake_device", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 LARGE = 1 << 18  # elements: 1 MiB

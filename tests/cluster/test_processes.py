@@ -13,8 +13,8 @@ import pytest
 import rcg
 from rcg.dag import InputNode
 from rcg.errors import ActorDiedError
-from tests.circles import core_has
 from tests.cluster.stage import Stage, mapped_by, resources, segments_of, until
+from tests.harness.circles import core_has
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

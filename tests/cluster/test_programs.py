@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rcg.bench.record import LIMIT, RAY_CALL, RCG, RCG_FUTEX, BenchReport
-from tests.board import ROOT
 from tests.cluster.stage import own_output
+from tests.harness.board import ROOT
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

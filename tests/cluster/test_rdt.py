@@ -33,10 +33,10 @@ from rcg.rdt import collective_groups
 from rcg.rdt.process import holder_of
 from rcg.runtime.control.joining import check_user, join
 from rcg.wire.messages import UseTensors
-from tests.circles import core_has, core_where
 from tests.cluster.nodes import is_spread
 from tests.cluster.stage import GUARD_S, eventually
-from tests.peers import ctrl_c_anywhere, descriptors, no_threads, suspend, until
+from tests.harness.circles import core_has, core_where
+from tests.harness.peers import ctrl_c_anywhere, descriptors, no_threads, suspend, until
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")

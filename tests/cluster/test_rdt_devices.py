@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of a device, by reference: they arrive on that device, and are not copied on the way.
 
-The device is that of ``tests.fake_device``, with a communicator that is registered for it, and with
-those for NCCL and CUDA IPC (``tests.fake_cuda``).
+The device is that of ``tests.harness.fake_device``, with a communicator that is registered for it,
+and with those for NCCL and CUDA IPC (``tests.harness.fake_cuda``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rcg.comm import registry
 from rcg.experimental.collective import create_collective_group, destroy_collective_group
 
 torch = pytest.importorskip("torch")
-fake_device = pytest.importorskip("tests.fake_device", exc_type=ImportError)
+fake_device = pytest.importorskip("tests.harness.fake_device", exc_type=ImportError)
 checks = pytest.importorskip("tests.gpu.checks", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -13,10 +13,10 @@ import pytest
 
 import rcg
 from rcg.experimental import register_nixl_memory, wait_tensor_freed
-from tests.circles import core_has
 from tests.cluster.nodes import near_driver
 from tests.cluster.stage import GUARD_S, eventually
-from tests.peers import descriptors
+from tests.harness.circles import core_has
+from tests.harness.peers import descriptors
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")

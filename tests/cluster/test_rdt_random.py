@@ -15,8 +15,8 @@ import pytest
 
 import rcg
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
-from tests.circles import core_has
 from tests.cluster.stage import GUARD_S
+from tests.harness.circles import core_has
 
 torch = pytest.importorskip("torch")
 pytestmark = [

@@ -20,7 +20,7 @@ from rcg.experimental.collective import (
     get_collective_groups,
 )
 from tests.cluster.stage import GUARD_S
-from tests.peers import until
+from tests.harness.peers import until
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")

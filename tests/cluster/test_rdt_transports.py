@@ -18,9 +18,9 @@ from rcg.errors import ActorDiedError, TensorMismatch, Transfer
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
 from rcg.rdt.custom import Objects
 from rcg.rdt.transports import Transport
-from tests.circles import core_has, core_where
 from tests.cluster.stage import GUARD_S, eventually
-from tests.rdt_managers import Array, FileTransport, SocketMetadata, SocketTransport, folder
+from tests.harness.circles import core_has, core_where
+from tests.harness.rdt_managers import Array, FileTransport, SocketMetadata, SocketTransport, folder
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -152,7 +152,7 @@ class Worker:
         """Have the next transfer stop at a step for ever, or fail there."""
         self.is_spoiled = True
         from rcg.rdt import answers, connection, groups, nixl, pull, service, store
-        from tests import rdt_managers
+        from tests.harness import rdt_managers
 
         places = {
             "look up": [(store.Store, "find")],
@@ -447,7 +447,7 @@ def test_an_object_that_does_not_arrive_takes_no_other_with_it(actors, name):
 )
 def test_what_a_transport_brings_must_be_what_was_sent(actors, name, cls):
     def distort(_, change):
-        from tests import rdt_managers
+        from tests.harness import rdt_managers
 
         manager = getattr(rdt_managers, cls)
         original = manager.recv_multiple_tensors

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import readme
 from tests.cluster.nodes import is_spread
 from tests.cluster.stage import joining
+from tests.harness import readme
 
 BLOCKS = {page: readme.blocks(page) for page in readme.PAGES}
 PROGRAMS = [

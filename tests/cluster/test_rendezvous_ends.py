@@ -37,7 +37,7 @@ from tests.cluster.test_fault_matrix_tensors import (
     bind_all,
     over_gloo,
 )
-from tests.peers import noted, suspend
+from tests.harness.peers import noted, suspend
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from tests.cluster.stage import joining, own_output
-from tests.documents import (
+from tests.harness.documents import (
     ACROSS_ACTORS,
     ASYNCIO,
     DIRECT_TRANSPORT,

@@ -22,7 +22,7 @@ from rcg.runtime.observe.drivers import find_drivers
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import but_gates, local_writer, near_driver
 from tests.cluster.stage import ROOT, Stage, in_thread, until
-from tests.peers import suspend
+from tests.harness.peers import suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

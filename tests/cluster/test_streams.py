@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lanes, methods and communicators on a device with streams: none uses memory too early.
 
-The device is the fake one, with the streams of ``tests.fake_streams``: it computes at once, and
-says what a device would do in the wrong order. Tensors move by rcg's communicators for CUDA over
-fakes of their libraries.
+The device is the fake one, with the streams of ``tests.harness.fake_streams``: it computes at once,
+and says what a device would do in the wrong order. Tensors move by rcg's communicators for CUDA
+over fakes of their libraries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rcg.dag import InputNode, MultiOutputNode
 from tests.cluster.stage import GUARD_S
 
 torch = pytest.importorskip("torch")
-fake_cuda = pytest.importorskip("tests.fake_cuda", exc_type=ImportError)
+fake_cuda = pytest.importorskip("tests.harness.fake_cuda", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 KINDS = {"nccl_fake": fake_cuda.NcclOnFake, "ipc_fake": fake_cuda.IpcOnFake}
@@ -47,7 +47,7 @@ class Worker:
 
     def races(self):
         """The races found in this process, and how many streams it has."""
-        from tests import fake_streams
+        from tests.harness import fake_streams
 
         return fake_streams.races(), len(fake_streams._streams)
 

@@ -16,7 +16,7 @@ from rcg.bench.graphs import lent
 from rcg.bench.measure import Pace
 from rcg.bench.record import HERE
 from rcg.bench.rows import ROWS
-from tests.board import ROOT
+from tests.harness.board import ROOT
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

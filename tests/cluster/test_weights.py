@@ -23,11 +23,11 @@ from rcg.errors import ActorDiedError, Transfer
 from rcg.progress import Progress
 from rcg.rdt.process import here
 from rcg.weights import Slice, client
-from tests.circles import core_has
 from tests.cluster.nodes import is_spread, on_node
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import BIG, SHAPES, Member
-from tests.peers import until
+from tests.harness.circles import core_has
+from tests.harness.peers import until
 from tests.unit.test_progress import Terminal
 
 torch = pytest.importorskip("torch")

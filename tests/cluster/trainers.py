@@ -11,7 +11,7 @@ import pytest
 import rcg
 from rcg.weights import Slice
 from tests.cluster.stage import GUARD_S
-from tests.peers import descriptors
+from tests.harness.peers import descriptors
 
 torch = pytest.importorskip("torch")
 

@@ -38,8 +38,8 @@ from rcg.options import Options
 from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
 from rcg.serialization import Codec, Failure
-from tests.board import until_waiting
-from tests.circles import core_has
+from tests.harness.board import until_waiting
+from tests.harness.circles import core_has
 
 torch = pytest.importorskip("torch")
 

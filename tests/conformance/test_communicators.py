@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One suite for every communicator: Gloo among processes, the fakes and an adapter among threads.
 
-``fake`` moves tensors of another device than the CPU (``tests.fake_device``); ``nccl`` and
+``fake`` moves tensors of another device than the CPU (``tests.harness.fake_device``); ``nccl`` and
 ``cuda_ipc`` are rcg's with fakes of the libraries that they call, on that device.
 
-``tests.crews`` makes the ranks, ``tests.communicators`` holds what they do.
+``tests.harness.crews`` makes the ranks, ``tests.harness.communicators`` holds what they do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.circles import core_has, core_where
+from tests.harness.circles import core_has, core_where
 
 pytest.importorskip("torch")
 
@@ -32,11 +32,11 @@ from rcg.comm.local_store import LocalStore
 from rcg.comm.rays import RaysCommunicator
 from rcg.errors import CommError, GroupAborted
 from rcg.testing import LocalCommunicator, OrderedLocalCommunicator
-from tests import communicators as does
-from tests.communicators import Place
-from tests.crews import ProcessMember, ThreadMember
-from tests.peers import GUARD_S, until
-from tests.served import Served
+from tests.harness import communicators as does
+from tests.harness.communicators import Place
+from tests.harness.crews import ProcessMember, ThreadMember
+from tests.harness.peers import GUARD_S, until
+from tests.harness.served import Served
 
 Member = ProcessMember | ThreadMember
 NAMES = itertools.count()

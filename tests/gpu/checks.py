@@ -26,12 +26,12 @@ from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import CommError
 from rcg.experimental.channel.accelerator_context import register_accelerator_context
 from rcg.experimental.collective import create_collective_group, destroy_collective_group
-from tests import communicators as does
-from tests.communicators import Place
-from tests.crews import ProcessMember
 from tests.gpu import beside_ray
 from tests.gpu.workers import ProcessGroup, Worker
-from tests.served import Served
+from tests.harness import communicators as does
+from tests.harness.communicators import Place
+from tests.harness.crews import ProcessMember
+from tests.harness.served import Served
 
 GUARD_S = 120.0
 MIB = 1 << 20
@@ -427,8 +427,8 @@ def speed(machine: Machine, counts: list[int]) -> str:
 
 def seed(machine: Machine, program: str) -> str:
     """A program of the documents that rcg started from, with real actors of Ray."""
-    from tests import documents
     from tests.cluster import test_seeds
+    from tests.harness import documents
 
     if machine.is_plain:
         raise NotRunError("Ray is not installed")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from rcg.comm import registry
 from rcg.rdt import gpu_memory
-from tests.fake_cuda import FakeMemory, IpcOnFake, NcclOnFake
-from tests.fake_device import DEVICE
+from tests.harness.fake_cuda import FakeMemory, IpcOnFake, NcclOnFake
+from tests.harness.fake_device import DEVICE
 
 for _name, _cls in (("nccl", NcclOnFake), ("cuda_ipc", IpcOnFake)):
     registry._registered[_name] = registry.Registered(_name, _cls.devices, _cls)

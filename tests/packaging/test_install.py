@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.circles import core_has
+from tests.harness.circles import core_has
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (

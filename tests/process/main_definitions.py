@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rcg.runtime.codec import make_codec
-from tests.board import Board, Ring, finish, reader_of, writer_of
+from tests.harness.board import Board, Ring, finish, reader_of, writer_of
 
 OTHER = """
 from rcg.runtime.codec import make_codec

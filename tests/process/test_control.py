@@ -13,14 +13,14 @@ import pytest
 
 from rcg.errors import OutOfDescriptors
 from rcg.runtime.control.client import ControlClient
-from tests.peers import (
+from tests.harness.peers import (
     GUARD_S,
     descriptors,
     none_left,
     says_what_is_lacking,
     until,
 )
-from tests.served import Served
+from tests.harness.served import Served
 
 ROOT = Path(__file__).parents[2]
 

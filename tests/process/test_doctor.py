@@ -11,8 +11,8 @@ import pytest
 
 from rcg.doctor import examine, machine, transports
 from rcg.doctor.transports import try_ping
-from tests.circles import core_has
-from tests.doctored import be_quick, found
+from tests.harness.circles import core_has
+from tests.harness.doctored import be_quick, found
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from rcg.wire import sockets
 from rcg.wire.addresses import TcpAddress, connect_tcp
 from rcg.wire.liveness import How
 from rcg.wire.messages import UseStore
-from tests.peers import GUARD_S, is_over, until
-from tests.served import Served, control_threads, is_served, together
+from tests.harness.peers import GUARD_S, is_over, until
+from tests.harness.served import Served, control_threads, is_served, together
 
 ROOT = Path(__file__).parents[2]
 

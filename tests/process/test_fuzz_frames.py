@@ -31,7 +31,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rcg import _native
-from tests.board import BLOCK, BYTES, CLOSED, FAILURE, PICKLE, Board, Failed, Ring, sum_of
+from tests.harness.board import BLOCK, BYTES, CLOSED, FAILURE, PICKLE, Board, Failed, Ring, sum_of
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60  # against a hang; nothing here takes a hundredth of it

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from tests.board import BYTES, PICKLE, pattern, reader, until
+from tests.harness.board import BYTES, PICKLE, pattern, reader, until
 from tests.process.test_native_gate import CHANNEL, Nodes, claimed, head_of, socket_pair
 
 SHARE: Final = 3_000  # of `make test`

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interpreter import printed
+from tests.harness.interpreter import printed
 
 HEAD = """
 import gc, os, sys, threading, time

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tests.fake_device", exc_type=ImportError)
+pytest.importorskip("tests.harness.fake_device", exc_type=ImportError)
 
 ROOT = Path(__file__).parents[2]
 

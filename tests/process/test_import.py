@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 import rcg
-from tests.files import make
-from tests.interpreter import printed
+from tests.harness.files import make
+from tests.harness.interpreter import printed
 
 # Imported only on use. (tqdm would be one more, but Ray loads it.)
 HEAVY = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.board import ROOT
+from tests.harness.board import ROOT
 
 
 def test_definitions_of_main_keep_their_identity_in_another_process() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rcg import cli
-from tests.files import make
+from tests.harness.files import make
 
 ROOT = Path(__file__).parents[2]
 

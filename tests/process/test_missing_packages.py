@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 
-from tests.interpreter import ROOT, printed, run
+from tests.harness.interpreter import ROOT, printed, run
 
 
 def test_the_tree_of_errors_stands_without_ray():

@@ -13,7 +13,7 @@ import pytest
 
 from rcg import _native
 from rcg.trace.model import NO_PEER
-from tests.board import (
+from tests.harness.board import (
     BLOCK,
     BROKEN,
     BYTES,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.board import (
+from tests.harness.board import (
     finish,
 )
-from tests.drain import BATCH, Running
+from tests.harness.drain import BATCH, Running
 
 
 def test_a_drain_loses_nothing_of_what_overruns_the_recorder(boards: Any) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from rcg import _native
-from tests.board import (
+from tests.harness.board import (
     BLOCK,
     BYTES,
     CLOSED,
@@ -35,7 +35,7 @@ from tests.board import (
     reader,
     until,
 )
-from tests.submission import submission
+from tests.harness.submission import submission
 
 # --- two nodes: member 0 of `here` writes ring 0, read by itself and by member 1; on `there`
 # member 0 is the gate, which publishes in ring 0 for the members 1 and 2, and in ring 1 for 1. Ring

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.board import BLOCK, PICKLE, Ring, claimed, finish, pattern, reader
+from tests.harness.board import BLOCK, PICKLE, Ring, claimed, finish, pattern, reader
 
 
 def test_what_was_lent_outlives_its_maker(boards: Any) -> None:

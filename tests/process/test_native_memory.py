@@ -11,14 +11,14 @@ import threading
 import pytest
 
 from rcg import _native
-from tests.board import (
+from tests.harness.board import (
     CLOSED,
     Board,
     finish,
     pattern,
     reader,
 )
-from tests.peers import suspend
+from tests.harness.peers import suspend
 
 MB = 1 << 20
 

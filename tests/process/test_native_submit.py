@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from rcg import _native
-from tests.board import (
+from tests.harness.board import (
     BYTES,
     Ring,
 )
-from tests.submission import submission
+from tests.harness.submission import submission
 
 
 def test_readers_see_the_frames_in_the_order_of_the_list(boards: Any) -> None:

@@ -20,8 +20,8 @@ from rcg.runtime.node.layout import Layout
 from rcg.wire import codec, liveness, messages, sockets
 from rcg.wire.liveness import Ending, How
 from rcg.wire.packets import MAX_MESSAGE_BYTES, UNREACHABLE, PacketStream
-from tests.peers import GUARD_S, until
-from tests.tcp import LOCAL, stream_pair
+from tests.harness.peers import GUARD_S, until
+from tests.harness.tcp import LOCAL, stream_pair
 
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER
 

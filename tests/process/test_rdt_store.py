@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rcg.rdt.peer_memory import copy, may_read, read
-from tests.interpreter import printed
+from tests.harness.interpreter import printed
 
 torch = pytest.importorskip("torch")
 

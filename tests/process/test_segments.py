@@ -8,7 +8,7 @@ import random
 import pytest
 
 from rcg.runtime.node.memory import addresses_for
-from tests.board import PICKLE, Board, claimed, reader
+from tests.harness.board import PICKLE, Board, claimed, reader
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rcg.runtime.codec import make_codec
-from tests.board import reader_of, writer_of
+from tests.harness.board import reader_of, writer_of
 
 torch = pytest.importorskip("torch")
 

@@ -40,10 +40,10 @@ from rcg.wire import messages, sockets, tls
 from rcg.wire.addresses import TcpAddress, connect_tcp
 from rcg.wire.certificates import client_context, server_context
 from rcg.wire.packets import MAX_MESSAGE_BYTES, PacketStream
-from tests.driven import Driven
-from tests.peers import GUARD_S, descriptors, until
-from tests.served import Served
-from tests.tcp import LOCAL, bare_pair
+from tests.harness.driven import Driven
+from tests.harness.peers import GUARD_S, descriptors, until
+from tests.harness.served import Served
+from tests.harness.tcp import LOCAL, bare_pair
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")

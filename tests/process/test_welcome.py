@@ -14,8 +14,8 @@ from rcg.runtime.control.members import accept_link
 from rcg.runtime.control.services import Peer
 from rcg.wire import sockets
 from rcg.wire.messages import OpenLink, Ready
-from tests.board import Board, Ring
-from tests.peers import is_over, none_left
+from tests.harness.board import Board, Ring
+from tests.harness.peers import is_over, none_left
 from tests.unit.test_endpoint import Echoing
 
 Lost = list[tuple[str, str]]

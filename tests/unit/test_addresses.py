@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rcg import options
 from rcg.errors import PlacementError
 from rcg.wire.addresses import TcpAddress, connect_tcp, is_tcp, listen_tcp
-from tests.peers import GUARD_S
-from tests.tcp import LOCAL, free_port, free_ports
+from tests.harness.peers import GUARD_S
+from tests.harness.tcp import LOCAL, free_port, free_ports
 
 
 @given(st.ip_addresses(), st.integers(1, 65535))

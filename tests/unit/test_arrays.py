@@ -16,7 +16,7 @@ from rcg import _native, cluster
 from rcg.channels.shm import BUFFER_TYPES
 from rcg.runtime.node.arrays import empty_in, here
 from rcg.serialization import Codec
-from tests.board import Board, Ring, claimed, reader_of, writer_of
+from tests.harness.board import Board, Ring, claimed, reader_of, writer_of
 
 torch = pytest.importorskip("torch")
 

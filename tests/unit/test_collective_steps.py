@@ -28,8 +28,8 @@ from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
 from rcg.serialization import Codec, Failure
 from rcg.testing import LocalCommunicator, LocalStore
-from tests.board import until
-from tests.rays_style import Distorting, distorting
+from tests.harness.board import until
+from tests.harness.rays_style import Distorting, distorting
 
 torch = pytest.importorskip("torch")
 

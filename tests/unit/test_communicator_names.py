@@ -21,8 +21,8 @@ from rcg.comm.registry import communicator_names, device_types, find_communicato
 from rcg.errors import CommError, GroupAborted, Unavailable
 from rcg.experimental.channel.communicator import Communicator as RaysShape
 from rcg.testing import LocalCommunicator
-from tests.peers import no_threads
-from tests.rays_style import RaysStyle
+from tests.harness.peers import no_threads
+from tests.harness.rays_style import RaysStyle
 
 OWN = ["cuda_ipc", "gloo", "nccl"]
 

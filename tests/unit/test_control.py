@@ -33,7 +33,7 @@ from rcg.runtime.node.layout import Layout
 from rcg.runtime.sleepers import Sleepers
 from rcg.wire import liveness, messages, sockets
 from rcg.wire.liveness import How
-from tests.peers import (
+from tests.harness.peers import (
     GUARD_S,
     admit,
     challenge_of,
@@ -48,7 +48,7 @@ from tests.peers import (
     until,
     with_descriptors,
 )
-from tests.served import PROCESSES, Loop, Served, as_json
+from tests.harness.served import PROCESSES, Loop, Served, as_json
 
 # --- messages that are none
 

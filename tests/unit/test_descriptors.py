@@ -23,7 +23,7 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.runtime.node.memory import Segments
 from rcg.threads import start_owner
-from tests.peers import ctrl_c_anywhere, descriptors, none_left, says_what_is_lacking, until
+from tests.harness.peers import ctrl_c_anywhere, descriptors, none_left, says_what_is_lacking, until
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("tests.fake_device", exc_type=ImportError)
+pytest.importorskip("tests.harness.fake_device", exc_type=ImportError)
 
 import torch
 
 from rcg.errors import TensorMismatch
 from rcg.runtime.actor import exchanges
 from rcg.serialization import Failure
-from tests.fake_device import COPIES
+from tests.harness.fake_device import COPIES
 from tests.unit.test_collective_steps import KINDS, assert_equal, error_of, expected, values_of
 from tests.unit.test_collective_steps import ranks as ranks
 from tests.unit.test_device_tensors import Both, Link

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("tests.fake_device", exc_type=ImportError)
+pytest.importorskip("tests.harness.fake_device", exc_type=ImportError)
 
 import torch
 
@@ -21,7 +21,7 @@ from rcg.runtime.actor.ownership import is_held_only_by, may_overwrite
 from rcg.serialization import loads_to
 from rcg.serialization.payloads import LoneTable, Table, take_out
 from rcg.testing import LocalCommunicator
-from tests.fake_device import COPIES, Direct
+from tests.harness.fake_device import COPIES, Direct
 from tests.unit.test_tensor_channel import GUARD_S, Edge
 
 

@@ -17,7 +17,7 @@ from rcg.cli import main
 from rcg.doctor import Check, DoctorReport, examine, machine, nodes, reach, software, transports
 from rcg.doctor.transports import Ping
 from rcg.wire.addresses import TcpAddress
-from tests.doctored import be_quick, found
+from tests.harness.doctored import be_quick, found
 
 ROOT = Path(__file__).parents[2]
 

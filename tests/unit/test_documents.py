@@ -16,8 +16,8 @@ import pytest
 
 from docs.pictures import speed
 from rcg.bench.record import LIMIT, RCG, BenchReport, SampleSummary
-from tests.drawn import STALE, digest
-from tests.readme import README, ROOT
+from tests.harness.drawn import STALE, digest
+from tests.harness.readme import README, ROOT
 
 PACKAGE = ROOT / "rcg"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -25,7 +25,7 @@ from rcg.runtime.sleepers import Sleepers
 from rcg.wire import messages, proof, sockets
 from rcg.wire.codec import Message, message
 from rcg.wire.liveness import Ending
-from tests.peers import (
+from tests.harness.peers import (
     GUARD_S,
     challenge_of,
     ctrl_c_anywhere,
@@ -34,7 +34,7 @@ from tests.peers import (
     is_over,
     until,
 )
-from tests.served import Loop, Served, control_threads, is_served, listening, together
+from tests.harness.served import Loop, Served, control_threads, is_served, listening, together
 from tests.unit.live_reports import chain_that_hangs, does, report_of
 
 MANY = 50

@@ -36,8 +36,8 @@ from rcg.runtime.failure import (
     summary_of,
     to_exception,
 )
-from tests.hostile import ENDS, ERRORS, MARK, SILENT, Unheard, make_error
-from tests.shell import interactive_shell
+from tests.harness.hostile import ENDS, ERRORS, MARK, SILENT, Unheard, make_error
+from tests.harness.shell import interactive_shell
 
 ORIGIN = Origin("Stage", "a1", "Stage()", 1, "127.0.0.1", "a2")
 SMALLEST_FRAME = 1024 - 64  # of the smallest slot

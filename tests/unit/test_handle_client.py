@@ -26,7 +26,7 @@ from rcg.serialization import Failure, encode_failure
 from rcg.wire import messages, sockets
 from rcg.wire.codec import encode
 from rcg.wire.payloads import PreparedPayloads, open_payloads
-from tests.peers import (
+from tests.harness.peers import (
     GUARD_S,
     admit,
     ctrl_c_anywhere,
@@ -37,7 +37,7 @@ from tests.peers import (
     until,
     with_descriptors,
 )
-from tests.served import as_json
+from tests.harness.served import as_json
 
 SMALL = (_native.KIND_PICKLE, pickle.dumps(7), None, 0)
 LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)

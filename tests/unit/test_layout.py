@@ -21,7 +21,7 @@ from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import MAX_MEMBERS, Segments
 from rcg.runtime.node.node import Node
 from rcg.serialization import Codec
-from tests.board import PICKLE, Failed, buffers_of, reader
+from tests.harness.board import PICKLE, Failed, buffers_of, reader
 from tests.unit.random_graphs import Case, cases, placements
 
 PLAN = Plan.from_text("""

@@ -11,9 +11,9 @@ import rcg
 import rcg.ipython
 from rcg.runtime.observe.activity import Activity
 from rcg.runtime.observe.report import Report
-from tests.driven import plan_of
-from tests.peers import noted
-from tests.shell import interactive_shell
+from tests.harness.driven import plan_of
+from tests.harness.peers import noted
+from tests.harness.shell import interactive_shell
 
 NAMES = ("rcg_profile", "rcg_graph", "rcg_schedule", "rcg_report", "rcg_top")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rcg.wire import messages
 from rcg.wire.codec import Message, decode, encode, message
 from rcg.wire.messages import Answer, Carrying, Opening, Question
-from tests.peers import noted
+from tests.harness.peers import noted
 
 KINDS = [
     kind

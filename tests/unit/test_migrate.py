@@ -19,7 +19,7 @@ import rcg.dag
 import rcg.experimental
 from rcg.migrate.moves import exports_of
 from rcg.migrate.rewrite import SourceError, rewrite
-from tests.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERVIEW
+from tests.harness.documents import ACROSS_ACTORS, ASYNCIO, HELLO, OVERVIEW
 from tests.unit.import_stubs import EAGER, MODULES, Thing, run
 
 CASES = {

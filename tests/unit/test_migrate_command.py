@@ -15,8 +15,8 @@ from rcg import cli
 from rcg.migrate import command
 from rcg.migrate.notebook import rewrite_notebook
 from rcg.migrate.rewrite import SourceError
-from tests.files import make
-from tests.peers import ctrl_c_anywhere, descriptors
+from tests.harness.files import make
+from tests.harness.peers import ctrl_c_anywhere, descriptors
 
 
 @pytest.fixture

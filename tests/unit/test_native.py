@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from rcg import _native
-from tests.board import (
+from tests.harness.board import (
     BLOCK,
     BROKEN,
     BYTES,

@@ -15,7 +15,7 @@ import pytest
 from rcg import _native
 from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE
 from rcg.trace.recorder import events_from
-from tests.board import (
+from tests.harness.board import (
     BROKEN,
     BYTES,
     PICKLE,
@@ -25,7 +25,7 @@ from tests.board import (
     until,
     until_waiting,
 )
-from tests.drain import BATCH, Running
+from tests.harness.drain import BATCH, Running
 
 
 def test_the_native_core_and_the_trace_agree_on_the_layout() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rcg import _native
-from tests.board import BLOCK, PICKLE, Board, Ring, claimed, pattern, reader
+from tests.harness.board import BLOCK, PICKLE, Board, Ring, claimed, pattern, reader
 
 MB = 1 << 20
 SMALL = _native.INLINE_BUFFER

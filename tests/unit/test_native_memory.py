@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rcg import _native
-from tests.board import (
+from tests.harness.board import (
     BYTES,
     FAILURE,
     PICKLE,

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rcg import _native
-from tests.board import (
+from tests.harness.board import (
     BLOCK,
     BYTES,
     FAILURE,
@@ -28,7 +28,7 @@ from tests.board import (
     pattern,
     reader,
 )
-from tests.submission import NEVER, NEW, PENDING, Ref, submission
+from tests.harness.submission import NEVER, NEW, PENDING, Ref, submission
 
 # Two inputs of two actors, a third that goes to both.
 INPUTS = (Ring(0, (1,)), Ring(0, (2,)), Ring(0, (1, 2)))

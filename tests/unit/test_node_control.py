@@ -15,7 +15,7 @@ from rcg.trace.model import EVENT
 from rcg.wire import codec
 from rcg.wire.messages import AskEvents, RecordEvents
 from rcg.wire.sockets import MAX_MESSAGE_BYTES, pack_message
-from tests.peers import ctrl_c_anywhere
+from tests.harness.peers import ctrl_c_anywhere
 
 
 def test_ctrl_c_while_other_nodes_begin_to_record_leaves_no_recording():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from docs.pictures.notebooks import NEEDS_VLLM
-from tests.drawn import STALE, digest
+from tests.harness.drawn import STALE, digest
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].joinpath("notebooks").glob("*.ipynb"))
 

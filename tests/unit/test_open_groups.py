@@ -19,8 +19,8 @@ from rcg.ir.channels import Group
 from rcg.runtime.actor import steps
 from rcg.runtime.actor.groups import GroupStart, OpenGroups
 from rcg.testing import LocalCommunicator, LocalStore
-from tests.board import until
-from tests.driven import Driven, run_once
+from tests.harness.board import until
+from tests.harness.driven import Driven, run_once
 
 torch = pytest.importorskip("torch")
 

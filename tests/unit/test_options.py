@@ -16,7 +16,7 @@ from rcg.dag import DAGContext, constants
 from rcg.dag.compile import CompileKeywords, options_from_user
 from rcg.dag.nodes import DAGNode
 from rcg.options import IGNORED, OPTIONS, Deadline, Options, timeout_from_user
-from tests.readme import OPTIONS_PAGE
+from tests.harness.readme import OPTIONS_PAGE
 
 
 class Clock:

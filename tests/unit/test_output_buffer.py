@@ -15,7 +15,7 @@ from rcg.options import Deadline
 from rcg.runtime.driver import output as buffers
 from rcg.runtime.driver.output import FAILED, PENDING, READY, OutputBuffer
 from rcg.serialization import Failure, loads
-from tests.board import BYTES, FAILURE, PICKLE, reader
+from tests.harness.board import BYTES, FAILURE, PICKLE, reader
 
 
 def opened(boards: Any, decode: Any) -> tuple[OutputBuffer, list[SimpleNamespace]]:

@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 from rcg.options import Deadline
 from rcg.wire import liveness, messages, packets, sockets
 from rcg.wire.packets import BODY, MAX_MESSAGE_BYTES, LargeBody, PacketStream
-from tests.peers import GUARD_S, descriptors, until
-from tests.served import together
-from tests.tcp import bare_pair, stream_pair
+from tests.harness.peers import GUARD_S, descriptors, until
+from tests.harness.served import together
+from tests.harness.tcp import bare_pair, stream_pair
 
 HEADER = struct.Struct("!IBI")
 PACKETS = st.lists(st.binary(min_size=1, max_size=300), max_size=20)

@@ -18,8 +18,8 @@ from rcg import _native
 from rcg.channels.shm import BUFFER_TYPES
 from rcg.serialization import pinned
 from rcg.serialization.pinned import Pins
-from tests.board import PICKLE, Board, Failed, Ring, claimed, pattern
-from tests.locked_pages import CopyingDevice, is_possible
+from tests.harness.board import PICKLE, Board, Failed, Ring, claimed, pattern
+from tests.harness.locked_pages import CopyingDevice, is_possible
 
 KB = 1024
 MB = 1024 * KB

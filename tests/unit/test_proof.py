@@ -39,7 +39,7 @@ from rcg.wire import messages, proof, sockets
 from rcg.wire.codec import Message, encode
 from rcg.wire.liveness import Ending
 from rcg.wire.messages import Challenge, Opening, Stop, Use, UseStore
-from tests.peers import GUARD_S, challenge_of, enter, is_over, until
+from tests.harness.peers import GUARD_S, challenge_of, enter, is_over, until
 
 SECRET = "5ec4e7"
 OPENING = UseStore(graph="cafe", secret=SECRET, group="g0")

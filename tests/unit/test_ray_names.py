@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.readme import ROOT
+from tests.harness.readme import ROOT
 
 PAGE = ROOT / "docs/reference/ray_names.md"
 ROOTS = (

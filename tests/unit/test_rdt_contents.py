@@ -20,7 +20,7 @@ from rcg.runtime.codec import make_codec
 from rcg.wire import sockets
 from rcg.wire.messages import TensorsHere
 from rcg.wire.payloads import open_buffers, room_for, send_buffers
-from tests.rdt_managers import FileTransport
+from tests.harness.rdt_managers import FileTransport
 
 torch = pytest.importorskip("torch")
 

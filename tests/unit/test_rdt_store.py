@@ -24,7 +24,7 @@ from rcg.rdt.keeper import Keeper
 from rcg.rdt.pull import Connections
 from rcg.rdt.store import Entry, Store, memory_of
 from rcg.serialization.payloads import Skeleton, Table
-from tests.peers import ctrl_c_anywhere, descriptors, until
+from tests.harness.peers import ctrl_c_anywhere, descriptors, until
 
 torch = pytest.importorskip("torch")
 

@@ -18,8 +18,8 @@ import pytest
 from rcg.errors import ChannelTimeout
 from rcg.refs import get
 from rcg.runtime.refs import FAILED, NEW, PENDING, READY, CompiledDAGRef, TwinRef
-from tests.driven import Driven
-from tests.peers import GUARD_S
+from tests.harness.driven import Driven
+from tests.harness.peers import GUARD_S
 
 
 class Output:

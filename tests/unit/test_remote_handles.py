@@ -26,10 +26,10 @@ from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.wire import messages, sockets
 from rcg.wire.packets import LargeBody, PacketStream
 from rcg.wire.payloads import open_buffers, open_payloads, room_for, send_buffers, send_payloads
-from tests.driven import Driven
-from tests.peers import GUARD_S, descriptors, until
-from tests.served import is_served
-from tests.tcp import LOCAL, bare_pair, free_port, stream_pair
+from tests.harness.driven import Driven
+from tests.harness.peers import GUARD_S, descriptors, until
+from tests.harness.served import is_served
+from tests.harness.tcp import LOCAL, bare_pair, free_port, stream_pair
 
 LARGE_BYTES = 5_000_000
 

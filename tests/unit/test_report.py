@@ -27,7 +27,7 @@ from rcg.runtime.observe.report import Report, activities, backlogs
 from rcg.serialization import Codec
 from rcg.trace.recorder import State
 from rcg.views.html.report import report_of
-from tests.board import until
+from tests.harness.board import until
 from tests.unit.tensors_by_hand import PLAN
 
 torch = pytest.importorskip("torch")

@@ -32,8 +32,8 @@ from rcg.runtime.observe.report import (
 from rcg.serialization import Codec
 from rcg.views.html.report import report_of
 from rcg.wire import messages, sockets
-from tests.peers import no_threads
-from tests.tcp import stream_pair
+from tests.harness.peers import no_threads
+from tests.harness.tcp import stream_pair
 
 PLAN = Plan.from_text("""
 plan positional=1 keywords=[] returns=one

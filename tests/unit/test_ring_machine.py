@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rcg import _native
-from tests.board import BYTES, FAILURE, PICKLE, Board, Failed, Ring
+from tests.harness.board import BYTES, FAILURE, PICKLE, Board, Failed, Ring
 
 CAP = 1 << 20
 SLOTS = 2

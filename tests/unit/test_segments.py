@@ -19,7 +19,7 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import SMALLEST_USEFUL_SHM, Segments, addresses_for, default_memory_cap
-from tests.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
+from tests.harness.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
 
 LINE = (
     ChannelSpec("c0", DRIVER, ("a0",), "ring", (0,), 10),

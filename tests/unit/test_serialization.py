@@ -31,8 +31,8 @@ from rcg.errors import UnpicklableError
 from rcg.runtime.actor.ownership import is_held_only_by
 from rcg.serialization import Codec, Failure, loads, loads_to, size_of
 from rcg.serialization.payloads import is_plain_tensor
-from tests.board import Board, Ring, claimed, reader_of, writer_of
-from tests.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
+from tests.harness.board import Board, Ring, claimed, reader_of, writer_of
+from tests.harness.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
 
 torch = pytest.importorskip("torch")
 

@@ -34,9 +34,9 @@ from rcg.runtime.driver.lifecycle import launch
 from rcg.runtime.driver.session import Session
 from rcg.trace.clocks import now_ns
 from rcg.wire.liveness import Ending, How
-from tests.driven import ACTOR, Driven, plan_of, run_once
-from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, until
-from tests.served import control_threads
+from tests.harness.driven import ACTOR, Driven, plan_of, run_once
+from tests.harness.peers import GUARD_S, ctrl_c_anywhere, descriptors, until
+from tests.harness.served import control_threads
 
 MB = 1 << 20
 

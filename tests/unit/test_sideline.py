@@ -14,8 +14,8 @@ import pytest
 
 from rcg.comm import sideline
 from rcg.comm.sideline import LeftBehind, Sideline
-from tests.board import until
-from tests.peers import ctrl_c_anywhere
+from tests.harness.board import until
+from tests.harness.peers import ctrl_c_anywhere
 
 GUARD_S = 20
 

@@ -19,7 +19,7 @@ from rcg.runtime.actor import steps
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.failure import capture
 from rcg.serialization import Failure
-from tests.driven import ACTOR, Driven, run_once
+from tests.harness.driven import ACTOR, Driven, run_once
 
 MB = 1 << 20
 NOW = {"timeout": 0}

@@ -17,8 +17,8 @@ from rcg.comm.local_store import LocalStore
 from rcg.errors import CommError, GroupAborted
 from rcg.runtime.control.stores import MAX_VALUE_BYTES, ControlStore
 from rcg.wire import messages, sockets
-from tests.crews import ThreadMember, is_asleep
-from tests.peers import (
+from tests.harness.crews import ThreadMember, is_asleep
+from tests.harness.peers import (
     GUARD_S,
     challenge_of,
     ctrl_c_anywhere,
@@ -29,7 +29,7 @@ from tests.peers import (
     proven,
     until,
 )
-from tests.served import Served, as_json
+from tests.harness.served import Served, as_json
 
 
 @pytest.fixture(params=["control", "local"])

@@ -21,7 +21,7 @@ from rcg.errors import (
 from rcg.runtime.driver.submission import NoRoom
 from rcg.runtime.failure import capture_own
 from rcg.serialization import size_of
-from tests.driven import Driven
+from tests.harness.driven import Driven
 
 MB = 1 << 20
 

@@ -29,9 +29,9 @@ from rcg.wire.addresses import TcpAddress, connect_tcp
 from rcg.wire.codec import Message, encode, message
 from rcg.wire.liveness import Ending, How
 from rcg.wire.packets import PacketStream
-from tests.peers import GUARD_S, ctrl_c_anywhere, descriptors, until
-from tests.served import Served, is_served, together
-from tests.tcp import LOCAL, free_port
+from tests.harness.peers import GUARD_S, ctrl_c_anywhere, descriptors, until
+from tests.harness.served import Served, is_served, together
+from tests.harness.tcp import LOCAL, free_port
 
 # --- a service of the tests
 

@@ -11,7 +11,8 @@ import pytest
 
 from rcg import text
 
-CASES = json.loads((Path(__file__).parents[1] / "figures.json").read_text(encoding="utf-8"))
+FIGURES = Path(__file__).parents[1] / "harness" / "figures.json"
+CASES = json.loads(FIGURES.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -35,8 +35,8 @@ from rcg.runtime.failure import Origin, capture, to_exception
 from rcg.runtime.remote.client import Client
 from rcg.threads import out_of_threads, run_together, run_uninterrupted, start_thread
 from rcg.wire import messages
-from tests.driven import Driven
-from tests.peers import (
+from tests.harness.driven import Driven
+from tests.harness.peers import (
     GUARD_S,
     ctrl_c_anywhere,
     descriptors,
@@ -44,7 +44,7 @@ from tests.peers import (
     says_what_is_lacking,
     until,
 )
-from tests.served import Loop, Served
+from tests.harness.served import Loop, Served
 
 PACKAGE = Path(rcg.__file__).parent
 

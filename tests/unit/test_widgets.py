@@ -41,7 +41,7 @@ from rcg_widgets import (
 )
 from rcg_widgets.base import script
 from rcg_widgets.sampler import Sampler
-from tests.peers import until
+from tests.harness.peers import until
 from tests.unit.live_reports import (
     GRAPH_ID,
     backlog,

@@ -17,7 +17,7 @@ import ray
 import rcg
 from rcg.errors import ActorDiedError, ChannelClosed
 from rcg.integrations.vllm import RcgExecutor, executor, register
-from tests.peers import until
+from tests.harness.peers import until
 from tests.vllm.model import PROMPTS, generate
 from tests.vllm.platform import STEPS_AHEAD
 

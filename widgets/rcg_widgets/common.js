@@ -45,7 +45,7 @@ export async function unpack(view) {
 
 // --- numbers --------------------------------------------------------------------------------------
 
-// Three digits in a suitable unit, as in rcg/text.py: tests/figures.json has cases for both.
+// Three digits in a suitable unit, as in rcg/text.py: tests/harness/figures.json has cases for both.
 
 const TIMES = [[1e6, "s"], [1e3, "ms"], [1, "µs"], [1e-3, "ns"]];
 const AMOUNTS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];

@@ -2,7 +2,8 @@
 """Crews: the ranks of a group of communicators, as threads or as processes, for one suite.
 
 A member runs functions, each on a thread of its own, with a state that they share. Functions for
-processes are found by their names in ``tests.communicators``. Run as a program, this is a member.
+processes are found by their names in ``tests.harness.communicators``. Run as a program, this is a
+member.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tests.peers import GUARD_S, until
+from tests.harness.peers import GUARD_S, until
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def started(call: Callable[[], Any], name: str) -> Future[Any]:
@@ -93,7 +94,7 @@ class ProcessMember:
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         ours, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crews", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.harness.crews", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
             env={
@@ -155,7 +156,7 @@ class ProcessMember:
 
 def serve(pipe: Connection) -> None:
     """Be a member: run what the pipe asks for until it ends."""
-    from tests import communicators
+    from tests.harness import communicators
 
     state: dict[str, Any] = {}
     lock = threading.Lock()

@@ -19,7 +19,7 @@ from rcg.runtime.control.graph_control import GraphControl
 from rcg.wire import messages
 from rcg.wire.codec import encode
 from rcg.wire.liveness import Ending
-from tests.peers import GUARD_S, until
+from tests.harness.peers import GUARD_S, until
 
 PROCESSES = [*(f"a{i}" for i in range(100)), "first", "last"]
 

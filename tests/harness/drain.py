@@ -10,7 +10,7 @@ import numpy as np
 
 from rcg import _native
 from rcg.trace.recorder import events_from
-from tests.board import Board
+from tests.harness.board import Board
 
 BATCH = 50_000  # the larger rings hold so many events, whenever the drain comes
 

@@ -5,7 +5,7 @@
 bytes over Gloo, at once. Like NCCL it knows addresses, counts and numbers for dtypes, and no
 tensors. ``FakeMemory`` reads the memory of another process (``process_vm_readv``).
 
-Importing this module gives the fake device streams (``tests.fake_streams``).
+Importing this module gives the fake device streams (``tests.harness.fake_streams``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from rcg.comm.cuda_ipc import CudaIpcCommunicator
 from rcg.comm.gloo import GlooCommunicator
 from rcg.comm.nccl import NcclCommunicator
 from rcg.errors import CommError
-from tests import fake_streams
-from tests.fake_device import DEVICE
+from tests.harness import fake_streams
+from tests.harness.fake_device import DEVICE
 
 fake_streams.install()
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from rcg.errors import PlacementError
 from rcg.wire.addresses import TcpAddress, connect_tcp, listen_tcp
 from rcg.wire.packets import PacketStream
-from tests.peers import GUARD_S
+from tests.harness.peers import GUARD_S
 
 LOCAL = "127.0.0.1"
 

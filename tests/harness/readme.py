@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"
 OPTIONS_PAGE: Final = ROOT / "docs/reference/options.md"
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tests import fake_device
+from tests.harness import fake_device
 
 _lock = threading.RLock()
 _local = threading.local()

@@ -48,7 +48,7 @@ __all__ = [
     "writer_of",
 ]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 PICKLE, BYTES, FAILURE = _native.KIND_PICKLE, _native.KIND_BYTES, _native.KIND_FAILURE
 CLOSED, BROKEN = _native.POISON_CLOSED, _native.POISON_BROKEN
@@ -220,7 +220,7 @@ class Board:
             "import ctypes, json, os, signal, sys, threading\n"
             f"ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)\n"
             "from rcg import _native\n"
-            "from tests.board import *\n"
+            "from tests.harness.board import *\n"
             "fds, argv = json.loads(sys.argv[1])\n"
             "board = Board.attached(fds)\n"
         )

@@ -30,8 +30,8 @@ from rcg.comm.reduction import reduced, unsupported_reduction
 from rcg.errors import RcgError
 from rcg.runtime.control.stores import ControlStore
 from rcg.testing import LocalCommunicator, OrderedLocalCommunicator
-from tests.peers import GUARD_S, no_threads, until
-from tests.rays_style import RaysStyle
+from tests.harness.peers import GUARD_S, no_threads, until
+from tests.harness.rays_style import RaysStyle
 
 State = dict[str, Any]
 LONG_BYTES = 256 << 20
@@ -46,17 +46,17 @@ OPENERS: dict[str, Any] = {
 
 
 def races() -> list[str]:
-    """What the streams of the fake device have found; see ``tests.fake_streams``."""
+    """What the streams of the fake device have found; see ``tests.harness.fake_streams``."""
     return []
 
 
 with contextlib.suppress(ImportError):  # of a torch whose devices are all written in C++
-    from tests.fake_device import FakeCommunicator
+    from tests.harness.fake_device import FakeCommunicator
 
     OPENERS["fake"] = FakeCommunicator.open
 
-    from tests.fake_cuda import IpcOnFake, NcclOnFake
-    from tests.fake_streams import races
+    from tests.harness.fake_cuda import IpcOnFake, NcclOnFake
+    from tests.harness.fake_streams import races
 
     OPENERS |= {"nccl": NcclOnFake.open, "cuda_ipc": IpcOnFake.open}
 
