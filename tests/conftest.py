@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,16 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.harness import chance
 from tests.harness.board import Board
 from tests.harness.driven import Driven
 from tests.harness.peers import descriptors, until
 from tests.harness.served import Served, control_threads, listening
 
 # No test measures its own speed. `make unit` and `make test` draw fewer examples than the whole.
-settings.register_profile("rcg", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=15)
+# Every run draws other cases, in CI too, where hypothesis would by itself draw the same ones.
+settings.register_profile("rcg", deadline=None, derandomize=False)
+settings.register_profile("quick", settings.get_profile("rcg"), max_examples=15)
 settings.load_profile("rcg")
 
 LAYERS = (
@@ -57,6 +61,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         help="the node of a module's first actor; 0: the driver's",
     )
+    parser.addoption(
+        "--random-minutes",
+        type=float,
+        help="run the tests that draw cases again and again, with other seeds, for so long",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    chance.draw_seed(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["seed"] = chance.seed_of(node.config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(f"random cases: --hypothesis-seed={chance.seed_of(session.config)}")
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    minutes = session.config.getoption("--random-minutes")
+    if minutes is None or not session.items:
+        return None
+    chance.in_turn_until(session, time.monotonic() + 60 * minutes)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and chance.is_random(item):
+        report.sections.append(("The same random cases again", chance.command_of(item)))
+    return report
 
 
 def layer_of(item: pytest.Item) -> str | None:
@@ -73,6 +116,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         layer = layer_of(item)
         if layer is not None:
             item.add_marker(layer)
+        if chance.is_random(item):
+            item.add_marker("random")
     items.sort(key=lambda item: LAYERS.index(layer_of(item) or "unit"))
 
 
@@ -80,6 +125,12 @@ def pytest_collection_finish() -> None:
     """What is there for good need not be looked through by each of thousands of collections."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def dice(request: pytest.FixtureRequest) -> random.Random:
+    """Draws the cases of a test, from the seed of the run and the name of the test."""
+    return random.Random(f"{chance.seed_of(request.config)} {request.node.nodeid}")
 
 
 @pytest.fixture

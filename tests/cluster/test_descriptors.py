@@ -216,7 +216,7 @@ LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)
 
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
 @pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
-def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, value, count):
+def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, value, count, dice):
     with compile_chain(*stages(2)) as graph:
         assert rcg.get(graph.execute(0)) == 0
         control = graph._engine.session.control
@@ -224,7 +224,7 @@ def test_what_a_caller_sends_leaves_no_descriptor_and_harms_no_other(stages, val
         given = [os.dup(fd if fd >= 0 else 0) for _ in range(count)]
         threads_before = serving_threads()
         before = descriptors()
-        for data in mutants(json.loads(encode(good)), seed=count, count=30):
+        for data in mutants(json.loads(encode(good)), dice, 30):
             connection = sockets.connect(control.address, 60)
             use = messages.Use(graph=graph.get_id(), secret=control.secret)
             enter(connection, use)

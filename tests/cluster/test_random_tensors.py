@@ -162,7 +162,6 @@ def right(case: Case, graph: Any, executions: int) -> None:
 SETTINGS = settings(
     max_examples=EXAMPLES,
     deadline=None,
-    derandomize="RCG_TEST_EXAMPLES" not in os.environ,
     database=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -16,7 +16,6 @@ import pytest
 import rcg
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
 from tests.cluster.stage import GUARD_S
-from tests.harness.circles import core_has
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -84,8 +83,8 @@ class Known:
 class Play:
     """Random calls, and what they must give."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+    def __init__(self, dice: random.Random) -> None:
+        self.random = dice
         self.actors = [Worker.remote() for _ in range(COUNT)]
         create_collective_group(self.actors, backend="gloo")
         self.known: list[Known] = []
@@ -142,9 +141,8 @@ class Play:
             rcg.kill(each)
 
 
-@pytest.mark.parametrize("seed", core_has(0, range(2)))
-def test_random_calls_give_what_plain_python_gives(seed):
-    play = Play(seed)
+def test_random_calls_give_what_plain_python_gives(dice):
+    play = Play(dice)
     for _ in range(250):
         play.step()
         if len(play.expected) > 20:
@@ -159,9 +157,8 @@ def test_random_calls_give_what_plain_python_gives(seed):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(2))
-def test_random_calls_with_random_kills_are_right_or_say_why(seed):
-    play = Play(100 + seed)
+def test_random_calls_with_random_kills_are_right_or_say_why(dice):
+    play = Play(dice)
     failures: list[str] = []
     refused: list[str] = []
 

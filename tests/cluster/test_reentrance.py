@@ -329,10 +329,9 @@ def work(name):
         assert ray.get(ref)[:2] == value[:2]
 
 def press():
-    rng = random.Random(7)
     begun.wait()  # before that, Ctrl-C would end the program
     for _ in range(150):
-        time.sleep(rng.expovariate(500))  # at random moments
+        time.sleep(random.expovariate(500))  # at random moments
         os.kill(os.getpid(), signal.SIGINT)
     over.append(None)
 

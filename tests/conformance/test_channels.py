@@ -236,9 +236,10 @@ FORMS = [as_bytes, as_text, as_array, as_tensor, as_failure, as_both, as_small_a
 
 
 @pytest.mark.parametrize("readers", [1, 2, 5])
-def test_every_reader_gets_every_value_in_order(channel: Open, readers: int) -> None:
+def test_every_reader_gets_every_value_in_order(
+    channel: Open, readers: int, dice: random.Random
+) -> None:
     opened = channel(readers, slots=4)
-    dice = random.Random(readers)
     read = [0] * len(opened.readers)
     for written in range(300):
         while written - min(read) == opened.slots:
@@ -256,9 +257,8 @@ def test_every_reader_gets_every_value_in_order(channel: Open, readers: int) -> 
         assert reader.pending() == 300 - read[i]
 
 
-def test_readers_and_a_writer_at_once(channel: Open) -> None:
+def test_readers_and_a_writer_at_once(channel: Open, dice: random.Random) -> None:
     opened = channel(readers=2, slots=2)
-    dice = random.Random(5)
     values = [dice.choice(FORMS)(int(2 ** dice.uniform(0, 17))) for _ in range(400)]
     wrong: list[BaseException] = []
 
@@ -581,10 +581,9 @@ def assert_all_same(found: list[Any], wanted: list[Any]) -> None:
 @pytest.mark.parametrize("count", [2, 3, 8, 70])
 @pytest.mark.parametrize("readers", [1, 2])
 def test_parts_of_any_form_and_size_arrive_together(
-    channel: Open, count: int, readers: int
+    channel: Open, count: int, readers: int, dice: random.Random
 ) -> None:
     opened = channel(readers, parts=count)
-    dice = random.Random(count)
     for _ in range(40 if count < 10 else 5):
         values = [dice.choice(FORMS)(int(2 ** dice.uniform(0, 18))) for _ in range(count)]
         for found in send_parts(opened, values):

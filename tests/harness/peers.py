@@ -127,9 +127,8 @@ TEXTS = ("", "\0", "\ud800", "x" * 40_000, None, 7, [], {}, [[[]]], True)
 DEEP_THAT_FITS = 60_000
 
 
-def mutants(good: dict[str, Any], seed: int, count: int) -> Iterator[bytes]:
+def mutants(good: dict[str, Any], rng: random.Random, count: int) -> Iterator[bytes]:
     """Messages that are almost like a good one: wrong fields, wrong JSON, cut, damaged, deep."""
-    rng = random.Random(seed)
     whole = json.dumps(good).encode() + b"\0"
     yield from (
         b"{}\0",

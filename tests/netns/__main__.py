@@ -33,7 +33,7 @@ _ENVIRONMENT: Final = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "60000",
     "RAY_num_prestart_python_workers": "0",
-    "PYTHONPATH": os.getcwd(),
+    "PYTHONPATH": os.pathsep.join([*os.environ.get("PYTHONPATH", "").split(":"), os.getcwd()]),
     "RAY_DEDUP_LOGS": "0",
 }
 

@@ -91,14 +91,13 @@ def test_port_scans(target: Target, at: int):
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["driver", "host"])
-def test_garbage(target: Target, at: int):
-    chance = random.Random(at)
+def test_garbage(target: Target, at: int, dice: random.Random):
     before = target.refused(at)
 
     def send() -> None:
         for number in range(100):
             with target.connect(at) as connection:
-                junk = chance.randbytes(chance.randrange(1, 5000))
+                junk = dice.randbytes(dice.randrange(1, 5000))
                 if number % 3 == 1:
                     junk = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
                 if number % 3 == 2:  # a packet that never ends, of a kind that there is

@@ -426,6 +426,7 @@ def is_a_sentence(text: str) -> bool:
 
 def main(seconds: float, seed: int) -> None:
     """Try mutants until the time is over, and print the faults."""
+    print(f"python -m tests.process.strangers {seconds} {seed}")
     chance = random.Random(seed)
     until = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as name:
@@ -461,4 +462,4 @@ def main(seconds: float, seed: int) -> None:
 
 if __name__ == "__main__":
     given = [float(each) for each in sys.argv[1:]]
-    main((given or [60.0])[0], int((given[1:] or [0])[0]))
+    main((given or [60.0])[0], int((given[1:] or [random.randrange(10**9)])[0]))

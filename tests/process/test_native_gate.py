@@ -178,7 +178,7 @@ def test_a_gate_records_when_each_frame_came(nodes: Nodes):
         assert before <= last["start_ns"] <= last["end_ns"] <= time.monotonic_ns()
 
 
-def test_channels_share_a_connection_and_keep_their_orders(nodes: Nodes):
+def test_channels_share_a_connection_and_keep_their_orders(nodes: Nodes, dice: random.Random):
     writers = [nodes.writer(0), nodes.writer(1)]
     near = [reader(nodes.here.member(1), ring, as_data) for ring in (0, 1)]
     far = [
@@ -186,10 +186,9 @@ def test_channels_share_a_connection_and_keep_their_orders(nodes: Nodes):
         reader(nodes.there.member(1), 1, as_data),
         reader(nodes.there.member(2), 0, as_data),
     ]
-    chance = random.Random(5)
     for number in range(300):
-        for ring in chance.sample((0, 1), 2):
-            size = chance.choice((3, 700, 20_000, 300_000))
+        for ring in dice.sample((0, 1), 2):
+            size = dice.choice((3, 700, 20_000, 300_000))
             writers[ring].write(BYTES, pattern(size, number))
             expected = pattern(size, number)
             for each in [near[ring], *far[ring::2]]:
@@ -523,15 +522,14 @@ def test_a_connection_that_ends_within_a_frame_leaves_no_memory_claimed(nodes: N
     until(lambda: claimed(nodes.gate_member) == 0)
 
 
-def test_random_bytes_never_do_more_than_end_their_connection(nodes: Nodes):
-    chance = random.Random(11)
+def test_random_bytes_never_do_more_than_end_their_connection(nodes: Nodes, dice: random.Random):
     for number in range(300):
         near, far_end = socket_pair()
         nodes.gate.add(far_end.detach(), number, [0, 1])
         frame = bytearray(head_of(data=8) + b"12345678")
-        for _ in range(chance.randrange(1, 6)):
-            frame[chance.randrange(64)] = chance.randrange(256)
-        near.sendall(bytes(frame) + chance.randbytes(chance.randrange(200)))
+        for _ in range(dice.randrange(1, 6)):
+            frame[dice.randrange(64)] = dice.randrange(256)
+        near.sendall(bytes(frame) + dice.randbytes(dice.randrange(200)))
         near.close()
         assert nodes.losses.get()[0] == number
     assert nodes.gate.statistics()[0] == 0

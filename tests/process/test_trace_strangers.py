@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import random
 import tracemalloc
 
 import numpy as np
@@ -35,11 +34,6 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Members:
     return members_of(sample(), tmp_path_factory.mktemp("made"))
 
 
-def chosen(files, count: int, seed: int = 0):
-    found = list(files)
-    return iter(random.Random(seed).sample(found, min(count, len(found))))
-
-
 def test_what_is_whole_works_and_is_read_back(members, tmp_path):
     for made in (sample(), strangers.larger()):
         made.save(tmp_path / "made.trace")
@@ -61,29 +55,29 @@ def test_every_field_of_the_head_is_checked(members, tmp_path):
 
 
 @pytest.mark.full
-def test_events_with_other_numbers(members, tmp_path):
-    files = chosen(strangers.of_events(sample(), members), 24)
+def test_events_with_other_numbers(members, tmp_path, dice):
+    files = iter(dice.sample(list(strangers.of_events(sample(), members)), 24))
     refused, worked, faults = try_all(files, tmp_path)
     assert not faults
     assert min(refused, worked) > 3
 
 
-def test_any_events_that_could_be_are_a_trace(members, tmp_path):
-    files = strangers.of_random_events(sample(), members, random.Random(2), 8)
+def test_any_events_that_could_be_are_a_trace(members, tmp_path, dice):
+    files = strangers.of_random_events(sample(), members, dice, 8)
     assert try_all(files, tmp_path)[1:] == (8, [])
 
 
 @pytest.mark.full
-def test_bytes_of_the_file_changed(members, tmp_path):
-    files = strangers.of_bytes(zipped(members), random.Random(3), 150)
+def test_bytes_of_the_file_changed(members, tmp_path, dice):
+    files = strangers.of_bytes(zipped(members), dice, 150)
     refused, _, faults = try_all(files, tmp_path)
     assert not faults
     assert refused > 100
 
 
 @pytest.mark.full
-def test_bytes_of_members_changed_with_sums_that_are_right(members, tmp_path):
-    files = strangers.of_members(members, random.Random(4), 40)
+def test_bytes_of_members_changed_with_sums_that_are_right(members, tmp_path, dice):
+    files = strangers.of_members(members, dice, 40)
     refused, _, faults = try_all(files, tmp_path)
     assert not faults
     assert refused > 10

@@ -57,13 +57,13 @@ OPENINGS = [messages.Hello, messages.Use, messages.AskReport]
 
 @pytest.mark.parametrize("count", [0, 1, 3, 100])
 @pytest.mark.parametrize("kind", OPENINGS)
-def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kind, count):
+def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kind, count, dice):
     member = served.client("last")
     before = descriptors()
     fields = {"graph": served.graph_id, "secret": served.control.secret}
     good = served.hello("NAME") if kind is messages.Hello else kind(**fields)
     given = [os.dup(served.segments[0]) for _ in range(count)]
-    for name, data in zip(PROCESSES, mutants(as_json(good), count, 60), strict=False):
+    for name, data in zip(PROCESSES, mutants(as_json(good), dice, 60), strict=False):
         with served.stranger() as stranger:
             said = data.replace(b"NAME", name.encode())
             body = said.removesuffix(b"\0")  # half of them know the secret
@@ -93,11 +93,11 @@ def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kin
     ],
     ids=lambda good: type(good).__name__,
 )
-def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good, count):
+def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good, count, dice):
     other = served.client("last")
     before = descriptors()
     given = [os.dup(served.segments[0]) for _ in range(count)]
-    for name, data in zip(PROCESSES, mutants(as_json(good), count, 40), strict=False):
+    for name, data in zip(PROCESSES, mutants(as_json(good), dice, 40), strict=False):
         with served.stranger() as member:
             enter(member, served.hello(name))
             with sockets.receive(member, 8) as answer:
@@ -128,7 +128,7 @@ def listener() -> Iterator[tuple[str, socket.socket]]:
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 140])
 def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
-    listener, count, monkeypatch
+    listener, count, monkeypatch, dice
 ):
     monkeypatch.setattr(control_client, "JOIN_TIMEOUT_S", 0.5)
     address, server = listener
@@ -142,7 +142,7 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
             with_descriptors(connection, data, given)
 
     good = messages.Welcome(arenas=(True, False, True))
-    for data in mutants(as_json(good), seed=count, count=60):
+    for data in mutants(as_json(good), dice, 60):
         thread = threading.Thread(target=answer, args=(data,))
         thread.start()
         try:
@@ -164,7 +164,7 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
     [messages.Where(number=1), messages.CloseGroups(), messages.Stop()],
     ids=lambda good: type(good).__name__,
 )
-def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, good, count):
+def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, good, count, dice):
     address, server = listener
     before = descriptors()
     given = [os.memfd_create("x") for _ in range(count)]
@@ -174,7 +174,7 @@ def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, go
     def join() -> None:
         made[:] = [ControlClient(address, "graph", "secret", "a0")]
 
-    for data in mutants(as_json(good), seed=count, count=40):
+    for data in mutants(as_json(good), dice, 40):
         thread = threading.Thread(target=join)
         thread.start()
         connection, _ = server.accept()

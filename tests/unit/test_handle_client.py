@@ -137,11 +137,11 @@ MESSAGES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
 @pytest.mark.parametrize("name", MESSAGES)
-def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, name, count):
+def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, name, count, dice):
     message, value = MESSAGES[name]
     good, body, fd = (message, b"", -1) if value is None else payload_message(message, value)
     given = [os.dup(0 if fd < 0 else fd) for _ in range(count)]
-    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(as_json(good), count, 60)]
+    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(as_json(good), dice, 60)]
     asked = iter(todo)
 
     def answer(connection: socket.socket) -> None:
@@ -166,11 +166,11 @@ def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, nam
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_what_an_owner_sends_as_a_report_leaves_no_descriptor(owners, count):
+def test_what_an_owner_sends_as_a_report_leaves_no_descriptor(owners, count, dice):
     report = (_native.KIND_BYTES, b"all is well", None, 0)
     good, body, _ = payload_message(messages.Reported(), report)
     given = [os.dup(0) for _ in range(count)]
-    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(as_json(good), count, 60)]
+    todo = [data.partition(b"\0")[0] + b"\0" + body for data in mutants(as_json(good), dice, 60)]
     asked = iter(todo)
     owner = owners(lambda c: with_descriptors(c, next(asked), given), ready=False)
     before = descriptors()

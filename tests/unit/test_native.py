@@ -54,10 +54,9 @@ def st_bytes(fd: int) -> int:
 # --- ring ---------------------------------------------------------------------------------------
 
 
-def test_frames_come_in_order_around_the_ring_many_times(boards: Any) -> None:
+def test_frames_come_in_order_around_the_ring_many_times(boards: Any, dice: random.Random) -> None:
     board = boards(rings=[Ring(slots=4)])
     writer, end = board.member(0).writer(0, 0), reader(board.member(1))
-    dice = random.Random(1)
     written = 0
     for read in range(500):
         while written <= read or (written - read < 4 and dice.random() < 0.6):
@@ -68,12 +67,11 @@ def test_frames_come_in_order_around_the_ring_many_times(boards: Any) -> None:
     assert (writer.seq, end.seq) == (written, 500)
 
 
-def test_every_reader_sees_every_frame_at_its_own_pace(boards: Any) -> None:
+def test_every_reader_sees_every_frame_at_its_own_pace(boards: Any, dice: random.Random) -> None:
     board = boards(4, [Ring(0, (1, 2, 3), slots=8)])
     writer = board.member(0).writer(0, 0)
     ends = [reader(board.member(i)) for i in (1, 2, 3)]
     seen: list[list[bytes]] = [[], [], []]
-    dice = random.Random(2)
     for i in range(300):
         while min(map(len, seen)) <= i - 8:
             slowest = min(range(3), key=lambda j: len(seen[j]))
@@ -439,11 +437,12 @@ def test_a_dropped_buffer_frees_its_block_and_the_next_one_takes_it(boards: Any,
     assert statistics["used_bytes"] == statistics["committed_bytes"] < 1.3 * max(size, 16 * 1024)
 
 
-def test_held_blocks_are_never_taken_and_every_size_comes_back(boards: Any) -> None:
+def test_held_blocks_are_never_taken_and_every_size_comes_back(
+    boards: Any, dice: random.Random
+) -> None:
     board = boards(rings=[Ring(slots=1)])
     sender = board.member(0)
     writer, end = sender.writer(0, 0), reader(board.member(1))
-    dice = random.Random(3)
     held: list[tuple[Any, bytes]] = []
     for i in range(400):
         data = pattern(dice.choice([5000, 17_000, 20_000, 50_000, 80_000]), i)
@@ -775,12 +774,11 @@ def test_trim_gives_the_memory_of_free_blocks_back(boards: Any) -> None:
     assert sender.statistics()["blocks"] == 5  # the cold ones came back at their addresses
 
 
-def test_changing_sizes_do_not_pile_up(boards: Any) -> None:
+def test_changing_sizes_do_not_pile_up(boards: Any, dice: random.Random) -> None:
     """Nothing is held, so whatever fits the cap has room: blocks of other sizes give way."""
     board = boards(rings=[Ring(slots=1)], cap_bytes=64 * BLOCK)
     sender = board.member(0)
     writer, end = sender.writer(0, 0), reader(board.member(1))
-    dice = random.Random(4)
     source = bytes(50 * BLOCK)
     for _ in range(300):
         size = int(2 ** dice.uniform(13, 21.6))

@@ -343,10 +343,9 @@ def test_what_came_to_be_written_to_is_no_loan() -> None:
 # --- chance
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_whatever_is_lent_sent_and_held_arrives(seed: int) -> None:
+@pytest.mark.parametrize("turn", range(3))
+def test_whatever_is_lent_sent_and_held_arrives(dice: random.Random, turn: int) -> None:
     """Loans of all sizes under a small cap, sent whole, in part and again, held on both sides."""
-    dice = random.Random(seed)
     board = Board(3, (Ring(0, (1, 2), slots=8), Ring(1, (0,), slots=8)), cap_bytes=4 * MB)
     members = [board.member(0, looping=True), board.member(1, looping=True), board.member(2)]
     ends = [reader(members[1]), reader(members[2]), reader(members[0], 1)]

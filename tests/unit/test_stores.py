@@ -261,7 +261,7 @@ OPENED = [messages.SetValue, messages.GetValue, messages.HasValues, messages.Add
 
 
 @pytest.mark.parametrize("kind", [messages.UseStore, *OPENED], ids=lambda kind: kind.__name__)
-def test_wrong_messages_end_their_own_connection_and_harm_no_store(served, kind):
+def test_wrong_messages_end_their_own_connection_and_harm_no_store(served, kind, dice):
     store = store_of(served)
     store.set("key", b"v")
     before = descriptors()
@@ -271,7 +271,7 @@ def test_wrong_messages_end_their_own_connection_and_harm_no_store(served, kind)
         fields: dict[str, Any] = {"number": 1, "key": "key", "amount": 1, "value": "", "keys": ()}
         hints = kind.__dataclass_fields__
         good = kind(**{name: fields[name] for name in hints})
-    for data in mutants(as_json(good), 1, 60):
+    for data in mutants(as_json(good), dice, 60):
         with served.stranger() as stranger:
             if kind is messages.UseStore:
                 data = proven(challenge_of(stranger), opening, data.removesuffix(b"\0"))
