@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.harness import chance
+from tests.harness import chance, skips
 from tests.harness.board import Board
 from tests.harness.driven import Driven
 from tests.harness.peers import descriptors, until
@@ -62,6 +62,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the node of a module's first actor; 0: the driver's",
     )
     parser.addoption(
+        "--any-skip", action="store_true", help="packages are left out on purpose: skips are fine"
+    )
+    parser.addoption(
         "--random-minutes",
         type=float,
         help="run the tests that draw cases again and again, with other seeds, for so long",
@@ -99,7 +102,33 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed and chance.is_random(item):
         report.sections.append(("The same random cases again", chance.command_of(item)))
+    refuse_unknown_skip(report, item.config)
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    refuse_unknown_skip(report, collector.config)
+    return report
+
+
+def refuse_unknown_skip(
+    report: pytest.TestReport | pytest.CollectReport, config: pytest.Config
+) -> None:
+    """A test that is skipped for a reason that the table does not have fails."""
+    if not report.skipped or config.getoption("--any-skip"):
+        return
+    reason = getattr(report, "wasxfail", None)
+    if reason is None:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    else:
+        del report.wasxfail
+    if skips.where_it_runs(reason) is None:
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\nNo such reason is in the table of tests/harness/skips.py."
 
 
 def layer_of(item: pytest.Item) -> str | None:
