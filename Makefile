@@ -16,6 +16,11 @@ LAB ?=
 GPU ?=
 NOTEBOOKS ?=
 PART ?=
+MINUTES ?= 20
+SEED ?=
+REACHES ?=
+ROOM ?=
+N ?= 40
 VLLM_TESTS ?=
 COMPARE ?=
 COMPAT ?=
@@ -25,7 +30,7 @@ RELEASE ?=
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab unit test test-all test-netns vllm vllm-compare native-check soak lint format types notebooks browser bench gpu pictures docs wheels release compat newcomer clean
+.PHONY: help setup quickstart lab unit test test-all test-ci test-netns reaches mutants vllm vllm-compare native-check soak lint format types notebooks browser bench gpu pictures docs wheels release compat newcomer clean
 
 ## show this list
 help:
@@ -66,11 +71,23 @@ unit: setup
 
 ## the tests that show most, in about ten minutes; says what it left out
 test: setup
-	$(PY) -m tests
+	$(PY) -m tests $(if $(SEED),--seed $(SEED))
 
 ## every test that needs no GPU, in parts of a quarter of an hour at most (PART=2/4, PART=vllm: one part of what `make test` left out)
 test-all: setup
-	$(PY) -m tests $(if $(PART),--part $(PART),--all)
+	$(PY) -m tests $(if $(PART),--part $(PART),--all) $(if $(SEED),--seed $(SEED))
+
+## what CI runs, in so long: the core, random cases, what reaches the last changes, others (MINUTES=20 SEED=7)
+test-ci: setup
+	$(PY) -m tests --ci $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+## measure which sources each test file executes: tests/reaches.json (REACHES="tests/unit/test_ops.py" or --missing)
+reaches: setup
+	$(PY) -m tests.power.reaches $(REACHES)
+
+## change the code where tests should see it, and count what they miss (ROOM=weights N=40 SEED=7; without ROOM: changed files)
+mutants: setup
+	$(PY) -m tests.power.mutants --count $(N) $(if $(ROOM),--room $(ROOM)) $(if $(SEED),--seed $(SEED))
 
 ## graphs over Ray nodes that share nothing, in network namespaces: needs root (NETNS="-x tests/netns/test_deaths.py")
 test-netns: setup
@@ -119,12 +136,13 @@ native-check:
 soak: setup
 	$(PY) -m tests.soak $(SOAK)
 
-## ruff (rules and format), clang-format and the import contracts between rooms
+## ruff (rules and format), clang-format, the import contracts between rooms, and whether tests/reaches.json is whole
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch])
 	$(VENV)/bin/lint-imports --no-logo
+	$(PY) -m tests.power.reaches --check
 
 ## put Python and C files into the form that `make lint` wants
 format: setup

@@ -8,19 +8,26 @@ and what only the parts name. A part takes at most a quarter of an hour on two c
     python -m tests --all              the core and all parts
     python -m tests --part 2/4         one part
     python -m tests --part vllm        the part that CI leaves out
+    python -m tests --ci 20            what CI runs, in 20 minutes: the core, random cases, what
+                                       reaches the changes of the last commits, and others
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import re
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+from tests.power import choice, reaches
+from tests.power.reaches import NBVAL
 
 _COUNT: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 
@@ -76,10 +83,6 @@ CORE: Final = "not full and not gpu"
 REST: Final = "full and not gpu"
 QUICK: Final = "--hypothesis-profile=quick"  # fewer random examples
 PURE: Final = "tests/unit tests/conformance rcg benchmarks tests/process"
-NBVAL: Final = (
-    "--nbval --nbval-sanitize-with=notebooks/sanitize.cfg --nbval-current-env "
-    "--nbval-cell-timeout=120"
-)
 DEATHS: Final = of_cluster("fault_matrix fault_matrix_tensors deaths rendezvous_ends")
 # The files of the other part: a new file is in one of them without a change here.
 ELSE: Final = " ".join(f"--ignore={path}" for path in DEATHS.split())
@@ -121,15 +124,38 @@ PARTS: Final = (
         Stage("notebooks", f"{NBVAL} notebooks"),
     ),
 )
+# CI gives random cases so long, in two processes side by side; they draw until it is over.
+RANDOM_MINUTES: Final = 3
+RANDOM: Final = tuple(
+    Stage(f"random cases, {name}", f"{QUICK} --random-minutes {RANDOM_MINUTES} {files}",
+          "random and not gpu", workers=1)
+    for name, files in (
+        ("one process", "tests/unit tests/process tests/conformance"),
+        ("actors", of_cluster("random_dags random_tensors rdt_random weights")),
+    )
+)  # fmt: skip
+# How CI runs the other units of `tests.power.choice`.
+WAYS: Final = {
+    "full": Stage("left out by the core", "", REST),
+    "two nodes": Stage("two nodes", "--nodes 2"),
+    "nodes": Stage("three nodes", "", workers=1),
+    "netns": Stage("network namespaces", "", workers=1, module="tests.netns"),
+    "browser": Stage("browser", "", workers=1),
+    "notebooks": Stage("notebooks", NBVAL),
+}
+# What a stage takes before its first test: a Ray session for each worker, a JupyterLab.
+START_S: Final = 25.0
+LONGEST_STAGE_S: Final = 180.0
 # The tests with vLLM are a part that has no turn in CI: they first install 3.7 GB.
 VLLM: Final = (Stage("vLLM", "tests/vllm", workers=1, module="tests.vllm"),)
 
 
-def run(stage: Stage) -> Outcome:
+def run(stage: Stage, seed: int) -> Outcome:
     """Run a stage and show what it prints."""
     print(f"\n=== {stage.title}", flush=True)
     began = time.monotonic()
-    process = subprocess.Popen(stage.command(), stdout=subprocess.PIPE, text=True)
+    command = [*stage.command(), f"--hypothesis-seed={seed}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     last = ""
     for line in process.stdout:
@@ -163,17 +189,66 @@ def part_of(text: str) -> tuple[Stage, ...]:
     return PARTS[int(number) - 1]
 
 
+def run_changed_and_others(seed: int, deadline_s: float) -> list[Outcome]:
+    """Run what reaches the changes of the last commits, then others, until the deadline.
+
+    Stages are short and end before the deadline, as far as the durations in the map are right.
+    """
+    known = reaches.load()
+    left = choice.units(known, f"{ON_TWO_NODES} {MORE_ON_TWO_NODES}".split())
+    first = choice.priorities(known, choice.changed())
+    chance = random.Random(seed)
+    left.sort(key=lambda unit: (-first.get(unit.test, 0.0), chance.random()))
+    outcomes = []
+    while left:
+        way = left[0].way
+        stage = WAYS[way]
+        room_s = min(LONGEST_STAGE_S, deadline_s - time.monotonic()) - START_S
+        chosen: list[str] = []
+        for unit in [each for each in left if each.way == way]:
+            if unit.duration_s / stage.workers <= room_s:
+                room_s -= unit.duration_s / stage.workers
+                chosen.append(unit.test)
+                left.remove(unit)
+        if chosen:
+            arguments = " ".join([stage.arguments, *chosen])
+            outcomes.append(run(replace(stage, arguments=arguments), seed))
+        else:  # too long for what is left, as are the others of this way
+            left = [unit for unit in left if unit.way != way]
+    return outcomes
+
+
+def run_ci(seed: int, deadline_s: float) -> list[Outcome]:
+    """Run what CI runs."""
+    outcomes = [run(stage, seed) for stage in STAGES]
+    with ThreadPoolExecutor(len(RANDOM)) as side_by_side:
+        outcomes += side_by_side.map(lambda stage: run(stage, seed), RANDOM)
+    return outcomes + run_changed_and_others(seed, deadline_s)
+
+
 def main() -> int:
     """Run what the command line says; returns 1 if anything failed."""
     parser = argparse.ArgumentParser(prog="python -m tests", description=__doc__.split("\n")[0])
     parser.add_argument("--all", action="store_true", help="the core and all parts")
+    parser.add_argument("--ci", type=float, metavar="MINUTES", help="what CI runs, in so long")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.SystemRandom().randrange(10**9),
+        help="of random cases; a new one without it",
+    )
     parser.add_argument("--part", type=part_of, help=f"one of 1/{len(PARTS)} ... of the rest")
     chosen = parser.parse_args()
+    print(f"random cases: --seed {chosen.seed}", flush=True)
+    if chosen.ci is not None:
+        outcomes = run_ci(chosen.seed, time.monotonic() + 60 * chosen.ci)
+        print("\n" + summarize(outcomes))
+        return int(any(each.status for each in outcomes))
     if chosen.part is not None:
         stages: tuple[Stage, ...] = chosen.part
     else:
         stages = STAGES + ((*sum(PARTS, ()), *VLLM) if chosen.all else ())
-    outcomes = [run(stage) for stage in stages]
+    outcomes = [run(stage, chosen.seed) for stage in stages]
     print("\n" + summarize(outcomes))
     if chosen.part is None and not chosen.all:
         print(

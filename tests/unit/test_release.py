@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import rcg
 from rcg.doctor import software
 from release import compat, files, publishing
 
-WORKFLOW = files.ROOT / ".github" / "workflows" / "release.yml"
+WORKFLOWS = files.ROOT / ".github" / "workflows"
 
 
 def test_the_version_has_one_place():
@@ -45,10 +46,19 @@ def test_what_is_not_ready_is_not_published(
 
 
 def test_the_workflow_publishes_only_what_make_release_has_made_and_an_aarch64_machine_has_tried():
-    jobs = yaml.safe_load(WORKFLOW.read_text())["jobs"]
+    jobs = yaml.safe_load((WORKFLOWS / "release.yml").read_text())["jobs"]
     assert set(jobs["publish"]["needs"]) == {"build", "aarch64"}
     assert jobs["publish"]["permissions"]["id-token"] == "write"
     assert {"run": "make release RELEASE=--final"} in jobs["build"]["steps"]
+
+
+def test_the_workflow_of_a_change_runs_what_ci_runs_over_the_whole_history():
+    workflow = yaml.safe_load((WORKFLOWS / "ci.yml").read_text())
+    assert "pull_request" in workflow[True]  # YAML reads the key `on` as a truth value
+    checkout, python, run = workflow["jobs"]["run"]["steps"]
+    assert checkout["with"]["fetch-depth"] == 0  # the last commits choose tests
+    assert python["with"]["python-version"] == ".".join(map(str, software.OLDEST_PYTHON))
+    assert run == {"run": ".ci/run"} and os.access(files.ROOT / ".ci/run", os.X_OK)
 
 
 def test_the_oldest_ray_that_is_tried_is_the_one_that_is_claimed():
