@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -98,11 +98,14 @@ MORE_ON_TWO_NODES: Final = of_cluster(
     "communicators pinned collective_calls interpret rdt rdt_transports rdt_users weights nixl"
 )
 
-STAGES: Final = (
+STAGES: Final[tuple[Stage | tuple[Stage, ...], ...]] = (
     Stage("unit, conformance, process", f"{QUICK} {PURE}", CORE),
     Stage("cluster", f"{QUICK} tests/cluster tests/packaging", CORE),
-    Stage("two nodes", f"--nodes 2 {of_cluster('nodes_tensors fault_matrix execute')}", CORE),
-    Stage("quickstart notebook", f"{NBVAL} notebooks/quickstart.ipynb", workers=1),
+    # One process each, side by side.
+    (
+        Stage("two nodes", f"--nodes 2 {of_cluster('nodes_tensors fault_matrix')}", CORE, 1),
+        Stage("quickstart notebook", f"{NBVAL} notebooks/quickstart.ipynb", workers=1),
+    ),
 )
 PARTS: Final = (
     (
@@ -126,7 +129,7 @@ PARTS: Final = (
 )
 # CI gives random cases so long, in two processes side by side; they draw until it is over.
 RANDOM_MINUTES: Final = 3
-RANDOM: Final = tuple(
+RANDOM: Final[tuple[Stage, ...]] = tuple(
     Stage(f"random cases, {name}", f"{QUICK} --random-minutes {RANDOM_MINUTES} {files}",
           "random and not gpu", workers=1)
     for name, files in (
@@ -148,6 +151,16 @@ START_S: Final = 25.0
 LONGEST_STAGE_S: Final = 180.0
 # The tests with vLLM are a part that has no turn in CI: they first install 3.7 GB.
 VLLM: Final = (Stage("vLLM", "tests/vllm", workers=1, module="tests.vllm"),)
+
+
+def run_all(stages: Iterable[Stage | tuple[Stage, ...]], seed: int) -> list[Outcome]:
+    """Run stages one after the other, those of a tuple side by side."""
+    outcomes = []
+    for each in stages:
+        beside = each if isinstance(each, tuple) else (each,)
+        with ThreadPoolExecutor(len(beside)) as threads:
+            outcomes += threads.map(lambda stage: run(stage, seed), beside)
+    return outcomes
 
 
 def run(stage: Stage, seed: int) -> Outcome:
@@ -203,15 +216,16 @@ def run_changed_and_others(seed: int, deadline_s: float) -> list[Outcome]:
     while left:
         way = left[0].way
         stage = WAYS[way]
-        room_s = min(LONGEST_STAGE_S, deadline_s - time.monotonic()) - START_S
-        chosen: list[str] = []
+        room_s = deadline_s - time.monotonic() - START_S
+        chosen: list[choice.Unit] = []
         for unit in [each for each in left if each.way == way]:
-            if unit.duration_s / stage.workers <= room_s:
-                room_s -= unit.duration_s / stage.workers
-                chosen.append(unit.test)
+            durations = [each.duration_s for each in (*chosen, unit)]
+            takes_s = max([sum(durations) / stage.workers, *durations])
+            if takes_s <= (min(room_s, LONGEST_STAGE_S) if chosen else room_s):
+                chosen.append(unit)
                 left.remove(unit)
         if chosen:
-            arguments = " ".join([stage.arguments, *chosen])
+            arguments = " ".join([stage.arguments, *(unit.test for unit in chosen)])
             outcomes.append(run(replace(stage, arguments=arguments), seed))
         else:  # too long for what is left, as are the others of this way
             left = [unit for unit in left if unit.way != way]
@@ -220,9 +234,7 @@ def run_changed_and_others(seed: int, deadline_s: float) -> list[Outcome]:
 
 def run_ci(seed: int, deadline_s: float) -> list[Outcome]:
     """Run what CI runs."""
-    outcomes = [run(stage, seed) for stage in STAGES]
-    with ThreadPoolExecutor(len(RANDOM)) as side_by_side:
-        outcomes += side_by_side.map(lambda stage: run(stage, seed), RANDOM)
+    outcomes = run_all([*STAGES, RANDOM], seed)
     return outcomes + run_changed_and_others(seed, deadline_s)
 
 
@@ -240,17 +252,17 @@ def main() -> int:
     parser.add_argument("--part", type=part_of, help=f"one of 1/{len(PARTS)} ... of the rest")
     chosen = parser.parse_args()
     print(f"random cases: --seed {chosen.seed}", flush=True)
+    stages: tuple[Stage | tuple[Stage, ...], ...] = STAGES
     if chosen.ci is not None:
         outcomes = run_ci(chosen.seed, time.monotonic() + 60 * chosen.ci)
-        print("\n" + summarize(outcomes))
-        return int(any(each.status for each in outcomes))
-    if chosen.part is not None:
-        stages: tuple[Stage, ...] = chosen.part
     else:
-        stages = STAGES + ((*sum(PARTS, ()), *VLLM) if chosen.all else ())
-    outcomes = [run(stage, chosen.seed) for stage in stages]
+        if chosen.part is not None:
+            stages = chosen.part
+        elif chosen.all:
+            stages = (*STAGES, *sum(PARTS, ()), *VLLM)
+        outcomes = run_all(stages, chosen.seed)
     print("\n" + summarize(outcomes))
-    if chosen.part is None and not chosen.all:
+    if chosen.part is None and not chosen.all and chosen.ci is None:
         print(
             "left out: tests marked `full`, other files on two nodes, three nodes, the browser, "
             f"other notebooks, network namespaces, vLLM: make test-all, or PART=1/{len(PARTS)}"

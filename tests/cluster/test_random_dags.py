@@ -136,7 +136,7 @@ def check(ref: Any, expected: Any) -> None:
 
 # RCG_TEST_EXAMPLES=5000 looks further.
 @settings(
-    max_examples=int(os.environ.get("RCG_TEST_EXAMPLES", 3 * settings.default.max_examples)),
+    max_examples=int(os.environ.get("RCG_TEST_EXAMPLES", settings.default.max_examples)),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -36,7 +36,7 @@ ACTORS = 5
 COLLECTIVES = ("allreduce", "broadcast", "reduce", "allgather", "gather")
 # A plan that runs at all runs in milliseconds.
 HANG_S = 1.0
-EXAMPLES = int(os.environ.get("RCG_TEST_EXAMPLES", 2 * settings.default.max_examples))
+EXAMPLES = int(os.environ.get("RCG_TEST_EXAMPLES", settings.default.max_examples))
 
 
 def plain(value: Any) -> Any:

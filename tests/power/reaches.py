@@ -4,7 +4,7 @@
 ``make reaches`` measures it. CI chooses by it which tests a change may break, and ``make mutants``
 which tests may kill a mutant::
 
-    python -m tests.power.reaches                          all test files, which takes an hour
+    python -m tests.power.reaches                          all test files, which takes long
     python -m tests.power.reaches tests/unit/test_ops.py   these test files
     python -m tests.power.reaches --missing                those that the map does not have
     python -m tests.power.reaches --check                  fail if the map lacks a file
@@ -21,9 +21,11 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
@@ -38,6 +40,7 @@ _WITHOUT_MAP: Final = ("tests/vllm/", "tests/gpu/")
 # A session of pytest measures so many files, then the map is written.
 _BATCH: Final = {"unit": 30, "process": 10, "conformance": 2}
 _BATCH_TIMEOUT_S: Final = 3600.0
+_WORKERS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -136,17 +139,20 @@ def stale(reaches: Mapping[str, Reach]) -> Iterator[str]:
 
 def measure(tests: Iterable[str]) -> None:
     """Run test files, and put what they reach into the map."""
+    batches = []
     for layer, of_layer in groupby(sorted(tests, key=layer_of), layer_of):
         chosen = list(of_layer)
         size = _BATCH.get(layer, 4)
-        for at in range(0, len(chosen), size):
-            _measure(layer, chosen[at : at + size])
+        batches += [(layer, chosen[at : at + size]) for at in range(0, len(chosen), size)]
+    saving = Lock()
+    with ThreadPoolExecutor(_WORKERS) as workers:
+        list(workers.map(lambda batch: _measure(*batch, saving), batches))
 
 
-def _measure(layer: str, tests: Sequence[str]) -> None:
+def _measure(layer: str, tests: Sequence[str], saving: Lock) -> None:
     module = "tests.netns" if layer == "netns" else "pytest"
     nbval = NBVAL.split() if layer == "notebooks" else []
-    # Twice with fewer examples would not be more: a file counts from its first function on.
+    # More examples would not reach more.
     quick = [] if layer == "notebooks" else ["--hypothesis-profile=quick"]
     with tempfile.TemporaryDirectory(prefix="reaches-", ignore_cleanup_errors=True) as folder:
         paths = [str(SITE), str(ROOT), str(ROOT / "widgets"), os.environ.get("PYTHONPATH", "")]
@@ -161,17 +167,18 @@ def _measure(layer: str, tests: Sequence[str]) -> None:
         )
         seconds = Path(folder, "seconds.json")
         spent = json.loads(seconds.read_text()) if seconds.exists() else {}
-        reaches = load()
+        measured = {}
         for test in tests:
             notes = Path(folder, test.replace("/", "%"))
             if not any(spent.get(test, {}).values()):
                 print(f"{test} did not run, exit status {done.returncode}", flush=True)
                 continue
             noted = notes.read_text().split("\n") if notes.exists() else []
-            reaches[test] = Reach(
+            measured[test] = Reach(
                 spent[test]["core"], spent[test]["full"], frozenset(filter(None, noted))
             )
-        save(reaches)
+        with saving:
+            save(load() | measured)
 
 
 def main() -> int:
