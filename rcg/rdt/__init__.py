@@ -3,7 +3,8 @@
 
 A file imports only from those above it in this list:
 
-* ``parts``: the way to each part of a value; ``envelope``: what travels in place of a value.
+* ``parts``: the way to each part of a value; ``places``: where bytes lie, for copies by address;
+  ``envelope``: what travels in place of a value.
 * ``transports``: their names, and the interface of those that users write.
 * ``store``: the tensors that a process holds; ``runs``: how they are laid out to travel;
   ``groups``: the communicators between members.

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rcg.error_text import describe_error
 from rcg.errors import Transfer
 from rcg.log import Log
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder, Registered
+from rcg.rdt.places import Places, raw_view
 from rcg.rdt.runs import receive_in_runs
 from rcg.wire.messages import Message, TensorsGone, TensorsRegistered
 from rcg.wire.payloads import Room, open_buffers, open_payloads, room_for
@@ -106,13 +105,11 @@ def try_to_read(connection: Connection, number: int, way: str, read: Callable[[]
     return not problem
 
 
-def registered_in(
-    answer: TensorsRegistered, received: Received
-) -> tuple[Registered, NDArray[np.uint64]]:
+def registered_in(answer: TensorsRegistered, received: Received) -> tuple[Registered, Places]:
     """Return how NIXL reads what another process has, and where each tensor lies there."""
     metadata, places = (each.decode() for each in open_payloads(received))
     about = Registered(answer.agent, bytes(metadata), answer.version, (), answer.kind)
-    return about, np.frombuffer(places, "<u8").reshape(-1, 3)
+    return about, np.frombuffer(places, "<i8").reshape(-1, 3)
 
 
 def receive_after(
@@ -121,13 +118,11 @@ def receive_after(
     """Receive tensors whose bytes follow on the connection."""
 
     def receive(memory: Any) -> None:
-        # By its address: the arrays of older versions of torch and NumPy are read-only.
-        place = (ctypes.c_ubyte * memory.numel()).from_address(memory.data_ptr())
-        connection.recv_raw_into(memoryview(place).cast("B"))
+        connection.recv_raw_into(raw_view(memory))
 
     try:
         return receive_in_runs(sizes, "cpu", into, receive)
-    except RuntimeError as error:  # of torch, which has no memory
+    except (RuntimeError, ValueError) as error:  # the first of torch, which has no memory
         raise not_arrived(sizes, error) from error
 
 

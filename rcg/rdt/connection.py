@@ -18,7 +18,8 @@ from rcg.errors import ActorDiedError, RcgError, Transfer
 from rcg.options import Deadline
 from rcg.rdt.envelope import Envelope, Holder
 from rcg.rdt.lent import MOST_BLOCKS
-from rcg.rdt.peer_memory import Addresses, may_read, read
+from rcg.rdt.peer_memory import may_read, read
+from rcg.rdt.places import Spans
 from rcg.rdt.reach import ended_error, find_all, is_elsewhere, lives, place_if_known_of, reach
 from rcg.runtime.control.joining import Joined
 from rcg.threads import run_together
@@ -229,9 +230,9 @@ class Connection:
         self._send(PullSlices(number=number, key=key, slices=slices, reads=reads))
         return number
 
-    def read(self, there: Addresses, here: Addresses, sizes: Addresses) -> None:
+    def read(self, spans: Spans) -> None:
         """Read memory of the process; see ``rcg.rdt.peer_memory.read``."""
-        read(self._pid, there, here, sizes)
+        read(self._pid, spans)
 
     def end_reading(self, number: int) -> None:
         """Ask whether what was read lay there until now.

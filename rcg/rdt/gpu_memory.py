@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from rcg.comm.cuda_ipc import PLACE, CudaMemory, Mappings, pack_place
 from rcg.errors import CommError
+from rcg.rdt.runs import fill
 from rcg.streams import of_type
 
 TRANSPORT: Final = "cuda_ipc"
@@ -74,7 +75,7 @@ class GpuMemory:
                 raise CommError(f"this process has no device {self.device}")
             for number, target in enumerate(kept):
                 start = number * PLACE.size
-                target.copy_(self._made[1].view(places[start : start + PLACE.size]))
+                fill([target], [self._made[1].view(places[start : start + PLACE.size])])
             memory.finish()
 
     def _memory(self) -> Any:

@@ -155,7 +155,7 @@ def open_block(fd: int, start: int, size: int) -> Any:
 
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
         raise ValueError("what is to be mapped is not frozen")
-    if size < 1 or start + size > os.fstat(fd).st_size:
+    if start < 0 or size < 1 or start + size > os.fstat(fd).st_size:
         raise ValueError("what is to be mapped is not in the block")
     before = start % mmap.PAGESIZE
     mapped = before + size

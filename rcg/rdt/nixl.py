@@ -34,10 +34,10 @@ from rcg.rdt.connection import ASK_TIMEOUT_S, Connection, Lost
 from rcg.rdt.envelope import Holder, Registered
 from rcg.rdt.nixl_agent import MISSING, has_rdma, is_installed, make_agent
 from rcg.rdt.parts import device_number
+from rcg.rdt.places import Spans, places_of
 from rcg.rdt.pull import Connections, Got, Wanted, at_each_holder, for_each
 from rcg.rdt.reach import place_soon_of
 from rcg.rdt.runs import fill, places_for
-from rcg.rdt.slices import Spans, places_of
 from rcg.rdt.store import memory_of
 from rcg.rdt.transports import NIXL
 from rcg.wire.messages import AskHeld
@@ -356,7 +356,7 @@ class Nixl:
             _fill_from(targets, sources)
         else:
             pairs = [pair for pair in zip(targets, sources, strict=True) if pair[0].numel()]
-            there = np.array([source for _, source in pairs], np.uint64).reshape(-1, 3)
+            there = np.array([source for _, source in pairs], np.int64).reshape(-1, 3)
             here = places_of([target for target, _ in pairs])
             holder, ways = wanted[0].envelope.holder, [_how(each) for each in wanted]
             self.read(holder, ways, wholes, Spans(there, here), times)
@@ -452,12 +452,13 @@ class Nixl:
         times: list[int],
     ) -> None:
         """Read memory of another process, which NIXL knows, into tensors of this one."""
+        there, here = (each.astype(np.uint64) for each in (spans.there, spans.here))
         with self._lock, _failing("the transfer cannot be started"):
             self.register(targets)
             handle = self._agent.initialize_xfer(
                 "READ",
-                self._agent.get_xfer_descs(spans.here, _region_of(targets[0]).kind),
-                self._agent.get_xfer_descs(spans.there, registered.kind),
+                self._agent.get_xfer_descs(here, _region_of(targets[0]).kind),
+                self._agent.get_xfer_descs(there, registered.kind),
                 registered.agent,
             )
             read = _Read(handle, registered.agent, targets)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcg.error_text import without_frames
+from rcg.rdt.places import Spans
 from rcg.threads import run_together
 
 Addresses = NDArray[np.int64]
@@ -43,33 +44,23 @@ def may_read(pid: int) -> bool:
     return True
 
 
-def read(pid: int, there: Addresses, here: Addresses, sizes: Addresses) -> None:
-    """Copy memory of another process.
-
-    Args:
-        pid: The process.
-        there: The addresses of runs of bytes there, of [n].
-        here: Where each goes here, of [n].
-        sizes: The bytes of each, of [n].
+def read(pid: int, spans: Spans) -> None:
+    """Copy memory of another process, and where it goes in this one.
 
     Raises:
         OSError: It may not be read, or something is not there any more; some has been copied.
     """
-    _share(functools.partial(_read, pid), there, here, sizes)
+    _share(functools.partial(_read, pid), spans)
 
 
-def copy(there: Addresses, here: Addresses, sizes: Addresses) -> None:
-    """Copy memory of this process; the arguments are those of ``read``."""
-    _share(_copy, there, here, sizes)
+def copy(spans: Spans) -> None:
+    """Copy memory of this process."""
+    _share(_copy, spans)
 
 
-def _share(
-    call: Callable[[Addresses, Addresses, Addresses], None],
-    there: Addresses,
-    here: Addresses,
-    sizes: Addresses,
-) -> None:
+def _share(call: Callable[[Addresses, Addresses, Addresses], None], spans: Spans) -> None:
     """Have several threads copy what is large."""
+    there, (here, sizes) = spans.there[:, 0], spans.here.T[:2]
     total = int(sizes.sum())
     threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
     if total < _LARGE_BYTES or threads == 1:
@@ -134,9 +125,9 @@ def _call() -> Any:
 def _has_call() -> bool:
     """Return whether this process may make the call at all: it reads a byte of its own."""
     byte, copy = np.array([7], np.uint8), np.zeros(1, np.uint8)
-    there, here = (np.array([each.ctypes.data]) for each in (byte, copy))
+    there, here = (np.array([[each.ctypes.data, each.nbytes, 0]]) for each in (byte, copy))
     try:
-        read(os.getpid(), there, here, np.array([1]))
+        read(os.getpid(), Spans(there, here))
     except (AttributeError, OSError):  # another C library, or a ban
         return False
     return bool(copy[0] == byte[0])

@@ -36,8 +36,8 @@ from rcg.rdt.envelope import Envelope, Holder, Parts, Registered, Whole
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.lent import open_block
 from rcg.rdt.nixl_agent import why_not_auto
+from rcg.rdt.places import Spans, places_of
 from rcg.rdt.runs import fill, places_for
-from rcg.rdt.slices import Spans, places_of
 from rcg.rdt.transports import AUTO, NIXL, OBJECT_STORE, SHM, TCP, Transport
 from rcg.threads import run_together
 from rcg.wire.messages import (
@@ -451,10 +451,10 @@ def _read(
         parts = places_for([sizes[at] for at in rest], "cpu", own)
         for at, part in zip(rest, [each for _, some in parts for each in some], strict=True):
             payloads[at] = part
-        here = np.array([payloads[at].data_ptr() for at in rest], np.int64)
-        there = np.array([found.addresses[at] for at in rest], np.int64)
-        connection.read(there, here, np.array([sizes[at] for at in rest], np.int64))
-    except (OSError, RuntimeError) as error:  # the second of torch, which has no memory
+        there = np.array([(found.addresses[at], sizes[at], 0) for at in rest], np.int64)
+        here = places_of([payloads[at] for at in rest])
+        connection.read(Spans(there.reshape(-1, 3), here))
+    except (OSError, RuntimeError, ValueError) as error:  # the second of torch: no memory
         problem = without_frames(error)
     connection.end_reading(found.number)
     with connection.next() as received:

@@ -24,6 +24,7 @@ from rcg.rdt.answers import (
 )
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
+from rcg.rdt.places import Places, Spans, check_memory, places_of
 from rcg.rdt.pull import Connections
 from rcg.rdt.runs import fresh_memory
 from rcg.rdt.slices import Region, Runs, rows_of, runs_of
@@ -62,8 +63,9 @@ class Slices:
     ) -> None:
         self.holder: Final = holder
         self.table: Final = rows_of([there for there, _ in pairs])
-        self.pairs: Final = pairs
-        self.targets: Final = targets
+        used = {number: at for at, number in enumerate(dict.fromkeys(h.tensor for _, h in pairs))}
+        self.pairs: Final = [(there, h._replace(tensor=used[h.tensor])) for there, h in pairs]
+        self.targets: Final = [targets[number] for number in used]
         self.scratch: Final = scratch
         self.sizes: Final = [there.size for there, _ in pairs]
         # How they are called on the newest connection.
@@ -72,7 +74,17 @@ class Slices:
     @cached_property
     def runs(self) -> Runs:
         """The runs of bytes that are read, if they are read where they lie."""
-        return runs_of(self.pairs, [each.data_ptr() for each in self.targets])
+        return runs_of(self.pairs)
+
+    def spans(self, there: Places) -> Spans:
+        """Return what is read where it lies, and where it goes now; raises as ``Runs.spans``."""
+        return self.runs.spans(there, places_of(self.targets))
+
+    def places(self) -> list[Any]:
+        """Return where each slice goes: part of a tensor; raises as ``places_of``."""
+        for each in self.targets:
+            check_memory(each)
+        return [here.of(self.targets[here.tensor]) for _, here in self.pairs]
 
 
 def pull_slices(connections: Connections, slices: Slices, key: str) -> int:
@@ -127,20 +139,19 @@ def _take(connections: Connections, connection: Connection, slices: Slices, numb
             _put(slices, Arriving(slices.sizes).take(received))
             return came_ns
         if isinstance(answer, SlicesAt):
-            addresses = np.frombuffer(open_payloads(received)[0].decode(), "<i8")
+            there = np.frombuffer(open_payloads(received)[0].decode(), "<i8").reshape(-1, 3)
         elif isinstance(answer, TensorsRegistered):
             registered, places = registered_in(answer, received)
     if isinstance(answer, TensorsRegistered):
-        spans = slices.runs.spans(places)
+        spans = slices.spans(places)
         read = partial(connections.read_by_nixl, holder, registered, slices.targets, spans)
         return came_ns if try_to_read(connection, number, NIXL, read) else 0
     if isinstance(answer, TensorsFollow):
         _receive_slices(connection, slices)
     elif isinstance(answer, SlicesAt):
-        tensors, starts, here, sizes = slices.runs
         try:
-            connection.read(addresses[tensors] + starts, here, sizes)
-        except OSError as error:
+            connection.read(slices.spans(there))
+        except (OSError, ValueError) as error:
             problem = without_frames(error)
         connection.end_reading(number)
     else:
@@ -154,15 +165,14 @@ def _take(connections: Connections, connection: Connection, slices: Slices, numb
 
 def _put(slices: Slices, payloads: Iterable[Any]) -> None:
     """Put the bytes of slices where they go."""
-    for (_, here), payload in zip(slices.pairs, payloads, strict=True):
-        place = here.of(slices.targets[here.tensor])
+    for place, payload in zip(slices.places(), payloads, strict=True):
         if place.data_ptr() != payload.data_ptr():
             place.copy_(payload.view(place.shape))
 
 
 def _receive_slices(connection: Connection, slices: Slices) -> None:
     """Receive slices whose bytes follow on the connection; where they are one run, in place."""
-    places = [here.of(slices.targets[here.tensor]) for _, here in slices.pairs]
+    places = slices.places()
     ends = list(accumulate(0 if each.dim() == 1 else each.numel() for each in places))
     scattered = fresh_memory(ends[-1], "cpu") if slices.scratch is None else slices.scratch
     flat = [

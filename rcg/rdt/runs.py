@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from rcg.channels.tensor import PIECE_BYTES
+from rcg.rdt.places import check_memory
 
 _SMALL_BYTES: Final = 256 << 10  # of these, several travel in one run
 _ALIGNMENT: Final = 64
@@ -74,6 +75,9 @@ def places_for(
         sizes: The bytes of each tensor.
         device: The type of the device of all.
         into: The user's memory, which is used where it lies on that device; None for fresh memory.
+
+    Raises:
+        ValueError: The user's memory has another size, or was freed.
     """
     import torch
 
@@ -82,6 +86,8 @@ def places_for(
         size = sizes[run[0]] if len(run) == 1 else ends[-1]
         target = into[run[0]] if into is not None and len(run) == 1 else None
         is_users = target is not None and target.device.type == device
+        if is_users:
+            _check_fits(target, size)
         whole: Any = target if is_users else fresh_memory(size, device)
         places = zip([0, *ends], run, strict=False)
         yield whole, [whole[start : start + sizes[at]] for start, at in places]
@@ -118,8 +124,16 @@ def fill(into: Sequence[Any], payloads: Sequence[Any]) -> list[Any]:
     """Copy the bytes of tensors into others, which may be the same; returns those."""
     for target, payload in zip(into, payloads, strict=True):
         if target.data_ptr() != payload.data_ptr():
+            _check_fits(target, payload.numel())
             target.copy_(payload)
     return list(into)
+
+
+def _check_fits(target: Any, size: int) -> None:
+    """Raise ValueError unless so many bytes are all of a tensor of uint8, and it has its memory."""
+    check_memory(target)
+    if target.numel() != size:
+        raise ValueError(f"{size} bytes are received into memory of {target.numel()}")
 
 
 def _join(payloads: Sequence[Any]) -> Any:

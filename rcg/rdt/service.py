@@ -35,6 +35,7 @@ from rcg.rdt.groups import MemberGroups
 from rcg.rdt.lent import Place, freeze
 from rcg.rdt.nixl import Nixl
 from rcg.rdt.nixl_agent import is_installed, why_not_auto
+from rcg.rdt.places import places_of
 from rcg.rdt.pull import Got
 from rcg.rdt.runs import send_in_runs
 from rcg.rdt.slices import regions_from
@@ -342,9 +343,9 @@ class Service:
         number, payloads = message.number, entry.payloads
         is_here = message.reads in (READ_BY_KERNEL, READ_BY_MAPPING)
         if is_here and all(each.is_cpu for each in payloads):
-            addresses = [each.data_ptr() for each in payloads]
+            there = places_of(payloads)
             if isinstance(message, PullSlices):
-                return SlicesAt(number=number), (np.array(addresses, "<i8"),), ()
+                return SlicesAt(number=number), (there.astype("<i8"),), ()
             places: list[Place | None] = [None] * len(payloads)
             if message.reads == READ_BY_MAPPING:
                 must_stay = (lambda *_: False) if self.nixl is None else self.nixl.has_registered
@@ -354,7 +355,7 @@ class Service:
                 number=number,
                 addresses=tuple(
                     address if place is None else place.start
-                    for address, place in zip(addresses, places, strict=True)
+                    for address, place in zip(there[:, 0].tolist(), places, strict=True)
                 ),
                 blocks=tuple(0 if each is None else 1 + fds.index(each.fd) for each in places),
             )
@@ -376,7 +377,7 @@ class Service:
         about = TensorsRegistered(
             number=number, agent=found.agent, version=found.version, kind=found.kind
         )
-        return about, (found.metadata, np.array(found.places, "<u8")), ()
+        return about, (found.metadata, np.array(found.places, "<i8")), ()
 
     def _send_slices(self, connection: Any, puller: str, message: PullSlices) -> None:
         """Send slices of the tensors of an object, or let them be read."""

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rcg.rdt.parts import device_number
+from rcg.rdt.places import Places, Spans, within
 
 Rows = NDArray[np.int64]
 """Slices, one per row: the fields of ``Region``."""
@@ -193,66 +193,45 @@ def regions_from(data: bytes, sizes: Sequence[int]) -> list[Region]:
     return found
 
 
-class Spans(NamedTuple):
-    """Memory of another process, and where it goes here, as NIXL wants it.
-
-    Attributes:
-        there: The address, the bytes and the number of the device of each span: of uint64 [n, 3].
-        here: The same here.
-    """
-
-    there: NDArray[np.uint64]
-    here: NDArray[np.uint64]
-
-
-def places_of(tensors: Sequence[Any]) -> NDArray[np.uint64]:
-    """Return where tensors of uint8 lie, as ``Spans`` has it."""
-    rows = [(each.data_ptr(), each.numel(), device_number(each)) for each in tensors]
-    return np.array(rows, np.uint64).reshape(-1, 3)
-
-
 class Runs(NamedTuple):
     """Which bytes of another process go where in this one, run by run.
 
     Attributes:
         tensors: In which tensor each run lies there, of [n].
         starts: Where in it, of [n].
-        addresses: Where it goes here, of [n].
+        targets: Into which tensor it goes here, of [n].
+        offsets: Where in it, of [n].
         sizes: Its bytes, of [n].
     """
 
     tensors: NDArray[np.int64]
     starts: NDArray[np.int64]
-    addresses: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
-    def spans(self, places: NDArray[np.uint64]) -> Spans:
-        """Return the same for NIXL; here on a CPU.
+    def spans(self, there: Places, here: Places) -> Spans:
+        """Return the memory of the runs, given where the tensors lie.
 
-        Args:
-            places: The address, the bytes and the number of the device of each tensor there.
+        Raises:
+            ValueError: A run is not inside of its tensor.
         """
-        there, here = places[self.tensors], np.zeros((len(self.sizes), 3), np.uint64)
-        there[:, 0] += self.starts.astype(np.uint64)
-        there[:, 1] = here[:, 1] = self.sizes
-        here[:, 0] = self.addresses
-        return Spans(there, here)
+        return Spans(
+            within(there, self.tensors, self.starts, self.sizes),
+            within(here, self.targets, self.offsets, self.sizes),
+        )
 
 
-def runs_of(pairs: Sequence[tuple[Region, Region]], addresses: Sequence[int]) -> Runs:
-    """Return the runs of regions there and here.
-
-    Args:
-        pairs: Each region there, and where it goes here.
-        addresses: Of the tensors here.
-    """
-    columns: tuple[list[NDArray[np.int64]], ...] = ([], [], [], [])
+def runs_of(pairs: Sequence[tuple[Region, Region]]) -> Runs:
+    """Return the runs of regions there, each with where it goes here."""
+    columns: tuple[list[NDArray[np.int64]], ...] = ([], [], [], [], [])
     for there, here in pairs:
         count = there.outer * there.inner
         rows = (
             np.full(count, there.tensor, np.int64),
             there.starts(),
-            here.starts() + addresses[here.tensor],
+            np.full(count, here.tensor, np.int64),
+            here.starts(),
             np.full(count, there.run, np.int64),
         )
         for column, row in zip(columns, rows, strict=True):

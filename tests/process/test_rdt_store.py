@@ -6,10 +6,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from rcg.rdt.peer_memory import copy, may_read, read
+from rcg.rdt.places import Spans, places_of
 from tests.harness.interpreter import printed
 
 torch = pytest.importorskip("torch")
@@ -100,10 +100,11 @@ def test_memory_of_another_process_is_read_and_what_is_gone_is_an_error() -> Non
         numbers = torch.arange(251, dtype=torch.uint8)
         read_here = [torch.full((each,), 255, dtype=torch.uint8) for each in sizes]
         copied_here = [torch.full((each,), 255, dtype=torch.uint8) for each in sizes]
-        places = np.array([each.data_ptr() for each in read_here])
-        read(owner.pid, np.array(addresses), places, np.array(sizes))
-        others = np.array([each.data_ptr() for each in copied_here])
-        copy(places, others, np.array(sizes))
+        here = places_of(read_here)
+        there = here.copy()
+        there[:, 0] = addresses
+        read(owner.pid, Spans(there, here))
+        copy(Spans(here, places_of(copied_here)))
         for at, size in enumerate(sizes):
             expected = (numbers + at % 5).repeat(size // 251 + 1)[:size]
             assert torch.equal(read_here[at], expected)
@@ -111,12 +112,12 @@ def test_memory_of_another_process_is_read_and_what_is_gone_is_an_error() -> Non
         print(file=owner.stdin, flush=True)
         assert owner.stdout.readline() == "freed\n"
         with pytest.raises(OSError, match="Bad address"):
-            read(owner.pid, np.array(addresses[:1]), places[:1], np.array(sizes[:1]))
+            read(owner.pid, Spans(there[:1], here[:1]))
         print(file=owner.stdin, flush=True)
         pid = owner.pid
     assert not may_read(pid) and not may_read(0)
     with pytest.raises(ProcessLookupError):
-        read(pid, np.array(addresses[:1]), places[:1], np.array(sizes[:1]))
+        read(pid, Spans(there[:1], here[:1]))
 
 
 FORK = """

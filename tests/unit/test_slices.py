@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rcg.rdt.places import Spans, places_of, raw_view
 from rcg.rdt.slices import Region, pieces_of, regions_from, regions_of, rows_of, runs_of
 
 
@@ -64,9 +65,9 @@ def test_a_box_is_copied_from_where_it_lies_to_where_it_is_wanted(case) -> None:
 
     # The same run by run.
     target.zero_()
-    runs = runs_of([(there, here)], [0])
+    runs = runs_of([(there, here)])
     flat_source, flat_target = _bytes(source), _bytes(target)
-    for _, start, at, size in zip(*(each.tolist() for each in runs), strict=True):
+    for _, start, _, at, size in zip(*(each.tolist() for each in runs), strict=True):
         flat_target[at : at + size] = flat_source[start : start + size]
     assert torch.equal(target, expected)
 
@@ -97,3 +98,30 @@ def test_slices_of_memory_that_is_not_the_tensors_are_refused(row) -> None:
 def test_a_table_that_is_cut_off_is_refused() -> None:
     with pytest.raises(ValueError, match="wrong size"):
         regions_from(rows_of([Region(0, 0, 1, 0, 1, 0, 4)])[:-1], [100])
+
+
+def test_no_span_leaves_memory_as_it_is_when_it_is_copied() -> None:
+    base = torch.zeros(100, dtype=torch.uint8)
+    targets = [torch.zeros(40, dtype=torch.uint8), base[20:80]]
+    runs = runs_of([(Region(0, 8, 2, 20, 1, 0, 10), Region(1, 0, 1, 0, 2, 50, 10))])
+    there = places_of([torch.zeros(50, dtype=torch.uint8)])
+    spans = runs.spans(there, places_of(targets))
+    assert spans.there[:, 0].tolist() == [there[0, 0] + 8, there[0, 0] + 28]
+    assert spans.here[:, 0].tolist() == [base.data_ptr() + 20, base.data_ptr() + 70]
+    assert spans.here[:, 1].tolist() == spans.there[:, 1].tolist() == [10, 10]
+    for smaller in (there, places_of(targets)):
+        few = smaller.copy()
+        few[-1, 1] = 37
+        with pytest.raises(ValueError, match="not inside of its tensor"):
+            runs.spans(*((few, places_of(targets)) if smaller is there else (there, few)))
+    with pytest.raises(ValueError, match="there is not"):
+        runs.spans(there, places_of(targets[:1]))
+    with pytest.raises(ValueError, match="60 bytes are no copy into 40"):
+        Spans(places_of(targets[1:]), places_of(targets[:1]))
+    for size in (79, 0):  # as engines do that sleep
+        base.untyped_storage().resize_(size)
+        for make in (places_of, lambda some: raw_view(some[1])):
+            with pytest.raises(
+                ValueError, match=f"needs 80 bytes of its storage, which has {size}"
+            ):
+                make(targets)
