@@ -91,7 +91,8 @@ class Publisher(Client):
             step: Its number, larger than the last one; None for the next.
 
         Raises:
-            ValueError: The number is not larger than the last one.
+            ValueError: The number is not larger than the last one; or a tensor has another shape
+                or type than it had, or has lost its memory.
             TypeError: It is no number.
         """
         with self._lock:
@@ -99,7 +100,8 @@ class Publisher(Client):
             number = self._next_number(step)
             tensors = self._source.tensors()
             self._withdraw()
-            payloads = [bytes_of(each.detach()) for each in self._stage(tensors)]
+            staged = self._stage(tensors)
+            payloads = [bytes_of(staged[key].detach()) for key in self._member.shards]
             own = [each for key, each in tensors.items() if key not in self._staged]
             self._entry = self._keep(number, payloads, own)
             self._newest = WeightsVersion(number, self.bytes)
@@ -193,8 +195,8 @@ class Publisher(Client):
         if tells:
             self._tell()
 
-    def _stage(self, tensors: Mapping[str, Any]) -> list[Any]:
-        """Return the tensors as they are read."""
+    def _stage(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tensors as they are read, by their names."""
         import torch
 
         others = {key: each for key, each in tensors.items() if key not in self._staged}
@@ -204,7 +206,7 @@ class Publisher(Client):
             for key, memory in self._staged.items():
                 memory.copy_(tensors[key])
                 moved.came(memory.nbytes)
-        return [self._staged.get(key, each) for key, each in tensors.items()]
+        return {key: self._staged.get(key, each) for key, each in tensors.items()}
 
     def _register(self) -> None:
         """Tell the owner who this is, and which version it has."""

@@ -26,6 +26,7 @@ from rcg.rdt.pull import Got
 from rcg.rdt.pull_slices import Slices
 from rcg.rdt.runs import fresh_memory
 from rcg.rdt.slices import Region, pieces_of, regions_of
+from rcg.serialization.tensors import lacking
 from rcg.threads import run_together
 from rcg.weights.client import TRANSPORT
 from rcg.weights.planning import Copy
@@ -316,5 +317,7 @@ def _copy_staged(step: _Step, lane: _Lane, tensors: Sequence[Any]) -> None:
 
     with torch.no_grad():
         for number, inside, start, stop in step.staged:
+            if why := lacking(tensors[number]):
+                raise ValueError(why)
             place = tensors[number][inside]
             place.copy_(lane.memory[start:stop].view(place.dtype).view(place.shape))

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+from rcg.serialization.tensors import is_dense
+from rcg.serialization.tensors import lacking as lost_memory
 
 ITEM_BYTES: Final = {
     **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
@@ -14,6 +18,8 @@ ITEM_BYTES: Final = {
     "complex128": 16,
 }
 """The bytes of an element of the types that have more than one."""
+
+_COMPILED: Final = re.compile(r"(?<![^.])_orig_mod\.")  # in the names of torch.compile's modules
 
 
 class Slice(NamedTuple):
@@ -123,7 +129,8 @@ def is_plain(tensor: Any) -> bool:
 class Source:
     """The tensors of a model or a dict, as they are whenever they are asked for.
 
-    A model may get other tensors: ``model.to("cuda")``, ``model.weight = ...``.
+    A model may get other tensors: ``model.to("cuda")``, ``model.weight = ...``. A parameter that is
+    set again comes last in its state, so only names say which tensor is which.
 
     Args:
         source: A module of torch's, or a mapping.
@@ -131,7 +138,7 @@ class Source:
         names: Which tensors; None for all.
 
     Attributes:
-        shards: What this process has of each tensor.
+        shards: What this process has of each tensor, in the order in which others know them.
 
     Raises:
         TypeError, ValueError: As ``tensors_of`` and ``shards_of``.
@@ -141,17 +148,17 @@ class Source:
         self, source: Any, shard: Mapping[str, Slice] | None, names: Iterable[str] | None
     ) -> None:
         self._source = source
-        self._shard = None if shard is None else dict(shard)
+        self._shard = None if shard is None else _by_plain_names(shard)
         self._names = [names] if isinstance(names, str) else None if names is None else list(names)
         tensors = tensors_of(source, self._names)
         self.is_split: Final = any(hasattr(type(each), "placements") for each in tensors.values())
         self.shards, _ = shards_of(tensors, self._shard)
 
     def tensors(self) -> dict[str, Any]:
-        """Return the tensors of this process.
+        """Return the tensors of this process, in the order of ``shards``.
 
         Raises:
-            ValueError: They have other names, shapes or types than at first.
+            ValueError: They have other names, shapes or types than at first, or lost their memory.
         """
         tensors = tensors_of(self._source, self._names)
         shards, found = shards_of(tensors, self._shard)
@@ -165,11 +172,13 @@ class Source:
                 f"these weights have changed their shape or type: {', '.join(names)}. Close this "
                 "publisher or subscriber and make another one"
             )
-        return found
+        return {name: found[name] for name in self.shards}
 
 
 def tensors_of(source: Any, names: Iterable[str] | None) -> dict[str, Any]:
     """Return the tensors of a model, or of a dict of them, by their names.
+
+    The names of a model that ``torch.compile`` has made are those of the model itself.
 
     Args:
         source: A module of torch's, or a mapping.
@@ -177,7 +186,7 @@ def tensors_of(source: Any, names: Iterable[str] | None) -> dict[str, Any]:
 
     Raises:
         TypeError: It is neither, or something in it is no tensor.
-        ValueError: There is no such name, or nothing at all.
+        ValueError: There is no such name, two tensors have the same, or there is nothing at all.
     """
     state = getattr(source, "state_dict", None)
     found = state() if callable(state) else source
@@ -192,8 +201,9 @@ def tensors_of(source: Any, names: Iterable[str] | None) -> dict[str, Any]:
     wrong += [repr(name) for name in found if not isinstance(name, str)]
     if wrong:
         raise TypeError(f"weights are tensors with names; these are not: {', '.join(wrong)}")
+    found = _by_plain_names(found)
     if names is not None:
-        names = list(names)
+        names = [_plain_name(name) for name in names]
         missing = [name for name in names if name not in found]
         if missing:
             raise ValueError(f"names= lists what is not there: {', '.join(missing)}")
@@ -201,6 +211,19 @@ def tensors_of(source: Any, names: Iterable[str] | None) -> dict[str, Any]:
     if not found:
         raise ValueError("there are no tensors")
     return dict(found)
+
+
+def _plain_name(name: str) -> str:
+    return _COMPILED.sub("", name)
+
+
+def _by_plain_names(found: Mapping[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, each in found.items():
+        if (ours := _plain_name(name)) in plain:
+            raise ValueError(f"two tensors are called {ours}, without torch.compile's _orig_mod")
+        plain[ours] = each
+    return plain
 
 
 def shards_of(
@@ -214,8 +237,9 @@ def shards_of(
 
     Raises:
         TypeError: Something in ``shard`` is no ``Slice``.
-        ValueError: A slice does not fit its tensor, a name is unknown, or a DTensor is split in a
-            way that is not supported. All of them are listed.
+        ValueError: A slice does not fit its tensor, a name is unknown, a tensor is more than its
+            bytes or has lost them, or a DTensor is split in a way that is not supported. All of
+            them are listed.
     """
     shard = {} if shard is None else shard
     problems = [f"{name}: there is no such tensor" for name in shard if name not in tensors]
@@ -235,14 +259,11 @@ def shards_of(
 
 
 def _shard_of(tensor: Any, part: Slice | None) -> tuple[Shard, Any]:
-    if tensor.is_meta:
-        raise ValueError("it is on the meta device and has no values")
-    if tensor.layout is not _strided():
-        raise ValueError(f"its layout is {tensor.layout}; only dense tensors travel")
     if hasattr(type(tensor), "placements"):
         if part is not None:
             raise ValueError("a DTensor says itself which part it is; leave it out of shard=")
         return _shard_of_dtensor(tensor)
+    _check_is_its_bytes(tensor)
     shape = list(tensor.shape)
     dtype = dtype_name(tensor.dtype)
     if part is None:
@@ -260,31 +281,69 @@ def _shard_of(tensor: Any, part: Slice | None) -> tuple[Shard, Any]:
     return Shard(dtype, tuple(shape), dim, start, stop), tensor
 
 
+def _check_is_its_bytes(tensor: Any) -> None:
+    """Raise ValueError unless the bytes of a tensor are all that it is, and are there now."""
+    import torch
+
+    kind = type(tensor)
+    problem = ""
+    if torch.nn.parameter.is_lazy(tensor):
+        problem = "it is not initialized yet: call its module once before"
+    elif kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        problem = (
+            f"it is a {kind.__qualname__} of {kind.__module__}, which consists of other tensors: "
+            "give these names of their own, or publish it dequantized"
+        )
+    elif tensor.is_quantized:
+        problem = (
+            f"it is quantized ({tensor.dtype}), and its scales are not among its bytes: give "
+            "int_repr() and the scales names of their own, or publish dequantize()"
+        )
+    elif tensor.is_meta:
+        problem = "it is on the meta device and has no values"
+    elif tensor.layout is not torch.strided or tensor.is_nested:
+        layout = "nested" if tensor.is_nested else tensor.layout
+        problem = f"its layout is {layout}; only dense tensors travel"
+    elif tensor.element_size() != item_bytes(dtype_name(tensor.dtype)):
+        problem = f"tensors of {tensor.dtype} do not travel"
+    else:
+        is_known = tensor.is_conj() or tensor.is_neg() or is_dense(tensor)
+        problem = lost_memory(tensor) or ("" if is_known else "it has no memory of its own")
+    if problem:
+        raise ValueError(problem)
+
+
 def _shard_of_dtensor(tensor: Any) -> tuple[Shard, Any]:
     """Return which part of a DTensor is here, as its mesh and placements say."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    local = tensor.to_local()
-    split = {each.dim for each in tensor.placements if each.is_shard()}
-    if any(each.is_partial() for each in tensor.placements):
+    local, shape, placements = tensor.to_local(), tuple(tensor.shape), tensor.placements
+    _check_is_its_bytes(local)
+    if any(each.is_partial() for each in placements):
         raise ValueError("a DTensor of partial sums has no value of its own: redistribute it")
+    split = {each.dim for each in placements if not each.is_replicate()}
     if len(split) > 1:
         raise ValueError(f"it is split along the dimensions {sorted(split)}; only one is supported")
-    shape = tuple(tensor.shape)
     dim = split.pop() if split else 0
+    counts = [
+        1 if each.is_replicate() else count
+        for each, count in zip(placements, tensor.device_mesh.shape, strict=True)
+    ]
+    for at, each in enumerate(placements):
+        # FSDP splits what tensor parallelism has split, and says so by a factor: that is one range.
+        factor = getattr(each, "split_factor", None)
+        if factor is not None and factor != math.prod(counts[at + 1 :]):
+            raise ValueError(f"what is here of it is not one range of rows: {each}")
+    sizes, starts = compute_local_shape_and_global_offset(shape, tensor.device_mesh, placements)
+    if tuple(sizes) != tuple(local.shape) or len(starts) != len(shape):
+        raise ValueError(
+            f"this process has {list(local.shape)} of it, but {list(sizes)} of {list(shape)} by "
+            f"its placements {placements}"
+        )
     if not shape:
         return Shard(dtype_name(local.dtype), shape, 0, 0, 1), local
-    sizes, starts = compute_local_shape_and_global_offset(
-        shape, tensor.device_mesh, tensor.placements
-    )
     start = min(starts[dim], shape[dim])
     return Shard(dtype_name(local.dtype), shape, dim, start, start + sizes[dim]), local
-
-
-def _strided() -> Any:
-    import torch
-
-    return torch.strided
 
 
 def mismatches(publishers: Sequence[Member], want: Shards) -> list[str]:

@@ -4,8 +4,13 @@
 What to read from whom is planned when the publishers change, and replayed for every version. A
 version is read into memory of the reader's own, and copied into the tensors only when all of it is
 there and was still the same at its publishers. So a reader has all of a version or keeps the one
-that it had. With ``atomic=False`` it is read into the tensors themselves, and ``lookahead`` bounds
-the memory for those that cannot be written to in place; see ``route.py``.
+that it had. Until it is copied, it waits (``apply``): from when it was read on, the owner takes the
+reader to have it, because its publishers may write. With ``atomic=False`` it is read into the
+tensors themselves, and ``lookahead`` bounds the memory for those that cannot be written to in
+place; see ``route.py``.
+
+A model may replace tensors, and engines free and regrow their memory. So the tensors are looked up
+by name, and checked, when memory for an update is taken, and again when a version is copied.
 """
 
 from __future__ import annotations
@@ -19,15 +24,14 @@ import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, SupportsIndex
-
-import numpy as np
+from typing import Any, Final, NamedTuple, SupportsIndex
 
 from rcg.errors import ActorDiedError, Transfer
 from rcg.log import Log
 from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
 from rcg.rdt import peer_memory
+from rcg.rdt.places import Spans, places_of
 from rcg.rdt.pull_slices import Withdrawn, pull_slices
 from rcg.rdt.runs import fresh_memory
 from rcg.serialization.payloads import bytes_of
@@ -44,6 +48,7 @@ from rcg.weights.client import (
 )
 from rcg.weights.owner import Version, Waiting
 from rcg.weights.planning import plan_of
+from rcg.weights.readers import Readers
 from rcg.weights.route import Route, least_lookahead, padded
 from rcg.weights.shards import Member, Slice, Source, is_plain, mismatches
 
@@ -85,11 +90,22 @@ class _Phases:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     _since_s: float = field(default_factory=time.perf_counter)
 
+    def begin(self) -> None:
+        """Leave out the time since the last phase."""
+        self._since_s = time.perf_counter()
+
     def end(self, phase: str) -> None:
         """Count the time since the last phase."""
         now_s = time.perf_counter()
         self.seconds[phase] += now_s - self._since_s
         self._since_s = now_s
+
+
+class _Held(NamedTuple):
+    """A version that a reader has: its number, and what tells it from all others; or none."""
+
+    version: int | None = None
+    token: frozenset[str] = frozenset()
 
 
 class Subscriber(Client):
@@ -100,8 +116,6 @@ class Subscriber(Client):
 
     Attributes:
         name: The name.
-        version: The version that the tensors have; None before the first update, and if an update
-            with ``atomic=False`` has failed.
     """
 
     def __init__(
@@ -117,17 +131,19 @@ class Subscriber(Client):
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
         self._source = Source(into, shard, names)
         self._shards = self._source.shards
-        tensors = self._source.tensors()
-        _check_writable(tensors)
-        self.version: int | None = None
+        tensors = self._tensors()
+        self._applied = _Held()  # what the tensors have
+        self._waits: _Held | None = None  # what is here and not yet in the tensors
+        self._readers = Readers()  # of the tensors
+        self._copying = threading.Lock()  # held while what waits is copied, or forgotten
         self._is_atomic = atomic
         self._lookahead = _lookahead_from_user(lookahead, atomic)
         self._check_lookahead(tensors)
-        self._memory: list[Any] = []  # for the bytes of each tensor: of uint8 [n]
-        self._places: list[int] = []  # where those lie that are the tensors' own
+        # For the bytes of each tensor: of uint8 [n]; None for one that is copied part by part.
+        self._memory: dict[str, Any] = {}
+        self._places: dict[str, tuple[int, int]] = {}  # where those lie that are the tensors' own
         self._own_bytes = 0  # of what is no tensor's
         self._staged_bytes = 0
-        self._token: frozenset[str] = frozenset()  # of the version that it has
         self._was_registered = False
         self._route: Route | None = None
         own = () if atomic else {name for name, each in tensors.items() if is_plain(each)}
@@ -141,6 +157,14 @@ class Subscriber(Client):
             raise
 
     @property
+    def version(self) -> int | None:
+        """The version that the tensors have.
+
+        None before the first update, and if one with ``atomic=False`` has failed.
+        """
+        return self._applied.version
+
+    @property
     def staged_bytes(self) -> int:
         """The memory that this reader holds beside its tensors, in bytes, from its first update on.
 
@@ -152,13 +176,22 @@ class Subscriber(Client):
     @property
     def lag(self) -> int:
         """How many versions are newer than the one that this reader has; asks the owner."""
-        return ask_if_there("lag", self.name, self._token) or 0
+        return ask_if_there("lag", self.name, self._newest.token) or 0
 
-    def update(self, timeout: float | None = None) -> Update:
+    @property
+    def _newest(self) -> _Held:
+        return self._waits or self._applied
+
+    def update(self, timeout: float | None = None, *, apply: bool = True) -> Update:
         """Get the newest version, waiting for one that is newer than what is here.
+
+        The tensors are written to at the end, when no thread is inside of ``frozen``; with
+        ``atomic=False`` all the time.
 
         Args:
             timeout: Seconds; None sets no limit. A version that has begun to come is not given up.
+            apply: If False, the tensors stay as they are until ``apply`` is called. Its publishers
+                may write as soon as it is here.
 
         Returns:
             What was got.
@@ -166,35 +199,120 @@ class Subscriber(Client):
         Raises:
             TimeoutError: There is no newer version in time; the text says what is missing.
             ActorDiedError: A publisher has died, and nobody else has its part.
-            ValueError: Names, shapes or types differ from what is published, all are listed; or
-                this reader is closed.
+            ValueError: Names, shapes or types differ from what is published, all are listed; or a
+                tensor has lost its memory, or was replaced while it was written to; or this reader
+                is closed.
+            RuntimeError: This thread is inside of ``frozen``.
             Transfer: The version cannot be read.
         """
-        return self._update(timeout, threading.Event())
+        deadline = Deadline(timeout_from_user(timeout, "timeout"))
+        if apply:
+            self._readers.check_outside()
+        else:
+            self._check_stages("update(apply=False)")
+        version, phases = self._read(deadline, threading.Event(), apply)
+        if apply and self._is_atomic:
+            phases.begin()
+            self._readers.change(self._swap, deadline, self._about(version))
+            phases.end("apply")
+        return Update(version, self.bytes, phases.seconds)
 
-    async def update_async(self, timeout: float | None = None) -> Update:
-        """Get the newest version; as ``update``, on another thread."""
+    async def update_async(self, timeout: float | None = None, *, apply: bool = True) -> Update:
+        """Get the newest version; as ``update``, while the loop of this coroutine goes on.
+
+        It is read on another thread. The tensors are written to on the thread of the loop, between
+        two steps of its coroutines, when nobody is inside of ``frozen``. So a coroutine that does
+        not await anything, or is inside of ``frozen``, sees one version.
+
+        Raises:
+            ValueError: As ``update``; or this reader has ``atomic=False``, which would show the
+                coroutines a mixture of versions.
+            RuntimeError: This coroutine is inside of ``frozen``.
+        """
+        deadline = Deadline(timeout_from_user(timeout, "timeout"))
+        self._check_stages("update_async()")
+        if apply:
+            self._readers.check_outside(waits=False)
         is_over = threading.Event()
         try:
-            return await to_thread(lambda: self._update(timeout, is_over))
+            version, phases = await to_thread(lambda: self._read(deadline, is_over, apply))
         finally:
             is_over.set()  # if it was cancelled, the thread waits no longer
+        if apply:
+            phases.begin()
+            await self._readers.change_async(self._swap, deadline, self._about(version))
+            phases.end("apply")
+        return Update(version, self.bytes, phases.seconds)
 
-    def _update(self, timeout: float | None, is_over: threading.Event) -> Update:
+    def apply(self, timeout: float | None = None) -> int | None:
+        """Write the version that ``update(apply=False)`` has read to the tensors.
+
+        Returns:
+            The version; None if none waits, or a newer one is being read in its place.
+
+        Raises:
+            TimeoutError: Other threads are inside of ``frozen`` all the time.
+            ValueError: A tensor has another shape or type, or has lost its memory, or this reader
+                is closed. The version goes on waiting.
+            RuntimeError: This thread is inside of ``frozen``.
+        """
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
+        self._check_open()
+        waits = self._waits
+        if waits is None:
+            return None
+        return self._readers.change(self._swap, deadline, self._about(waits.version))
+
+    def frozen(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the tensors keep their version: ``with reader.frozen():``.
+
+        Any number of threads and coroutines may be inside. An update waits for them before it
+        writes, and threads that come meanwhile wait for it. Nothing that only another thread's
+        ``frozen`` brings about may be waited for inside.
+        """
+        return self._readers.reading()
+
+    def _about(self, version: int | None) -> str:
+        return f"version {version} of the weights {self.name!r} is here"
+
+    def _check_stages(self, what: str) -> None:
+        if not self._is_atomic:
+            raise ValueError(
+                f"{what} keeps the tensors of {self.name!r} as they are until a version is here, "
+                "but with atomic=False they are written to as it comes: call update(), on a thread "
+                "if need be, with what reads them in `with subscriber.frozen()`; or subscribe with "
+                "atomic=True"
+            )
+
+    def _read(
+        self, deadline: Deadline, is_over: threading.Event, applies: bool
+    ) -> tuple[int, _Phases]:
+        """Read the newest version; returns its number.
+
+        Args:
+            deadline: Until when to wait.
+            is_over: Set when nobody waits for the version any more.
+            applies: Whether one that waits already will do if there is none newer.
+        """
         with self._turn(deadline):
             self._check_open()
             phases, kept = _Phases(), self._key
             try:
                 with Moved(f"the weights {self.name!r}", self.bytes) as moved:
-                    version = self._get(deadline, is_over, phases, moved)
+                    held = self._get(deadline, is_over, phases, moved, applies)
             except BaseException:
                 if kept and not self._key:  # others may not read it here any more
                     with contextlib.suppress(Exception):
                         self._tell_taken()
                 raise
             self._tell_taken()
-            return Update(version, self.bytes, phases.seconds)
+            return held.version or 0, phases
+
+    def _tensors(self) -> dict[str, Any]:
+        """Return the tensors as they are now, by name; raises ValueError if they cannot be used."""
+        tensors = self._source.tensors()
+        _check_writable(tensors)
+        return tensors
 
     @contextlib.contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
@@ -207,38 +325,63 @@ class Subscriber(Client):
             self._lock.release()
 
     def _get(
-        self, deadline: Deadline, is_over: threading.Event, phases: _Phases, moved: Moved
-    ) -> int:
-        """Get the newest version; returns its number."""
+        self,
+        deadline: Deadline,
+        is_over: threading.Event,
+        phases: _Phases,
+        moved: Moved,
+        applies: bool,
+    ) -> _Held:
+        """Get the newest version."""
         failed: frozenset[str] = frozenset()  # the keys of what could not be read
         trouble = ""
         while True:
+            waits = self._waits if applies else None
+            if waits is not None and not isinstance(self._ask_next(failed, 0.0), Version):
+                return waits
             version = self._next(failed, deadline, trouble, is_over, moved)
             phases.end("wait")
-            tensors = self._source.tensors()
-            if self._take_memory(tensors):
-                phases.end("register")
-            route = self._route_for(version, phases)
-            if route is not None:  # the publishers have not changed again
-                moved.begin(f"version {version.number} of the weights {self.name!r}, MB")
-                trouble = self._move(version, route, tensors, moved.came)
-                phases.end("move")
-                if not trouble:
-                    break
-                failed = frozenset(version.keys.values())
+            attempt = functools.partial(self._attempt, version, phases, moved)
+            if self._is_atomic:
+                found = attempt()
+            else:
+                found = self._readers.change(attempt, deadline, self._about(version.number))
+            if isinstance(found, _Held):
+                return found
+            if found:
+                trouble, failed = found, frozenset(version.keys.values())
             self._check_goes_on(is_over)
             if deadline.expired:
                 raise TimeoutError(
                     f"the weights {self.name!r}: newer versions come before one was read; waited "
                     f"{deadline.timeout_s:g} s. This process keeps {self._kept()}"
                 )
-        self.version, self._token = None, frozenset()  # what an interrupt leaves is a mixture
-        self._apply(tensors)
-        phases.end("apply")
-        self._token, self.version = version.token, version.number
+
+    def _attempt(self, version: Version, phases: _Phases, moved: Moved) -> _Held | str:
+        """Read a version, with ``atomic=False`` into the tensors, which nobody reads then.
+
+        Returns:
+            The version; or why it cannot be read any more, "" if the publishers are others by now.
+        """
+        tensors = self._tensors()
+        if self._take_memory(tensors):
+            phases.end("register")
+        route = self._route_for(version, phases)
+        if route is None:
+            return ""
+        moved.begin(f"version {version.number} of the weights {self.name!r}, MB")
+        trouble = self._move(version, route, tensors, moved.came)
+        phases.end("move")
+        held = _Held(version.number, version.token)
+        if trouble:
+            return trouble
         if self._is_atomic:  # late readers read it here: its publisher writes the next one
-            self._keep(version.number, self._memory)
-        return version.number
+            self._waits = held
+            self._keep(version.number, list(self._memory.values()))
+        else:
+            self._write(self._tensors(), held)
+            phases.end("apply")
+        return held
 
     def close(self) -> None:
         """Read no more; idempotent. The tensors stay as they are."""
@@ -249,14 +392,14 @@ class Subscriber(Client):
 
     def _register(self) -> None:
         self._check_open()  # another thread may wait for a version meanwhile
-        about = self._member, self.version, self._token, self._key, self._was_registered
+        about = self._member, *self._newest, self._key, self._was_registered
         ask("subscribe", self.name, *about)
         self._was_registered = True
         when_owner_dies(weakref.WeakMethod(self._register), "stay", self.name, self._member.id)
 
     def _tell_taken(self) -> None:
         """Tell the owner which version this reader has, and whether others may read it here."""
-        self._ask("took", self.version, self._token, self._key)
+        self._ask("took", *self._newest, self._key)
 
     def _wait_for_publishers(self, deadline: Deadline) -> None:
         """Wait until somebody publishes these weights, and check that they fit.
@@ -288,7 +431,7 @@ class Subscriber(Client):
             self._check_fits(publishers)
 
     def _ask_next(self, failed: frozenset[str], turn_s: float) -> Version | Waiting:
-        found: Version | Waiting = self._ask("next", self._token, failed, turn_s)
+        found: Version | Waiting = self._ask("next", self._newest.token, failed, turn_s)
         return found
 
     def _next(
@@ -367,7 +510,8 @@ class Subscriber(Client):
         copies = list(plan.copies(ours))
         phases.end("plan")
         self._route = None  # its memory is freed first
-        self._route = Route(publishers, copies, self._shards, self._memory, self._lookahead)
+        targets = [self._memory[name] for name in self._shards]
+        self._route = Route(publishers, copies, self._shards, targets, self._lookahead)
         self._staged_bytes = self._own_bytes + self._route.staged_bytes
         phases.end("register")
         return self._route
@@ -378,12 +522,8 @@ class Subscriber(Client):
         Returns whether it is new. It stays the same, unless the tensors are to be written to and
         lie elsewhere by now.
         """
-        own = (
-            {}
-            if self._is_atomic
-            else {name: bytes_of(each.detach()) for name, each in tensors.items() if is_plain(each)}
-        )
-        places = [each.data_ptr() for each in own.values()]
+        own = self._own(tensors)
+        places = {name: _place_of(each) for name, each in own.items()}
         if self._memory and places == self._places:
             return False
         self._check_lookahead(tensors)
@@ -391,13 +531,19 @@ class Subscriber(Client):
         starts = [0, *itertools.accumulate(map(padded, sizes))]
         whole = fresh_memory(starts[-1], "cpu")
         is_whole = self._lookahead is None  # otherwise the others are copied part by part
-        self._memory = [
-            own.get(name, whole[start : start + size] if is_whole else None)
+        self._memory = {
+            name: own.get(name, whole[start : start + size] if is_whole else None)
             for name, start, size in zip(self._shards, starts, sizes, strict=False)
-        ]
+        }
         self._own_bytes = self._staged_bytes = starts[-1]
         self._places, self._route = places, None
         return True
+
+    def _own(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the bytes of those tensors that are written to in place, by their names."""
+        if self._is_atomic:
+            return {}
+        return {name: bytes_of(each.detach()) for name, each in tensors.items() if is_plain(each)}
 
     def _staged_sizes(self, own: Container[str]) -> list[int]:
         """Return the bytes of each tensor that are held beside it, until all of a version is here.
@@ -438,11 +584,13 @@ class Subscriber(Client):
             ActorDiedError: A publisher has died.
             Transfer: It cannot be read.
         """
+        with self._copying:  # what waits is overwritten now
+            self._waits = None
+        self._free()
         if not self._is_atomic:
-            self.version, self._token = None, frozenset()
-        self._free()  # it is overwritten now
+            self._applied = _Held()
         pull = functools.partial(pull_slices, self._here.connections)
-        pulls = route.read(pull, version.keys, list(tensors.values()), came)
+        pulls = route.read(pull, version.keys, [tensors[name] for name in self._shards], came)
         what = f"{self.name} version {version.number}"
         self._here.got.extend(each for pull in pulls if (each := pull.got(what)) is not None)
         died = [each.member for each in pulls if each.has_died]
@@ -458,23 +606,51 @@ class Subscriber(Client):
             raise problems.pop(0)
         return ""
 
-    def _apply(self, tensors: Mapping[str, Any]) -> None:
-        """Copy what was read into the tensors."""
+    def _swap(self) -> int | None:
+        """Write the version that waits, if there is one, to the tensors; returns its number."""
+        with self._copying:
+            if self._waits is None:
+                return None
+            self._write(self._tensors(), self._waits)
+            self._waits = None
+            return self.version
+
+    def _write(self, tensors: Mapping[str, Any], held: _Held) -> None:
+        """Copy what was read into the tensors, which nobody reads.
+
+        Raises:
+            ValueError: A tensor was replaced after it was written to in place.
+        """
         import torch
 
-        plain: list[tuple[int, int, int]] = []
+        own = self._own(tensors)
+        moved = [name for name, each in own.items() if _place_of(each) != self._places.get(name)]
+        if moved:
+            raise ValueError(
+                f"{', '.join(moved)} of the weights {self.name!r} got other memory while version "
+                f"{held.version} was read into what it had: call update() again"
+            )
+        self._applied = _Held()  # what an interrupt leaves is a mixture
+        plain: dict[str, Any] = {}
         with torch.no_grad():
-            for (name, tensor), memory in zip(tensors.items(), self._memory, strict=True):
-                if memory is None:  # it was copied part by part
-                    continue
-                if not is_plain(tensor):
+            for name, tensor in tensors.items():
+                memory = self._memory[name]
+                if name in own or memory is None:  # it is written to by now
+                    torch.autograd.graph.increment_version(tensor)
+                elif is_plain(tensor):
+                    plain[name] = bytes_of(tensor.detach())
+                    torch.autograd.graph.increment_version(tensor)
+                else:
                     shape = [len(each) for each in self._shards[name].ranges]
                     tensor.copy_(memory.view(tensor.dtype).view(shape))
-                    continue
-                if memory.data_ptr() != tensor.data_ptr():
-                    plain.append((memory.data_ptr(), tensor.data_ptr(), memory.numel()))
-                torch.autograd.graph.increment_version(tensor)
-        peer_memory.copy(*np.array(plain, np.int64).reshape(-1, 3).T)
+        here = places_of(list(plain.values()))
+        peer_memory.copy(Spans(places_of([self._memory[name] for name in plain]), here))
+        self._applied = held
+
+
+def _place_of(payload: Any) -> tuple[int, int]:
+    """Return what tells where the bytes of a tensor lie: the address, and torch's storage."""
+    return payload.data_ptr(), payload.untyped_storage()._cdata
 
 
 def _lookahead_from_user(lookahead: object, atomic: bool) -> int | None:

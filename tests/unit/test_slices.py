@@ -121,7 +121,5 @@ def test_no_span_leaves_memory_as_it_is_when_it_is_copied() -> None:
     for size in (79, 0):  # as engines do that sleep
         base.untyped_storage().resize_(size)
         for make in (places_of, lambda some: raw_view(some[1])):
-            with pytest.raises(
-                ValueError, match=f"needs 80 bytes of its storage, which has {size}"
-            ):
+            with pytest.raises(ValueError, match=f"needs 80 bytes of .* has {size}:"):
                 make(targets)
