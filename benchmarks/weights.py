@@ -21,6 +21,7 @@ from rcg.bench.contestants import ACTOR_OPTIONS, ending
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import Figure, medians
 from rcg.rdt import peer_memory
+from rcg.rdt.places import Spans
 
 __all__ = ["measure_weights"]
 
@@ -73,9 +74,10 @@ class Peer:
 
     def read(self, pid: int, there: list[int]) -> None:
         """Read the memory of another process into the tensors."""
-        tensors = list(self._state.values())
-        here = np.array([each.data_ptr() for each in tensors])
-        peer_memory.read(pid, np.array(there), here, np.array([each.nbytes for each in tensors]))
+        here = np.array([(each.data_ptr(), each.nbytes, 0) for each in self._state.values()])
+        source = here.copy()
+        source[:, 0] = there
+        peer_memory.read(pid, Spans(source, here))
 
     def put(self) -> list[Any]:
         """Put the weights into Ray's object store."""

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from rcg.serialization.tensors import is_dense
 from rcg.serialization.tensors import lacking as lost_memory
 
 ITEM_BYTES: Final = {
@@ -112,6 +112,7 @@ def item_bytes(dtype: str) -> int:
     return ITEM_BYTES.get(dtype, 1)
 
 
+@functools.cache
 def dtype_name(dtype: Any) -> str:
     """Return what a type of torch's is called here: ``bfloat16``."""
     return str(dtype).removeprefix("torch.")
@@ -286,7 +287,6 @@ def _check_is_its_bytes(tensor: Any) -> None:
     import torch
 
     kind = type(tensor)
-    problem = ""
     if torch.nn.parameter.is_lazy(tensor):
         problem = "it is not initialized yet: call its module once before"
     elif kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -304,11 +304,12 @@ def _check_is_its_bytes(tensor: Any) -> None:
     elif tensor.layout is not torch.strided or tensor.is_nested:
         layout = "nested" if tensor.is_nested else tensor.layout
         problem = f"its layout is {layout}; only dense tensors travel"
-    elif tensor.element_size() != item_bytes(dtype_name(tensor.dtype)):
+    elif tensor.itemsize != item_bytes(dtype_name(tensor.dtype)):
         problem = f"tensors of {tensor.dtype} do not travel"
+    elif not torch._C._has_storage(tensor):  # one of a function that torch transforms
+        problem = "it has no memory of its own"
     else:
-        is_known = tensor.is_conj() or tensor.is_neg() or is_dense(tensor)
-        problem = lost_memory(tensor) or ("" if is_known else "it has no memory of its own")
+        problem = lost_memory(tensor)
     if problem:
         raise ValueError(problem)
 
