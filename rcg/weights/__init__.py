@@ -59,7 +59,7 @@ def publish(
     Args:
         name: The name, for the whole cluster.
         model_or_state_dict: A module of torch's, or a dict of tensors by their names. DTensors say
-            themselves which part of a tensor is here.
+            themselves which part of a tensor is here. It is looked at again at each ``push``.
         shard: Which part of the whole each tensor is, by names; those that are not in it are whole.
             Several publishers of one name must all give it, or DTensors: together they have the
             whole, and a version can be read when all of them have pushed it. None: this process
@@ -72,7 +72,9 @@ def publish(
 
     Raises:
         ValueError: Another process publishes under this name, or the tensors do not fit what
-            others publish, or ``shard`` does not fit the tensors; all of them are listed.
+            others publish, or ``shard`` does not fit the tensors, or some are more than their
+            bytes (quantized, nested, consisting of others) or have lost them; all of them are
+            listed.
         TypeError: These are no tensors.
     """
     _check(name)
@@ -103,7 +105,8 @@ def subscribe(
 
     Args:
         name: The name.
-        into: A module of torch's, or a dict of tensors by their names, which get the weights.
+        into: A module of torch's, or a dict of tensors by their names, which get the weights. It is
+            looked at again at each update.
         shard: Which part of the whole each tensor is, as for ``publish``; publishers may have
             others.
         names: Which tensors; None for all.

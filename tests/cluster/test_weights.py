@@ -9,6 +9,7 @@ import ctypes
 import gc
 import itertools
 import random
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -239,20 +240,156 @@ async def _next(publisher: Any, subscriber: Any) -> int:
     return (await waiting).version
 
 
-def test_a_model_may_get_other_tensors_but_no_other_shapes(ray_session) -> None:
-    state, into = {"w": torch.zeros(3)}, {"w": torch.zeros(3)}
-    with rcg.weights.publish("moves", state) as publisher:
-        for atomic in (True, False):
-            with rcg.weights.subscribe("moves", into, atomic=atomic) as subscriber:
-                for value in range(1, 4):
-                    state["w"], into["w"] = torch.full((3,), float(value)), torch.zeros(3)
-                    version = publisher.push()
-                    subscriber.update(GUARD_S)
-                    assert into["w"].tolist() == [value] * 3
-                    publisher.wait(version, GUARD_S)
-        state["w"] = torch.zeros(4)
-        with pytest.raises(ValueError, match="changed their shape or type: w"):
+WAYS = ({"atomic": True}, {"atomic": False}, {"atomic": False, "lookahead": 4 << 20})
+
+
+class _Model(torch.nn.Module):
+    """Tensors of different sizes; ``turned`` cannot be written to in place."""
+
+    SIZES = {"large": 1000, "small": 4, "turned": 6}  # noqa: RUF012 - in this order at first
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replace(self.SIZES, 0)
+
+    def replace(self, names: Any, value: float) -> None:
+        """Set some again: they come last in the state then."""
+        for name in names:
+            if name in self._parameters:
+                delattr(self, name)
+            memory = torch.full((self.SIZES[name], 2), float(value))
+            made = memory.T.contiguous().T if name == "turned" else memory
+            setattr(self, name, torch.nn.Parameter(made, requires_grad=False))
+
+    def values(self) -> dict[str, list[float]]:
+        return {name: each.unique().tolist() for name, each in self.state_dict().items()}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("copy", [True, False])
+def test_tensors_that_are_replaced_are_known_by_their_names(ray_session, way, copy) -> None:
+    model, into, state = _Model(), _Model(), dict(_Model().state_dict())
+    with (
+        rcg.weights.publish("named", model, copy=copy) as publisher,
+        rcg.weights.subscribe("named", into, **way) as reader,
+        rcg.weights.subscribe("named", state, **way) as other,
+    ):
+        for version, (theirs, ours) in enumerate(
+            [([], []), (["large"], []), ([], ["large", "turned"]), (["small", "turned"], ["small"])]
+        ):
+            model.replace(theirs, 0)
+            into.replace(ours, 0)
+            moved = next(iter(state))
+            state[moved] = state.pop(moved).clone()
+            for number, each in enumerate(model.state_dict().values()):
+                each.fill_(10 * version + number)
+            publisher.push(version)
+            assert reader.update(GUARD_S).version == other.update(GUARD_S).version == version
+            assert into.values() == model.values(), version
+            assert {name: each.unique().tolist() for name, each in state.items()} == model.values()
+            publisher.wait(version, GUARD_S)
+        model.large = torch.nn.Parameter(torch.zeros(4, 2))
+        with pytest.raises(ValueError, match="changed their shape or type: large"):
             publisher.push()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_tensor_that_has_lost_its_memory_is_named_until_it_has_some(ray_session, way) -> None:
+    state, into = {"w": torch.ones(64, 64)}, {"a": torch.zeros(3), "w": torch.zeros(64, 64)}
+    state["a"] = torch.ones(3)
+    with (
+        rcg.weights.publish("asleep", state, copy=True) as publisher,
+        rcg.weights.subscribe("asleep", into, **way) as reader,
+    ):
+        for version, size in enumerate((0, 4096, 16383)):
+            state["w"].fill_(version)
+            publisher.push(version)
+            into["w"].untyped_storage().resize_(size)
+            with pytest.raises(ValueError, match=f"w: .* which has {size}: it was freed"):
+                reader.update(GUARD_S)
+            into["w"].untyped_storage().resize_(16384)
+            assert reader.update(GUARD_S).version == version
+            assert into["w"].unique().tolist() == [version]
+        state["w"].untyped_storage().resize_(0)
+        with pytest.raises(ValueError, match=r"w: .* which has 0: it was freed"):
+            publisher.push()
+        if way["atomic"]:  # between reading and applying
+            state["w"] = torch.full((64, 64), 7.0)
+            publisher.push(7)
+            assert reader.update(GUARD_S, apply=False).version == 7
+            into["w"].untyped_storage().resize_(16)
+            with pytest.raises(ValueError, match=r"w: .* which has 16"):
+                reader.apply()
+            into["w"] = torch.zeros(64, 64)
+            assert reader.apply() == 7 and into["w"].unique().tolist() == [7]
+
+
+def test_the_reader_chooses_when_its_tensors_change(ray_session) -> None:
+    state = {"a": torch.zeros(1000), "b": torch.zeros(1000)}
+    into = {name: torch.zeros(1000) for name in state}
+
+    def push(version: int) -> None:
+        for each in state.values():
+            each.fill_(version)
+        publisher.push(version)
+
+    def seen() -> set[float]:
+        return {float(each) for tensor in into.values() for each in tensor.unique()}
+
+    async def read_while_it_is_awaited() -> None:
+        push(3)
+        waiting = asyncio.ensure_future(reader.update_async(GUARD_S))
+        with reader.frozen():
+            while not reader._waits:  # it is here
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
+            assert seen() == {2} and reader.version == 2
+            with pytest.raises(RuntimeError, match="frozen"):
+                await reader.update_async(GUARD_S)
+        with reader.frozen():
+            assert seen() == {3}
+        assert (await waiting).version == reader.version == 3
+        push(4)
+        assert (await reader.update_async(GUARD_S, apply=False)).version == 4
+        assert seen() == {3} and reader.apply() == 4 and seen() == {4}
+
+    with (
+        rcg.weights.publish("chosen", state) as publisher,
+        rcg.weights.subscribe("chosen", into) as reader,
+    ):
+        push(1)
+        assert reader.apply() is None
+        assert reader.update(GUARD_S, apply=False).version == 1
+        assert reader.version is None and reader.lag == 0 and seen() == {0}
+        publisher.wait(1, GUARD_S)
+        with reader.frozen(), pytest.raises(RuntimeError, match="leave it before"):
+            reader.apply()
+        assert reader.update(0).version == reader.version == 1 and seen() == {1}
+        with pytest.raises(TimeoutError, match="version 1 is withdrawn"):
+            reader.update(0)
+        push(2)
+        frozen, may_end = threading.Event(), threading.Event()
+
+        def read() -> None:
+            with reader.frozen():
+                frozen.set()
+                may_end.wait()
+                assert seen() == {1}
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        frozen.wait()
+        with pytest.raises(TimeoutError, match=r"version 2 .* is here, but its tensors are read"):
+            reader.update(0.5)
+        may_end.set()
+        assert reader.apply(GUARD_S) == 2 and seen() == {2}
+        thread.join()
+        asyncio.run(read_while_it_is_awaited())
+        with rcg.weights.subscribe("chosen", into, atomic=False) as mixed:
+            with pytest.raises(ValueError, match="they are written to as it comes"):
+                mixed.update(GUARD_S, apply=False)
+            with pytest.raises(ValueError, match="they are written to as it comes"):
+                asyncio.run(mixed.update_async(GUARD_S))
 
 
 def test_an_update_that_is_cancelled_does_not_take_the_next_version(ray_session) -> None:

@@ -11,20 +11,30 @@ import torch, torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, Partial
+from torch.distributed.tensor.placement_types import _StridedShard
 from rcg.weights.shards import shards_of
 dist.init_process_group("fake", rank=3, world_size=4, store=FakeStore())
 mesh = init_device_mesh("cpu", (2, 2))
-def of(shape, *placements):
-    return DTensor.from_local(torch.zeros(shape), mesh, placements, run_check=False)
+def of(shape, *placements, whole=None):
+    more = {} if whole is None else {"shape": torch.Size(whole), "stride": (whole[1], 1)}
+    return DTensor.from_local(torch.zeros(shape), mesh, placements, run_check=False, **more)
 tensors = {
     "rows": of((3, 2), Shard(0), Replicate()),
     "columns": of((3, 2), Replicate(), Shard(1)),
     "both": of((3, 2), Shard(0), Shard(0)),
     "all": of((3, 2), Replicate(), Replicate()),
+    "uneven": of((2, 2), Shard(0), Shard(0), whole=(9, 2)),
+    "nothing": of((0, 2), Shard(0), Shard(0), whole=(3, 2)),
+    "fsdp": of((2, 2), _StridedShard(0, split_factor=2), Shard(0), whole=(9, 2)),
 }
 for name, shard in shards_of(tensors, None)[0].items():
     print(name, shard.shape, shard.dim, shard.start, shard.stop)
-for bad in (of((3, 2), Shard(0), Shard(1)), of((3, 2), Partial(), Replicate())):
+for bad in (
+    of((3, 2), Shard(0), Shard(1)),
+    of((3, 2), Partial(), Replicate()),
+    of((1, 2), Shard(0), Shard(0), whole=(9, 2)),
+    of((4, 2), _StridedShard(0, split_factor=2), Replicate(), whole=(8, 2)),
+):
     try:
         shards_of({"bad": bad}, None)
     except ValueError as error:
@@ -41,8 +51,16 @@ def test_a_dtensor_says_which_part_of_it_is_here() -> None:
         "columns (3, 4) 1 2 4",
         "both (12, 2) 0 9 12",
         "all (3, 2) 0 0 3",
+        "uneven (9, 2) 0 7 9",
+        "nothing (3, 2) 0 3 3",
+        "fsdp (9, 2) 0 7 9",
         "these weights cannot be used:",
         "  bad: it is split along the dimensions [0, 1]; only one is supported",
         "these weights cannot be used:",
         "  bad: a DTensor of partial sums has no value of its own: redistribute it",
+        "these weights cannot be used:",
+        "  bad: this process has [1, 2] of it, but [2, 2] of [9, 2] by its placements "
+        "(Shard(dim=0), Shard(dim=0))",
+        "these weights cannot be used:",
+        "  bad: what is here of it is not one range of rows: _S(0, 2)",
     ]

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
+import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.errors import ActorDiedError
+from rcg.options import Deadline
 from rcg.progress import Progress
 from rcg.rdt.envelope import Holder
 from rcg.rdt.slices import regions_from
 from rcg.weights.client import Moved
 from rcg.weights.owner import Owner
 from rcg.weights.planning import Copy, WeightsPlan
+from rcg.weights.readers import Readers
 from rcg.weights.route import Route, least_lookahead
 from rcg.weights.shards import (
     Member,
     Shard,
     Slice,
+    Source,
     disagreements,
     holes,
     mismatches,
@@ -66,6 +72,73 @@ def test_a_model_and_its_state_have_the_same_tensors() -> None:
 def test_what_are_no_weights_is_refused(source, names, error, text) -> None:
     with pytest.raises(error, match=text):
         tensors_of(source, names)
+
+
+def test_what_is_more_than_its_bytes_is_refused_by_name() -> None:
+    class Scaled(torch.Tensor):
+        __torch_dispatch__ = classmethod(lambda cls, *_: None)
+
+        def __new__(cls):
+            return torch.Tensor._make_wrapper_subclass(cls, (2,), dtype=torch.float32)
+
+    freed, smaller = torch.ones(4), torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    smaller.untyped_storage().resize_(15)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # most of these are deprecated, or in beta state
+        tensors = {
+            "scaled": Scaled(),
+            "jagged": torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+            "lazy": torch.nn.LazyLinear(2).weight,
+            "quantized": torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint32),
+            "meta": torch.empty(2, device="meta"),
+            "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+            "sparse": torch.eye(3).to_sparse_csr(),
+            "bits": torch.empty(2, dtype=torch.bits16),
+            "functional": torch._to_functional_tensor(torch.ones(2)),
+            "freed": freed,
+            "smaller": smaller,
+        }
+    fit = {
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "conjugate": torch.ones(2, dtype=torch.complex64).conj(),
+        "none": torch.empty(0, 3),
+    }
+    with pytest.raises(ValueError) as caught:
+        shards_of(fit | tensors, None)
+    problems = [each.strip().partition(": ") for each in str(caught.value).splitlines()[1:]]
+    assert [name for name, _, _ in problems] == list(tensors)
+    whys = {name: why for name, _, why in problems}
+    assert whys["scaled"].startswith("it is a test_what_is_more_than_its_bytes_is_refused_by_name")
+    assert "scales" in whys["quantized"] and "needs 16 bytes" in whys["smaller"]
+    assert list(shards_of(fit, None)[0]) == list(fit)
+
+    def refuse(tensor: Any) -> Any:
+        with pytest.raises(ValueError, match="v: it has no memory of its own"):
+            shards_of({"v": tensor}, None)
+        return tensor.sum()
+
+    torch.func.vmap(refuse)(torch.ones(2, 3))
+
+
+def test_a_tensor_is_known_by_its_name_wherever_it_stands() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    compiled = {f"_orig_mod.0._orig_mod.{name}": each for name, each in model.state_dict().items()}
+    shard = {"_orig_mod.0.1.weight": Slice(0, 0, 2, 4)}
+    source = Source(compiled, shard, None)
+    names = [f"0.{name}" for name in model.state_dict()]
+    assert list(source.shards) == names and source.shards["0.1.weight"].shape == (4, 2)
+    assert list(tensors_of(compiled, ["_orig_mod.0.1.bias"])) == ["0.1.bias"]
+    assert list(tensors_of({"x_orig_mod.w": model[0].bias}, None)) == ["x_orig_mod.w"]
+    with pytest.raises(ValueError, match="two tensors are called w, without"):
+        tensors_of({"_orig_mod.w": model[0].bias, "w": model[0].bias}, None)
+
+    first = next(iter(compiled))
+    compiled[first] = replaced = torch.ones_like(compiled.pop(first))
+    assert list(source.tensors()) == names and source.tensors()["0.0.weight"] is replaced
+    replaced.untyped_storage().resize_(8)
+    with pytest.raises(ValueError, match=r"0\.0\.weight: a tensor .* needs 16 bytes"):
+        source.tensors()
 
 
 def test_a_slice_says_which_part_of_the_whole_a_tensor_is() -> None:
@@ -475,3 +548,83 @@ def test_a_reader_that_is_known_is_not_registered_with_what_it_had_before():
         asyncio.run(owner.took("w", "r", 2, frozenset(["k2"]), ""))
     asyncio.run(owner.subscribe("w", member("r"), 1, frozenset(["k1"]), "", is_again=True))
     assert left_of(owner, 2)[0] == []
+
+
+# --- who reads, and who changes -----------------------------------------------------------------
+
+
+def test_a_change_waits_for_those_who_read_and_goes_first_then() -> None:
+    readers, order = Readers(), list[str]()
+    is_read, may_end = threading.Event(), threading.Event()
+
+    def read_first() -> None:
+        with readers.reading(), readers.reading():
+            is_read.set()
+            may_end.wait()
+            order.append("read")
+
+    def change() -> None:
+        readers.change(lambda: order.append("changed"), Deadline(None), "it is here")
+
+    def read_then() -> None:
+        with readers.reading():
+            order.append("read then")
+
+    threads = [threading.Thread(target=each) for each in (read_first, change, read_then)]
+    threads[0].start()
+    is_read.wait()
+    with pytest.raises(TimeoutError, match=r"it is here, but its tensors are read: waited 0 s"):
+        readers.change(bool, Deadline(0), "it is here")
+    threads[1].start()
+    while not readers._waiting:  # then no other thread begins
+        time.sleep(0)
+    threads[2].start()
+    may_end.set()
+    for each in threads:
+        each.join()
+    assert order == ["read", "changed", "read then"]
+    with (
+        readers.reading(),
+        pytest.raises(RuntimeError, match=r"inside of `with subscriber\.frozen"),
+    ):
+        change()
+    change()
+
+
+def test_coroutines_that_read_again_and_again_do_not_stop_a_change() -> None:
+    async def main() -> None:
+        readers, seen = Readers(), list[int]()
+        version = 0
+
+        def change() -> None:
+            nonlocal version
+            version += 1
+
+        async def read() -> None:
+            while version < 3:
+                with readers.reading():  # no await between two of these
+                    before = version
+                    await asyncio.sleep(0)
+                    assert version == before
+                seen.append(before)
+
+        reading = asyncio.ensure_future(read())
+        for number in range(1, 4):
+            await readers.change_async(change, Deadline(None), "")
+            assert version == number
+        await reading
+        assert sorted(seen) == seen and not readers._inside and not readers._waiting
+
+        with readers.reading():
+            with pytest.raises(RuntimeError, match="inside of"):
+                await readers.change_async(change, Deadline(None), "")
+            with pytest.raises(RuntimeError, match="inside of"):
+                readers.change(change, Deadline(None), "")
+            waiting = asyncio.ensure_future(readers.change_async(change, Deadline(None), ""))
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert version == 3 and not readers._waiting
+
+    asyncio.run(main())
