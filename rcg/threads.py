@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting threads, the error when a process can start no more, and ending work despite Ctrl-C.
+"""Starting threads, the error when a process can start no more, locks, and work despite Ctrl-C.
 
 Where no thread can be started, Python raises a bare RuntimeError, and ``start_thread`` raises
 ``OutOfThreads``, whose text names the limits. Nothing may depend on a thread that has not started:
 a caller counts it, and queues work for it, when it runs, or undoes that if it cannot start.
+
+An exception may come between any two lines: Ctrl-C, a user's signal handler, a thread that is
+cancelled. After ``lock.acquire()`` and before the ``try`` it would leave the lock locked for ever.
+So rcg takes a lock by ``with lock:``, or within a time by ``with held(lock, timeout_s):``, and in
+no other way. No generator yields in such a ``with``, because what enters a generator is Python. A
+test looks for both.
 
 Here and in ``descriptors`` a ``purpose`` says what a thread or descriptor is for, as "to do
 something", and ``actor`` is the actor of this process, if any.
@@ -18,15 +24,53 @@ import resource
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import count
+from itertools import chain, count
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rcg.errors import OutOfThreads
 from rcg.log import Log
 
 _T = TypeVar("_T")
 _log = Log()
+
+
+class LockTaken(TimeoutError):
+    """A lock was not free in time."""
+
+
+class held:  # noqa: N801 - used as a function is
+    """Take a lock within a time: ``with held(lock, timeout_s): ...``.
+
+    Python runs no signal handler between the methods that a ``with`` calls and its block, if these
+    are in C, as a lock's own are. A method or a generator in Python would be interrupted. So both
+    methods are made of C alone, and kept in slots, where ``with`` finds them.
+
+    Args:
+        lock: The lock.
+        timeout_s: How long to wait; 0 does not wait, None sets no limit.
+        otherwise: The text of the error.
+
+    Raises:
+        LockTaken: The lock was not free in time; the block does not run.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+    __enter__: Callable[[], object]
+    __exit__: Callable[..., None]
+
+    def __init__(
+        self, lock: threading.Lock, timeout_s: float | None, otherwise: str = "it is in use"
+    ) -> None:
+        longest_s = -1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+        taken = filter(None, map(lock.acquire, (True,), (longest_s,)))
+        self.__enter__ = chain(taken, map(_refuse, (otherwise,))).__next__  # the second if not
+        self.__exit__ = lock.__exit__
+
+
+def _refuse(text: str) -> NoReturn:
+    raise LockTaken(text)
 
 
 def start_thread(

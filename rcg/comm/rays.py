@@ -176,7 +176,7 @@ class RaysCommunicator(Communicator):
         self._ops = _ops_of(self._rays)
         self._refusal = Refusal(membership)
         self._reserved: list[Any] = []
-        self._destroying = threading.Lock()
+        self._undestroyed = iter([self._rays])
 
     @classmethod
     def open(cls, membership: Membership) -> Self:
@@ -311,8 +311,8 @@ class RaysCommunicator(Communicator):
             self._destroy_once()
 
     def _destroy_once(self) -> None:
-        if self._destroying.acquire(blocking=False):  # for good
-            self._rays.destroy()
+        for rays in self._undestroyed:  # by the first thread alone
+            rays.destroy()
 
     def _collective(self, name: str, source: Any, target: Any, *args: Any) -> None:
         """Call a method of the object that fills a tensor, and check what it made of it."""

@@ -20,6 +20,7 @@ from rcg.runtime.actor.turns import turns
 from rcg.runtime.failure import capture
 from rcg.serialization import Failure
 from tests.harness.driven import ACTOR, Driven, run_once
+from tests.harness.peers import GUARD_S, ctrl_c_anywhere, until
 
 MB = 1 << 20
 NOW = {"timeout": 0}
@@ -248,21 +249,30 @@ def test_a_method_with_several_outputs_fails_all_of_them(
 
 @CALLS
 def test_a_method_runs_in_the_turn_of_its_graph(
-    driven: Callable[..., Driven], program: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    driven: Callable[..., Driven], program: tuple[str, ...]
 ) -> None:
     graph = driven(program=program)
     loop = graph.loop(Stage(lambda _: turns.lock.locked()))
-    waited: list[int] = []
-    monkeypatch.setattr(loop, "wait_for_turn", lambda: waited.append(loop.execution))
-    first = graph.engine.execute(0)
-    run_once(loop)
-    assert first.get(**NOW) is True
-    assert not turns.lock.locked() and not waited
-    graph.engine.execute(1)
-    assert turns.lock.acquire(timeout=0)  # another graph's method, which ends when it is waited for
-    run_once(loop)
-    assert waited == [1]
-    assert not turns.lock.locked()
+    ref = graph.engine.execute(0)
+    thread = threading.Thread(target=run_once, args=(loop,), daemon=True)
+    with turns.lock:  # another graph's method
+        thread.start()
+        until(lambda: turns.why_waiting(graph.engine.get_id()))
+        assert "of another graph" in loop.where()[0]
+    assert ref.get(GUARD_S) is True
+    thread.join(GUARD_S)
+    assert not turns.lock.locked() and not turns.why_waiting(graph.engine.get_id())
+
+
+@CALLS
+def test_an_exception_at_any_place_of_a_call_leaves_the_turn_free(
+    driven: Callable[..., Driven], program: tuple[str, ...]
+) -> None:
+    graph = driven(program=program)
+    loop = graph.loop(Stage())
+    step = loop._steps[1]
+    for _ in ctrl_c_anywhere(step, f"{step.__module__}.{step.__qualname__}"):
+        assert not turns.lock.locked()
 
 
 @CALLS

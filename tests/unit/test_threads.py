@@ -33,7 +33,7 @@ from rcg.rdt.store import Entry, Store
 from rcg.runtime.control import graph_control
 from rcg.runtime.failure import Origin, capture, to_exception
 from rcg.runtime.remote.client import Client
-from rcg.threads import out_of_threads, run_together, run_uninterrupted, start_thread
+from rcg.threads import LockTaken, out_of_threads, run_together, run_uninterrupted, start_thread
 from rcg.wire import messages
 from tests.harness.driven import Driven
 from tests.harness.peers import (
@@ -106,6 +106,64 @@ def test_every_thread_of_rcg_is_started_where_its_failure_is_an_error_of_rcg():
             assert is_right, f"{name}: {thread}"
             found += 1
     assert found > 20
+
+
+# --- locks
+
+# Where each waiter has a lock of its own, and where it is asyncio's.
+_MAY_ACQUIRE = {"threads.py", "runtime/sleepers.py", "runtime/driver/asyncio_bridge.py"}
+
+
+def lost_locks(tree: ast.AST) -> Iterator[str]:
+    """What would leave a lock locked if an exception came at the wrong moment."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("acquire", "acquire_lock"):
+            yield ast.unparse(node)
+        if isinstance(node, ast.FunctionDef) and "contextmanager" in ast.unparse(node):
+            for block in ast.walk(node):
+                if isinstance(block, ast.With) and any(
+                    isinstance(each, ast.Yield) for each in ast.walk(block)
+                ):
+                    entered = [ast.unparse(item.context_expr) for item in block.items]
+                    yield from [each for each in entered if "(" not in each or "held(" in each]
+
+
+def test_every_lock_of_rcg_is_taken_in_a_way_that_no_exception_can_come_between():
+    assert [*lost_locks(ast.parse("if lock.acquire(False):\n pass"))] == ["lock.acquire"]
+    generator = "@contextlib.contextmanager\ndef turn():\n with self.lock, f():\n  yield"
+    assert [*lost_locks(ast.parse(generator))] == ["self.lock"]
+    not_yet = {"rdt/groups.py", "rdt/nixl.py", "weights/subscriber.py"}
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name not in _MAY_ACQUIRE | not_yet:
+            assert not [*lost_locks(ast.parse(path.read_text()))], name
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0, GUARD_S, 1e300])
+def test_an_exception_at_any_place_leaves_no_lock_locked(timeout_s):
+    lock, ran = threading.Lock(), []
+
+    def work() -> None:
+        with threads.held(lock, timeout_s):
+            assert lock.locked()
+            ran.append(1)
+
+    place = f"{__name__}.{work.__qualname__}"
+    for _ in ctrl_c_anywhere(work, place, "rcg.threads.held"):
+        assert not lock.locked()
+    assert ran
+
+
+def test_a_lock_that_is_not_free_in_time_is_an_error_and_stays_its_owners():
+    lock = threading.Lock()
+
+    def work() -> None:
+        with pytest.raises(LockTaken, match="not done"), threads.held(lock, 0.001, "not done"):
+            pytest.fail("it runs beside the other one")
+
+    with lock:
+        for _ in ctrl_c_anywhere(work, "rcg.threads.held", "rcg.threads._refuse"):
+            assert lock.locked()
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 99])

@@ -39,7 +39,6 @@ from rcg.runtime.failure import Origin
 from rcg.runtime.node import arrays
 from rcg.runtime.node.node import Node
 from rcg.trace import spans
-from rcg.trace.clocks import now_ns
 
 __rcg_plumbing__ = True  # see rcg.frames
 
@@ -69,7 +68,6 @@ class Loop:
         self.origin = Origin(label, actor_id, actor_repr, os.getpid(), cluster.node_ip(), actor)
         self.execution = 0  # the one that runs now
         self._thread = self._task = 0  # in Python, and in the kernel
-        self._is_kept_out = False  # by another graph's method
         self._marks: Marks | None = None  # while torch is profiled
         self.coroutines: Coroutines | None = None
         self._steps = Steps(self, instance, spec, node).make()
@@ -167,14 +165,6 @@ class Loop:
             arrays.here.reset(memory_outside)
             spans.here.reset(outside)
 
-    def wait_for_turn(self) -> None:
-        """Take the lock that another graph's method holds on this actor, or did a moment ago."""
-        self._is_kept_out = True
-        start_ns = now_ns()
-        turns.wait(self._spec.graph_id, self.origin.label)
-        self._node.waited(now_ns() - start_ns)
-        self._is_kept_out = False
-
     def blame(self, error: UnpicklableError) -> UnpicklableError:
         """Return the error with the method and the execution that returned the value."""
         facts = {"actor": self.origin.label, "execution": self.execution}
@@ -228,7 +218,7 @@ class Loop:
 
     def where(self) -> list[str]:
         """Return the stack of the user's method that runs now, innermost last; [] in none."""
-        if self._is_kept_out:
+        if turns.label_for(self._spec.graph_id) is not None:
             return ["(not in the method yet: one of another graph runs on this actor)"]
         suspended = [] if self.coroutines is None else self.coroutines.frames()
         frames = [at for at in suspended if not is_plumbing(at[0])]

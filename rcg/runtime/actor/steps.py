@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -41,11 +42,14 @@ from rcg.runtime.heap import IDLE_S
 from rcg.runtime.node.node import Node
 from rcg.serialization import Failure
 from rcg.serialization.tensors import lacking, tensor_type
+from rcg.trace.clocks import now_ns
 
 __rcg_plumbing__ = True  # see rcg.frames
 
 # A loop that found nothing to read for this long gives its free memory back, once.
 _IDLE_TRIM_NS: Final = int(IDLE_S * 1e9)
+# A Call that waited for its turn for less is not said to have waited.
+_NOTED_WAIT_NS: Final = 10_000
 
 # What ends the loop, and is never about one value.
 _ENDS: Final = (GraphEnded, FrameDamaged, TransferFailed)
@@ -59,9 +63,6 @@ class Running(Protocol):
     execution: int  # the one that runs now
     origin: Origin
     coroutines: Coroutines | None  # once there is an ``async def`` method
-
-    def wait_for_turn(self) -> None:
-        """Take the lock that another graph's method holds on this actor."""
 
     def blame(self, error: UnpicklableError) -> UnpicklableError:
         """Return the error with what is known here."""
@@ -324,11 +325,10 @@ class Steps:
         return step
 
     def _call(self, index: int, op: Call) -> _Step:
-        slots, mark, loop = self._slots, self._node.mark, self._loop
+        slots, mark, waited, loop = self._slots, self._node.mark, self._node.waited, self._loop
         method = self._method(op.method)
-        acquire, release = turns.lock.acquire, turns.lock.release
-        if self._spec.options.concurrent:
-            acquire, release = _always, _nothing  # type: ignore[assignment]
+        turn = threading.Lock() if self._spec.options.concurrent else turns.lock
+        waiting, place, graph = turns.waiting, object(), (self._spec.graph_id, loop.origin.label)
         name, outs = op.method, op.outs
         args = [self._slot_of(argument) for argument in op.args]
         keys = [key for key, _ in op.kwargs]
@@ -350,14 +350,15 @@ class Steps:
                     return
                 execution = loop.execution
                 mark(index, execution)
-                if not acquire(False):
-                    loop.wait_for_turn()
                 try:
-                    slots[out] = method(value)
+                    waiting[place], asked_ns = graph, now_ns()
+                    with turn:
+                        del waiting[place]
+                        if (kept_out_ns := now_ns() - asked_ns) > _NOTED_WAIT_NS:
+                            waited(kept_out_ns)
+                        slots[out] = method(value)
                 except BaseException as error:  # noqa: BLE001 - users' code raises anything
                     slots[out] = capture(error, loop.origin, name, execution)
-                finally:
-                    release()
 
             return step_one
 
@@ -368,22 +369,23 @@ class Steps:
                 return
             execution = loop.execution
             mark(index, execution)
-            if not acquire(False):
-                loop.wait_for_turn()
             try:
-                if keys:
-                    named = dict(zip(keys, values[count:], strict=True))
-                    result = method(*values[:count], **named)
-                else:
-                    result = method(*values)
-                if len(outs) == 1:
-                    slots[outs[0]] = result
-                else:
-                    self._take_apart(result, outs, fail, name, execution)
+                waiting[place], asked_ns = graph, now_ns()
+                with turn:
+                    del waiting[place]
+                    if (kept_out_ns := now_ns() - asked_ns) > _NOTED_WAIT_NS:
+                        waited(kept_out_ns)
+                    if keys:
+                        named = dict(zip(keys, values[count:], strict=True))
+                        result = method(*values[:count], **named)
+                    else:
+                        result = method(*values)
+                    if len(outs) == 1:
+                        slots[outs[0]] = result
+                    else:
+                        self._take_apart(result, outs, fail, name, execution)
             except BaseException as error:  # noqa: BLE001 - users' code raises anything
                 fail(capture(error, loop.origin, name, execution))
-            finally:
-                release()
 
         return step
 
@@ -430,14 +432,6 @@ class Steps:
             return argument.index
         self._slots.append(self._spec.constants[argument.id])
         return len(self._slots) - 1
-
-
-def _always(_: bool) -> bool:
-    return True
-
-
-def _nothing() -> None:
-    pass
 
 
 def _getter(indices: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:

@@ -14,23 +14,27 @@ from typing import Final
 
 
 class Turns:
-    """The lock of an actor, and the graphs whose loops wait for it. Any thread."""
+    """The lock of an actor, and the graphs whose loops wait for it. Any thread.
+
+    Attributes:
+        lock: Held while a method runs.
+        waiting: The id of each graph that waits, and the label of the actor, by a key of the step.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._waiting: dict[str, str] = {}
+        self.waiting: dict[object, tuple[str, str]] = {}
 
-    def wait(self, graph_id: str, label: str) -> None:
-        """Take the lock that another graph's method holds on the actor of this label."""
-        self._waiting[graph_id] = label
-        try:
-            self.lock.acquire()
-        finally:
-            self._waiting.pop(graph_id, None)
+    def label_for(self, graph_id: str) -> str | None:
+        """Return the label of the actor on which a graph waits for its turn; None if it does not.
+
+        Every Call is listed for a moment, before it has its turn.
+        """
+        return dict(list(self.waiting.values())).get(graph_id)
 
     def why_waiting(self, graph_id: str) -> str:
         """Return why a graph does not go on, if its loop in this process waits for a turn."""
-        label = self._waiting.get(graph_id)
+        label = self.label_for(graph_id)
         if label is None:
             return ""
         return (
