@@ -31,7 +31,6 @@ from rcg.compiler.order import has_rendezvous
 from rcg.compiler.place import check_room, has_room
 from rcg.ir.costs import Cost, Predicted
 from rcg.ir.graph import Graph
-from rcg.ir.ops import Free
 from rcg.ir.plan import Plan
 from rcg.options import Overlap
 
@@ -109,7 +108,7 @@ def overlap_gain(
         The predicted period without lanes, divided by that with them; None if lanes make no
         difference, or there is no room for them.
     """
-    plan = _unordered(plan)
+    plan = _schedule.unordered(plan)
     laned = _lanes.with_lanes(plan)
     if not laned.lanes or not has_room(laned):
         return None
@@ -124,20 +123,8 @@ def overlap_gain(
 
 def without_overlap(plan: Plan, costs: Iterable[Cost]) -> Plan:
     """Return a plan with lanes as it would be without them, in the order for these costs."""
-    programs = tuple(map(_schedule.without_copies, plan.programs))
-    plan = replace(plan, programs=programs, costs=(), predicted=())  # which name lanes
-    return _put_in_order(_lanes.without_lanes(_unordered(plan)), tuple(costs))
-
-
-def _unordered(plan: Plan) -> Plan:
-    """Return a plan as before ``schedule``, which says where values are dropped."""
-    return replace(
-        plan,
-        programs=tuple(
-            replace(each, ops=tuple(op for op in each.ops if not isinstance(op, Free)))
-            for each in plan.programs
-        ),
-    )
+    plan = replace(_schedule.unordered(plan), costs=(), predicted=())  # which name lanes
+    return _put_in_order(_lanes.without_lanes(plan), tuple(costs))
 
 
 def _put_in_order(placed: Plan, costs: tuple[Cost, ...], in_flight: int = _MOST_IN_FLIGHT) -> Plan:

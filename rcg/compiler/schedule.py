@@ -118,7 +118,7 @@ def schedule(plan: Plan) -> Plan:
         InternalError: The plan breaks those rules.
     """
     plan.check()
-    plan = replace(plan, programs=tuple(map(without_copies, plan.programs)))
+    plan = unordered(plan)
     tasks = find_order(plan)
     local = frozenset([channel.id for channel in plan.channels if channel.kind == LOCAL])
     gates = {gate.id for gate in plan.gates}  # their ops are in no order
@@ -138,13 +138,14 @@ def _schedule_program(program: Program, tasks: Sequence[Op], local: Container[st
     return Program(program.process, tuple(_with_frees(ops, is_task | changed | handed_over)))
 
 
-def without_copies(program: Program) -> Program:
-    """Return a program as it was before copies were added."""
-    of = {op.out: op.slot for op in program.ops if isinstance(op, Copy)}
-    if not of:
-        return program
-    ops = [_with_slots(op, of) for op in program.ops if not isinstance(op, Copy)]
-    return Program(program.process, tuple(ops))
+def unordered(plan: Plan) -> Plan:
+    """Return a plan without what ``schedule`` adds to it: copies, and where values are dropped."""
+    programs = []
+    for each in plan.programs:
+        of = {op.out: op.slot for op in each.ops if isinstance(op, Copy)}
+        ops = [_with_slots(op, of) for op in each.ops if not isinstance(op, Copy | Free)]
+        programs.append(Program(each.process, tuple(ops)))
+    return replace(plan, programs=tuple(programs))
 
 
 def _with_copies(ops: list[Op], is_task: Container[Op]) -> tuple[list[Op], set[Op]]:

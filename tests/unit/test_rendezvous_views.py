@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Analyses, exports and views of plans with tensor channels and collectives."""
+"""Every analysis, export and view, of random programs with edges of every kind."""
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,27 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from rcg.compiler import compile_graph
 from rcg.compiler.simulate import Simulation
 from rcg.ir.ops import COLLECTIVES, Call, Op
-from rcg.trace.analysis.critical import Paths
-from rcg.trace.analysis.executions import executions_of
+from rcg.profiles import Profile
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.rendezvous import with_waits
-from rcg.trace.analysis.what_if import predict, what_if
+from rcg.trace.analysis.what_if import places_of, predict, what_if
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import topology_figures_of
-from rcg.views.data.schedule import schedule_payload
-from rcg.views.data.slicing import slices_of
-from rcg.views.data.timeline import timeline_payload
-from rcg.views.data.topology import nodes_of_calls
-from rcg.views.svg.pictures import (
-    schedule_picture,
-    summary_picture,
-    topology_picture,
-    whole_timeline_picture,
-)
-from rcg.views.svg.topology_payload import topology_payload
-from tests.unit import views_traces
+from rcg.views.data.topology import nodes_of_calls, topology_of
+from rcg.views.text import ascii_of, dot_of
+from rcg_widgets import ScheduleWidget, TimelineWidget, TopologyWidget
+from tests.unit import chrome_format, views_traces
 from tests.unit.pipelines import gpipe
-from tests.unit.simulated_traces import Simulated, simulated
+from tests.unit.simulated_traces import Simulated, recorded, simulated
+from tests.unit.views_traces import check_page, check_picture
 
 
 def calls_ns(simulation: Simulation) -> dict[tuple[str, int, str], float]:
@@ -46,14 +41,9 @@ def calls_ns(simulation: Simulation) -> dict[tuple[str, int, str], float]:
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(simulated(has_tensors=True))
-def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simulated) -> None:
+def test_what_calls_take_is_predicted_and_shown(made: Simulated) -> None:
     graph = made.graph
     trace = Trace((graph,), 0, max(made.end, 1))
-    assert str(summarize(trace))
-    paths = Paths(graph, executions_of(graph))
-    for execution in range(made.simulation.executions):
-        paths.of(execution)
-    paths.steady()
     took = calls_ns(made.simulation)
     assert calls_ns(predict(graph)) == pytest.approx(took)
     faster = calls_ns(what_if(graph, {"Class a0.f": 0.5}).simulation)
@@ -61,10 +51,6 @@ def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simula
         call: ns / 2 if call[0] == "a0" and call[2] == "f" else ns for call, ns in took.items()
     }
     assert faster == pytest.approx(halved)
-    slices = slices_of(graph, trace.start_ns, trace.end_ns)
-    timeline_payload(graph, slices)
-    schedule_payload(graph.plan, graph)
-    topology_payload(graph.plan, (graph, summarize(trace).graphs[0]))
     (summary,) = summarize(trace).graphs
     for lane in summary.shares.lanes:
         for waited_for in lane.waiting_for:
@@ -73,13 +59,50 @@ def test_every_analysis_and_view_takes_their_traces(tmp_path: Path, made: Simula
     measured = topology_figures_of(graph, summary).call_ns
     ranks = [op.node for each in graph.plan.programs for op in each.ops if op.word in COLLECTIVES]
     assert {nodes_of_calls(graph.plan)[node] for node in ranks} <= set(measured)
-    summary_picture(summary)
-    whole_timeline_picture(trace, slices)
-    schedule_picture(trace, graph)
-    topology_picture(graph.plan, title="plan", measured=(graph, summary))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(recorded(), recorded())
+def test_every_view_takes_every_recording(tmp_path: Path, trace: Trace, other: Trace) -> None:
+    profile, (graph,) = Profile(trace), trace.graphs
+    (figures,) = profile.summary.graphs
+    assert figures.verdict is None or figures.verdict.failure == "", figures.verdict
+    check_shown(profile)
+    check_shown(profile.compare(Profile(other)))
+    check_shown(profile.compare(profile))
+    check_shown(graph.plan)
+    executions = profile.executions()
+    check_shown(executions)
+    for execution in executions.index.tolist():
+        check_shown(profile.critical_path(execution))
+    names = places_of(graph)
+    if graph.num_events:
+        check_shown(profile.what_if({next(iter(names)): 0.5} if names else {}, max_inflight=3))
+    profile.call_costs()
+    profile.save_html(tmp_path / "page.html")
+    check_page((tmp_path / "page.html").read_text())
     trace.to_chrome(tmp_path / "trace.json")
+    chrome_format.read(tmp_path / "trace.json")
+    assert len(trace.to_pandas()) == trace.num_events
     trace.save(tmp_path / "one.trace")
-    assert str(summarize(Trace.load(tmp_path / "one.trace"))) == str(summarize(trace))
+    assert str(Profile(Trace.load(tmp_path / "one.trace"))) == str(profile)
+    for view in (TimelineWidget, ScheduleWidget, TopologyWidget):
+        view(trace)._repr_mimebundle_()
+    for view in (ScheduleWidget, TopologyWidget):
+        view(graph.plan)._repr_mimebundle_()
+    drawn = topology_of(graph.plan)
+    ascii_of(drawn)
+    dot_of(drawn, channel_details=True)
+
+
+def check_shown(thing: Any) -> None:
+    """It prints, and displays well-formed pictures."""
+    bundle = thing._repr_mimebundle_()
+    assert str(thing) and bundle["text/plain"]
+    for picture in re.findall(
+        r'src="data:image/svg\+xml;base64,([^"]*)"', bundle.get("text/html", "")
+    ):
+        check_picture(b64decode(picture).decode())
 
 
 def test_the_waits_of_reads_take_time_in_proportion_to_the_ops(monkeypatch: pytest.MonkeyPatch):

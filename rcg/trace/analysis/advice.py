@@ -237,13 +237,17 @@ class Advisor:
         if not any(each.kind == TENSOR for each in plan.channels):
             return
         tensors = {each.id: each.nodes[0] for each in plan.channels if each.kind == TENSOR}
-        costs = []
+        longest: Counter[tuple[str, int]] = Counter()  # a value moves to its slowest reader
         for (process, at), cost in measured.items():
             op = plan.program(process).ops[at]
             if isinstance(op, Call | Collective):
-                costs.append(Cost(CALL, op.node, round(cost.own_ns)))
+                of = CALL, op.node
             elif isinstance(op, Read) and op.channel in tensors:
-                costs.append(Cost(MOVE, tensors[op.channel], round(cost.own_ns)))
+                of = MOVE, tensors[op.channel]
+            else:
+                continue
+            longest[of] = max(longest[of], round(cost.own_ns))
+        costs = [Cost(*of, cost_ns) for of, cost_ns in longest.items()]
         if plan.lanes:
             gain = self.replays.gain_of(without_overlap(plan, costs))
             if gain is not None and self.is_worth_it(gain):

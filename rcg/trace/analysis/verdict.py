@@ -9,7 +9,8 @@ a2 (Shard).work limits this: 91 % of the critical path; twice as fast there give
 What limits a graph is what takes the largest share of the critical path (``critical.py``). What
 that gives, and each piece of advice, comes from a replay of the measured times with the change
 (``what_if.py``): there is none if the unchanged replay is not like the trace, if the gain is no
-larger than its spread, or if the trace is too short for a spread (``spread.py``).
+larger than its spread, or if the trace is too short for a spread (``spread.py``). If a replay fails
+with an exception, the verdict says so instead.
 
 This room must know neither Ray nor how a verdict is shown, except as text.
 """
@@ -22,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from rcg.errors import DeadlockError, TraceError
+from rcg.error_text import describe_error
 from rcg.ir.channels import STATUS
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Pass
@@ -42,6 +43,7 @@ from rcg.trace.model import GraphTrace
 _MAX_ADVICE: Final = 3
 _NOTHING: Final = 0.005  # what a gain is rounded to
 _LITTLE: Final = 1.05  # a gain of more is one, although its spread may be larger
+_MAX_FAILURE: Final = 200  # characters of it
 _MAX_OPS: Final = 4_000  # of a plan that is replayed unasked
 _REPLAYED_OPS: Final = 25_000  # in one replay, about
 
@@ -59,6 +61,7 @@ class Verdict:
         error_percent: The error of the unchanged replay; None if nothing was replayed.
         elsewhere: What the method gives on all actors of its class, if one alone gives nothing.
         advice: What helps: the largest gain of throughput first, then latency; at most three.
+        failure: Why there is no advice, if the replays that give it failed, or "".
     """
 
     text: str
@@ -68,6 +71,7 @@ class Verdict:
     error_percent: float | None = None
     elsewhere: Elsewhere | None = None
     advice: tuple[Advice, ...] = ()
+    failure: str = ""
 
     def __str__(self) -> str:
         name, share = brief(self.text, IN_LINE), share_text(self.share, 0)
@@ -90,7 +94,9 @@ class Verdict:
 
     def _then(self) -> Iterator[str]:
         error, gain, every = self.error_percent, self.gain, self.elsewhere
-        if error is not None and abs(error) > MAX_ERROR_PERCENT:
+        if self.failure:
+            yield f"no advice: {brief(self.failure, _MAX_FAILURE)}"
+        elif error is not None and abs(error) > MAX_ERROR_PERCENT:
             yield f"no prediction, a replay of this trace is {share_text(abs(error) / 100, 0)} off"
         elif gain is not None and every is not None:
             yield f"twice as fast there gives {spread_text(every.gain, every.spread)}"
@@ -136,8 +142,8 @@ def verdict_of(
         advisor = Advisor(replays, spread / gain, cores)
         elsewhere = None if advisor.is_worth_it(gain) else advisor.elsewhere(places, path)
         advice = sorted(advisor.advice(), key=lambda each: (each.is_latency, -each.gain))
-    except (DeadlockError, TraceError):
-        return Verdict(most.text, share)
+    except Exception as failure:  # noqa: BLE001 - the figures of a profile stand without advice
+        return Verdict(most.text, share, failure=describe_error(failure).partition("\n")[0])
     return Verdict(most.text, share, gain, spread, error, elsewhere, tuple(advice[:_MAX_ADVICE]))
 
 
