@@ -1,0 +1,548 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of tensors by reference: random moves of real processes, against plain Python.
+
+What arrives is the value as its maker has it, or an error; nothing hangs, no process dies, and in
+the end no process holds anything. The driver makes each value a second time and does to that twin
+what is done to the value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from ray.exceptions import RayActorError
+
+import rcg
+from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
+from tests.cluster.parties import Guarded, numbers
+from tests.cluster.stage import GUARD_S
+from tests.harness.models import Journal, run_for_minutes
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.usefixtures("ray_session"),
+    pytest.mark.filterwarnings("ignore:RDT ObjectRef"),
+]
+
+COUNT = 3
+BESIDE_S = 0.3
+TRANSPORTS = ("object_store", "object_store", "gloo", "auto", "nixl")
+ENDS = {"StopIteration": StopIteration, "GeneratorExit": GeneratorExit, "LookupError": LookupError}
+
+
+def _complex(seed: int) -> Any:
+    return torch.complex(*(numbers(seed + each, torch.zeros(60)) for each in (0, 1)))
+
+
+def _nested(seed: int) -> Any:
+    base = numbers(seed, torch.zeros(2000))
+    return {
+        "pair": (base[:1000], base[1000:]),
+        "list": [base.view(40, 50).t(), "text", seed, base],
+        "empty": torch.zeros(0),
+    }
+
+
+KINDS: dict[str, Callable[[int], Any]] = {
+    "small": lambda seed: numbers(seed, torch.zeros(7)),
+    "large": lambda seed: numbers(seed, torch.zeros(300_000)),
+    "strided": lambda seed: numbers(seed, torch.zeros(2000))[::2],
+    "turned": lambda seed: numbers(seed, torch.zeros(40, 50)).t(),
+    "offset": lambda seed: numbers(seed, torch.zeros(2000))[100:900],
+    "expanded": lambda seed: numbers(seed, torch.zeros(3)).unsqueeze(1).expand(3, 4),
+    "conjugate": lambda seed: _complex(seed).conj(),
+    "negative": lambda seed: _complex(seed).conj().imag,
+    "scalar": lambda seed: numbers(seed, torch.zeros(())),
+    "empty": lambda seed: torch.zeros(0, 3),
+    "bool": lambda seed: numbers(seed, torch.zeros(9)) > 0,
+    "bfloat16": lambda seed: numbers(seed, torch.zeros(33, dtype=torch.bfloat16)),
+    "tied": lambda seed: [each := numbers(seed, torch.zeros(100)), each, each.view(10, 10)],
+    "nested": _nested,
+    "plain": lambda seed: {"no": "tensors", "seed": seed},
+}
+
+
+def leaves(value: Any) -> list[Any]:
+    """The tensors of a value."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    some = value.values() if isinstance(value, dict) else value
+    return (
+        [each for one in some for each in leaves(one)]
+        if isinstance(value, (dict, list, tuple))
+        else []
+    )
+
+
+def plain(value: Any) -> Any:
+    """A copy of a value, whose tensors are in one piece and share nothing."""
+    if isinstance(value, torch.Tensor):
+        return (
+            value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        )
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return type(value)(map(plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return (
+            isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        )
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(are_equal, one, other))
+    return bool(one == other)
+
+
+def write(value: Any, how: str, seed: int) -> None:
+    """Write to the first tensor of a value in place."""
+    tensor = leaves(value)[0]
+    new = numbers(seed, tensor.real).to(tensor.dtype)
+    (tensor.data if how == "data" else tensor.detach()).copy_(new)
+
+
+class Worker:
+    """Makes, keeps and takes values."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}
+        self.refs: list[Any] = []
+        self.goes_on = False
+
+    @rcg.method(tensor_transport="object_store")
+    def make(self, who, kind, seed):
+        self.kept[who] = KINDS[kind](seed)
+        return self.kept[who]
+
+    def put(self, who, kind, seed, transport):
+        self.kept[who] = KINDS[kind](seed)
+        return [rcg.put(self.kept[who], _tensor_transport=transport)]
+
+    @rcg.method(tensor_transport="object_store")
+    def relay(self, who, value):
+        self.kept[who] = value
+        return value
+
+    @rcg.method(tensor_transport="object_store")
+    def fail(self, how):
+        raise ENDS[how]("nothing is left")
+
+    def take(self, *values):
+        return list(map(plain, values))
+
+    def get_of(self, refs):
+        return plain(rcg.get(refs[0], _tensor_transport="object_store"))
+
+    def await_of(self, refs):
+        async def found() -> Any:
+            return await refs[0]
+
+        return plain(asyncio.run(found()))
+
+    def get_into(self, refs, like, how):
+        """Get a tensor into memory that is there; returns the value, and whether it was kept to."""
+        shape = (*like.shape[:-1], like.shape[-1] + 1) if how == "too large" else like.shape
+        guarded = Guarded(torch.zeros(shape, dtype=like.dtype), how == "turned")
+        if how == "short":
+            guarded.resize(0.5)
+        problem: Exception | None = None
+        try:
+            found = rcg.get(refs[0], out=guarded.tensor)
+        except Exception as error:  # noqa: BLE001 - the model judges it
+            problem = error
+        if not guarded.is_intact:
+            return "bytes outside of the target changed"
+        if problem is not None:
+            raise problem
+        return plain(found) if found is guarded.tensor else "another tensor than the target"
+
+    def write(self, who, how, seed):
+        write(self.kept[who], how, seed)
+
+    def resize(self, who, share):
+        """Give the storage of a tensor another size, while other memory takes what was freed."""
+        storage = leaves(self.kept[who])[0].untyped_storage()
+        size = storage.nbytes()
+        storage.resize_(0)
+        self.other = torch.full((size,), 0x77, dtype=torch.uint8)
+        storage.resize_(int(size * share))
+
+    def begin_resizing(self, who):
+        """Free and regrow the storage of a tensor again and again, with the same values in it."""
+        tensor = self.kept[who]
+        value, storage = tensor.clone(), tensor.untyped_storage()
+        size = storage.nbytes()
+        self.goes_on = True
+
+        def run() -> None:
+            while self.goes_on:
+                time.sleep(0.001)
+                storage.resize_(0)
+                other = torch.full((size,), 0x77, dtype=torch.uint8)
+                storage.resize_(size)
+                tensor.data.copy_(value)
+                del other
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+
+    def end_resizing(self):
+        self.goes_on = False
+        self.thread.join(GUARD_S)
+
+    def hold(self, refs):
+        self.refs.extend(refs)
+
+    def forget(self, who):
+        self.kept.pop(who, None)
+
+    def leave(self):
+        """Let go of all that the method calls left here; returns this process."""
+        self.__init__()  # type: ignore[misc]
+        gc.collect()
+        return os.getpid()
+
+    def held(self):
+        from rcg.rdt.process import here
+
+        return here().store.facts().held
+
+
+@dataclass
+class Known:
+    """A reference and what its value is."""
+
+    who: int
+    ref: Any
+    actor: int
+    kind: str
+    transport: str
+    twin: Any
+    is_sure: bool = True  # whether it can be got
+    is_lost: bool = False  # whether its storage was resized: an error, or what is there now
+
+
+class Pool:
+    """Actors that are used again in the next case: the start of one takes seconds."""
+
+    def __init__(self) -> None:
+        made = rcg.remote(num_cpus=0, max_restarts=-1)(Worker)
+        self.actors = [made.remote() for _ in range(COUNT)]
+        self.meet()
+
+    def meet(self) -> None:
+        destroy_all_collective_groups()
+        self.pids = []
+        while not self.pids:  # one that runs again is not there at first
+            with contextlib.suppress(RayActorError):
+                self.pids = rcg.get([each.leave.remote() for each in self.actors], timeout=GUARD_S)
+        create_collective_group(self.actors, backend="gloo")
+
+    def close(self) -> None:
+        destroy_all_collective_groups()
+        for each in self.actors:
+            rcg.kill(each)
+
+
+@pytest.fixture
+def pool(ray_session: None) -> Iterator[Pool]:
+    made = Pool()
+    yield made
+    made.close()
+
+
+class ReferencesModel(RuleBasedStateMachine):
+    """Values by reference among actors and the driver."""
+
+    pool: ClassVar[Pool]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.journal = Journal()
+        self.check, self.note = self.journal.check, self.journal.note
+        self.ids, self.seeds = itertools.count(), itertools.count(1, 7)
+        self.known: list[Known] = []
+        self.may_kill = True
+
+    # --- between the model and the actors
+
+    def outcome(self, what: str, call: Callable[[], Any]) -> tuple[Any, str]:
+        """What a call gives, or the text of its error."""
+        self.note(what)
+        try:
+            return call(), ""
+        except rcg.exceptions.GetTimeoutError:
+            self.check(False, f"it hangs: {what}")
+        except Exception as error:  # noqa: BLE001 - judged below
+            is_end = isinstance(error, (StopIteration, StopAsyncIteration))
+            self.check(not is_end, f"a loop takes this error for its end: {error!r}")
+            text = f"{type(error).__name__}: {error}"
+            self.note(f"    -> {text.strip().splitlines()[-1][:200]}")
+            self.died(isinstance(error, RayActorError), text)
+            return None, text
+        except GeneratorExit as error:
+            self.check(False, f"a generator takes this error for its end: {error!r}")
+        return None, ""
+
+    def died(self, is_likely: bool, text: str) -> None:
+        if is_likely:
+            before = self.pool.pids
+            self.pool.meet()
+            self.check(self.pool.pids == before, f"a process died: {text}")
+
+    def get(self, refs: Any) -> Any:
+        return rcg.get(refs, timeout=GUARD_S)
+
+    def pick(self, data: Any, *, tensor: bool = False, sure: bool = False) -> Known:
+        some = [each for each in self.known if not tensor or isinstance(each.twin, torch.Tensor)]
+        return data.draw(st.sampled_from([each for each in some if each.is_sure or not sure]))
+
+    def see(self, known: Known, found: Any, error: str) -> None:
+        """Check what arrived."""
+        if error:
+            self.check(not known.is_sure, f"{known.who} ({known.kind}) does not arrive: {error}")
+        elif not known.is_lost:
+            self.check(
+                are_equal(found, plain(known.twin)), f"{known.who} ({known.kind}) arrived otherwise"
+            )
+
+    def actor(self, at: int) -> Any:
+        return self.pool.actors[at]
+
+    # --- moves
+
+    @rule(
+        actor=st.integers(0, COUNT - 1),
+        kind=st.sampled_from(list(KINDS)),
+        transport=st.sampled_from(TRANSPORTS),
+        puts=st.booleans(),
+    )
+    def make(self, actor: int, kind: str, transport: str, puts: bool) -> None:
+        who, seed = next(self.ids), next(self.seeds)
+        self.note(f"{'put' if puts else 'make'} {who}, {kind}, at actor {actor} by {transport}")
+        worker = self.actor(actor)
+        if puts:
+            (ref,) = self.get(worker.put.remote(who, kind, seed, transport))
+        else:
+            ref = worker.make.options(tensor_transport=transport).remote(who, kind, seed)
+        self.known.append(Known(who, ref, actor, kind, transport, KINDS[kind](seed)))
+
+    @precondition(lambda self: any(each.is_sure for each in self.known))
+    @rule(data=st.data(), actor=st.integers(0, COUNT - 1))
+    def relay(self, data: Any, actor: int) -> None:
+        """An actor returns what it got."""
+        known = self.pick(data, sure=True)
+        if known.actor == actor:
+            return  # it is the same value
+        who = next(self.ids)
+        self.note(f"relay {known.who} by actor {actor} as {who}")
+        ref = self.actor(actor).relay.remote(who, known.ref)
+        self.get(self.actor(actor).held.remote())  # before its maker writes to it
+        value = plain(known.twin)
+        self.known.append(Known(who, ref, actor, known.kind, "object_store", value))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), actor=st.integers(0, COUNT - 1))
+    def take(self, data: Any, actor: int) -> None:
+        some = [self.pick(data) for _ in range(data.draw(st.integers(1, 2)))]
+        if any(each.actor == actor and not each.is_sure for each in some):
+            return  # it is the maker's own, and torch does not look whether its memory is there
+        refs = [each.ref for each in some]
+        found, error = self.outcome(
+            f"take {[each.who for each in some]} at actor {actor}",
+            lambda: self.get(self.actor(actor).take.remote(*refs)),
+        )
+        if error:
+            sure = all(each.is_sure for each in some)
+            self.check(not sure, f"{[each.who for each in some]} do not arrive: {error}")
+            return
+        for known, value in zip(some, found, strict=True):
+            self.see(known, value, "")
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def get_here(self, data: Any) -> None:
+        known = self.pick(data)
+        self.see(
+            known,
+            *self.outcome(
+                f"get {known.who}",
+                lambda: plain(
+                    rcg.get(known.ref, timeout=GUARD_S, _tensor_transport="object_store")
+                ),
+            ),
+        )
+
+    @precondition(lambda self: self.known)
+    @rule(
+        data=st.data(), actor=st.integers(0, COUNT - 1), how=st.sampled_from(["get_of", "await_of"])
+    )
+    def get_there(self, data: Any, actor: int, how: str) -> None:
+        known = self.pick(data)
+        if how == "await_of" and known.transport != "object_store":
+            return
+        if known.actor == actor and not known.is_sure:
+            return
+        method = getattr(self.actor(actor), how)
+        self.see(
+            known,
+            *self.outcome(
+                f"{how} {known.who} at actor {actor}",
+                lambda: self.get(method.remote([known.ref])),
+            ),
+        )
+
+    @precondition(lambda self: any(isinstance(each.twin, torch.Tensor) for each in self.known))
+    @rule(
+        data=st.data(),
+        actor=st.integers(0, COUNT - 1),
+        how=st.sampled_from(["fits", "turned", "short", "too large"]),
+    )
+    def get_into(self, data: Any, actor: int, how: str) -> None:
+        """Get a tensor into one that is there, and fits or does not."""
+        known = self.pick(data, tensor=True)
+        if not known.twin.dim() or known.transport != "object_store":
+            return
+        if known.actor == actor and not known.is_sure:
+            return
+        like = torch.zeros(known.twin.shape, dtype=known.twin.dtype)
+        found, error = self.outcome(
+            f"get {known.who} into a tensor at actor {actor}: {how}",
+            lambda: self.get(self.actor(actor).get_into.remote([known.ref], like, how)),
+        )
+        if how == "fits" or not error:
+            self.check(how in ("fits", "turned") or not like.numel(), f"it fits into {how}")
+            self.see(known, found, error)
+
+    @rule(
+        actor=st.integers(0, COUNT - 1),
+        how=st.sampled_from(list(ENDS)),
+        taker=st.sampled_from(["get", "take", "get_of", "await_of"]),
+    )
+    def fail(self, actor: int, how: str, taker: str) -> None:
+        ref = self.actor(actor).fail.remote(how)
+        other = self.actor((actor + 1) % COUNT)
+
+        def got() -> Any:
+            if taker == "get":
+                return self.get(ref)
+            argument = ref if taker == "take" else [ref]
+            return self.get(getattr(other, taker).remote(argument))
+
+        _, error = self.outcome(f"{taker} of {how} of actor {actor}", got)
+        self.check(how in error, f"{taker} of {how} gave: {error or 'a value'}")
+        self.check("died" not in error.lower(), f"{taker} of {how} gave: {error}")
+
+    @precondition(lambda self: any(leaves(each.twin) for each in self.known))
+    @rule(data=st.data(), how=st.sampled_from(["in place", "data"]))
+    def write(self, data: Any, how: str) -> None:
+        """The maker writes to a value that is out: who gets it from now on sees that."""
+        known = self.pick(data)
+        if not known.is_sure or known.kind in ("expanded", "plain"):
+            return
+        seed = next(self.seeds)
+        self.note(f"write {how} to {known.who}")
+        self.get(self.actor(known.actor).write.remote(known.who, how, seed))
+        write(known.twin, how, seed)
+
+    @precondition(lambda self: any(leaves(each.twin) for each in self.known))
+    @rule(data=st.data(), share=st.sampled_from([0, 0.5, 1]))
+    def resize(self, data: Any, share: float) -> None:
+        known = self.pick(data)
+        if not known.is_sure or not any(each.numel() for each in leaves(known.twin)):
+            return
+        self.note(f"resize the storage of {known.who} to {share}")
+        self.get(self.actor(known.actor).resize.remote(known.who, share))
+        known.is_sure, known.is_lost = False, share == 1
+
+    @precondition(lambda self: any(each.kind == "large" and each.is_sure for each in self.known))
+    @rule(data=st.data(), actor=st.integers(0, COUNT - 1))
+    def resize_beside(self, data: Any, actor: int) -> None:
+        """Get a tensor again and again while its storage is freed and regrown with its values."""
+        some = [each for each in self.known if each.kind == "large" and each.is_sure]
+        known = data.draw(st.sampled_from(some))
+        holder, taker = self.actor(known.actor), self.actor(actor)
+        self.note(f"resize {known.who} beside gets, at actor {actor} and here")
+        self.get(holder.begin_resizing.remote(known.who))
+        known.is_sure = False
+
+        def get_there() -> Any:
+            return self.get(taker.get_of.remote([known.ref]))
+
+        until_s = time.monotonic() + BESIDE_S
+        while time.monotonic() < until_s:
+            self.see(known, *self.outcome("get", lambda: plain(self.get_one(known))))
+            if actor != known.actor:
+                self.see(known, *self.outcome("get there", get_there))
+        self.get(holder.end_resizing.remote())
+        known.is_lost = True
+
+    def get_one(self, known: Known) -> Any:
+        return rcg.get(known.ref, timeout=GUARD_S, _tensor_transport="object_store")
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def drop(self, data: Any) -> None:
+        known = self.pick(data)
+        self.note(f"drop {known.who}")
+        self.known.remove(known)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), actor=st.integers(0, COUNT - 1))
+    def hold(self, data: Any, actor: int) -> None:
+        """An actor keeps the reference, too."""
+        known = self.pick(data)
+        self.note(f"hold {known.who} at actor {actor}")
+        self.get(self.actor(actor).hold.remote([known.ref]))
+
+    @precondition(lambda self: self.may_kill)
+    @rule(actor=st.integers(0, COUNT - 1), turn=st.integers(0, 20))
+    def restart(self, actor: int, turn: int) -> None:
+        if turn != 13:
+            return
+        self.may_kill = False
+        self.note(f"kill actor {actor}, which runs again")
+        rcg.kill(self.actor(actor), no_restart=False)
+        for each in self.known:
+            each.is_sure = each.is_sure and each.transport == "object_store" != each.actor
+            each.is_sure = each.is_sure and each.actor != actor
+        self.pool.meet()
+
+    def teardown(self) -> None:
+        self.known.clear()
+        pids = self.get([each.leave.remote() for each in self.pool.actors])
+        before, self.pool.pids = self.pool.pids, pids
+        until_s = time.monotonic() + GUARD_S / 4
+        while any(left := self.get([each.held.remote() for each in self.pool.actors])):
+            if self.journal.failed or time.monotonic() > until_s:
+                break
+            gc.collect()
+            time.sleep(0.05)
+        if not self.journal.failed:
+            self.check(pids == before, "a process died and runs again")
+            self.check(not any(left), f"the actors still hold {left} values")
+
+
+def test_what_arrives_is_the_value_or_an_error(pool: Pool) -> None:
+    class Model(ReferencesModel):
+        pass
+
+    Model.pool = pool
+    run_for_minutes(Model)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State machines over real processes: fresh cases for some minutes, not a number of them.
+
+``RCG_MODEL_MINUTES`` says how long each machine runs, ``RCG_MODEL_SEED`` repeats its cases.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+__all__ = ["Journal", "run_for_minutes"]
+
+_MINUTES = 0.75  # of a machine, unless the environment says another number
+_STEPS = 30
+_CASES = 20  # of one seed: the first of them is the plainest
+
+
+def run_for_minutes(make: Callable[[], RuleBasedStateMachine]) -> None:
+    """Run cases of a machine with fresh seeds until the minutes are over.
+
+    What fails is not made smaller: processes are not exactly as quick again. The steps of the case
+    are in the machine's ``Journal``.
+    """
+    until_s = time.monotonic() + 60 * float(os.environ.get("RCG_MODEL_MINUTES", _MINUTES))
+    first = int(os.environ.get("RCG_MODEL_SEED") or random.SystemRandom().randrange(1 << 32))
+    number = first
+    options = settings(
+        max_examples=_CASES,
+        stateful_step_count=_STEPS,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        derandomize=False,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )
+    while number == first or time.monotonic() < until_s:
+        try:
+            run_state_machine_as_test(seed(number)(lambda: make()), settings=options)
+        except BaseException as error:
+            error.add_note(f"RCG_MODEL_SEED={number} repeats it")
+            raise
+        number += 1
+
+
+class Journal:
+    """What a case did, one line for each step, for the error of a check that fails."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self.failed = False
+
+    def note(self, line: str) -> None:
+        """Add a step, or what came of it."""
+        self._lines.append(line)
+
+    def check(self, holds: object, problem: str) -> None:
+        """Raise AssertionError with all steps so far unless something holds."""
+        if not holds:
+            self.failed = True
+            raise AssertionError("\n  ".join([problem, *self._lines]))
