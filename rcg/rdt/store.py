@@ -17,9 +17,11 @@ code.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
+import sys
 import threading
 import time
 import warnings
@@ -37,6 +39,7 @@ _UNKEPT_S: Final = 120.0
 _MOST_LOOKED_AT: Final = 64
 _MOST_FREED_EARLY: Final = 10_000
 _MOST_ABANDONED: Final = 10_000
+_RESIZE: Final = "_rcg_resize"  # an attribute of torch's storages
 
 
 class Versions:
@@ -107,6 +110,7 @@ class Entry:
         name: What messages call the value: ``The value of Worker.make``.
         release: Cleans up after the object, when it is freed or replaced.
         versions: How often its tensors had been written to when it was made.
+        resizes: The newest resize of each storage when it was made, as ``_resize_of`` gives it.
         made_s: When it was made, in seconds of the monotonic clock.
         unkept_since_s: Since when nobody may have said to keep it; when it was made, at first.
         pulls: How often they were pulled.
@@ -122,6 +126,7 @@ class Entry:
     name: str
     release: Callable[[], None] | None = None
     versions: Versions = field(init=False)
+    resizes: list[object] = field(init=False)
     unkept_since_s: float = field(init=False)
     made_s: float = field(default_factory=time.monotonic)
     pulls: int = 0
@@ -135,6 +140,9 @@ class Entry:
         # What a user's transport moves may be where `tensors_in` does not look.
         found = self.value if self.release is None else list(self.payloads)
         self.versions = Versions(tensors_in(found))
+        if "torch" in sys.modules:
+            _note_resizes()
+        self.resizes = self._resizes_now()
 
     @property
     def size_bytes(self) -> int:
@@ -144,24 +152,30 @@ class Entry:
     def lacks(self) -> str:
         """Return which tensor has not all of its memory any more, and why; "" if all have.
 
-        An actor may free, or resize, the storage of a tensor that it has returned.
+        An actor may free, or resize, the storage of a tensor that it has returned. What such a
+        storage has when it is as large as before is not known: torch fills it with nothing.
         """
         lost = find_lost(self.value, self.payloads)
+        if not lost and self._resizes_now() != self.resizes:
+            lost = "the storage of a tensor was resized since, and may have other numbers now"
         return f"{self.name}: {lost}. {_BEFORE}" if lost else ""
 
     def checking(self) -> Callable[[], None]:
         """Return what checks that the tensors still lie where they lie now.
 
-        It raises Transfer if one was freed, or moved, since.
+        It raises Transfer if one was freed or moved since, or resized since it was kept.
         """
-        before = list(map(_memory_if_any, self.payloads))
+        before = list(map(_memory_if_any, self.payloads)), self.resizes
 
         def check() -> None:
-            if list(map(_memory_if_any, self.payloads)) != before:
+            if (list(map(_memory_if_any, self.payloads)), self._resizes_now()) != before:
                 moved = f"{self.name}: a tensor was moved while it was sent. {_BEFORE}"
                 raise Transfer(self.lacks() or moved)
 
         return check
+
+    def _resizes_now(self) -> list[object]:
+        return list(map(_resize_of, self.payloads))
 
     def holds(self, storage: int) -> bool:
         """Whether one of the tensors lies in this memory, given as ``memory_of`` does."""
@@ -210,6 +224,33 @@ def _memory_if_any(thing: Any) -> int:
         return memory_of(thing)
     except (RuntimeError, NotImplementedError):
         return id(thing)
+
+
+def _resize_of(thing: Any) -> object:
+    """Return what stands for the newest resize of a tensor's storage; None if none was noted."""
+    try:
+        return getattr(thing.untyped_storage(), _RESIZE, None)
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return None
+
+
+@functools.cache
+def _note_resizes() -> None:
+    """Have torch note each resize of a storage on it, before its memory goes.
+
+    The place of the memory does not tell: one that is freed and taken again may lie where it lay.
+    FSDP and others resize by this method. Of what torch resizes in C++ (``Tensor.resize_``,
+    compiled programs) only another place tells.
+    """
+    storages: Any = sys.modules["torch"].UntypedStorage
+    resize = storages.resize_
+
+    @functools.wraps(resize)
+    def resize_(self: Any, *args: Any, **kwargs: Any) -> Any:
+        setattr(self, _RESIZE, object())
+        return resize(self, *args, **kwargs)
+
+    storages.resize_ = resize_
 
 
 class Store:

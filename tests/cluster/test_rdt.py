@@ -767,9 +767,12 @@ def test_a_tensor_whose_memory_its_maker_has_freed_is_named_to_each_taker(pair):
                 get(b.total.remote(whole))
             with pytest.raises(UnpicklableError, match=f"value cannot be sent .*{needed}"):
                 get(a.kept_as_it_is.remote(1), _tensor_transport="object_store")
-        get(a.resize.remote(size + 5))  # again there, elsewhere
-        assert [each() for each in ways(*refs)] == [2, 2, 2]
-        assert get(b.total.remote(whole)) == 2.0 * size
+        get(a.resize.remote(size + 5))  # again there, with other numbers
+        for each in ways(*refs):
+            with pytest.raises(Transfer, match=r"the storage of a tensor was resized since"):
+                each()
+        again = a.kept_as_it_is.remote(), a.kept_as_it_is.remote()
+        assert [each() for each in ways(*again)] == [2, 2, 2]
 
 
 WHEN = ("before a group", "after a group", "in a message", "while it is read")
@@ -810,6 +813,11 @@ def before_it_reads_once(_, call):
 
 @pytest.mark.parametrize("when", core_where(lambda when: when in WHEN[1::2], WHEN))
 def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(actors, when):
+    def regrow(actor):
+        """Free the tensor and take memory again, which may lie where it lay."""
+        actor.resize(0)
+        actor.resize(BIG)
+
     def free_while_sending(actor):
         from rcg.rdt import groups, service
 
@@ -820,11 +828,11 @@ def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(actors, when):
             if when == "before a group":
                 actor.resize(0)
             pair.send(payloads, check)
-            actor.resize(0)
+            regrow(actor)
 
         def in_message(connection, message, buffers, check):
             groups.Pair.send, service.send_buffers = originals
-            actor.resize(0)
+            regrow(actor)
             copies = [memoryview(bytes(each.nbytes)) for each in buffers]
             service.send_buffers(connection, message, copies, check)
 
@@ -836,17 +844,19 @@ def test_a_tensor_that_is_freed_while_it_is_sent_is_refused(actors, when):
     ref = a.kept_as_it_is.remote(1)
     options = {} if "group" in when else {"_tensor_transport": "object_store"}
     if when == "while it is read":
-        get(b.__ray_call__.remote(before_it_reads_once, lambda: rcg.get(a.resize.remote(0))))
+        change = lambda: rcg.get(a.__ray_call__.remote(regrow))  # noqa: E731 - sent by value
+        get(b.__ray_call__.remote(before_it_reads_once, change))
     else:
         get(b.__ray_call__.remote(read_nothing_once))
         get(a.__ray_call__.remote(free_while_sending))
-    with pytest.raises(Transfer, match="kept_as_it_is: value has lost its memory"):
+    lost = "value has lost its memory" if when == "before a group" else "was resized since"
+    with pytest.raises(Transfer, match=f"kept_as_it_is: .*{lost}"):
         get(b.get_of.remote([ref], **options))
     if when == "before a group":
         destroy_all_collective_groups()
         create_collective_group(pair, backend="gloo")
     get(a.resize.remote(BIG))
-    assert get(b.get_of.remote([ref], **options)) == [2.0 * BIG]
+    assert get(b.get_of.remote([a.kept_as_it_is.remote(1)], **options)) == [2.0 * BIG]
 
 
 def test_a_maker_that_is_killed_while_its_tensor_is_read(actors):

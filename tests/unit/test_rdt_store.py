@@ -266,6 +266,24 @@ def test_a_tensor_that_is_moved_while_it_is_sent_raises() -> None:
         check()
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_storage_that_was_freed_and_taken_again_is_refused(elsewhere: bool) -> None:
+    tensor = torch.zeros(1 << 16)
+    held = entry("a", tensor)
+    check, place, others = held.checking(), tensor.data_ptr(), []
+    while True:
+        tensor.untyped_storage().resize_(0)
+        others += [torch.ones(1 << 16)] if elsewhere else []
+        tensor.untyped_storage().resize_(4 << 16)
+        if (tensor.data_ptr() != place) == elsewhere:
+            break
+    with pytest.raises(Transfer, match="The value of make: the storage of a tensor was resized"):
+        check()
+    with pytest.raises(Transfer, match="resized since"):
+        held.checking()()
+    assert entry("b", tensor).lacks() == ""
+
+
 def test_a_tensor_that_consists_of_others_is_no_obstacle() -> None:
     sparse = entry("a")
     sparse.payloads = [torch.eye(3).to_sparse()]
