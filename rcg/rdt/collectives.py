@@ -4,142 +4,234 @@
 Every member of the group calls the same collective; each call returns when its own part is done.
 The signatures are those of ``ray.util.collective``: results are written into the tensors given.
 
-On CPUs the members first tell each other what they are about to do. Gloo would end a process, or
-wait for ever, where that differs.
+On CPUs the members first tell each other what they are about to do, or that they cannot do it. Gloo
+would end a process, or wait for ever, where that differs. So all that may fail at one member comes
+before: the checks, copies of tensors that are not one run of memory, and memory for the result.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from rcg.comm.base import Communicator, ReduceOp
-from rcg.errors import CommError, TensorMismatch
+from rcg.error_text import describe_error, shortened
+from rcg.errors import CommError, RcgError, TensorMismatch
 from rcg.rdt.all_members import AllMembers
+from rcg.rdt.groups import End
 from rcg.rdt.process import existing
+from rcg.rdt.values import without_bytes
 from rcg.text import plural
 from rcg.trace.spans import span
 
 DEFAULT: Final = "default"
 """The name of the group that is meant by default."""
 
-_TOLD: Final = 96  # bytes of what a member is about to do
+_TOLD: Final = 192  # bytes of what a member is about to do
+_REFUSED: Final = "nothing, because of "
+_MOST_REASON: Final = 120  # characters
+_MOST_WORK: Final = 100_000  # steps to find out whether two strided tensors share memory
 
 
 def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
     """Combine the tensors [*shape] of all members, in place, everywhere."""
-    with _turn("allreduce", group_name) as (communicator, agree):
-        op = _op(op)
-        (one,) = _flat(communicator, [tensor], op)
-        agree(one, op=op)
-        communicator.allreduce(one, op)
-        _write(tensor, one)
+    with _turn("allreduce", group_name, op) as turn:
+        target = turn.tensor(tensor)
+        _check_apart("tensor", [target])
+        one = _flat(target)
+        with turn.agreed(one, [one]):
+            turn.communicator.allreduce(one, turn.op)
+        _write(target, one)
 
 
 def broadcast(tensor: Any, src_rank: int = 0, group_name: str = DEFAULT) -> None:
     """Give the tensor [*shape] of one member to all others, in theirs."""
-    with _turn("broadcast", group_name) as (communicator, agree):
-        _check_rank(src_rank, communicator)
-        (one,) = _flat(communicator, [tensor])
-        agree(one, root=src_rank)
-        communicator.broadcast([one], src_rank)
-        _write(tensor, one)
+    with _turn("broadcast", group_name) as turn:
+        is_root = turn.is_rank(src_rank)
+        target = turn.tensor(tensor)
+        if not is_root:
+            _check_apart("tensor", [target])
+        one = _flat(target)
+        with turn.agreed(one, root=src_rank):
+            turn.communicator.broadcast([one], src_rank)
+        if not is_root:
+            _write(target, one)
 
 
 def reduce(
     tensor: Any, dst_rank: int = 0, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM
 ) -> None:
     """Combine the tensors [*shape] of all members in that of one; the others' stay as they are."""
-    with _turn("reduce", group_name) as (communicator, agree):
-        _check_rank(dst_rank, communicator)
-        op = _op(op)
-        (one,) = _flat(communicator, [tensor], op)
-        agree(one, op=op, root=dst_rank)
-        is_root = communicator.rank == dst_rank
-        one = one if is_root else one.clone()
-        communicator.reduce(one, dst_rank, op)
+    with _turn("reduce", group_name, op) as turn:
+        is_root = turn.is_rank(dst_rank)
+        target = turn.tensor(tensor)
         if is_root:
-            _write(tensor, one)
+            _check_apart("tensor", [target])
+        one = _flat(target) if is_root else _flat(target).clone()
+        with turn.agreed(one, [one], root=dst_rank):
+            turn.communicator.reduce(one, dst_rank, turn.op)
+        if is_root:
+            _write(target, one)
 
 
-def allgather(tensor_list: Sequence[Any], tensor: Any, group_name: str = DEFAULT) -> None:
+def allgather(tensor_list: Iterable[Any], tensor: Any, group_name: str = DEFAULT) -> None:
     """Put the tensors [*shape] of all members into a list of as many, by rank, everywhere."""
-    with _turn("allgather", group_name) as (communicator, agree):
-        one, *parts = _flat(communicator, [tensor, *tensor_list])
-        _check_parts("tensor_list", parts, one, communicator)
-        agree(one)
-        output = one.new_empty(communicator.size * one.numel())
-        communicator.allgather(output, one)
-        for part, found in zip(tensor_list, output.chunk(communicator.size), strict=True):
-            _write(part, found)
+    with _turn("allgather", group_name) as turn:
+        one = _flat(turn.tensor(tensor))
+        targets = turn.tensors("tensor_list", tensor_list, one)
+        _check_apart("tensor_list", targets)
+        output = one.new_empty(turn.communicator.size * one.numel())
+        with turn.agreed(one, [one]):
+            turn.communicator.allgather(output, one)
+        for target, found in zip(targets, output.chunk(len(targets)), strict=True):
+            _write(target, found)
 
 
 def reducescatter(
     tensor: Any,
-    tensor_list: Sequence[Any],
+    tensor_list: Iterable[Any],
     group_name: str = DEFAULT,
     op: ReduceOp = ReduceOp.SUM,
 ) -> None:
     """Combine the lists of all members, an entry [*shape] for each rank; each gets its entry."""
-    with _turn("reducescatter", group_name) as (communicator, agree):
-        op = _op(op)
-        one, *parts = _flat(communicator, [tensor, *tensor_list], op)
-        _check_parts("tensor_list", parts, one, communicator)
-        agree(one, op=op)
-        output, every = one.new_empty(one.numel()), one.new_empty(communicator.size * one.numel())
-        for part, place in zip(parts, every.chunk(communicator.size), strict=True):
-            place.copy_(part)
-        communicator.reducescatter(output, every, op)
-        _write(tensor, output)
+    with _turn("reducescatter", group_name, op) as turn:
+        target = turn.tensor(tensor)
+        _check_apart("tensor", [target])
+        parts = turn.tensors("tensor_list", tensor_list, target)
+        output = target.new_empty(target.numel())
+        every = target.new_empty(len(parts) * target.numel())
+        for part, place in zip(parts, every.chunk(len(parts)), strict=True):
+            place.copy_(_flat(part))
+        with turn.agreed(output, [every]):
+            turn.communicator.reducescatter(output, every, turn.op)
+        _write(target, output)
 
 
-class _Agreement:
-    """Tells the other members what this one is about to do, and hears it of them; once."""
+class _Turn:
+    """One collective of this member: its communicator, and what the others are told, once."""
 
-    def __init__(self, kind: str, communicator: Communicator) -> None:
+    def __init__(self, kind: str, end: End, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self.op: Any = None
         self._kind = kind
-        self._communicator = communicator
-        self.is_open = "cpu" in communicator.devices
+        self._end = end
+        self._is_to_tell = "cpu" in communicator.devices
 
-    def __call__(self, tensor: Any, *, op: ReduceOp | None = None, root: int = 0) -> None:
-        """Go on if all members do the same with tensors of the same size and dtype.
+    @contextlib.contextmanager
+    def agreed(
+        self, tensor: Any, reserved_for: Sequence[Any] = (), root: int | None = None
+    ) -> Iterator[None]:
+        """Enter the collective if all members do the same with tensors of the same size and dtype.
+
+        Args:
+            tensor: This member's, of [n].
+            reserved_for: What the communicator reserves memory for.
+            root: The rank that gives or gets.
 
         Raises:
             TensorMismatch: They do not; every member raises, and nothing was sent.
         """
-        how = f" {op.name}" if op is not None else ""
-        how += f" at rank {root}" if self._kind in ("broadcast", "reduce") else ""
+        if reserved_for:
+            self.communicator.reserve(self._kind, reserved_for, self.op)
+        how = f" {self.op.name}" if self.op is not None else ""
+        how += f" at rank {root}" if root is not None else ""
         self._tell(f"{self._kind}{how} of {plural(tensor.numel(), 'element')} of {tensor.dtype}")
+        try:
+            yield
+        except RcgError:
+            raise
+        except Exception as error:  # the others may wait for this one
+            self._end.abort(f"a member failed in {self._kind}: {describe_error(error)}")
+            raise
 
-    def refuse(self) -> None:
-        """Tell the others that this one's arguments were refused."""
-        with contextlib.suppress(TensorMismatch):
-            self._tell(f"{self._kind} with wrong arguments")
+    def refuse(self, error: BaseException) -> None:
+        """Tell the others that this one cannot take part, unless they know what it does."""
+        with contextlib.suppress(RcgError):
+            self._tell(_REFUSED + shortened(describe_error(error), _MOST_REASON))
 
     def _tell(self, text: str) -> None:
         import torch
 
-        if not self.is_open:
+        if not self._is_to_tell:
             return
-        self.is_open = False
-        size = self._communicator.size
+        self._is_to_tell = False
+        size = self.communicator.size
         own = torch.frombuffer(bytearray(text.encode().ljust(_TOLD)[:_TOLD]), dtype=torch.uint8)
         every = torch.empty(size * _TOLD, dtype=torch.uint8)
-        self._communicator.allgather(every, own)
+        self.communicator.allgather(every, own)
         told = [bytes(each).decode(errors="replace").strip() for each in every.view(size, _TOLD)]
         if len(set(told)) > 1:
             by_rank = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(told))
             raise TensorMismatch(
-                f"group {self._communicator.group}: the members do not do the same: {by_rank}",
+                f"group {self.communicator.group}: the members do not do the same: {by_rank}",
                 expected=told[0],
                 found=text,
             )
 
+    def is_rank(self, rank: int) -> bool:
+        """Return whether a rank is this one, after checking that there is such a rank."""
+        communicator = self.communicator
+        if not 0 <= operator.index(rank) < communicator.size:
+            raise ValueError(
+                f"group {communicator.group} has the ranks 0 to {communicator.size - 1}, found "
+                f"{rank}"
+            )
+        return rank == communicator.rank
+
+    def tensor(self, value: Any) -> Any:
+        """Return the torch tensor that is, or shares its memory with, what a user gave."""
+        import torch
+
+        if type(value).__module__ == "numpy" and hasattr(value, "flags"):
+            if not value.flags.writeable:
+                raise ValueError(
+                    "a collective writes into its array, which is read-only: give a copy"
+                )
+            value = torch.from_numpy(value)
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"a collective takes tensors of torch, found {type(value).__name__}")
+        tensor, communicator = value.detach(), self.communicator
+        why = without_bytes(tensor)
+        if why:
+            raise ValueError(f"a tensor of a collective {why}")
+        if tensor.device.type not in communicator.devices:
+            raise ValueError(
+                f"group {communicator.group} moves tensors on "
+                f"{' and '.join(sorted(communicator.devices))}, found one on {tensor.device}"
+            )
+        why = communicator.unsupported(tensor.dtype, self.op)
+        if why is not None:
+            raise ValueError(why)
+        return tensor
+
+    def tensors(self, name: str, values: Iterable[Any], one: Any) -> list[Any]:
+        """Return the tensors of a list with one for each rank, each as large as ``one``."""
+        found = [self.tensor(each) for each in values]
+        if len(found) != self.communicator.size:
+            raise ValueError(
+                f"{name} must have a tensor for each of the {self.communicator.size} members, "
+                f"found {len(found)}"
+            )
+        for rank, part in enumerate(found):
+            if (part.numel(), part.dtype) != (one.numel(), one.dtype):
+                raise ValueError(
+                    f"{name}[{rank}] has {part.numel()} elements of {part.dtype}, and the tensor "
+                    f"{one.numel()} of {one.dtype}"
+                )
+        return found
+
 
 @contextlib.contextmanager
-def _turn(kind: str, group: str) -> Iterator[tuple[Communicator, _Agreement]]:
-    """Use the communicator of all members of a group; the process's other threads wait."""
+def _turn(kind: str, group: str, op: object = None) -> Iterator[_Turn]:
+    """Use the communicator of all members of a group; the process's other threads wait.
+
+    What is raised before ``agreed`` is told to the other members, and all of them raise.
+    """
     ours = existing()
     if ours is None:
         raise CommError(
@@ -150,11 +242,12 @@ def _turn(kind: str, group: str) -> Iterator[tuple[Communicator, _Agreement]]:
         )
     end = ours.groups.all_members(group, AllMembers)
     with span(f"{kind} @{group}"), end.turn() as communicator:
-        agreement = _Agreement(kind, communicator)
+        turn = _Turn(kind, end, communicator)
         try:
-            yield communicator, agreement
-        except (TypeError, ValueError):
-            agreement.refuse()
+            turn.op = None if op is None else _op(op)
+            yield turn
+        except BaseException as error:
+            turn.refuse(error)
             raise
 
 
@@ -167,59 +260,78 @@ def _op(op: object) -> ReduceOp:
     return found
 
 
-def _tensor(value: Any) -> Any:
-    """Return the torch tensor that is, or shares its memory with, what a user gave."""
+def _flat(tensor: Any) -> Any:
+    """Return the elements [n] of a tensor as a communicator takes them: its memory, or a copy."""
+    return tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
+
+
+def _write(target: Any, flat: Any) -> None:
+    """Have a tensor hold these elements, if they are not its own memory."""
     import torch
 
-    if type(value).__module__ == "numpy" and hasattr(value, "flags"):
-        if not value.flags.writeable:
-            raise ValueError("a collective writes into its array, which is read-only: give a copy")
-        value = torch.from_numpy(value)
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"a collective takes tensors of torch, found {type(value).__name__}")
-    return value.detach()
+    if flat.data_ptr() != target.data_ptr() or not target.is_contiguous():
+        with torch.inference_mode(target.is_inference()):
+            target.copy_(flat.view(target.shape))
 
 
-def _flat(
-    communicator: Communicator, values: Sequence[Any], op: ReduceOp | None = None
-) -> list[Any]:
-    """Return the elements [n] of tensors as a communicator takes them: their memory, or copies."""
-    found = [_tensor(value) for value in values]
-    for tensor in found:
-        if tensor.device.type not in communicator.devices:
+def _check_apart(name: str, targets: Sequence[Any]) -> None:
+    """Check that no two elements of tensors that are written to share memory.
+
+    Raises:
+        ValueError: Two do, so that one result would be lost.
+    """
+    places = []
+    for at, each in enumerate(targets):
+        if each.numel():
+            places.append((str(each.device), each.data_ptr(), _extent(name, each), at))
+    places.sort()
+    strided = functools.cache(lambda at: np.asarray(_Bytes(targets[at])))
+    for number, (device, start, size, at) in enumerate(places):
+        for other_device, other_start, _, other in places[number + 1 :]:
+            if other_device != device or other_start >= start + size:
+                break
+            if _share_memory(strided(at), strided(other)):
+                raise ValueError(
+                    f"{name}[{at}] and {name}[{other}] share memory: only one result could be there"
+                )
+
+
+def _extent(name: str, tensor: Any) -> int:
+    """Return the bytes from a tensor's first element to its last one.
+
+    Raises:
+        ValueError: Some of its elements share memory.
+    """
+    if tensor.is_contiguous():
+        return int(tensor.nbytes)
+    last = 0  # of the dimensions before
+    for step, count in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if count > 1 and step <= last:
             raise ValueError(
-                f"group {communicator.group} moves tensors on "
-                f"{' and '.join(sorted(communicator.devices))}, found one on {tensor.device}"
+                f"{name} is written to, and has elements that share memory, as those of an "
+                "expanded tensor: give a copy"
             )
-        why = communicator.unsupported(tensor.dtype, op)
-        if why is not None:
-            raise ValueError(why)
-    return [tensor.resolve_conj().resolve_neg().reshape(-1) for tensor in found]
+        last += (count - 1) * step
+    return int((1 + last) * tensor.element_size())
 
 
-def _write(value: Any, flat: Any) -> None:
-    """Have the user's tensor hold these elements, if they are not its own memory."""
-    tensor = _tensor(value)
-    if flat.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
-        tensor.copy_(flat.view(tensor.shape))
+def _share_memory(one: Any, other: Any) -> bool:
+    """Whether two strided arrays have a byte in common; True if that takes long to find out."""
+    try:
+        return np.shares_memory(one, other, _MOST_WORK)
+    except RuntimeError:  # numpy.exceptions.TooHardError
+        return True
 
 
-def _check_rank(rank: int, communicator: Communicator) -> None:
-    if not 0 <= rank < communicator.size:
-        raise ValueError(
-            f"group {communicator.group} has the ranks 0 to {communicator.size - 1}, found {rank}"
-        )
+class _Bytes:
+    """Where the bytes of a tensor lie, on any device, as NumPy wants it; nothing reads them."""
 
-
-def _check_parts(name: str, parts: Sequence[Any], one: Any, communicator: Communicator) -> None:
-    if len(parts) != communicator.size:
-        raise ValueError(
-            f"{name} must have a tensor for each of the {communicator.size} members, found "
-            f"{len(parts)}"
-        )
-    for rank, part in enumerate(parts):
-        if (part.numel(), part.dtype) != (one.numel(), one.dtype):
-            raise ValueError(
-                f"{name}[{rank}] has {part.numel()} elements of {part.dtype}, and the tensor "
-                f"{one.numel()} of {one.dtype}"
-            )
+    def __init__(self, tensor: Any) -> None:
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(step * size for step in tensor.stride()),
+            "typestr": f"|V{size}",
+        }

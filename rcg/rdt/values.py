@@ -451,23 +451,28 @@ def check_targets(contents: Contents, targets: Sequence[Any], name: str) -> list
     return [bytes_of(each) for each in targets]
 
 
-def _unfit(target: Any) -> str:
-    """Return why what is received into a tensor would be lost there; "" if it would not."""
+def without_bytes(tensor: Any) -> str:
+    """Return why a tensor has no bytes that stand for its numbers alone; "" if it has."""
     import torch
 
-    if target.layout is not torch.strided or target.is_nested or target.is_quantized:
-        return f"must be a dense tensor, found {target.layout}"
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        kind = "a nested one" if tensor.is_nested else tensor.layout
+        return f"must be a dense tensor, found {'a quantized one' if tensor.is_quantized else kind}"
+    has_storage = torch._C._has_storage(tensor)
+    if not has_storage or tensor.untyped_storage().device.type == "meta":
+        return f"has no memory that anything could be received into: it is on {tensor.device}"
+    why = lacking(tensor)
+    return f"has lost its memory: {why}" if why else ""
+
+
+def _unfit(target: Any) -> str:
+    """Return why what is received into a tensor would be lost there; "" if it would not."""
+    why = without_bytes(target)
+    if why or (target.is_contiguous() and not (target.is_conj() or target.is_neg())):
+        return why
     if not target.is_contiguous():
         return "must be contiguous"
-    if target.is_conj() or target.is_neg():
-        return (
-            "must be resolved first (resolve_conj, resolve_neg): it shows other numbers than it has"
-        )
-    has_storage = torch._C._has_storage(target)
-    if not has_storage or target.untyped_storage().device.type == "meta":
-        return f"has no memory that anything could be received into: it is on {target.device}"
-    why = lacking(target)
-    return f"has lost its memory: {why}" if why else ""
+    return "must be resolved first (resolve_conj, resolve_neg): it shows other numbers than it has"
 
 
 def check_all_apart(named: Sequence[tuple[str, Any]]) -> None:
