@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
 from rcg import cluster
 from rcg.comm.base import LOOPBACK, Communicator, Membership, Store
@@ -20,6 +20,8 @@ from rcg.options import Deadline
 from rcg.rdt.groups import OPEN_TIMEOUT_S, End, Group, Reach
 from rcg.runtime.control.stores import WHO_LEFT
 from rcg.threads import start_thread
+
+_T = TypeVar("_T")
 
 _log = Log()
 
@@ -51,12 +53,10 @@ class AllMembers(End):
         if self._store is not None:
             self._store.close()  # which ends the waits for other members, too
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[Communicator]:
+    def run(self, call: Callable[[Communicator], _T]) -> _T:
         """Use the communicator; see ``End``. If a member is gone, the error names it."""
         try:
-            with super().turn() as communicator:
-                yield communicator
+            return super().run(call)
         except CommError as error:  # a connection may break before the report of the member comes
             if not self._is_over.wait(_NEWS_S):
                 self.abort(str(error))

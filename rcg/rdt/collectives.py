@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +40,8 @@ _MOST_WORK: Final = 100_000  # steps to find out whether two strided tensors sha
 
 def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
     """Combine the tensors [*shape] of all members, in place, everywhere."""
-    with _turn("allreduce", group_name, op) as turn:
+
+    def take_part(turn: _Turn) -> None:
         target = turn.tensor(tensor)
         _check_apart("tensor", [target])
         one = _flat(target)
@@ -48,10 +49,13 @@ def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SU
             turn.communicator.allreduce(one, turn.op)
         _write(target, one)
 
+    _take_turn("allreduce", group_name, take_part, op)
+
 
 def broadcast(tensor: Any, src_rank: int = 0, group_name: str = DEFAULT) -> None:
     """Give the tensor [*shape] of one member to all others, in theirs."""
-    with _turn("broadcast", group_name) as turn:
+
+    def take_part(turn: _Turn) -> None:
         is_root = turn.is_rank(src_rank)
         target = turn.tensor(tensor)
         if not is_root:
@@ -62,12 +66,15 @@ def broadcast(tensor: Any, src_rank: int = 0, group_name: str = DEFAULT) -> None
         if not is_root:
             _write(target, one)
 
+    _take_turn("broadcast", group_name, take_part)
+
 
 def reduce(
     tensor: Any, dst_rank: int = 0, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM
 ) -> None:
     """Combine the tensors [*shape] of all members in that of one; the others' stay as they are."""
-    with _turn("reduce", group_name, op) as turn:
+
+    def take_part(turn: _Turn) -> None:
         is_root = turn.is_rank(dst_rank)
         target = turn.tensor(tensor)
         if is_root:
@@ -78,10 +85,13 @@ def reduce(
         if is_root:
             _write(target, one)
 
+    _take_turn("reduce", group_name, take_part, op)
+
 
 def allgather(tensor_list: Iterable[Any], tensor: Any, group_name: str = DEFAULT) -> None:
     """Put the tensors [*shape] of all members into a list of as many, by rank, everywhere."""
-    with _turn("allgather", group_name) as turn:
+
+    def take_part(turn: _Turn) -> None:
         one = _flat(turn.tensor(tensor))
         targets = turn.tensors("tensor_list", tensor_list, one)
         _check_apart("tensor_list", targets)
@@ -91,6 +101,8 @@ def allgather(tensor_list: Iterable[Any], tensor: Any, group_name: str = DEFAULT
         for target, found in zip(targets, output.chunk(len(targets)), strict=True):
             _write(target, found)
 
+    _take_turn("allgather", group_name, take_part)
+
 
 def reducescatter(
     tensor: Any,
@@ -99,7 +111,8 @@ def reducescatter(
     op: ReduceOp = ReduceOp.SUM,
 ) -> None:
     """Combine the lists of all members, an entry [*shape] for each rank; each gets its entry."""
-    with _turn("reducescatter", group_name, op) as turn:
+
+    def take_part(turn: _Turn) -> None:
         target = turn.tensor(tensor)
         _check_apart("tensor", [target])
         parts = turn.tensors("tensor_list", tensor_list, target)
@@ -110,6 +123,8 @@ def reducescatter(
         with turn.agreed(output, [every]):
             turn.communicator.reducescatter(output, every, turn.op)
         _write(target, output)
+
+    _take_turn("reducescatter", group_name, take_part, op)
 
 
 class _Turn:
@@ -226,8 +241,9 @@ class _Turn:
         return found
 
 
-@contextlib.contextmanager
-def _turn(kind: str, group: str, op: object = None) -> Iterator[_Turn]:
+def _take_turn(
+    kind: str, group: str, take_part: Callable[[_Turn], None], op: object = None
+) -> None:
     """Use the communicator of all members of a group; the process's other threads wait.
 
     What is raised before ``agreed`` is told to the other members, and all of them raise.
@@ -241,14 +257,18 @@ def _turn(kind: str, group: str, op: object = None) -> Iterator[_Turn]:
             group=group,
         )
     end = ours.groups.all_members(group, AllMembers)
-    with span(f"{kind} @{group}"), end.turn() as communicator:
+
+    def use(communicator: Communicator) -> None:
         turn = _Turn(kind, end, communicator)
         try:
             turn.op = None if op is None else _op(op)
-            yield turn
+            take_part(turn)
         except BaseException as error:
             turn.refuse(error)
             raise
+
+    with span(f"{kind} @{group}"):
+        end.run(use)
 
 
 def _op(op: object) -> ReduceOp:

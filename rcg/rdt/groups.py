@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from rcg import cluster
 from rcg.comm.base import LOOPBACK, Communicator, Membership, Store
@@ -29,8 +29,10 @@ from rcg.comm.registry import find_communicator
 from rcg.errors import CommError, GroupAborted, OutOfThreads, Unavailable
 from rcg.log import Log
 from rcg.rdt.runs import receive_in_runs, send_in_runs
-from rcg.threads import start_thread
+from rcg.threads import LockTaken, held, start_thread
 from rcg.wire.messages import JoinGroup
+
+_T = TypeVar("_T")
 
 _log = Log()
 
@@ -132,24 +134,20 @@ class End:
         except OutOfThreads:
             self._close()
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[Communicator]:
+    def run(self, call: Callable[[Communicator], _T]) -> _T:
         """Use the communicator, which is opened if need be; the other threads wait."""
         try:
             with self._using:
-                yield self._open()
+                return call(self._open())
         finally:
             if self._aborted:
                 self._close()
 
     def _close(self) -> None:
         """Close the communicator, unless a thread uses it: that one does so in the end."""
-        if not self._using.acquire(blocking=False):
-            return
-        try:
+        communicator = None
+        with contextlib.suppress(LockTaken), held(self._using, 0):
             communicator, self._communicator = self._communicator, None
-        finally:
-            self._using.release()
         if communicator is not None:
             try:
                 communicator.destroy()
@@ -184,8 +182,7 @@ class Pair(End):
         """
 
         def send(_: int, take: Callable[[], Any]) -> None:
-            with self.turn() as communicator:
-                communicator.send([take()], _PULLER)
+            self.run(lambda communicator: communicator.send([take()], _PULLER))
 
         send_in_runs(payloads, check, send)
 
@@ -202,8 +199,7 @@ class Pair(End):
         """
 
         def recv(memory: Any) -> None:
-            with self.turn() as communicator:
-                communicator.recv([memory], _HOLDER)
+            self.run(lambda communicator: communicator.recv([memory], _HOLDER))
 
         return receive_in_runs(sizes, device, into, recv)
 

@@ -40,6 +40,7 @@ from rcg.rdt.reach import place_soon_of
 from rcg.rdt.runs import fill, places_for
 from rcg.rdt.store import memory_of
 from rcg.rdt.transports import NIXL
+from rcg.threads import LockTaken, held
 from rcg.wire.messages import AskHeld
 
 # Of an object whose bytes stand in the envelope: a call with 16 KiB took 2.6 ms, and 2.7 if they
@@ -438,10 +439,9 @@ class Nixl:
     def _forget_oldest(self) -> None:
         for name in list(self._others)[: len(self._others) - _MOST_OTHERS]:
             other = self._others[name]
-            if other.lock.acquire(blocking=False):  # or it is being read from
+            with contextlib.suppress(LockTaken), held(other.lock, 0):  # or it is being read from
                 del self._others[name]
                 self._forget(name, other)
-                other.lock.release()
 
     def _transfer(
         self,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -42,9 +41,8 @@ class End:
     def __init__(self, communicator: Scarce) -> None:
         self.communicator = communicator
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[Scarce]:
-        yield self.communicator
+    def run(self, call: Callable[[Scarce], Any]) -> Any:
+        return call(self.communicator)
 
     def abort(self, why: str) -> None:
         self.communicator.abort(why)

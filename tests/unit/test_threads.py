@@ -132,7 +132,7 @@ def test_every_lock_of_rcg_is_taken_in_a_way_that_no_exception_can_come_between(
     assert [*lost_locks(ast.parse("if lock.acquire(False):\n pass"))] == ["lock.acquire"]
     generator = "@contextlib.contextmanager\ndef turn():\n with self.lock, f():\n  yield"
     assert [*lost_locks(ast.parse(generator))] == ["self.lock"]
-    not_yet = {"rdt/groups.py", "rdt/nixl.py", "weights/subscriber.py"}
+    not_yet = {"weights/subscriber.py"}
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
         if name not in _MAY_ACQUIRE | not_yet:
@@ -497,12 +497,15 @@ def test_a_group_that_is_left_without_threads_leaves_no_communicator(trio):
 @pytest.mark.parametrize("after", [0, 99], ids=["without threads", "with threads"])
 def test_a_pair_that_is_used_when_its_group_is_left_is_closed_by_its_user(trio, after):
     trio.pull("b")
-    with pair_of(trio, "b").turn() as communicator:
+
+    def use(communicator: Any) -> Any:
         with no_threads(after):
             trio.groups.leave("g")
         until(lambda: not any(each.name == "rcg-group-end" for each in threading.enumerate()))
         assert communicator._group is not None
-    assert communicator._group is None
+        return communicator
+
+    assert pair_of(trio, "b").run(use)._group is None
 
 
 # --- compiled graphs
