@@ -85,6 +85,14 @@ def is_connected() -> bool:
     return bool(ray.is_initialized())
 
 
+def session() -> str:
+    """Return what tells a session of this process from its others; "" outside of a cluster."""
+    if not is_connected():
+        return ""
+    context = ray.get_runtime_context()
+    return f"{context.get_node_id()}/{context.get_job_id()}"
+
+
 def node_ip() -> str:
     """Return the address of the node this process runs on."""
     return str(ray.util.get_node_ip_address())

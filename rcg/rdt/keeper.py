@@ -157,7 +157,7 @@ class Keeper:
         # no harm to start one too many.
         self._threads: dict[int, threading.Thread] = {}
         self._looking = threading.Lock()
-        self._is_stopped = False
+        self._left = ""  # the session that this process leaves, or has left
         self._freed_bytes = 0  # since memory was given back to the system
         self._freed_s = 0.0  # when the newest of them were freed
         self._stale: list[Any] = []  # references of a session that has ended
@@ -265,16 +265,15 @@ class Keeper:
     def stop(self) -> None:
         """Ask Ray nothing more, because this process is about to leave it.
 
-        Ray ends a process of which a thread asks it something while it goes. What is called next,
-        in another session, starts it again.
+        Ray ends a process of which a thread asks it something while it goes. In another session
+        Ray is asked again.
         """
         with self._looking:
-            self._is_stopped = True
+            self._left = cluster.session()
 
     def look(self) -> None:
         """Look soon, and often for a while."""
         self._is_idle = False
-        self._is_stopped = False
         self._wake.put(None)
         self.start()
 
@@ -308,7 +307,7 @@ class Keeper:
             is_news = False
             try:
                 with self._looking:
-                    if cluster.is_connected() and not self._is_stopped:
+                    if cluster.session() not in ("", self._left):
                         self._stale.clear()
                         is_news = self._look()
                     else:

@@ -31,10 +31,10 @@ _IN_TASK_S: Final = 10.0  # for the process to answer the task, which is on its 
 _MOST: Final = 10_000  # processes of other nodes that are known
 
 # By the ids of stores, the newest: the nodes of processes, where those of other nodes listen, and
-# the tasks of the keeper that ask them.
+# the tasks of the keeper that ask them, each with its session.
 _nodes: Final[dict[str, str]] = {}
 _places: Final[dict[str, str]] = {}
-_asked: Final[dict[str, Any]] = {}
+_asked: Final[dict[str, tuple[str, Any]]] = {}
 
 
 def reach(
@@ -126,10 +126,11 @@ def place_soon_of(holder: Holder) -> str:
     node = holder.node or _nodes.get(holder.key)
     if not node:
         raise ended_error(holder)
-    task = _asked.get(holder.key)
-    if task is None:
+    session = cluster.session()
+    asked_in, task = _asked.get(holder.key, ("", None))
+    if asked_in != session:
         task = _ask(node, [holder])
-        _note(_asked, holder.key, task)
+        _note(_asked, holder.key, (session, task))
     answers = [_first_answer([task], Deadline(_SOON_S))]
     if answers[0] is not None:
         _asked.pop(holder.key, None)

@@ -49,7 +49,7 @@ from rcg.serialization import KIND_BYTES
 from rcg.streams import of_type
 from rcg.threads import start_thread
 from rcg.wire import liveness, sockets
-from rcg.wire.liveness import Ending
+from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import (
     READ_BY_KERNEL,
     READ_BY_MAPPING,
@@ -92,7 +92,7 @@ from rcg.wire.messages import (
     UseStore,
     UseTensors,
 )
-from rcg.wire.packets import UNREACHABLE, PacketStream
+from rcg.wire.packets import PacketStream
 from rcg.wire.payloads import send_buffers, send_payloads
 from rcg.wire.sockets import Received
 
@@ -218,18 +218,18 @@ class Service:
 
     def _serve(self, connection: Any, puller: str) -> None:
         pidfd = liveness.pidfd_of(sockets.peer_of(connection)[0])
-        peer, is_cut = sockets.peer_name_of(connection), False
+        peer, has_left = sockets.peer_name_of(connection), False
         try:
             sockets.send(connection, Ready())
             waiter = sockets.Waiter(connection, pidfd.fd)
             while waiter.wait():
                 with sockets.receive(connection) as received:
                     if received.message is None:
-                        is_cut = received.why == UNREACHABLE
+                        has_left = not received.is_reset
                         return
                     self._answer(connection, pidfd.fd, puller, received)
-        except OSError as error:  # it hung up
-            is_cut = error.strerror == UNREACHABLE
+        except OSError:
+            pass  # it hung up
         except ValueError as error:
             _log.warning("rcg: %s sent a wrong message: %s", peer, describe_error(error))
         except Exception:  # noqa: BLE001 - the other side learns that the connection ended
@@ -238,10 +238,10 @@ class Service:
             self._slices.pop(connection, None)
             for entry, _, puller in self._reading.pop(connection, {}).values():
                 entry.pullers.remove(puller)
-            if is_cut:
-                self._store.keeper_cut(connection)
-            else:
+            if has_left or liveness.how_it_ended(pidfd.fd) is How.DIED:
                 self._store.keeper_ended(connection, peer)
+            else:  # the connection alone has ended: it says again what it keeps
+                self._store.keeper_cut(connection)
             self._groups.end_pairs(connection, "the connection of the process that pulls has ended")
             connection.close()
             pidfd.close()

@@ -305,7 +305,7 @@ class Store:
         self.free(keys)
 
     def keeper_cut(self, keeper: object) -> None:
-        """Note that a process on another node cannot be reached: it may say again what it keeps.
+        """Note that the connection of a process has ended: it may say again what it keeps.
 
         What it kept is freed in two minutes if nobody says to keep it.
         """

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import warnings
@@ -10,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,9 +23,12 @@ from rcg.rdt.envelope import Holder, Parts
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
 from rcg.rdt.pull import Connections
+from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store, memory_of
 from rcg.serialization.payloads import Skeleton, Table
-from tests.harness.peers import ctrl_c_anywhere, descriptors, until
+from rcg.wire import sockets
+from rcg.wire.messages import KeepTensors
+from tests.harness.peers import GUARD_S, ctrl_c_anywhere, descriptors, until
 
 torch = pytest.importorskip("torch")
 
@@ -87,7 +91,7 @@ def keeping(store: Store, holder: StoppedHolder) -> Keeper:
 
 def test_a_holder_that_does_not_read_is_sent_its_news_again(store: Store, monkeypatch) -> None:
     ray = SimpleNamespace(
-        is_connected=lambda: True,
+        session=lambda: "first",
         ready_of=lambda refs: [each for each in refs if holder.calls.count("keep x") == 2],
         which_exist=lambda ids: [False] * len(ids),
     )
@@ -120,7 +124,7 @@ def test_an_error_of_a_holder_keeps_no_reference_of_rays(store: Store, monkeypat
             return b"ref"
 
     ray = SimpleNamespace(
-        is_connected=lambda: True, ready_of=list, which_exist=lambda ids: [True] * len(ids)
+        session=lambda: "first", ready_of=list, which_exist=lambda ids: [True] * len(ids)
     )
     monkeypatch.setattr("rcg.rdt.keeper.cluster", ray)
     holder = Gone()
@@ -132,11 +136,20 @@ def test_an_error_of_a_holder_keeps_no_reference_of_rays(store: Store, monkeypat
     until(lambda: holder.errors and seen() is None)
 
 
-def test_the_references_of_a_session_are_forgotten_when_it_ends(store: Store, monkeypatch) -> None:
-    sessions = [1]
+@pytest.mark.parametrize("leaves", [False, True], ids=["it has ended", "it is being left"])
+def test_a_session_that_ends_is_asked_nothing_and_its_references_are_forgotten(
+    store: Store, monkeypatch: Any, leaves: bool
+) -> None:
+    sessions, asked = ["first"], []  # by which keepers: those of other tests go on
+
+    def ready_of(refs: list[Any]) -> list[Any]:
+        asked.append(threading.current_thread())
+        return refs
+
     ray = SimpleNamespace(
-        is_connected=lambda: bool(sessions),
-        ready_of=lambda refs: refs,
+        session=lambda: sessions[0],
+        is_connected=lambda: bool(sessions[0]),
+        ready_of=ready_of,
         which_exist=lambda ids: [True] * len(ids),
     )
     monkeypatch.setattr("rcg.rdt.keeper.cluster", ray)
@@ -144,9 +157,46 @@ def test_the_references_of_a_session_are_forgotten_when_it_ends(store: Store, mo
     keeper = keeping(store, holder)
     until(lambda: "keep x" in holder.calls)
     assert len(keeper.entries()) == 1 and "free x" not in holder.calls
-    sessions.clear()
+    if leaves:
+        keeper.stop()  # and what goes meanwhile has it look
+    else:
+        sessions[0] = ""
+    asked.clear()
     keeper.look()
     until(lambda: "free x" in holder.calls and not keeper.entries())
+    assert keeper._threads[0] not in asked
+    sessions[0] = "second"
+    keeper.keep(SimpleNamespace(binary=lambda: b"y"), "y", Holder("", "b", "", "B", "", ""))
+    until(lambda: keeper._threads[0] in asked)
+
+
+@pytest.mark.parametrize("end", ["it leaves", "a wrong message", "an error", "a reset"])
+def test_what_a_process_keeps_outlives_all_but_the_process(
+    store: Store, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    def broken(*_: Any) -> None:
+        raise MemoryError("nobody thought of that")
+
+    service = Service(store, MemberGroups("tensors-1", cast("Any", None)), deque(), "", "\0none")
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    thread = threading.Thread(target=service._serve, args=(here, "tensors-2"), daemon=True)
+    thread.start()
+    store.add(entry("a"))
+    sockets.send(there, KeepTensors(keys=("a",)))
+    until(lambda: "a" in store._kept_by)
+    if end == "a wrong message":
+        there.send(b"{}")
+    elif end == "an error":
+        monkeypatch.setattr(store, "keep", broken)
+        sockets.send(there, KeepTensors(keys=("b",)))
+    if end != "a reset":
+        assert there.recv(1 << 16)
+    if end in ("a reset", "it leaves"):  # what was not read resets it
+        there.close()
+    thread.join(GUARD_S)
+    assert not thread.is_alive() and not store._kept_by
+    assert bool(store.entries()) == (end != "it leaves")
+    there.close()
 
 
 def test_ctrl_c_in_the_first_use_of_tensors_leaves_no_service_that_nobody_has(monkeypatch) -> None:
@@ -304,7 +354,7 @@ def test_a_transfer_whose_tensor_is_freed_is_ended_with_the_reason(store: Store)
 
 
 def test_the_keeper_looks_at_transfers(store: Store, monkeypatch: Any) -> None:
-    monkeypatch.setattr("rcg.rdt.keeper.cluster", SimpleNamespace(is_connected=lambda: False))
+    monkeypatch.setattr("rcg.rdt.keeper.cluster", SimpleNamespace(session=lambda: ""))
     tensor, ended = torch.zeros(8), []
     held = entry("a", tensor)
     store.add(held)

@@ -28,6 +28,7 @@ class Cluster:
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
+        self.name = "first"
         self.asked: list[str] = []
 
     is_connected = staticmethod(lambda: True)
@@ -36,6 +37,9 @@ class Cluster:
 
     def other_nodes(self) -> list[str]:
         return [*self.answers]
+
+    def session(self) -> str:
+        return self.name
 
     def run_on_node(self, node: str, _: Callable[..., Any], holders: list[Any]) -> str:
         assert holders
@@ -172,12 +176,16 @@ def test_the_keeper_asks_one_node_and_goes_on_waiting_the_next_time(ray: Any) ->
         with pytest.raises(TimeoutError):
             reach.place_soon_of(FAR)
     assert nodes.asked == ["n1"]
+    nodes.name = "second"  # whose tasks are others
+    with pytest.raises(TimeoutError):
+        reach.place_soon_of(FAR)
+    assert nodes.asked == ["n1", "n1"]
     nodes.answers["n1"] = "tcp://1"
     assert reach.place_soon_of(FAR) == "tcp://1"
     assert not reach._asked
     with pytest.raises(ActorDiedError):
         reach.place_soon_of(BY_HANDLE._replace(key="other"))
-    assert nodes.asked == ["n1"]
+    assert nodes.asked == ["n1", "n1"]
 
 
 def test_several_are_looked_for_by_one_task_on_each_node(ray: Any) -> None:
