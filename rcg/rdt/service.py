@@ -38,7 +38,7 @@ from rcg.rdt.nixl_agent import is_installed, why_not_auto
 from rcg.rdt.places import places_of
 from rcg.rdt.pull import Got
 from rcg.rdt.runs import send_in_runs
-from rcg.rdt.slices import regions_from
+from rcg.rdt.slices import Region, regions_from
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import endpoint
@@ -311,7 +311,12 @@ class Service:
             entry.pullers.remove(puller)
 
     def _let_read(
-        self, connection: Any, puller: str, message: PullTensors | PullSlices, entry: Entry
+        self,
+        connection: Any,
+        puller: str,
+        message: PullTensors | PullSlices,
+        entry: Entry,
+        regions: Sequence[Region] = (),
     ) -> bool:
         """Say where the tensors of an object lie, which stay there until they were read.
 
@@ -321,7 +326,7 @@ class Service:
         if answer is None:
             return False
         is_whole = isinstance(message, PullTensors)
-        check = entry.checking() if is_whole else self._checking_version(entry)
+        check = entry.checking() if is_whole else self._checking_version(entry, regions)
         self._reading.setdefault(connection, {})[message.number] = entry, check, puller
         entry.pullers.append(puller)
         about, arrays, fds = answer
@@ -385,17 +390,18 @@ class Service:
         if entry is None:
             return
         self._store.note_pulled(entry)
-        if self._let_read(connection, puller, message, entry):
-            return
         sizes = [each.numel() for each in entry.payloads]
         table = self._slices.get(connection, {}).get(message.slices, b"")
         regions = regions_from(table, sizes)
+        if self._let_read(connection, puller, message, entry, regions):
+            return
         entry.pullers.append(puller)
         try:
             payloads = [each.of(entry.payloads[each.tensor]) for each in regions]
-            check = self._checking_version(entry)
+            check = self._checking_version(entry, regions)
             if isinstance(connection, PacketStream):
-                self._send_after(connection, message, payloads, check, looks_s=_LOOK_S)
+                look = self._checking_version(entry, ())
+                self._send_after(connection, message, payloads, look, check, looks_s=_LOOK_S)
             else:
                 self._send_with(connection, message, payloads, check)
         finally:
@@ -414,7 +420,7 @@ class Service:
         check = entry.checking()
         is_far = isinstance(connection, PacketStream) and not _is_small(entry)
         if is_far and not isinstance(entry.contents, Objects):
-            self._send_after(connection, message, entry.payloads, check)
+            self._send_after(connection, message, entry.payloads, check, check)
             return
         if not isinstance(entry.contents, Objects):
             self._send_with(connection, message, entry.payloads, check)
@@ -440,12 +446,21 @@ class Service:
         connection: Any,
         message: PullTensors | PullSlices,
         payloads: Sequence[Any],
+        before: Callable[[], None],
         check: Callable[[], None],
         looks_s: float = 0.0,
     ) -> None:
         """Send tensors to another node, from where they lie.
 
         The bytes of one that cannot be read any more are replaced, and refused at the end.
+
+        Args:
+            connection: To the other process.
+            message: The question.
+            payloads: The tensors.
+            before: Checks, directly before memory is read, that it is there.
+            check: Checks in the end that all were there, and the same, until then.
+            looks_s: For how long what ``before`` has found is believed.
         """
         problems: list[str] = []
 
@@ -464,7 +479,7 @@ class Service:
             now_s = time.monotonic()
             if now_s >= looked_s + looks_s:
                 looked_s = now_s
-                check()
+                before()
 
         sockets.send(connection, TensorsFollow(number=message.number))
         send_in_runs(payloads, look, send)
@@ -473,10 +488,14 @@ class Service:
         else:
             self._end(connection, message, check)
 
-    def _checking_version(self, entry: Entry) -> Callable[[], None]:
+    def _checking_version(self, entry: Entry, regions: Sequence[Region]) -> Callable[[], None]:
         """Return what checks that the tensors are still as they were when they were shared.
 
         It raises Transfer if they were freed, moved or written to since.
+
+        Args:
+            entry: The tensors.
+            regions: Where bytes are compared as well; see ``Sample``.
         """
         check = entry.checking()
 
@@ -486,6 +505,8 @@ class Service:
             if entry.versions.is_written:
                 raise Transfer(f"{entry.name} was written to")
             check()
+            if entry.sample is not None and entry.sample.find_changed(regions) is not None:
+                raise Transfer(f"{entry.name} was written to")
 
         return check_version
 

@@ -34,11 +34,11 @@ from rcg.log import Log
 from rcg.options import Deadline
 from rcg.rdt.envelope import Contents
 from rcg.rdt.parts import find_lost, tensors_in
+from rcg.rdt.samples import Sample
 
 _UNKEPT_S: Final = 120.0
 _MOST_LOOKED_AT: Final = 64
 _MOST_FREED_EARLY: Final = 10_000
-_MOST_ABANDONED: Final = 10_000
 _RESIZE: Final = "_rcg_resize"  # an attribute of torch's storages
 
 
@@ -111,6 +111,7 @@ class Entry:
         release: Cleans up after the object, when it is freed or replaced.
         versions: How often its tensors had been written to when it was made.
         resizes: The newest resize of each storage when it was made, as ``_resize_of`` gives it.
+        sample: What some of its bytes were then, of a value that is refused once it is written to.
         made_s: When it was made, in seconds of the monotonic clock.
         unkept_since_s: Since when nobody may have said to keep it; when it was made, at first.
         pulls: How often they were pulled.
@@ -127,6 +128,7 @@ class Entry:
     release: Callable[[], None] | None = None
     versions: Versions = field(init=False)
     resizes: list[object] = field(init=False)
+    sample: Sample | None = None
     unkept_since_s: float = field(init=False)
     made_s: float = field(default_factory=time.monotonic)
     pulls: int = 0
@@ -159,6 +161,13 @@ class Entry:
         if not lost and self._resizes_now() != self.resizes:
             lost = "the storage of a tensor was resized since, and may have other numbers now"
         return f"{self.name}: {lost}. {_BEFORE}" if lost else ""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether its tensors were written to, as far as can be known; see ``Sample``."""
+        return self.versions.is_written or (
+            self.sample is not None and self.sample.find_changed() is not None
+        )
 
     def checking(self) -> Callable[[], None]:
         """Return what checks that the tensors still lie where they lie now.
@@ -268,7 +277,7 @@ class Store:
         self._changed = threading.Condition()
         self._kept_by: dict[str, object] = {}  # also objects that are not made yet
         self._freed_early: dict[str, None] = {}  # the newest
-        self._abandoned: dict[str, str] = {}  # by which process that has ended: the newest
+        self._why_freed: dict[str, str] = {}  # where it is known, and the newest
         self._watched: list[tuple[Callable[[], None], Callable[[str], None]]] = []
         self._freed = 0
         self._unkept = 0
@@ -299,10 +308,7 @@ class Store:
         """Free all that a process kept, which errors call by this name."""
         with self._changed:
             keys = [key for key, each in self._kept_by.items() if each is keeper]
-            self._abandoned.update(dict.fromkeys(keys, name))
-            while len(self._abandoned) > _MOST_ABANDONED:
-                del self._abandoned[next(iter(self._abandoned))]
-        self.free(keys)
+        self.free(keys, f"when {name}, which had asked for it, ended")
 
     def keeper_cut(self, keeper: object) -> None:
         """Note that the connection of a process has ended: it may say again what it keeps.
@@ -368,10 +374,10 @@ class Store:
     def why_gone(self, key: str) -> str:
         """Return what became of an object that is not found."""
         text = f"its tensors are not there any more: object {key} was freed"
-        name = self._abandoned.get(key)
-        if name is not None:
-            return f"{text} when {name}, which had asked for it, ended"
-        return f"{text}, or the actor that made it has restarted"
+        why = self._why_freed.get(key)
+        return (
+            f"{text}, or the actor that made it has restarted" if why is None else f"{text} {why}"
+        )
 
     def look_for_writes(self, writer: Callable[..., Any] | None) -> None:
         """Warn of tensors that were written to; called at the end of a method.
@@ -406,11 +412,18 @@ class Store:
         with self._changed:
             return list(self._entries.values())
 
-    def free(self, keys: Iterable[str]) -> None:
-        """Free objects; those that are not there are left out."""
+    def free(self, keys: Iterable[str], why: str = "") -> None:
+        """Free objects; those that are not there are left out.
+
+        Args:
+            keys: Their ids.
+            why: When or why they are freed, which errors say.
+        """
         with self._changed:
             dropped = []
             for key in keys:
+                if why:
+                    self._why_freed[key] = why
                 self._kept_by.pop(key, None)
                 entry = self._entries.pop(key, None)
                 if entry is not None:
@@ -419,6 +432,8 @@ class Store:
                     self._freed_early[key] = None
             while len(self._freed_early) > _MOST_FREED_EARLY:
                 del self._freed_early[next(iter(self._freed_early))]
+            while len(self._why_freed) > _MOST_FREED_EARLY:
+                del self._why_freed[next(iter(self._why_freed))]
             entry = None
             self._freed += len(dropped)
             if dropped:

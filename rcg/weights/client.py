@@ -13,7 +13,8 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from rcg import cluster
@@ -24,6 +25,7 @@ from rcg.progress import Progress
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
 from rcg.rdt.process import here
+from rcg.rdt.samples import Sample
 from rcg.rdt.store import Entry, Versions
 from rcg.text import bytes_text, plural
 from rcg.threads import run_together, start_thread
@@ -44,6 +46,7 @@ _TURN_S: Final = 1.0  # between two looks at whether those who are waited for ar
 _LOOK_S: Final = 2.0  # for one that is looked at to answer
 _MOST_AT_ONCE: Final = 16  # are looked at
 _MEGABYTE: Final = 1_000_000
+_NONE: Final[Mapping[int, Any]] = MappingProxyType({})
 
 _lock: Final = threading.Lock()
 _handles: Final[dict[str, Any]] = {}  # of the owner, by the id of this node: a session has its own
@@ -74,7 +77,7 @@ class Client:
             *(holder.label, dict(shards), secrets.token_hex(8), tuple(holder), self._here.pid),
             *(is_publisher, is_alone, spare_bytes),
         )
-        self._lock = threading.Lock()  # held by a call that changes the version here
+        self._lock = threading.RLock()  # held by a call that changes the version here
         self._numbers = itertools.count()
         self._keys: list[str] = []  # of the version of it in the store of this process
         self._ending = _Ending(self, name, self._member.id, self._keys)
@@ -124,18 +127,24 @@ class Client:
         """The key of the version that others can read here; "" if there is none."""
         return self._keys[0] if self._keys else ""
 
-    def _keep(self, version: int, payloads: Sequence[Any], watched: Sequence[Any] = ()) -> Entry:
+    def _keep(
+        self, version: int, payloads: Sequence[Any], watched: Mapping[int, Any] = _NONE
+    ) -> Entry:
         """Make a version an object of this process's store, which others can read.
 
         Args:
             version: Its number.
             payloads: The bytes of its tensors: of uint8 [n].
-            watched: Tensors that nobody may write to while it is there.
+            watched: The user's own among them, by their numbers: nobody may write to these while
+                it is there.
+
+        Raises:
+            ValueError: This client was closed meanwhile.
         """
         key = f"{self._member.id}-{next(self._numbers)}"
         made = Entry(
             key=key,
-            value=list(watched),
+            value=list(watched.values()),
             contents=_Sizes(
                 tuple(each.numel() for each in payloads),
                 tuple(each.device.type for each in payloads),
@@ -145,10 +154,14 @@ class Client:
             name=f"Version {version} of the weights {self.name!r}",
             advice="Call wait(version) of its publisher before writing, or publish(copy=True)",
         )
-        made.versions = Versions(watched)  # all of them: a store looks at the first of a value only
+        made.versions = Versions(made.value)  # a store looks at the first ones of a value only
+        made.sample = Sample(payloads, watched) if watched else None
         self._keys[:] = [key]
         self._here.store.keep(self._keys, self._member.id)
         self._here.store.add(made)
+        if self._ending.is_over:  # since then: what it freed was not there yet
+            self._free()
+            self._check_open()
         return made
 
     def _free(self) -> None:

@@ -3,21 +3,27 @@
 
 Its tensors are the publisher's own, not copies, where they can be read as they are. So they must
 not be written to while a version is out: ``Publisher.wait`` says when every reader has it. From
-then on, nobody reads it any more. With ``copy=True``, or where a tensor is of another type, on
-another device or not contiguous, a version is a copy, which costs its memory and its time.
+then on, nobody reads it any more. An optimizer of torch's that is about to write to them withdraws
+it first; other writes are found when a reader has read (``rcg.rdt.samples``). With ``copy=True``,
+or where a tensor is of another type, on another device or not contiguous, a version is a copy,
+which costs its memory and its time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import weakref
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, NamedTuple
 
+from rcg.errors import Transfer
 from rcg.frames import warn_user
 from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
 from rcg.progress import Progress
-from rcg.rdt.store import Entry
+from rcg.rdt.store import Entry, memory_of
 from rcg.serialization.payloads import bytes_of
 from rcg.weights.client import Client, Moved, ask, leave_dead, turn_of
 from rcg.weights.owner import Pending, waited_for
@@ -75,6 +81,8 @@ class Publisher(Client):
         except BaseException:
             self._ending.end()
             raise
+        _publishers.add(self)
+        _watch_optimizers()
 
     @property
     def version(self) -> int | None:
@@ -101,8 +109,9 @@ class Publisher(Client):
             tensors = self._source.tensors()
             self._withdraw()
             staged = self._stage(tensors)
-            payloads = [bytes_of(staged[key].detach()) for key in self._member.shards]
-            own = [each for key, each in tensors.items() if key not in self._staged]
+            names = self._member.shards
+            payloads = [bytes_of(staged[name].detach()) for name in names]
+            own = {n: tensors[name] for n, name in enumerate(names) if name not in self._staged}
             self._entry = self._keep(number, payloads, own)
             self._newest = WeightsVersion(number, self.bytes)
             self._tell()
@@ -124,6 +133,8 @@ class Publisher(Client):
 
         Raises:
             TimeoutError: Somebody does not have it in time; who is in the text.
+            Transfer: Somebody does not have it and cannot get it, because its tensors were written
+                to.
             ValueError: There is no such version.
         """
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
@@ -138,6 +149,12 @@ class Publisher(Client):
                     raise TimeoutError(
                         f"version {number} of the weights {self.name!r} was not taken by {lacking} "
                         f"in {timeout:g} s: call update() there, or close()"
+                    )
+                if found.kind == "readers" and self._is_written(number):
+                    raise Transfer(
+                        f"version {number} of the weights {self.name!r} was written to before "
+                        f"{waited_for(found.left)} had it: call wait() before writing, or "
+                        "publish(copy=True)"
                     )
                 leave_dead(self.name, found.left)
                 shown.show(found)
@@ -184,16 +201,42 @@ class Publisher(Client):
         entry, self._entry = self._entry, None
         if entry is None:
             return
-        written = entry.versions.find_written()
+        is_news = entry.is_written and not entry.versions.has_warned
         self._free()
-        if written is not None:
+        if is_news:
             warn_user(
-                f"{entry.name} has a tensor of shape {list(written.shape)} that was written to "
-                f"while readers could still read it. {entry.advice}",
+                f"{entry.name} was written to while readers could still read it. {entry.advice}",
                 UserWarning,
             )
         if tells:
             self._tell()
+
+    def _is_written(self, number: int) -> bool:
+        """Whether the newest version, if it is this one, was written to."""
+        with self._lock:
+            entry = self._entry
+            if entry is None or self.version != number:
+                return False
+            return self._here.store.find(entry.key) is not entry or entry.is_written
+
+    def before_step(self, optimizer: Any, storages: AbstractSet[int]) -> None:
+        """Let nobody read the newest version if an optimizer is about to write to it.
+
+        Readers that are at it find that out before they take it. The owner is not asked: a step
+        waits for nobody, and a reader that asks for this version learns why it cannot have it.
+        """
+        entry = self._entry
+        if entry is None or storages.isdisjoint(map(memory_of, entry.value)):
+            return
+        step = f"{type(optimizer).__name__}.step"
+        self._here.store.free([entry.key], f"because {step} writes to its tensors")
+        if not entry.versions.has_warned:
+            entry.versions.has_warned = True
+            warn_user(
+                f"{entry.name} is withdrawn, because {step} writes to its tensors while readers "
+                f"could still read it. {entry.advice}",
+                UserWarning,
+            )
 
     def _stage(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tensors as they are read, by their names."""
@@ -239,6 +282,32 @@ class Publisher(Client):
             self._ask("push", *about)
         else:
             ask("push", self.name, self._member.id, *about)
+
+
+_publishers: Final[weakref.WeakSet[Publisher]] = weakref.WeakSet()
+
+
+@functools.cache
+def _watch_optimizers() -> None:
+    """Have every step of an optimizer of torch's withdraw the versions that it writes to.
+
+    For good: torch may be in a step of another thread, which must not see its hooks change.
+    """
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    register_optimizer_step_pre_hook(_before_step)
+
+
+def _before_step(optimizer: Any, *_: object) -> None:
+    if not _publishers:
+        return
+    storages: set[int] = set()
+    for group in optimizer.param_groups:
+        for each in group["params"]:
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # it has no storage
+                storages.add(memory_of(getattr(each, "_local_tensor", each)))  # of a DTensor
+    for publisher in list(_publishers):
+        publisher.before_step(optimizer, storages)
 
 
 class _Waited:

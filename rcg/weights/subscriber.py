@@ -317,12 +317,13 @@ class Subscriber(Client):
     @contextlib.contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
         left_s = deadline.remaining_s()
-        if not self._lock.acquire(timeout=-1 if left_s is None else left_s):
-            raise TimeoutError(f"another update of the weights {self.name!r} is not done yet")
-        try:
+        try:  # an interrupt may come between any two steps, also when the lock was just acquired
+            if not self._lock.acquire(timeout=-1 if left_s is None else left_s):
+                raise TimeoutError(f"another update of the weights {self.name!r} is not done yet")
             yield
         finally:
-            self._lock.release()
+            with contextlib.suppress(RuntimeError):  # this thread does not have it
+                self._lock.release()
 
     def _get(
         self,
