@@ -48,8 +48,6 @@ __rcg_plumbing__ = True  # see rcg.frames
 
 # A loop that found nothing to read for this long gives its free memory back, once.
 _IDLE_TRIM_NS: Final = int(IDLE_S * 1e9)
-# A Call that waited for its turn for less is not said to have waited.
-_NOTED_WAIT_NS: Final = 10_000
 
 # What ends the loop, and is never about one value.
 _ENDS: Final = (GraphEnded, FrameDamaged, TransferFailed)
@@ -328,7 +326,7 @@ class Steps:
         slots, mark, waited, loop = self._slots, self._node.mark, self._node.waited, self._loop
         method = self._method(op.method)
         turn = threading.Lock() if self._spec.options.concurrent else turns.lock
-        waiting, place, graph = turns.waiting, object(), (self._spec.graph_id, loop.origin.label)
+        asker = turns.asker(self._spec.graph_id, loop.origin.label)
         name, outs = op.method, op.outs
         args = [self._slot_of(argument) for argument in op.args]
         keys = [key for key, _ in op.kwargs]
@@ -351,13 +349,15 @@ class Steps:
                 execution = loop.execution
                 mark(index, execution)
                 try:
-                    waiting[place], asked_ns = graph, now_ns()
+                    asked_ns = now_ns() if turn.locked() else 0
+                    asker.is_asking = True
                     with turn:
-                        del waiting[place]
-                        if (kept_out_ns := now_ns() - asked_ns) > _NOTED_WAIT_NS:
-                            waited(kept_out_ns)
+                        asker.is_asking = False
+                        if asked_ns:
+                            waited(now_ns() - asked_ns)
                         slots[out] = method(value)
                 except BaseException as error:  # noqa: BLE001 - users' code raises anything
+                    asker.is_asking = False
                     slots[out] = capture(error, loop.origin, name, execution)
 
             return step_one
@@ -370,11 +370,12 @@ class Steps:
             execution = loop.execution
             mark(index, execution)
             try:
-                waiting[place], asked_ns = graph, now_ns()
+                asked_ns = now_ns() if turn.locked() else 0
+                asker.is_asking = True
                 with turn:
-                    del waiting[place]
-                    if (kept_out_ns := now_ns() - asked_ns) > _NOTED_WAIT_NS:
-                        waited(kept_out_ns)
+                    asker.is_asking = False
+                    if asked_ns:
+                        waited(now_ns() - asked_ns)
                     if keys:
                         named = dict(zip(keys, values[count:], strict=True))
                         result = method(*values[:count], **named)
@@ -385,6 +386,7 @@ class Steps:
                     else:
                         self._take_apart(result, outs, fail, name, execution)
             except BaseException as error:  # noqa: BLE001 - users' code raises anything
+                asker.is_asking = False
                 fail(capture(error, loop.origin, name, execution))
 
         return step

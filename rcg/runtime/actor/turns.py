@@ -10,27 +10,51 @@ listed here, so that an error can name them.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Final
 
 
+class Asker:
+    """A Call of a loop, which asks for its turn again and again.
+
+    Attributes:
+        graph_id: The graph of the loop.
+        label: The actor of this process.
+        is_asking: Whether it waits for its turn now.
+    """
+
+    __slots__ = ("__weakref__", "graph_id", "is_asking", "label")
+
+    def __init__(self, graph_id: str, label: str) -> None:
+        self.graph_id = graph_id
+        self.label = label
+        self.is_asking = False
+
+
 class Turns:
-    """The lock of an actor, and the graphs whose loops wait for it. Any thread.
+    """The lock of an actor, and the Calls that wait for it. Any thread.
 
     Attributes:
         lock: Held while a method runs.
-        waiting: The id of each graph that waits, and the label of the actor, by a key of the step.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.waiting: dict[object, tuple[str, str]] = {}
+        self._askers: weakref.WeakSet[Asker] = weakref.WeakSet()
+
+    def asker(self, graph_id: str, label: str) -> Asker:
+        """Return what notes that a Call waits, as long as the Call keeps it."""
+        made = Asker(graph_id, label)
+        self._askers.add(made)
+        return made
 
     def label_for(self, graph_id: str) -> str | None:
         """Return the label of the actor on which a graph waits for its turn; None if it does not.
 
-        Every Call is listed for a moment, before it has its turn.
+        Every Call waits for a moment, before it has its turn.
         """
-        return dict(list(self.waiting.values())).get(graph_id)
+        asking = (each for each in list(self._askers) if each.is_asking)
+        return next((each.label for each in asking if each.graph_id == graph_id), None)
 
     def why_waiting(self, graph_id: str) -> str:
         """Return why a graph does not go on, if its loop in this process waits for a turn."""
