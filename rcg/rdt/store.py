@@ -268,10 +268,14 @@ class Store:
     Args:
         key: The store's id.
         freed: Called with the bytes of tensors that are held here no more.
+
+    Attributes:
+        clients: The ids of those in this process that add and free objects by themselves.
     """
 
     def __init__(self, key: str, freed: Callable[[int], object] = bool) -> None:
         self.key: Final = key
+        self.clients: Final[set[str]] = set()
         self._note_freed = freed
         self._entries: dict[str, Entry] = {}
         self._changed = threading.Condition()
@@ -375,9 +379,7 @@ class Store:
         """Return what became of an object that is not found."""
         text = f"its tensors are not there any more: object {key} was freed"
         why = self._why_freed.get(key)
-        return (
-            f"{text}, or the actor that made it has restarted" if why is None else f"{text} {why}"
-        )
+        return f"{text}{', or the actor that made it has restarted' if why is None else f' {why}'}"
 
     def look_for_writes(self, writer: Callable[..., Any] | None) -> None:
         """Warn of tensors that were written to; called at the end of a method.
@@ -479,6 +481,7 @@ class Store:
         ]
         counts = [facts.held, facts.held_bytes, facts.freed, facts.unkept]
         found = {"pid": os.getpid(), "counts": counts, "entries": entries, **more}
+        found["clients"] = list(self.clients)
         return json.dumps(found).encode()
 
     def facts(self) -> StoreFacts:

@@ -29,13 +29,14 @@ from rcg.rdt.samples import Sample
 from rcg.rdt.store import Entry, Versions
 from rcg.text import bytes_text, plural
 from rcg.threads import run_together, start_thread
-from rcg.weights.owner import Owner
+from rcg.weights.owner import Owner, Roll
 from rcg.weights.shards import Member, Shards
 from rcg.wire.messages import AskHeld
 
 TRANSPORT: Final = "weights"  # in reports and profiles
 
 _NAME: Final = "rcg.weights"
+_ROLL_NAME: Final = "rcg.weights.roll"
 _NAMESPACE: Final = "rcg"
 _START_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.1
@@ -80,6 +81,7 @@ class Client:
         self._lock = threading.RLock()  # held by a call that changes the version here
         self._numbers = itertools.count()
         self._keys: list[str] = []  # of the version of it in the store of this process
+        self._here.store.clients.add(self._member.id)
         self._ending = _Ending(self, name, self._member.id, self._keys)
 
     @property
@@ -108,7 +110,14 @@ class Client:
             raise ValueError(f"this {type(self).__name__.lower()} of {self.name!r} is closed")
 
     def _register(self) -> None:
-        """Present this client to the owner."""
+        """Present this client to the owner, now and whenever it runs again."""
+        self._check_open()  # another thread may wait meanwhile
+        self._present()
+        again = weakref.WeakMethod(self._register)
+        when_owner_dies(again, "stay", self.name, self._member.id)
+
+    def _present(self) -> None:
+        """Tell the owner who this is, and what it has."""
         raise NotImplementedError
 
     def _ask(self, method: str, *args: Any) -> Any:
@@ -215,7 +224,7 @@ class _Ending:
     def __init__(self, client: Client, name: str, which: str, keys: list[str]) -> None:
         self.is_over = False
         self._about = name, which
-        self._free = functools.partial(here().store.free, keys)
+        self._store, self._keys = here().store, keys
         self._pid = os.getpid()
         # It may be dropped in the middle of anything, also of Ray's code: another thread ends it.
         self._dropped = weakref.finalize(client, self._end_later)
@@ -230,7 +239,8 @@ class _Ending:
             _endings.discard(self)
             if self._pid != os.getpid():
                 return  # of the process that has forked this one
-            self._free()
+            self._store.free(self._keys)
+            self._store.clients.discard(self._about[1])
             _leave(*self._about)
 
     def _end_later(self) -> None:
@@ -308,9 +318,8 @@ def when_owner_dies(
             if call is None or not cluster.is_connected() or cluster.node_id() != node:
                 return
             with contextlib.suppress(Exception):  # it is closed, or the owner has died again
-                if _handle_if_there() is not None:
-                    call()
-                    return
+                call()
+                return
 
     def start(error: BaseException) -> None:
         if cluster.is_actor_death(error):
@@ -326,18 +335,27 @@ def owner_handle() -> Any:
     with _lock:
         node = cluster.node_id()
         if node not in _handles:
-            options = {
-                "name": _NAME,
-                "namespace": _NAMESPACE,
-                "get_if_exists": True,
-                "lifetime": "detached",
-                "num_cpus": 0,
-                "max_restarts": -1,
-                "max_concurrency": _MOST_CALLS,
-            }
+            open_roll()  # so that both processes start at the same time
             _handles.clear()
-            _handles[node] = cluster.remote(**options)(Owner).remote()
+            owner = cluster.remote(**_options(_NAME), max_restarts=-1)(Owner)
+            _handles[node] = owner.remote(open_roll)
         return _handles[node]
+
+
+def open_roll() -> Any:
+    """Return Ray's handle of the roll, which is started if there is none."""
+    return cluster.remote(**_options(_ROLL_NAME))(Roll).remote()
+
+
+def _options(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": _NAMESPACE,
+        "get_if_exists": True,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_concurrency": _MOST_CALLS,
+    }
 
 
 def _handle_if_there() -> Any:
@@ -361,12 +379,13 @@ def _forget_owner() -> None:
 def _leave(name: str, which: str) -> None:
     """Make the owner forget a client; the last one ends the owner."""
     with contextlib.suppress(Exception):  # the cluster may be gone, or the owner
-        handle = _handles.get(cluster.node_id()) if cluster.is_connected() else None
+        handle = _handle_if_there() if cluster.is_connected() else None
         if handle is None:
             return
         if cluster.get(handle.leave.remote(name, which), timeout_s=_LEAVE_TIMEOUT_S):
             cluster.kill(handle)
             _forget_owner()
+            cluster.kill(cluster.get_actor(_ROLL_NAME, _NAMESPACE))
 
 
 def describe_soon() -> Any:
@@ -400,9 +419,9 @@ def leave_dead(name: str, members: Sequence[Member]) -> bool:
 
 
 def _lives(member: Member) -> bool:
-    """Whether the process of a publisher or reader lives, as far as it says so now."""
+    """Whether a publisher or reader is in its process, as far as that says so now."""
     if member.pid == os.getpid() and member.address[1] == here().holder.key:
-        return True
+        return member.id in here().store.clients
     try:
         with contextlib.closing(Connection(Holder(*member.address), "", _LOOK_S)) as connection:
             found = json.loads(connection.observe(lambda number: AskHeld(number=number)))
@@ -410,4 +429,4 @@ def _lives(member: Member) -> bool:
         return False
     except Exception:  # noqa: BLE001 - it does not answer now: the next look tells
         return True
-    return bool(found["pid"] == member.pid)  # another one: the actor was restarted
+    return member.id in found["clients"]  # if not, it was closed, or its actor was restarted

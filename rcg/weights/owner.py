@@ -2,10 +2,11 @@
 """The owner of names: an actor that knows who publishes, who reads, and which version is newest.
 
 It holds no weights, and is never asked while they move. If it dies, Ray starts it again, empty.
-Readers notice that, because a call of theirs ends (``stay``), and register again; publishers do so
-when they next ask. A version that was pushed before is not taken for done until the readers have
-had the time for it. The death of a process is noticed by the members that need it, which report it
-here.
+Each publisher and reader notices that, because a call of theirs ends (``stay``), and registers
+again with all that it knows. Who they are is on the ``Roll``, in another actor, before a member is
+taken in: so an owner that runs again knows who is absent. While a publisher is, there is no version
+and nobody else publishes, and ``pending`` counts all who are absent among those that are waited
+for. The death of a process is noticed by the members that need it, which report it here.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import contextlib
 import itertools
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from rcg import cluster
 from rcg.text import plural
 from rcg.weights.shards import Member, disagreements, holes, lacking, mismatches, overlaps
 
 _MOST_VERSIONS: Final = 1000  # of which the order is known
+_RETRY_S: Final = 0.1
 _AGAIN_S: Final = 0.5  # between two questions of one who waits
-_SETTLE_S: Final = 5.0  # for readers to register again after a restart, which takes 0.1 s
+_BACK_S: Final = 1.0  # for those who are absent to come back, before an answer leaves them out
 
 
 class Version(NamedTuple):
@@ -63,13 +67,15 @@ class Pending(NamedTuple):
         left: These.
         of: How many there are, with those that have.
         kind: What they are: readers or publishers.
-        may_lack: Whether there may be more, which have not registered again after a restart.
+        lacks: What nobody has of the version, "" if they have all.
+        has_died: Whether this is because a publisher has died.
     """
 
     left: list[Member]
     of: int = 0
     kind: str = "readers"
-    may_lack: bool = False
+    lacks: str = ""
+    has_died: bool = False
 
 
 @dataclass(slots=True)
@@ -90,12 +96,13 @@ class _Publisher:
     version: int | None = None
     key: str = ""  # "" if the newest version may not be read
     wait: _Wait = field(default_factory=_Wait)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True)
 class _Subscriber:
     member: Member
-    joined: int  # how many versions there had been
+    joined: frozenset[str] | None  # the token of the newest version then; None if not known yet
     token: frozenset[str] = frozenset()  # of the version that it has
     version: int | None = None
     key: str = ""  # what it calls this version, if others may read it there
@@ -109,13 +116,13 @@ class _Weights:
 
     publishers: dict[str, _Publisher] = field(default_factory=dict)
     subscribers: dict[str, _Subscriber] = field(default_factory=dict)
-    count: int = 0  # of versions so far
+    absent: dict[str, Member] = field(default_factory=dict)  # have not come back since a restart
+    has_pushed: bool = False  # whether publishers have told of a version
     newest: int | None = None  # the number of the last one
     versions: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=_MOST_VERSIONS))
-    died: list[str] = field(default_factory=list)
+    died: dict[str, Member] = field(default_factory=dict)  # publishers
     missing: list[str] = field(default_factory=list)  # tensors of which nobody has some member
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    settled_s: float = 0.0  # when all readers have registered again, on the monotonic clock
 
     def change(self) -> None:
         """Wake up all who wait."""
@@ -140,10 +147,21 @@ class _Weights:
         self.change()
 
     @property
+    def absent_publishers(self) -> list[Member]:
+        """The publishers that have not come back since this process was restarted."""
+        return [each for each in self.absent.values() if each.is_publisher]
+
+    @property
+    def newest_token(self) -> frozenset[str]:
+        """The token of the last version."""
+        return self.versions[-1] if self.versions else frozenset()
+
+    @property
     def number(self) -> int | None:
         """The version that all publishers have, and may be read; None if there is none."""
         numbers = {each.version if each.key else None for each in self.publishers.values()}
-        return numbers.pop() if len(numbers) == 1 and not self.missing else None
+        is_whole = not self.missing and not self.absent_publishers
+        return numbers.pop() if len(numbers) == 1 and is_whole else None
 
     @property
     def version(self) -> Version | None:
@@ -161,7 +179,7 @@ class _Weights:
             wanting: Who wants it.
             failed: The keys of those that it could not read.
         """
-        token = self.versions[-1] if self.versions else None
+        token = self.newest_token
         keepers: list[_Subscriber] = []
         for each in self.subscribers.values():
             others = [keeper.member for keeper in keepers]
@@ -181,13 +199,11 @@ class _Weights:
         version = self.version
         if version is None:
             return
-        newest = self.versions[-1] if self.versions else None
-        if newest is not None and version.number == self.newest and version.token <= newest:
+        if version.number == self.newest and version.token <= self.newest_token:
             self.versions[-1] = version.token  # a publisher has died, of which others have copies
-        elif newest != version.token:
-            self.count += 1
+        elif self.newest_token != version.token:
             self.versions.append(version.token)
-        self.newest = version.number
+        self.newest, self.has_pushed = version.number, True
 
     def lag_of(self, token: frozenset[str]) -> int:
         """Return how many versions are newer than one; all, as far as they are known, than none."""
@@ -196,20 +212,26 @@ class _Weights:
 
     def waited_for(self) -> list[_Subscriber]:
         """Return the readers that were there for the newest version."""
-        return [each for each in self.subscribers.values() if each.joined < self.count]
+        newest, readers = self.newest_token, self.subscribers.values()
+        return [each for each in readers if each.joined is None or not newest <= each.joined]
 
     def behind(self) -> list[_Subscriber]:
         """Return the readers that were there for the newest version, and do not have it."""
-        newest = self.versions[-1] if self.versions else frozenset()
-        return [each for each in self.waited_for() if not newest <= each.token]
+        return [each for each in self.waited_for() if not self.newest_token <= each.token]
 
     def why_none(self) -> str:
         """Return what is missing for a version that can be read."""
+        if self.absent_publishers:
+            return (
+                f"{waited_for(self.absent_publishers)} has not come back since the actor that "
+                "knows who publishes weights was restarted"
+            )
+        label = next((each.label for each in reversed(self.died.values())), "")
         if not self.publishers:
-            died = f": {self.died[-1]}, which published them, has died" if self.died else ""
+            died = f": {label}, which published them, has died" if label else ""
             return f"nobody publishes them{died}"
         if self.missing:
-            died = f" since {self.died[-1]} has died" if self.died else ""
+            died = f" since {label} has died" if label else ""
             return (
                 f"nobody has all of {', '.join(self.missing[:3])}"
                 f"{' and others' if len(self.missing) > 3 else ''}{died}"
@@ -227,27 +249,96 @@ class _Weights:
 
 
 class Owner:
-    """Knows the publishers, readers and versions of all names. Its methods run on one loop."""
+    """Knows the publishers, readers and versions of all names. Its methods run on one loop.
 
-    def __init__(self) -> None:
+    Args:
+        open_roll: Returns Ray's handle of the ``Roll``, which is started if there is none.
+    """
+
+    def __init__(self, open_roll: Callable[[], Any]) -> None:
         self._all: dict[str, _Weights] = {}
+        self._open_roll = open_roll
+        self._roll = open_roll()
+        self._recalled: asyncio.Future[None] | None = None
+        self._staying: asyncio.Future[None] | None = None
 
-    async def publish(self, name: str, member: Member, is_again: bool = False) -> Member | str:
-        """Take in a publisher; returns why not, or who publishes alone, or ""."""
-        weights = self._all.setdefault(name, _Weights())
-        if is_again and not weights.publishers and not weights.count:  # this was restarted
-            weights.settled_s = time.monotonic() + _SETTLE_S
-        others = [each.member for key, each in weights.publishers.items() if key != member.id]
-        for each in others:
+    async def _weights(self, name: str) -> _Weights:
+        """Return what is known of a name, once this process knows who is absent."""
+        if self._recalled is None:
+            self._recalled = asyncio.ensure_future(self._recall())
+        await asyncio.shield(self._recalled)
+        return self._all.get(name) or _Weights()
+
+    async def _recall(self) -> None:
+        for name, member in await self._on_roll("all"):
+            self._all.setdefault(name, _Weights()).absent[member.id] = member
+        self._staying = asyncio.ensure_future(self._on_roll("stay"))
+
+    async def _on_roll(self, method: str, *args: Any) -> Any:
+        """Call a method of the roll. If that has died, another one gets to know all members."""
+        while True:
+            try:
+                return await getattr(self._roll, method).remote(*args)
+            except Exception as error:
+                if not cluster.is_actor_death(error):
+                    raise
+            await asyncio.sleep(_RETRY_S)
+            self._roll = self._open_roll()
+            for name, weights in self._all.items():
+                known = (*weights.publishers.values(), *weights.subscribers.values())
+                members = [each.member for each in known]
+                for each in (*members, *weights.absent.values(), *weights.died.values()):
+                    self._roll.add.remote(name, each._replace(shards={}))
+
+    async def _all_back(self, weights: _Weights) -> None:
+        """Wait for those who are absent, but not for long: one may be stopped, or dead."""
+        until_s = time.monotonic() + _BACK_S
+        while weights.absent and (left_s := until_s - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(weights.changed.wait(), left_s)
+
+    async def publish(
+        self, name: str, member: Member, version: int | None = None, key: str = ""
+    ) -> list[Member] | str:
+        """Take in a publisher. One that is known stays as it is: what it says may be older.
+
+        Args:
+            name: The name.
+            member: The publisher.
+            version: The newest version that it has pushed; None before the first.
+            key: What it calls this version; "" if it may not be read.
+
+        Returns:
+            "" if it is taken in. Otherwise why not, or who is in its way: one that publishes alone,
+            or those who were here before a restart and have not come back.
+        """
+        weights = await self._weights(name)
+        if member.id in weights.publishers:
+            return ""
+        others = [each.member for each in weights.publishers.values()]
+        absent = [] if member.id in weights.absent else weights.absent_publishers
+        for each in (*others, *absent):
             if member.is_alone or each.is_alone:
-                return each._replace(shards={})
+                return [each._replace(shards={})]
+        if absent:  # whether it fits them is not known yet
+            await self._all_back(weights)
+            return absent
         problems = disagreements(others, member.shards) or overlaps(others, member)
         if problems:
             return "\n  ".join(problems)
-        weights.publishers[member.id] = _Publisher(member)
+        self._all[name] = weights
+        weights.publishers[member.id] = _Publisher(member, version, key)
+        weights.absent.pop(member.id, None)
         weights.change_publishers()
-        if not weights.missing:
-            weights.died.clear()
+        if not weights.absent_publishers:
+            for reader in weights.subscribers.values():
+                reader.joined = weights.newest_token if reader.joined is None else reader.joined
+        gone = [] if weights.missing else list(weights.died)
+        for each in gone:
+            del weights.died[each]
+        await self._on_roll("add", name, member._replace(shards={}))
+        if gone:
+            await self._on_roll("remove", gone)
         return ""
 
     async def subscribe(
@@ -257,8 +348,8 @@ class Owner:
         version: int | None,
         token: frozenset[str],
         key: str,
-        is_again: bool = False,
-    ) -> None:
+        joined: frozenset[str] | None = None,
+    ) -> frozenset[str] | None:
         """Take in a reader. One that is known stays as it is: what it says now may be older.
 
         Args:
@@ -267,26 +358,34 @@ class Owner:
             version: The version that it has; None if it is new.
             token: Of this version.
             key: What it calls this version, if others may read it there.
-            is_again: Whether it was taken in before, perhaps before this process ran again: then it
-                does not come later than the newest version.
+            joined: What this method returned when the reader was new.
+
+        Returns:
+            The token of the version that it comes too late to be waited for, which was the newest
+            when it was new; None if that is not known, because a publisher is absent.
         """
-        weights = self._all.setdefault(name, _Weights())
+        weights = await self._weights(name)
         if member.id in weights.subscribers:
-            return
+            return weights.subscribers[member.id].joined
         newest = weights.newest
         is_newer = newest is None or (version is not None and version > newest)
-        if token and not weights.count and is_newer:  # this process was restarted
+        if token and not weights.has_pushed and is_newer:  # this process was restarted
             weights.versions.clear()
             weights.versions.append(token)
             weights.newest = version
-        joined = 0 if token or is_again else weights.count
+        if joined is None and not weights.absent_publishers:
+            joined = weights.newest_token
+        self._all[name] = weights
         weights.subscribers[member.id] = _Subscriber(member, joined, token, version, key)
+        weights.absent.pop(member.id, None)
         weights.change()
+        await self._on_roll("add", name, member._replace(shards={}))
+        return joined
 
-    async def stay(self, name: str, subscriber: str) -> None:
-        """Return when a reader leaves: who asks sees it fail if this process dies before."""
-        weights = self._all.get(name)
-        found = weights.subscribers.get(subscriber) if weights is not None else None
+    async def stay(self, name: str, which: str) -> None:
+        """Return when a member leaves: it sees this call fail if this process dies before."""
+        weights = await self._weights(name)
+        found = weights.publishers.get(which) or weights.subscribers.get(which)
         if found is not None:
             await found.left.wait()
 
@@ -296,9 +395,9 @@ class Owner:
         Returns:
             Whether the publisher is known.
         """
-        weights = self._all.get(name)
-        found = weights.publishers.get(publisher) if weights is not None else None
-        if weights is None or found is None:
+        weights = await self._weights(name)
+        found = weights.publishers.get(publisher)
+        if found is None:
             return False
         found.version, found.key = version, key
         weights.note_version()
@@ -324,23 +423,23 @@ class Owner:
         """
         until_s = time.monotonic() + timeout_s
         while True:
-            weights = self._all.get(name)
-            if weights is None or subscriber not in weights.subscribers:
+            weights = await self._weights(name)
+            if subscriber not in weights.subscribers:
                 return None
-            published = weights.version
+            published, absent = weights.version, weights.absent_publishers
             version = published
-            if version is None or not failed.isdisjoint(version.keys.values()):
+            is_readable = version is not None and failed.isdisjoint(version.keys.values())
+            if not is_readable and not absent:
                 version = weights.kept_version(weights.subscribers[subscriber], failed)
             if version is not None and not version.token <= token:
                 weights.subscribers[subscriber].wait.until_s = 0.0
                 return version
             is_whole = weights.publishers and not weights.missing
-            has_died = bool(weights.died) and not is_whole
+            has_died = bool(weights.died) and not is_whole and not absent
             left_s = until_s - time.monotonic()
             if has_died or left_s <= 0:
-                addresses = [
-                    each.member._replace(shards={}) for each in weights.publishers.values()
-                ]
+                known = (each.member for each in weights.publishers.values())
+                addresses = [each._replace(shards={}) for each in (*known, *absent)]
                 newest = published or version
                 if newest is None:
                     return Waiting(weights.why_none(), addresses, has_died, is_newest=False)
@@ -352,9 +451,9 @@ class Owner:
         self, name: str, subscriber: str, version: int | None, token: frozenset[str], key: str
     ) -> bool:
         """Note that a reader has a version; returns whether it is known."""
-        weights = self._all.get(name)
-        found = weights.subscribers.get(subscriber) if weights is not None else None
-        if weights is None or found is None:
+        weights = await self._weights(name)
+        found = weights.subscribers.get(subscriber)
+        if found is None:
             return False
         found.version, found.token, found.key = version, token, key
         weights.change()
@@ -373,9 +472,9 @@ class Owner:
         """
         until_s = time.monotonic() + timeout_s
         while True:
-            weights = self._all.get(name)
-            found = weights.publishers.get(publisher) if weights is not None else None
-            if weights is None or found is None:
+            weights = await self._weights(name)
+            found = weights.publishers.get(publisher)
+            if found is None:
                 return None
             is_over = found.version != version or not found.key
             if is_over or any(
@@ -383,31 +482,36 @@ class Owner:
             ):
                 found.wait.until_s = 0.0
                 return Pending([])  # it is replaced: nobody can get it any more
-            if weights.number is None:
-                of, kind = len(weights.publishers), "publishers"
+            if found.key in weights.newest_token:  # all publishers have pushed it
+                of, kind, absent = len(weights.waited_for()), "readers", [*weights.absent.values()]
+                left = [each.member for each in weights.behind()]
+            else:
+                of, kind, absent = len(weights.publishers), "publishers", weights.absent_publishers
                 left = [
                     each.member for each in weights.publishers.values() if each.version != version
                 ]
-            else:
-                of, kind = len(weights.waited_for()), "readers"
-                left = [each.member for each in weights.behind()]
+            is_lacking = bool(weights.missing) and (bool(left) or kind == "publishers")
+            lacks = weights.why_none() if is_lacking and not absent else ""
+            has_died = bool(lacks and weights.died)
+            left += absent
+            is_done = not left and not lacks
             now_s = time.monotonic()
-            may_lack = now_s < weights.settled_s
-            is_done = not left and not may_lack
-            if is_done:
-                found.wait.until_s = 0.0
-            if is_done or now_s >= until_s:
-                return Pending([each._replace(shards={}) for each in left], of, kind, may_lack)
-            look_s = min(until_s, weights.settled_s) if may_lack else until_s
-            await weights.change_seen_by(found, look_s - now_s)
+            if is_done or has_died or now_s >= until_s:
+                found.wait.until_s = 0.0 if is_done else found.wait.until_s
+                left = [each._replace(shards={}) for each in left]
+                return Pending(left, of + len(absent), kind, lacks, has_died)
+            await weights.change_seen_by(found, until_s - now_s)
 
     async def lag(self, name: str, token: frozenset[str]) -> int:
         """Return how many versions are newer than one."""
-        weights = self._all.get(name)
-        return 0 if weights is None else weights.lag_of(token)
+        weights = await self._weights(name)
+        await self._all_back(weights)
+        return weights.lag_of(token)
 
     async def describe(self) -> list[tuple[Any, ...]]:
         """Return who publishes and who reads: the fields of ``rcg.weights.report.Party``."""
+        await self._weights("")
+        await asyncio.gather(*map(self._all_back, self._all.values()))
         found: list[tuple[Any, ...]] = []
         for name, weights in sorted(self._all.items()):
             behind = waited_for([each.member for each in weights.behind()])
@@ -423,27 +527,61 @@ class Owner:
 
     async def members(self, name: str) -> tuple[list[Member], list[Member]]:
         """Return who publishes, and who reads."""
-        weights = self._all.get(name) or _Weights()
+        weights = await self._weights(name)
+        await self._all_back(weights)
         publishers = [each.member for each in weights.publishers.values()]
         readers = [each.member for each in weights.subscribers.values()]
         return publishers, readers
 
     async def leave(self, name: str, which: str, has_died: bool = False) -> bool:
         """Forget a publisher or a reader; returns whether nobody is left, of any name."""
-        weights = self._all.get(name)
-        if weights is not None:
-            publisher = weights.publishers.pop(which, None)
-            if publisher is not None:
-                if has_died:
-                    weights.died.append(publisher.member.label)
-                weights.change_publishers()
-            reader = weights.subscribers.pop(which, None)
-            if reader is not None:
-                reader.left.set()
-            weights.change()
-            if not weights.publishers and not weights.subscribers:
-                del self._all[name]
+        weights = await self._weights(name)
+        found = weights.publishers.pop(which, None) or weights.subscribers.pop(which, None)
+        member = weights.absent.pop(which, None) if found is None else found.member
+        if member is None:
+            return not self._all
+        if found is not None:
+            found.left.set()
+        if has_died and member.is_publisher:
+            weights.died[which] = member
+        if member.is_publisher:
+            weights.change_publishers()
+        weights.change()
+        gone = [] if which in weights.died else [which]
+        if not weights.publishers and not weights.subscribers and not weights.absent:
+            del self._all[name]
+            gone = [which, *weights.died]
+        if gone:
+            await self._on_roll("remove", gone)
         return not self._all
+
+
+class Roll:
+    """Remembers who the members are while the owner is started again.
+
+    It ends with the last member, as the owner does. If it dies, it is not started again: the owner
+    starts another one, which gets to know all.
+    """
+
+    def __init__(self) -> None:
+        self._members: dict[str, tuple[str, Member]] = {}
+
+    async def all(self) -> list[tuple[str, Member]]:
+        """Return the members, and under which name each is one."""
+        return list(self._members.values())
+
+    async def add(self, name: str, member: Member) -> None:
+        """Note a member."""
+        self._members[member.id] = name, member
+
+    async def remove(self, which: list[str]) -> None:
+        """Forget members, by their ids."""
+        for each in which:
+            self._members.pop(each, None)
+
+    async def stay(self) -> None:
+        """Never return: the call fails when this process ends."""
+        await asyncio.Event().wait()
 
 
 def _about(member: Member) -> tuple[str, bool, int, int]:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 import weakref
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
-from rcg.errors import Transfer
+from rcg.errors import ActorDiedError, Transfer
 from rcg.frames import warn_user
 from rcg.option_kinds import timeout_from_user
 from rcg.options import Deadline
@@ -27,7 +28,9 @@ from rcg.rdt.store import Entry, memory_of
 from rcg.serialization.payloads import bytes_of
 from rcg.weights.client import Client, Moved, ask, leave_dead, turn_of
 from rcg.weights.owner import Pending, waited_for
-from rcg.weights.shards import Member, Slice, Source, dtype_name, is_plain
+from rcg.weights.shards import Slice, Source, dtype_name, is_plain
+
+_BACK_S: Final = 60.0  # for other publishers to come back after a restart of the owner
 
 
 class WeightsVersion(NamedTuple):
@@ -75,6 +78,7 @@ class Publisher(Client):
         spare = sum(each.nbytes for each in self._staged.values())
         super().__init__(name, shards, is_publisher=True, is_alone=is_alone, spare_bytes=spare)
         self._newest: WeightsVersion | None = None
+        self._out: tuple[int | None, str] = None, ""  # the newest version, and its key if it is out
         self._entry: Entry | None = None
         try:
             self._register()
@@ -133,6 +137,7 @@ class Publisher(Client):
 
         Raises:
             TimeoutError: Somebody does not have it in time; who is in the text.
+            ActorDiedError: A publisher has died, and nobody else has its part.
             Transfer: Somebody does not have it and cannot get it, because its tensors were written
                 to.
             ValueError: There is no such version.
@@ -142,19 +147,22 @@ class Publisher(Client):
         with contextlib.closing(_Waited(f"version {number} of the weights {self.name!r}")) as shown:
             while True:
                 found = self._pending(number, deadline)
-                if not found.left and not found.may_lack:
+                if not found.left and not found.lacks:
                     break
+                about = f"version {number} of the weights {self.name!r}"
+                if found.has_died:
+                    raise ActorDiedError(f"{about} cannot be had: {found.lacks}")
                 if deadline.expired:
-                    lacking = waited_for(found.left) or "readers that may not be known again yet"
                     raise TimeoutError(
-                        f"version {number} of the weights {self.name!r} was not taken by {lacking} "
-                        f"in {timeout:g} s: call update() there, or close()"
+                        f"{about} was not taken by {waited_for(found.left)} in {timeout:g} s: call "
+                        f"{'update' if found.kind == 'readers' else 'push'}() there, or close()"
+                        if found.left
+                        else f"{about}: {found.lacks}; waited {timeout:g} s"
                     )
                 if found.kind == "readers" and self._is_written(number):
                     raise Transfer(
-                        f"version {number} of the weights {self.name!r} was written to before "
-                        f"{waited_for(found.left)} had it: call wait() before writing, or "
-                        "publish(copy=True)"
+                        f"{about} was written to before {waited_for(found.left)} had it: call "
+                        "wait() before writing, or publish(copy=True)"
                     )
                 leave_dead(self.name, found.left)
                 shown.show(found)
@@ -251,37 +259,30 @@ class Publisher(Client):
                 moved.came(memory.nbytes)
         return {key: self._staged.get(key, each) for key, each in tensors.items()}
 
-    def _register(self) -> None:
-        """Tell the owner who this is, and which version it has."""
-        self._check_open()  # another thread may wait for readers meanwhile
-        while True:
-            is_again = self._newest is not None
-            refused: Member | str = ask("publish", self.name, self._member, is_again)
-            if not refused:
-                break
+    def _present(self) -> None:
+        until_s = time.monotonic() + _BACK_S
+        while refused := ask("publish", self.name, self._member, *self._out):
+            others = ask("members", self.name)[0] if isinstance(refused, str) else refused
+            if leave_dead(self.name, others):
+                continue
             if isinstance(refused, str):
-                others, _ = ask("members", self.name)
-                if leave_dead(self.name, others):
-                    continue
                 raise ValueError(f"the weights {self.name!r} cannot be published:\n  {refused}")
-            if not leave_dead(self.name, [refused]):
+            is_alone = self._member.is_alone or any(each.is_alone for each in others)
+            if is_alone or time.monotonic() > until_s:
                 raise ValueError(
-                    f"the weights {self.name!r} are published by {refused.label} already. Give "
-                    "each publisher shard= if each has a part, or a copy, of the whole; or take "
-                    "another name"
+                    f"the weights {self.name!r} are published by {waited_for(others)} already. "
+                    "Give each publisher shard= if each has a part, or a copy, of the whole; or "
+                    "take another name"
+                    if is_alone
+                    else f"the weights {self.name!r} cannot be published: {waited_for(others)} has "
+                    "not come back since the actor that knows who publishes them was restarted"
                 )
-        if self._newest is not None:
-            self._tell(registers=False)
 
-    def _tell(self, *, registers: bool = True) -> None:
+    def _tell(self) -> None:
         """Tell the owner of the newest version, and whether it may be read."""
-        if self._newest is None:
-            return
-        about = self._newest.version, self._key
-        if registers:
-            self._ask("push", *about)
-        else:
-            ask("push", self.name, self._member.id, *about)
+        if self._newest is not None:
+            self._out = self._newest.version, self._key
+            self._ask("push", *self._out)
 
 
 _publishers: Final[weakref.WeakSet[Publisher]] = weakref.WeakSet()

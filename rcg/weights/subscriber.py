@@ -21,7 +21,6 @@ import itertools
 import operator
 import threading
 import time
-import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, SupportsIndex
@@ -44,7 +43,6 @@ from rcg.weights.client import (
     ask_if_there,
     leave_dead,
     turn_of,
-    when_owner_dies,
 )
 from rcg.weights.owner import Version, Waiting
 from rcg.weights.planning import plan_of
@@ -144,7 +142,7 @@ class Subscriber(Client):
         self._places: dict[str, tuple[int, int]] = {}  # where those lie that are the tensors' own
         self._own_bytes = 0  # of what is no tensor's
         self._staged_bytes = 0
-        self._was_registered = False
+        self._joined: frozenset[str] | None = None  # see ``Owner.subscribe``
         self._route: Route | None = None
         own = () if atomic else {name for name, each in tensors.items() if is_plain(each)}
         spare = sum(map(padded, self._staged_sizes(own)))
@@ -391,12 +389,9 @@ class Subscriber(Client):
     def __repr__(self) -> str:
         return f"<{self._describe(self.version)}, {bytes_text(self._staged_bytes)} beside>"
 
-    def _register(self) -> None:
-        self._check_open()  # another thread may wait for a version meanwhile
-        about = self._member, *self._newest, self._key, self._was_registered
-        ask("subscribe", self.name, *about)
-        self._was_registered = True
-        when_owner_dies(weakref.WeakMethod(self._register), "stay", self.name, self._member.id)
+    def _present(self) -> None:
+        about = self._member, *self._newest, self._key, self._joined
+        self._joined = ask("subscribe", self.name, *about)
 
     def _tell_taken(self) -> None:
         """Tell the owner which version this reader has, and whether others may read it here."""
