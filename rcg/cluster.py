@@ -31,8 +31,8 @@ import ray.exceptions
 import ray.remote_function
 from ray import cloudpickle
 
-from rcg.error_text import trace_of
-from rcg.errors import InternalError, PlacementError, RcgError
+from rcg.error_text import describe_error, trace_of
+from rcg.errors import ENDS, ExecutionError, InternalError, PlacementError, RcgError
 from rcg.frames import is_of_library, is_ours
 
 # How Ray names the thread of an async actor's event loop, and how long to wait for a busy loop.
@@ -600,6 +600,23 @@ def is_task_error(error: BaseException) -> bool:
     return issubclass(type(error), ray.exceptions.RayTaskError)
 
 
+def not_an_end(error: BaseException, what: str) -> BaseException:
+    """Return what to raise in place of a user's exception that Python takes for an end.
+
+    ``list(map(get, refs))`` would end in silence where ``get`` raised StopIteration, and a future
+    cannot have it. As in a generator (PEP 479) the user's exception is the cause of an error.
+
+    Args:
+        error: Any exception; all others are returned.
+        what: What has raised it: ``Rows.next``.
+    """
+    if not issubclass(type(error), ENDS):
+        return error
+    made = ExecutionError(f"{what} raised {describe_error(error)}")
+    made.__cause__ = error
+    return made
+
+
 def end_at_caller(error: BaseException) -> None:
     """Take rcg's own frames off the outer end of the traceback of an exception meant for users.
 
@@ -607,8 +624,13 @@ def end_at_caller(error: BaseException) -> None:
     adds no frame for that, so the traceback goes from the user's line to code of theirs, if any.
     Exceptions that are not meant for users, which are bugs, keep all frames: what no ``raise`` of
     rcg raised.
+
+    Raises:
+        ExecutionError: It would be taken for an end; see ``not_an_end``.
     """
     kind = type(error)
+    if issubclass(kind, ENDS):
+        raise not_an_end(error, "a method, or a value's own code,")
     if issubclass(kind, InternalError):
         return
     whole = trace = trace_of(error)
@@ -646,7 +668,7 @@ def at_users_line(function: Callable[_P, _T]) -> Callable[_P, _T]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except (Exception, GeneratorExit) as error:
             end_at_caller(error)
             raise
 

@@ -109,6 +109,10 @@ else:
     _RayChannelTimeout = _ray_base("RayChannelTimeoutError", _RayChannelError, TimeoutError)
 
 
+ENDS = (StopIteration, StopAsyncIteration, GeneratorExit)
+"""What Python takes for the end of an iterator, or for a generator that is closed."""
+
+
 class RcgError(Exception):
     """Base of all errors that rcg itself raises.
 
@@ -149,8 +153,10 @@ class RcgError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         notes = getattr(self, "__notes__", None)
-        state = None if notes is None else {"__notes__": list(notes)}
-        return _rebuild, (type(self), self.message, self.facts), state
+        state: dict[str, Any] = {} if notes is None else {"__notes__": list(notes)}
+        if isinstance(self.__cause__, ENDS):
+            state["__cause__"] = self.__cause__
+        return _rebuild, (type(self), self.message, self.facts), state or None
 
 
 def _rebuild(cls: type[RcgError], message: str, facts: Mapping[str, Any]) -> RcgError:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from rcg import cluster
-from rcg.cluster import end_at_caller
+from rcg.cluster import at_users_line, end_at_caller
 from rcg.errors import SignatureError
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.refs import TensorRef, get_tensors, put_tensors
@@ -107,6 +107,7 @@ def _refuse(options: Mapping[str, Any]) -> NoReturn:
     )
 
 
+@at_users_line
 def put(value: Any, **options: Any) -> Any:
     """Store a value in Ray's object store and return its ObjectRef; ``options`` are Ray's.
 

@@ -55,7 +55,7 @@ class _Job:
 
     def fail(self, error: Exception) -> None:
         if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(without_frames(error))
+            _set_error(self.future, error)
 
     def run(self) -> None:
         try:
@@ -63,7 +63,11 @@ class _Job:
                 return
             self.future.set_result(self.context.run(self.call))
         except BaseException as error:  # noqa: BLE001 - raised where the value is wanted
-            self.future.set_exception(without_frames(error))
+            _set_error(self.future, error)
+
+
+def _set_error(future: Future[Any], error: BaseException) -> None:
+    future.set_exception(without_frames(cluster.not_an_end(error, "getting a value")))
 
 
 _lanes: Final[dict[Hashable, _Lane]] = {}
@@ -291,4 +295,4 @@ def _deliver(awaited: _Awaited) -> None:
 
 def _fail(awaited: _Awaited, error: Exception) -> None:
     if awaited.future.set_running_or_notify_cancel():
-        awaited.future.set_exception(without_frames(error))
+        _set_error(awaited.future, error)

@@ -13,7 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
 
+from rcg import cluster
 from rcg.error_text import describe_error
+from rcg.errors import ENDS
 from rcg.frames import errors_from_user_on, left_out_by_ray, warn_user
 from rcg.options import timeout_from_user
 from rcg.rdt.awaiting import holders_of, submit
@@ -106,6 +108,24 @@ _NONE: Final[Targets] = {}
 _NO_CONTEXT: Final = nullcontext()
 
 
+class no_end_of:  # noqa: N801 - used as a function is
+    """Raise an error in place of what a user's function raises and Python takes for an end."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """See the class."""
+        if isinstance(error, ENDS):
+            name = getattr(self._function, "__qualname__", "a function")
+            raise cluster.not_an_end(error, name)
+
+
 @left_out_by_ray
 def construct(
     name: str,
@@ -143,7 +163,7 @@ def call(
     running = _running(args, kwargs)
     with errors_from_user_on:
         args, kwargs = open_arguments(args, kwargs, actor, targets)
-    with running, closed(False):  # what it unpickles itself is opened at once
+    with no_end_of(function), running, closed(False):  # what it unpickles itself is opened at once
         value = function(actor, *args, **kwargs)
     with errors_from_user_on:
         return _finish(value, function, request)
@@ -162,7 +182,7 @@ async def call_async(
     running = _running(args, kwargs)
     with errors_from_user_on:
         args, kwargs = await open_arguments_later(args, kwargs, actor, targets)
-    with running, closed(False):
+    with no_end_of(function), running, closed(False):
         value = await function(actor, *args, **kwargs)
     with errors_from_user_on:
         return _finish(value, function, request)
@@ -181,7 +201,7 @@ class WithValues:
         """Call it with the values of its arguments."""
         running = _running(args, kwargs)
         args, kwargs = open_arguments(args, kwargs, actor)
-        with running, closed(False):
+        with no_end_of(self._function), running, closed(False):
             return self._function(actor, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -94,10 +94,14 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
     trace = trace_of(error)
     while trace is not None and is_plumbing(trace.tb_frame):
         trace = trace.tb_next
+    raised = cluster.not_an_end(error, f"{origin.label}.{method}")
+    if raised is not error:
+        BaseException.with_traceback(error, trace)  # which its text has
 
     def look() -> None:
-        text, described = format_error(error, trace), describe_error(error)
-        cause, place = shielded(_pickle, error, otherwise=None), _place_of(trace)
+        text = format_error(raised, None if raised is not error else trace)
+        described = describe_error(raised)
+        cause, place = shielded(_pickle, raised, otherwise=None), _place_of(trace)
         reports.append(_FailureReport(origin, method, execution, text, cause, described, place))
 
     reports: list[_FailureReport] = []
@@ -109,7 +113,7 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
         try:
             start_thread(thread, "to describe an exception").join()
         except OutOfThreads as lack:
-            text = f"{type_name(type(error))} (its text is missing: {lack.message})"
+            text = f"{type_name(type(raised))} (its text is missing: {lack.message})"
             reports.append(_FailureReport(origin, method, execution, text, None, text))
     return Failure(pickle.dumps(reports[0], 5))
 
@@ -225,6 +229,7 @@ def error_of_unpickling(error: BaseException, decode: Callable[[], object]) -> E
         BaseException: ``error`` itself if the result did not cause it, but Ctrl-C or a signal
             handler that exits. Nothing has changed then.
     """
+    error = cluster.not_an_end(error, "unpickling its result")
     if issubclass(type(error), Exception):
         return error  # type: ignore[return-value]
     if not issubclass(type(error), KeyboardInterrupt) or not is_ctrl_c_possible():

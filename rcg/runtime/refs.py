@@ -173,6 +173,8 @@ class CompiledDAGRef(Ticket, metaclass=RefType):
             if self.state < READY:
                 yield from self._source.wait_async(self).__await__()
             return self.get()
+        except GeneratorExit:  # the coroutine that awaits it is closed
+            raise
         except BaseException as error:
             end_at_caller(error)
             raise

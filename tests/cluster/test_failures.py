@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -18,9 +19,10 @@ from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout, ExecutionError
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import tells_last_op
-from tests.cluster.stage import Gate, Refusal, Stage, in_thread, until
+from tests.cluster.stage import GUARD_S, Gate, Refusal, Stage, in_thread, until
 from tests.harness.circles import core_has
 
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 SOON_S = 0.05
@@ -75,8 +77,6 @@ class Thrower:
                 raise KeyboardInterrupt
             case "cancel":
                 raise asyncio.CancelledError
-            case "stop":
-                raise StopIteration
             case "group":
                 raise ExceptionGroup("several", [ValueError("one"), Refusal("two")])
             case "long":
@@ -347,7 +347,6 @@ def test_an_exception_that_does_not_travel_arrives_as_its_text(thrower, kind, te
         ("exit", "SystemExit"),
         ("interrupt", "KeyboardInterrupt"),
         ("cancel", "CancelledError"),
-        ("stop", "StopIteration"),
     ],
 )
 def test_what_ends_a_program_ends_only_that_execution(thrower, kind, name):
@@ -361,6 +360,102 @@ def test_what_ends_a_program_ends_only_that_execution(thrower, kind, name):
             assert not isinstance(raised.value, (SystemExit, KeyboardInterrupt))
         assert (rcg.get(refs[0]), rcg.get(refs[2])) == ("before", "after")
     assert rcg.get(thrower.echo.remote("alive")) == "alive"
+
+
+class Over(StopIteration):
+    """An end of the user's own."""
+
+
+class EndsWhenLoaded:
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __reduce__(self):
+        return raise_end, (self.kind,)
+
+
+class EndsWhenDumped(EndsWhenLoaded):
+    def __reduce__(self):
+        raise_end(self.kind)
+
+
+def raise_end(kind):
+    raise kind("the user's")
+
+
+class Ending:
+    def throw(self, kind):
+        raise_end(kind)
+
+    @rcg.method(tensor_transport="object_store")
+    def throw_tensor(self, kind):
+        raise_end(kind)
+
+    @rcg.method(tensor_transport="object_store")
+    def give_tensor(self, kind):
+        return torch.ones(2), EndsWhenLoaded(kind)
+
+    def give(self, kind):
+        return EndsWhenLoaded(kind)
+
+    def take(self, value):
+        return value
+
+
+class EndingLater:
+    async def throw(self, kind):
+        raise_end(kind)
+
+
+async def awaited(ref):
+    async def wait():
+        return await ref
+
+    return await asyncio.wait_for(asyncio.ensure_future(wait()), GUARD_S)
+
+
+@pytest.fixture(scope="module")
+def ending(ray_session):
+    """An actor, and graphs of its methods and of a coroutine."""
+    actor, later = (rcg.remote(num_cpus=0)(each).remote() for each in (Ending, EndingLater))
+    methods = (actor, "throw"), (actor, "give"), (actor, "take"), (later, "throw")
+    with contextlib.ExitStack() as stack:
+        graphs = [stack.enter_context(compile_one(*each)) for each in methods]
+        yield actor, later, *graphs
+
+
+@pytest.mark.parametrize("kind", [StopIteration, Over, StopAsyncIteration, GeneratorExit])
+def test_what_python_takes_for_an_end_is_an_error_wherever_it_arrives(ending, kind):
+    actor, later, throw, give, take, throw_later = ending
+    for arrive in (
+        lambda: list(map(rcg.get, [actor.throw.remote(kind)])),
+        lambda: ray.get(actor.throw.remote(kind)),
+        lambda: asyncio.run(awaited(actor.throw.remote(kind))),
+        lambda: asyncio.run(awaited(later.throw.remote(kind))),
+        lambda: list(map(rcg.get, [actor.throw_tensor.remote(kind)])),
+        lambda: asyncio.run(awaited(actor.throw_tensor.remote(kind))),
+        lambda: list(map(rcg.get, [throw.execute(kind), throw.execute(kind)])),
+        lambda: rcg.get([throw.execute(kind), throw.execute(kind)]),
+        lambda: asyncio.run(awaited(throw.execute(kind))),
+        lambda: asyncio.run(awaited(throw_later.execute(kind))),
+        lambda: rcg.get(actor.give_tensor.remote(kind)),
+        lambda: asyncio.run(awaited(actor.give_tensor.remote(kind))),
+        lambda: rcg.get(actor.take.remote(actor.give_tensor.remote(kind))),
+        lambda: list(map(rcg.get, [give.execute(kind)])),
+        lambda: rcg.get(take.execute(EndsWhenLoaded(kind))),
+        lambda: list(map(take.execute, [EndsWhenDumped(kind)])),
+        lambda: list(map(actor.take.remote, [EndsWhenDumped(kind)])),
+        lambda: list(map(rcg.put, [EndsWhenDumped(kind)])),
+        lambda: rcg.get(rcg.remote(num_cpus=0)(raise_end).remote(kind)),
+    ):
+        with pytest.raises(Exception, match=kind.__name__) as raised:
+            arrive()
+        assert not isinstance(raised.value, (StopIteration, StopAsyncIteration, GeneratorExit))
+    for ref in (actor.throw.remote(kind), throw.execute(kind)):
+        with pytest.raises(ExecutionError, match=r"Ending\.throw raised .*the user's") as raised:
+            rcg.get(ref)
+        assert "in raise_end" in str(raised.value)
+        assert type(raised.value.cause.__cause__) is kind
 
 
 @pytest.mark.parametrize(
