@@ -18,6 +18,8 @@ from rcg.frames import warn_user
 
 _MOST_SHOWN: Final = 200  # characters of a wrong value
 _LONGEST_COST_S: Final = 1e6
+FOR_EVER_S: Final = 1e9
+"""Thirty years. A longer timeout sets no limit: clocks and system calls overflow at some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Kind:
 def timeout_from_user(value: object, name: str) -> float | None:
     """Read a timeout as users give it: seconds, None for no limit, or Ray's old -1 for the same.
 
-    ``name`` is what the user calls it: a parameter or an environment variable.
+    Every public function that takes a timeout calls this before it does anything. ``name`` is what
+    the user calls it: a parameter or an environment variable.
 
     Raises:
         TypeError: It is not a number.
@@ -45,7 +48,10 @@ def timeout_from_user(value: object, name: str) -> float | None:
         raise TypeError(
             f"`{name}` must be a number of seconds, or None for no limit, found {_shown(value)}"
         )
-    seconds = float(value)
+    try:
+        seconds = float(value)
+    except OverflowError:  # of an int, or a fraction
+        seconds = math.inf if value > 0 else -math.inf
     if seconds == -1:
         warn_user(f"`{name}` = -1 for no limit is deprecated: use None", DeprecationWarning)
         return None
@@ -53,7 +59,7 @@ def timeout_from_user(value: object, name: str) -> float | None:
         raise ValueError(
             f"`{name}` must be at least 0 seconds, or None for no limit, found {_shown(value)}"
         )
-    return None if seconds == math.inf else seconds
+    return None if seconds > FOR_EVER_S else seconds
 
 
 def choice(*choices: str) -> Kind:

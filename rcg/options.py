@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 from rcg.frames import warn_user
 from rcg.option_kinds import COUNT, COUNT_OR_NONE, FLAG, FLAG_OR_AUTO, TIMEOUT, Kind, choice
+from rcg.option_kinds import FOR_EVER_S as FOR_EVER_S
 from rcg.option_kinds import timeout_from_user as timeout_from_user
 
 Overlap = bool | Literal["auto"]
@@ -61,7 +62,7 @@ class Deadline:
         self.timeout_s = timeout_s
         self._at_ns = (
             None
-            if timeout_s is None or timeout_s == math.inf
+            if timeout_s is None or timeout_s > FOR_EVER_S
             else clock_ns() + round(timeout_s * 1e9)
         )
 

@@ -49,7 +49,8 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         ActorDiedError: An actor that the result depends on died.
         ChannelClosed: The compiled DAG was torn down before the result came.
         TypeError: A list with a reference of a compiled DAG contains something else than
-            references.
+            references; or ``timeout`` is not a number.
+        ValueError: ``timeout`` is negative.
         Exception: The exception of the user's method, in its own type. For a list it is raised as
             soon as any member has failed.
     """
@@ -64,6 +65,8 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
 
 def _get(object_refs: Any, timeout: float | None, options: dict[str, Any]) -> Any:
     """Return the value of a reference or of a list of them; see ``get``."""
+    timeout_s = timeout_from_user(timeout, "timeout")
+    given = {} if timeout is None else {"timeout_s": timeout_s}  # else it is the graph's
     transport = options.pop("_tensor_transport", None)
     if options.pop("_use_object_store", False):
         transport = transport or OBJECT_STORE
@@ -72,7 +75,6 @@ def _get(object_refs: Any, timeout: float | None, options: dict[str, Any]) -> An
     if options and (has_tensors or isinstance(object_refs, CompiledDAGRef | TensorRef)):
         _refuse(options)
     if isinstance(object_refs, TensorRef):
-        timeout_s = timeout_from_user(timeout, "timeout")
         return get_tensors([object_refs], timeout_s, transport, out)[0]
     if out is not None:
         raise TypeError(
@@ -80,9 +82,9 @@ def _get(object_refs: Any, timeout: float | None, options: dict[str, Any]) -> An
             + (": get them one by one" if isinstance(object_refs, list) else "")
         )
     if isinstance(object_refs, CompiledDAGRef):
-        return object_refs.get() if timeout is None else object_refs.get(timeout)
+        return get_refs([object_refs], **given)[0]
     if has_tensors:
-        return _get_with_tensors(object_refs, timeout_from_user(timeout, "timeout"), transport)
+        return _get_with_tensors(object_refs, timeout_s, transport)
     if isinstance(object_refs, list):
         compiled = [ref for ref in object_refs if isinstance(ref, CompiledDAGRef)]
         if len(compiled) < len(object_refs) and _has_nested(object_refs):
@@ -91,12 +93,11 @@ def _get(object_refs: Any, timeout: float | None, options: dict[str, Any]) -> An
         if compiled and options:
             _refuse(options)
         if compiled:
-            timeout_s = timeout_from_user(timeout, "timeout")
             if len(compiled) < len(object_refs):
                 _check_members(object_refs, "get")
                 return _get_mixed(object_refs, Deadline(timeout_s))
-            return get_refs(object_refs) if timeout is None else get_refs(object_refs, timeout_s)
-    return cluster.get(object_refs, timeout_s=timeout, **options)
+            return get_refs(object_refs, **given)
+    return cluster.get(object_refs, timeout_s=timeout_s, **options)
 
 
 def _refuse(options: Mapping[str, Any]) -> NoReturn:
@@ -146,15 +147,16 @@ def wait(
         TypeError: ``refs`` is not a list of references.
         ValueError: A reference appears twice, or ``num_returns`` is not between 1 and their number.
     """
+    timeout_s = timeout_from_user(timeout, "timeout")
     if isinstance(refs, CompiledDAGRef | TensorRef):
         raise TypeError(f"wait() expected a list of references, got a single one: {refs}")
     if isinstance(refs, list) and TensorRef in map(type, refs):
-        return _wait_with_tensors(refs, num_returns, timeout, fetch_local)
+        return _wait_with_tensors(refs, num_returns, timeout_s, fetch_local)
     if isinstance(refs, list) and _has_nested(refs):
         raise _nested_in_wait(refs)
     if not isinstance(refs, list) or not any(isinstance(ref, CompiledDAGRef) for ref in refs):
         return cluster.wait(
-            refs, num_returns=num_returns, timeout_s=timeout, fetch_local=fetch_local
+            refs, num_returns=num_returns, timeout_s=timeout_s, fetch_local=fetch_local
         )
     _check_members(refs, "wait")
     if len(set(refs)) != len(refs):
@@ -164,7 +166,6 @@ def wait(
             f"num_returns must be between 1 and the number of references, {len(refs)}, found "
             f"{num_returns}"
         )
-    timeout_s = timeout_from_user(timeout, "timeout")
     if all(isinstance(ref, CompiledDAGRef) for ref in refs):
         return wait_refs(refs, num_returns=num_returns, timeout_s=timeout_s)
     return _wait_mixed(refs, num_returns, Deadline(timeout_s))
@@ -218,7 +219,7 @@ def _get_with_tensors(refs: list[Any], timeout_s: float | None, transport: str |
 
 
 def _wait_with_tensors(
-    refs: list[Any], num_returns: int, timeout: float | None, fetch_local: bool
+    refs: list[Any], num_returns: int, timeout_s: float | None, fetch_local: bool
 ) -> tuple[list[Any], list[Any]]:
     """Wait for references of which some are to tensors: their envelopes say when."""
     by_inner = {
@@ -229,7 +230,7 @@ def _wait_with_tensors(
     if len(by_inner) != len(refs):
         raise ValueError("wait() requires a list of unique references")
     ready, others = wait(
-        list(by_inner), num_returns=num_returns, timeout=timeout, fetch_local=fetch_local
+        list(by_inner), num_returns=num_returns, timeout=timeout_s, fetch_local=fetch_local
     )
     return [by_inner[ref] for ref in ready], [by_inner[ref] for ref in others]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting threads, the error when a process can start no more, locks, and work despite Ctrl-C.
+"""Starting threads, the error when a process can start no more, locks, and work behind.
 
 Where no thread can be started, Python raises a bare RuntimeError, and ``start_thread`` raises
 ``OutOfThreads``, whose text names the limits. Nothing may depend on a thread that has not started:
@@ -174,37 +174,35 @@ async def to_thread(call: Callable[[], _T]) -> _T:
     return call()  # asyncio starts the thread later, which then finds nothing to do
 
 
-def run_uninterrupted(
-    call: Callable[[Callable[[str], object]], list[str]],
-) -> tuple[list[str], bool]:
-    """Run an idempotent ``call`` to its end; returns its result, and whether Ctrl-C was pressed.
+def run_behind(call: Callable[[Callable[[str], object]], list[str]]) -> list[str]:
+    """Run ``call`` on a thread of its own, wait for it, and return its result.
 
-    Its warnings are logged on the calling thread: if that is in a log handler, no other thread
-    could log.
+    Ctrl-C ends the wait alone; the call goes on, if it has begun. What it warns of is logged on
+    this thread: if that is in a log handler, no other thread could log. The call is made on this
+    thread if no other can be started, or if this is not the main one, to which no Ctrl-C comes.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return call(_log.warning), False
-    interrupted = False
     results: list[list[str]] = []
+    said: SimpleQueue[str | None] = SimpleQueue()
 
-    def run(said: SimpleQueue[str | None]) -> None:
+    def run() -> None:
         try:
             results.append(call(said.put))
         finally:
             said.put(None)
 
-    while True:
-        try:
-            # Ctrl-C may come before, in or after the start, so the next turn calls once more.
-            said: SimpleQueue[str | None] = SimpleQueue()
-            thread = threading.Thread(target=run, args=(said,), name="rcg-teardown", daemon=True)
-            try:
-                start_thread(thread, "to tear a compiled graph down")
-            except OutOfThreads:
-                return call(_log.warning), interrupted
-            while (text := said.get()) is not None:
-                _log.warning(text)
-            thread.join()
-            return (results[-1] if results else []), interrupted
-        except KeyboardInterrupt:
-            interrupted = True
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and start_behind(run)):
+        return call(_log.warning)
+    while (text := said.get()) is not None:
+        _log.warning(text)
+    return results[0] if results else []
+
+
+def start_behind(call: Callable[[], object]) -> bool:
+    """Have another thread clean up; returns False if none can be started."""
+    try:
+        thread = threading.Thread(target=call, name="rcg-teardown", daemon=True)
+        start_thread(thread, "to tear a compiled graph down")
+    except OutOfThreads:
+        return False
+    return True

@@ -5,7 +5,10 @@ import dataclasses
 import math
 import os
 import re
+import sys
 import typing
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -40,7 +43,7 @@ def test_a_deadline_counts_down_and_expires():
     assert deadline.remaining_s() == 0
 
 
-@pytest.mark.parametrize("never", [None, math.inf])
+@pytest.mark.parametrize("never", [None, 1.1e9, 1e300, sys.float_info.max, math.inf])
 def test_a_deadline_may_be_never(never):
     deadline = Deadline(never)
     assert (deadline.remaining_s(), deadline.expired) == (None, False)
@@ -57,7 +60,12 @@ def test_a_deadline_takes_no_minus_one(wrong):
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"), [(None, None), (0, 0.0), (2, 2.0), (np.float32(0.5), 0.5), (math.inf, None)]
+    ("given", "meant"),
+    [
+        (None, None), (0, 0.0), (2, 2.0), (np.float32(0.5), 0.5), (np.float64(3), 3.0),
+        (Fraction(1, 2), 0.5), (1e9, 1e9), (1.1e9, None), (1e300, None), (sys.float_info.max, None),
+        (10**400, None), (Fraction(10**400), None), (math.inf, None),
+    ],  # fmt: skip
 )
 def test_timeouts_as_users_give_them(given, meant):
     assert timeout_from_user(given, "timeout") == meant

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,12 +28,14 @@ from rcg.errors import (
 )
 from rcg.ir.plan import Bindings
 from rcg.options import Deadline, Options
+from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.control import registry
 from rcg.runtime.driver import answers, lifecycle
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.engine import Engine
 from rcg.runtime.driver.lifecycle import launch
 from rcg.runtime.driver.session import Session
+from rcg.runtime.refs import HELD
 from rcg.trace.clocks import now_ns
 from rcg.wire.liveness import Ending, How
 from tests.harness.driven import ACTOR, Driven, plan_of, run_once
@@ -321,6 +325,83 @@ def test_ctrl_c_while_a_dropped_graph_is_closed_comes_after_that_or_before() -> 
         if at:
             until(lambda: held() == closed)
         graphs[-1] = launched()
+
+
+def test_ctrl_c_in_a_teardown_ends_the_wait_alone() -> None:
+    def alone() -> CompiledDAG:
+        graph = launched()
+        graph._engine.session.control.forget([ACTOR])
+        return graph
+
+    gc.collect()
+    graphs = [alone()]
+    graphs[-1].teardown()
+    closed = held()
+    graphs[-1] = alone()
+    names = "rcg.runtime.driver.engine.Engine.teardown", "rcg.threads.run_behind"
+    for at in ctrl_c_anywhere(lambda: graphs[-1].teardown(), *names):
+        if at:  # the first is before it has begun
+            assert graphs[-1].is_teardown
+            until(lambda: graphs[-1]._engine not in registry.live(Engine))
+            until(lambda: held() == closed)
+        graphs[-1] = alone()
+
+
+class Kept(HeldResult):
+    """A result that stays with its actor, which is this process."""
+
+    __slots__ = ()
+
+    def keep(self) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+    def reference(self) -> str:
+        return "the reference"
+
+
+@pytest.mark.parametrize("wrong", [-5, math.nan, True, "5", Decimal(5)])
+def test_a_teardown_that_is_refused_does_nothing(driven: Callable[..., Driven], wrong: Any) -> None:
+    graph = driven()
+    graph.buffers[0].ready = HELD
+    ref = graph.engine.execute(0)
+    graph.answer(Kept())
+    assert ref.done()
+    with pytest.raises((ValueError, TypeError), match="`timeout` must be"):
+        graph.engine.teardown(timeout=wrong)
+    assert not graph.session.is_over
+    assert ref.get(0) == "the reference"
+
+
+def test_a_teardown_ends_a_get_that_was_about_to_take_its_result(
+    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = driven()
+    (buffer,) = graph.buffers
+    buffer.ready = HELD
+    ref = graph.engine.execute(0)
+    graph.answer(Kept())
+    collect = buffer._collect
+
+    def collect_slowly(*args: Any) -> None:
+        collect(*args)
+        graph.session.close_nowait()
+
+    monkeypatch.setattr(buffer, "_collect", collect_slowly)
+    errors: list[BaseException] = []
+
+    def get() -> None:
+        try:
+            ref.get()
+        except ChannelClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=get, daemon=True)
+    thread.start()
+    thread.join(GUARD_S)
+    assert errors
 
 
 def test_ctrl_c_while_a_profile_begins_leaves_no_thread_that_records() -> None:

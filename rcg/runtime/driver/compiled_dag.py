@@ -7,11 +7,13 @@ The ``Engine`` of each does the work.
 from __future__ import annotations
 
 import importlib
+import math
 import weakref
 from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from rcg import cluster
 from rcg.display import Displayed, Mimebundle, Views, views
 from rcg.errors import ChannelTimeout
 from rcg.ir.plan import Plan
@@ -164,9 +166,9 @@ class CompiledDAG(Displayed):
             ValueError: It is negative, or None: an actor that is stopped never answers.
         """
         limit_s = timeout_from_user(timeout, "timeout")
-        if limit_s is None:
+        if timeout is None:
             raise ValueError("`timeout` of report() must be a number of seconds: it needs a limit")
-        return self._engine.report(limit_s)
+        return self._engine.report(math.inf if limit_s is None else limit_s)
 
     def statistics(self) -> Statistics:
         """Return how much the graph has done so far and the memory it uses; prints as text.
@@ -299,7 +301,8 @@ class CompiledDAG(Displayed):
         """Stop the loops on the actors, which stay usable. Idempotent, from any thread.
 
         It waits until the loops have ended: a running method continues until it returns, a running
-        coroutine is cancelled. After Ctrl-C it finishes before it raises KeyboardInterrupt.
+        coroutine is cancelled. Ctrl-C ends the wait at once; the rest is done by another thread. In
+        a forked child it does nothing.
 
         Args:
             kill_actors: Kill the actors as well.
@@ -309,8 +312,13 @@ class CompiledDAG(Displayed):
         Raises:
             ChannelTimeout: A loop did not end in time. The graph is torn down all the same, and the
                 loop ends when its method returns. Call again to continue waiting.
+            TypeError, ValueError: ``timeout`` is not a number of seconds; nothing was done.
         """
-        self._engine.teardown(kill_actors, timeout=timeout)
+        try:
+            self._engine.teardown(kill_actors, timeout=timeout)
+        except BaseException as error:
+            cluster.end_at_caller(error)
+            raise
 
     def __enter__(self) -> CompiledDAG:
         return self
@@ -318,8 +326,9 @@ class CompiledDAG(Displayed):
     def __exit__(self, kind: object, *_: object) -> None:
         try:
             self.teardown()
-        except ChannelTimeout as error:
-            if kind is None:
+        except BaseException as error:
+            if kind is None or not isinstance(error, ChannelTimeout):
+                cluster.end_at_caller(error)
                 raise
             _log.warning("rcg: %s", error)  # what happened in the block matters more
 
@@ -331,11 +340,17 @@ def live_graphs() -> list[CompiledDAG]:
 
 def teardown_all() -> None:
     """Tear down every live graph of this process; log those that do not end in time."""
-    for dag in live_graphs():
-        try:
-            dag.teardown()
-        except ChannelTimeout as error:
-            _log.warning("rcg: %s", error)
+    engines = registry.live(Engine)
+    try:
+        for engine in engines:
+            try:
+                engine.teardown()
+            except ChannelTimeout as error:
+                _log.warning("rcg: %s", error)
+    except BaseException:  # Ctrl-C, which ends the waits for all of them
+        for engine in engines:
+            engine.session.begin_close()
+        raise
 
 
 def profile_all(*, max_events: int | None = None, torch: bool = False) -> Profiler:

@@ -57,7 +57,7 @@ from rcg.runtime.refs import (
 from rcg.runtime.remote.client import HandleFacts
 from rcg.runtime.remote.server import serve_client
 from rcg.serialization import Encoded
-from rcg.threads import run_uninterrupted, to_thread
+from rcg.threads import run_behind, start_behind, to_thread
 
 # An await lets the event loop turn so many times before it uses the waiting thread, which costs two
 # changes of thread; results are often microseconds away.
@@ -103,6 +103,8 @@ class Engine:
         self.feed = ResultFeed(session, self._buffers)
         session.on_client = partial(serve_client, weakref.ref(self))
         session.on_name = partial(_variable_of, weakref.ref(self))
+        for buffer in self._buffers:
+            session.on_close(buffer.drop_held)
         self._finalizer = weakref.finalize(self, session.close_nowait)
 
     def face(self) -> Any:
@@ -461,29 +463,43 @@ class Engine:
 
     def teardown(self, kill_actors: bool = False, *, timeout: float | None = UNSET) -> None:
         """See ``CompiledDAG.teardown``."""
-        self.keep_held_results()
-        for buffer in self._buffers:
-            buffer.drop_held()
-        if timeout is UNSET:
-            timeout = self.session.options.teardown_timeout_s
-        elif timeout is not None:
-            timeout = timeout_from_user(timeout, "timeout")
-        late, interrupted = run_uninterrupted(
-            lambda warn: self.session.close(timeout_s=timeout, kill_actors=kill_actors, warn=warn)
-        )
-        if not late:
-            self._finalizer.detach()
+        session = self.session
+        limit_s = session.options.teardown_timeout_s
+        if timeout is not UNSET:
+            limit_s = timeout_from_user(timeout, "timeout")
+        if session.is_forked:
+            session.begin_close()
             registry.note_ended(self)
-        if interrupted:
-            raise KeyboardInterrupt
+            return
+
+        def end(warn: Callable[[str], object]) -> list[str]:
+            self.keep_held_results()
+            late = session.close(timeout_s=limit_s, kill_actors=kill_actors, warn=warn)
+            if not late:
+                self._finalizer.detach()
+                registry.note_ended(self)
+            return late
+
+        try:
+            late = run_behind(end)
+        except BaseException as error:  # Ctrl-C, perhaps before anything has begun
+            session.begin_close()
+            start_behind(lambda: end(str))
+            names = ", ".join(map(self.plan.label, session.control.members.late()))
+            still = (
+                f", but {names} may still run a method; its loop ends when that returns. Call "
+                "teardown() again to wait for it, or teardown(kill_actors=True) to end the actors"
+            )
+            error.add_note(f"rcg: the graph is torn down{still if names else ''}.")
+            raise
         if late:
             names = ", ".join(map(self.plan.label, late))
             raise ChannelTimeout(
-                f"teardown() waited {timeout:g} s for {names}. The graph is torn down; its loop "
+                f"teardown() waited {limit_s:g} s for {names}. The graph is torn down; its loop "
                 "there ends when the running method returns. Call teardown() again to go on "
                 "waiting, or teardown(kill_actors=True) to end the actors now.",
-                timeout_s=timeout,
-                report=self.report_within(min(timeout or 0.0, STACKS_TIMEOUT_S)),
+                timeout_s=limit_s,
+                report=self.report_within(min(limit_s or 0.0, STACKS_TIMEOUT_S)),
             )
 
 

@@ -183,6 +183,8 @@ class OutputBuffer:
                     break
             elif result.state != PENDING:
                 return False
+            else:  # ``drop_held`` was faster
+                raise GraphEnded(True)
             looks += 1
             time.sleep(_DECODE_POLL_S)
         if result.state == PENDING:

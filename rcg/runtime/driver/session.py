@@ -189,6 +189,11 @@ class Session:
         return self._is_closed
 
     @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one that compiled the graph."""
+        return os.getpid() != self.pid
+
+    @property
     def is_broken(self) -> bool:
         """Whether a member died."""
         return self._gone is not None
@@ -387,7 +392,7 @@ class Session:
         Returns:
             The processes whose loops have not ended.
         """
-        if not self._begin_close():
+        if not self.begin_close():
             return []
         if self.control.serves_here:
             if kill_actors:
@@ -421,7 +426,7 @@ class Session:
             raise
 
     def _close_nowait(self) -> None:
-        if self._begin_close():
+        if self.begin_close():
             self._let_go()
 
     def _let_go(self) -> None:
@@ -431,10 +436,13 @@ class Session:
         self.control.close()
         self.host.close()
 
-    def _begin_close(self) -> bool:
-        """Mark as closed and wake all waiters; False in a forked child, which has no graph."""
+    def begin_close(self) -> bool:
+        """Mark as closed and wake all waiters; False in a forked child, which has no graph.
+
+        It does not wait for the loops. Idempotent, any thread.
+        """
         self._is_closed = self.is_over = True
-        if os.getpid() != self.pid:
+        if self.is_forked:
             return False
         self.control.stop()  # first, or a loop that the poison ends would seem to end unasked
         self.node.end_closed()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rcg.errors import AttachError, RcgError, TraceError
+from rcg.options import timeout_from_user
 from rcg.profiles import Profile
 from rcg.runtime.control.joining import Joined, check_user, join
 from rcg.runtime.observe.drivers import find_drivers, why_silent
@@ -96,13 +97,15 @@ class LiveGraph:
 
         Raises:
             AttachError: As for ``profiler``, also as soon as the process ends.
-            ValueError: ``seconds`` is no time from 0 to an hour.
+            TypeError: ``seconds`` is not a number.
+            ValueError: It is no time from 0 to an hour.
         """
-        if not 0 <= seconds <= _MOST_SECONDS:
+        limit_s = timeout_from_user(seconds, "seconds")
+        if limit_s is None or limit_s > _MOST_SECONDS:
             raise ValueError(f"record from 0 to {_MOST_SECONDS:g} seconds, found {seconds!r}")
         early = (TimeoutError, *[KeyboardInterrupt] * until_interrupt)
         with self._recording(torch) as (profile, joined), contextlib.suppress(*early):
-            sockets.wait_for_message(joined.connection, joined.pidfd.fd, seconds)
+            sockets.wait_for_message(joined.connection, joined.pidfd.fd, limit_s)
         return profile
 
     @contextlib.contextmanager
