@@ -171,7 +171,7 @@ def _measure(layer: str, tests: Sequence[str], saving: Lock) -> None:
         for test in tests:
             notes = Path(folder, test.replace("/", "%"))
             if not any(spent.get(test, {}).values()):
-                print(f"{test} did not run, exit status {done.returncode}", flush=True)
+                print(f"{test} did not pass, exit status {done.returncode}", flush=True)
                 continue
             noted = notes.read_text().split("\n") if notes.exists() else []
             measured[test] = Reach(

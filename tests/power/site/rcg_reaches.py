@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest that says whose test runs, and how long those of a file take."""
+"""A plugin of pytest that says whose test runs, and how long those of a file take that all pass."""
 
 import json
 from collections import defaultdict
@@ -9,6 +9,7 @@ import pytest
 import sitecustomize
 
 _seconds: dict[str, dict[str, float]] = defaultdict(lambda: {"core": 0.0, "full": 0.0})
+_failed: set[str] = set()
 _current = [""]
 
 
@@ -35,5 +36,11 @@ def pytest_runtest_makereport(item, call) -> None:
     _seconds[_current[0]][circle] += call.duration
 
 
+def pytest_runtest_logreport(report) -> None:
+    if report.failed:
+        _failed.add(_current[0])
+
+
 def pytest_sessionfinish() -> None:
-    Path(sitecustomize.FOLDER, "seconds.json").write_text(json.dumps(_seconds))
+    passed = {name: spent for name, spent in _seconds.items() if name not in _failed}
+    Path(sitecustomize.FOLDER, "seconds.json").write_text(json.dumps(passed))

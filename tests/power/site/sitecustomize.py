@@ -10,16 +10,15 @@ imports nearly everything.
 import ast
 import builtins
 import importlib.machinery
+import marshal
 import os
-import sys
+import types
 
 FOLDER = os.environ["RCG_REACHES"]
 ROOT = os.environ["RCG_REACHES_ROOT"]
 SOURCES = tuple(f"{ROOT}/{each}/" for each in ("rcg", "widgets", "benchmarks", "release", "tests"))
 NOW = f"{FOLDER}/now"
 
-# Other code than in the caches of other runs.
-sys.pycache_prefix = f"{FOLDER}/pycache"
 noted: set[str] = set()
 
 
@@ -57,15 +56,29 @@ class _Noting(ast.NodeTransformer):
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
 
 
-_plain = importlib.machinery.SourceFileLoader.source_to_code
+def _compiled(path: str) -> types.CodeType:
+    """Return the code of a source, which the first process of a run compiles for the others."""
+    cache = f"{FOLDER}/{path.replace('/', '%')}c"
+    try:
+        with open(cache, "rb") as file:
+            return marshal.load(file)
+    except OSError:
+        with open(path, "rb") as file:
+            tree = _Noting(path.removeprefix(f"{ROOT}/")).visit(ast.parse(file.read()))
+        code = compile(tree, path, "exec", dont_inherit=True)
+        with open(f"{cache}.{os.getpid()}", "wb") as file:
+            marshal.dump(code, file)
+        os.replace(f"{cache}.{os.getpid()}", cache)
+        return code
 
 
-def _source_to_code(self, data, path, *, _optimize=-1):
-    if not str(path).startswith(SOURCES) or isinstance(data, ast.AST):
-        return _plain(self, data, path, _optimize=_optimize)
-    tree = _Noting(str(path).removeprefix(f"{ROOT}/")).visit(ast.parse(data))
-    return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
+_plain = importlib.machinery.SourceFileLoader.get_code
 
 
-importlib.machinery.SourceFileLoader.source_to_code = _source_to_code  # type: ignore
+def _get_code(self, name: str):
+    path = self.get_filename(name)
+    return _compiled(path) if path.startswith(SOURCES) else _plain(self, name)
+
+
+importlib.machinery.SourceFileLoader.get_code = _get_code  # type: ignore
 vars(builtins).update(__rcg_noted__=noted, __rcg_note__=note)
