@@ -8,6 +8,9 @@ lane. Where a step needs memory of its own depends on how the bytes come: none i
 from the publisher's memory into a tensor that is contiguous, as much as the step if they come in a
 message or in runs that are scattered here, and as much again if the tensor cannot be written to in
 place. So a step is half of what a lane may use.
+
+A tensor that the reader has tied to another one is read when all others are there, and compared:
+its publishers may have them tied, or not.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,6 +29,7 @@ from rcg.rdt.pull import Got
 from rcg.rdt.pull_slices import Slices
 from rcg.rdt.runs import fresh_memory
 from rcg.rdt.slices import Region, pieces_of, regions_of
+from rcg.serialization.payloads import bytes_of
 from rcg.serialization.tensors import lacking
 from rcg.threads import run_together
 from rcg.weights.client import TRANSPORT
@@ -61,12 +65,12 @@ class _Step:
 
     Attributes:
         slices: Where it lies there, and where it goes.
-        staged: What is copied from the lane's memory into tensors then: the number of the tensor,
-            which part of it, and where its bytes lie in that memory.
+        staged: What is copied from the lane's memory into tensors then, or compared with them: the
+            name of the tensor, which part of it, and where its bytes lie in that memory.
     """
 
     slices: Slices
-    staged: list[tuple[int, tuple[slice, ...], int, int]]
+    staged: list[tuple[str, tuple[slice, ...], int, int]]
 
 
 @dataclass(slots=True)
@@ -74,13 +78,15 @@ class _Lane:
     """Reads from some publishers, one after another.
 
     Attributes:
-        steps: What is read from each publisher, by its id.
+        steps: What is read from each publisher, by its id: at first, and of tied tensors then.
         memory: Of uint8 [n], for what cannot be written to tensors in place, and with
             ``lookahead`` for what comes in one piece and goes to several places.
     """
 
     memory: Any
-    steps: dict[str, list[_Step]] = field(default_factory=dict)
+    steps: tuple[dict[str, list[_Step]], dict[str, list[_Step]]] = field(
+        default_factory=lambda: ({}, {})
+    )
 
 
 class Route:
@@ -91,6 +97,7 @@ class Route:
         copies: What comes from whom.
         shards: What the reader wants.
         targets: Where each tensor goes: memory of uint8 [n]; None if it is copied part by part.
+        tied: The names of those that are compared, because they are other tensors, too.
         lookahead: How many bytes may be on their way, or wait to be copied into tensors, at once;
             None for no limit but that of each step.
 
@@ -106,10 +113,12 @@ class Route:
         shards: Shards,
         targets: Sequence[Any],
         lookahead: int | None,
+        tied: Collection[str] = (),
     ) -> None:
         self.publishers: Final = {each.id: each for each in publishers}
         self._shards = shards
         self._targets = targets
+        self._tied = tied
         self._numbers = {name: number for number, name in enumerate(shards)}
         theirs = [{name: n for n, name in enumerate(each.shards)} for each in publishers]
         by_publisher: dict[int, list[Copy]] = {}
@@ -143,21 +152,23 @@ class Route:
         step_bytes: int,
         is_bounded: bool,
     ) -> _Lane:
-        planned: list[tuple[Member, list[_Planned]]] = []
+        planned: list[tuple[Member, int, list[_Planned]]] = []
         for publisher, numbers, copies in parts:
-            found = (self._plan(publisher, numbers, each, step_bytes) for each in copies)
-            planned.append((publisher, list(_steps(found, step_bytes))))
-        needs = [each.memory_bytes(is_bounded) for _, steps in planned for each in steps]
+            for turn in (0, 1):
+                some = [each for each in copies if (each.name in self._tied) == turn]
+                found = (self._plan(publisher, numbers, each, step_bytes) for each in some)
+                planned.append((publisher, turn, list(_steps(found, step_bytes))))
+        needs = [each.memory_bytes(is_bounded) for _, _, steps in planned for each in steps]
         lane = _Lane(fresh_memory(max(needs, default=0), "cpu"))
         targets = [*(lane.memory if each is None else each for each in self._targets), lane.memory]
-        for publisher, steps in planned:
+        for publisher, turn, steps in planned:
             holder = Holder(*publisher.address)
-            lane.steps[publisher.id] = []
+            made = lane.steps[turn].setdefault(publisher.id, [])
             for each in steps:
                 # Fresh memory for every step would be more than that: malloc keeps what is freed.
                 scratch = lane.memory[each.staged_bytes :] if is_bounded else None
                 slices = Slices(holder, each.pairs, targets, scratch)
-                lane.steps[publisher.id].append(_Step(slices, each.staged))
+                made.append(_Step(slices, each.staged))
         return lane
 
     def _plan(
@@ -178,13 +189,13 @@ class Route:
             for each, all_of in zip(copy.box, wanted.ranges, strict=False)
         )
         there, here = regions_of(copy.box, has, stage, item_bytes(shard.dtype))
-        yield _Part(there, here, (number, inside))
+        yield _Part(there, here, (copy.name, inside))
 
     def read(
         self,
         pull_one: PullSlices,
         keys: Mapping[str, str],
-        tensors: Sequence[Any],
+        tensors: Mapping[str, Any],
         came: Callable[[int], object],
     ) -> list[Pull]:
         """Read a version; returns what became of it at each publisher.
@@ -192,7 +203,8 @@ class Route:
         Args:
             pull_one: Pulls slices of an object, as ``rcg.rdt.pull_slices``.
             keys: What each publisher calls the version, by its id.
-            tensors: The reader's tensors, into which parts are copied that cannot be read in place.
+            tensors: The reader's tensors by name, into which parts are copied that cannot be read
+                in place.
             came: Called with the bytes of each step when it has come, by one thread at a time.
         """
         pulls: list[Pull] = []
@@ -207,15 +219,17 @@ class Route:
                 if not any(each.problem for each in pulls):  # then the others are of no use
                     pull.run(lane, tensors, count)
 
-        calls: list[Callable[[], object]] = []
-        for lane in self._lanes:
-            ours = [
-                Pull(pull_one, self.publishers[which], keys[which], steps)
-                for which, steps in lane.steps.items()
-            ]
-            pulls += ours
-            calls.append(functools.partial(run, lane, ours))
-        run_together(calls, "rcg-weights")
+        for turn in (0, 1):
+            calls: list[Callable[[], object]] = []
+            for lane in self._lanes:
+                ours = [
+                    Pull(pull_one, self.publishers[which], keys[which], steps, compares=bool(turn))
+                    for which, steps in lane.steps[turn].items()
+                    if steps or not turn
+                ]
+                pulls += ours
+                calls.append(functools.partial(run, lane, ours))
+            run_together(calls, "rcg-weights")
         return pulls
 
 
@@ -225,7 +239,7 @@ class _Part:
 
     there: Region
     here: Region
-    into: tuple[int, tuple[slice, ...]] | None
+    into: tuple[str, tuple[slice, ...]] | None
 
 
 @dataclass(slots=True)
@@ -233,7 +247,7 @@ class _Planned:
     """A step before its lane has memory."""
 
     pairs: list[tuple[Region, Region]] = field(default_factory=list)
-    staged: list[tuple[int, tuple[slice, ...], int, int]] = field(default_factory=list)
+    staged: list[tuple[str, tuple[slice, ...], int, int]] = field(default_factory=list)
     bytes: int = 0
     staged_bytes: int = 0
     scattered_bytes: int = 0
@@ -275,9 +289,16 @@ class Pull:
     """
 
     def __init__(
-        self, pull_one: PullSlices, member: Member, key: str, steps: Sequence[_Step]
+        self,
+        pull_one: PullSlices,
+        member: Member,
+        key: str,
+        steps: Sequence[_Step],
+        *,
+        compares: bool,
     ) -> None:
         self.member = member
+        self._compares = compares
         self.problem: Exception | None = None
         self._work = pull_one, key, steps
         self._times: tuple[int, int, int] | None = None  # once it has run
@@ -287,7 +308,7 @@ class Pull:
         """Whether the publisher has died."""
         return isinstance(self.problem, ActorDiedError)
 
-    def run(self, lane: _Lane, tensors: Sequence[Any], came: Callable[[int], object]) -> None:
+    def run(self, lane: _Lane, tensors: Mapping[str, Any], came: Callable[[int], object]) -> None:
         """Read it; does not raise."""
         pull_one, key, steps = self._work
         start_ns, came_ns = time.monotonic_ns(), 0
@@ -295,7 +316,7 @@ class Pull:
             for step in steps:
                 first_ns = pull_one(step.slices, key)
                 came_ns = came_ns or first_ns
-                _copy_staged(step, lane, tensors)
+                _use_staged(step, lane, tensors, compares=self._compares)
                 came(sum(step.slices.sizes))
         except Exception as error:  # noqa: BLE001 - the result
             self.problem = without_frames(error)
@@ -311,13 +332,25 @@ class Pull:
         return Got(what, self.member.label, TRANSPORT, size, start_ns, waited_ns, end_ns, problem)
 
 
-def _copy_staged(step: _Step, lane: _Lane, tensors: Sequence[Any]) -> None:
-    """Copy what has come into the tensors that cannot be written to in place."""
+def _use_staged(step: _Step, lane: _Lane, tensors: Mapping[str, Any], *, compares: bool) -> None:
+    """Copy what has come into the tensors that cannot be written to in place, or compare it."""
     import torch
 
     with torch.no_grad():
-        for number, inside, start, stop in step.staged:
-            if why := lacking(tensors[number]):
-                raise ValueError(why)
-            place = tensors[number][inside]
-            place.copy_(lane.memory[start:stop].view(place.dtype).view(place.shape))
+        for name, inside, start, stop in step.staged:
+            if why := lacking(tensors[name]):
+                raise ValueError(f"{name}: {why}")
+            place, found = tensors[name][inside], lane.memory[start:stop]
+            if compares:
+                check_tied(name, bytes_of(place).cpu(), found)
+            else:
+                place.copy_(found.view(place.dtype).view(place.shape))
+
+
+def check_tied(name: str, tensor: Any, found: Any) -> None:
+    """Raise ValueError if what was read of a tied tensor is not what the other one has."""
+    if not tensor.equal(found):
+        raise ValueError(
+            f"{name} is another tensor, too, in this process, and differs from it where it is "
+            "published: untie them here, or leave one out of names="
+        )

@@ -127,6 +127,18 @@ def is_plain(tensor: Any) -> bool:
     return bool(tensor.is_cpu and tensor.is_contiguous() and not is_lazy)
 
 
+def tied(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tensors that are an earlier one, too: the names of both."""
+    first: dict[tuple[Any, ...], str] = {}
+    found: dict[str, str] = {}
+    for name, each in tensors.items():
+        if each.numel():
+            place = each.device, each.data_ptr(), each.dtype, each.shape, each.stride()
+            if first.setdefault(place, name) != name:
+                found[name] = first[place]
+    return found
+
+
 class Source:
     """The tensors of a model or a dict, as they are whenever they are asked for.
 

@@ -47,8 +47,8 @@ from rcg.weights.client import (
 from rcg.weights.owner import Version, Waiting
 from rcg.weights.planning import plan_of
 from rcg.weights.readers import Readers
-from rcg.weights.route import Route, least_lookahead, padded
-from rcg.weights.shards import Member, Slice, Source, is_plain, mismatches
+from rcg.weights.route import Route, check_tied, least_lookahead, padded
+from rcg.weights.shards import Member, Slice, Source, is_plain, mismatches, tied
 
 _log = Log()
 
@@ -140,11 +140,12 @@ class Subscriber(Client):
         # For the bytes of each tensor: of uint8 [n]; None for one that is copied part by part.
         self._memory: dict[str, Any] = {}
         self._places: dict[str, tuple[int, int]] = {}  # where those lie that are the tensors' own
+        self._tied: dict[str, str] = {}  # those that are compared with what others got in place
         self._own_bytes = 0  # of what is no tensor's
         self._staged_bytes = 0
         self._joined: frozenset[str] | None = None  # see ``Owner.subscribe``
         self._route: Route | None = None
-        own = () if atomic else {name for name, each in tensors.items() if is_plain(each)}
+        own = () if atomic else {*self._own(tensors), *tied(tensors)}
         spare = sum(map(padded, self._staged_sizes(own)))
         super().__init__(name, self._shards, spare_bytes=self._lookahead or spare)
         try:
@@ -507,7 +508,7 @@ class Subscriber(Client):
         phases.end("plan")
         self._route = None  # its memory is freed first
         targets = [self._memory[name] for name in self._shards]
-        self._route = Route(publishers, copies, self._shards, targets, self._lookahead)
+        self._route = Route(publishers, copies, self._shards, targets, self._lookahead, self._tied)
         self._staged_bytes = self._own_bytes + self._route.staged_bytes
         phases.end("register")
         return self._route
@@ -520,26 +521,32 @@ class Subscriber(Client):
         """
         own = self._own(tensors)
         places = {name: _place_of(each) for name, each in own.items()}
-        if self._memory and places == self._places:
+        ties = {} if self._is_atomic else tied(tensors)
+        if self._memory and (places, ties) == (self._places, self._tied):
             return False
         self._check_lookahead(tensors)
-        sizes = self._staged_sizes(own)
+        sizes = self._staged_sizes({*own, *ties})
         starts = [0, *itertools.accumulate(map(padded, sizes))]
         whole = fresh_memory(starts[-1], "cpu")
-        is_whole = self._lookahead is None  # otherwise the others are copied part by part
+        parted = ties if self._lookahead is None else self._shards  # these come part by part
         self._memory = {
-            name: own.get(name, whole[start : start + size] if is_whole else None)
+            name: own.get(name, None if name in parted else whole[start : start + size])
             for name, start, size in zip(self._shards, starts, sizes, strict=False)
         }
         self._own_bytes = self._staged_bytes = starts[-1]
-        self._places, self._route = places, None
+        self._places, self._tied, self._route = places, ties, None
         return True
 
     def _own(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """Return the bytes of those tensors that are written to in place, by their names."""
         if self._is_atomic:
             return {}
-        return {name: bytes_of(each.detach()) for name, each in tensors.items() if is_plain(each)}
+        ties = tied(tensors)
+        return {
+            name: bytes_of(each.detach())
+            for name, each in tensors.items()
+            if is_plain(each) and name not in ties
+        }
 
     def _staged_sizes(self, own: Container[str]) -> list[int]:
         """Return the bytes of each tensor that are held beside it, until all of a version is here.
@@ -556,13 +563,14 @@ class Subscriber(Client):
         """Raise ValueError if the largest tensor that cannot be written in place does not fit."""
         if self._lookahead is None:
             return
-        others = [name for name, each in tensors.items() if not is_plain(each)]
+        own = self._own(tensors)
+        others = [name for name in tensors if name not in own]
         largest = max(others, key=lambda name: self._shards[name].nbytes, default=None)
         least = least_lookahead(0 if largest is None else self._shards[largest].nbytes)
         if self._lookahead < least:
             why = ""
             if least > least_lookahead(0):
-                why = f": {largest} cannot be written to in place, and is copied as a whole"
+                why = f": {largest} cannot be written to in place, and comes as a whole"
             raise ValueError(
                 f"lookahead is at least {least} bytes here, got {self._lookahead}{why}"
             )
@@ -586,7 +594,7 @@ class Subscriber(Client):
         if not self._is_atomic:
             self._applied = _Held()
         pull = functools.partial(pull_slices, self._here.connections)
-        pulls = route.read(pull, version.keys, [tensors[name] for name in self._shards], came)
+        pulls = route.read(pull, version.keys, tensors, came)
         what = f"{self.name} version {version.number}"
         self._here.got.extend(each for pull in pulls if (each := pull.got(what)) is not None)
         died = [each.member for each in pulls if each.has_died]
@@ -626,6 +634,9 @@ class Subscriber(Client):
                 f"{', '.join(moved)} of the weights {self.name!r} got other memory while version "
                 f"{held.version} was read into what it had: call update() again"
             )
+        if self._is_atomic:
+            for name, other in tied(tensors).items():
+                check_tied(name, self._memory[other], self._memory[name])
         self._applied = _Held()  # what an interrupt leaves is a mixture
         plain: dict[str, Any] = {}
         with torch.no_grad():

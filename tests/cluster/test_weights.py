@@ -294,6 +294,32 @@ def test_tensors_that_are_replaced_are_known_by_their_names(ray_session, way, co
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
+def test_tied_tensors_of_a_reader_are_the_same_where_they_are_published(ray_session, way) -> None:
+    state = {name: torch.zeros(700, 2) for name in "abc"}
+    into = {name: torch.zeros(700, 2) for name in "abc"}
+    with (
+        rcg.weights.publish("tied", state, copy=True) as publisher,
+        rcg.weights.subscribe("tied", into, **way) as reader,
+    ):
+        for version, (ours, theirs) in enumerate(
+            [("abc", "abc"), ("aba", "aba"), ("aaa", "aaa"), ("aab", "abb"), ("aab", "aab")]
+        ):
+            made = {name: torch.zeros(700, 2) for name in "ab"}
+            for name, which in zip("abc", theirs, strict=True):
+                state[name] = torch.full((700, 2), float(ord(which) + version))
+            into |= {
+                name: made.get(which, into["c"]) for name, which in zip("abc", ours, strict=True)
+            }
+            publisher.push(version)
+            if (ours, theirs) == ("aab", "abb"):
+                with pytest.raises(ValueError, match="b is another tensor, too"):
+                    reader.update(GUARD_S)
+                continue
+            assert reader.update(GUARD_S).version == version
+            assert all(torch.equal(into[name], state[name]) for name in "abc")
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_tensor_that_has_lost_its_memory_is_named_until_it_has_some(ray_session, way) -> None:
     state, into = {"w": torch.ones(64, 64)}, {"a": torch.zeros(3), "w": torch.zeros(64, 64)}
     state["a"] = torch.ones(3)
@@ -354,7 +380,7 @@ def test_the_reader_chooses_when_its_tensors_change(ray_session) -> None:
         assert seen() == {3} and reader.apply() == 4 and seen() == {4}
 
     with (
-        rcg.weights.publish("chosen", state) as publisher,
+        rcg.weights.publish("chosen", state, copy=True) as publisher,
         rcg.weights.subscribe("chosen", into) as reader,
     ):
         push(1)
@@ -365,7 +391,7 @@ def test_the_reader_chooses_when_its_tensors_change(ray_session) -> None:
         with reader.frozen(), pytest.raises(RuntimeError, match="leave it before"):
             reader.apply()
         assert reader.update(0).version == reader.version == 1 and seen() == {1}
-        with pytest.raises(TimeoutError, match="version 1 is withdrawn"):
+        with pytest.raises(TimeoutError, match="version 1 is the newest"):
             reader.update(0)
         push(2)
         frozen, may_end = threading.Event(), threading.Event()

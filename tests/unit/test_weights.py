@@ -436,9 +436,7 @@ def test_what_is_read_at_once_is_bounded(lookahead, lanes) -> None:
             copies.append(Copy(name, at, (*map(range, shape[:-1]), range(start, stop))))
     route, senders = _routed(shards, copies, full, into, lookahead)
     came: list[int] = []
-    pulls = route.read(
-        senders.pull_slices, {"p0": "p0", "p1": "p1"}, list(into.values()), came.append
-    )
+    pulls = route.read(senders.pull_slices, {"p0": "p0", "p1": "p1"}, into, came.append)
     assert not any(each.problem for each in pulls)
     for name, each in into.items():
         assert torch.equal(each, full[name]), name
@@ -460,7 +458,7 @@ def test_when_one_publisher_is_dead_no_other_step_is_begun() -> None:
     copies = [Copy("a", 0, (range(3 * MB),)), Copy("b", 1, (range(3 * MB),))]
     route, senders = _routed(shards, copies, full, into, 2 * MB)
     senders.dead = "p0"
-    pulls = route.read(senders.pull_slices, {"p0": "p0", "p1": "p1"}, list(into.values()), bool)
+    pulls = route.read(senders.pull_slices, {"p0": "p0", "p1": "p1"}, into, bool)
     assert [each.has_died for each in pulls] == [True, False]
     assert [each.got("v") is None for each in pulls] == [False, True]
     assert senders.steps == []
