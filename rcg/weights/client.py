@@ -299,9 +299,7 @@ def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
         time.sleep(_RETRY_S)
 
 
-def when_owner_dies(
-    again: weakref.WeakMethod[Callable[[], object]], method: str, *args: Any
-) -> None:
+def when_owner_dies(again: weakref.WeakMethod[Callable[[], None]], method: str, *args: Any) -> None:
     """Call a method of the owner that only ends with it, and ``again`` then, on a thread.
 
     ``again`` is tried until it succeeds, while this process stays in its cluster.

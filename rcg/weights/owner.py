@@ -124,6 +124,12 @@ class _Weights:
     missing: list[str] = field(default_factory=list)  # tensors of which nobody has some member
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def members(self) -> list[Member]:
+        """Return all members, with those that are absent, and publishers that have died."""
+        publishers = (each.member for each in self.publishers.values())
+        readers = (each.member for each in self.subscribers.values())
+        return [*publishers, *readers, *self.absent.values(), *self.died.values()]
+
     def change(self) -> None:
         """Wake up all who wait."""
         self.changed.set()
@@ -274,6 +280,10 @@ class Owner:
             self._all.setdefault(name, _Weights()).absent[member.id] = member
         self._staying = asyncio.ensure_future(self._on_roll("stay"))
 
+    async def _note(self, name: str, members: list[Member]) -> None:
+        """Have members on the roll."""
+        await self._on_roll("add", name, [each._replace(shards={}) for each in members])
+
     async def _on_roll(self, method: str, *args: Any) -> Any:
         """Call a method of the roll. If that has died, another one gets to know all members."""
         while True:
@@ -284,11 +294,8 @@ class Owner:
                     raise
             await asyncio.sleep(_RETRY_S)
             self._roll = self._open_roll()
-            for name, weights in self._all.items():
-                known = (*weights.publishers.values(), *weights.subscribers.values())
-                members = [each.member for each in known]
-                for each in (*members, *weights.absent.values(), *weights.died.values()):
-                    self._roll.add.remote(name, each._replace(shards={}))
+            for name, weights in list(self._all.items()):
+                await self._note(name, weights.members())
 
     async def _all_back(self, weights: _Weights) -> None:
         """Wait for those who are absent, but not for long: one may be stopped, or dead."""
@@ -333,10 +340,11 @@ class Owner:
         if not weights.absent_publishers:
             for reader in weights.subscribers.values():
                 reader.joined = weights.newest_token if reader.joined is None else reader.joined
-        gone = [] if weights.missing else list(weights.died)
-        for each in gone:
-            del weights.died[each]
-        await self._on_roll("add", name, member._replace(shards={}))
+        gone: list[str] = []
+        if not weights.missing:
+            gone = list(weights.died)
+            weights.died.clear()
+        await self._note(name, [member])
         if gone:
             await self._on_roll("remove", gone)
         return ""
@@ -379,7 +387,7 @@ class Owner:
         weights.subscribers[member.id] = _Subscriber(member, joined, token, version, key)
         weights.absent.pop(member.id, None)
         weights.change()
-        await self._on_roll("add", name, member._replace(shards={}))
+        await self._note(name, [member])
         return joined
 
     async def stay(self, name: str, which: str) -> None:
@@ -570,9 +578,9 @@ class Roll:
         """Return the members, and under which name each is one."""
         return list(self._members.values())
 
-    async def add(self, name: str, member: Member) -> None:
-        """Note a member."""
-        self._members[member.id] = name, member
+    async def add(self, name: str, members: list[Member]) -> None:
+        """Note members."""
+        self._members.update({each.id: (name, each) for each in members})
 
     async def remove(self, which: list[str]) -> None:
         """Forget members, by their ids."""

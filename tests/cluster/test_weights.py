@@ -151,6 +151,114 @@ def test_a_push_warns_of_what_was_written_while_it_could_be_read(ray_session) ->
             publisher.push()
 
 
+def test_an_optimizer_withdraws_what_it_is_about_to_write(ray_session) -> None:
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    other = torch.optim.SGD(torch.nn.Linear(8, 8).parameters(), lr=0.1)
+    into = {key: torch.zeros_like(each) for key, each in model.state_dict().items()}
+    model(torch.ones(8)).sum().backward()
+    with (
+        rcg.weights.publish("stepped", model) as publisher,
+        rcg.weights.subscribe("stepped", into) as reader,
+    ):
+        publisher.push()
+        other.step()
+        reader.update()
+        before = into["weight"].clone()
+        assert torch.equal(before, model.weight)
+        publisher.push()
+        with pytest.warns(
+            UserWarning, match=r"Version 1 .* is withdrawn, because SGD\.step writes"
+        ):
+            optimizer.step()
+        with pytest.raises(Transfer, match="keeps version 0: .* because SGD.step writes"):
+            reader.update(GUARD_S)
+        assert torch.equal(into["weight"], before)
+        with pytest.raises(Transfer, match="version 1 .* was written to before .* had it"):
+            publisher.wait(timeout=GUARD_S)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it was warned of
+            publisher.push()
+            assert reader.update(GUARD_S).version == 2
+            publisher.wait()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("size", [100, 6_000_000])  # all bytes are compared, or some
+def test_a_write_that_torch_does_not_count_is_found(ray_session, size) -> None:
+    state, into = {"w": torch.zeros(size), "v": torch.zeros(9)}, torch.zeros(size)
+    writes = [
+        lambda: state["w"].numpy()[-2048:].fill(1),
+        lambda: state["w"].data.add_(1),
+        lambda: torch.frombuffer(state["w"].numpy(), dtype=torch.float32)[:2048].fill_(3),
+    ]
+    with (
+        rcg.weights.publish("uncounted", state) as publisher,
+        rcg.weights.subscribe("uncounted", {"w": into}) as reader,
+    ):
+        for at, write in enumerate(writes):
+            publisher.push()
+            state["v"].numpy().fill(at + 1)  # which this reader does not want
+            assert reader.update(GUARD_S).version == 2 * at
+            with pytest.warns(UserWarning, match="was written to while readers could still"):
+                publisher.push()
+            kept = into.clone()
+            write()
+            with pytest.raises(Transfer, match="was written to"):
+                reader.update(GUARD_S)
+            assert torch.equal(into, kept)
+            with pytest.warns(UserWarning, match="was written to while readers could still"):
+                publisher.push(2 * at + 2)
+
+
+def test_one_that_is_closed_meanwhile_leaves_nothing(ray_session, monkeypatch) -> None:
+    gc.collect()
+    before = here().store.facts().held_bytes
+    state, into = {"w": torch.ones(1000)}, {"w": torch.zeros(1000)}
+    publisher = rcg.weights.publish("closed", state)
+    reader = rcg.weights.subscribe("closed", into)
+    publisher.push()
+    apply = type(reader)._apply
+    monkeypatch.setattr(
+        type(reader), "_apply", lambda it, *args: (apply(it, *args), it.close(), None)[-1]
+    )
+    with pytest.raises(ValueError, match="this subscriber of 'closed' is closed"):
+        reader.update(GUARD_S)
+    stage = type(publisher)._stage
+    monkeypatch.setattr(
+        type(publisher), "_stage", lambda it, *args: (it._ending.end(), stage(it, *args))[-1]
+    )
+    with pytest.raises(ValueError, match="this publisher of 'closed' is closed"):
+        publisher.push()
+    assert here().store.facts().held_bytes == before
+
+
+class _Interrupting:
+    """A lock of which an interrupt comes when it was just acquired."""
+
+    def __init__(self, lock: Any) -> None:
+        self.release = lock.release
+        self._acquire = lock.acquire
+
+    def acquire(self, **options: Any) -> None:
+        self._acquire(**options)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_does_not_lock_out_later_updates(ray_session) -> None:
+    with (
+        rcg.weights.publish("interrupted", {"w": torch.ones(3)}) as publisher,
+        rcg.weights.subscribe("interrupted", {"w": torch.zeros(3)}) as reader,
+    ):
+        publisher.push()
+        lock, reader._lock = reader._lock, _Interrupting(reader._lock)
+        with pytest.raises(KeyboardInterrupt):
+            reader.update(GUARD_S)
+        reader._lock = lock
+        found = asyncio.run(reader.update_async(GUARD_S))  # on another thread
+        assert found.version == 0
+
+
 def _split(rng: random.Random, shapes: Any, count: int) -> list[dict[str, Slice]]:
     """Split tensors over publishers, with copies of some."""
     found: list[dict[str, Slice]] = [{} for _ in range(count)]
@@ -199,6 +307,8 @@ def test_a_version_is_there_when_every_publisher_has_pushed_it(members) -> None:
     with pytest.raises(TimeoutError, match="nobody publishes other yet"):
         get(reader.subscribe.remote("halves", shapes | {"other": (2,)}, timeout=0.2))
     get(first.push.remote(1))
+    with pytest.raises(TimeoutError, match="version 1 .*: nobody has all of w; waited 0.1 s"):
+        get(first.wait.remote(0.1))
     get(reader.subscribe.remote("halves", shapes))
     with pytest.raises(TimeoutError, match="nobody has all of w"):
         get(reader.update.remote(0.2))
@@ -752,6 +862,13 @@ def test_an_owner_that_runs_again_waits_for_readers_that_do_not_ask(members) -> 
     get(trainer.wait.remote())
     ray.kill(client.owner_handle(), no_restart=False)
     get(trainer.wait.remote())
+    get(trainer.push.remote(3))
+    ray.kill(client.owner_handle())  # and nobody asks the new one before these
+    with pytest.raises(ValueError, match=r"published by Actor\(Member, .* already"):
+        rcg.weights.publish("asleep", {"w": torch.zeros(50, 8, dtype=torch.int64)})
+    into = torch.zeros(50, 8, dtype=torch.int64)
+    with rcg.weights.subscribe("asleep", {"w": into}) as late:
+        assert late.update(GUARD_S).version == 3
 
 
 @pytest.mark.full
@@ -771,19 +888,26 @@ def test_two_hundred_updates_leave_nothing_behind(members) -> None:
     assert costs[1][0][1] == 0  # nothing is held once a version was waited for
 
 
+ACTORS = "rcg.weights", "rcg.weights.roll"
+
+
+def forget_the_dead() -> None:
+    """End the owner and its roll, which may know of those who died in other tests."""
+    for name in ACTORS:
+        with contextlib.suppress(ValueError):
+            ray.kill(ray.get_actor(name, namespace="rcg"))
+
+
 def test_the_owner_ends_with_the_last_who_uses_it(ray_session) -> None:
-    with contextlib.suppress(ValueError):  # it may know of those who died in other tests
-        ray.kill(ray.get_actor("rcg.weights", namespace="rcg"))
+    forget_the_dead()
     with rcg.weights.publish("ends", {"w": torch.zeros(2)}):
         assert ray.get_actor("rcg.weights", namespace="rcg")
     until_s = time.monotonic() + GUARD_S
-    while time.monotonic() < until_s:
-        try:
-            ray.get_actor("rcg.weights", namespace="rcg")
-        except ValueError:
-            return
-        time.sleep(0.05)
-    raise AssertionError(str(rcg.weights.report()))
+    for name in ACTORS:
+        with pytest.raises(ValueError, match="actor"):
+            while time.monotonic() < until_s:
+                ray.get_actor(name, namespace="rcg")
+                time.sleep(0.05)
 
 
 def test_who_asks_starts_no_owner(ray_session) -> None:
@@ -793,8 +917,7 @@ def test_who_asks_starts_no_owner(ray_session) -> None:
         rcg.weights.subscribe("asked", into) as reader,
     ):
         assert reader.lag == 0
-    with contextlib.suppress(ValueError):  # it may know of those who died in other tests
-        ray.kill(ray.get_actor("rcg.weights", namespace="rcg"))
+    forget_the_dead()
     client.leave_cluster()
     with pytest.raises(ValueError, match="nobody publishes the weights 'asked'"):
         rcg.weights.plan("asked")

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rcg import cluster
 from rcg.errors import ActorDiedError
 from rcg.options import Deadline
 from rcg.progress import Progress
 from rcg.rdt.envelope import Holder
 from rcg.rdt.slices import regions_from
 from rcg.weights.client import Moved
-from rcg.weights.owner import Owner
+from rcg.weights.owner import Owner, Roll, Version
 from rcg.weights.planning import Copy, WeightsPlan
 from rcg.weights.readers import Readers
 from rcg.weights.route import Route, least_lookahead
@@ -500,52 +502,173 @@ def test_progress_counts_no_byte_twice(monkeypatch) -> None:
 # --- an owner that runs again
 
 
-def member(name: str, *, publishes: bool = False) -> Member:
-    return Member(name, {}, name, ("",) * 6, 1, publishes, publishes, 0)
+class Local:
+    """An actor in this process, with what Ray's handles have."""
+
+    def __init__(self, actor: object) -> None:
+        self._actor = actor
+
+    def __getattr__(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(remote=getattr(self._actor, name))
 
 
-def left_of(owner: Owner, version: int) -> tuple[list[str], bool]:
-    """Return whom the publisher waits for, and whether there may be others."""
-    found = asyncio.run(owner.pending("w", "p", version, 0.0))
-    assert found is not None
-    return [each.label for each in found.left], found.may_lack
+def member(name: str, shard: Shard | None = None) -> Member:
+    is_alone = shard is not None and shard.stop - shard.start == shard.shape[0]
+    shards = {} if shard is None else {"w": shard}
+    return Member(name, shards, name, ("",) * 6, 1, shard is not None, is_alone, 0)
 
 
-def restarted(version: int) -> Owner:
-    """Return an owner that was just started again, whose publisher has pushed a version."""
-    owner = Owner()
-    asyncio.run(owner.publish("w", member("p", publishes=True), is_again=True))
-    asyncio.run(owner.push("w", "p", version, f"k{version}"))
-    return owner
+class Company:
+    """Two publishers with half a tensor each, readers, and the owner, which dies now and then.
+
+    A model beside it knows what each has, and which readers were there for which version.
+    """
+
+    def __init__(self) -> None:
+        self.roll = Local(Roll())
+        self.start()
+        self.members = {each: member(each, rows(*at, 4)) for each, at in HALVES.items()}
+        self.pushed: dict[str, tuple[int | None, str]] = dict.fromkeys(HALVES, (None, ""))
+        self.taken: dict[str, tuple[int | None, frozenset[str], frozenset[str] | None]] = {}
+        self.owed: dict[int, set[str]] = {}  # the readers that were there for a version
+
+    def start(self) -> None:
+        self.owner = Owner(lambda: self.roll)
+
+    async def present(self, which: str) -> None:
+        if which in HALVES:
+            refused = await self.owner.publish("w", self.members[which], *self.pushed[which])
+            assert refused == ""
+        else:
+            version, token, joined = self.taken.get(which, (None, frozenset(), None))
+            joined = await self.owner.subscribe("w", member(which), version, token, "", joined)
+            self.taken[which] = version, token, joined
+
+    async def push(self, which: str) -> None:
+        version = (self.pushed[which][0] or 0) + 1
+        if version > min(each or 0 for each, _ in self.pushed.values()) + 1:
+            return  # the other one is late
+        self.pushed[which] = version, f"{which}{version}"
+        while not await self.owner.push("w", which, *self.pushed[which]):
+            await self.present(which)
+        if len({each for each, _ in self.pushed.values()}) == 1:
+            self.owed[version] = set(self.taken)
+
+    async def update(self, which: str) -> None:
+        _, token, joined = self.taken[which]
+        while (found := await self.owner.next("w", which, token, frozenset(), 0.0)) is None:
+            await self.present(which)
+        if isinstance(found, Version):
+            assert found.keys == {each: key for each, (_, key) in self.pushed.items()}
+            self.taken[which] = found.number, found.token, joined
+            assert await self.owner.took("w", which, *self.taken[which][:2], "")
+
+    async def check(self, which: str) -> None:
+        version, _ = self.pushed[which]
+        if version is None:
+            return
+        while (found := await self.owner.pending("w", which, version, 0.0)) is None:
+            await self.present(which)
+        newest = max(each or 0 for each, _ in self.pushed.values())
+        has = {each for each, (taken, *_) in self.taken.items() if taken == version}
+        owed = self.owed[version] - has & self.taken.keys() if version in self.owed else set(HALVES)
+        left = {each.label for each in found.left}
+        if version < newest:
+            assert left == set()  # it is replaced
+        elif version in self.owed and len(self.known) == len(self.members):
+            assert left == owed & self.taken.keys()
+        else:
+            assert left or not owed & self.taken.keys(), "done too early"
+
+    @property
+    def known(self) -> set[str]:
+        found = self.owner._all.get("w")
+        return set() if found is None else {*found.publishers, *found.subscribers}
 
 
-def test_readers_get_time_to_register_again(monkeypatch):
-    owner = restarted(2)
-    assert left_of(owner, 2) == ([], True)
-    monkeypatch.setattr(time, "monotonic", lambda: math.inf)
-    assert left_of(owner, 2) == ([], False)
-    new = Owner()
-    asyncio.run(new.publish("w", member("p", publishes=True)))
-    asyncio.run(new.push("w", "p", 0, "k0"))
-    assert left_of(new, 0) == ([], False)
+HALVES = {"one": (0, 2), "other": (2, 4)}
 
 
-@pytest.mark.parametrize(("version", "token"), [(None, ""), (1, "k1")])
-def test_a_reader_that_registers_again_is_waited_for(version, token):
-    owner = restarted(2)
-    known = frozenset([token] if token else [])
-    asyncio.run(owner.subscribe("w", member("r"), version, known, token, is_again=True))
-    asyncio.run(owner.subscribe("w", member("late"), None, frozenset(), ""))
-    assert left_of(owner, 2)[0] == ["r"]
+@given(st.data())
+def test_nobody_is_done_too_early_whenever_the_owner_dies(data) -> None:
+    async def run() -> None:
+        company = Company()
+        for each in HALVES:
+            await company.present(each)
+        for _ in range(data.draw(st.integers(1, 25))):
+            which = data.draw(st.sampled_from(sorted(company.members)))
+            kinds = ["join", "die", "present", "check", "do", "do", "leave"]
+            match data.draw(st.sampled_from(kinds)):
+                case "join":
+                    new = f"reader {len(company.members)}"
+                    company.members[new] = member(new)
+                    await company.present(new)
+                case "die":
+                    company.start()
+                case "present":
+                    await company.present(which)
+                case "leave" if which in company.taken:
+                    del company.members[which], company.taken[which]
+                    await company.owner.leave("w", which)
+                case "do" if which in HALVES:
+                    await company.push(which)
+                case "do":
+                    await company.update(which)
+                case "check" if which in HALVES:
+                    await company.check(which)
+
+    asyncio.run(run())
 
 
-def test_a_reader_that_is_known_is_not_registered_with_what_it_had_before():
-    owner = restarted(2)
-    for _ in range(2):  # the second was asked for before it took version 2
-        asyncio.run(owner.subscribe("w", member("r"), 1, frozenset(["k1"]), "", is_again=True))
-        asyncio.run(owner.took("w", "r", 2, frozenset(["k2"]), ""))
-    asyncio.run(owner.subscribe("w", member("r"), 1, frozenset(["k1"]), "", is_again=True))
-    assert left_of(owner, 2)[0] == []
+def test_who_is_absent_keeps_its_name() -> None:
+    async def run() -> None:
+        company = Company()
+        await company.present("one")
+        company.start()
+        alone = member("alone", rows(0, 4, 4))
+        assert [each.label for each in await company.owner.publish("w", alone)] == ["one"]
+        await company.owner.leave("w", "one", has_died=True)
+        found = await company.owner.next("w", "r", frozenset(), frozenset(), 0.0)
+        assert found is None
+        assert await company.owner.publish("w", alone) == ""
+
+    asyncio.run(run())
+
+
+def test_a_version_of_which_nobody_has_a_part_is_not_done() -> None:
+    async def run() -> None:
+        company = Company()
+        await company.present("one")
+        await company.owner.push("w", "one", 1, "one1")
+        found = await company.owner.pending("w", "one", 1, 0.0)
+        assert found.lacks == "nobody has all of w" and not found.has_died
+        await company.present("other")
+        await company.owner.leave("w", "other", has_died=True)
+        found = await company.owner.pending("w", "one", 1, 0.0)
+        assert found.lacks == "nobody has all of w since other has died" and found.has_died
+
+    asyncio.run(run())
+
+
+def test_another_roll_gets_to_know_all(monkeypatch) -> None:
+    class Dead(Exception):
+        pass
+
+    async def die(*_: object) -> None:
+        raise Dead
+
+    async def run() -> None:
+        company = Company()
+        await company.present("one")
+        await company.present("reader")
+        dead, company.roll = company.roll, Local(Roll())
+        monkeypatch.setattr(dead._actor, "add", die)
+        await company.present("other")
+        found = {each.label for _, each in await company.roll.all.remote()}
+        assert found == {"one", "reader", "other"}
+
+    monkeypatch.setattr(cluster, "is_actor_death", lambda error: isinstance(error, Dead))
+    asyncio.run(run())
 
 
 # --- who reads, and who changes -----------------------------------------------------------------
