@@ -11,51 +11,57 @@ lie apart are missed with a chance of at most ``(63 / 64) ** n``.
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcg.rdt.slices import Region
+from rcg.rdt.slices import FIELDS
 
 _LINE_BYTES: Final = 64
 _SAMPLE_BYTES: Final = 4 << 20  # read in half a millisecond
 _MOST_LINES: Final = 64  # of a block
 
-Lines = NDArray[np.uint64]
 
+class _All:
+    """All bytes of a tensor, of uint8 [n] on the CPU."""
 
-class _Part:
-    """The sample of one tensor, of uint8 [n] on the CPU, in blocks of so many lines."""
-
-    def __init__(self, tensor: Any, block: int, random: np.random.Generator) -> None:
+    def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
-        self._block = block
-        lines, self._rest = self._memory()
-        starts = np.arange(0, len(lines), block)
-        if block > 1:
-            self._chosen = starts + random.integers(0, np.minimum(block, len(lines) - starts))
-        self._lines = self._take(lines, 0, len(starts))
+        self._bytes = ctypes.string_at(tensor.data_ptr(), tensor.numel())
 
-    def _memory(self) -> tuple[Lines, bytes]:
-        """Return the lines of the tensor, of [m, 8], and a copy of what follows the last one."""
-        memory = np.from_dlpack(self._tensor)
-        whole = len(memory) // _LINE_BYTES * _LINE_BYTES
-        return memory[:whole].view(np.uint64).reshape(-1, 8), memory[whole:].tobytes()
+    def is_changed(self, start: int, stop: int) -> bool:
+        """Whether bytes in a range of the tensor are others now."""
+        now = ctypes.string_at(self._tensor.data_ptr() + start, stop - start)
+        return now != self._bytes[start:stop]
 
-    def _take(self, lines: Lines, first: int, stop: int) -> Lines:
-        if self._block == 1:
-            return lines[first:stop].copy()
+
+class _Some:
+    """One line of each block of a tensor, of uint8 [n] on the CPU, and what follows the last."""
+
+    def __init__(self, tensor: Any, block: int, drawn: NDArray[np.int64]) -> None:
+        self._block = block * _LINE_BYTES
+        count = tensor.numel() // _LINE_BYTES
+        self._whole = tensor[: count * _LINE_BYTES]
+        self._rest = _All(tensor[count * _LINE_BYTES :])
+        starts = np.arange(0, count, block)
+        self._chosen = np.minimum(starts + drawn[: len(starts)], count - 1)
+        self._lines = self._take(0, len(starts))
+
+    def _take(self, first: int, stop: int) -> Any:
+        lines = np.from_dlpack(self._whole).view(np.uint64).reshape(-1, _LINE_BYTES // 8)
         return np.take(lines, self._chosen[first:stop], axis=0)
 
     def is_changed(self, start: int, stop: int) -> bool:
         """Whether bytes of the sample, in a range of the tensor, are others now."""
-        size = self._block * _LINE_BYTES
-        first, last = start // size, -(-stop // size)
-        lines, rest = self._memory()
-        before = self._lines[first:last]
-        return rest != self._rest or not np.array_equal(self._take(lines, first, last), before)
+        first, last = start // self._block, -(-stop // self._block)
+        if not np.array_equal(self._take(first, last), self._lines[first:last]):
+            return True
+        whole = self._whole.numel()
+        return stop > whole and self._rest.is_changed(max(start - whole, 0), stop - whole)
 
 
 class Sample:
@@ -68,22 +74,42 @@ class Sample:
 
     def __init__(self, payloads: Sequence[Any], numbers: Collection[int]) -> None:
         self._sizes = {each: payloads[each].numel() for each in numbers}
-        block = max(1, min(_MOST_LINES, sum(self._sizes.values()) // _SAMPLE_BYTES))
-        random = np.random.default_rng()
-        self._parts = {each: _Part(payloads[each], block, random) for each in numbers}
+        block = min(_MOST_LINES, sum(self._sizes.values()) // _SAMPLE_BYTES)
+        self._parts: dict[int, _All | _Some] = {}
+        if block > 1:
+            counts = [size // (block * _LINE_BYTES) + 1 for size in self._sizes.values()]
+            ends = list(itertools.accumulate(counts))
+            drawn = np.random.default_rng().integers(0, block, sum(counts))
+            for each, count, end in zip(numbers, counts, ends, strict=True):
+                self._parts[each] = _Some(payloads[each], block, drawn[end - count : end])
+        else:
+            self._parts.update((each, _All(payloads[each])) for each in numbers)
 
-    def find_changed(self, regions: Sequence[Region] | None = None) -> int | None:
+    def find_changed(self, table: bytes | None = None) -> int | None:
         """Return the number of a tensor that was written to since; None if there is none.
 
         Args:
-            regions: Where to look, and between these of one tensor; None for everywhere.
+            table: Where to look, as ``rcg.rdt.slices.rows_of``: there, and between these slices of
+                a tensor. None for everywhere.
         """
         spans = {each: (0, size) for each, size in self._sizes.items()}
-        if regions is not None:
-            found: dict[int, tuple[int, int]] = {}
-            for each in regions:
-                start, end = found.get(each.tensor, (each.start, each.end))
-                found[each.tensor] = min(start, each.start), max(end, each.end)
+        if table is not None:
+            found = _spans_of(table)
             spans = {each: span for each, span in found.items() if each in self._parts}
-        changed = (each for each, span in spans.items() if self._parts[each].is_changed(*span))
-        return next(changed, None)
+        for each, (start, stop) in spans.items():
+            stop = min(stop, self._sizes[each])
+            if self._parts[each].is_changed(min(max(start, 0), stop), stop):
+                return each
+        return None
+
+
+def _spans_of(table: bytes) -> dict[int, tuple[int, int]]:
+    """Return from where to where the slices of each tensor reach, by its number."""
+    rows = np.frombuffer(table, "<i8").reshape(-1, FIELDS)
+    tensors, starts, outer, outer_step, inner, inner_step, run = rows.T
+    numbers, places = np.unique(tensors, return_inverse=True)
+    first, last = np.full(len(numbers), np.iinfo(np.int64).max), np.zeros(len(numbers), np.int64)
+    np.minimum.at(first, places, starts)
+    np.maximum.at(last, places, starts + (outer - 1) * outer_step + (inner - 1) * inner_step + run)
+    spans = zip(first.tolist(), last.tolist(), strict=True)
+    return dict(zip(numbers.tolist(), spans, strict=True))

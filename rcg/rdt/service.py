@@ -38,7 +38,7 @@ from rcg.rdt.nixl_agent import is_installed, why_not_auto
 from rcg.rdt.places import places_of
 from rcg.rdt.pull import Got
 from rcg.rdt.runs import send_in_runs
-from rcg.rdt.slices import Region, regions_from
+from rcg.rdt.slices import regions_from
 from rcg.rdt.store import Entry, Store
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import endpoint
@@ -316,7 +316,7 @@ class Service:
         puller: str,
         message: PullTensors | PullSlices,
         entry: Entry,
-        regions: Sequence[Region] = (),
+        table: bytes = b"",
     ) -> bool:
         """Say where the tensors of an object lie, which stay there until they were read.
 
@@ -326,7 +326,7 @@ class Service:
         if answer is None:
             return False
         is_whole = isinstance(message, PullTensors)
-        check = entry.checking() if is_whole else self._checking_version(entry, regions)
+        check = entry.checking() if is_whole else self._checking_version(entry, table)
         self._reading.setdefault(connection, {})[message.number] = entry, check, puller
         entry.pullers.append(puller)
         about, arrays, fds = answer
@@ -392,15 +392,15 @@ class Service:
         self._store.note_pulled(entry)
         sizes = [each.numel() for each in entry.payloads]
         table = self._slices.get(connection, {}).get(message.slices, b"")
-        regions = regions_from(table, sizes)
-        if self._let_read(connection, puller, message, entry, regions):
+        if self._let_read(connection, puller, message, entry, table):
             return
+        regions = regions_from(table, sizes)
         entry.pullers.append(puller)
         try:
             payloads = [each.of(entry.payloads[each.tensor]) for each in regions]
-            check = self._checking_version(entry, regions)
+            check = self._checking_version(entry, table)
             if isinstance(connection, PacketStream):
-                look = self._checking_version(entry, ())
+                look = self._checking_version(entry, b"")
                 self._send_after(connection, message, payloads, look, check, looks_s=_LOOK_S)
             else:
                 self._send_with(connection, message, payloads, check)
@@ -488,14 +488,14 @@ class Service:
         else:
             self._end(connection, message, check)
 
-    def _checking_version(self, entry: Entry, regions: Sequence[Region]) -> Callable[[], None]:
+    def _checking_version(self, entry: Entry, table: bytes) -> Callable[[], None]:
         """Return what checks that the tensors are still as they were when they were shared.
 
         It raises Transfer if they were freed, moved or written to since.
 
         Args:
             entry: The tensors.
-            regions: Where bytes are compared as well; see ``Sample``.
+            table: Of which slices bytes are compared as well; see ``Sample``.
         """
         check = entry.checking()
 
@@ -505,7 +505,7 @@ class Service:
             if entry.versions.is_written:
                 raise Transfer(f"{entry.name} was written to")
             check()
-            if entry.sample is not None and entry.sample.find_changed(regions) is not None:
+            if entry.sample is not None and entry.sample.find_changed(table) is not None:
                 raise Transfer(f"{entry.name} was written to")
 
         return check_version

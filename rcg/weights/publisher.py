@@ -172,9 +172,11 @@ class Publisher(Client):
 
     def close(self) -> None:
         """Publish no more; idempotent. The newest version cannot be read any more."""
-        with self._lock:
-            self._withdraw(tells=False)
-        super().close()
+        try:
+            with self._lock:
+                self._withdraw(tells=False)
+        finally:  # a warning may be an error
+            super().close()
 
     def __repr__(self) -> str:
         return f"<{self._describe(self.version)}>"

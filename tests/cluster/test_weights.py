@@ -194,8 +194,8 @@ def test_a_write_that_torch_does_not_count_is_found(ray_session, size) -> None:
         rcg.weights.publish("uncounted", state) as publisher,
         rcg.weights.subscribe("uncounted", {"w": into}) as reader,
     ):
+        publisher.push()
         for at, write in enumerate(writes):
-            publisher.push()
             state["v"].numpy().fill(at + 1)  # which this reader does not want
             assert reader.update(GUARD_S).version == 2 * at
             with pytest.warns(UserWarning, match="was written to while readers could still"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.rdt.samples import Sample
-from rcg.rdt.slices import Region
+from rcg.rdt.slices import Region, rows_of
 
 torch = pytest.importorskip("torch")
 
@@ -22,17 +22,17 @@ def test_of_few_bytes_every_write_is_found_where_one_looks(sizes, data) -> None:
     at = data.draw(st.integers(0, sizes[number] - 1))
     payloads[number].numpy()[at] = 1
     assert sample.find_changed() == number
-    assert sample.find_changed([Region(number, at, 1, 0, 1, 0, 1)]) == number
+    assert sample.find_changed(rows_of([Region(number, at, 1, 0, 1, 0, 1)])) == number
     others = [each for each in range(len(sizes)) if each != number]
     whole = [Region(each, 0, 1, 0, 1, 0, sizes[each]) for each in others]
-    assert sample.find_changed(whole) is None
+    assert sample.find_changed(rows_of(whole)) is None
 
 
 def test_of_many_bytes_a_long_write_is_always_found_and_a_short_one_sometimes() -> None:
     memory = torch.zeros((64 << 20) + 100, dtype=torch.uint8)  # one line of 16 is in the sample
     sample, found = Sample([memory], [0]), 0
     for place in range(0, 64 << 20, 100_000):
-        window = [Region(0, place, 1, 0, 1, 0, 8192)]
+        window = rows_of([Region(0, place, 1, 0, 1, 0, 8192)])
         assert sample.find_changed(window) is None
         memory[place + 4100] ^= 1
         found += sample.find_changed(window) is not None
