@@ -19,7 +19,7 @@ from rcg.frames import warn_user
 _MOST_SHOWN: Final = 200  # characters of a wrong value
 _LONGEST_COST_S: Final = 1e6
 FOR_EVER_S: Final = 1e9
-"""Thirty years. A longer timeout sets no limit: clocks and system calls overflow at some of them."""
+"""Thirty years. A longer timeout sets no limit: clocks and system calls overflow at some."""
 
 
 @dataclass(frozen=True, slots=True)

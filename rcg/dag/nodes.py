@@ -230,13 +230,13 @@ class ValueNode(DAGNode):
 
     def _with_hint(self, choice: Choice) -> Self:
         record = self._record
-        record.cell.kept = None
-        record.cell.hint = tensor_hint(
+        hint = tensor_hint(
             choice,
             is_input=isinstance(record, InputRecord | AttributeRecord),
             node=record.name,
             site=find_site(),
         )
+        record.cell.kept, record.cell.hint = None, hint
         return self
 
 

@@ -172,7 +172,9 @@ class Storages:
         self.known.clear()
 
     def _reduce_tensor(self, tensor: Any) -> Any:
-        needs_grad, is_cpu = tensor.requires_grad, tensor.is_cpu
+        needs_grad, is_cpu, state = tensor.requires_grad, tensor.is_cpu, tensor.__dict__
+        if self.described is not None and (tensor.is_conj() or tensor.is_neg()):
+            tensor = tensor.resolve_conj().resolve_neg()  # torch's pickle has no form to compare
         if not is_dense(tensor) or (needs_grad and tensor._backward_hooks):
             _check_memory(tensor)
             return tensor.__reduce_ex__(PROTOCOL)
@@ -197,7 +199,6 @@ class Storages:
         else:
             _check_memory(tensor)
             made = _rebuild_view, self._view_of(tensor, storage, address)
-        state = tensor.__dict__
         return (*made, state, None, None, _set_attributes) if state else made
 
     def _view_of(self, tensor: Any, storage: Any, address: int) -> tuple[Any, ...]:

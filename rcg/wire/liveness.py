@@ -55,6 +55,7 @@ class How(enum.Enum):
     DIED = "its process ended"
     LEFT = "it closed its connection"
     FAILED = "its loop failed"  # the process lives on
+    EXITED = "it called exit_actor()"  # the process is about to end
     UNREACHABLE = "it cannot be reached"  # on another node; it may live
 
 

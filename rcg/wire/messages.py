@@ -379,6 +379,7 @@ class Failed(Message):
     """The loop of a member has ended without a request to stop."""
 
     text: str  # why
+    is_exiting: bool = False  # the actor ends, as its method asked for
 
 
 # --- between the driver and the host of another node

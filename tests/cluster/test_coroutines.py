@@ -61,7 +61,7 @@ class Async:
         return seen
 
     async def cancel_itself(self, x):
-        asyncio.current_task().cancel()
+        asyncio.current_task().cancel("of its own")
         await asyncio.sleep(0)
 
     @rcg.method(num_returns=2)
@@ -143,9 +143,10 @@ def test_exceptions_come_with_the_users_lines_only(actor):
 def test_a_coroutine_that_is_cancelled_fails_its_execution_only(actor):
     with (
         compile_one(actor, "cancel_itself") as graph,
-        pytest.raises(rcg.exceptions.RayTaskError, match="CancelledError"),
+        pytest.raises(rcg.exceptions.RayTaskError, match="CancelledError: of its own") as raised,
     ):
         rcg.get(graph.execute(0))
+    assert "in cancel_itself" in str(raised.value)
     with compile_one(actor, "increment") as graph:
         assert rcg.get(graph.execute(0)) == 1
 

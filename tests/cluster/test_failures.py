@@ -458,6 +458,46 @@ def test_what_python_takes_for_an_end_is_an_error_wherever_it_arrives(ending, ki
         assert type(raised.value.cause.__cause__) is kind
 
 
+@rcg.remote(num_cpus=0, max_restarts=1)
+class Leaver:
+    def leave(self, is_leaving):
+        if is_leaving:
+            rcg.actor.exit_actor()
+        return "here"
+
+
+@rcg.remote(num_cpus=0, max_restarts=1)
+class LeavingCoroutine:
+    async def leave(self, is_leaving):
+        if is_leaving:
+            ray.actor.exit_actor()
+        return "here"
+
+
+@pytest.mark.parametrize(
+    ("kind", "thread"), [(Leaver, "own"), (Leaver, "main"), (LeavingCoroutine, "own")]
+)
+def test_exit_actor_ends_the_actor_at_once_and_for_good(kind, thread):
+    actor = kind.remote()
+    with InputNode() as inp:
+        graph = actor.leave.bind(inp).compile(thread=thread)
+    assert rcg.get(graph.execute(False)) == "here"
+    refs = [graph.execute(value) for value in (True, False, False)]
+    for ref in refs:
+        with pytest.raises(ActorDiedError, match=r"its method leave called exit_actor\(\)"):
+            rcg.get(ref)
+
+    def is_dead() -> bool:
+        try:
+            return rcg.get(actor.leave.remote(False), timeout=60) != "here"
+        except RayActorError:
+            return True
+
+    until(is_dead)
+    graph.teardown()
+    assert is_dead()
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 from pathlib import Path
@@ -464,6 +465,26 @@ def test_a_later_hint_replaces_keep(pair: Any) -> None:
     node = maker.plain.bind(InputNode()).with_tensor_transport("auto", keep=True)
     with node.with_tensor_transport("auto").compile() as graph:
         assert get(graph.execute(7)) == 7
+
+
+def test_a_refused_hint_changes_nothing_and_a_forked_child_has_no_graph_to_end(pair: Any) -> None:
+    maker, _ = pair
+    node = maker.plain.bind(InputNode()).with_tensor_transport("auto", keep=True)
+    with pytest.raises(GraphError, match="carrier pigeon"):
+        node.with_tensor_transport("carrier pigeon")
+    with node.compile() as graph:
+        ref = graph.execute(7)
+        assert rcg.wait([ref], timeout=GUARD_S)[0]
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                graph.teardown()
+                with graph:
+                    pass
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert type(get(ref)) is rcg.TensorRef
 
 
 @pytest.mark.full

@@ -341,6 +341,19 @@ def test_a_tensor_whose_memory_was_freed_is_refused_before_anything_is_sent(edge
     assert sent.untyped_storage().resizable()
 
 
+def test_conjugated_and_negated_views_keep_a_static_shape(edge):
+    channel = edge(is_static_shape=True)
+    numbers = torch.tensor([1 + 2j, 3 - 1j, 5j])
+    for times in (1, 2):
+        given = [
+            (numbers * times).conj(),
+            (numbers * times).conj().imag[::2],
+            torch._neg_view(LIKE),
+        ]
+        for found, wanted in zip(channel.send(given), given, strict=True):
+            assert torch.equal(found, wanted) and found.dtype == wanted.dtype
+
+
 def test_bytes_in_place_of_a_static_shape_are_refused(edge):
     channel = edge(is_static_shape=True)
     channel.send(torch.ones(3))

@@ -31,7 +31,7 @@ from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.groups import OpenGroups
 from rcg.runtime.actor.methods import Coroutines
 from rcg.runtime.actor.spec import Start
-from rcg.runtime.actor.steps import Steps
+from rcg.runtime.actor.steps import ActorExit, Steps
 from rcg.runtime.actor.torch_ops import Marks, torch_profiling
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.control.client import ControlClient
@@ -95,6 +95,11 @@ class Loop:
                     prepare()
                 self._open_groups()
                 self._run_steps()
+            except ActorExit as leaving:
+                failure = str(leaving)
+                self._control.finish(failure, is_exiting=True)
+                if self._spec.options.thread != "main":  # else Ray's call, in which this is, ends
+                    cluster.exit_now()
             except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
                 if self._is_end(error):
                     failure = None

@@ -62,11 +62,11 @@ class Coroutines:
         self._thread = threading.get_ident()
         try:
             return await coroutine, None
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - users' code raises anything
-            # As a value: futures ask an exception whether it is true, and one that ends programs
-            # would end the actor's event loop.
+        except BaseException as error:
+            if self._is_cancelled and isinstance(error, asyncio.CancelledError):
+                raise
+            # As a value: futures ask an exception whether it is true, drop the traceback of a
+            # CancelledError, and one that ends programs would end the actor's event loop.
             return None, error
 
     def cancel(self) -> None:

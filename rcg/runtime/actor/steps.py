@@ -55,6 +55,10 @@ _ENDS: Final = (GraphEnded, FrameDamaged, TransferFailed)
 _Step = Callable[[], None]
 
 
+class ActorExit(BaseException):
+    """A method has called ``exit_actor``; ends the loop."""
+
+
 class Running(Protocol):
     """The loop, as its steps see it."""
 
@@ -337,6 +341,12 @@ class Steps:
             for out in outs:
                 slots[out] = failure
 
+        def failure_of(error: BaseException) -> Failure:
+            asker.is_asking = False
+            if cluster.is_exiting():
+                raise ActorExit(f"its method {name} called exit_actor()")
+            return capture(error, loop.origin, name, loop.execution)
+
         if count == 1 and not keys and len(outs) == 1:
             # The commonest shape, spelt out: it is run thousands of times a second.
             (source,), (out,) = args, outs
@@ -357,8 +367,7 @@ class Steps:
                             waited(now_ns() - asked_ns)
                         slots[out] = method(value)
                 except BaseException as error:  # noqa: BLE001 - users' code raises anything
-                    asker.is_asking = False
-                    slots[out] = capture(error, loop.origin, name, execution)
+                    slots[out] = failure_of(error)
 
             return step_one
 
@@ -386,8 +395,7 @@ class Steps:
                     else:
                         self._take_apart(result, outs, fail, name, execution)
             except BaseException as error:  # noqa: BLE001 - users' code raises anything
-                asker.is_asking = False
-                fail(capture(error, loop.origin, name, execution))
+                fail(failure_of(error))
 
         return step
 

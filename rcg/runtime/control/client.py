@@ -188,18 +188,22 @@ class ControlClient:
         message = messages.LinkLost(process=self._process, node=node, text=text[:_MAX_LINE])
         self._report(message, may_wait=False)
 
-    def finish(self, failure: str | None = None) -> None:
+    def finish(self, failure: str | None = None, *, is_exiting: bool = False) -> None:
         """Report that the loop has ended, with the reason if no stop was requested.
 
         Ends the watching thread. Idempotent: the first report counts.
+
+        Args:
+            failure: The reason.
+            is_exiting: Whether that is a call of ``exit_actor``.
         """
         if self._is_over:
             return
         self._is_over = True
         try:
-            message = (
-                messages.Stopped() if failure is None else messages.Failed(text=_fitting(failure))
-            )
+            message: messages.Message = messages.Stopped()
+            if failure is not None:
+                message = messages.Failed(text=_fitting(failure), is_exiting=is_exiting)
             self._report(message)
         finally:
             with contextlib.suppress(OSError):

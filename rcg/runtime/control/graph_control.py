@@ -402,7 +402,8 @@ class GraphControl:
         return False
 
     def _on_failed(self, peer: Member, message: messages.Failed) -> bool:
-        self._leave(peer.name, Ending(How.FAILED, message.text))
+        how = How.EXITED if message.is_exiting else How.FAILED
+        self._leave(peer.name, Ending(how, message.text))
         return False
 
     def _use_store(self, peer: Peer, message: Message) -> bool:

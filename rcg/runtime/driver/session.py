@@ -49,6 +49,7 @@ _STATES: Final = {
     How.DIED: "dead",
     How.LEFT: "dead",
     How.FAILED: "failed",
+    How.EXITED: "dead",
     How.UNREACHABLE: "unreachable",
 }  # of processes that have left
 _CAUSE_PATIENCE_S: Final = 1.0
@@ -228,8 +229,9 @@ class Session:
             self._gone = process, ending
         self.is_over = True
         self.node.end_broken(process)  # the first death counts
-        if ending.how is not How.FAILED and process in self.node.layout.members:
-            self.node.forget(process)  # a process that lives releases its claims itself
+        releases_itself = ending.how in (How.FAILED, How.EXITED)
+        if not releases_itself and process in self.node.layout.members:
+            self.node.forget(process)
         self.control.nodes.end(is_closed=False, culprit=process)
         _call_each(self._on_end)
 
@@ -269,6 +271,13 @@ class Session:
         last += "".join([f"; {lane} in: {self.last_words(lane)}" for lane in lanes])
         if ending.how is How.FAILED:
             return ChannelBroken(f"{label} left the compiled graph: {ending}", peer=label)
+        if ending.how is How.EXITED:
+            return ActorDiedError(
+                f"The actor {label} has exited: {ending.why}. It was last seen in: {last}. The "
+                "other actors are usable: tear this graph down and compile a new one.",
+                actor=label,
+                actor_id=cluster.actor_id(self.handles[process]),
+            )
         is_alive, why = self._ask_ray(process)
         if ending.how is How.UNREACHABLE and is_alive:
             return ChannelBroken(
