@@ -66,8 +66,8 @@ class _Collective:
             CommError: This process is no member of the group, or the communicator failed.
             GroupAborted: A member has died or left.
             TimeoutError: Another member called no collective for a long time.
-            ValueError, TypeError: An argument is wrong, or members do not do the same
-                (``TensorMismatch``, on CPUs); nothing was sent.
+            ValueError, TypeError: An argument is wrong, or members do not do the same, or one of
+                them cannot take part (``TensorMismatch``, on CPUs); nothing was sent.
         """
         call = getattr(collectives, self._kind, None)
         if call is None:

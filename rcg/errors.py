@@ -37,7 +37,8 @@ fields::
 If Ray has a public exception for a case, rcg's class is a subclass of it, so ``except`` clauses
 written for Ray keep working. Without Ray, or if the installed Ray lacks the name, the base is a
 placeholder. This room may import ``ray.exceptions``, guarded, and knows nothing else of rcg or Ray.
-Exceptions of users' methods are not here: the caller gets them with their own class.
+Exceptions of users' methods are not here: the caller gets them with their own class. Only what
+Python takes for an end (``ENDS``) arrives as an ``ExecutionError``, whose cause it is.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain, count
 from queue import SimpleQueue
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rcg.errors import OutOfThreads
 from rcg.log import Log
@@ -57,16 +57,19 @@ class held:  # noqa: N801 - used as a function is
 
     __slots__ = ("__enter__", "__exit__")
 
-    __enter__: Callable[[], object]
-    __exit__: Callable[..., None]
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> object: ...
+        def __exit__(self, *_: Any) -> None: ...
 
     def __init__(
         self, lock: threading.Lock, timeout_s: float | None, otherwise: str = "it is in use"
     ) -> None:
         longest_s = -1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
         taken = filter(None, map(lock.acquire, (True,), (longest_s,)))
-        self.__enter__ = chain(taken, map(_refuse, (otherwise,))).__next__  # the second if not
-        self.__exit__ = lock.__exit__
+        refused = map(_refuse, (otherwise,))  # if it is not taken
+        self.__enter__ = chain(taken, refused).__next__  # type: ignore[method-assign]
+        self.__exit__ = lock.__exit__  # type: ignore[method-assign]
 
 
 def _refuse(text: str) -> NoReturn:

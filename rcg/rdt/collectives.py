@@ -219,9 +219,9 @@ class _Turn:
                 f"group {communicator.group} moves tensors on "
                 f"{' and '.join(sorted(communicator.devices))}, found one on {tensor.device}"
             )
-        why = communicator.unsupported(tensor.dtype, self.op)
-        if why is not None:
-            raise ValueError(why)
+        refusal = communicator.unsupported(tensor.dtype, self.op)
+        if refusal is not None:
+            raise ValueError(refusal)
         return tensor
 
     def tensors(self, name: str, values: Iterable[Any], one: Any) -> list[Any]:
@@ -338,7 +338,7 @@ def _extent(name: str, tensor: Any) -> int:
 def _share_memory(one: Any, other: Any) -> bool:
     """Whether two strided arrays have a byte in common; True if that takes long to find out."""
     try:
-        return np.shares_memory(one, other, _MOST_WORK)
+        return np.shares_memory(one, other, _MOST_WORK)  # type: ignore[arg-type]
     except RuntimeError:  # numpy.exceptions.TooHardError
         return True
 

@@ -119,6 +119,7 @@ class no_end_of:  # noqa: N801 - used as a function is
     def __enter__(self) -> None:
         """Do nothing."""
 
+    @left_out_by_ray
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """See the class."""
         if isinstance(error, ENDS):
