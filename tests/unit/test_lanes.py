@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.channels import open_reader, open_writer
-from rcg.compiler import compile_graph, without_overlap
+from rcg.compiler import compile_graph, overlap_gain, without_overlap
 from rcg.compiler.lanes import LOCAL_SLOTS, with_lanes
 from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import simulate
 from rcg.ir.channels import LOCAL, STATUS, TENSOR, ChannelSpec
-from rcg.ir.costs import Predicted
+from rcg.ir.costs import CALL, Cost, Predicted
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import CommunicatorSpec, InputValue, TensorHint
@@ -26,7 +26,7 @@ from rcg.ir.plan import Plan
 from tests.conformance.test_channels import open_nodes
 from tests.unit.pipelines import Script, gpipe, one_forward_one_backward
 from tests.unit.random_graphs import Case, cases, evaluate, interpret
-from tests.unit.test_rendezvous import HERE, inputs_of
+from tests.unit.test_rendezvous import HERE, inputs_of, planned
 
 
 def overlapped(graph: Graph, channel_slots: int = 4) -> Plan:
@@ -61,6 +61,13 @@ def test_a_plan_whose_lanes_are_taken_away_computes_the_same(case: Case):
     inputs = inputs_of(case, 2)
     outputs, _ = interpret(plan, case.constants, inputs, window=2)
     assert outputs == [evaluate(case, each) for each in inputs]
+
+
+@given(tensor_graphs())
+def test_what_overlap_gains_is_known_of_every_plan(case: Case):
+    plan = planned(case.graph)
+    gain = overlap_gain(plan, [Cost(CALL, 0, 1_000)], 4)
+    assert (gain is None) == (not overlapped(case.graph).lanes)
 
 
 @given(tensor_graphs())

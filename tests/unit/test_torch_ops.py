@@ -145,3 +145,42 @@ def test_where_torch_is_not_loaded_there_is_nothing_to_profile(monkeypatch: pyte
     plain = list(steps)
     Marks("a0-1", int).put_on(steps, [0])
     assert steps == plain
+
+
+@pytest.mark.parametrize("is_warming_up", [False, True])
+def test_a_profiler_of_the_users_is_left_alone(is_warming_up: bool):
+    """Of another thread, recording or about to; torch would end the process when it stops."""
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=1) if is_warming_up else None
+    theirs = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule, acc_events=True
+    )
+    trouble = []
+    theirs.start()
+    thread = threading.Thread(target=lambda: trouble.append(torch_profiling.start()))
+    thread.start()
+    thread.join()
+    theirs.step()
+    torch.ones(4) @ torch.ones(4)
+    theirs.stop()
+    assert "another profiler" in trouble[0]
+    assert torch_profiling.start() == ""
+    torch_profiling.stop()
+    assert any(event.key == "aten::dot" for event in theirs.key_averages())
+
+
+def test_a_profiler_that_starts_meanwhile_gets_the_events_and_marks_say_so():
+    """Also while that runs on: the next profile must not start beside it."""
+    steps = [lambda: None]
+    marks = Marks("a0-123456", lambda: 0)
+    starting = threading.Thread(target=torch_profiling.start)
+    starting.start()
+    starting.join()
+    marks.put_on(steps, [0])
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        steps[0]()
+        found = []
+        ending = threading.Thread(target=lambda: found.append(torch_profiling.stop()))
+        ending.start()
+        ending.join()
+        assert "another profiler" in marks.write(found[0], lambda *span: None)
+        assert "another profiler" in torch_profiling.start()

@@ -203,10 +203,10 @@ class Loop:
                 self._marks.put_on(self._steps, [at for at, op in enumerate(ops) if _works(op)])
             return trouble
         marks, self._marks = self._marks, None
-        if marks is not None:
-            marks.take_off(self._steps)
-            marks.write(torch_profiling.stop(), self._node.span_writer(int).write)
-        return ""
+        if marks is None:
+            return ""
+        marks.take_off(self._steps)
+        return marks.write(torch_profiling.stop(), self._node.span_writer(int).write)
 
     def processor_ns(self) -> tuple[int, int]:
         """Return the processor time of the thread of its methods, and of its process.

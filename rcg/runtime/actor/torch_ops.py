@@ -14,11 +14,16 @@ the events inside them are written to the recorder as spans, so whatever shows s
 Kernels and copies of the device run later than the op that started them: each is written with the
 execution in which it was started, and its stream.
 
+Torch has one profiler for a process. If another one is at work when ours starts, the process ends
+by SIGSEGV as soon as that one stops: so ours does not start. If another one starts while ours runs,
+that one gets all events, and ours has none.
+
 This room must know neither profiles nor how they are asked for.
 """
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import threading
@@ -39,6 +44,7 @@ _CHUNK: Final = 1000
 _PAUSE_S: Final = 0.01
 _MAX_NAME: Final = 56  # characters of a kernel's name
 _CALLS: Final = ("cuda", "cuLaunch", "cuMem", "hip")  # how names of calls of a device begin
+_ANOTHER: Final = "another profiler of torch's runs in this process, which it was left to"
 _SCOPE: Final = re.compile(r"(?:\w+|\(anonymous namespace\))::")
 
 _Step = Callable[[], None]
@@ -83,10 +89,12 @@ class _TorchProfiling:
         if "torch" not in sys.modules:
             return ""
         with self._lock:
+            if self._running is None and _is_another_at_work():
+                return _ANOTHER
             try:
                 if self._running is None:
                     self._running = _start()
-            except Exception as error:  # noqa: BLE001 - the user's own profiler runs here
+            except Exception as error:  # noqa: BLE001 - whatever torch says
                 return f"torch's profiler does not start: {error}"
         return ""
 
@@ -98,6 +106,21 @@ class _TorchProfiling:
                 running.stop()
                 self._events = _events_of(running)
             return self._events
+
+
+def _is_another_at_work() -> bool:
+    """Return whether a profiler records, or warms up, on any thread of this process.
+
+    Torch's flag is reset by the first profiler that stops, and not set by one that warms up.
+    """
+    from torch.autograd import profiler
+
+    def is_at_work(each: Any) -> bool:
+        begun, ended = (getattr(each, f"profiling_{end}_time_ns", 0) for end in ("start", "end"))
+        return each.entered and (each.kineto_results is None or begun > ended)
+
+    found = (each for each in gc.get_objects() if type(each) is profiler.profile)
+    return profiler._is_profiler_enabled or any(map(is_at_work, found))
 
 
 def _start() -> Any:
@@ -164,17 +187,20 @@ class Marks:
                 steps[index] = step
         self._plain.clear()
 
-    def write(self, events: Sequence[TorchEvent], record: Callable[..., None]) -> None:
-        """Write what torch and its devices did inside the marks.
+    def write(self, events: Sequence[TorchEvent], record: Callable[..., None]) -> str:
+        """Write what torch and its devices did inside the marks; return what was in the way, or "".
 
         ``record`` gets the name, execution, start and end in ns of each, and its stream.
         """
         found = Marked(events, self._name, self._marked)
+        if self._marked and not found.count:
+            return _ANOTHER
         both = [*found.spans()[:_MAX_EVENTS], *found.kernels()[:_MAX_EVENTS]]
         for number, each in enumerate(both):
             if number % _CHUNK == _CHUNK - 1:
                 time.sleep(_PAUSE_S)
             record(*each)
+        return ""
 
     def _marking(self, step: _Step, record_function: Any) -> _Step:
         name, marked, execution_now = self._name, self._marked, self._execution_now
@@ -227,7 +253,7 @@ class Marked:
             loop: [mark.start_ns for mark in found] for loop, found in self._marks.items()
         }
         mine = self._marks.get(name, [])
-        self._count = min(len(mine), len(marked))
+        self.count = min(len(mine), len(marked))  # of marks that torch has, too
         self._thread = mine[0].thread if mine else 0
         # We look at our clock first, so what comes in between makes single offsets too small.
         offsets = (ours - mark.start_ns for mark, (ours, _) in zip(mine, marked, strict=False))
@@ -236,7 +262,7 @@ class Marked:
     def spans(self) -> list[Found]:
         """Return the events on the thread of the loop, by their starts."""
         found: list[Found] = []
-        for each in self._on_cpu if self._count else ():
+        for each in self._on_cpu if self.count else ():
             at = self._around(each, self._name)
             if at is not None and each.thread == self._thread and not each.name.startswith(_MARK):
                 end_ns = min(each.end_ns, self._marks[self._name][at].end_ns)
@@ -250,7 +276,7 @@ class Marked:
         runs backward passes on threads of their own. What these begin is of the loop whose mark
         began last.
         """
-        if not self._count:
+        if not self.count:
             return []
         # A device repeats the names of ranges of the CPU; these are no work of its own.
         names = {each.name for each in self._on_cpu}
@@ -281,7 +307,7 @@ class Marked:
         return last == self._name
 
     def _found(self, each: TorchEvent, at: int | None, what: str, end_ns: int) -> Iterator[Found]:
-        if at is not None and at < self._count:
+        if at is not None and at < self.count:
             times = each.start_ns + self._offset_ns, end_ns + self._offset_ns
             yield Found(what, self._marked[at][1], *times, each.stream)
 
