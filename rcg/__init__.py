@@ -119,7 +119,7 @@ _HOMES: Final = {
     }.items()
     for name in names.split()
 }
-_ROOMS: Final = ("collective", "dag", "errors", "experimental", "weights")
+_ROOMS: Final = ("actor", "collective", "dag", "errors", "experimental", "weights")
 
 
 def shutdown(**options: Any) -> None:

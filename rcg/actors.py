@@ -55,8 +55,6 @@ class ActorHandle:
         ray_handle: Ray's handle.
     """
 
-    __slots__ = ("__weakref__", "_ray_handle")
-
     def __init__(self, ray_handle: Any) -> None:
         self._ray_handle = ray_handle
 
@@ -110,8 +108,6 @@ class ActorHandle:
 
 class ActorMethod:
     """A method of an actor, to be called with ``remote`` or put into a DAG with ``bind``."""
-
-    __slots__ = ("_handle", "_method", "_name")
 
     def __init__(self, ray_handle: Any, name: str, ray_method: Any) -> None:
         self._handle = ray_handle
@@ -177,7 +173,7 @@ class ActorMethod:
         return BoundOptions(self, self._method.options(**rays), options)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ActorMethod.__slots__ or _is_special(name):
+        if name in ("_handle", "_method", "_name") or _is_special(name):
             raise _no_attribute(self, name)
         return getattr(self._method, name)
 
@@ -190,8 +186,6 @@ class ActorMethod:
 
 class BoundOptions:
     """A method of an actor with options set; what ``actor.method.options(...)`` returns."""
-
-    __slots__ = ("_method", "_options", "_ray_options")
 
     def __init__(self, method: ActorMethod, ray_options: Any, options: Mapping[str, Any]) -> None:
         self._method = method
@@ -316,15 +310,27 @@ class ActorClass:
         ray_class: Ray's actor class.
     """
 
-    __slots__ = ("__weakref__", "_ray_class")
-
     def __init__(self, ray_class: Any, bases: Any = None, namespace: Any = None) -> None:
         if bases is not None:
             # `class B(A)` with an actor class A calls this as a metaclass. Ray's error explains it.
             plain = tuple([_ray_class_of(base) for base in bases])
             actor_class = next(base for base in plain if cluster.is_actor_class(base))
             type(actor_class)(ray_class, plain, namespace)
+        if not cluster.is_actor_class(ray_class):
+            raise TypeError(
+                f"ActorClass() takes an actor class of Ray's, found {ray_class!r}: rcg.remote "
+                "makes one of a class"
+            )
         self._ray_class = ray_class
+
+    @property
+    def __class__(self) -> type:
+        """What Ray's says: as there, ``isinstance`` knows the user's class and its bases."""
+        return type(self._ray_class)
+
+    @__class__.setter
+    def __class__(self, _: type) -> NoReturn:
+        raise TypeError(f"the class of {self!r} cannot be changed")
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Create an actor; returns its handle at once.
@@ -376,13 +382,13 @@ class ActorClass:
         return f"ActorClass({self})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ActorClass, (self._ray_class,)
+        # What the user has set travels, as on Ray's.
+        own = {name: each for name, each in vars(self).items() if name != "_ray_class"}
+        return ActorClass, (self._ray_class,), own or None
 
 
 class ActorClassOptions:
     """An actor class with options set; what ``ActorClass.options(...)`` returns."""
-
-    __slots__ = ("_options", "_ray_class", "_ray_options")
 
     def __init__(self, ray_class: Any, options: Mapping[str, Any]) -> None:
         self._ray_class = ray_class

@@ -283,11 +283,16 @@ def _checked_name(name: object) -> str:
     return name
 
 
+_RENAMED: Final = {"_execution_timeout": ["submit_timeout"]}
+"""What names of earlier versions of Ray are now."""
+
+
 def _check_names(given: Mapping[str, Any]) -> None:
     known = [*_OPTIONS, *_IGNORED, _COMMUNICATOR, _COSTS, _NAME]
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
+            near = _RENAMED.get(name, near)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             ours = [each for each in known if not each.startswith("_") and each not in _IGNORED]
             raise TypeError(

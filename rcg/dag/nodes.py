@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 class DAGNode:
     """Base class of all nodes. ``InputNode()``, ``MultiOutputNode()`` and ``bind`` make nodes."""
 
-    __slots__ = ("__weakref__", "_given", "_record")
-
     _record: Record
 
     def __init__(
@@ -140,8 +138,6 @@ class DAGNode:
 
 class ValueNode(DAGNode):
     """Base class of the nodes that have a value: all but ``MultiOutputNode``."""
-
-    __slots__ = ()
 
     _record: ValueRecord
 
@@ -256,8 +252,6 @@ class InputNode(ValueNode):
         GraphError: Arguments were passed; they belong to ``execute``.
     """
 
-    __slots__ = ("_attributes",)
-
     _record: InputRecord
 
     @at_users_line
@@ -316,8 +310,6 @@ class InputNode(ValueNode):
 class InputAttributeNode(ValueNode):
     """One argument of ``execute``; made by ``inp[0]``, ``inp["x"]`` or ``inp.x``."""
 
-    __slots__ = ()
-
     _record: AttributeRecord
 
     @property
@@ -328,8 +320,6 @@ class InputAttributeNode(ValueNode):
 
 class ClassMethodNode(ValueNode):
     """A call of an actor's method, or one of the values of a call that returns several."""
-
-    __slots__ = ()
 
     _record: CallRecord | TaskRecord | PartRecord
 
@@ -375,8 +365,6 @@ class ClassMethodNode(ValueNode):
 class CollectiveOutputNode(ValueNode):
     """What one actor gets from a collective; ``rcg.collective`` makes them."""
 
-    __slots__ = ()
-
     _record: ResultRecord
 
 
@@ -390,8 +378,6 @@ class MultiOutputNode(DAGNode):
         GraphError: ``args`` is not a list or tuple, is empty, or contains something else than
             nodes.
     """
-
-    __slots__ = ()
 
     _record: OutputsRecord
 

@@ -26,8 +26,6 @@ _OR_UNCOMPILED: Final = "or run the DAG without compiling it: node.execute(...)"
 class FunctionNode(ValueNode):
     """A call of a remote function; ``function.bind(...)`` makes it."""
 
-    __slots__ = ()
-
     _record: TaskRecord
 
 
@@ -37,8 +35,6 @@ class ClassNode(ValueNode):
     Its methods have ``bind``. Calls run in the order in which they were bound, and one that is
     needed brings those before it.
     """
-
-    __slots__ = ("_class", "_last")
 
     _record: TaskRecord
 
@@ -64,8 +60,6 @@ class ClassNode(ValueNode):
 
 class UnboundMethod:
     """A method of a ``ClassNode``; ``bind`` puts a call of it into the DAG."""
-
-    __slots__ = ("_name", "_node", "_options")
 
     def __init__(self, node: ClassNode, name: str, options: Mapping[str, Any]) -> None:
         self._node = node

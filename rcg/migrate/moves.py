@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from rcg.migrate.stars import listed_names
 
-_REPLACED: Final = ("ray.dag", "ray.experimental")
+_REPLACED: Final = ("ray.actor", "ray.dag", "ray.experimental")
 # Those that are there once `rcg` is imported.
 _REACHED: Final = ("ray", *_REPLACED)
 

@@ -58,6 +58,7 @@ class TensorRef(ByReference, metaclass=cluster.RefType):
     """
 
     __slots__ = (
+        "__dict__",
         "__weakref__",
         "_arriving",
         "_has_warned",

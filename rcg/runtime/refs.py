@@ -112,7 +112,7 @@ class CompiledDAGRef(Ticket, metaclass=RefType):
     ref and dropping it are steps of the native core, in which no signal handler runs.
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__dict__", "__weakref__")
 
     _source: ResultSource
     buffer: Arrivals
