@@ -340,6 +340,9 @@ PEER_TIMEOUT: Final = "RCG_PEER_TIMEOUT"
 PREFETCH_BYTES: Final = "RCG_PREFETCH_BYTES"
 USES_NIXL: Final = "RCG_NIXL"
 _VLLM: Final = "RCG_VLLM"
+_VLLM_CHANNEL: Final = "RCG_VLLM_CHANNEL"
+_VLLM_CHANNELS: Final = ("auto", "shm", "vllm", "nccl")
+_VLLM_OVERLAP: Final = "RCG_VLLM_OVERLAP"
 _PROGRESS: Final = "RCG_PROGRESS"
 # Not options of a graph. The last is read when the native core is built.
 _OTHERS: Final = (
@@ -349,6 +352,8 @@ _OTHERS: Final = (
     USES_NIXL,
     _PROGRESS,
     _VLLM,
+    _VLLM_CHANNEL,
+    _VLLM_OVERLAP,
     "RCG_WERROR",
 )
 
@@ -477,6 +482,28 @@ def is_vllm_executor(environ: Mapping[str, str] = os.environ) -> bool:
     """
     text = environ.get(_VLLM, "").strip()
     return bool(text) and FLAG.parse(text, _VLLM) is True
+
+
+def vllm_channel(environ: Mapping[str, str] = os.environ) -> str:
+    """Return how hidden states travel between the stages of vLLM; "" if nothing is set.
+
+    Raises:
+        ValueError: ``RCG_VLLM_CHANNEL`` holds no such way.
+    """
+    text = environ.get(_VLLM_CHANNEL, "").strip()
+    if text and text not in _VLLM_CHANNELS:
+        raise ValueError(f"{_VLLM_CHANNEL} must be one of {_VLLM_CHANNELS}, found {text!r}")
+    return text
+
+
+def is_vllm_overlapping(environ: Mapping[str, str] = os.environ) -> bool | None:
+    """Return whether hidden states of vLLM move beside methods; None if nothing is set.
+
+    Raises:
+        ValueError: ``RCG_VLLM_OVERLAP`` holds neither yes nor no.
+    """
+    text = environ.get(_VLLM_OVERLAP, "").strip()
+    return FLAG.parse(text, _VLLM_OVERLAP) is True if text else None
 
 
 def with_attributes(docstring: str | None, texts: Iterable[tuple[str, str]]) -> str:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ray import cloudpickle
 
 import rcg
 import rcg.dag
@@ -95,3 +96,35 @@ def test_only_interop_names_ray_dag():
 
 def test_type_information_is_shipped():
     assert (PACKAGE / "py.typed").exists()
+
+
+class Base:
+    """What an actor class may come from."""
+
+
+class Worker(Base):
+    def work(self, x: object) -> object:
+        return x
+
+
+def test_an_actor_class_is_of_its_base_keeps_attributes_and_pickles_them() -> None:
+    made = rcg.remote(Worker)
+    assert isinstance(made, Base) and isinstance(made, rcg.ActorClass)
+    assert isinstance(made, rcg.actor.ActorClass)
+    made.mine = "kept"
+    assert cloudpickle.loads(cloudpickle.dumps(made)).mine == "kept"
+    with pytest.raises(TypeError, match="takes an actor class of Ray's, found 3"):
+        rcg.ActorClass(3)
+
+
+def test_handles_methods_and_nodes_keep_attributes_and_are_of_the_types_that_ray_names() -> None:
+    handle = rcg.ActorHandle(object())
+    method = rcg.ActorMethod(object(), "work", object())
+    with rcg.InputNode() as node:
+        pass
+    for thing in (handle, method, node, rcg.MultiOutputNode([node])):
+        thing.mine = "kept"
+        assert thing.mine == "kept"
+    assert isinstance(handle, rcg.actor.ActorHandle) and isinstance(method, rcg.actor.ActorMethod)
+    assert not isinstance(node, rcg.actor.ActorHandle)
+    assert issubclass(rcg.ActorHandle, rcg.actor.ActorHandle)

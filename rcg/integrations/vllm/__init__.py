@@ -50,5 +50,14 @@ def register() -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "RcgExecutor":
-        return importlib.import_module("rcg.integrations.vllm.executor").RcgExecutor
+        try:
+            return importlib.import_module("rcg.integrations.vllm.executor").RcgExecutor
+        except ImportError as error:
+            if error.name is None or not error.name.startswith("vllm."):
+                raise
+            raise ImportError(
+                f"RcgExecutor does not run with this version of vLLM, which lacks a part that it "
+                f"uses: {error}",
+                name=error.name,
+            ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

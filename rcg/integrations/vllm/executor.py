@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -45,6 +46,7 @@ from rcg.actors import ActorHandle, remote
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.integrations.vllm.worker import StageCommunicator, StageWorker
 from rcg.log import Log
+from rcg.options import is_vllm_overlapping, vllm_channel
 from rcg.refs import get, wait
 
 TRIED: Final = ("0.32.0",)
@@ -135,7 +137,10 @@ class RcgExecutor(Executor):
             cluster.is_connected() and _groups("get_current_placement_group")() is not None
         )
         self._has_own_group = self.parallel_config.placement_group is None and not is_in_group
-        initialize_ray_cluster(self.parallel_config, require_gpu_on_driver=False)
+        # Since 0.33 it asks for no GPU on this node.
+        asks = "require_gpu_on_driver" in inspect.signature(initialize_ray_cluster).parameters
+        options = {"require_gpu_on_driver": False} if asks else {}
+        initialize_ray_cluster(self.parallel_config, **options)
         try:
             self._start()
         except BaseException:
@@ -249,19 +254,17 @@ class RcgExecutor(Executor):
             root = MultiOutputNode(outputs)
         return root.experimental_compile(
             name="vllm",
-            _overlap_gpu_communication=envs.VLLM_USE_RAY_COMPILED_DAG_OVERLAP_COMM,
+            _overlap_gpu_communication=_is_overlapping(),
         )
 
     def _hint(self, made: Any, place: int) -> None:
-        """Say how the hidden states of one rank go to the next stage: as vLLM's variables do."""
-        channel = envs.VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE
-        if channel == "auto" and not current_platform.is_cuda_alike():
-            channel = "shm"
-        if channel == "shm":
-            return
-        if envs.VLLM_USE_RAY_WRAPPED_PP_COMM:
-            channel = StageCommunicator([stage[place] for stage in self.stages])
-        made.with_tensor_transport(transport=channel)
+        """Say how the hidden states of one rank go to the next stage."""
+        channel = _channel()
+        if channel == "vllm":
+            stages = [stage[place] for stage in self.stages]
+            made.with_tensor_transport(transport=StageCommunicator(stages))
+        elif channel != "shm":
+            made.with_tensor_transport(transport=channel)
 
     # --- steps
 
@@ -408,6 +411,26 @@ def _devices(count: float) -> dict[str, Any]:
     """Return Ray's options of an actor that uses devices of this platform."""
     key = current_platform.ray_device_key
     return {"num_gpus": count} if key == "GPU" else {"num_gpus": 0, "resources": {key: count}}
+
+
+def _channel() -> str:
+    """Return how hidden states travel: by rcg's variable, or those that vLLM had until 0.33."""
+    usual = "vllm" if current_platform.is_cuda_alike() else "shm"
+    channel = vllm_channel()
+    if channel:
+        return usual if channel == "auto" else channel
+    channel = getattr(envs, "VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "auto")
+    if channel == "shm" or (channel == "auto" and usual == "shm"):
+        return "shm"
+    return "vllm" if getattr(envs, "VLLM_USE_RAY_WRAPPED_PP_COMM", True) else str(channel)
+
+
+def _is_overlapping() -> bool:
+    """Return whether they travel beside methods."""
+    found = is_vllm_overlapping()
+    if found is None:
+        return bool(getattr(envs, "VLLM_USE_RAY_COMPILED_DAG_OVERLAP_COMM", False))
+    return found
 
 
 def _warn_of_version() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from vllm import envs
-from vllm.distributed.device_communicators.ray_communicator import RayPPCommunicator
+from vllm.distributed.parallel_state import get_pp_group
 from vllm.platforms import current_platform
 from vllm.sequence import IntermediateTensors
 from vllm.utils.network_utils import get_distributed_init_method, get_open_port
@@ -24,6 +24,64 @@ from vllm.v1.serial_utils import run_method
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 from rcg import cluster
+
+try:
+    from vllm.distributed.device_communicators.ray_communicator import RayPPCommunicator
+except ImportError:  # since vLLM 0.33
+
+    class RayPPCommunicator:  # type: ignore[no-redef]
+        """vLLM's group between stages, with the methods of Ray's ``Communicator``.
+
+        Args:
+            world_size: How many stages there are.
+            comm_id: Not used.
+            rank: The stage of this process; None in the engine, which is none.
+            actor_handles: The actors, by stage.
+            cuda_stream: Not used.
+        """
+
+        def __init__(
+            self, world_size: int, comm_id: Any, rank: Any, actor_handles: Any, cuda_stream: Any
+        ) -> None:
+            self._world_size, self._rank, self._actor_handles = world_size, rank, actor_handles
+            self._comm = None if rank is None else get_pp_group().device_communicator
+
+        def get_actor_handles(self) -> list[Any]:
+            """Return the actors, by stage."""
+            return list(self._actor_handles)
+
+        def get_self_rank(self) -> int | None:
+            """Return the stage of this process."""
+            return self._rank
+
+        def get_world_size(self) -> int:
+            """Return how many stages there are."""
+            return self._world_size
+
+        def send(self, tensor: torch.Tensor, peer: int) -> None:
+            """Send a tensor to a stage."""
+            self._comm.send(tensor, peer)
+
+        def recv(self, shape: Any, dtype: torch.dtype, peer: int, allocator: Any) -> torch.Tensor:
+            """Return the next tensor of a stage."""
+            found = self._comm.recv(torch.Size(shape), dtype, peer)
+            if found.is_cuda:
+                torch.cuda.current_stream().synchronize()
+            return found
+
+        def allgather(self, *_: Any) -> None:
+            """Raise NotImplementedError: stages only send and receive."""
+            raise NotImplementedError("stages of vLLM only send and receive")
+
+        allreduce = reducescatter = allgather
+
+        def destroy(self) -> None:
+            """Do nothing: the group is vLLM's."""
+
+        @classmethod
+        def generate_communicator_id(cls) -> str:
+            """Return a name; the group has one already."""
+            return "vllm"
 
 
 class StageWorker(WorkerWrapperBase):
