@@ -318,10 +318,11 @@ def test_a_tensor_that_is_moved_while_it_is_sent_raises() -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_storage_that_was_freed_and_taken_again_is_refused(elsewhere: bool) -> None:
-    tensor = torch.zeros(1 << 16)
-    held = entry("a", tensor)
-    check, place, others = held.checking(), tensor.data_ptr(), []
+    others = []  # which take the place of what is freed
     while True:
+        tensor = torch.zeros(1 << 16)
+        held, place = entry("a", tensor), tensor.data_ptr()
+        check = held.checking()
         tensor.untyped_storage().resize_(0)
         others += [torch.ones(1 << 16)] if elsewhere else []
         tensor.untyped_storage().resize_(4 << 16)
