@@ -236,7 +236,6 @@ class Known:
     transport: str
     twin: Any
     is_sure: bool = True  # whether it can be got
-    is_lost: bool = False  # whether its storage was resized: an error, or what is there now
 
 
 class Pool:
@@ -318,10 +317,9 @@ class ReferencesModel(RuleBasedStateMachine):
         """Check what arrived."""
         if error:
             self.check(not known.is_sure, f"{known.who} ({known.kind}) does not arrive: {error}")
-        elif not known.is_lost:
-            self.check(
-                are_equal(found, plain(known.twin)), f"{known.who} ({known.kind}) arrived otherwise"
-            )
+            return
+        is_right = are_equal(found, plain(known.twin))
+        self.check(is_right, f"{known.who} ({known.kind}) arrived otherwise")
 
     def actor(self, at: int) -> Any:
         return self.pool.actors[at]
@@ -470,7 +468,7 @@ class ReferencesModel(RuleBasedStateMachine):
             return
         self.note(f"resize the storage of {known.who} to {share}")
         self.get(self.actor(known.actor).resize.remote(known.who, share))
-        known.is_sure, known.is_lost = False, share == 1
+        known.is_sure = False
 
     @precondition(lambda self: any(each.kind == "large" and each.is_sure for each in self.known))
     @rule(data=st.data(), actor=st.integers(0, COUNT - 1))
@@ -492,7 +490,6 @@ class ReferencesModel(RuleBasedStateMachine):
             if actor != known.actor:
                 self.see(known, *self.outcome("get there", get_there))
         self.get(holder.end_resizing.remote())
-        known.is_lost = True
 
     def get_one(self, known: Known) -> Any:
         return rcg.get(known.ref, timeout=GUARD_S, _tensor_transport="object_store")
@@ -531,11 +528,11 @@ class ReferencesModel(RuleBasedStateMachine):
         before, self.pool.pids = self.pool.pids, pids
         until_s = time.monotonic() + GUARD_S / 4
         while any(left := self.get([each.held.remote() for each in self.pool.actors])):
-            if self.journal.failed or time.monotonic() > until_s:
+            if self.journal.failure or time.monotonic() > until_s:
                 break
             gc.collect()
             time.sleep(0.05)
-        if not self.journal.failed:
+        if not self.journal.failure:
             self.check(pids == before, "a process died and runs again")
             self.check(not any(left), f"the actors still hold {left} values")
 

@@ -565,12 +565,12 @@ class WeightsModel(RuleBasedStateMachine):
                 break
 
     def teardown(self) -> None:
-        if not self.journal.failed and hasattr(self, "parts"):
+        if not self.journal.failure and hasattr(self, "parts"):
             for each in self.readers:
                 if each.is_updating:
                     self.end(each)
         left = [self.call(at, "leave") for at in range(COUNT)]
-        if not self.journal.failed:
+        if not self.journal.failure:
             self.note("close all")
             broken = [each for _, some in left for each in some]
             self.check(not broken, f"bytes outside of tensors changed: {broken}")

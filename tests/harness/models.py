@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
@@ -25,7 +26,7 @@ def run_for_minutes(make: Callable[[], RuleBasedStateMachine]) -> None:
     """Run cases of a machine with fresh seeds until the minutes are over.
 
     What fails is not made smaller: processes are not exactly as quick again. The steps of the case
-    are in the machine's ``Journal``.
+    are in the machine's ``journal``.
     """
     until_s = time.monotonic() + 60 * float(os.environ.get("RCG_MODEL_MINUTES", _MINUTES))
     first = int(os.environ.get("RCG_MODEL_SEED") or random.SystemRandom().randrange(1 << 32))
@@ -37,15 +38,26 @@ def run_for_minutes(make: Callable[[], RuleBasedStateMachine]) -> None:
         database=None,
         deadline=None,
         derandomize=False,
+        report_multiple_bugs=False,
         verbosity=Verbosity.quiet,
         suppress_health_check=list(HealthCheck),
     )
+    made: list[Any] = []
+
+    def made_next() -> RuleBasedStateMachine:
+        made.append(make())
+        return made[-1]
+
     while number == first or time.monotonic() < until_s:
+        made.clear()
         try:
-            run_state_machine_as_test(seed(number)(lambda: make()), settings=options)
-        except BaseException as error:
-            error.add_note(f"RCG_MODEL_SEED={number} repeats it")
-            raise
+            run_state_machine_as_test(seed(number)(lambda: made_next()), settings=options)
+        except Exception as error:
+            # Hypothesis runs a case that failed once more, which may go otherwise.
+            failures = [each.journal.failure for each in made if each.journal.failure is not None]
+            failure = failures[0] if failures else error
+            failure.add_note(f"RCG_MODEL_SEED={number} repeats it")
+            raise failure from None
         number += 1
 
 
@@ -54,7 +66,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self.failed = False
+        self.failure: AssertionError | None = None
 
     def note(self, line: str) -> None:
         """Add a step, or what came of it."""
@@ -63,5 +75,5 @@ class Journal:
     def check(self, holds: object, problem: str) -> None:
         """Raise AssertionError with all steps so far unless something holds."""
         if not holds:
-            self.failed = True
-            raise AssertionError("\n  ".join([problem, *self._lines]))
+            self.failure = AssertionError("\n  ".join([problem, *self._lines]))
+            raise self.failure
