@@ -79,6 +79,7 @@ class Reads:
     is_sure: bool = True  # the next update succeeds, if there is a version
     short: set[str] = field(default_factory=set)
     is_updating: bool = False
+    may_hold: bool = False  # a version that could not be copied into its tensors
 
 
 class Pool:
@@ -189,6 +190,7 @@ class WeightsModel(RuleBasedStateMachine):
         self.check(not seen.broken, f"bytes outside of tensors of {reader} changed: {seen.broken}")
         self.check(outcome.is_ours, f"{reader}: no error of rcg's: {outcome.error}")
         if outcome.error:
+            reader.may_hold |= bool(reader.short) or not reader.is_sure
             is_due = before is not None and (reader.has is None or before > reader.has)
             is_due = is_due and is_sure and reader.is_sure and not reader.short
             self.check(not is_due, f"{reader} does not get version {before}: {outcome.error}")
@@ -203,7 +205,7 @@ class WeightsModel(RuleBasedStateMachine):
             self.check(
                 reader.has is None or number > reader.has, f"{reader} got {number} once more"
             )
-            reader.has, reader.is_known = number, True
+            reader.has, reader.is_known, reader.may_hold = number, True, False
         self.check(seen.version == reader.has, f"{reader} says that it has {seen.version}")
         if reader.has is not None and reader.is_known and not reader.short:
             right = self.expected(reader.has, reader.shard)
@@ -401,15 +403,17 @@ class WeightsModel(RuleBasedStateMachine):
         if number is None or any(each.number and each.number > number for each in self.publishers):
             return
         is_whole = self.readable == number
-        lacking = [
-            each.who
+        late = [
+            each
             for each in self.readers
             if number in self.order[each.joined :] and (each.has is None or each.has < number)
         ]
+        lacking = [each.who for each in late if not each.may_hold]
         self.note(f"wait for {number} at {publisher.who}, {lacking=}, {is_whole=}")
         is_due = publisher.is_readable and (bool(lacking) or not is_whole)
         timeout = SOON_S if is_due else SURE_S
-        if not publisher.is_readable or any(each.is_updating for each in self.readers):
+        is_open = any(each.is_updating or each.may_hold for each in self.readers)
+        if not publisher.is_readable or is_open:
             timeout = SOON_S
         elif self.owner_has_died:
             timeout = OWNER_S
