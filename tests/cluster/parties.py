@@ -267,6 +267,16 @@ class Party:
         client, _ = self._clients[who]
         return self._seen(who, _attempt(lambda: client.update(timeout).version))
 
+    def stage(self, who, timeout):
+        """Get a version, and leave the tensors as they are until ``apply``."""
+        client, _ = self._clients[who]
+        found = _attempt(lambda: client.update(timeout, apply=False).version)
+        return self._seen(who, found)
+
+    def apply(self, who):
+        client, _ = self._clients[who]
+        return self._seen(who, _attempt(lambda: client.apply(GUARD_S)))
+
     def begin_update(self, who, timeout, stop):
         """Begin an update on a thread; returns once it stands before or after the reading."""
         client, _ = self._clients[who]

@@ -79,7 +79,13 @@ class Reads:
     is_sure: bool = True  # the next update succeeds, if there is a version
     short: set[str] = field(default_factory=set)
     is_updating: bool = False
+    staged: int | None = None  # the version that is here, and not in its tensors yet
     may_hold: bool = False  # a version that could not be copied into its tensors
+
+    @property
+    def holds(self) -> int:
+        """The newest version that is here for certain; -1 if there is none."""
+        return max(-1 if each is None else each for each in (self.has, self.staged))
 
 
 class Pool:
@@ -176,6 +182,27 @@ class WeightsModel(RuleBasedStateMachine):
         numbers = {each.number if each.is_readable else None for each in self.publishers}
         return numbers.pop() if len(numbers) == 1 else None
 
+    def look(self, reader: Reads, seen: Seen) -> None:
+        """Check that what a reader has in its tensors is what it says that it has."""
+        self.check(seen.version == reader.has, f"{reader} says that it has {seen.version}")
+        if reader.has is not None and reader.is_known and not reader.short:
+            right = self.expected(reader.has, reader.shard)
+            self.check(right is not None, f"{reader} got version {reader.has}, which is not whole")
+            assert right is not None
+            wrong = [key for key in right if not torch.equal(right[key], seen.values[key])]
+            self.check(not wrong, f"{reader}: {wrong} are not those of version {reader.has}")
+
+    def hear(self, reader: Reads, seen: Seen) -> None:
+        """Check what a call of a reader may say, whatever it does."""
+        outcome = seen.outcome
+        if outcome.error and not outcome.is_timeout and reader.staged is not None:
+            reader.staged, reader.may_hold = None, True  # another one may have come in its place
+        self.note(f"    -> {outcome.value} {outcome.error.splitlines()[:1]}")
+        self.check(not seen.broken, f"bytes outside of tensors of {reader} changed: {seen.broken}")
+        self.check(outcome.is_ours, f"{reader}: no error of rcg's: {outcome.error}")
+        is_pushed = bool(outcome.error) or outcome.value in self.pushed
+        self.check(is_pushed, f"{reader} got a version that nobody pushed")
+
     def see(self, reader: Reads, seen: Seen, before: int | None, *, is_sure: bool = True) -> None:
         """Check what a reader has after an update.
 
@@ -185,10 +212,8 @@ class WeightsModel(RuleBasedStateMachine):
             before: The version that it could get for certain all the time.
             is_sure: Whether the update has had the time for it.
         """
+        self.hear(reader, seen)
         outcome = seen.outcome
-        self.note(f"    -> {outcome.value} {outcome.error.splitlines()[:1]}")
-        self.check(not seen.broken, f"bytes outside of tensors of {reader} changed: {seen.broken}")
-        self.check(outcome.is_ours, f"{reader}: no error of rcg's: {outcome.error}")
         if outcome.error:
             reader.may_hold |= bool(reader.short) or not reader.is_sure
             is_due = before is not None and (reader.has is None or before > reader.has)
@@ -201,18 +226,12 @@ class WeightsModel(RuleBasedStateMachine):
         else:
             self.check(not reader.short, f"{reader} has no room for {reader.short}, got a version")
             number = outcome.value
-            self.check(number in self.pushed, f"{reader} got a version that nobody pushed")
             self.check(
                 reader.has is None or number > reader.has, f"{reader} got {number} once more"
             )
             reader.has, reader.is_known, reader.may_hold = number, True, False
-        self.check(seen.version == reader.has, f"{reader} says that it has {seen.version}")
-        if reader.has is not None and reader.is_known and not reader.short:
-            right = self.expected(reader.has, reader.shard)
-            self.check(right is not None, f"{reader} got version {reader.has}, which is not whole")
-            assert right is not None
-            wrong = [key for key in right if not torch.equal(right[key], seen.values[key])]
-            self.check(not wrong, f"{reader}: {wrong} are not those of version {reader.has}")
+            reader.staged = None
+        self.look(reader, seen)
 
     # --- moves
 
@@ -366,6 +385,43 @@ class WeightsModel(RuleBasedStateMachine):
         self.see(reader, seen, before)
         self.check(not mixed, f"{mixed} passes beside an update of {reader} saw two versions")
 
+    @precondition(lambda self: any(each.is_atomic for each in self.readers))
+    @rule(data=st.data())
+    def stage(self, data: Any) -> None:
+        """A version is read, and the tensors stay as they are."""
+        reader = self.pick(data, [each for each in self.readers if each.is_atomic])
+        if reader.is_updating or reader.short or not reader.is_sure:
+            return
+        before = self.readable
+        is_due = before is not None and before > reader.holds
+        self.note(f"stage at {reader.who}, which holds {reader.holds} of {before}")
+        timeout = SURE_S if is_due else SOON_S
+        seen = self.call(reader.actor, "stage", reader.who, timeout)
+        self.hear(reader, seen)
+        if seen.outcome.error:
+            self.check(not is_due, f"{reader} does not get {before}: {seen.outcome.error}")
+        else:
+            self.check(seen.outcome.value > reader.holds, f"{reader} got an old version")
+            reader.staged = seen.outcome.value
+        self.look(reader, seen)
+
+    @precondition(lambda self: any(each.staged is not None for each in self.readers))
+    @rule(data=st.data())
+    def apply(self, data: Any) -> None:
+        reader = self.pick(data, [each for each in self.readers if each.staged is not None])
+        if reader.is_updating:
+            return
+        self.note(f"apply {reader.staged} at {reader.who}")
+        seen, staged = self.call(reader.actor, "apply", reader.who), reader.staged
+        self.hear(reader, seen)
+        if seen.outcome.error:
+            self.check(reader.short, f"{reader} cannot apply: {seen.outcome.error}")
+        else:
+            self.check(not reader.short, f"{reader} has no room for {reader.short}")
+            self.check(seen.outcome.value == staged, f"{reader} applied something else")
+            reader.has, reader.is_known, reader.staged = staged, True, None
+        self.look(reader, seen)
+
     @precondition(lambda self: self.readers)
     @rule(data=st.data(), stop=st.sampled_from(["before", "after"]))
     def begin_update(self, data: Any, stop: str) -> None:
@@ -406,7 +462,7 @@ class WeightsModel(RuleBasedStateMachine):
         late = [
             each
             for each in self.readers
-            if number in self.order[each.joined :] and (each.has is None or each.has < number)
+            if number in self.order[each.joined :] and each.holds < number
         ]
         lacking = [each.who for each in late if not each.may_hold]
         self.note(f"wait for {number} at {publisher.who}, {lacking=}, {is_whole=}")
