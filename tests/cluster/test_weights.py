@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import gc
 import itertools
-import random
 import threading
 import time
 import warnings
@@ -106,17 +105,6 @@ def test_a_late_reader_gets_the_newest_version_from_readers_that_have_it(members
     get(early.leave.remote())
     with pytest.raises(TimeoutError, match="version 1 is withdrawn: its publisher writes the next"):
         get(later.update.remote(0.2))  # the other reader has only a part
-
-
-def test_a_copy_may_be_read_while_its_publisher_writes(members) -> None:
-    trainer, late, *_ = members
-    get(trainer.publish.remote("copied", SHAPES, copy=True))
-    get(trainer.push.remote(3))
-    get(trainer.wait.remote())
-    get(trainer.write.remote(4))
-    get(late.subscribe.remote("copied", SHAPES))
-    assert get(late.update.remote())[0] == 3
-    assert get(late.differs.remote(3)) == []
 
 
 def test_a_version_that_was_written_to_is_not_read(members) -> None:
@@ -255,47 +243,6 @@ def test_an_interrupt_does_not_lock_out_later_updates(ray_session) -> None:
         reader._lock = lock
         found = asyncio.run(reader.update_async(GUARD_S))  # on another thread
         assert found.version == 0
-
-
-def _split(rng: random.Random, shapes: Any, count: int) -> list[dict[str, Slice]]:
-    """Split tensors over publishers, with copies of some."""
-    found: list[dict[str, Slice]] = [{} for _ in range(count)]
-    for key, shape in shapes.items():
-        dim = rng.randrange(len(shape))
-        cuts = sorted(rng.sample(range(1, shape[dim]), count - 1)) if shape[dim] >= count else None
-        for at in range(count):
-            ends = (0, shape[dim]) if cuts is None else ([0, *cuts][at], [*cuts, shape[dim]][at])
-            found[at][key] = Slice(dim, *ends, shape[dim])
-    return found
-
-
-@pytest.mark.parametrize("turn", core_has(0, range(3)))
-def test_random_shards_arrive_as_other_random_shards(members, dice, turn) -> None:
-    rng = dice
-    shapes = {
-        f"t{n}": tuple(rng.choice([3, 7, 16, 60]) for _ in range(rng.randint(1, 3)))
-        for n in range(9)
-    } | {"large": (600, 1000)}
-    publishers = rng.randint(1, 3)
-    trainers, readers = members[:publishers], members[publishers:]
-    name = f"sharded {dice.random()}"
-    for trainer, shard in zip(trainers, _split(rng, shapes, publishers), strict=True):
-        get(trainer.publish.remote(name, shapes, shard))
-    for reader in readers:
-        wanted = {key: shape for key, shape in shapes.items() if rng.random() < 0.8}
-        shard = {}
-        for key, shape in wanted.items():
-            dim = rng.randrange(len(shape))
-            start = rng.randrange(shape[dim])
-            shard[key] = Slice(dim, start, rng.randint(start + 1, shape[dim]), shape[dim])
-        order = {key: wanted.get(key) for key in shapes}
-        get(reader.subscribe.remote(name, order, shard, atomic=rng.random() < 0.7))
-    for version in (1, 2):
-        get([each.push.remote(version) for each in trainers])
-        waiting = [each.wait.remote() for each in trainers]
-        get([each.update.remote() for each in readers])
-        get(waiting)
-        assert get([each.differs.remote(version) for each in readers]) == [[]] * len(readers)
 
 
 def test_a_version_is_there_when_every_publisher_has_pushed_it(members) -> None:
@@ -579,18 +526,6 @@ def test_who_does_not_fit_is_refused_before_anything_moves(members) -> None:
         rcg.weights.plan("nothing")
 
 
-def test_a_reader_that_dies_is_not_waited_for(members, fresh) -> None:
-    trainer, reader, *_ = members
-    victim = fresh()
-    get(trainer.publish.remote("reader dies", SHAPES))
-    get([each.subscribe.remote("reader dies", SHAPES) for each in (reader, victim)])
-    get(trainer.push.remote(1))
-    waiting = trainer.wait.remote()
-    get(reader.update.remote())
-    rcg.kill(victim)
-    get(waiting)
-
-
 def test_a_report_says_who_waits_for_whom(members) -> None:
     trainer, reader, *_ = members
     get(trainer.publish.remote("reported", SHAPES))
@@ -822,25 +757,6 @@ def test_a_copy_stands_in_for_a_publisher_that_dies(members, fresh) -> None:
     rcg.kill(other)
     get(one.push.remote(2))
     assert get(reader.update.remote())[0] == 2 and get(reader.differs.remote(2)) == []
-
-
-@pytest.mark.full
-def test_the_death_of_the_owner_loses_nothing(members) -> None:
-    trainer, reader, late, _ = members
-    get(trainer.publish.remote("owner dies", SHAPES))
-    get(reader.subscribe.remote("owner dies", SHAPES))
-    get(trainer.push.remote(1))
-    get(reader.update.remote())
-    handle = client.owner_handle()
-    ray.kill(handle, no_restart=False)
-    get(trainer.push.remote(2))
-    assert get(reader.update.remote())[0] == 2
-    get(trainer.wait.remote())
-    get(late.subscribe.remote("owner dies", SHAPES))
-    ray.kill(handle, no_restart=True)
-    get(trainer.push.remote(3))
-    assert [found for found, *_ in get([each.update.remote() for each in (reader, late)])] == [3, 3]
-    get(trainer.wait.remote())
 
 
 @pytest.mark.full
