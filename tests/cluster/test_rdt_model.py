@@ -236,6 +236,18 @@ class Known:
     transport: str
     twin: Any
     is_sure: bool = True  # whether it can be got
+    source: Known | None = None  # of what an actor got and returned
+
+
+@dataclass
+class Pending:
+    """A call that may not be done yet, and what it gives."""
+
+    ref: Any
+    some: list[Known]
+    actor: int
+    values: list[Any]
+    is_sure: bool
 
 
 class Pool:
@@ -278,6 +290,7 @@ class ReferencesModel(RuleBasedStateMachine):
         self.check, self.note = self.journal.check, self.journal.note
         self.ids, self.seeds = itertools.count(), itertools.count(1, 7)
         self.known: list[Known] = []
+        self.pending: list[Pending] = []
         self.may_kill = True
 
     # --- between the model and the actors
@@ -328,6 +341,20 @@ class ReferencesModel(RuleBasedStateMachine):
     def actor(self, at: int) -> Any:
         return self.pool.actors[at]
 
+    def settle(self) -> None:
+        """Wait until all calls are done: what is written from now on is written after them."""
+        while self.pending:
+            self.end(self.pending.pop(0))
+        self.get([each.held.remote() for each in self.pool.actors])
+
+    def end(self, pending: Pending) -> None:
+        names = [each.who for each in pending.some]
+        found, error = self.outcome(f"end of take {names}", lambda: self.get(pending.ref))
+        if error:
+            self.check(not pending.is_sure, f"{names} do not arrive: {error}")
+        else:
+            self.check(are_equal(found, pending.values), f"{names} arrived otherwise")
+
     # --- moves
 
     @rule(
@@ -356,27 +383,28 @@ class ReferencesModel(RuleBasedStateMachine):
         who = next(self.ids)
         self.note(f"relay {known.who} by actor {actor} as {who}")
         ref = self.actor(actor).relay.remote(who, known.ref)
-        self.get(self.actor(actor).held.remote())  # before its maker writes to it
         value = plain(known.twin)
-        self.known.append(Known(who, ref, actor, known.kind, "object_store", value))
+        self.known.append(Known(who, ref, actor, known.kind, "object_store", value, source=known))
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), actor=st.integers(0, COUNT - 1))
-    def take(self, data: Any, actor: int) -> None:
-        some = [self.pick(data) for _ in range(data.draw(st.integers(1, 2)))]
+    @rule(data=st.data(), actor=st.integers(0, COUNT - 1), waits=st.booleans())
+    def take(self, data: Any, actor: int, waits: bool) -> None:
+        some = [self.pick(data) for _ in range(data.draw(st.integers(1, 3)))]
         if any(each.actor == actor and not each.is_sure for each in some):
             return  # it is the maker's own, and torch does not look whether its memory is there
-        refs = [each.ref for each in some]
-        found, error = self.outcome(
-            f"take {[each.who for each in some]} at actor {actor}",
-            lambda: self.get(self.actor(actor).take.remote(*refs)),
-        )
-        if error:
-            sure = all(each.is_sure for each in some)
-            self.check(not sure, f"{[each.who for each in some]} do not arrive: {error}")
-            return
-        for known, value in zip(some, found, strict=True):
-            self.see(known, value, "")
+        self.note(f"take {[each.who for each in some]} at actor {actor}")
+        ref = self.actor(actor).take.remote(*(each.ref for each in some))
+        values = [plain(each.twin) for each in some]
+        made = Pending(ref, some, actor, values, all(each.is_sure for each in some))
+        if waits:
+            self.end(made)
+        else:
+            self.pending.append(made)
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def end_one(self, data: Any) -> None:
+        self.end(self.pending.pop(data.draw(st.integers(0, len(self.pending) - 1))))
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
@@ -460,6 +488,7 @@ class ReferencesModel(RuleBasedStateMachine):
         if not known.is_sure or known.kind in ("expanded", "plain"):
             return
         seed = next(self.seeds)
+        self.settle()
         self.note(f"write {how} to {known.who}")
         self.get(self.actor(known.actor).write.remote(known.who, how, seed))
         write(known.twin, how, seed)
@@ -470,6 +499,7 @@ class ReferencesModel(RuleBasedStateMachine):
         known = self.pick(data)
         if not known.is_sure or not any(each.numel() for each in leaves(known.twin)):
             return
+        self.settle()
         self.note(f"resize the storage of {known.who} to {share}")
         self.get(self.actor(known.actor).resize.remote(known.who, share))
         known.is_sure = False
@@ -481,6 +511,7 @@ class ReferencesModel(RuleBasedStateMachine):
         some = [each for each in self.known if each.kind == "large" and each.is_sure]
         known = self.one_of(data, some)
         holder, taker = self.actor(known.actor), self.actor(actor)
+        self.settle()
         self.note(f"resize {known.who} beside gets, at actor {actor} and here")
         self.get(holder.begin_resizing.remote(known.who))
         known.is_sure = False
@@ -521,12 +552,19 @@ class ReferencesModel(RuleBasedStateMachine):
         self.may_kill = False
         self.note(f"kill actor {actor}, which runs again")
         rcg.kill(self.actor(actor), no_restart=False)
-        for each in self.known:
-            each.is_sure = each.is_sure and each.transport == "object_store" != each.actor
-            each.is_sure = each.is_sure and each.actor != actor
+        for each in self.known:  # the oldest first
+            is_free = each.transport == "object_store"  # of the group, which is made again
+            is_free = is_free and (each.source is None or each.source.is_sure)
+            each.is_sure = each.is_sure and is_free and each.actor != actor
+        for one in self.pending:
+            is_hit = one.actor == actor or not all(each.is_sure for each in one.some)
+            one.is_sure = one.is_sure and not is_hit
         self.pool.meet()
 
     def teardown(self) -> None:
+        if self.journal.failure is None:
+            self.settle()
+        self.pending.clear()
         self.known.clear()
         pids = self.get([each.leave.remote() for each in self.pool.actors])
         before, self.pool.pids = self.pool.pids, pids
