@@ -4,6 +4,10 @@
 A skip, or an expected failure, for another reason fails the run (``tests/conftest.py``). What the
 extra ``dev`` installs is no reason: ``importorskip`` skips only where a release is tried with fewer
 packages, which says ``--any-skip``.
+
+Not collected at all, and so not skipped: ``tests/vllm`` and its notebook, where there is no vLLM
+(``make vllm``); ``tests/gpu``, which is no pytest (``make gpu``); the doctests of
+``rcg/integrations``, which need other libraries.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ NBVAL: Final = (
     "--nbval-cell-timeout=120"
 )
 # These have environments and machines of their own.
-_WITHOUT_MAP: Final = ("tests/vllm/", "tests/gpu/")
+_WITHOUT_MAP: Final = ("tests/vllm/", "tests/gpu/", "notebooks/vllm_inside")
 # A session of pytest measures so many files, then the map is written.
 _BATCH: Final = {"unit": 30, "process": 10, "conformance": 2}
 _BATCH_TIMEOUT_S: Final = 3600.0
