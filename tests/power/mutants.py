@@ -159,7 +159,7 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def tests_for(source: str, known: dict[str, Reach], layer: str) -> list[str]:
+def narrowest_for(source: str, known: dict[str, Reach], layer: str) -> list[str]:
     """Return the tests of a layer that may kill a mutant of a source, the narrowest first."""
     found = [test for test, each in known.items()
              if layer_of(test) == layer and source in each.sources and each.core_s]  # fmt: skip
@@ -245,7 +245,7 @@ def fate_of(mutant: Mutant, tree: Copy, known: dict[str, Reach]) -> Fate:
     """Run the tests that reach a mutant until one kills it."""
     is_reached = False
     for layer in LAYERS:
-        tests = tests_for(mutant.source, known, layer)
+        tests = narrowest_for(mutant.source, known, layer)
         while tests:
             is_reached = True
             with tree.with_mutant(mutant):
