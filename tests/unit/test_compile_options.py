@@ -69,6 +69,8 @@ def test_an_unknown_keyword_lists_the_known():
     for keyword in CompileKeywords.__annotations__:
         if not keyword.startswith("_") and keyword != "enable_asyncio":
             assert keyword in str(caught.value)
+    with pytest.raises(TypeError, match="_execution_timeout'; did you mean 'submit_timeout'"):
+        options_from_user({"_execution_timeout": 3})
 
 
 def test_one_option_under_two_names():

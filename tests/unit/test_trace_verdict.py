@@ -569,3 +569,15 @@ def test_processor_times_are_saved(tmp_path):
     trace(replace(graph, lanes=lanes), end=1 << 30).save(tmp_path / "a.rcg")
     (read,) = Trace.load(tmp_path / "a.rcg").graphs
     assert [lane.processor_ns for lane in read.lanes] == [None, None, (5, 7)]
+
+
+def test_advice_that_fails_says_why_and_leaves_the_figures(monkeypatch):
+    def failing(self):
+        raise ValueError("no such channel\nand more")
+
+    monkeypatch.setattr(Advisor, "advice", failing)
+    summary = summary_of_graph(pipeline())
+    assert summary.throughput
+    assert str(summary.verdict).endswith(
+        "of the critical path; no advice: ValueError: no such channel"
+    )
