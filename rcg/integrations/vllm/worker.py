@@ -43,8 +43,10 @@ except ImportError:  # since vLLM 0.33
         def __init__(
             self, world_size: int, comm_id: Any, rank: Any, actor_handles: Any, cuda_stream: Any
         ) -> None:
-            self._world_size, self._rank, self._actor_handles = world_size, rank, actor_handles
-            self._comm = None if rank is None else get_pp_group().device_communicator
+            self._world_size = world_size
+            self._rank: int | None = rank
+            self._actor_handles = actor_handles
+            self._comm: Any = None if rank is None else get_pp_group().device_communicator
 
         def get_actor_handles(self) -> list[Any]:
             """Return the actors, by stage."""
