@@ -535,6 +535,7 @@ class ReferencesModel(RuleBasedStateMachine):
         known = self.pick(data)
         self.note(f"drop {known.who}")
         self.known.remove(known)
+        known.ref = None  # others may know of the value
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), actor=st.integers(0, COUNT - 1))
@@ -565,7 +566,8 @@ class ReferencesModel(RuleBasedStateMachine):
         if self.journal.failure is None:
             self.settle()
         self.pending.clear()
-        self.known.clear()
+        for each in self.known:  # a frame that Hypothesis has stopped may still have them
+            each.ref = None
         pids = self.get([each.leave.remote() for each in self.pool.actors])
         before, self.pool.pids = self.pool.pids, pids
         until_s = time.monotonic() + GUARD_S / 4
