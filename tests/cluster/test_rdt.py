@@ -732,14 +732,6 @@ def test_what_is_put_is_freed(actors):
 # --- mutability
 
 
-@pytest.mark.full
-def test_a_receiver_sees_what_was_written_meanwhile(pair):
-    a, b = pair
-    ref = a.keep.remote(1)
-    assert get(a.kept_plus.remote(1)) == 2.0
-    assert get(b.total.remote(ref)) == 2.0 * BIG
-
-
 def test_a_tensor_whose_memory_its_maker_has_freed_is_named_to_each_taker(pair):
     a, b = pair
 
