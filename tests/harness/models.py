@@ -52,7 +52,7 @@ def run_for_minutes(make: Callable[[], RuleBasedStateMachine]) -> None:
         made.clear()
         try:
             run_state_machine_as_test(seed(number)(lambda: made_next()), settings=options)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again
             # Hypothesis runs a case that failed once more, which may go otherwise.
             failures = [each.journal.failure for each in made if each.journal.failure is not None]
             failure = failures[0] if failures else error
