@@ -28,7 +28,7 @@ import rcg
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
 from tests.cluster.parties import Guarded, numbers
 from tests.cluster.stage import GUARD_S
-from tests.harness.models import Journal, run_for_minutes
+from tests.harness.models import START_S, Journal, run_for_minutes
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -263,7 +263,7 @@ class Pool:
         self.pids = []
         while not self.pids:  # one that runs again is not there at first
             with contextlib.suppress(RayActorError):
-                self.pids = rcg.get([each.leave.remote() for each in self.actors], timeout=GUARD_S)
+                self.pids = rcg.get([each.leave.remote() for each in self.actors], timeout=START_S)
         create_collective_group(self.actors, backend="gloo")
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from rcg.weights import Slice, client
 from tests.cluster.parties import UNUSUAL, WRITES, Party, Seen, numbers
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import part
-from tests.harness.models import Journal, run_for_minutes
+from tests.harness.models import START_S, Journal, run_for_minutes
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -94,7 +94,7 @@ class Pool:
     def __init__(self) -> None:
         self.actors = [self._make() for _ in range(COUNT)]
         self._spares = [self._make() for _ in range(SPARES)]
-        rcg.get([each.ready.remote() for each in self.actors], timeout=GUARD_S)
+        rcg.get([each.ready.remote() for each in self.actors], timeout=START_S)
         # As long as somebody publishes, the owner of the names does not end.
         self._anchor = rcg.weights.publish("anchor", {"w": torch.zeros(1)})
 

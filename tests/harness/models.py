@@ -15,7 +15,9 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-__all__ = ["Journal", "run_for_minutes"]
+__all__ = ["START_S", "Journal", "run_for_minutes"]
+
+START_S = 600.0  # for actors to start, on a machine that is busy with other things
 
 _MINUTES = 0.75  # of a machine, unless the environment says another number
 _STEPS = 30
