@@ -51,7 +51,7 @@ def timeout_from_user(value: object, name: str) -> float | None:
     try:
         seconds = float(value)
     except OverflowError:  # of an int, or a fraction
-        seconds = -math.inf if value < 0 else math.inf
+        seconds = math.inf if math.floor(value) > 0 else -math.inf
     if seconds == -1:
         warn_user(f"`{name}` = -1 for no limit is deprecated: use None", DeprecationWarning)
         return None

@@ -78,7 +78,7 @@ class Client:
             *(holder.label, dict(shards), secrets.token_hex(8), tuple(holder), self._here.pid),
             *(is_publisher, is_alone, spare_bytes),
         )
-        self._lock = threading.RLock()  # held by a call that changes the version here
+        self._lock = threading.Lock()  # held by a call that changes the version here
         self._numbers = itertools.count()
         self._keys: list[str] = []  # of the version of it in the store of this process
         self._here.store.clients.add(self._member.id)

@@ -21,7 +21,7 @@ import itertools
 import operator
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, SupportsIndex
 
@@ -35,7 +35,7 @@ from rcg.rdt.pull_slices import Withdrawn, pull_slices
 from rcg.rdt.runs import fresh_memory
 from rcg.serialization.payloads import bytes_of
 from rcg.text import bytes_text, time_text
-from rcg.threads import to_thread
+from rcg.threads import held, to_thread
 from rcg.weights.client import (
     Client,
     Moved,
@@ -293,36 +293,26 @@ class Subscriber(Client):
             is_over: Set when nobody waits for the version any more.
             applies: Whether one that waits already will do if there is none newer.
         """
-        with self._turn(deadline):
+        is_other = f"another update of the weights {self.name!r} is not done yet"
+        with held(self._lock, deadline.remaining_s(), is_other):
             self._check_open()
             phases, kept = _Phases(), self._key
             try:
                 with Moved(f"the weights {self.name!r}", self.bytes) as moved:
-                    held = self._get(deadline, is_over, phases, moved, applies)
+                    newest = self._get(deadline, is_over, phases, moved, applies)
             except BaseException:
                 if kept and not self._key:  # others may not read it here any more
                     with contextlib.suppress(Exception):
                         self._tell_taken()
                 raise
             self._tell_taken()
-            return held.version or 0, phases
+            return newest.version or 0, phases
 
     def _tensors(self) -> dict[str, Any]:
         """Return the tensors as they are now, by name; raises ValueError if they cannot be used."""
         tensors = self._source.tensors()
         _check_writable(tensors)
         return tensors
-
-    @contextlib.contextmanager
-    def _turn(self, deadline: Deadline) -> Iterator[None]:
-        left_s = deadline.remaining_s()
-        try:  # an interrupt may come between any two steps, also when the lock was just acquired
-            if not self._lock.acquire(timeout=-1 if left_s is None else left_s):
-                raise TimeoutError(f"another update of the weights {self.name!r} is not done yet")
-            yield
-        finally:
-            with contextlib.suppress(RuntimeError):  # this thread does not have it
-                self._lock.release()
 
     def _get(
         self,
@@ -372,16 +362,16 @@ class Subscriber(Client):
         moved.begin(f"version {version.number} of the weights {self.name!r}, MB")
         trouble = self._move(version, route, tensors, moved.came)
         phases.end("move")
-        held = _Held(version.number, version.token)
+        newest = _Held(version.number, version.token)
         if trouble:
             return trouble
         if self._is_atomic:  # late readers read it here: its publisher writes the next one
-            self._waits = held
+            self._waits = newest
             self._keep(version.number, list(self._memory.values()))
         else:
-            self._write(self._tensors(), held)
+            self._write(self._tensors(), newest)
             phases.end("apply")
-        return held
+        return newest
 
     def close(self) -> None:
         """Read no more; idempotent. The tensors stay as they are."""
@@ -619,7 +609,7 @@ class Subscriber(Client):
             self._waits = None
             return self.version
 
-    def _write(self, tensors: Mapping[str, Any], held: _Held) -> None:
+    def _write(self, tensors: Mapping[str, Any], newest: _Held) -> None:
         """Copy what was read into the tensors, which nobody reads.
 
         Raises:
@@ -632,7 +622,7 @@ class Subscriber(Client):
         if moved:
             raise ValueError(
                 f"{', '.join(moved)} of the weights {self.name!r} got other memory while version "
-                f"{held.version} was read into what it had: call update() again"
+                f"{newest.version} was read into what it had: call update() again"
             )
         if self._is_atomic:
             for name, other in tied(tensors).items():
@@ -652,7 +642,7 @@ class Subscriber(Client):
                     tensor.copy_(memory.view(tensor.dtype).view(shape))
         here = places_of(list(plain.values()))
         peer_memory.copy(Spans(places_of([self._memory[name] for name in plain]), here))
-        self._applied = held
+        self._applied = newest
 
 
 def _place_of(payload: Any) -> tuple[int, int]:
