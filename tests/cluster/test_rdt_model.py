@@ -177,19 +177,25 @@ class Worker:
         write(self.kept[who], how, seed)
 
     def resize(self, who, share):
-        """Give the storage of a tensor another size, while other memory takes what was freed."""
+        """Give the storage of a tensor another size, while other memory takes what was freed.
+
+        Returns whether torch lets it be resized: not where rcg has received it.
+        """
         storage = leaves(self.kept[who])[0].untyped_storage()
+        if not storage.resizable():
+            return False
         size = storage.nbytes()
         storage.resize_(0)
         self.other = torch.full((size,), 0x77, dtype=torch.uint8)
         storage.resize_(int(size * share))
+        return True
 
     def begin_resizing(self, who):
         """Free and regrow the storage of a tensor again and again, with the same values in it."""
         tensor = self.kept[who]
         value, storage = tensor.clone(), tensor.untyped_storage()
         size = storage.nbytes()
-        self.goes_on = True
+        self.goes_on = storage.resizable()
 
         def run() -> None:
             while self.goes_on:
@@ -202,6 +208,7 @@ class Worker:
 
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()
+        return self.goes_on
 
     def end_resizing(self):
         self.goes_on = False
@@ -501,8 +508,8 @@ class ReferencesModel(RuleBasedStateMachine):
             return
         self.settle()
         self.note(f"resize the storage of {known.who} to {share}")
-        self.get(self.actor(known.actor).resize.remote(known.who, share))
-        known.is_sure = False
+        if self.get(self.actor(known.actor).resize.remote(known.who, share)):
+            known.is_sure = False
 
     @precondition(lambda self: any(each.kind == "large" and each.is_sure for each in self.known))
     @rule(data=st.data(), actor=st.integers(0, COUNT - 1))
@@ -513,7 +520,8 @@ class ReferencesModel(RuleBasedStateMachine):
         holder, taker = self.actor(known.actor), self.actor(actor)
         self.settle()
         self.note(f"resize {known.who} beside gets, at actor {actor} and here")
-        self.get(holder.begin_resizing.remote(known.who))
+        if not self.get(holder.begin_resizing.remote(known.who)):
+            return
         known.is_sure = False
 
         def get_there() -> Any:
