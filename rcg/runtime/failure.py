@@ -191,7 +191,7 @@ def to_exception(failure: Failure) -> BaseException:
     with shielding():
         BaseException.add_note(raised, f"in {where}")
     with shielding():
-        if not hasattr(raised, "execution"):
+        if getattr(raised, "execution", None) is None:
             raised.execution = report.execution
     return raised  # type: ignore[no-any-return]
 
