@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """State machines over real processes: fresh cases for some minutes, not a number of them.
 
-``RCG_MODEL_MINUTES`` says how long each machine runs, ``RCG_MODEL_SEED`` repeats its cases.
+``MODEL_MINUTES`` says how long each machine runs, ``MODEL_SEED`` repeats its cases.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def run_for_minutes(make: Callable[[], RuleBasedStateMachine]) -> None:
     What fails is not made smaller: processes are not exactly as quick again. The steps of the case
     are in the machine's ``journal``.
     """
-    until_s = time.monotonic() + 60 * float(os.environ.get("RCG_MODEL_MINUTES", _MINUTES))
-    first = int(os.environ.get("RCG_MODEL_SEED") or random.SystemRandom().randrange(1 << 32))
+    until_s = time.monotonic() + 60 * float(os.environ.get("MODEL_MINUTES", _MINUTES))
+    first = int(os.environ.get("MODEL_SEED") or random.SystemRandom().randrange(1 << 32))
     number = first
     options = settings(
         max_examples=_CASES,
@@ -58,7 +58,7 @@ def run_for_minutes(make: Callable[[], RuleBasedStateMachine]) -> None:
             # Hypothesis runs a case that failed once more, which may go otherwise.
             failures = [each.journal.failure for each in made if each.journal.failure is not None]
             failure = failures[0] if failures else error
-            failure.add_note(f"RCG_MODEL_SEED={number} repeats it")
+            failure.add_note(f"MODEL_SEED={number} repeats it")
             raise failure from None
         number += 1
 

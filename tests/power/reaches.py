@@ -156,7 +156,7 @@ def _measure(layer: str, tests: Sequence[str], saving: Lock) -> None:
     quick = [] if layer == "notebooks" else ["--hypothesis-profile=quick"]
     with tempfile.TemporaryDirectory(prefix="reaches-", ignore_cleanup_errors=True) as folder:
         paths = [str(SITE), str(ROOT), str(ROOT / "widgets"), os.environ.get("PYTHONPATH", "")]
-        ours = {"RCG_REACHES": folder, "RCG_REACHES_ROOT": str(ROOT)}
+        ours = {"REACHES_FOLDER": folder, "REACHES_ROOT": str(ROOT)}
         command = [sys.executable, "-m", module, "-q", "-p", "rcg_reaches", "-m", "not gpu"]
         done = subprocess.run(
             [*command, "-p", "no:cacheprovider", *quick, *nbval, *tests],

@@ -14,8 +14,8 @@ import marshal
 import os
 import types
 
-FOLDER = os.environ["RCG_REACHES"]
-ROOT = os.environ["RCG_REACHES_ROOT"]
+FOLDER = os.environ["REACHES_FOLDER"]
+ROOT = os.environ["REACHES_ROOT"]
 SOURCES = tuple(f"{ROOT}/{each}/" for each in ("rcg", "widgets", "benchmarks", "release", "tests"))
 NOW = f"{FOLDER}/now"
 
