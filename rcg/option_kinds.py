@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Final
+from typing import Any, Final
 
 from rcg.error_text import shielded, shortened
 from rcg.frames import warn_user
@@ -51,7 +51,8 @@ def timeout_from_user(value: object, name: str) -> float | None:
     try:
         seconds = float(value)
     except OverflowError:  # of an int, or a fraction
-        seconds = math.inf if math.floor(value) > 0 else -math.inf
+        number: Any = value
+        seconds = math.inf if number > 0 else -math.inf
     if seconds == -1:
         warn_user(f"`{name}` = -1 for no limit is deprecated: use None", DeprecationWarning)
         return None

@@ -185,11 +185,14 @@ def run_behind(call: Callable[[Callable[[str], object]], list[str]]) -> list[str
     thread if no other can be started, or if this is not the main one, to which no Ctrl-C comes.
     """
     results: list[list[str]] = []
+    problems: list[BaseException] = []
     said: SimpleQueue[str | None] = SimpleQueue()
 
     def run() -> None:
         try:
             results.append(call(said.put))
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+            problems.append(error)
         finally:
             said.put(None)
 
@@ -198,7 +201,9 @@ def run_behind(call: Callable[[Callable[[str], object]], list[str]]) -> list[str
         return call(_log.warning)
     while (text := said.get()) is not None:
         _log.warning(text)
-    return results[0] if results else []
+    if problems:
+        raise problems.pop()
+    return results.pop()
 
 
 def start_behind(call: Callable[[], object]) -> bool:

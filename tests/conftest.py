@@ -124,9 +124,8 @@ def refuse_unknown_skip(
     reason = getattr(report, "wasxfail", None)
     if reason is None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    else:
-        del report.wasxfail
     if skips.where_it_runs(reason) is None:
+        vars(report).pop("wasxfail", None)
         report.outcome = "failed"
         report.longrepr = f"{reason}\nNo such reason is in the table of tests/harness/skips.py."
 

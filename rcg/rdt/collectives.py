@@ -160,7 +160,7 @@ class _Turn:
             yield
         except RcgError:
             raise
-        except Exception as error:  # the others may wait for this one
+        except BaseException as error:  # the others may wait for this one
             self._end.abort(f"a member failed in {self._kind}: {describe_error(error)}")
             raise
 

@@ -52,7 +52,7 @@ class _Some:
         self._lines = self._take(0, len(starts))
 
     def _take(self, first: int, stop: int) -> Any:
-        lines = np.from_dlpack(self._whole).view(np.uint64).reshape(-1, _LINE_BYTES // 8)
+        lines = np.from_dlpack(self._whole).reshape(-1, _LINE_BYTES)
         return np.take(lines, self._chosen[first:stop], axis=0)
 
     def is_changed(self, start: int, stop: int) -> bool:

@@ -165,9 +165,9 @@ class Entry:
     @property
     def is_written(self) -> bool:
         """Whether its tensors were written to, as far as can be known; see ``Sample``."""
-        return self.versions.is_written or (
-            self.sample is not None and self.sample.find_changed() is not None
-        )
+        if self.lacks() or self.versions.is_written:  # a sample reads only memory that is there
+            return True
+        return self.sample is not None and self.sample.find_changed() is not None
 
     def checking(self) -> Callable[[], None]:
         """Return what checks that the tensors still lie where they lie now.

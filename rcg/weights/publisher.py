@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
@@ -85,7 +86,8 @@ class Publisher(Client):
         except BaseException:
             self._ending.end()
             raise
-        _publishers.add(self)
+        with _changing:
+            _publishers.add(self)
         _watch_optimizers()
 
     @property
@@ -211,7 +213,8 @@ class Publisher(Client):
         entry, self._entry = self._entry, None
         if entry is None:
             return
-        is_news = entry.is_written and not entry.versions.has_warned
+        is_over = self._ending.is_over  # as after ``rcg.shutdown()``
+        is_news = not (is_over or entry.versions.has_warned) and entry.is_written
         self._free()
         if is_news:
             warn_user(
@@ -236,7 +239,11 @@ class Publisher(Client):
         waits for nobody, and a reader that asks for this version learns why it cannot have it.
         """
         entry = self._entry
-        if entry is None or storages.isdisjoint(map(memory_of, entry.value)):
+        if (
+            entry is None
+            or self._ending.is_over
+            or storages.isdisjoint(map(memory_of, entry.value))
+        ):
             return
         step = f"{type(optimizer).__name__}.step"
         self._here.store.free([entry.key], f"because {step} writes to its tensors")
@@ -288,6 +295,7 @@ class Publisher(Client):
 
 
 _publishers: Final[weakref.WeakSet[Publisher]] = weakref.WeakSet()
+_changing: Final = threading.Lock()  # of the set, which no other thread may change meanwhile
 
 
 @functools.cache
@@ -309,7 +317,9 @@ def _before_step(optimizer: Any, *_: object) -> None:
         for each in group["params"]:
             with contextlib.suppress(RuntimeError, NotImplementedError):  # it has no storage
                 storages.add(memory_of(getattr(each, "_local_tensor", each)))  # of a DTensor
-    for publisher in list(_publishers):
+    with _changing:
+        publishers = list(_publishers)
+    for publisher in publishers:
         publisher.before_step(optimizer, storages)
 
 

@@ -28,7 +28,7 @@ import rcg
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
 from tests.cluster.parties import Guarded, numbers
 from tests.cluster.stage import GUARD_S
-from tests.harness.models import START_S, Journal, run_for_minutes
+from tests.harness.models import START_S, TIMEOUT_S, Journal, run_for_minutes
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -589,6 +589,8 @@ class ReferencesModel(RuleBasedStateMachine):
             self.check(not any(left), f"the actors still hold {left} values")
 
 
+@pytest.mark.full
+@pytest.mark.timeout(TIMEOUT_S)
 def test_what_arrives_is_the_value_or_an_error(pool: Pool) -> None:
     class Model(ReferencesModel):
         pass

@@ -25,7 +25,7 @@ from rcg.weights import Slice, client
 from tests.cluster.parties import UNUSUAL, WRITES, Party, Seen, numbers
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import part
-from tests.harness.models import START_S, Journal, run_for_minutes
+from tests.harness.models import START_S, TIMEOUT_S, Journal, run_for_minutes
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -638,6 +638,8 @@ class WeightsModel(RuleBasedStateMachine):
             self.check(not any(held), f"the actors still hold versions: {held} bytes")
 
 
+@pytest.mark.full
+@pytest.mark.timeout(TIMEOUT_S)
 def test_weights_are_those_of_their_version_or_an_error(pool: Pool) -> None:
     class Model(WeightsModel):
         pass

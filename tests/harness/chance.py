@@ -72,6 +72,7 @@ def in_turn_until(session: pytest.Session, deadline_s: float) -> None:
     for (seed, item), (_, following) in pairwise(endless()):
         _sow(session.config, seed)
         is_last = time.monotonic() > deadline_s or session.testsfailed > 0
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None if is_last else following)
+        follows = None if is_last or following is item else following
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=follows)
         if is_last or session.shouldstop:
             return

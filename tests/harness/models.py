@@ -15,11 +15,12 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-__all__ = ["START_S", "Journal", "run_for_minutes"]
+__all__ = ["START_S", "TIMEOUT_S", "Journal", "run_for_minutes"]
 
 START_S = 600.0  # for actors to start, on a machine that is busy with other things
 
-_MINUTES = 0.75  # of a machine, unless the environment says another number
+_MINUTES = float(os.environ.get("MODEL_MINUTES", 0.75))  # of a machine
+TIMEOUT_S = START_S + 60 * _MINUTES + 300  # of its test: a case may take long
 _STEPS = 30
 _CASES = 20  # of one seed: the first of them is the plainest
 
@@ -30,7 +31,7 @@ def run_for_minutes(make: Callable[[], RuleBasedStateMachine]) -> None:
     What fails is not made smaller: processes are not exactly as quick again. The steps of the case
     are in the machine's ``journal``.
     """
-    until_s = time.monotonic() + 60 * float(os.environ.get("MODEL_MINUTES", _MINUTES))
+    until_s = time.monotonic() + 60 * _MINUTES
     first = int(os.environ.get("MODEL_SEED") or random.SystemRandom().randrange(1 << 32))
     number = first
     options = settings(
@@ -54,7 +55,7 @@ def run_for_minutes(make: Callable[[], RuleBasedStateMachine]) -> None:
         made.clear()
         try:
             run_state_machine_as_test(seed(number)(lambda: made_next()), settings=options)
-        except Exception as error:  # noqa: BLE001 - raised again
+        except BaseException as error:  # noqa: BLE001 - raised again; also the end of a time limit
             # Hypothesis runs a case that failed once more, which may go otherwise.
             failures = [each.journal.failure for each in made if each.journal.failure is not None]
             failure = failures[0] if failures else error

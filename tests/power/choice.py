@@ -57,7 +57,7 @@ def units(reaches: Mapping[str, Reach], on_two_nodes: Iterable[str]) -> list[Uni
 def changed(commits: int = COMMITS) -> dict[str, int]:
     """Return the files that the last commits changed; how many commits ago each was last."""
     said = subprocess.run(
-        ["git", "log", f"-{commits}", "--name-only", "--format=%x00"],
+        ["git", "log", "--first-parent", "-m", f"-{commits}", "--name-only", "--format=%x00"],
         cwd=ROOT,
         capture_output=True,
         text=True,

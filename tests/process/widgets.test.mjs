@@ -26,7 +26,7 @@ const { historyOf, sparkOf, wordsOf } = await load("monitor");
 
 test("figures are those of Python", () => {
   const texts = { time: (ns) => timeText(ns / 1e3), bytes: bytesText, count: countText, rate: rateText, speed: speedText, share: shareText };
-  const cases = JSON.parse(readFileSync(new URL("../figures.json", import.meta.url), "utf8"));
+  const cases = JSON.parse(readFileSync(new URL("../harness/figures.json", import.meta.url), "utf8"));
   for (const [kind, of] of Object.entries(cases)) {
     for (const [text, ...given] of of) assert.equal(texts[kind](...given), text, `${kind} of ${given}`);
   }

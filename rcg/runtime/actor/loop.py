@@ -89,6 +89,7 @@ class Loop:
         A thread that is not the actor's own calls ``prepare`` first.
         """
         failure: str | None = "it ended without a reason"
+        is_exiting = False
         try:
             try:
                 if prepare is not None:
@@ -97,9 +98,8 @@ class Loop:
                 self._run_steps()
             except ActorExit as leaving:
                 failure = str(leaving)
+                is_exiting = True
                 self._control.finish(failure, is_exiting=True)
-                if self._spec.options.thread != "main":  # else Ray's call, in which this is, ends
-                    cluster.exit_now()
             except BaseException as error:  # noqa: BLE001 - the loop must not end in silence
                 if self._is_end(error):
                     failure = None
@@ -119,6 +119,9 @@ class Loop:
                 self._close_groups(failure is None)
             finally:
                 self._control.finish(failure)
+                # On the main thread Ray's own call, in which this is, ends the actor.
+                if is_exiting and self._spec.options.thread != "main":
+                    cluster.exit_now()
 
     def _open_groups(self) -> None:
         """Build the communicators, and tell the driver."""

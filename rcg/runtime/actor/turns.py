@@ -41,11 +41,13 @@ class Turns:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._askers: weakref.WeakSet[Asker] = weakref.WeakSet()
+        self._changing = threading.Lock()  # of the set, which no other thread may change meanwhile
 
     def asker(self, graph_id: str, label: str) -> Asker:
         """Return what notes that a Call waits, as long as the Call keeps it."""
         made = Asker(graph_id, label)
-        self._askers.add(made)
+        with self._changing:
+            self._askers.add(made)
         return made
 
     def label_for(self, graph_id: str) -> str | None:
@@ -53,7 +55,9 @@ class Turns:
 
         Every Call waits for a moment, before it has its turn.
         """
-        asking = (each for each in list(self._askers) if each.is_asking)
+        with self._changing:
+            askers = list(self._askers)
+        asking = (each for each in askers if each.is_asking)
         return next((each.label for each in asking if each.graph_id == graph_id), None)
 
     def why_waiting(self, graph_id: str) -> str:

@@ -166,7 +166,7 @@ class CompiledDAG(Displayed):
             ValueError: It is negative, or None: an actor that is stopped never answers.
         """
         limit_s = timeout_from_user(timeout, "timeout")
-        if timeout is None:
+        if timeout is None or timeout == -1:
             raise ValueError("`timeout` of report() must be a number of seconds: it needs a limit")
         return self._engine.report(math.inf if limit_s is None else limit_s)
 

@@ -100,7 +100,7 @@ class LiveGraph:
             TypeError: ``seconds`` is not a number.
             ValueError: It is no time from 0 to an hour.
         """
-        limit_s = timeout_from_user(seconds, "seconds")
+        limit_s = None if seconds == -1 else timeout_from_user(seconds, "seconds")
         if limit_s is None or limit_s > _MOST_SECONDS:
             raise ValueError(f"record from 0 to {_MOST_SECONDS:g} seconds, found {seconds!r}")
         early = (TimeoutError, *[KeyboardInterrupt] * until_interrupt)
