@@ -337,9 +337,6 @@ class Owner:
         weights.publishers[member.id] = _Publisher(member, version, key)
         weights.absent.pop(member.id, None)
         weights.change_publishers()
-        if not weights.absent_publishers:
-            for reader in weights.subscribers.values():
-                reader.joined = weights.newest_token if reader.joined is None else reader.joined
         gone: list[str] = []
         if not weights.missing:
             gone = list(weights.died)
@@ -370,7 +367,8 @@ class Owner:
 
         Returns:
             The token of the version that it comes too late to be waited for, which was the newest
-            when it was new; None if that is not known, because a publisher is absent.
+            when it was new; None if that was not known, because a publisher was absent: then it
+            is waited for.
         """
         weights = await self._weights(name)
         if member.id in weights.subscribers:
@@ -381,7 +379,8 @@ class Owner:
             weights.versions.clear()
             weights.versions.append(token)
             weights.newest = version
-        if joined is None and not weights.absent_publishers:
+        # One that was here before a restart and does not know it is waited for, not excused.
+        if joined is None and not weights.absent_publishers and member.id not in weights.absent:
             joined = weights.newest_token
         self._all[name] = weights
         weights.subscribers[member.id] = _Subscriber(member, joined, token, version, key)
