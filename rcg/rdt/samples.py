@@ -4,9 +4,9 @@
 Torch counts the writes to a tensor, but fused optimizers, ``p.data``, NumPy and other libraries
 write uncounted. So bytes are compared; all of them would cost as much as to send them. Up to 8 MiB
 every byte is in the sample. Of more it has one line of 64 bytes in each block of lines, of at most
-4 KiB. Which line it is, is drawn for each block and each sample. So a write of 8 KiB side by side
-is always noticed, one of a single number in at least one case of 64, and writes to ``n`` lines that
-lie apart are missed with a chance of at most ``(63 / 64) ** n``.
+4 KiB. Which line it is, is drawn for each block and each sample. So a write that changes each of 8
+KiB side by side is always noticed, one of a single number in at least one case of 64, and writes to
+``n`` lines that lie apart are missed with a chance of at most ``(63 / 64) ** n``.
 """
 
 from __future__ import annotations
