@@ -137,10 +137,12 @@ RANDOM: Final[tuple[Stage, ...]] = tuple(
         ("actors", of_cluster("random_dags random_tensors rdt_random weights")),
     )
 )  # fmt: skip
+# State machines over real processes, each with a Ray of its own.
+MODELS: Final = Stage("models", f"--model-minutes 2 {of_cluster('rdt_model weights_model')}")
 # How CI runs the other units of `tests.power.choice`.
 WAYS: Final = {
-    "full": Stage("left out by the core", "", REST),
-    "two nodes": Stage("two nodes", "--nodes 2"),
+    "full": Stage("left out by the core", QUICK, REST),
+    "two nodes": Stage("two nodes", f"{QUICK} --nodes 2"),
     "nodes": Stage("three nodes", "", workers=1),
     "netns": Stage("network namespaces", "", workers=1, module="tests.netns"),
     "browser": Stage("browser", "", workers=1),
@@ -234,7 +236,7 @@ def run_changed_and_others(seed: int, deadline_s: float) -> list[Outcome]:
 
 def run_ci(seed: int, deadline_s: float) -> list[Outcome]:
     """Run what CI runs."""
-    outcomes = run_all([*STAGES, RANDOM], seed)
+    outcomes = run_all([*STAGES, RANDOM, MODELS], seed)
     return outcomes + run_changed_and_others(seed, deadline_s)
 
 

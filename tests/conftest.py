@@ -19,6 +19,7 @@ from hypothesis import settings
 from tests.harness import chance, skips
 from tests.harness.board import Board
 from tests.harness.driven import Driven
+from tests.harness.models import RunModel
 from tests.harness.peers import descriptors, until
 from tests.harness.served import Served, control_threads, listening
 
@@ -68,6 +69,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--random-minutes",
         type=float,
         help="run the tests that draw cases again and again, with other seeds, for so long",
+    )
+    parser.addoption(
+        "--model-minutes",
+        type=float,
+        default=0.75,
+        help="how long each state machine over real processes runs",
     )
 
 
@@ -146,6 +153,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(layer)
         if chance.is_random(item):
             item.add_marker("random")
+        if "run_model" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(models_run_by(item.config).timeout_s))
     items.sort(key=lambda item: LAYERS.index(layer_of(item) or "unit"))
 
 
@@ -159,6 +168,16 @@ def pytest_collection_finish() -> None:
 def dice(request: pytest.FixtureRequest) -> random.Random:
     """Draws the cases of a test, from the seed of the run and the name of the test."""
     return random.Random(f"{chance.seed_of(request.config)} {request.node.nodeid}")
+
+
+def models_run_by(config: pytest.Config) -> RunModel:
+    return RunModel(config, config.getoption("--model-minutes"))
+
+
+@pytest.fixture
+def run_model(request: pytest.FixtureRequest) -> RunModel:
+    """Runs a state machine over real processes for some minutes."""
+    return models_run_by(request.config)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ import rcg
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
 from tests.cluster.parties import Guarded, numbers
 from tests.cluster.stage import GUARD_S
-from tests.harness.models import START_S, TIMEOUT_S, Journal, run_for_minutes
+from tests.harness.models import START_S, Journal, RunModel
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -590,10 +590,9 @@ class ReferencesModel(RuleBasedStateMachine):
 
 
 @pytest.mark.full
-@pytest.mark.timeout(TIMEOUT_S)
-def test_what_arrives_is_the_value_or_an_error(pool: Pool) -> None:
+def test_what_arrives_is_the_value_or_an_error(pool: Pool, run_model: RunModel) -> None:
     class Model(ReferencesModel):
         pass
 
     Model.pool = pool
-    run_for_minutes(Model)
+    run_model(Model)

@@ -25,7 +25,7 @@ from rcg.weights import Slice, client
 from tests.cluster.parties import UNUSUAL, WRITES, Party, Seen, numbers
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import part
-from tests.harness.models import START_S, TIMEOUT_S, Journal, run_for_minutes
+from tests.harness.models import START_S, Journal, RunModel
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -639,10 +639,9 @@ class WeightsModel(RuleBasedStateMachine):
 
 
 @pytest.mark.full
-@pytest.mark.timeout(TIMEOUT_S)
-def test_weights_are_those_of_their_version_or_an_error(pool: Pool) -> None:
+def test_weights_are_those_of_their_version_or_an_error(pool: Pool, run_model: RunModel) -> None:
     class Model(WeightsModel):
         pass
 
     Model.pool = pool
-    run_for_minutes(Model)
+    run_model(Model)

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 from hypothesis import core, is_hypothesis_test
 
-__all__ = ["command_of", "draw_seed", "in_turn_until", "is_random", "seed_of"]
+__all__ = ["command_of", "draw_seed", "in_turn_until", "is_random", "seed_of", "sow"]
 
 _OPTION: Final = "--hypothesis-seed"
 
@@ -30,20 +30,20 @@ def seed_of(config: pytest.Config) -> int:
 def draw_seed(config: pytest.Config) -> None:
     """Give a run that has no seed a new one, and a worker of xdist that of its run."""
     if hasattr(config, "workerinput"):
-        _sow(config, config.workerinput["seed"])
+        sow(config, config.workerinput["seed"])
     elif config.getoption(_OPTION) is None:
-        _sow(config, random.SystemRandom().randrange(10**9))
+        sow(config, random.SystemRandom().randrange(10**9))
 
 
-def _sow(config: pytest.Config, seed: int) -> None:
+def sow(config: pytest.Config, seed: int) -> None:
+    """Let what is drawn from now on come from another seed."""
     config.option.hypothesis_seed = core.global_force_seed = seed
 
 
 def is_random(item: pytest.Item) -> bool:
     """Whether a test draws cases."""
-    return "dice" in getattr(item, "fixturenames", ()) or is_hypothesis_test(
-        getattr(item, "obj", None)
-    )
+    fixtures = set(getattr(item, "fixturenames", ()))
+    return bool(fixtures & {"dice", "run_model"}) or is_hypothesis_test(getattr(item, "obj", None))
 
 
 def command_of(item: pytest.Item) -> str:
@@ -70,7 +70,7 @@ def in_turn_until(session: pytest.Session, deadline_s: float) -> None:
             yield from ((number, item) for items in modules for item in items)
 
     for (seed, item), (_, following) in pairwise(endless()):
-        _sow(session.config, seed)
+        sow(session.config, seed)
         is_last = time.monotonic() > deadline_s or session.testsfailed > 0
         follows = None if is_last or following is item else following
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=follows)

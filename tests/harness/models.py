@@ -1,67 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
 """State machines over real processes: fresh cases for some minutes, not a number of them.
 
-``MODEL_MINUTES`` says how long each machine runs, ``MODEL_SEED`` repeats its cases.
+A test calls the fixture ``run_model`` with its machine; ``--model-minutes`` says how long it runs.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-__all__ = ["START_S", "TIMEOUT_S", "Journal", "run_for_minutes"]
+from tests.harness.chance import seed_of, sow
+
+__all__ = ["START_S", "Journal", "RunModel"]
 
 START_S = 600.0  # for actors to start, on a machine that is busy with other things
 
-_MINUTES = float(os.environ.get("MODEL_MINUTES", 0.75))  # of a machine
-TIMEOUT_S = START_S + 60 * _MINUTES + 300  # of its test: a case may take long
 _STEPS = 30
 _CASES = 20  # of one seed: the first of them is the plainest
 
 
-def run_for_minutes(make: Callable[[], RuleBasedStateMachine]) -> None:
-    """Run cases of a machine with fresh seeds until the minutes are over.
+@dataclass(frozen=True)
+class RunModel:
+    """Runs cases of a machine with fresh seeds until its minutes are over.
 
     What fails is not made smaller: processes are not exactly as quick again. The steps of the case
-    are in the machine's ``journal``.
+    are in the machine's ``journal``, and its seed becomes that of the run, which the report says.
+
+    Attributes:
+        config: Pytest's.
+        minutes: For how long.
     """
-    until_s = time.monotonic() + 60 * _MINUTES
-    first = int(os.environ.get("MODEL_SEED") or random.SystemRandom().randrange(1 << 32))
-    number = first
-    options = settings(
-        max_examples=_CASES,
-        stateful_step_count=_STEPS,
-        phases=[Phase.generate],
-        database=None,
-        deadline=None,
-        derandomize=False,
-        report_multiple_bugs=False,
-        verbosity=Verbosity.quiet,
-        suppress_health_check=list(HealthCheck),
-    )
-    made: list[Any] = []
 
-    def made_next() -> RuleBasedStateMachine:
-        made.append(make())
-        return made[-1]
+    config: pytest.Config
+    minutes: float
 
-    while number == first or time.monotonic() < until_s:
-        made.clear()
-        try:
-            run_state_machine_as_test(seed(number)(lambda: made_next()), settings=options)
-        except BaseException as error:  # noqa: BLE001 - raised again; also the end of a time limit
-            # Hypothesis runs a case that failed once more, which may go otherwise.
-            failures = [each.journal.failure for each in made if each.journal.failure is not None]
-            failure = failures[0] if failures else error
-            failure.add_note(f"MODEL_SEED={number} repeats it")
-            raise failure from None
-        number += 1
+    @property
+    def timeout_s(self) -> float:
+        """What the test may take: the last case may take long."""
+        return START_S + 60 * self.minutes + 300
+
+    def __call__(self, make: Callable[[], RuleBasedStateMachine]) -> None:
+        until_s = time.monotonic() + 60 * self.minutes
+        first = number = seed_of(self.config)
+        options = settings(
+            max_examples=_CASES,
+            stateful_step_count=_STEPS,
+            phases=[Phase.generate],
+            database=None,
+            deadline=None,
+            derandomize=False,
+            report_multiple_bugs=False,
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+        )
+        made: list[Any] = []
+
+        def made_next() -> RuleBasedStateMachine:
+            made.append(make())
+            return made[-1]
+
+        while number == first or time.monotonic() < until_s:
+            made.clear()
+            sow(self.config, number)
+            try:
+                run_state_machine_as_test(seed(number)(lambda: made_next()), settings=options)
+            except BaseException as error:  # noqa: BLE001 - raised again; also a time limit
+                # Hypothesis runs a case that failed once more, which may go otherwise.
+                failures = [each.journal.failure for each in made]
+                raise next(filter(None, failures), error) from None
+            number += 1
 
 
 class Journal:

@@ -137,8 +137,8 @@ def stale(reaches: Mapping[str, Reach]) -> Iterator[str]:
             yield f"no test reaches {source}: make reaches REACHES=<test files that execute it>"
 
 
-def measure(tests: Iterable[str]) -> None:
-    """Run test files, and put what they reach into the map."""
+def measure(tests: Iterable[str]) -> list[str]:
+    """Run test files, put what they reach into the map, and return those that did not pass."""
     batches = []
     for layer, of_layer in groupby(sorted(tests, key=layer_of), layer_of):
         chosen = list(of_layer)
@@ -146,10 +146,11 @@ def measure(tests: Iterable[str]) -> None:
         batches += [(layer, chosen[at : at + size]) for at in range(0, len(chosen), size)]
     saving = Lock()
     with ThreadPoolExecutor(_WORKERS) as workers:
-        list(workers.map(lambda batch: _measure(*batch, saving), batches))
+        measured = workers.map(lambda batch: _measure(*batch, saving), batches)
+        return [test for failed in measured for test in failed]
 
 
-def _measure(layer: str, tests: Sequence[str], saving: Lock) -> None:
+def _measure(layer: str, tests: Sequence[str], saving: Lock) -> list[str]:
     module = "tests.netns" if layer == "netns" else "pytest"
     nbval = NBVAL.split() if layer == "notebooks" else []
     # More examples would not reach more.
@@ -167,11 +168,12 @@ def _measure(layer: str, tests: Sequence[str], saving: Lock) -> None:
         )
         seconds = Path(folder, "seconds.json")
         spent = json.loads(seconds.read_text()) if seconds.exists() else {}
-        measured = {}
+        measured, failed = {}, []
         for test in tests:
             notes = Path(folder, test.replace("/", "%"))
             if not any(spent.get(test, {}).values()):
                 print(f"{test} did not pass, exit status {done.returncode}", flush=True)
+                failed.append(test)
                 continue
             noted = notes.read_text().split("\n") if notes.exists() else []
             measured[test] = Reach(
@@ -179,10 +181,11 @@ def _measure(layer: str, tests: Sequence[str], saving: Lock) -> None:
             )
         with saving:
             save(load() | measured)
+        return failed
 
 
 def main() -> int:
-    """Do what the command line says; returns 1 if ``--check`` finds that the map lacks a file."""
+    """Do what the command line says; returns 1 if the map lacks a file, or one did not pass."""
     parser = argparse.ArgumentParser(prog="python -m tests.power.reaches")
     parser.add_argument("tests", nargs="*", help="test files; all if none is given")
     parser.add_argument("--missing", action="store_true", help="those that the map lacks")
@@ -194,9 +197,9 @@ def main() -> int:
         print(*lines, sep="\n", end="\n" if lines else "")
         return bool(lines)
     chosen = given.tests or test_files()
-    measure(each for each in chosen if not given.missing or each not in reaches)
+    failed = measure(each for each in chosen if not given.missing or each not in reaches)
     print(*stale(load()), sep="\n")
-    return 0
+    return bool(failed)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest that says whose test runs, and how long those of a file take that all pass."""
+"""A plugin of pytest that says whose test runs, and how long those of a file take that all pass.
+
+A file whose tests are all skipped here has no entry.
+"""
 
 import json
 from collections import defaultdict
@@ -10,6 +13,7 @@ import sitecustomize
 
 _seconds: dict[str, dict[str, float]] = defaultdict(lambda: {"core": 0.0, "full": 0.0})
 _failed: set[str] = set()
+_ran: set[str] = set()
 _current = [""]
 
 
@@ -39,8 +43,10 @@ def pytest_runtest_makereport(item, call) -> None:
 def pytest_runtest_logreport(report) -> None:
     if report.failed:
         _failed.add(_current[0])
+    if report.when == "call" and report.passed:
+        _ran.add(_current[0])
 
 
 def pytest_sessionfinish() -> None:
-    passed = {name: spent for name, spent in _seconds.items() if name not in _failed}
+    passed = {name: _seconds[name] for name in _ran - _failed}
     Path(sitecustomize.FOLDER, "seconds.json").write_text(json.dumps(passed))
