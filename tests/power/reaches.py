@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 MAP: Final = ROOT / "tests/reaches.json"
@@ -111,19 +111,20 @@ def load() -> dict[str, Reach]:
 
 
 def save(reaches: Mapping[str, Reach]) -> None:
-    """Write the map: a line for a test file and a folder of sources."""
-    entries: dict[str, Any] = {}
+    """Write the map: a line for each test file."""
+    lines = []
     for test, reach in sorted(reaches.items()):
         folders: dict[str, list[str]] = defaultdict(list)
         for source in sorted(reach.sources):
             folder, _, name = source.rpartition("/")
             folders[folder].append(name)
-        entries[test] = {
+        entry = {
             "core_s": round(reach.core_s, 1),
             "full_s": round(reach.full_s, 1),
             "reaches": {folder: " ".join(names) for folder, names in sorted(folders.items())},
         }
-    MAP.write_text(json.dumps(entries, indent=1) + "\n")
+        lines.append(f"{json.dumps(test)}: {json.dumps(entry)}")
+    MAP.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def stale(reaches: Mapping[str, Reach]) -> Iterator[str]:
