@@ -20,7 +20,6 @@ from rcg.errors import ActorDiedError, ChannelClosed, ChannelTimeout
 from tests.cluster.nodes import near_driver
 from tests.cluster.stage import (
     GUARD_S,
-    Refusal,
     Stage,
     compile_echo,
     compile_gated,
@@ -80,23 +79,6 @@ def test_a_ref_of_execute_can_be_awaited_and_one_of_execute_async_got(echo):
     assert rcg.get(ref) == 2
 
 
-def test_many_results_one_after_the_other(echo):
-    async def main():
-        return [await (await echo.execute_async(i)) for i in range(500)]
-
-    assert run(main()) == list(range(500))
-
-
-def test_gather(echo):
-    async def one(i):
-        return await (await echo.execute_async(i))
-
-    async def main():
-        return await asyncio.gather(*[one(i) for i in range(200)])
-
-    assert run(main()) == list(range(200))
-
-
 def test_awaiting_out_of_order(stages, gate):
     """The earlier results are not there yet when the last one is awaited."""
     (actor,) = stages(1)
@@ -117,22 +99,6 @@ async def _await(ref):
     return await ref
 
 
-def test_several_outputs(stages):
-    a, b = stages(2)
-    with InputNode() as inp:
-        first = a.echo.bind(inp)
-        dag = MultiOutputNode([first, b.double.bind(inp), first])
-
-    async def main(graph):
-        for i in range(20):
-            refs = await graph.execute_async(i)
-            assert isinstance(refs, list)
-            assert await asyncio.gather(*map(_await, refs)) == [i, 2 * i, i]
-
-    with dag.experimental_compile() as graph:
-        run(main(graph))
-
-
 def test_the_loop_goes_on_while_a_result_is_awaited(stages, gate):
     (actor,) = stages(1)
 
@@ -146,38 +112,6 @@ def test_the_loop_goes_on_while_a_result_is_awaited(stages, gate):
         assert not task.done()
         gate.open()
         assert await task == 0
-
-    with compile_gated(actor, gate) as graph:
-        run(main(graph))
-
-
-def test_exceptions_come_through_await(stages):
-    (actor,) = stages(1)
-    with InputNode() as inp:
-        dag = actor.fail_when.bind(inp, 1)
-
-    async def main(graph):
-        refs = [await graph.execute_async(i) for i in range(3)]
-        for _ in range(2):
-            with pytest.raises(Refusal, match="no 1"):
-                await refs[1]
-        found = await asyncio.gather(*map(_await, refs), return_exceptions=True)
-        assert (found[0], found[2]) == (0, 2)
-        assert isinstance(found[1], Refusal)
-
-    with dag.experimental_compile() as graph:
-        run(main(graph))
-
-
-def test_wait_for_with_a_timeout_loses_nothing(stages, gate):
-    (actor,) = stages(1)
-
-    async def main(graph):
-        ref = await graph.execute_async(0)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(_await(ref), SOON_S)
-        gate.open()
-        assert await ref == 0
 
     with compile_gated(actor, gate) as graph:
         run(main(graph))
@@ -203,44 +137,7 @@ def test_cancelled_awaits_leave_the_others_alone(stages, gate):
         run(main(graph))
 
 
-def test_futures_that_are_dropped_count_no_more(stages):
-    (actor,) = stages(1)
-
-    async def main(graph):
-        for i in range(200):
-            await graph.execute_async(i)
-        assert await (await graph.execute_async("last")) == "last"
-
-    with compile_echo(actor, max_buffered_results=5) as graph:
-        run(main(graph))
-
-
-def test_enable_asyncio_is_accepted(stages):
-    (actor,) = stages(1)
-    with pytest.warns(DeprecationWarning, match="enable_asyncio"):
-        graph = compile_echo(actor, enable_asyncio=True)
-    with graph:
-        assert rcg.get(graph.execute(1)) == 1
-
-
 # --- sync and async on one graph
-
-
-def test_sync_and_async_mixed_on_one_graph(stages):
-    a, b = stages(2)
-    with InputNode() as inp:
-        dag = b.echo.bind(a.echo.bind(inp))
-
-    async def main(graph):
-        for i in range(100):
-            first, second = graph.execute(i), await graph.execute_async(-i)
-            if i % 2:
-                assert (await first, rcg.get(second)) == (i, -i)
-            else:
-                assert (await second, rcg.get(first)) == (-i, i)
-
-    with dag.experimental_compile() as graph:
-        run(main(graph))
 
 
 def test_threads_get_while_a_loop_awaits(echo):
@@ -601,22 +498,6 @@ def test_teardown_while_awaiting_raises(stages, gate):
             await graph.execute_async(i)
 
     run(main())
-
-
-def test_teardown_ends_the_waiting_thread(stages):
-    (actor,) = stages(1)
-    graph = compile_echo(actor)
-
-    async def main():
-        for i in range(50):
-            assert await (await graph.execute_async(i)) == i
-
-    run(main())
-    graph.teardown()
-    mine = [t for t in threading.enumerate() if t.name.endswith(graph.get_id()[:6])]
-    for thread in mine:
-        thread.join(GUARD_S)
-        assert not thread.is_alive()
 
 
 EXIT_WHILE_AWAITING = """
