@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections import namedtuple
 from dataclasses import dataclass
 
 import pytest
@@ -14,13 +13,11 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.dag.lower import lower
 from rcg.errors import (
-    ActorDiedError,
     GraphError,
-    PlacementError,
     SignatureError,
     UnsupportedNodeError,
 )
-from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part
+from rcg.ir.nodes import NestedArg
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -68,23 +65,6 @@ def refused(error, kind, *words):
 # --- what is written becomes the graph
 
 
-def test_a_whole_input(a):
-    with InputNode() as inp:
-        dag = a.fwd.bind(inp)
-    graph, bindings = graph_of(dag)
-    assert (graph.num_positional, graph.keywords, graph.is_multi) == (1, (), False)
-    assert [type(node) for node in graph.nodes] == [InputValue, MethodCall]
-    assert graph.describe(1).startswith("Stage.fwd (test_authoring.py:")
-    assert bindings.actors == {"a0": rcg.unwrap(a)}
-
-
-def test_positional_and_keyword_inputs(a):
-    with InputNode() as inp:
-        dag = a.take.bind(inp[1], inp.y, inp[0], inp["z"])
-    graph, _ = graph_of(dag)
-    assert (graph.num_positional, graph.keywords) == (2, ("y", "z"))
-
-
 def test_a_part_of_the_input_is_one_node():
     with InputNode() as inp:
         assert inp[0] is inp[0]
@@ -98,29 +78,6 @@ def test_any_public_name_is_a_keyword_of_the_input(a):
     assert graph_of(dag)[0].keywords == ("key", "name", "args", "compile", "_x")
 
 
-def test_constants_and_keywords(a):
-    constant = {"big": [1, 2]}
-    with InputNode() as inp:
-        dag = a.take.bind(constant, inp, scale=2, other=inp)
-    graph, bindings = graph_of(dag)
-    call = graph.nodes[1]
-    assert call.args == (ConstArg("k0"), NodeArg(0))
-    assert call.kwargs == (("scale", ConstArg("k1")), ("other", NodeArg(0)))
-    assert bindings.constants["k0"] is constant
-    assert bindings.constants["k1"] == 2
-
-
-def test_nested_nodes_become_templates(a):
-    Pair = namedtuple("Pair", "left right")
-    with InputNode() as inp:
-        first = a.fwd.bind(inp)
-        dag = a.take.bind([inp, {"k": (first, 7)}, Pair(1, first)])
-    graph, bindings = graph_of(dag)
-    (nested,) = graph.nodes[2].args
-    assert nested == NestedArg("k0", (0, 1, 1))
-    assert bindings.constants["k0"].fill(["i", "f", "g"]) == ["i", {"k": ("f", 7)}, Pair(1, "g")]
-
-
 def test_a_container_is_taken_as_it_was_bound(a):
     with InputNode() as inp:
         items = [inp, 1]
@@ -130,41 +87,12 @@ def test_a_container_is_taken_as_it_was_bound(a):
     assert bindings.constants["k0"].fill(["x"]) == ["x", 1]
 
 
-def test_creation_order_is_the_order_on_an_actor(a, b):
-    with InputNode() as inp:
-        first = a.fwd.bind(inp, 1)
-        second = b.fwd.bind(inp, 2)
-        third = a.fwd.bind(inp, 3)
-        dag = MultiOutputNode([third, first, second])
-    graph, bindings = graph_of(dag)
-    bound = [bindings.constants[node.args[1].const] for node in graph.nodes[1:]]
-    assert bound == [1, 2, 3]
-    assert graph.outputs == (3, 1, 2)
-
-
 def test_two_handles_of_one_actor_are_one_actor(a):
     again = rcg.wrap_actor(rcg.unwrap(a))
     with InputNode() as inp:
         dag = again.fwd.bind(a.fwd.bind(inp))
     graph, _ = graph_of(dag)
     assert [actor.key for actor in graph.actors] == [a._actor_id.hex()]
-
-
-def test_parts_of_a_call(a):
-    with InputNode() as inp:
-        left, right = a.split.bind(inp)
-        dag = MultiOutputNode([right, left, right])
-    graph, _ = graph_of(dag)
-    assert [type(node) for node in graph.nodes] == [InputValue, MethodCall, Part, Part]
-    assert graph.outputs == (3, 2, 3)
-    assert graph.describe(3).startswith("Stage.split[1] (")
-
-
-def test_one_part_may_stay_unused(a):
-    with InputNode() as inp:
-        left, _ = a.split.bind(inp)
-    graph, _ = graph_of(left)
-    assert sum(isinstance(node, Part) for node in graph.nodes) == 1
 
 
 def test_the_same_program_gives_the_same_graph(a, b):
@@ -224,44 +152,6 @@ def test_looking_at_an_input_touches_nothing(a):
         repr(inp)
         dag = a.fwd.bind(inp)
     assert len(graph_of(dag)[0].nodes) == 2
-
-
-def test_no_input_at_all(a):
-    dag = a.fwd.bind(1)
-    with pytest.raises(ValueError, match="No InputNode found in the DAG") as caught:
-        dag.compile()
-    refused(caught.value, GraphError, "Stage.fwd")
-
-
-def test_a_task_without_input(a, b):
-    with InputNode() as inp:
-        dag = MultiOutputNode([a.fwd.bind(inp), b.fwd.bind(1)])
-    with pytest.raises(ValueError, match="require each task to take") as caught:
-        dag.compile()
-    refused(caught.value, GraphError, "Stage.fwd")
-
-
-def test_a_part_of_the_input_that_nothing_uses(a):
-    with InputNode() as inp:
-        dag = a.take.bind(inp[0], inp[2])
-        _ = inp[1]
-    with pytest.raises(ValueError, match=r"using all of attributes .*, but 1 is unused") as caught:
-        dag.compile()
-    refused(caught.value, GraphError)
-
-
-def test_a_gap_in_the_positions_is_an_argument_nobody_reads(a):
-    with InputNode() as inp:
-        dag = a.take.bind(inp[0], inp[2])
-    assert graph_of(dag)[0].num_positional == 3
-
-
-def test_the_input_as_a_whole_and_in_parts(a, b):
-    with InputNode() as inp:
-        dag = MultiOutputNode([a.fwd.bind(inp), b.fwd.bind(inp[0])])
-    with pytest.raises(ValueError, match=r"either use InputNode\(\) directly") as caught:
-        dag.compile()
-    refused(caught.value, GraphError, "InputNode[0]")
 
 
 def test_nodes_of_two_inputs(a, b):
@@ -466,19 +356,6 @@ def test_a_leaf_that_nobody_kept_is_named_too_and_a_bind_that_failed_is_not(a, b
     assert str(warning.message).count("test_authoring.py") == 1
 
 
-def test_an_unknown_option(a):
-    with InputNode() as inp:
-        dag = a.fwd.bind(inp)
-    for compile_dag in (
-        dag.compile,
-        dag.experimental_compile,
-        lambda **o: rcg.compile(dag, **o),
-        lambda **o: rcg.plan(dag, **o),
-    ):
-        with pytest.raises(TypeError, match=r"'wrong_option'. It takes buffer_size_bytes, "):
-            compile_dag(wrong_option=1)
-
-
 def test_what_compile_takes(a):
     with InputNode() as inp:
         node = a.fwd.bind(inp)
@@ -500,37 +377,6 @@ def test_a_root_may_be_compiled_again_and_so_may_other_nodes(a, b):
         assert rcg.get(part.execute(3)) == 3
     with rcg.compile(dag) as again:
         assert rcg.get(again.execute(4)) == 4
-
-
-def compile_for_ever(dag):
-    """Compiles for an actor that is about to die: it may still answer before it is gone."""
-    while True:
-        dag.compile().teardown()
-
-
-def test_a_dead_actor(b):
-    dead = Stage.remote()
-    with InputNode() as inp:
-        dag = b.fwd.bind(dead.fwd.bind(inp))
-    with InputNode() as inp:
-        alive = b.fwd.bind(inp)
-    rcg.get(dead.__ray_ready__.remote())
-    rcg.kill(dead)
-    with pytest.raises(ActorDiedError, match="Stage") as caught:
-        compile_for_ever(dag)
-    assert repr(dead) in str(caught.value)
-    with alive.compile() as graph:
-        assert rcg.get(graph.execute("alive")) == "alive"
-
-
-def test_ray_client_handles_are_refused():
-    from ray.util.client.common import ClientActorHandle
-
-    from rcg.dag.authoring import bind_method
-
-    handle = object.__new__(ClientActorHandle)  # a real one needs a server
-    with pytest.raises(PlacementError, match="ray://"):
-        bind_method(handle, "fwd", (1,), {}, {})
 
 
 def test_the_graph_stays_usable_after_a_refusal(a, b):

@@ -269,39 +269,3 @@ def test_an_actor_that_moves_no_tensors_needs_no_torch(workers, bare, transport)
         dag = bare.take.bind(made)
     with dag.compile() as graph:
         assert rcg.get(graph.execute(3)) == (3,)
-
-
-def test_hints_of_inputs_as_the_documents_write_them(workers):
-    with InputNode() as inp:
-        inp = inp.with_tensor_transport()
-        dag = workers[0].value.bind(inp)
-        dag.with_tensor_transport(device="cpu")
-    with dag.experimental_compile() as graph:
-        assert torch.equal(rcg.get(graph.execute(X)), X)
-
-
-def test_an_edge_of_the_driver_warns_and_works(workers):
-    with InputNode() as inp:
-        dag = workers[0].value.bind(inp).with_tensor_transport("gloo")
-    with pytest.warns(UserWarning, match=r"Worker\.value .*the driver is no member") as caught:
-        graph = dag.compile()
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    with graph:
-        assert torch.equal(rcg.get(graph.execute(X)), X)
-
-
-def test_default_communicators_that_cannot_be(workers):
-    with InputNode() as inp:
-        dag = workers[0].value.bind(inp)
-    with InputNode() as inp:
-        group = allreduce.bind(scaled(workers, inp))[0]
-    with pytest.raises(ValueError, match="The only allowed string for default_communicator is"):
-        dag.compile(_default_communicator="gloo")
-    with pytest.raises(ValueError, match="must be None, a string, or a Communicator, got"):
-        dag.compile(_default_communicator=3)
-    with pytest.raises(ValueError, match=r"test_collectives_authored\.py:\d+\) has no custom comm"):
-        group.experimental_compile(_default_communicator=None)
-    for given in ("create", None):
-        with dag.compile(_default_communicator=given) as graph:
-            assert rcg.get(graph.execute(3)) == 3

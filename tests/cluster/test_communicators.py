@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rcg
-from rcg.collective import ReduceOp, allgather, allreduce, broadcast, reduce
+from rcg.collective import ReduceOp, allgather, allreduce, reduce
 from rcg.comm.gloo import GlooCommunicator
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import TensorMismatch
@@ -180,29 +180,6 @@ def test_an_edge_and_collectives_over_one_communicator_of_the_users(workers, tmp
         assert {"allreduce", "allgather"} <= set(log)
     assert "send" in logs[0]
     assert "recv" in logs[1]
-
-
-def test_the_ranks_are_those_of_the_users_communicator(workers, tmp_path):
-    mine = own(list(reversed(workers)), tmp_path)
-    with InputNode() as inp:
-        values = [each.make.bind(inp) for each in workers]
-        found = broadcast.bind(values, root=0, transport=mine)
-        dag = MultiOutputNode(
-            [each.total.bind(value) for each, value in zip(workers, found, strict=True)]
-        )
-    with rcg.compile(dag) as graph:
-        assert graph.plan.groups[0].members == ("a2", "a1", "a0")
-        assert get(graph.execute(1)) == [1.0] * 3  # root is a position in the list
-
-
-def test_a_default_communicator_serves_what_names_none(workers, tmp_path):
-    mine = own(workers, tmp_path)
-    with InputNode() as inp:
-        sums = allreduce.bind([each.make.bind(inp) for each in workers])
-        dag = MultiOutputNode([each.total.bind(v) for each, v in zip(workers, sums, strict=True)])
-    with rcg.compile(dag, _default_communicator=mine) as graph:
-        assert get(graph.execute(2)) == [12.0] * 3
-        assert graph.plan.groups[0].communicator is not None
 
 
 def test_a_registered_class_is_used_by_its_name(workers):

@@ -12,7 +12,6 @@ import pytest
 
 import rcg
 from rcg.dag import InputNode
-from rcg.errors import GraphError, TraceError
 from rcg.ir.costs import CALL, MOVE
 from tests.cluster.stage import GUARD_S
 
@@ -33,10 +32,6 @@ class Worker:
     def make(self, n):
         time.sleep(self.takes_s)
         return torch.full((1000,), float(n))
-
-    @rcg.method(num_returns=2, cost_s=0.5)
-    def split(self, x):
-        return x, -x
 
     def total(self, x):
         time.sleep(self.takes_s)
@@ -86,15 +81,6 @@ def test_a_class_declares_and_a_call_says_otherwise(workers):
         assert calls(graph) == {"make": 1.0, "total": 2.0}
 
 
-def test_a_declared_method_may_return_several_values(workers):
-    with InputNode() as inp:
-        first, second = workers[0].split.bind(inp)
-        dag = rcg.dag.MultiOutputNode([first, second])
-    with dag.experimental_compile() as graph:
-        assert calls(graph) == {"split": 0.5}
-        assert rcg.get(graph.execute(3), timeout=GUARD_S) == [3, -3]
-
-
 @pytest.mark.full
 def test_a_profile_gives_the_costs_and_the_prediction_is_what_happens(workers):
     for overlap in (False, True):
@@ -139,17 +125,6 @@ def test_a_plan_is_that_of_compile_and_nothing_is_started_for_it(workers):
             assert graph.plan == planned
     with pytest.raises(ValueError, match="no such call"):
         rcg.plan(dag, costs={"Worker.nothing": 1})
-
-
-def test_wrong_costs_are_refused_where_they_are_given(workers):
-    with pytest.raises(GraphError, match=r"cost_s of Worker\.total must be a number of seconds"):
-        bound(workers, cost_s=-1)
-    with pytest.raises(ValueError, match="no such call"):
-        bound(workers).experimental_compile(costs={"Worker.nothing": 1})
-    with rcg.profile() as profile, pytest.raises(TraceError, match="still being recorded"):
-        bound(workers).experimental_compile(costs=profile)
-    with pytest.raises(TypeError, match="cost_s"):
-        rcg.method(cost_s="long")
 
 
 def test_a_cost_does_not_change_an_ordinary_call(workers):

@@ -459,14 +459,6 @@ def test_dropped_results_are_freed_though_the_graph_is_not_used(pair: Any) -> No
         eventually(lambda: held_by(maker) == 0)
 
 
-@pytest.mark.full
-def test_a_later_hint_replaces_keep(pair: Any) -> None:
-    maker, _ = pair
-    node = maker.plain.bind(InputNode()).with_tensor_transport("auto", keep=True)
-    with node.with_tensor_transport("auto").compile() as graph:
-        assert get(graph.execute(7)) == 7
-
-
 def test_a_refused_hint_changes_nothing_and_a_forked_child_has_no_graph_to_end(pair: Any) -> None:
     maker, _ = pair
     node = maker.plain.bind(InputNode()).with_tensor_transport("auto", keep=True)
@@ -485,15 +477,6 @@ def test_a_refused_hint_changes_nothing_and_a_forked_child_has_no_graph_to_end(p
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         assert type(get(ref)) is rcg.TensorRef
-
-
-@pytest.mark.full
-def test_a_kept_output_without_tensors(pair: Any) -> None:
-    maker, _ = pair
-    with kept(maker.plain) as graph:
-        ref = get(graph.execute(7))
-        assert type(ref) is rcg.TensorRef
-        assert get(ref) == 7
 
 
 @pytest.mark.full

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import multiprocessing
 import os
 import pickle
@@ -20,11 +19,10 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.runtime.remote.client import ask_report
-from rcg.wire import sockets
 from tests.cluster.nodes import tells_last_op
 from tests.cluster.stage import GUARD_S, Refusal, Stage, until
 from tests.harness.circles import core_has
-from tests.harness.peers import challenge_of, is_over, suspend
+from tests.harness.peers import suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -276,16 +274,6 @@ def test_teardown_by_the_owner_is_an_error_at_each_caller(stages, callers, calle
         assert "ChannelClosed" in kinds and "torn down" in text
 
 
-def test_the_owner_lets_go_of_the_graph(stages, caller):
-    graph = compile_chain(*stages(2))
-    give(graph, caller)
-    assert rcg.get(caller.run.remote(1)) == [1]
-    del graph
-    gc.collect()
-    kinds, text = rcg.get(caller.try_run.remote(2))
-    assert "ChannelClosed" in kinds and "torn down" in text
-
-
 def test_a_dead_actor_is_an_error_at_each_caller(stages, callers, caller, gate):
     (a,), mortal = stages(1), Stage.remote("mortal")
     with compile_gated(mortal, a, gate) as graph:
@@ -391,24 +379,6 @@ def test_a_closed_handle_says_so_and_leaves_the_others_of_its_process(stages, ca
         for kinds, text in (another, rcg.get(caller.try_run.remote(1))):
             assert "ChannelClosed" in kinds and "handle was closed" in text
         assert rcg.get(graph.execute(2)) == 2
-
-
-def test_a_message_that_is_not_ours_harms_nothing(stages):
-    with compile_chain(*stages(2)) as graph:
-        use = {"type": "use", "graph": graph.get_id()}
-        for message in ({**use, "secret": "\u00e9"}, use, {"type": "use"}, {"type": 3}):
-            connection = sockets.connect(graph._engine.session.control.address, GUARD_S)
-            challenge_of(connection)
-            connection.send(json.dumps(message).encode() + b"\0")
-            with sockets.receive(connection) as received:
-                assert received.message is None
-            connection.close()
-        raw = sockets.connect(graph._engine.session.control.address, GUARD_S)
-        challenge_of(raw)
-        raw.send(b"no json at all")
-        assert is_over(raw)
-        raw.close()
-        assert rcg.get(graph.execute(1)) == 1
 
 
 def test_a_result_that_the_owner_cannot_load_is_the_users_error(stages, caller):

@@ -76,13 +76,6 @@ def test_telling_rays_nodes_apart(a):
     assert not is_ray_node("node")
 
 
-def test_a_chain(a, b):
-    with InputNode() as inp:
-        dag = b.add.bind(a.add.bind(inp), 10)
-    with rcg.compile(dag) as graph:
-        assert rcg.get(graph.execute(1)) == 12
-
-
 def test_inputs_outputs_and_parts(a, b):
     with InputNode() as inp:
         left, right = a.split.bind(inp[0])
@@ -153,14 +146,6 @@ def test_options_are_the_same(a):
         dag = a.add.bind(inp)
     with pytest.raises(TypeError, match="wrong_option"):
         rcg.compile(dag, wrong_option=1)
-
-
-def test_compiling_again(a):
-    with InputNode() as inp:
-        dag = a.add.bind(inp)
-    for _ in range(2):
-        with rcg.compile(dag) as graph:
-            assert rcg.get(graph.execute(1)) == 2
 
 
 # --- hints and collectives

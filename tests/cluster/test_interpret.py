@@ -63,15 +63,6 @@ def b(ray_session):
     return Stage.remote()
 
 
-def test_a_chain(a, b):
-    with InputNode() as inp:
-        dag = b.add.bind(a.add.bind(inp), y=10)
-    ref = dag.execute(1)
-    assert isinstance(ref, ray.ObjectRef)
-    assert rcg.get(ref) == 12
-    assert rcg.get([dag.execute(i) for i in range(3)]) == [11, 12, 13]
-
-
 def test_several_outputs_come_as_a_list(a, b):
     with InputNode() as inp:
         first = a.add.bind(inp)
@@ -80,19 +71,6 @@ def test_several_outputs_come_as_a_list(a, b):
     single = MultiOutputNode([first]).execute(5)
     assert isinstance(single, list)
     assert rcg.get(single) == [6]
-
-
-def test_parts_of_a_call(a, b):
-    with InputNode() as inp:
-        x, y, z = a.spread.bind(inp)
-        dag = MultiOutputNode([z, b.add.bind(y), x])
-    assert rcg.get(dag.execute(1)) == [3, 3, 1]
-
-
-def test_positional_and_keyword_inputs(a):
-    with InputNode() as inp:
-        dag = a.take.bind(inp[1], inp.y, z=inp[0])
-    assert rcg.get(dag.execute(1, 2, y=3)) == ((2, 3), {"z": 1})
 
 
 def test_one_object_is_taken_apart_for_several_inputs(a):

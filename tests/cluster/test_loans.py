@@ -13,7 +13,7 @@ import torch
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.errors import ActorDiedError, CapacityExceededError, ChannelClosed, UnpicklableError
+from rcg.errors import ActorDiedError, ChannelClosed
 from rcg.runtime.node.arrays import here
 from tests.cluster.stage import segments_of, until
 
@@ -193,20 +193,6 @@ def test_what_the_driver_makes_is_sent_without_a_copy(actors, nested):
         until(lambda: memory(graph)["claimed_bytes"] == 0)  # the actor has it a moment longer
 
 
-def test_several_arguments_and_readers(actors):
-    a, b = actors
-    with InputNode() as inp:
-        dag = MultiOutputNode([a.echo.bind(inp[0]), b.echo.bind(inp[1]), b.made.bind(inp[0])])
-    with dag.experimental_compile() as graph:
-        first, second = graph.empty((500, 500)), graph.empty(200_000, np.float32)
-        first[:], second[:] = 3, 4
-        found = rcg.get(graph.execute(first, second[7:]))
-        for array, wanted in zip(found, (first, second[7:], first), strict=True):
-            np.testing.assert_array_equal(array, wanted)
-        assert memory(graph)["copies"] == 0
-        assert not first.flags.writeable and not second.flags.writeable
-
-
 def test_what_is_never_sent_comes_back(actors):
     with compile_one(actors[0], "never_sent") as graph:
         before, held, after = rcg.get(graph.execute(numbered(1)))
@@ -215,23 +201,6 @@ def test_what_is_never_sent_comes_back(actors):
         assert memory(graph)["claimed_bytes"] >= MB
         del array
         until(lambda: memory(graph)["claimed_bytes"] == 0)
-
-
-def test_a_value_that_is_refused_is_not_sent(actors):
-    with compile_one(actors[0]) as graph:
-        array = graph.empty(MB, np.uint8)
-        with pytest.raises(UnpicklableError):
-            graph.execute([array, threading.Lock()])
-        array[:] = 5
-        assert rcg.get(graph.execute(array))[-1] == 5
-    with compile_one(actors[0], max_inflight_executions=1) as graph:
-        array = graph.empty(MB, np.uint8)
-        ref = graph.execute(b"first")
-        with pytest.raises(CapacityExceededError):
-            graph.execute(array)
-        array[:] = 6
-        rcg.get(ref)
-        assert rcg.get(graph.execute(array))[-1] == 6
 
 
 def test_each_graph_of_an_actor_lends_its_own_memory(actors):
@@ -326,18 +295,3 @@ def test_tensors(actors):
             found += 1
             assert batch.min() == batch.max() == i
         assert memory(graph)["copies"] == 0
-
-
-def test_it_refuses_wrong_shapes_and_dtypes_at_once(actors):
-    with compile_one(actors[0]) as graph:
-        for shape, dtype, error in (
-            ((3, -1), float, ValueError),
-            ("x", float, TypeError),
-            (1.5, float, TypeError),
-            (3, "no dtype", TypeError),
-            ((-1,), torch.float32, RuntimeError),
-        ):
-            with pytest.raises(error):
-                graph.empty(shape, dtype)
-        assert graph.empty(5).dtype == float
-        assert memory(graph)["claimed_bytes"] == 0
