@@ -20,8 +20,6 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 class Plain:
     """An undecorated class."""
 
-    KIND = "plain"
-
     def __init__(self, start=0):
         self.total = start
 
@@ -100,12 +98,6 @@ def test_a_dag_with_a_function_is_not_compiled(counter):
 
 
 # --- actor classes
-
-
-def test_a_class_offers_its_own_attributes():
-    assert Counter.KIND == "plain"
-    assert Counter.double(4) == 8
-    assert repr(Counter) == "ActorClass(Plain)"
 
 
 def test_a_class_is_not_called():

@@ -318,26 +318,6 @@ def test_coroutines_execute_in_the_order_in_which_they_came(stages):
         run(main(graph))
 
 
-def test_execute_async_waits_for_room_no_longer_than_submit_timeout(stages, gate):
-    (actor,) = stages(1)
-
-    async def main(graph):
-        refs = []
-
-        async def submit():
-            for i in range(1000):
-                refs.append(await graph.execute_async(i))
-
-        with pytest.raises(ChannelTimeout):
-            await submit()
-        gate.open()
-        assert await asyncio.gather(*map(_await, refs)) == list(range(len(refs)))
-        assert await (await graph.execute_async(5)) == 5
-
-    with compile_gated(actor, gate, submit_timeout=SOON_S) as graph:
-        run(main(graph))
-
-
 def test_the_users_limit_raises_from_execute_async(stages, gate):
     (actor,) = stages(1)
 

@@ -344,16 +344,6 @@ def test_a_second_graph_on_a_main_thread_that_is_taken_is_refused():
         assert rcg.get(second.execute(2)) == 2
 
 
-@pytest.mark.full
-def test_more_in_flight_than_a_ring_holds_waits_for_room():
-    actor = Stage.remote()
-    with InputNode() as inp:
-        dag = actor.echo.bind(inp)
-    with dag.compile(max_inflight_executions=20_000) as graph:
-        refs = [graph.execute(i) for i in range(9_000)]
-        assert rcg.get(refs) == list(range(9_000))
-
-
 def test_ordinary_calls_work_during_and_after(stages, gate):
     a, b = stages(2)
     with InputNode() as inp:

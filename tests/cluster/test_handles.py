@@ -229,15 +229,6 @@ def test_arrays_of_any_size(stages, caller, size):
         assert rcg.get(caller.arrays_come_mapped.remote(size)) == (True, True, False)
 
 
-def test_exceptions_come_as_the_users_own(stages, caller):
-    with compile_chain(*stages(2)) as graph:
-        give(graph, caller)
-        kinds, text = rcg.get(caller.try_run.remote(13))
-        assert {"Refusal", "RayTaskError"} <= set(kinds)
-        assert "fail_when" in text
-        assert rcg.get(caller.run.remote(1)) == [1]
-
-
 def test_a_full_window_raises_at_the_caller_if_the_user_set_it(stages, caller, gate):
     with compile_gated(*stages(2), gate, _max_inflight_executions=1) as graph:
         give(graph, caller)

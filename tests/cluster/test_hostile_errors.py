@@ -56,10 +56,6 @@ class Raiser:
         """Return what cannot be pickled, or not be unpickled, if it is named."""
         if type(x) is tuple and x[0] == "dumped":
             return RaisesWhenDumped(*x[1:])
-        if type(x) is tuple and x[0] == "loaded":
-            return RaisesWhenLoaded(*x[1:])
-        if type(x) is tuple and x[0] == "long":
-            return RaisesAtLength(x[1])
         return x
 
     @rcg.method(num_returns=2)
@@ -111,16 +107,6 @@ class StrangeTuple(tuple):
 
     def __iter__(self):
         raise SystemExit("hostile")
-
-
-class RaisesAtLength:
-    """Says at length why it does not pickle."""
-
-    def __init__(self, length):
-        self.length = length
-
-    def __reduce__(self):
-        raise ValueError("begin " + "x" * self.length + " end")
 
 
 Sync = rcg.remote(num_cpus=0)(Raiser)
@@ -189,18 +175,6 @@ def test_such_an_exception_can_be_awaited(raiser):
         assert asyncio.run(run(graph)) == "fine"
 
 
-def test_such_an_exception_passes_through_what_depends_on_it(raiser, others):
-    with InputNode() as inp:
-        failed = raiser.throw.bind(inp)
-        dag = MultiOutputNode([others[0].echo.bind(failed), others[1].echo.bind({"a": failed})])
-    with dag.experimental_compile() as graph:
-        for name in ERRORS:
-            for ref in graph.execute(name):
-                with noted(name), pytest.raises(RayTaskError):
-                    get(ref)
-        assert rcg.get(graph.execute("fine"), timeout=GUARD_S) == ["fine", {"a": "fine"}]
-
-
 def test_such_an_exception_may_be_raised_while_an_input_is_unpickled(others):
     with compile_one(others[0]) as graph:
         for name in ERRORS:
@@ -208,15 +182,6 @@ def test_such_an_exception_may_be_raised_while_an_input_is_unpickled(others):
                 get(graph.execute(RaisesWhenLoaded(name)))
             assert "reading its input" in str(raised.value)
         assert get(graph.execute("fine")) == "fine"
-
-
-def test_a_dropped_failure_that_cannot_be_shown_is_in_the_report(raiser):
-    with compile_one(raiser, "throw") as graph:
-        for name in ERRORS:
-            graph.execute(name)
-            assert get(graph.execute("fine")) == "fine"
-            with noted(name):
-                assert "Raiser.throw" in str(graph.report())
 
 
 def test_a_result_that_lies_about_its_length_fails_that_execution(others):
@@ -304,41 +269,7 @@ def test_a_loop_that_the_driver_stops_has_not_failed(others):
         assert not graph._engine.session.is_broken
 
 
-def test_a_log_handler_of_the_drivers_that_raises_ends_nothing(others):
-    handler = RaisingHandler()
-    log = logging.getLogger("rcg")
-    log.addHandler(handler)
-    try:
-        victim = Sync.remote()
-        rcg.get(victim.on_failpoint.remote(Raises("poisoned")))
-        graph = compile_one(victim)
-        assert get(graph.execute(0)) == 0
-        with pytest.raises(ChannelBroken):
-            get(graph.execute(1))
-        graph.teardown(kill_actors=True)
-    finally:
-        log.removeHandler(handler)
-
-
 # --- pickling code that raises what ends programs
-
-
-@pytest.mark.parametrize("kind", ENDS)
-def test_a_result_whose_pickling_ends_programs_fails_its_execution(others, kind):
-    with compile_one(others[0], "give") as graph:
-        for way in WAYS[:2]:
-            with noted(way), pytest.raises((UnpicklableError, RayTaskError), match=kind):
-                get(graph.execute(("dumped", kind, way)))
-        assert get(graph.execute("fine")) == "fine"
-
-
-@pytest.mark.parametrize("kind", ENDS)
-def test_an_input_whose_unpickling_ends_programs_fails_its_execution(others, kind):
-    with compile_one(others[0], "echo") as graph:
-        with pytest.raises(RayTaskError, match=kind) as raised:
-            get(graph.execute(RaisesWhenDumped(kind, "__setstate__")))
-        assert isinstance(raised.value, Exception)
-        assert get(graph.execute("fine")) == "fine"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ENDS if kind != "KeyboardInterrupt"])
@@ -367,19 +298,6 @@ def test_a_result_whose_unpickling_ends_programs_is_an_error_of_its_get(others, 
                 get(ref)
         with pytest.raises(ExecutionError, match=kind):
             asyncio.run(as_coroutine(graph.execute(("dumped", kind, "__setstate__"))))
-        assert get(graph.execute("fine")) == "fine"
-
-
-def test_a_keyboard_interrupt_at_the_driver_stays_one(others):
-    """It looks like Ctrl-C: it changes nothing, and the result can be got again."""
-    with compile_one(others[0], "give") as graph:
-        with pytest.raises(KeyboardInterrupt):
-            graph.execute(RaisesWhenDumped("KeyboardInterrupt", "__reduce__"))
-        ref = graph.execute(("dumped", "KeyboardInterrupt", "__setstate__"))
-        for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
-                get(ref)
-        assert graph.statistics().executions == 1
         assert get(graph.execute("fine")) == "fine"
 
 
@@ -440,31 +358,6 @@ def test_a_signal_that_comes_while_values_are_pickled_is_what_it_is(
             assert graph.statistics().executions == 1
     finally:
         signal.signal(number, before)
-
-
-# --- failures that do not fit
-
-
-def test_a_failure_larger_than_shared_memory_arrives_shortened(others):
-    with InputNode() as inp:
-        dag = others[1].echo.bind(others[0].give.bind(inp))
-    with dag.experimental_compile(memory_cap_bytes=4 << 20) as graph:
-        for length in (10, 100_000, 20_000_000):
-            with noted(str(length)), pytest.raises(UnpicklableError, match="begin") as raised:
-                get(graph.execute(("long", length)))
-            assert raised.value.where == "value"
-            assert (raised.value.execution is not None) and "Raiser" in raised.value.actor
-            assert " end" in str(raised.value)
-        assert get(graph.execute("fine")) == "fine"
-
-
-def test_an_exception_larger_than_shared_memory_arrives_shortened(others):
-    with InputNode() as inp:
-        dag = others[1].echo.bind(others[0].throw.bind(inp))
-    with dag.experimental_compile(memory_cap_bytes=4 << 20) as graph:
-        with pytest.raises(RayTaskError, match=MARK):
-            get(graph.execute("huge"))
-        assert get(graph.execute("fine")) == "fine"
 
 
 # --- a method that waits for its own turn

@@ -9,7 +9,7 @@ import ray
 import rcg
 from rcg.dag.hints import TorchTensorType
 from rcg.dag.lower import lower
-from rcg.errors import GraphError, PlacementError, UnsupportedNodeError
+from rcg.errors import GraphError, UnsupportedNodeError
 from rcg.interop import is_ray_node, records_of_ray_dag
 from rcg.ir.nodes import CollectiveCall
 from tests.unit.fake_actors import FakeCommunicator
@@ -161,11 +161,6 @@ class Communicator(FakeCommunicator, RaysCommunicator):
 Communicator.__abstractmethods__ = frozenset()
 
 
-def hints_of(node):
-    graph, _ = graph_of(node)
-    return [node.hint for node in graph.nodes]
-
-
 def test_hints_are_taken_over(a, b):
     with InputNode() as inp:
         inp.with_tensor_transport(device="cuda")
@@ -197,19 +192,6 @@ def test_type_hints_of_both_on_a_node_of_rcgs(a, kind):
     assert (hint.device, hint.is_static_shape, hint.is_direct_return) == ("default", True, True)
     # For Ray's older form, "auto" means through the host's memory.
     assert hint.transport == ("auto" if kind is TorchTensorType else "shm")
-
-
-def test_accelerators_need_gpus(a, b):
-    with InputNode() as inp:
-        dag = b.add.bind(a.add.bind(inp).with_tensor_transport("nccl"))
-    with pytest.raises(PlacementError, match=r"it has no GPU.*test_interop\.py:") as caught:
-        rcg.compile(dag)
-    assert caught.value.node == "Stage.add"
-    with InputNode() as inp:
-        dag = a.add.bind(inp.with_tensor_transport("accelerator"))
-    with pytest.raises(ValueError, match=r"DAG inputs cannot be tr.*test_interop\.py:") as caught:
-        rcg.compile(dag)
-    assert caught.value.node == "InputNode"
 
 
 def test_communicators_are_taken_over(a, b):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -68,25 +67,6 @@ class Plain:
     def two(self, x):
         return [self.made(x), self.made(x + 1)]
 
-    def never_sent(self, x):
-        before = self.memory()["claimed_bytes"]
-        out = self.made(x)
-        held = self.memory()["claimed_bytes"]
-        del out
-        return before, held, self.memory()["claimed_bytes"]
-
-    def in_a_thread(self, x):
-        found = []
-        thread = threading.Thread(target=lambda: found.append(is_shared(self.made(x))))
-        thread.start()
-        thread.join()
-        return found[0], is_shared(self.made(x))
-
-    def many(self, x, count):
-        """Hold this many loans; return how many lie in shared memory, and one of the rest."""
-        held = [self.made(x) for _ in range(count)]
-        return sum(map(is_shared, held)), held[-1]
-
     def tensor(self, x):
         return rcg.empty(x.shape, x.dtype).copy_(x)
 
@@ -110,9 +90,6 @@ class Plain:
 
     def kept_now(self):
         return [(array.flags.writeable, int(array[0]), int(array[-1])) for array in self.kept]
-
-    def can_lend(self):
-        return here.get() is not None or is_shared(rcg.empty(MB))
 
     def forget(self):
         self.kept.clear()
@@ -193,16 +170,6 @@ def test_what_the_driver_makes_is_sent_without_a_copy(actors, nested):
         until(lambda: memory(graph)["claimed_bytes"] == 0)  # the actor has it a moment longer
 
 
-def test_what_is_never_sent_comes_back(actors):
-    with compile_one(actors[0], "never_sent") as graph:
-        before, held, after = rcg.get(graph.execute(numbered(1)))
-        assert held - before >= MB and after == before
-        array = graph.empty(MB)
-        assert memory(graph)["claimed_bytes"] >= MB
-        del array
-        until(lambda: memory(graph)["claimed_bytes"] == 0)
-
-
 def test_each_graph_of_an_actor_lends_its_own_memory(actors):
     a = actors[0]
     with compile_one(a, "segment") as first, compile_one(a, "segment") as second:
@@ -214,38 +181,6 @@ def test_each_graph_of_an_actor_lends_its_own_memory(actors):
         assert rcg.get(second.execute(mine)) == found[1]  # it is copied
         assert mine.flags.writeable
         assert (memory(second)["copies"], memory(first)["forwards"]) == (1, 0)
-
-
-def test_outside_of_a_graph_it_is_an_ordinary_array(actors):
-    a = actors[0]
-    assert rcg.get(a.can_lend.remote()) is False
-    with InputNode() as inp:
-        dag = a.made.bind(inp)
-    assert rcg.get(dag.execute(numbered(3)))[-1] == 3
-    with compile_one(a, "in_a_thread") as graph:
-        assert rcg.get(graph.execute(numbered(1))) == (False, True)
-        assert rcg.get(a.can_lend.remote()) is False
-    assert rcg.get(a.can_lend.remote()) is False
-    assert not is_shared(rcg.empty(MB))
-
-
-def test_without_memory_it_is_an_ordinary_array(actors):
-    with compile_one(actors[0], "many", 40, memory_cap_bytes=16 * MB) as graph:
-        for i in range(3):
-            shared, last = rcg.get(graph.execute(numbered(i)))
-            assert 8 <= shared < 16
-            np.testing.assert_array_equal(last, numbered(i))
-            del last
-        held = [graph.empty(MB, np.uint8) for _ in range(20)]
-        assert 8 <= sum(map(is_shared, held)) <= 10
-        for i, array in enumerate(held):
-            array[:] = i
-        refs = [graph.execute(array[: 400 * 8].view(np.int64)) for array in held]
-        for i, ref in enumerate(refs):
-            assert rcg.get(ref)[1].view(np.uint8)[-1] == i
-        with pytest.raises(MemoryError):
-            graph.empty(1 << 60, np.uint8)
-        assert graph.empty(17 * MB, np.uint8).base is None
 
 
 @pytest.mark.full
