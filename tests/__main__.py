@@ -92,8 +92,8 @@ ON_TWO_NODES: Final = of_cluster(
     "random_dags failed_inputs hostile_errors memory_limits loans seeing parts interrupts soak"
 )
 MORE_ON_TWO_NODES: Final = of_cluster(
-    "fault_matrix_tensors rendezvous_ends random_tensors reentrance many_graphs tensors users "
-    "streams values_through_actors users_tensors processes magics memory_admission authoring "
+    "fault_matrix_tensors rendezvous_ends random_tensors reentrance many_graphs tensors "
+    "streams values_through_actors processes magics memory_admission authoring "
     "collectives_authored actors refs coroutines visitors programs seeds descriptors overlap "
     "communicators pinned collective_calls interpret rdt rdt_transports rdt_users weights nixl"
 )

@@ -79,29 +79,6 @@ def used(graph):
     return graph._engine.session.node.memory().used_bytes
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("window", [None, 1, 2, 4])
-@pytest.mark.parametrize(
-    "sizes", [(4.0,) * 4, (7.0,) * 4, (9.0,) * 2, (14.0,), (0.1, 14.0, 0.1, 14.0)], ids=str
-)
-def test_what_fits_alone_completes_whatever_the_window(makers, sizes, window):
-    """Four new arrays of 4 MB, 20 times under 30 MB, and the like."""
-    stages = [[int(size * 1000 * 1000) for size in sizes]]
-    options = {} if window is None else {"_max_inflight_executions": window}
-    cap = 30 * 1000 * 1000
-    with pipeline(makers, stages).experimental_compile(memory_cap_bytes=cap, **options) as graph:
-        refs = []
-        for i in range(20):
-            refs.append((i, graph.execute(i)))
-            if window is not None and len(refs) == window:
-                number, ref = refs.pop(0)
-                check(rcg.get(ref), number, stages[0][-1])
-                del ref
-            assert used(graph) <= cap
-        for number, ref in refs:
-            check(rcg.get(ref), number, stages[0][-1])
-
-
 SIZES = st.sampled_from([1, 3_000, 6_000, 70_000, MB // 3, MB, 3 * MB // 2, 2 * MB, 3 * MB])
 
 

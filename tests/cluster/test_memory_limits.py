@@ -40,23 +40,6 @@ def lies_in_shared_memory(array):
     raise AssertionError("it lies nowhere")
 
 
-def diamond(actors, **options):
-    """A -> b, a -> c, b + c -> d: six times the input."""
-    a, b, c, d = actors
-    with InputNode() as inp:
-        first = a.double.bind(inp)
-        dag = d.add.bind(b.double.bind(first), c.echo.bind(first))
-    return dag.experimental_compile(**options)
-
-
-def get_or_none(ref):
-    """Get a result; None where memory ran out."""
-    try:
-        return rcg.get(ref)
-    except OutOfSharedMemory:
-        return None
-
-
 def execute_until_it_fits(graph, value):
     """Execute, again if memory was short somewhere on the way, as a patient user would."""
     while True:
@@ -67,41 +50,6 @@ def execute_until_it_fits(graph, value):
 
 
 # --- many executions in flight
-
-
-@pytest.mark.full
-def test_branches_that_meet_again_run_at_a_cap_that_just_holds_them(stages):
-    """Ten in flight, five values of each."""
-    with diamond(stages(4), memory_cap_bytes=32 * MB) as graph:
-        for _ in range(3):
-            refs = [graph.execute(numbered(i, MB // 4)) for i in range(60)]
-            for i, ref in enumerate(refs):
-                np.testing.assert_array_equal(rcg.get(ref), numbered(6 * i, MB // 4))
-            assert used(graph) <= 32 * MB
-
-
-@pytest.mark.full
-def test_branches_that_meet_again_do_not_deadlock_when_memory_runs_out(stages):
-    """What fits is right, what does not fit says so, and then everything fits again."""
-    actors = stages(4)
-    with diamond(actors, memory_cap_bytes=8 * MB) as graph:
-        refs = []
-        for i in range(200):
-            try:
-                refs.append((i, graph.execute(numbered(i, MB))))
-            except OutOfSharedMemory:
-                refs.append((i, None))
-        found = [(i, get_or_none(ref)) for i, ref in refs if ref is not None]
-        del refs
-        for i, value in found:
-            if value is not None:
-                np.testing.assert_array_equal(value, numbered(6 * i, MB))
-        assert any(value is not None for _, value in found)
-        del found, value
-        for i in range(20):
-            value = execute_until_it_fits(graph, numbered(i, MB))
-            np.testing.assert_array_equal(value, numbered(6 * i, MB))
-        assert used(graph) <= 8 * MB
 
 
 def test_many_threads_submit_large_inputs_at_the_cap(stages):

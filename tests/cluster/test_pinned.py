@@ -165,33 +165,6 @@ def test_from_an_actor_and_with_methods_that_fail(readers):
 
 
 @pytest.mark.full
-def test_arrays_beside_tensors_stay_where_they_are():
-    """An array that does not go to the device is read-only."""
-    import numpy as np
-
-    classes = rcg.remote(num_cpus=0)(Looker)
-    lookers = [classes.remote() for _ in range(2)]
-    with InputNode() as inp:
-        value = inp.with_tensor_transport(device="fake")
-        dag = MultiOutputNode([each.look.bind(value) for each in lookers])
-    with rcg.compile(dag) as graph:
-        given = {"array": np.ones(LARGE), "tensor": torch.ones(LARGE)}
-        assert get(graph.execute(given)) == [(False, "fake")] * 2
-    for each in lookers:
-        rcg.kill(each)
-
-
-class Looker:
-    def __init__(self) -> None:
-        from rcg.serialization import pinned
-
-        pinned.REGISTRARS.pop("fake", None)
-
-    def look(self, value):
-        return value["array"].flags.writeable, value["tensor"].device.type
-
-
-@pytest.mark.full
 def test_where_locking_fails_tensors_arrive_all_the_same(readers):
     get([each.lock_at_most.remote(1) for each in readers])
     with InputNode() as inp:

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,10 +10,8 @@ import pytest
 
 import rcg as ray
 from rcg.dag import InputNode
-from rcg.errors import ActorDiedError
-from rcg.experimental import wait_tensor_freed
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
-from tests.cluster.stage import GUARD_S, until
+from tests.cluster.stage import GUARD_S
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -55,9 +50,6 @@ class InOrder:
 
     def final_task(self, number):
         return number + 1
-
-    def sleep(self, seconds):
-        time.sleep(seconds)
 
 
 @ray.remote(num_cpus=0, max_concurrency=4)
@@ -102,15 +94,6 @@ def test_ray_56398_a_chain_through_actors_that_run_calls_out_of_order(kept):
         assert get([each.sum.remote(c_ref) for each in (a, b)]) == [8.0 * LARGE] * 2
 
 
-@pytest.mark.full
-def test_ray_58575_a_plain_maker_and_an_async_taker(kept):
-    kept += [InOrder.remote(), OutOfOrder.remote(), OutOfOrder.remote()]
-    create_collective_group(kept, backend="gloo")
-    sent = kept[0].create.remote()
-    passed_on = kept[1].create2.remote(sent)
-    assert get(kept[2].sum.remote(passed_on)) == 2.0 * LARGE
-
-
 @ray.remote(num_cpus=0)
 class OnlyTakes:
     """No method of it has a transport."""
@@ -130,68 +113,6 @@ def test_ray_66264_a_taker_none_of_whose_methods_has_the_decorator(kept):
 
 
 @pytest.mark.full
-def test_ray_66264_what_cannot_work_is_said_at_once(kept):
-    kept += [InOrder.remote(), OnlyTakes.remote()]
-    maker, taker = kept
-    with pytest.raises(ValueError, match="create a communicator"):
-        maker.create.remote()
-    create_collective_group([maker], backend="gloo")
-    ref = maker.create.remote()
-    with pytest.raises(ValueError, match="No communicators found for actors"):
-        taker.sum.remote(ref)
-
-
-@pytest.mark.full
-def test_ray_59831_await_of_a_reference(kept):
-    import asyncio
-
-    kept += [InOrder.remote()]
-    create_collective_group(kept, backend="gloo")
-
-    async def several():
-        refs = [kept[0].create.remote(float(number)) for number in range(3)]
-        first = await refs[0]
-        return [float(each[0]) for each in (first, *await asyncio.gather(*refs[1:]))]
-
-    assert asyncio.run(several()) == [0, 1, 2]
-
-
-@ray.remote(num_cpus=0)
-class Trainer:
-    """Writes to the tensor that it has returned."""
-
-    def __init__(self):
-        self.weights = torch.zeros(LARGE)
-
-    @ray.method(tensor_transport="gloo")
-    def get_weights(self):
-        return self.weights
-
-    def step(self, timeout):
-        wait_tensor_freed(self.weights, timeout)
-        self.weights += 1
-
-
-@pytest.mark.full
-def test_ray_55511_the_next_step_waits_until_the_weights_are_taken(kept):
-    kept += [Trainer.remote(), OnlyTakes.remote()]
-    trainer, taker = kept
-    create_collective_group(kept, backend="gloo")
-    for number in range(4):
-        ref = trainer.get_weights.remote()
-        taken = taker.sum.remote(ref)
-        del ref
-        stepped = trainer.step.remote(60)
-        assert get(taken) == number * LARGE  # what it was before the step
-        get(stepped)
-    ref = trainer.get_weights.remote()
-    ray.wait([ref], timeout=GUARD_S)
-    with pytest.raises(TimeoutError, match="not freed"):
-        get(trainer.step.remote(0.2))
-    assert get(taker.sum.remote(ref)) == 4 * LARGE
-
-
-@pytest.mark.full
 def test_ray_61453_references_are_fetched_together(kept):
     kept += [InOrder.remote(), InOrder.remote()]
     a, b = kept
@@ -205,80 +126,6 @@ def test_ray_61453_references_are_fetched_together(kept):
     one, other = ([t for t in profile.trace.transfers if t.source == repr(x)] for x in (a, b))
     assert (len(one), len(other)) == (20, 20)
     assert one[0].start_ns < other[-1].end_ns and other[0].start_ns < one[-1].end_ns
-
-
-def is_dead(actor: Any) -> bool:
-    try:
-        get(actor.final_task.remote(1))
-    except ray.exceptions.RayActorError:
-        return True
-    return False
-
-
-@pytest.mark.full
-def test_docs_a_system_error_leaves_the_other_actors_alive(kept):
-    kept += [InOrder.remote() for _ in range(3)]
-    a, b, c = kept
-    create_collective_group(kept, backend="gloo")
-    ref, other = a.create.remote(), b.create.remote(2.0)
-    ray.wait([ref, other], num_returns=2, timeout=GUARD_S)
-    ray.kill(a)
-    until(lambda: is_dead(a))  # it answers for a moment
-    with pytest.raises((ActorDiedError, ray.exceptions.RayError)):
-        get(c.sum.remote(ref))
-    create_collective_group([b, c], backend="gloo")
-    assert get(c.sum.remote(other)) == 2.0 * LARGE
-    assert get(b.final_task.remote(1)) == 2
-
-
-@ray.remote(num_cpus=0)
-class Borrower:
-    """Holds references of others, and passes them on."""
-
-    def __init__(self):
-        self.refs = []
-
-    def hold(self, refs):
-        self.refs = refs
-
-    def pass_on(self, taker):
-        return ray.get(taker.sum.remote(self.refs[0]))
-
-    def pid(self):
-        return os.getpid()
-
-
-def held_by(actor: Any) -> int:
-    found = [o for o in ray.report().tensors.owners if o.label == repr(actor)]
-    return found[0].objects if found else 0
-
-
-@pytest.mark.full
-def test_docs_a_process_that_made_no_group_may_pass_references_on(kept):
-    kept += [InOrder.remote(), InOrder.remote(), Borrower.remote()]
-    a, b, borrower = kept
-    create_collective_group([a, b], backend="gloo")
-    get(borrower.hold.remote([a.create.remote()]))
-    assert get(borrower.pass_on.remote(b)) == LARGE
-
-
-@pytest.mark.full
-def test_docs_the_claims_of_a_borrower_end_with_it(kept):
-    kept += [InOrder.remote(), Borrower.remote()]
-    a, borrower = kept
-    create_collective_group([a], backend="gloo")
-    ref, own = a.create.remote(), a.create.remote()
-    get(borrower.hold.remote([ref]))
-    ray.wait([own], timeout=GUARD_S)
-    pid = get(borrower.pid.remote())
-    del ref
-    time.sleep(1)
-    assert held_by(a) == 2
-    os.kill(pid, signal.SIGKILL)
-    until = time.monotonic() + 20
-    while held_by(a) != 1:
-        assert time.monotonic() < until, "what a dead process held is still there"
-        time.sleep(0.05)
 
 
 @pytest.mark.full

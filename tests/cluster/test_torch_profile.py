@@ -43,6 +43,18 @@ class Worker:
         self.local.seen = before + 1
         return before, torch.is_grad_enabled()
 
+    def profile(self, step):
+        """Start a profiler, compute, or stop it and return the operators that it saw."""
+        if step == "start":
+            self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            self.profiler.start()
+        elif step == "stop":
+            self.profiler.stop()
+            return {event.name for event in self.profiler.events()}
+        else:
+            torch.ones(8, 8).mm(torch.ones(8, 8))
+        return step
+
     def pid(self):
         return os.getpid()
 
@@ -147,6 +159,21 @@ def test_thread_locals_and_grad_mode_are_those_of_the_thread(workers):
         assert [rcg.get(graph.execute(1)) for _ in range(2)] == [(0, True), (1, True)]
         with graph.profile(torch=True):
             assert rcg.get(graph.execute(1)) == (2, True)
+
+
+def test_a_profiler_of_the_users_sees_what_methods_of_a_graph_do(workers):
+    """It had no CPU events, as the graph ran on another thread (ray#56366)."""
+    one = workers[0]
+    with InputNode() as inp:
+        dag = one.profile.bind(inp)
+    with dag.experimental_compile() as graph:
+        refs = [graph.execute(step) for step in ("start", "compute", "stop")]
+        assert "aten::mm" in rcg.get(refs[2])
+    # Around the graph, by ordinary calls, where it runs on their thread.
+    rcg.get(one.profile.remote("start"))
+    with dag.experimental_compile(thread="main") as graph:
+        rcg.get(graph.execute("compute"))
+    assert "aten::mm" in rcg.get(one.profile.remote("stop"))
 
 
 def test_ops_are_ranges_of_nvtx(workers):
