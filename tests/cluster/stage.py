@@ -145,10 +145,6 @@ class Plain:
     def split(self, x):
         return x, -x
 
-    @rcg.method(num_returns=2)
-    def wrong_count(self, x):
-        return x
-
     def pass_gate(self, x, gate):
         gate.pass_through()
         return x
@@ -192,9 +188,6 @@ class Plain:
             thread.join(GUARD_S)
         return [thread.name for thread in mine if thread.is_alive()]
 
-    def resources(self, *_):
-        return resources()
-
     def die(self, x):
         os._exit(3)
 
@@ -219,15 +212,6 @@ def compile_gated(actor: Any, gate: Gate, **options: Any) -> Any:
     with InputNode() as inp:
         dag = actor.pass_gate_when.bind(inp, 0, gate)
     return dag.experimental_compile(**options)
-
-
-def resources() -> dict[str, int]:
-    """How many threads, open files and mappings of shared memory this process has."""
-    return {
-        "threads": len(os.listdir("/proc/self/task")),
-        "files": len(os.listdir("/proc/self/fd")),
-        "segments": len(segments_of("self")),
-    }
 
 
 def segments_of(pid: int | str) -> set[int]:

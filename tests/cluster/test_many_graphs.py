@@ -113,17 +113,6 @@ def tear_down(graphs):
 # --- the lock around a call
 
 
-@pytest.mark.full
-def test_methods_never_overlap_however_many_graphs_and_threads():
-    actor = Visited.remote()
-    graphs = [chain(actor.visit) for _ in range(4)]
-    load_all(graphs, [lambda x: x] * 4)
-    most, visits = rcg.get(actor.seen.remote())
-    assert most == 1
-    assert len(visits) == 2 * 4 * 2 * (EXECUTIONS // 3)
-    tear_down(graphs)
-
-
 def test_a_method_that_is_held_keeps_all_other_graphs_out(gate):
     """They have come to the call, and wait there: their reports say so."""
     actor = Visited.remote()
@@ -140,36 +129,6 @@ def test_a_method_that_is_held_keeps_all_other_graphs_out(gate):
     assert most == 1
     assert visits[:2] == [("in", "held"), ("out", "held")]
     tear_down([held, *others])
-
-
-def test_methods_of_all_graphs_overlap_on_request(gate):
-    """All of them are inside at once, or the gate would not be reached so often."""
-    actor = Visited.remote()
-    graphs = []
-    for _ in range(4):
-        with InputNode() as inp:
-            dag = actor.visit.bind(inp, gate)
-        graphs.append(dag.experimental_compile(concurrent=True))
-    refs = [graph.execute(i) for i, graph in enumerate(graphs)]
-    gate.wait_for(4)
-    gate.open()
-    assert rcg.get(refs) == list(range(4))
-    most, visits = rcg.get(actor.seen.remote())
-    assert most == 4
-    assert [what for what, _ in visits[:4]] == ["in"] * 4
-    tear_down(graphs)
-
-
-def test_graphs_that_share_actors_in_opposite_orders_do_not_deadlock(stages):
-    a, b, c = stages(3)
-    graphs = [
-        chain(a.double, b.double, a.echo),
-        chain(b.double, a.double, b.echo),
-        chain(a.echo, b.echo, c.double),
-        chain(c.double, b.echo, a.echo),
-    ]
-    load_all(graphs, [lambda x: 4 * x, lambda x: 4 * x, lambda x: 2 * x, lambda x: 2 * x])
-    tear_down(graphs)
 
 
 def test_opposite_orders_with_both_first_methods_held_do_not_deadlock(stages, gates):
@@ -193,16 +152,6 @@ def test_opposite_orders_with_both_first_methods_held_do_not_deadlock(stages, ga
 
 
 # --- kinds of actors, and ordinary calls beside
-
-
-def test_ordinary_calls_go_on_beside_several_graphs_under_load(stages):
-    a, b = stages(2)
-    graphs = [chain(a.double, b.double), chain(b.echo, a.double)]
-    loaded = in_thread(lambda: load_all(graphs, [lambda x: 4 * x, lambda x: 2 * x]))
-    for i in range(100):
-        assert rcg.get([a.add.remote(i, 1), b.double.remote(i)]) == [i + 1, 2 * i]
-    loaded()
-    tear_down(graphs)
 
 
 def test_a_main_thread_graph_beside_others_on_other_actors(stages):
@@ -267,29 +216,6 @@ def test_threads_that_compile_and_tear_down_disturb_nobody(stages):
         is_over.set()
         for end in others:
             end()
-
-
-def test_large_values_of_many_graphs_stay_apart(stages):
-    """Each graph has shared memory of its own; a value of one is never another's."""
-    a, b = stages(2)
-    graphs = [chain(a.double, b.echo), chain(b.echo, a.double), chain(a.echo, b.double)]
-
-    def work(number, graph):
-        held = []
-        for i in range(60):
-            array = np.arange(number + i, number + i + 20_000)
-            found = rcg.get(graph.execute(array))
-            np.testing.assert_array_equal(found, 2 * array)
-            if i % 10 == 0:
-                held.append((found, 2 * array))
-        for found, expected in held:
-            np.testing.assert_array_equal(found, expected)
-
-    for end in [
-        in_thread(lambda n=n, graph=graph: work(1000 * n, graph)) for n, graph in enumerate(graphs)
-    ]:
-        end()
-    tear_down(graphs)
 
 
 # --- again and again
@@ -373,17 +299,6 @@ def test_a_dropped_graph_is_freed_without_the_garbage_collector(stages):
         assert session() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.full
-def test_a_value_of_each_of_a_hundred_ended_graphs_is_held(stages):
-    a, b = stages(2)
-    held = []
-    for i in range(100):
-        with chain(a.double, b.echo, memory_cap_bytes=LARGE_CAP) as graph:
-            held.append(rcg.get(graph.execute(np.arange(i, i + 10_000))))
-    for i, array in enumerate(held):
-        np.testing.assert_array_equal(array, 2 * np.arange(i, i + 10_000))
 
 
 # --- several programs

@@ -126,22 +126,6 @@ def test_any_pipeline_completes_in_any_order_of_gets(
             check(found[0] if shape is diamond else found, 7, sizes[7 % len(sizes)][3])
 
 
-@pytest.mark.full
-def test_asyncio_waits_for_memory_without_blocking(makers):
-    stages = [[2 * MB, 3 * MB, 2 * MB]]
-
-    async def main(graph):
-        async def one(i):
-            ref = await graph.execute_async((i, np.zeros(3 * MB, np.uint8)))
-            check(await ref, i, 2 * MB)
-
-        await asyncio.gather(*map(one, range(30)))
-
-    with pipeline(makers, stages).experimental_compile(memory_cap_bytes=4 * MB) as graph:
-        asyncio.run(main(graph))
-        assert used(graph) <= 4 * MB
-
-
 def test_a_value_that_cannot_fit_says_how_much_would_do(makers):
     with pipeline(makers, [[1, 5 * MB], [1, 1]]).experimental_compile(
         memory_cap_bytes=4 * MB

@@ -260,13 +260,6 @@ def test_memory_of_the_reader_is_used_again(actors):
 
 
 @pytest.mark.full
-def test_a_thousand_references_are_read_in_one_round(actors):
-    a, _ = actors
-    refs = [a.make.remote(number, 10) for number in range(1000)]
-    assert [float(each[0]) for each in get(refs)] == list(map(float, range(1000)))
-
-
-@pytest.mark.full
 def test_two_hundred_reads_leave_nothing_behind(actors):
     a, b = actors
     costs = []

@@ -20,7 +20,7 @@ import pytest
 import rcg
 from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.errors import ActorDiedError, OutOfSharedMemory, TensorMismatch
+from rcg.errors import ActorDiedError, OutOfSharedMemory
 from rcg.runtime.node.node import Node
 from tests.cluster.faults import NOTHING, Fate, Mortal, does, settled, slay
 from tests.cluster.nodes import on_node
@@ -39,9 +39,6 @@ class Worker(Mortal):
 
     def ones(self, n):
         return torch.ones(n)
-
-    def shaped(self, shape, dtype="float32"):
-        return torch.ones(shape, dtype=getattr(torch, dtype))
 
     def total(self, *tensors):
         return float(sum(each.sum() for each in tensors))
@@ -144,33 +141,6 @@ def test_a_tensor_crosses_and_many_executions_may_be_in_flight(workers):
             assert get(refs) == [float(n) for n in sizes]
 
 
-def test_a_broadcast_has_readers_on_both_nodes(workers):
-    one, *others = workers
-    with InputNode() as inp:
-        value = over_gloo(one.ones.bind(inp))
-        dag = MultiOutputNode([each.total.bind(value) for each in others])
-    with rcg.compile(dag) as graph:
-        (channel,) = [each for each in graph.plan.channels if each.kind == "tensor"]
-        assert len(channel.readers) == 3 and graph.plan.crossings()[channel.id] == ("n1",)
-        sizes = [1, 1000, 2_000_000, 0] * 3
-        refs = [graph.execute(n) for n in sizes]
-        assert get(refs) == [[float(n)] * 3 for n in sizes]
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_an_allreduce_of_three_actors_on_two_nodes(workers, overlap):
-    ranks = workers[:3]
-    with InputNode() as inp:
-        combined = collective.allreduce.bind([each.ones.bind(inp) for each in ranks])
-        dag = MultiOutputNode(
-            [each.total.bind(value) for each, value in zip(ranks, combined, strict=True)]
-        )
-    with dag.experimental_compile(overlap=overlap) as graph:
-        sizes = [1, 1000, 500_000] * 4
-        refs = [graph.execute(n) for n in sizes]
-        assert get(refs) == [[3.0 * n] * 3 for n in sizes]
-
-
 def test_graphs_with_groups_leave_no_connection(workers):
     one, two, *_ = workers
 
@@ -216,39 +186,6 @@ def test_lanes_on_both_nodes_receive_while_methods_run(workers, tmp_path):
         gate.open()
         assert get(refs) == [1.0, 10.0, 100.0, 1000.0]
     gate.close()
-
-
-# --- what goes wrong in one execution
-
-
-def test_a_mismatch_across_nodes_fails_its_execution_at_every_rank(workers):
-    one, two, three, _ = workers
-    with InputNode() as inp:
-        made = [one.shaped.bind(inp[0], inp[1]), two.shaped.bind(inp[2]), three.shaped.bind(inp[2])]
-        found = collective.allreduce.bind(made)
-        dag = MultiOutputNode(
-            [each.total.bind(value) for each, value in zip((one, two, three), found, strict=True)]
-        )
-    with rcg.compile(dag) as graph:
-        assert get(graph.execute(4, "float32", 4)) == [12.0] * 3
-        for wrong in ((5, "float32"), (4, "float64")):
-            for ref in graph.execute(*wrong, 4):
-                with pytest.raises(TensorMismatch) as caught:
-                    get(ref)
-                for rank in ("a0", "a1", "a2"):
-                    assert rank in str(caught.value)
-        assert get(graph.execute(4, "float32", 4)) == [12.0] * 3
-
-
-def test_a_promise_that_is_broken_across_nodes_fails_its_execution(workers):
-    one, two = workers[:2]
-    with InputNode() as inp:
-        dag = two.total.bind(over_gloo(one.shaped.bind(inp), _static_shape=True))
-    with rcg.compile(dag) as graph:
-        assert get(graph.execute(4)) == 4.0
-        with pytest.raises(TensorMismatch, match="_static_shape"):
-            get(graph.execute(5))
-        assert get(graph.execute(4)) == 4.0
 
 
 # --- memory: each node has a cap of its own

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import rcg
-from rcg import collective
 from rcg.compiler.lanes import LOCAL_SLOTS
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import TensorMismatch, UnpicklableError
@@ -237,23 +236,6 @@ def test_a_tensor_that_nothing_else_holds_is_not_copied(workers):
             (maker,) = [each for each in graph.report().processes if each.process == "a0"]
             assert (maker.shared_bytes > 0) == copies
         rcg.kill(one)
-
-
-def test_collectives_overlap_and_their_results_go_everywhere(workers):
-    with InputNode() as inp:
-        values = [each.full.bind(10_000, inp) for each in workers]
-        summed = collective.allreduce.bind(values)
-        again = collective.allreduce.bind(
-            [each.scale.bind(x) for each, x in zip(workers, summed, strict=True)]
-        )
-        totals = [each.total.bind(x) for each, x in zip(workers, again, strict=True)]
-        dag = MultiOutputNode([*totals, summed[0]])
-    with dag.experimental_compile(overlap=True) as graph:
-        refs = [graph.execute(n) for n in range(1, 9)]
-        for n, ref in enumerate(refs, start=1):
-            *totals, first = [get(each) for each in ref]
-            assert totals == [18.0 * n * 10_000] * 3
-            assert first.tolist() == [3.0 * n] * 10_000
 
 
 # --- failures

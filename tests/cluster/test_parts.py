@@ -170,20 +170,25 @@ def test_values_of_one_call_are_got_in_any_order_and_again(three, order):
     assert rcg.get(three.execute("x"), timeout=GUARD_S) == ["x", ["x"], {"kind": "x"}]
 
 
-def test_a_value_that_does_not_pickle_fails_alone(three):
-    one, two, array = three.execute("unpicklable")
-    assert one.get(timeout=GUARD_S) == "one"
-    refused(two, UnpicklableError, "three.* execution 0|lock")
-    assert array.get(timeout=GUARD_S).sum() == 10
-    assert rcg.get(three.execute(1), timeout=GUARD_S) == [1, [1], {"kind": 1}]
-
-
-def test_a_value_whose_bytes_are_gone_fails_alone(three):
-    one, two, array = three.execute("released")
-    assert one.get(timeout=GUARD_S) == "one"
-    refused(two, ValueError, "released")
-    assert array.get(timeout=GUARD_S).sum() == 10
-    assert rcg.get(three.execute(1), timeout=GUARD_S) == [1, [1], {"kind": 1}]
+@pytest.mark.parametrize(
+    ("kind", "error_type", "text"),
+    [
+        ("unpicklable", UnpicklableError, "three.* execution 0|lock"),
+        ("released", ValueError, "released"),
+        ("undecodable", LookupError, "no such thing here"),
+        ("huge", rcg.errors.OutOfSharedMemory, "memory_cap_bytes"),
+    ],
+)
+def test_a_value_that_does_not_arrive_fails_alone(makers, kind, error_type, text):
+    with InputNode() as inp:
+        dag = MultiOutputNode(list(makers[0].three.bind(inp)))
+    with rcg.compile(dag, memory_cap_bytes=16 * MEGABYTE) as graph:
+        for _ in range(2):
+            one, two, array = graph.execute(kind)
+            assert one.get(timeout=GUARD_S) == "one"
+            refused(two, error_type, text)
+            assert array.get(timeout=GUARD_S).sum() == 10
+        assert rcg.get(graph.execute(1), timeout=GUARD_S) == [1, [1], {"kind": 1}]
 
 
 def test_values_that_fit_one_by_one_need_not_fit_together(makers):
@@ -196,28 +201,10 @@ def test_values_that_fit_one_by_one_need_not_fit_together(makers):
             del found
 
 
-def test_a_value_that_does_not_unpickle_fails_alone(three):
-    one, two, array = three.execute("undecodable")
-    refused(two, LookupError, "no such thing here")
-    assert one.get(timeout=GUARD_S) == "one"
-    assert array.get(timeout=GUARD_S).sum() == 10
-
-
 def test_a_method_that_raises_fails_all_its_values(three):
     for ref in three.execute("raises"):
         refused(ref, KeyError, "raises")
     assert rcg.get(three.execute(1), timeout=GUARD_S) == [1, [1], {"kind": 1}]
-
-
-def test_a_value_that_is_too_large_fails_alone(makers):
-    with InputNode() as kind:
-        dag = MultiOutputNode(list(makers[0].three.bind(kind)))
-    with rcg.compile(dag, memory_cap_bytes=16 * MEGABYTE) as graph:
-        for _ in range(2):
-            one, two, array = graph.execute("huge")
-            assert one.get(timeout=GUARD_S) == "one"
-            refused(two, rcg.errors.OutOfSharedMemory, "memory_cap_bytes")
-            assert array.get(timeout=GUARD_S).sum() == 10
 
 
 def test_a_dropped_value_is_let_go_of_and_leaves_the_others(three):

@@ -317,26 +317,6 @@ def test_loops_end_when_their_driver_is_killed(driver, gate):
     rcg.kill(actor)
 
 
-KILLED = """
-graph = compile_gated()
-held = ray.get(graph.execute(np.arange(1_000_000)))
-ref = graph.execute(0)
-say("running")
-threading.Event().wait()
-"""
-
-
-@pytest.mark.full
-def test_a_killed_driver_leaves_no_memory(driver, gate):
-    program = driver(USUAL + KILLED, *gate.paths)
-    program.expect("running")
-    gate.wait_for()
-    segments = segments_of(program.pid)
-    assert segments
-    program.kill()
-    nothing_is_mapped(segments)
-
-
 def test_a_killed_actor_leaves_no_memory(stages):
     (a,), victim = stages(1), Stage.remote()
     with InputNode() as inp:

@@ -749,14 +749,6 @@ def test_a_maker_that_is_killed_while_its_tensor_is_read(actors):
         get(b.get_of.remote([ref]))
 
 
-@pytest.mark.full
-def test_where_memory_may_not_be_read_tensors_come_in_messages(actors):
-    a, b = actors(2)
-    ref = a.make_anywhere.remote(3)
-    get(b.__ray_call__.remote(read_nothing_once))
-    assert get(b.get_of.remote([ref, ref])) == [3.0 * BIG] * 2
-
-
 def test_wait_tensor_freed_lets_receivers_finish(pair):
     a, b = pair
     ref = a.keep.remote(1)
@@ -1257,22 +1249,6 @@ class Constructed:
     def make(self):
         return torch.full((BIG,), 7.0)
 
-    @staticmethod
-    def type_of(value):
-        return type(value).__name__
-
-    @classmethod
-    def kind_of(cls, value):
-        return cls.__name__, type(value).__name__
-
-    @staticmethod
-    def count(value):
-        for each in range(int(value.sum())):  # noqa: UP028 - Ray sends to it, a range takes nothing
-            yield each
-
-    def __call__(self, value):
-        return type(value).__name__
-
     def resources(self):
         gc.collect()
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
@@ -1321,17 +1297,6 @@ def test_a_constructor_whose_argument_cannot_be_made_says_why(pair, construct):
     c = construct(pair[0].fail.remote())
     with pytest.raises(rcg.exceptions.RayActorError, match="no tensor today"):
         get(c.found.remote())
-
-
-@pytest.mark.full
-def test_static_methods_and_class_methods_get_values(pair, construct):
-    c = construct()
-    ref = pair[0].make_anywhere.remote(1)
-    assert get(c.type_of.remote(ref)) == "Tensor"
-    assert get(c.kind_of.remote(value=ref)) == ("Constructed", "Tensor")
-    assert get(c.__call__.remote(ref)) == "Tensor"
-    three = pair[0].make_anywhere.remote(3 / BIG)
-    assert [get(each) for each in c.count.remote(three)] == [0, 1, 2]
 
 
 def test_a_function_that_is_sent_to_an_actor_gets_values(pair):

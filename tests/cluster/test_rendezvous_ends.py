@@ -202,21 +202,6 @@ def test_compile_names_the_actor_that_does_not_come_and_leaves_no_half_built_gro
         victims.give_back(victim)
 
 
-@pytest.mark.full
-def test_a_busy_actor_is_named_by_compile(victims, survivors, gate):
-    victim = victims.take()
-    held = victim.hold_gate.remote(gate)
-    gate.wait_for()
-    with InputNode() as inp:
-        dag = allreduce(victim, *survivors, inp)
-    with pytest.raises(ChannelTimeout, match="Mortal"):
-        dag.experimental_compile(timeout=0.5)
-    check_ended(survivors)
-    gate.open()
-    assert rcg.get(held) == "passed"
-    victims.give_back(victim)
-
-
 # --- the driver
 
 DETACHED = """

@@ -10,14 +10,13 @@ import re
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
 import ray
 
 import rcg
-from rcg.dag import InputNode, MultiOutputNode
+from rcg.dag import InputNode
 from rcg.runtime.observe.drivers import find_drivers
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import but_gates, local_writer, near_driver
@@ -205,56 +204,6 @@ def test_statistics_count_executions_and_memory(stages):
         del values, refs, ready
         gc.collect()
         assert graph.statistics().buffered == 0
-
-
-def test_statistics_of_what_is_in_flight(stages, gate):
-    a, b = stages(2)
-    with compile_gated(a, b, gate) as graph:
-        refs = [graph.execute(i) for i in range(5)]
-        gate.wait_for()
-        found = graph.statistics()
-        assert (found.executions, found.completed, found.in_flight) == (5, 0, 5)
-        gate.open()
-        assert rcg.get(refs) == list(range(5))
-
-
-# --- pictures
-
-
-@pytest.fixture(scope="module")
-def graph(stages):
-    a, b, c = stages(3)
-    with InputNode() as inp:
-        left, right = a.split.bind(inp)
-        dag = MultiOutputNode([c.add.bind(b.double.bind(left), right), b.echo.bind(right)])
-    with dag.compile() as compiled:
-        yield compiled
-
-
-def test_graphviz_source_is_always_returned(graph, tmp_path):
-    source = graph.visualize(tmp_path / "plain.gv")
-    assert source.startswith("digraph")
-    assert (tmp_path / "plain.gv").read_text() == source
-    for handle in graph._engine.session.handles.values():
-        assert handle._actor_id.hex()[:6] in source
-
-
-def test_a_picture_without_dot(graph, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.warns(UserWarning, match="needs Graphviz") as caught:
-        source = graph.visualize(tmp_path / "picture.png")
-    assert caught[0].filename == __file__
-    assert source.startswith("digraph")
-    (written,) = tmp_path.iterdir()
-    assert written.suffix == ".svg"
-    texts = {e.text for e in ET.parse(written).iter() if e.tag.endswith("text") or e.text}
-    assert {"split", "double", "add", "echo"} <= texts
-
-
-def test_the_plan_prints_every_program(graph):
-    text = str(graph.plan)
-    for line in ("program driver", "program a0", "Call a0.split(s0) -> s1, s2 #1"):
-        assert line in text
 
 
 def test_a_report_without_time_asks_no_actor(stages, monkeypatch):
