@@ -214,6 +214,15 @@ def compile_gated(actor: Any, gate: Gate, **options: Any) -> Any:
     return dag.experimental_compile(**options)
 
 
+def resources() -> dict[str, int]:
+    """How many threads, open files and mappings of shared memory this process has."""
+    return {
+        "threads": len(os.listdir("/proc/self/task")),
+        "files": len(os.listdir("/proc/self/fd")),
+        "segments": len(segments_of("self")),
+    }
+
+
 def segments_of(pid: int | str) -> set[int]:
     """The nameless segments of graphs in shared memory that a process has mapped, by inode.
 

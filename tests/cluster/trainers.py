@@ -84,10 +84,6 @@ class Member:
             )
         ]
 
-    def update_for_ever(self):
-        while True:
-            self.subscriber.update()
-
     def lag(self):
         return self.subscriber.lag
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import rcg
 from tests.cluster.faults import Mortal
-from tests.netns.hands import Failed, Hands
+from tests.netns.hands import Hands
 from tests.netns.world import address_of
 
 __all__ = ["Cluster", "Worker", "actor_on"]
@@ -35,12 +35,6 @@ class Tenant(Mortal):
     def spot(self, *_: Any) -> str:
         """Return the host name of the machine."""
         return os.uname().nodename
-
-    def filled(self, count: int, value: int) -> Any:
-        """Return an array of so many bytes."""
-        import numpy
-
-        return numpy.full(count, value, numpy.uint8)
 
     def total(self, array: Any) -> int:
         """Return the sum of an array."""
@@ -105,14 +99,6 @@ class Cluster:
     def kill(self, number: int, *pids: int, how: int = signal.SIGKILL) -> None:
         """Send a signal to processes of a machine, by the ids that they have there."""
         self.hands.run(number, "kill", f"-{int(how)}", *pids)
-
-    def is_alive(self, number: int, pid: int) -> bool:
-        """Whether a process of a machine runs; one that is dead and not collected does not."""
-        try:
-            status = self.hands.run(number, "cat", f"/proc/{pid}/stat")
-        except Failed:
-            return False
-        return status.rpartition(")")[2].split()[0] not in "ZX"
 
     def raylet(self, number: int) -> int:
         """Return the process of a machine's raylet."""
