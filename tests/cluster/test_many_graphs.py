@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import rcg
-from rcg.dag import InputNode, MultiOutputNode
+from rcg.dag import InputNode
 from tests.cluster.stage import Plain, Stage, in_thread, until
 from tests.soak.performer import inspect_process
 
@@ -54,16 +54,6 @@ class Room:
 
     def join_threads(self, graph_id):
         return Plain.join_threads(self, graph_id)
-
-    def run_with_myself(self, me, other, times):
-        """Compile a graph that I am part of, use it from several threads, and compile it again."""
-        with InputNode() as inp:
-            there = other.double.bind(me.visit.bind(inp))
-            dag = MultiOutputNode([me.visit.bind(there), there])
-        for _ in range(times):
-            with dag.experimental_compile() as graph:
-                load(graph, lambda x: [2 * x, 2 * x])
-        return self.most_inside
 
 
 Visited = rcg.remote(num_cpus=0)(Room)
@@ -166,36 +156,6 @@ def test_a_main_thread_graph_beside_others_on_other_actors(stages):
     assert rcg.wait([waiting], timeout=0) == ([], [waiting])
     tear_down(graphs)
     assert rcg.get(waiting) == "later"
-
-
-def test_threaded_actors_are_members_like_others(gates):
-    """Also while ordinary calls use some of their threads."""
-    threaded = Stage.options(max_concurrency=3).remote()
-    room = Visited.options(max_concurrency=3).remote()
-    held, holding = gates(), []
-    for _ in range(2):
-        holding.append(threaded.hold_gate.remote(held))
-    held.wait_for(2)
-    graphs = [
-        chain(threaded.double, room.visit),
-        chain(room.visit, threaded.double),
-        chain(room.visit, room.visit),
-    ]
-    load_all(graphs, [lambda x: 2 * x, lambda x: 2 * x, lambda x: x])
-    assert rcg.get(room.seen.remote())[0] == 1
-    assert rcg.wait(holding, num_returns=2, timeout=0)[0] == []
-    held.open()
-    assert rcg.get(holding) == ["passed", "passed"]
-    tear_down(graphs)
-
-
-def test_an_actor_drives_a_graph_it_is_part_of_again_and_again(stages):
-    (a,), room = stages(1), Visited.remote()
-    assert rcg.get(room.run_with_myself.remote(room, a, 3)) == 1
-    # And as a member like any other, when another program has it.
-    with chain(room.visit, a.double) as graph:
-        load(graph, lambda x: 2 * x)
-    assert rcg.get(room.run_with_myself.remote(room, a, 1)) == 1
 
 
 def test_threads_that_compile_and_tear_down_disturb_nobody(stages):

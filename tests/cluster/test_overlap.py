@@ -161,18 +161,6 @@ def test_later_executions_are_received_while_a_method_runs(workers, gate):
         assert lane.shared_bytes <= (values + 1) * size * 1.1  # one more is used by the method
 
 
-def test_without_overlap_they_are_not(workers, gate):
-    with held(workers, gate, 1000).experimental_compile() as graph:
-        refs = [graph.execute(n) for n in range(1, 7)]
-        gate.wait_for()
-        assert not graph.plan.lanes
-        assert progress(graph)["a2"] == 0
-        gate.open()
-        assert [get(ref) for each in refs for ref in each] == [
-            n * 1000.0 for n in range(1, 7) for _ in range(2)
-        ]
-
-
 def test_a_stage_in_the_middle_receives_while_it_cannot_send(workers, gate):
     one, two, three = workers
     with InputNode() as inp:

@@ -68,9 +68,6 @@ class Maker:
     def first(self, x):
         return x
 
-    def total(self, x):
-        return float(np.asarray(x).sum())
-
     @rcg.method(num_returns=3)
     def three(self, kind):
         match kind:
@@ -237,18 +234,6 @@ def test_a_dropped_failure_is_counted_once_for_each_value(three):
     del refs
     gc.collect()
     assert three.statistics().failures_dropped == 4
-
-
-def test_values_used_by_another_actor_and_by_the_driver(makers):
-    a, b = makers
-    with InputNode() as kind:
-        one, two, three = a.three.bind(kind)
-        dag = MultiOutputNode([b.total.bind(one), b.total.bind(three), two, one])
-    with rcg.compile(dag) as graph:
-        for _ in range(3):
-            found = rcg.get(graph.execute("arrays"), timeout=GUARD_S)
-            assert found[:2] == [0.0, 2.0 * (MEGABYTE // 8)]
-            assert found[2][0] == 1.0 and found[3][0] == 0.0
 
 
 # --- who fetches

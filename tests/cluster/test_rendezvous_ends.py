@@ -281,39 +281,3 @@ def test_a_driver_that_was_suspended_while_a_member_died_tells_the_cause(detache
         said = program.line()
         assert re.fullmatch(r"ActorDiedError The actor a\d \(Mortal\) died unexpectedly: .*", said)
     program.finish()
-
-
-INTERRUPTED = """
-def interrupted(call, what):
-    try:
-        say(what)
-        call()
-    except KeyboardInterrupt:
-        say("interrupted")
-
-for shape, ref in refs.items():
-    interrupted(lambda: ray.get(ref), shape)
-say("open the gate")
-for shape, ref in refs.items():
-    assert ray.get(ref) == RESULTS[shape](INPUTS[1])
-    assert ray.get(graphs[shape].execute(INPUTS[2])) == RESULTS[shape](INPUTS[2])
-say("all is there")
-"""
-
-
-@pytest.mark.full
-def test_ctrl_c_in_get_leaves_a_rendezvous_alone(detached, driver, gate):
-    *_, victim = detached
-    rcg.get([each.full.remote(0) for each in detached])
-    rcg.get(victim.expect.remote(Fate("transfer", LIVES, gate, 1)))
-    program = driver(DETACHED + INTERRUPTED, *SHAPES)
-    gate.wait_for(len(SHAPES))
-    for shape in SHAPES:
-        program.expect(shape)
-        program.interrupt()
-        program.expect("interrupted")
-    program.expect("open the gate")
-    gate.open()
-    program.expect("all is there")
-    program.finish()
-    check_ended(detached)

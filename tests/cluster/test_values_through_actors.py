@@ -431,18 +431,6 @@ def test_results_are_held_longer_than_the_graph(actors):
     assert tensor[-1] == MB
 
 
-@pytest.mark.full
-def test_results_are_held_longer_than_their_actor():
-    a = Actor.remote()
-    graph = compile_one(a, "new")
-    held = [rcg.get(graph.execute(numbered(i))) for i in range(5)]
-    graph.teardown(kill_actors=True)
-    del graph, a
-    gc.collect()
-    for i, array in enumerate(held):
-        np.testing.assert_array_equal(array, numbered(i + 1))
-
-
 # --- values that cannot be sent
 
 
