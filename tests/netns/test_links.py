@@ -154,7 +154,7 @@ def test_netem(cluster: Cluster, trio: list[Any]):
     try:
         cluster.hands.run("switch", *add, "delay", "1ms")
     except Exception as error:  # noqa: BLE001 - says why
-        pytest.skip(f"this kernel has no netem: {error}".splitlines()[-1])
+        pytest.skip(f"this kernel has no netem: {str(error).splitlines()[-1]}")
     try:
         with chained(*trio) as graph:
             for faults in (
