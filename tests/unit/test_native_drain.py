@@ -25,7 +25,7 @@ from tests.harness.board import (
     until,
     until_waiting,
 )
-from tests.harness.drain import BATCH, Running
+from tests.harness.drain import Running
 
 
 def test_the_native_core_and_the_trace_agree_on_the_layout() -> None:
@@ -160,20 +160,6 @@ def test_long_names_are_cut_between_characters_and_too_many_share_the_last_op(bo
 
 
 # --- the drain -----------------------------------------------------------------------------------
-
-
-def test_a_drain_goes_around_its_ring_many_times(boards: Any) -> None:
-    board = boards(events=8)
-    member = board.member(0, looping=True)
-    running = Running(board, member)
-    member.mark(0, 0)
-    for batch in range(5):
-        for execution in range(batch * BATCH, (batch + 1) * BATCH):
-            member.mark(0, execution + 1)
-        until(lambda: running.drain.taken == (batch + 1) * BATCH)  # noqa: B023
-    (lost, events), _ = running.stop()
-    assert lost == 0
-    assert np.array_equal(events["execution"], np.arange(5 * BATCH))
 
 
 def test_what_comes_faster_than_a_drain_takes_it_is_counted(boards: Any) -> None:

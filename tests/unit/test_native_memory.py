@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 from typing import Any
 
 import pytest
@@ -40,21 +39,6 @@ def stashed(member: _native.Member) -> int:
 
 
 # --- reclaiming
-
-
-def test_what_one_member_keeps_warm_another_gets_while_the_owner_does_nothing() -> None:
-    board = Board(2, (Ring(0, (1,)), Ring(1, (0,))), cap_bytes=8 * MB)
-    first, second = board.member(0), board.member(1)
-    there, here = reader(second), reader(first, 1)
-    first.writer(0, 0).write(PICKLE, b"", [bytes(6 * MB)])
-    there.read(0)
-    assert used(first) == 6 * MB  # warm, and no member holds it
-    second.writer(1, 0).write(PICKLE, b"", [pattern(5 * MB)])
-    (held,) = here.read(0)
-    assert bytes(held) == pattern(5 * MB)
-    assert used(first) == 5 * MB
-    assert first.statistics()["committed_bytes"] == 0
-    board.close()
 
 
 def test_a_block_that_was_reclaimed_is_taken_again() -> None:
@@ -197,32 +181,6 @@ def test_a_long_message_arrives_from_the_stash(kind: int) -> None:
     board.close()
 
 
-def test_every_reader_pulls_at_its_own_pace() -> None:
-    board = Board(4, (Ring(0, (1, 2, 3)),), cap_bytes=4 * MB)
-    sender = loop(board)
-    writer = sender.writer(0, 0)
-    ends = [reader(board.member(number)) for number in (1, 2, 3)]
-    writer.write(PICKLE, b"", [bytes(4 * MB)])
-    writer.write(PICKLE, b"", [pattern(2 * MB)])
-    for end in ends:
-        end.read(0)
-    found: dict[int, bytes] = {}
-
-    def pull(i: int) -> None:
-        found[i] = bytes(ends[i].read(10**10)[0])
-
-    threads = [threading.Thread(target=pull, args=(i,)) for i in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert stashed(sender) == 2 * MB  # for the third
-    pull(2)
-    assert all(found[i] == pattern(2 * MB) for i in range(3))
-    until(lambda: stashed(sender) == 0)
-    board.close()
-
-
 def test_a_frame_that_is_not_written_leaves_no_copy() -> None:
     board = Board(2, (Ring(),), cap_bytes=4 * MB)
     sender = loop(board)
@@ -232,7 +190,8 @@ def test_a_frame_that_is_not_written_leaves_no_copy() -> None:
         writer.write(PICKLE, b"", [bytes(MB), memoryview(bytes(100_000))[::2]])
     with pytest.raises(_native.NoMemory) as caught:
         writer.write(PICKLE, b"", [bytes(MB), bytes(3 * MB + 1)])  # more than the cap in all
-    assert caught.value.args[0] == 4 * MB + 1
+    wanted, used_bytes, cap, _ = caught.value.args
+    assert (wanted, cap) == (4 * MB + 1, 4 * MB) and used_bytes <= cap
     assert stashed(sender) == 0
     assert writer.seq == 1
     board.close()

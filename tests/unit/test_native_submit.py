@@ -68,21 +68,6 @@ def test_all_frames_are_published_and_the_refs_are_theirs(boards: Any) -> None:
     assert ref.facts == (1, PENDING)
 
 
-def test_what_is_too_large_for_its_slot_arrives_whole(boards: Any) -> None:
-    """With a table, small buffers and large ones beside it, around the size of a slot."""
-    board = boards(2, [Ring(0, (1,), slots=2, slot_bytes=1024)])
-    submit = submission(board, [0])
-    end = reader(board.member(1), decode=lambda data, buffers=(): (bytes(data), list(buffers)))
-    for size in (0, 1, 700, 860, 960, 961, 1000, 5000, BLOCK):
-        buffers = [pattern(40, 1), pattern(BLOCK, 2), b"", pattern(33, 3)]
-        for given in ([], buffers):
-            assert submit((PICKLE, pattern(size), given or None)) is not None
-            data, found = end.read(0)
-            assert (data, [bytes(buffer) for buffer in found]) == (pattern(size), given)
-            del found
-    assert claimed(submit.member) == 0
-
-
 @pytest.mark.parametrize("limit", [0, 1, 2])
 def test_at_the_limit_nothing_happens(boards: Any, limit: int) -> None:
     board = boards(2)
@@ -141,17 +126,6 @@ def test_one_that_is_too_large_takes_the_others_back(boards: Any) -> None:
     assert bytes(kept[0]) == pattern(BLOCK)
     submit((PICKLE, b"", small), (PICKLE, b"", small))
     assert [bytes(end.read(0)[0]) for end in ends] == [pattern(BLOCK, 1)] * 2
-
-
-def test_a_buffer_that_refuses_takes_the_others_back(boards: Any) -> None:
-    board = boards(3, INPUTS)
-    submit = submission(board, [0, 1])
-    good = (PICKLE, b"", [pattern(BLOCK)])
-    with pytest.raises(TypeError, match="bytes-like"):
-        submit(good, (PICKLE, b"", [pattern(BLOCK), object()]))
-    assert books(submit.member) == (0, 0)
-    submit(good, good)
-    assert len(reader(board.member(1), 0).read(0)) == 1
 
 
 class Disobedient(Ref):

@@ -24,13 +24,15 @@ from tests.harness.board import BYTES, FAILURE, PICKLE, Board, Failed, Ring
 CAP = 1 << 20
 SLOTS = 2
 SLOT_BYTES = 8 * 1024
-# To both others from each, so that blocks come home, go on, and have two readers.
+# To both others from each, so that blocks come home, go on, and have two readers; the last one also
+# to its own writer, who holds blocks and decides about room as any reader.
 RINGS = [
     Ring(0, (1, 2), SLOTS, SLOT_BYTES),
     Ring(1, (2, 0), SLOTS, SLOT_BYTES),
     Ring(2, (0, 1), SLOTS, SLOT_BYTES),
     Ring(0, (1,), SLOTS, SLOT_BYTES),
     Ring(1, (0,), SLOTS, SLOT_BYTES),
+    Ring(2, (2, 0), SLOTS, SLOT_BYTES),
 ]
 SIZES = (0, 1, 63, 4096, 4097, 8000, 16 * 1024, 40_000, 100_000, 250_000)
 KEYS = [(i, number) for i, ring in enumerate(RINGS) for number in ring.readers]
@@ -242,8 +244,8 @@ def test_a_long_life_under_pressure(dice: random.Random, turn: int) -> None:
         return dice.randrange(10**6)
 
     moves: list[tuple[int, Callable[[], None]]] = [
-        (4, lambda: machine.write(pick() % 5, size(), [size()], pick() % 4)),
-        (3, lambda: machine.forward(pick() % 5, pick(), (0, pick() % 3), 1, pick() % 2)),
+        (4, lambda: machine.write(pick() % len(RINGS), size(), [size()], pick() % 4)),
+        (3, lambda: machine.forward(pick() % len(RINGS), pick(), (0, pick() % 3), 1, pick() % 2)),
         (7, lambda: machine.read(pick())),
         (2, lambda: machine.take_undecoded(pick())),
         (3, lambda: machine.decode_later(pick(), pick() % 5 == 0)),
