@@ -461,9 +461,6 @@ def test_ctrl_c_while_a_service_is_served_leaves_no_thread_and_no_descriptor(gra
     assert all(is_served(graph, "a0") for graph in others)
 
 
-# --- forks
-
-
 # --- no lock
 
 

@@ -29,7 +29,6 @@ from tests.harness.board import (
     Board,
     Failed,
     Ring,
-    buffers_of,
     claimed,
     events_of,
     pattern,
@@ -259,19 +258,6 @@ def test_what_is_not_held_through_a_lease_is_copied(boards: Any) -> None:
     assert [bytes(b) for b in reader(owner, 1).read(0)] == [data[:4096], data, data]
 
 
-def test_beyond_64_buffers_a_byte_says_which_are_writable(boards: Any) -> None:
-    board = boards(rings=[Ring(slots=2, slot_bytes=256)])
-    writer, end = board.member(0).writer(0, 0), reader(board.member(1))
-    buffers = [pattern(i, i) for i in range(100)]
-    for flags in (bytes(100), bytes(i % 3 == 0 for i in range(100)), bytes([1] * 70), b""):
-        writer.write(PICKLE, b"", buffers, flags)
-        found = end.read(0)
-        assert [bytes(b) for b in found] == buffers
-        assert [type(b) is bytearray for b in found] == [*map(bool, flags), *[False] * 100][:100]
-    writer.write(PICKLE, b"", buffers, 2**64 - 1)
-    assert [type(b) is bytearray for b in end.read(0)] == [True] * 64 + [False] * 36
-
-
 def test_above_half_the_cap_readers_copy_instead_of_holding(boards: Any) -> None:
     board = boards(rings=[Ring(slots=1)], cap_bytes=16 * BLOCK)
     sender = board.member(0)
@@ -451,48 +437,6 @@ def add_free_block(board: Board, sender: _native.Member) -> None:
     with pytest.raises(_native.NoMemory):
         sender.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK), bytes((1 << 28) - BLOCK)])
     assert sender.statistics()["blocks"] == 2
-
-
-DAMAGED_FRAMES: list[dict[str, int]] = [
-    {"magic": 0},
-    {"magic": 0x31676372},
-    {"kind": 0},
-    {"kind": 4},
-    {"kind": 2},  # bytes, where the sum says a pickle
-    {"execution": 1},
-    {"execution": BIG},
-    {"body_bytes": 961},  # a byte more than a slot of 1024 has
-    {"body_bytes": BIG},
-    {"body_bytes": 10},
-    {"data_bytes": BIG},
-    {"nbuffers": 2**32 - 1},
-    {"nbuffers": 1000},
-    {"body_block": 5},
-    {"body_block": 2**32 - 2},
-    {"body_block": STASHED},
-    {"body_block": STASHED, "body_stash": 1},
-    {"body_block": 0, "body_bytes": BIG},
-    {"body_block": 1},  # there is such a block, but it was not sent to us
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGED_FRAMES, ids=str)
-def test_a_damaged_header_is_corrupt(boards: Any, damage: dict[str, int]) -> None:
-    board = boards()
-    sender = board.member(0)
-    sender.writer(0, 0).write(PICKLE, b"data", [pattern(100), pattern(BLOCK)])
-    add_free_block(board, sender)
-    good = board.frame()
-    board.set_frame(**damage)
-    end = reader(board.member(1))
-    for call in (end.read, end.take, end.read, lambda _: end.collect({}, 0)):
-        with pytest.raises(_native.Corrupt, match="ring 0"):
-            call(0)
-    assert end.seq == 0
-    assert claimed(sender) == BLOCK
-    board.set_frame(**good._asdict())
-    assert [bytes(b) for b in end.read(0)] == [pattern(100), pattern(BLOCK)]
-    assert claimed(sender) == 0
 
 
 DAMAGED_DESCS: list[dict[str, int]] = [
@@ -701,22 +645,6 @@ def test_overwritten_events_are_counted_as_lost(boards: Any) -> None:
             call(2, 0)
 
 
-def test_a_member_without_a_loop_records_reads_and_writes(boards: Any) -> None:
-    board = boards(rings=[Ring(0, (1,)), Ring(1, (0,))])
-    member, other = board.member(0), board.member(1)
-    writer, end = member.writer(0, 7), member.reader(1, 8, buffers_of, Failed)
-    writer.write(BYTES, bytes(10))
-    other.writer(1, 0).write(BYTES, bytes(20))
-    end.read()
-    _, lost, events = events_of(other, 0, 0)
-    assert lost == 0
-    assert [(each["op"], each["execution"], each["bytes"]) for each in events] == [
-        (7, 0, 10),
-        (8, 0, 20),
-    ]
-    assert other.now(0)[1:3] == (8, 0)
-
-
 def test_without_the_recorder_nothing_is_written(boards: Any) -> None:
     board = boards()
     member = board.member(0, record=False)
@@ -780,21 +708,6 @@ def test_waits_for_room_and_waits_that_end_badly_count_once(boards: Any) -> None
     with pytest.raises(_native.TimedOut):
         end.read(1_000_000)
     assert sender.counters(1)[0] == 1
-
-
-def test_committed_bytes_follow_the_arena(boards: Any) -> None:
-    board = boards(cap_bytes=16 * BLOCK)
-    sender, observer = board.member(0), board.member(1)
-    writer, end = sender.writer(0, 0), reader(observer)
-    for count in (1, 3, 2):
-        writer.write(PICKLE, b"", [pattern(BLOCK)] * count)
-        end.read(0)
-        assert observer.counters(0)[2] == sender.statistics()["committed_bytes"] > 0
-    with pytest.raises(_native.NoMemory):
-        writer.write(PICKLE, b"", [bytes(20 * BLOCK)])
-    assert observer.counters(0)[2] == sender.statistics()["committed_bytes"]
-    sender.trim()
-    assert observer.counters(0)[2] == 0
 
 
 def test_nothing_keeps_memory_or_descriptors(boards: Any) -> None:

@@ -151,14 +151,6 @@ def test_a_result_has_come_when_its_frame_lies_on_the_ring(filled: Filled) -> No
     assert (buffer.here, buffer.arrived) == (2, 2)
 
 
-def test_a_failure_is_no_value(filled: Filled) -> None:
-    filled.send(BYTES, FAILURE)
-    _, value = filled.fetch(0)
-    _, failure = filled.fetch(1)
-    assert (value.state, value.value) == (READY, b"value")
-    assert (failure.state, type(failure.value)) == (FAILED, Failure)
-
-
 def test_one_of_those_who_fetch_a_result_filled_it(boards: Any) -> None:
     """That fetch releases the output; a second release would be that of another execution."""
     inner: list[bool] = []

@@ -83,17 +83,6 @@ def test_memory_that_was_given_back_is_locked_anew() -> None:
 
 
 @needs_vmsplice
-def test_a_block_stays_locked_over_executions() -> None:
-    board = Board()
-    writer, reader = board.member(0).writer(0, 0), Reader(board)
-    for n in range(20):
-        assert sent(writer, pattern(128 * KB, n)) == reader.read()
-        assert reader.was_locked == [True]
-    assert reader.device.calls == 1
-    board.close()
-
-
-@needs_vmsplice
 def test_nothing_is_locked_any_more_once_locking_has_failed() -> None:
     board = Board()
     owner, reader = board.member(0), Reader(board)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule, unordered
 from rcg.compiler.simulate import Costs, simulate
 from rcg.errors import DeadlockError
-from rcg.ir.channels import RING, TENSOR, ActorSpec
+from rcg.ir.channels import TENSOR, ActorSpec
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import (
@@ -175,46 +174,6 @@ def graph(*nodes: Node, outputs: tuple[int, ...]) -> Graph:
         ActorSpec(actor, label, "") for actor, label in zip(actors, "ABCDE", strict=False)
     )
     return Graph(nodes, outputs, True, specs, 1, ())
-
-
-def in_bind_order(plan: Plan) -> Plan:
-    """The plan with each tensor sent right after its call, and received right before its use."""
-    rings = tuple(replace(each, kind=RING, group=None) for each in plan.channels)
-    return replace(schedule(replace(plan, channels=rings)), channels=plan.channels)
-
-
-LATE = graph(
-    call(1, "a0", 0),
-    call(2, "a0", 0),
-    call(3, "a2", 2),
-    call(4, "a1", 3),
-    call(5, "a1", 1, 4),
-    outputs=(5,),
-)
-"""a0 makes first what a1 uses last."""
-
-
-def test_bind_order_would_deadlock_and_is_refused():
-    with pytest.raises(DeadlockError) as refused:
-        simulate(in_bind_order(placed(LATE)))
-    assert "a0 (A) waits for a1 (B) at `Write s1 -> c1`" in refused.value.message
-    assert "=> Write s1 -> c1    waits for a1 (B) to receive c1" in str(refused.value)
-    assert "=> Read c3 -> s0     waits for a2 (C) to send c3" in str(refused.value)
-    assert "=> Read c2 -> s0     waits for a0 (A) to send c2" in str(refused.value)
-    simulate(planned(LATE), executions=5)
-
-
-def test_an_actor_may_be_visited_again():
-    built = graph(call(1, "a0", 0), call(2, "a1", 1), call(3, "a0", 1, 2), outputs=(3,))
-    ops = [str(op) for op in planned(built).program("a0").ops if not isinstance(op, Free)]
-    assert ops == [
-        "Read c0 -> s0",
-        "Call a0.f(s0) -> s1 #1",
-        "Write s1 -> c1",
-        "Read c2 -> s2",
-        "Call a0.f(s1, s2) -> s3 #3",
-        "Write s3 -> c3",
-    ]
 
 
 def test_workers_with_the_same_calls_have_the_same_schedule():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rings and blocks against a model in plain Python: three members who write, read, hold, forward.
+"""Rings and blocks against a model in plain Python: members who write, read, lend, hold, forward.
 
 A held buffer never changes, however much is written meanwhile. When all is dropped, no member
 claims a block.
@@ -24,15 +24,15 @@ from tests.harness.board import BYTES, FAILURE, PICKLE, Board, Failed, Ring
 CAP = 1 << 20
 SLOTS = 2
 SLOT_BYTES = 8 * 1024
-# To both others from each, so that blocks come home, go on, and have two readers; the last one also
-# to its own writer, who holds blocks and decides about room as any reader.
+# To both others from each, so that blocks come home, go on, and have several readers. The last one
+# also reads what it writes itself, with the others and alone.
 RINGS = [
     Ring(0, (1, 2), SLOTS, SLOT_BYTES),
     Ring(1, (2, 0), SLOTS, SLOT_BYTES),
-    Ring(2, (0, 1), SLOTS, SLOT_BYTES),
+    Ring(2, (0, 1, 2), SLOTS, SLOT_BYTES),
     Ring(0, (1,), SLOTS, SLOT_BYTES),
     Ring(1, (0,), SLOTS, SLOT_BYTES),
-    Ring(2, (2, 0), SLOTS, SLOT_BYTES),
+    Ring(2, (2,), SLOTS, SLOT_BYTES),
 ]
 SIZES = (0, 1, 63, 4096, 4097, 8000, 16 * 1024, 40_000, 100_000, 250_000)
 KEYS = [(i, number) for i, ring in enumerate(RINGS) for number in ring.readers]
@@ -49,6 +49,7 @@ class Held:
 
     buffer: Any
     wanted: bytes
+    is_sent: bool | None = None  # of a loan: whether it cannot be written to any more
 
 
 @dataclass
@@ -87,7 +88,7 @@ class RingMachine(RuleBasedStateMachine):
     def has_room(self, ring: int) -> bool:
         return all(len(self.queues[ring, number]) < SLOTS for number in RINGS[ring].readers)
 
-    def publish(self, ring: int, message: Message, buffers: list[Any]) -> None:
+    def publish(self, ring: int, message: Message, buffers: list[Any]) -> bool:
         """Write a frame, or see that nothing of it is written."""
         arguments = (message.kind, message.data, buffers or None, message.writable, 0)
         before = self.claims()
@@ -95,14 +96,15 @@ class RingMachine(RuleBasedStateMachine):
             with pytest.raises(_native.TimedOut):
                 self.writers[ring].write(*arguments)
             assert self.claims() == before
-            return
+            return False
         try:
             self.writers[ring].write(*arguments)
         except _native.NoMemory:
             assert self.claims() == before
-            return
+            return False
         for number in RINGS[ring].readers:
             self.queues[ring, number].append(message)
+        return True
 
     def claims(self) -> list[int]:
         return [member.statistics()["claimed_bytes"] for member in self.members]
@@ -128,14 +130,24 @@ class RingMachine(RuleBasedStateMachine):
     def forward(
         self, ring: int, pick: int, cut: tuple[int, int], count: int, writable: int
     ) -> None:
-        """Send on a part of what is held."""
+        """Send on a part of what is held, or of a loan."""
         hands = self.held[RINGS[ring].writer]
         if hands:
             held = hands[pick % len(hands)]
             part = slice(cut[0], len(held.wanted) - cut[1])
             view, wanted = memoryview(held.buffer)[part], held.wanted[part]
             message = Message(PICKLE, b"on", [wanted] * count, writable)
-            self.publish(ring, message, [view] * count)
+            is_written = self.publish(ring, message, [view] * count)
+            if is_written and held.is_sent is False and len(wanted) > _native.INLINE_BUFFER:
+                held.is_sent = True
+
+    @rule(number=members, size=sizes)
+    def lend(self, number: int, size: int) -> None:
+        loan = self.members[number].loan(size)
+        if loan is not None:
+            wanted = self.fresh(size)
+            memoryview(loan)[:] = wanted
+            self.held[number].append(Held(loan, wanted, is_sent=False))
 
     @rule(pick=picks)
     def read(self, pick: int) -> None:
@@ -206,6 +218,7 @@ class RingMachine(RuleBasedStateMachine):
         for held in self.held:
             for h in held:
                 assert bytes(h.buffer) == h.wanted
+                assert h.is_sent is None or memoryview(h.buffer).readonly == h.is_sent
 
     @invariant()
     def memory_is_accounted_for(self) -> None:
@@ -213,6 +226,9 @@ class RingMachine(RuleBasedStateMachine):
         used = sum(s["committed_bytes"] for s in statistics)
         assert {s["used_bytes"] for s in statistics} == {used}
         assert used <= CAP
+        seen = [self.members[0].counters(number)[2] for number in range(3)]
+        assert seen == [s["committed_bytes"] for s in statistics]
+        assert self.members[0].survey(0, 0, 0)[0] == sum(self.claims())
 
     def teardown(self) -> None:
         for key, queue in self.queues.items():
@@ -245,6 +261,7 @@ def test_a_long_life_under_pressure(dice: random.Random, turn: int) -> None:
 
     moves: list[tuple[int, Callable[[], None]]] = [
         (4, lambda: machine.write(pick() % len(RINGS), size(), [size()], pick() % 4)),
+        (1, lambda: machine.lend(pick() % 3, size())),
         (3, lambda: machine.forward(pick() % len(RINGS), pick(), (0, pick() % 3), 1, pick() % 2)),
         (7, lambda: machine.read(pick())),
         (2, lambda: machine.take_undecoded(pick())),

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import copyreg
-import datetime
-import decimal
-import fractions
 import gc
 import pickle
 import sys
 import threading
 import warnings
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
@@ -136,33 +133,6 @@ def test_plain_values_arrive_as_they_were(value: Any) -> None:
     assert repr(found) == repr(value)  # NaN included, and the order of dicts
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {1, 2},
-        frozenset({"a"}),
-        OrderedDict(a=1),
-        range(3, 9, 2),
-        slice(1, 2, 3),
-        decimal.Decimal("1.10"),
-        fractions.Fraction(1, 3),
-        datetime.timedelta(days=1),
-        int,
-        len,
-        fractions.Fraction,
-        "x" * 100_000,
-        b"x" * 100_000,
-        bytearray(b"x" * 100_000),
-        list(range(20_000)),
-        2**100_000,
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_some_values_by_hand(value: Any) -> None:
-    found = through(value)
-    assert type(found) is type(value) and found == value
-
-
 def test_bytes_and_bytearrays_are_the_readers_own() -> None:
     assert type(through(b"x" * 100_000)) is bytes
     found = through(bytearray(100_000))
@@ -281,35 +251,6 @@ def test_arrays_of_every_dtype_and_rank(shape: tuple[int, ...]) -> None:
         assert same_array(through({"a": [array]})["a"][0], array), dtype
 
 
-LAYOUTS = {
-    "every second": lambda a: a[::2],
-    "backwards": lambda a: a[::-1, ::-1],
-    "column": lambda a: a[:, 3],
-    "transposed": lambda a: a.T,
-    "fortran": np.asfortranarray,
-    "fortran slice": lambda a: np.asfortranarray(a)[1:-1],
-    "broadcast": lambda a: np.broadcast_to(a[0], (7, a.shape[1])),
-    "diagonal": lambda a: a.diagonal(),
-    "permuted": lambda a: a.reshape(a.shape[0], -1, 2).transpose(2, 0, 1),
-    "new axes": lambda a: a[None, :, None],
-    "one row of many": lambda a: a[:1],
-    "read-only": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape),
-}
-
-
-@pytest.mark.parametrize("size", [6, 200])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_arrays_of_every_layout(layout: str, size: int) -> None:
-    bases = [filled(dtype, (size, size)) for dtype in ("f8", "M8[s]", ">i4", "U3", RECORD)]
-    if layout != "read-only":  # objects have no bytes
-        bases.append(filled("i4", (size, size)).astype("O"))
-    for base in bases:
-        array = LAYOUTS[layout](base)
-        found = through([array])[0]
-        assert found.dtype == array.dtype and found.shape == array.shape
-        assert found.tolist() == array.tolist(), array.dtype
-
-
 @st.composite
 def strange_arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     dtype = draw(
@@ -348,15 +289,6 @@ def test_the_string_dtype_of_numpy_2() -> None:
     assert through([array])[0].dtype == array.dtype
 
 
-def test_scalars_of_numpy() -> None:
-    for kind in "?bBhHiIlLqQefdgFDG":
-        scalar = np.dtype(kind).type(1)
-        assert through(scalar).dtype == scalar.dtype and through(scalar) == scalar
-    assert through(np.datetime64("2020-01-01")) == np.datetime64("2020-01-01")
-    record = filled(RECORD, (2,))[0]
-    assert through(record) == record
-
-
 @pytest.mark.parametrize("size", [3, 200])
 def test_subclasses_of_arrays_stay_what_they_are(size: int) -> None:
     base = np.arange(size * size, dtype="f8").reshape(size, size)
@@ -370,12 +302,6 @@ def test_subclasses_of_arrays_stay_what_they_are(size: int) -> None:
     records = np.rec.fromarrays([base[0], base[1]], names=["x", "y"])
     found = through(records)
     assert type(found) is np.recarray and found.y.tolist() == records.y.tolist()
-
-
-def test_a_memory_mapped_array_arrives_with_its_numbers(tmp_path: Any) -> None:
-    array = np.memmap(tmp_path / "numbers", dtype="f8", mode="w+", shape=(100, 100))
-    array[:] = np.arange(10_000).reshape(100, 100)
-    assert np.asarray(through(array)).tolist() == array.tolist()
 
 
 @pytest.mark.parametrize("dtype", ["f8", "M8[s]", RECORD], ids=str)
@@ -394,20 +320,6 @@ def test_large_arrays_share_memory_and_go_on_by_reference(dtype: Any) -> None:
     del found, middle, sparse
     assert claimed(here) == claimed(there) == 0
     board.close()
-
-
-@pytest.mark.parametrize("count", [65, 300])
-@pytest.mark.parametrize("size", [10, 5000])
-def test_many_arrays_beside_a_tensor_stay_read_only(
-    channel: Channel, count: int, size: int
-) -> None:
-    arrays = [np.full(size, i) for i in range(count)]
-    found, tensor = channel.through([arrays, torch.ones(size)])
-    assert all(same_array(a, b) for a, b in zip(found, arrays, strict=True))
-    assert not any(array.flags.writeable for array in found)
-    tensor += 1
-    del found, tensor
-    assert claimed(channel.sender) == 0
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 300])
@@ -482,39 +394,6 @@ def test_tensors_are_on_the_cpu_whatever_the_default(view: str) -> None:
     assert same_tensor(nothing, empty) and nothing.is_cpu
 
 
-@pytest.mark.parametrize("size", [3, LARGE])
-def test_what_requires_grad_still_does(size: int) -> None:
-    leaf = torch.ones(size, requires_grad=True)
-    found = through([leaf, leaf * 2, torch.nn.Parameter(torch.ones(size))])
-    assert [tensor.requires_grad for tensor in found] == [True] * 3
-    assert all(tensor.is_leaf for tensor in found)
-    assert type(found[2]) is torch.nn.Parameter
-    (found[0] * 3).sum().backward()
-    assert found[0].grad.tolist() == [3.0] * size
-    frozen = torch.nn.Parameter(torch.ones(size), requires_grad=False)
-    assert not through(frozen).requires_grad
-
-
-def test_a_module_with_its_weights(channel: Channel) -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(200, 100), torch.nn.ReLU())
-    found = channel.through(module)
-    values = torch.ones(2, 200)
-    assert torch.equal(found(values), module(values))
-    found(values).sum().backward()
-    with torch.no_grad():
-        found[0].weight.add_(1)
-    assert not torch.equal(found[0].weight, module[0].weight)
-    state = channel.through(module.state_dict())
-    assert list(state) == list(module.state_dict())
-
-
-def test_tensors_without_plain_memory_go_torchs_own_way() -> None:
-    sparse = torch.eye(5).to_sparse()
-    assert torch.equal(through(sparse).to_dense(), torch.eye(5))
-    meta = torch.empty(3, 4, device="meta")
-    assert through([meta])[0].shape == (3, 4) and through(meta).is_meta
-
-
 def test_a_large_tensor_is_the_block_of_its_one_reader(channel: Channel) -> None:
     tensor = torch.arange(LARGE)
     found = channel.through({"t": tensor})["t"]
@@ -529,24 +408,12 @@ def test_a_large_tensor_is_the_block_of_its_one_reader(channel: Channel) -> None
     assert claimed(channel.sender) == 0
 
 
-@pytest.mark.parametrize("size", [3, LARGE])
-def test_no_reader_sees_what_another_writes_into_a_tensor(size: int) -> None:
-    channel = Channel(readers=3)
-    tensor, array = torch.zeros(size), np.zeros(size)
-    found = channel.send([tensor, array])
-    for i, (own, _) in enumerate(found):
-        own += i + 1
-    assert [own[0].item() for own, _ in found] == [1, 2, 3]
-    assert not tensor.any()
-    assert all(not shared.flags.writeable and not shared.any() for _, shared in found)
-    channel.board.close()
-
-
 def test_one_array_or_tensor_is_encoded_as_the_pickler_does_it(monkeypatch: Any) -> None:
     """Of the second of a dtype and shape on, neither side uses a pickler."""
     shapes = [*SHAPES[:-2], (1, 3)]  # not the large ones
     arrays = [filled(dtype, shape) for dtype in DTYPES for shape in shapes]
     arrays += [np.frombuffer(bytes(80), "f4"), np.arange(12).reshape(3, 4).T]
+    arrays += [np.arange(9)[::2], np.broadcast_to(np.arange(3), (2, 3))]
     arrays += [pickle.loads(pickle.dumps(each)) for each in arrays]  # with other dtype objects
     arrays.append(np.zeros(3, np.dtype("f8", metadata={"unit": "m"})))
     tensors = [tensor_of(dtype, shape) for dtype in TENSOR_DTYPES for shape in shapes]
@@ -732,31 +599,6 @@ def test_of_tensors_everything_arrives_that_pickle_keeps(made: tuple[Any, list[A
     assert size_of(encoded) <= len(pickled) + 100 * len(tensors)
 
 
-def test_tensors_of_one_storage_are_written_to_together(channel: Channel) -> None:
-    base = torch.arange(LARGE, dtype=torch.float32)
-    value = {"all": base, "some": base[10:20], "turned": base.view(200, -1).T, "bytes": None}
-    value["bytes"] = base.view(torch.int32)[15:]
-    found = channel.through(value)
-    assert len(channel.codec.encode(value)[2] or ()) == 1
-    found["some"][5] = 1.0
-    assert found["all"][15] == 1.0
-    assert found["bytes"][0] == 0x3F800000
-    assert found["turned"][15, 0] == 1.0
-    assert base[15] == 15.0
-    del found
-    assert claimed(channel.sender) == 0
-
-
-def test_what_a_module_shares_it_shares_when_it_arrives(channel: Channel) -> None:
-    module = torch.nn.ModuleDict({"a": torch.nn.Linear(50, 50), "b": torch.nn.Linear(50, 50)})
-    module["b"].weight = torch.nn.Parameter(module["a"].weight.data)  # two parameters, one storage
-    found = channel.through(module)
-    with torch.no_grad():
-        found["a"].weight.zero_()
-    assert not found["b"].weight.any()
-    assert module["a"].weight.all()
-
-
 def test_a_small_part_of_a_large_storage_travels_alone(channel: Channel) -> None:
     large = torch.zeros(1_000_000, 8)
     size = size_of(channel.codec.encode(large[77]))
@@ -768,12 +610,6 @@ def test_a_small_part_of_a_large_storage_travels_alone(channel: Channel) -> None
     assert size_of(channel.codec.encode(expanded)) < 1000
     found = channel.through([expanded])[0]
     assert found.shape == (50_000_000,) and found.stride() == (0,)
-
-
-def test_a_received_part_is_all_there_is_of_its_storage(channel: Channel) -> None:
-    found = channel.through(torch.arange(100_000)[50_000:50_010])
-    assert found.tolist() == list(range(50_000, 50_010))
-    assert found.untyped_storage().nbytes() < 200
 
 
 def test_an_attribute_may_be_anything_even_the_tensor(channel: Channel) -> None:

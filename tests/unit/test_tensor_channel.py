@@ -198,32 +198,6 @@ def test_a_column_of_one_row_arrives(edge, is_direct):
     assert found.shape == (1,) and found.tolist() == [2.0]
 
 
-def test_tensors_anywhere_in_a_value_with_plain_data_and_arrays(edge):
-    base = torch.arange(24.0).reshape(4, 6)
-    value = {
-        "step": 7,
-        "tensors": [base, {"deep": (base[1:3, ::2], torch.ones(3, dtype=torch.bfloat16))}],
-        "array": np.arange(10_000),
-        "none": torch.empty(0),
-        "number": torch.tensor(3),
-        "grad": torch.ones(5, requires_grad=True),
-    }
-    found = edge().send(value)
-    assert found["step"] == 7
-    assert found["array"].tolist() == list(range(10_000))
-    whole, nested = found["tensors"]
-    view, small = nested["deep"]
-    assert torch.equal(whole, base)
-    assert torch.equal(view, base[1:3, ::2])
-    assert view.stride() == base[1:3, ::2].stride()
-    whole[1, 0] = 99  # they share their storage, as before
-    assert view[0, 0] == 99
-    assert small.dtype == torch.bfloat16
-    assert found["none"].shape == (0,)
-    assert found["number"].item() == 3
-    assert found["grad"].requires_grad
-
-
 @pytest.mark.parametrize("value", [b"bytes", b"", None, 7, "text", [1, 2], {"a": b"x" * 100_000}])
 def test_values_without_tensors_need_no_communicator(edge, value):
     channel = edge()
@@ -358,21 +332,6 @@ def test_bytes_in_place_of_a_static_shape_are_refused(edge):
         channel.writer.write(b"raw")
 
 
-@pytest.mark.parametrize("readers", [1, 2])
-def test_a_direct_return_keeps_dtype_gradient_and_emptiness(edge, readers):
-    channel = edge(readers, is_direct_return=True)
-    for value in (
-        torch.tensor(2.5, dtype=torch.bfloat16),
-        torch.empty(0, 3),
-        torch.ones(4, requires_grad=True),
-        torch.arange(12).reshape(3, 4).t(),
-        torch.tensor([1 + 2j, 3 - 1j]).conj(),
-    ):
-        found = channel.send(value)
-        for each in found if readers > 1 else [found]:
-            assert same(each, value)
-
-
 LIKE = torch.arange(1.0, 7.0)
 
 
@@ -415,35 +374,6 @@ def test_received_memory_is_used_again_and_belongs_to_nobody_else(edge):
     assert torch.equal(first, kept)
     del first, second
     assert channel.send(torch.ones(1 << 16)).data_ptr() in (address, other)
-
-
-@pytest.mark.parametrize("size", [100, 5000])
-@pytest.mark.parametrize("readers", [1, 3])
-def test_a_reader_without_memory_takes_the_tensors_and_fails_alone(
-    edge, monkeypatch, size, readers
-):
-    monkeypatch.setattr(tensor_channel, "PIECE_BYTES", 1024)
-    channel = edge(readers)
-    poor = channel.nodes[1]
-    room = tensor_channel.room_for
-
-    def room_for(endpoint: Any, size_bytes: int, device: str) -> Any:
-        if endpoint is poor:
-            raise RuntimeError("not enough memory")
-        return room(endpoint, size_bytes, device)
-
-    monkeypatch.setattr(tensor_channel, "room_for", room_for)
-    value = [torch.ones(size), torch.zeros(3)]
-    reading = channel.reading()
-    channel.writer.write(value)
-    with pytest.raises(RuntimeError, match="not enough memory"):
-        reading[0].result(GUARD_S)
-    assert [each.result(GUARD_S)[0].numel() for each in reading[1:]] == [size] * (readers - 1)
-    assert channel.readers[0].seq == 1
-    monkeypatch.undo()
-    found = channel.send(value)
-    for each in found if readers > 1 else [found]:
-        assert each[0].sum() == size
 
 
 # --- ends

@@ -55,13 +55,6 @@ def edge(
         return MultiOutputNode([*read, value] if to_driver else read)
 
 
-def test_actors_on_different_nodes_never_share_a_gpu():
-    """A GPU is named by its node and its number there (``Owned``)."""
-    nodes = {"a0": "here", "a1": "there"}
-    gpus = {actor: (f"{node}/0",) for actor, node in nodes.items()}
-    assert backends(compile_graph(graph_of(edge()), nodes, "here", 4, gpus=gpus).plan) == ["nccl"]
-
-
 @pytest.mark.parametrize("transport", ["auto", "shm"])
 def test_shared_memory_is_tcp_for_readers_on_other_nodes(transport: str):
     plan = compile_graph(
@@ -99,18 +92,6 @@ def test_a_value_goes_from_gpu_to_gpu_if_all_its_ends_have_one(gpus, found, read
     plan = plan_of(edge(readers=readers), gpus)
     assert backends(plan) == found
     assert sum(each.kind == TENSOR for each in plan.channels) == len(found)
-
-
-def test_readers_of_which_only_some_share_the_writers_gpu_use_shared_memory():
-    assert backends(plan_of(edge(readers=2), {**EACH, "a1": ("node/0",)})) == []
-
-
-@pytest.mark.parametrize("gpus", [ONE, EACH], ids=["one", "each"])
-def test_what_the_driver_reads_uses_shared_memory(gpus):
-    assert backends(plan_of(edge(to_driver=True), gpus)) == []
-    with InputNode() as inp:
-        root = ACTORS[0].bind("read", inp.with_tensor_transport("auto"))
-    assert backends(plan_of(root, gpus)) == []
 
 
 @pytest.mark.parametrize("gpus", [ONE, EACH], ids=["one", "each"])
@@ -161,12 +142,6 @@ def test_edges_whose_ends_cannot_be_in_one_group_have_several(transport):
 def test_what_was_chosen_stays(transport):
     chosen = [] if transport == "shm" else [transport]
     assert backends(plan_of(edge(transport), EACH)) == chosen
-
-
-def test_a_value_without_a_hint_uses_shared_memory():
-    with InputNode() as inp:
-        root = ACTORS[1].bind("read", ACTORS[0].bind("make", inp))
-    assert backends(plan_of(root, EACH)) == []
 
 
 @pytest.mark.parametrize(
