@@ -126,27 +126,6 @@ def test_graphs_that_threads_make_at_once_share_one_endpoint(graphs):
         sys.setswitchinterval(interval)
 
 
-def test_threads_that_come_and_go_always_find_an_endpoint(graphs):
-    """Also where one comes while the last of the others goes."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    served = []
-
-    def come_and_go():
-        for _ in range(60):
-            graph = graphs("a0")
-            client = graph.client("a0")
-            served.append(client.board >= 0)
-            client.close()
-            graph.close()
-
-    try:
-        together(*[come_and_go] * 4)
-    finally:
-        sys.setswitchinterval(interval)
-    assert served == [True] * 240
-
-
 class Interrupted(dict[Any, Any]):
     """The services of an endpoint: something happens where its thread looks whether any is left."""
 

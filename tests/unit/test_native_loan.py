@@ -161,3 +161,17 @@ def test_a_writing_reader_gets_the_loan_itself_once_it_is_alone() -> None:
     del found
     assert claimed(maker) == 0
     board.close()
+
+
+def test_what_came_to_be_written_to_is_no_loan() -> None:
+    """A member that reads its own ring has memory in its own arena that it may write to."""
+    board = Board(2, (Ring(0, (0,)), Ring(0, (1,))))
+    member, end = board.member(0), reader(board.member(1), 1)
+    member.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK)], 1)
+    mine = memoryview(reader(member).read(0)[0])
+    assert isinstance(mine.obj, _native.Lease) and not mine.readonly
+    member.writer(1, 0).write(PICKLE, b"", [mine])
+    mine[:] = bytes(BLOCK)
+    assert counts(member) == (2, 0)
+    assert bytes(end.read(0)[0]) == pattern(BLOCK)
+    board.close()

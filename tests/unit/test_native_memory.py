@@ -56,21 +56,6 @@ def test_a_block_that_was_reclaimed_is_taken_again() -> None:
     board.close()
 
 
-def test_what_is_claimed_is_never_reclaimed() -> None:
-    board = Board(2, (Ring(0, (1,)), Ring(1, (0,))), cap_bytes=8 * MB)
-    first, second = board.member(0), board.member(1)
-    there = reader(second)
-    first.writer(0, 0).write(PICKLE, b"", [pattern(3 * MB, 1)])
-    (held,) = there.read(0)
-    first.writer(0, 0).write(PICKLE, b"", [pattern(2 * MB, 2)])  # on its way
-    with pytest.raises(_native.NoMemory):
-        second.writer(1, 0).write(PICKLE, b"", [bytes(4 * MB)])
-    assert bytes(held) == pattern(3 * MB, 1)
-    (arrived,) = there.read(0)
-    assert bytes(arrived) == pattern(2 * MB, 2)
-    board.close()
-
-
 @pytest.mark.parametrize("size", [MB, MB + 1, 5 * MB + 4096, 9 * MB - 4096, 9 * MB])
 def test_large_blocks_take_no_more_than_their_pages(size: int) -> None:
     board = Board(2, cap_bytes=9 * MB)
@@ -91,23 +76,6 @@ def test_a_block_that_is_used_again_grows_and_when_memory_is_short_shrinks() -> 
         assert used(sender) <= most * MB
     writer.write(PICKLE, b"", [pattern(15 * MB)])
     assert bytes(end.read(0)[0]) == pattern(15 * MB)
-    board.close()
-
-
-def test_neighbours_become_one_when_addresses_run_out() -> None:
-    """Small blocks, then large ones, then small ones, in addresses for one size only."""
-    board = Board(2, (Ring(slots=64),), cap_bytes=8 * MB, reserve_bytes=8 * MB)
-    sender, end = board.member(0), reader(board.member(1))
-    writer = sender.writer(0, 0)
-    for size in (128 * 1024, 3 * MB, 64 * 1024, 7 * MB, 1 * MB, 16 * 1024, 5 * MB):
-        held = []
-        for i in range(min(32, 8 * MB // size)):
-            writer.write(PICKLE, b"", [pattern(size, i)])
-            held.append(end.read(0)[0])
-        for i, buffer in enumerate(held):
-            assert bytes(buffer) == pattern(size, i)
-        del held, buffer
-    assert claimed(sender) == 0
     board.close()
 
 

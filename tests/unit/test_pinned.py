@@ -68,21 +68,6 @@ def sent(writer: _native.Writer, *contents: bytes, tensors: int = -1) -> list[by
 
 
 @needs_vmsplice
-def test_memory_that_was_given_back_is_locked_anew() -> None:
-    board = Board()
-    owner, reader = board.member(0), Reader(board)
-    writer = owner.writer(0, 0)
-    for n in range(5):
-        assert sent(writer, pattern(128 * KB, n)) == reader.read()
-        assert reader.was_locked == [True]
-        assert owner.trim()
-    assert reader.device.calls == 5
-    reader.pins.close()
-    assert not reader.device.locked
-    board.close()
-
-
-@needs_vmsplice
 def test_nothing_is_locked_any_more_once_locking_has_failed() -> None:
     board = Board()
     owner, reader = board.member(0), Reader(board)

@@ -79,6 +79,23 @@ def placed(graph: Graph) -> Plan:
     return plan
 
 
+def planned(*nodes: Any, communicators: Any = ()) -> Plan:
+    """The plan of a graph that returns what none of its nodes takes."""
+    taken: set[int] = set()
+    for node in nodes:
+        match node:
+            case MethodCall():
+                taken |= {arg.node for arg in node.args}
+            case CollectiveCall():
+                taken |= {*node.args}
+            case Part():
+                taken.add(node.call)
+    returned = tuple(
+        node.id for node in nodes if node.id not in taken and getattr(node, "num_returns", 1) == 1
+    )
+    return placed(graph(INPUT, *nodes, outputs=returned, communicators=communicators))
+
+
 def channels(plan: Plan) -> list[str]:
     """The channels that do not come from the driver, without their ids and slots."""
     return [
@@ -130,13 +147,6 @@ def test_a_hint_that_changes_nothing_changes_no_plan(case: Case, data: st.DataOb
     assert placed(replace(case.graph, nodes=nodes)) == placed(case.graph)
 
 
-def test_readers_in_the_same_process_need_no_channel():
-    built = graph(INPUT, call(1, "a0", 0, hint=hint()), call(2, "a0", 1), outputs=(2,))
-    plan = placed(built)
-    assert channels(plan) == ["a0 -> driver ring node=2"]
-    assert plan.groups == ()
-
-
 def test_the_driver_reads_and_writes_rings_beside_the_tensor_channel():
     built = graph(
         InputValue(0, None, SITE, hint=hint()),
@@ -160,15 +170,7 @@ def test_the_driver_reads_and_writes_rings_beside_the_tensor_channel():
 def test_values_whose_tensors_arrive_on_other_devices_travel_apart():
     hints = [hint("shm", device="cpu"), None, hint("auto", device="cpu"), hint("shm")]
     parts = [Part(2 + at, 1, at, SITE, hint=each) for at, each in enumerate(hints)]
-    plan = placed(
-        graph(
-            INPUT,
-            call(1, "a0", 0, num_returns=4),
-            *parts,
-            call(6, "a1", 2, 3, 4, 5),
-            outputs=(6,),
-        )
-    )
+    plan = planned(call(1, "a0", 0, num_returns=4), *parts, call(6, "a1", 2, 3, 4, 5))
     assert channels(plan)[:2] == [
         "a0 -> a1 ring node=2, 4 device=cpu",
         "a0 -> a1 ring node=3, 5",
@@ -176,147 +178,111 @@ def test_values_whose_tensors_arrive_on_other_devices_travel_apart():
 
 
 def test_each_part_of_a_call_has_a_tensor_channel_of_its_own():
-    plan = placed(
-        graph(
-            INPUT,
-            call(1, "a0", 0, num_returns=2, hint=hint("shm")),
-            Part(2, 1, 0, SITE, hint=hint()),
-            Part(3, 1, 1, SITE, hint=hint()),
-            call(4, "a1", 2, 3),
-            outputs=(4,),
-        )
-    )
+    parts = [Part(2 + at, 1, at, SITE, hint=hint()) for at in range(2)]
+    made = call(1, "a0", 0, num_returns=2, hint=hint("shm"))
+    plan = planned(made, *parts, call(4, "a1", 2, 3))
     assert channels(plan)[:2] == ["a0 -> a1 tensor @g0 node=2", "a0 -> a1 tensor @g0 node=3"]
-
-
-def test_several_actors_read_one_tensor_by_a_broadcast():
-    plan = placed(
-        graph(
-            INPUT,
-            call(1, "a1", 0, hint=hint()),
-            call(2, "a0", 1),
-            call(3, "a2", 1),
-            call(4, "a2", 1),
-            outputs=(2, 3, 4),
-        )
-    )
-    assert channels(plan)[0] == "a1 -> a0 a2 tensor @g0 node=1"
-    assert groups(plan) == ["g0 gloo a0 a1 a2"]
 
 
 # --- groups -------------------------------------------------------------------------------------
 
+MINE = CommunicatorSpec("k5", "mine", ("a2", "a0", "a1"))
+CHOSEN = hint("mine", communicator="k5")
+MADE = [call(1 + at, f"a{at}", 0) for at in range(2)]
 
-def test_edges_share_one_group_of_all_their_actors():
-    plan = placed(
-        graph(
-            INPUT,
-            call(1, "a0", 0, hint=hint()),
-            call(2, "a1", 1, hint=hint()),
+GROUPS = {
+    "readers of one tensor form a group": (
+        [
+            call(1, "a1", 0, hint=hint()),
+            call(2, "a0", 1),
+            *(call(at, "a2", 1) for at in (3, 4)),
+        ],
+        ["g0 gloo a0 a1 a2"],
+        ["a1 -> a0 a2 @g0"],
+    ),
+    "edges share one of all their actors": (
+        [
+            *(call(1 + at, f"a{at}", at, hint=hint()) for at in range(2)),
             call(3, "a2", 2, hint=hint("mine")),
             call(4, "a3", 3),
-            outputs=(4,),
-        )
-    )
-    assert groups(plan) == ["g0 gloo a0 a1 a2", "g1 mine a2 a3"]
-    assert [each.group for each in plan.channels if each.kind == TENSOR] == ["g0", "g0", "g1"]
-
-
-def test_an_edge_uses_a_group_that_includes_both_ends():
-    """As in Ray, an edge uses the communicator of a collective that has both of its actors."""
-    plan = placed(
-        graph(
-            INPUT,
-            call(1, "a0", 0, hint=hint()),
-            call(2, "a1", 1, hint=hint()),
+        ],
+        ["g0 gloo a0 a1 a2", "g1 mine a2 a3"],
+        ["a0 -> a1 @g0", "a1 -> a2 @g0", "a2 -> a3 @g1"],
+    ),
+    # As in Ray, an edge uses the communicator of a collective that has both of its actors.
+    "an edge uses one that includes both ends": (
+        [
+            *(call(1 + at, f"a{at}", at, hint=hint()) for at in range(2)),
             *ranks(3, 0, ("a1", 2), ("a0", 1)),
             call(5, "a2", 2),
-            outputs=(3, 4, 5),
-        )
-    )
-    assert groups(plan) == ["g0 gloo a1 a0", "g1 gloo a1 a2"]
-    used = [(each.writer, each.readers, each.group) for each in plan.channels if each.group]
-    assert used == [("a0", ("a1",), "g0"), ("a1", ("a2",), "g1")]
-
-
-def test_collectives_over_the_same_actors_in_the_same_order_share_a_group():
-    plan = placed(
-        graph(
-            INPUT,
-            call(1, "a0", 0),
-            call(2, "a1", 0),
+        ],
+        ["g0 gloo a1 a0", "g1 gloo a1 a2"],
+        ["a0 -> a1 @g0", "a1 -> a2 @g1", "#3 @g0", "#4 @g0"],
+    ),
+    "collectives over the same actors in the same order share one": (
+        [
+            *MADE,
             *ranks(3, 0, ("a0", 1), ("a1", 2)),
             *ranks(5, 1, ("a1", 2), ("a0", 1)),
             *ranks(7, 2, ("a0", 3), ("a1", 4)),
             *ranks(9, 3, ("a0", 3), ("a1", 4), communicates=hint("mine")),
-            outputs=(5, 6, 7, 8, 9, 10),
-        )
-    )
-    assert groups(plan) == ["g0 gloo a0 a1", "g1 gloo a1 a0", "g2 mine a0 a1"]
-    used = [op.group for op in plan.program("a0").ops if isinstance(op, Collective)]
-    assert used == ["g0", "g1", "g0", "g2"]
-
-
-def test_a_broadcast_uses_a_group_of_exactly_its_ends_in_any_order():
-    plan = placed(
-        graph(
-            INPUT,
+        ],
+        ["g0 gloo a0 a1", "g1 gloo a1 a0", "g2 mine a0 a1"],
+        [f"#{3 + at} @{group}" for at, group in enumerate(("g0", "g0", "g1", "g1", "g0", "g0"))]
+        + ["#9 @g2", "#10 @g2"],
+    ),
+    "a broadcast uses one of exactly its ends in any order": (
+        [
             call(1, "a0", 0, hint=hint()),
-            call(2, "a1", 1),
-            call(3, "a2", 1),
+            *(call(2 + at, f"a{1 + at}", 1) for at in range(2)),
             call(4, "a3", 0),
             *ranks(5, 0, ("a3", 4), ("a2", 3), ("a1", 2), ("a0", 1)),
             *ranks(9, 1, ("a2", 3), ("a0", 1), ("a1", 2)),
-            outputs=(5, 6, 7, 8, 9, 10, 11),
-        )
-    )
-    assert groups(plan) == ["g0 gloo a3 a2 a1 a0", "g1 gloo a2 a0 a1"]
-    assert channels(plan)[0] == "a0 -> a1 a2 tensor @g1 node=1"
-
-
-# --- users' communicators -----------------------------------------------------------------------
-
-MINE = CommunicatorSpec("k5", "mine", ("a2", "a0", "a1"))
-
-
-def test_a_users_communicator_is_one_group_with_its_ranks():
-    mine = hint("mine", communicator="k5")
-    plan = placed(
-        graph(
-            INPUT,
-            call(1, "a0", 0, hint=mine),
-            call(2, "a1", 1, hint=mine),
+        ],
+        ["g0 gloo a3 a2 a1 a0", "g1 gloo a2 a0 a1"],
+        ["a0 -> a1 a2 @g1", *(f"#{5 + at} @g{int(at > 3)}" for at in range(7))],
+    ),
+    "a user's communicator is one with its ranks": (
+        [
+            *(call(1 + at, f"a{at}", at, hint=CHOSEN) for at in range(2)),
             call(3, "a2", 2),
-            call(4, "a1", 0, hint=hint("mine")),
+            call(4, "a1", 0, hint=hint("mine")),  # of the same backend, but not chosen for it
             call(5, "a2", 4),
-            *ranks(6, 0, ("a2", 3), ("a0", 1), ("a1", 2), communicates=mine),
-            outputs=(5, 6, 7, 8),
-            communicators=(MINE,),
-        )
-    )
-    # Of the same backend, but not chosen for node 4.
-    assert groups(plan) == ["g0 mine a2 a0 a1 by k5", "g1 mine a1 a2"]
-    used = [(each.nodes[0], each.group) for each in plan.channels if each.group]
-    assert used == [(1, "g0"), (2, "g0"), (4, "g1")]
+            *ranks(6, 0, ("a2", 3), ("a0", 1), ("a1", 2), communicates=CHOSEN),
+        ],
+        ["g0 mine a2 a0 a1 by k5", "g1 mine a1 a2"],
+        ["a0 -> a1 @g0", "a1 -> a2 @g0", "a1 -> a2 @g1", "#6 @g0", "#7 @g0", "#8 @g0"],
+    ),
+    "a user's communicator broadcasts to all its members": (
+        [call(1, "a0", 0, hint=CHOSEN), call(2, "a1", 1), call(3, "a2", 1)],
+        ["g0 mine a2 a0 a1 by k5"],
+        ["a0 -> a1 a2 @g0"],
+    ),
+    "a user's communicator does not broadcast to some of them": (
+        [call(1, "a0", 0, hint=CHOSEN), call(2, "a1", 1), call(3, "a2", 0)],
+        ["g0 mine a2 a0 a1 by k5"],
+        ["a0 -> a1 @g0"],
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("readers", "expected"),
-    [
-        (("a1", "a2"), ["a0 -> a1 a2 tensor @g0 node=1"]),
-        (("a1", "a3"), ["a0 -> a1 tensor @g0 node=1", "a0 -> a3 tensor @g0 node=1"]),
-    ],
-)
-def test_a_users_communicator_broadcasts_only_to_all_its_members(readers: Any, expected: Any):
-    built = graph(
-        INPUT,
-        call(1, "a0", 0, hint=hint("mine", communicator="k5")),
-        *(call(2 + at, actor, 1) for at, actor in enumerate(readers)),
-        call(4, "a2", 0),
-        outputs=(2, 3, 4),
-        communicators=(replace(MINE, members=("a2", *sorted({"a0", "a1", *readers} - {"a2"}))),),
-    )
-    assert channels(placed(built))[: len(expected)] == expected
+def users_of(plan: Plan) -> list[str]:
+    """The group of each tensor channel, and of each rank of a collective."""
+    edges = [
+        f"{each.writer} -> {' '.join(each.readers)} @{each.group}"
+        for each in plan.channels
+        if each.kind == TENSOR
+    ]
+    ops = [op for program in plan.programs for op in program.ops if isinstance(op, Collective)]
+    return edges + [f"#{op.node} @{op.group}" for op in sorted(ops, key=lambda op: op.node)]
+
+
+@pytest.mark.parametrize(("nodes", "expected", "users"), GROUPS.values(), ids=GROUPS)
+def test_groups(nodes: list[Any], expected: list[str], users: list[str]):
+    is_mine = any(each.endswith("by k5") for each in expected)
+    plan = planned(*nodes, communicators=(MINE,) if is_mine else ())
+    assert groups(plan) == expected
+    assert users_of(plan) == users
 
 
 @pytest.mark.parametrize("members", [("a0", "a2"), ("a0", "a1", "a7")])
@@ -340,14 +306,10 @@ def body(plan: Plan, process: str) -> list[str]:
 
 
 def test_each_rank_has_an_op_and_a_channel_for_its_status():
-    plan = placed(
-        graph(
-            INPUT,
-            *(call(1 + at, f"a{at}", 0) for at in range(3)),
-            *ranks(4, 0, ("a2", 3), ("a0", 1), ("a1", 2)),
-            call(7, "a1", 4, 6),
-            outputs=(7, 5),
-        )
+    plan = planned(
+        *(call(1 + at, f"a{at}", 0) for at in range(3)),
+        *ranks(4, 0, ("a2", 3), ("a0", 1), ("a1", 2)),
+        call(7, "a1", 4, 6),
     )
     assert channels(plan) == [
         "a2 -> a0 a1 status node=4",
@@ -367,25 +329,20 @@ def test_each_rank_has_an_op_and_a_channel_for_its_status():
 
 
 def test_one_rank_alone_tells_nobody():
-    plan = placed(graph(INPUT, call(1, "a0", 0), *ranks(2, 0, ("a0", 1)), outputs=(2,)))
+    plan = planned(call(1, "a0", 0), *ranks(2, 0, ("a0", 1)))
     assert body(plan, "a0")[2] == "AllReduce s1 (sum) @g0 -> s2 #2"
     assert channels(plan) == ["a0 -> driver ring node=2"]
 
 
 def test_several_tensors_of_a_rank_are_several_results():
-    built = graph(
-        INPUT,
-        call(1, "a0", 0),
-        call(2, "a0", 0),
+    plan = planned(
+        *(call(1 + at, "a0", 0) for at in range(2)),
         call(3, "a1", 0, num_returns=2),
-        Part(4, 3, 0, SITE),
-        Part(5, 3, 1, SITE),
+        *(Part(4 + at, 3, at, SITE) for at in range(2)),
         *ranks(6, 0, ("a0", (1, 2)), ("a1", (5, 4)), num_returns=2),
         Part(8, 6, 1, SITE, hint=hint()),
         call(9, "a1", 8),
-        outputs=(9,),
     )
-    plan = placed(built)
     assert "AllReduce s1, s2 (sum) @g0 tells c1 hears c2 -> s3, s4 #6" in body(plan, "a0")
     assert "AllReduce s2, s1 (sum) @g0 tells c2 hears c1 -> s3, s4 #7" in body(plan, "a1")
     assert "a0 -> a1 tensor @g0 node=8" in channels(plan)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -231,12 +230,6 @@ def count_pushes(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> float:
     return count / len(graph.nodes)
 
 
-def chain(size: int) -> Graph:
-    """Each call takes the one before, on another actor."""
-    nodes = [call(at, f"a{at % 5}", at - 1) for at in range(1, size)]
-    return graph(*nodes, outputs=(size - 1,))
-
-
 def fan(size: int) -> Graph:
     """All values are ready at once, and travel one by one between the same two actors."""
     given = (NodeArg(0),)
@@ -246,15 +239,8 @@ def fan(size: int) -> Graph:
     return graph(*nodes, outputs=tuple(range(2 + size, 2 + 2 * size)))
 
 
-def star(size: int) -> Graph:
-    """One actor sends to four, which are all busy."""
-    nodes = [call(at, f"a{at % 5}", at - at % 5 if at % 5 else 0) for at in range(1, size)]
-    return graph(*nodes, outputs=tuple(range(1, size)))
-
-
-@pytest.mark.parametrize("shape", [chain, fan, star])
-def test_scheduling_is_near_linear(shape: Callable[[int], Graph], monkeypatch: pytest.MonkeyPatch):
-    few, many = (count_pushes(shape(size), monkeypatch) for size in (200, 1600))
+def test_scheduling_is_near_linear(monkeypatch: pytest.MonkeyPatch):
+    few, many = (count_pushes(fan(size), monkeypatch) for size in (200, 1600))
     assert many < 1.2 * few
 
 

@@ -30,16 +30,22 @@ from tests.harness.peers import (
     until,
 )
 from tests.harness.served import Served, as_json
+from tests.harness.tcp import LOCAL
 
 
-@pytest.fixture(params=["control", "local"])
+@pytest.fixture(params=["control", "tcp", "local"])
 def stores(request: pytest.FixtureRequest, served: Served) -> Iterator[Callable[[], Store]]:
-    """Makes the stores of the ranks of one group."""
+    """Makes the stores of the ranks of one group; with ``tcp``, all but one on other nodes."""
     shared = LocalStore()
     made: list[Store] = []
 
     def make() -> Store:
-        made.append(shared if request.param == "local" else store_of(served))
+        if request.param == "local":
+            made.append(shared)
+        elif request.param == "tcp" and made:
+            made.append(store_of(served, address=str(served.control.listen_tcp(LOCAL))))
+        else:
+            made.append(store_of(served))
         return made[-1]
 
     yield make
@@ -47,9 +53,9 @@ def stores(request: pytest.FixtureRequest, served: Served) -> Iterator[Callable[
         store.close()
 
 
-def store_of(served: Served, group: str = "g") -> ControlStore:
+def store_of(served: Served, group: str = "g", address: str = "") -> ControlStore:
     control = served.control
-    return ControlStore(control.address, control.service_id, control.secret, group)
+    return ControlStore(address or control.address, control.service_id, control.secret, group)
 
 
 def waiting(call: Callable[[], Any]) -> Any:

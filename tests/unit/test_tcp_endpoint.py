@@ -23,7 +23,6 @@ from rcg.runtime.control.acceptor import Refusals, Tally, TcpListener
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.joining import Joined, join
 from rcg.runtime.control.services import Handler, Peer
-from rcg.runtime.control.stores import ControlStore
 from rcg.wire import messages, packets, proof, sockets
 from rcg.wire.addresses import TcpAddress, connect_tcp
 from rcg.wire.codec import Message, encode, message
@@ -194,15 +193,6 @@ def test_a_process_of_another_node_talks_to_a_service(service):
     assert service.refusals() == Refusals()
 
 
-def test_a_peer_of_this_node_is_a_peer_as_well(service):
-    joined = join(service.endpoint.address, service.ask(), GUARD_S, lambda *_: None)
-    assert joined.message == Line(text="come in")
-    (peer,) = service.peers
-    assert not peer.is_remote and peer.pid == os.getpid()
-    assert str(os.getpid()) in sockets.peer_name_of(peer.connection)
-    joined.close()
-
-
 def test_the_graphs_of_a_process_are_not_reported_to_other_nodes(service):
     opening = messages.AskGraphs(graph=messages.GRAPHS, secret=service.endpoint.address)
     with pytest.raises(ConnectionAbortedError):
@@ -279,23 +269,6 @@ def test_the_port_is_closed_with_the_endpoint(service):
     )
     with pytest.raises(ConnectionAbortedError):
         service.endpoint.listen_tcp(LOCAL)
-
-
-def test_a_socket_is_handed_over_with_all_that_follows(service):
-    joined = service.join("bare")
-    assert joined.message == Line(text="come in")
-    ours = joined.connection
-    assert isinstance(ours, PacketStream)
-    with ours.detach() as bare:
-        bare.settimeout(GUARD_S)
-        until(lambda: service.bare)
-        (theirs,) = service.bare
-        bare.sendall(b"raw")
-        assert theirs.recv(100) == b"raw"
-        theirs.sendall(b"also")
-        assert bare.recv(100) == b"also"
-    assert theirs.recv(1) == b""
-    assert is_answered(service)
 
 
 def test_ctrl_c_while_a_socket_is_joined_and_handed_over_loses_no_descriptor(service):
@@ -650,27 +623,6 @@ def test_a_member_of_another_node_does_not_get_shared_memory(served):
         use(served, messages.Hello, process="a0", clock="")
     assert not served.control.members.pids
     assert is_served(served, "a0")
-
-
-def test_the_store_of_a_group_is_reached_from_another_node(served):
-    address = str(served.control.listen_tcp(LOCAL))
-    assert served.control.tcp_address == TcpAddress.parse(address)
-    control = served.control
-    here, there = (
-        ControlStore(each, control.service_id, control.secret, "g")
-        for each in (control.address, address)
-    )
-    here.set("a", b"1")
-    assert there.get(["a"], GUARD_S) == [b"1"]
-    assert there.add("n", 5) == 5 and here.has(["a", "n"])
-    found: list[bytes] = []
-    waiting = threading.Thread(target=lambda: found.extend(there.get(["late"], GUARD_S)))
-    waiting.start()
-    here.set("late", b"x" * 30_000)
-    waiting.join(GUARD_S)
-    assert found == [b"x" * 30_000]
-    here.close()
-    there.close()
 
 
 def test_a_graph_tells_what_it_refused(served):
