@@ -95,8 +95,8 @@ def test_a_message_that_is_too_large_is_not_sent():
         for send in (ours.send, ours.post):
             with pytest.raises(OSError, match="at most"):
                 send(bytes(MAX_MESSAGE_BYTES + 1))
-        ours.send(b"x")
-        assert received(theirs) == b"x"
+        ours.sendmsg([b"a", bytearray(b"b")])
+        assert received(theirs) == b"ab"
 
 
 # --- parts of packets

@@ -270,12 +270,10 @@ def test_a_direct_return_must_be_one_tensor(edge, value):
     assert channel.send(torch.ones(2, 3).t()).shape == (3, 2)
 
 
-@pytest.mark.parametrize("is_direct", [False, True])
-def test_a_tensor_that_is_nowhere_is_refused_before_anything_is_sent(edge, is_direct):
-    channel = edge(is_direct_return=is_direct)
-    if is_direct:
-        with pytest.raises(TensorMismatch, match="instead found one on meta"):
-            channel.writer.write(torch.ones(3, device="meta"))
+def test_a_tensor_that_is_nowhere_is_refused_before_anything_is_sent(edge):
+    channel = edge(is_direct_return=True)
+    with pytest.raises(TensorMismatch, match="instead found one on meta"):
+        channel.writer.write(torch.ones(3, device="meta"))
     assert channel.send(torch.ones(3)).sum() == 3
 
 
@@ -501,21 +499,6 @@ def test_each_end_records_one_event_with_the_bytes_of_the_tensors(edge):
 # --- arrays of other libraries
 
 
-def test_arrays_of_a_registered_type_travel_as_tensors_and_arrive_as_themselves(edge, monkeypatch):
-    jnp = pytest.importorskip("jax.numpy")
-    import jax
-
-    array = jnp.arange(12.0).reshape(3, 4)
-    types = {type(array): jax.dlpack.from_dlpack}
-    channel = edge(array_types=types)
-    found = channel.send({"weights": array, "step": 3, "plain": np.ones(3)})
-    assert type(found["weights"]) is type(array)
-    assert found["weights"].tolist() == array.tolist()
-    assert found["step"] == 3
-    assert channel.events("a0")[0]["bytes"] >= array.nbytes
-    assert channel.sent() == [array.nbytes]
-
-
 def test_numpy_arrays_travel_as_tensors_where_that_is_asked_for(edge):
     array = np.arange(1000.0)
     assert (channel := edge()).send([array])[0].tolist() == array.tolist()
@@ -568,8 +551,3 @@ def test_a_device_that_is_not_there_fails_the_value(edge, is_direct):
     with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
         channel.send(torch.ones(3))
     assert channel.readers[0].seq == 1
-
-
-def test_the_device_of_the_value_is_kept_by_default_and_asked_for(edge):
-    for device in ("default", "cpu"):
-        assert edge(device=device).send([torch.ones(3)])[0].device.type == "cpu"
