@@ -141,25 +141,6 @@ def test_a_frame_that_another_thread_decodes_says_so_and_can_be_had_at_once(boar
     assert first[0] is at_once is frame.decode()
 
 
-@pytest.mark.parametrize("depth", [1, 5])
-def test_decoding_may_ask_for_the_same_frame_again(boards: Any, depth: int) -> None:
-    """As a signal handler does that comes up meanwhile."""
-    board = boards()
-    frames: list[_native.Frame] = []
-    made: list[object] = []
-
-    def decode(data: bytes, buffers: Any = ()) -> object:
-        if len(made) < depth:
-            made.append(None)
-            made.append(frames[0].decode())
-        return object()
-
-    board.member(0).writer(0, 0).write(PICKLE, b"", [b"small"])
-    frames.append(reader(board.member(1), decode=decode).take(0))
-    value = frames[0].decode()
-    assert {found for found in made if found is not None} == {value}
-
-
 def test_threads_collect_beside_each_other(boards: Any) -> None:
     """Each waits for a frame of its own, which any of them may take off the ring."""
     board = boards()
