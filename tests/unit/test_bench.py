@@ -115,14 +115,6 @@ def test_the_median_of_an_even_number_lies_between_the_middle_two() -> None:
     assert SampleSummary.of([100, 2, 1]).median == 2
 
 
-@given(TIMES)
-def test_a_summary_does_not_depend_on_the_order(times: list[int]) -> None:
-    shuffled = list(times)
-    random.Random(1).shuffle(shuffled)
-    assert SampleSummary.of(times) == SampleSummary.of(shuffled)
-    assert SampleSummary.of(times).samples == len(times)
-
-
 def test_a_summary_changes_units() -> None:
     assert SampleSummary.of([1000, 2000, 3000]).scaled(1e-3) == SampleSummary(3, 1.0, 2.0, 3.0)
 
@@ -139,12 +131,6 @@ def test_a_share_beyond_one_is_an_error() -> None:
 
 
 # --- turns and rounds ---------------------------------------------------------------------------
-
-
-def test_a_turn_takes_the_samples_after_its_warm_up() -> None:
-    clock = Clock()
-    turn = call_turn(clock.call_taking(900, 800, 3, 4, 5), clock)
-    assert list(turn(Pace(calls=3, time_ns=10**6, warm_up=2))) == [3, 4, 5]
 
 
 def test_a_turn_ends_when_its_time_is_over_but_keeps_the_call_under_way() -> None:
@@ -253,59 +239,6 @@ def test_a_turn_without_calls_is_refused() -> None:
 
 # --- rows ---------------------------------------------------------------------------------------
 
-NONE = (None, None, None)
-
-
-def test_rows_have_names_of_their_own_and_the_documented_targets() -> None:
-    targets = {row.name: (row.target.auto, row.target.futex, row.target.p99) for row in ROWS}
-    assert len(targets) == len(ROWS)
-    assert targets == {
-        "echo": (0.15, 0.35, 0.5),
-        "chain-2": (0.2, None, 0.5),
-        "chain-4": (None, None, 0.5),
-        "scatter-2": (0.1, None, 0.5),
-        "scatter-4": (0.1, None, 0.5),
-        "pipeline-4": (0.15, None, 0.5),
-        "arguments-8": (0.2, None, 0.5),
-        "asyncio": (0.5, None, 0.5),
-        "numpy-1mb": (0.35, None, None),
-        "numpy-10mb": (0.25, None, None),
-        "numpy-64mb": (0.5, None, None),
-        "numpy-10mb-new": (0.7, None, None),
-        "numpy-10mb-loan": (0.05, None, None),
-        "numpy-64mb-loan": (0.05, None, None),
-        "numpy-10mb-new-loan": (None, None, None),
-        "tensors": (0.5, None, None),
-        "tensor-1mib": (0.1, None, None),
-        "tensor-chain-3": (0.25, None, None),
-        "tensor-shm-1mb": (0.6, None, None),
-        "tensor-shm-10mb": (0.6, None, None),
-        "tensor-shm-100mb": (0.6, None, None),
-        **dict.fromkeys((f"work-{us}us-{n}" for us in (10, 50, 200) for n in (2, 4)), NONE),
-        **dict.fromkeys((f"{kind}-16-{n}" for kind in ("numpy", "torch") for n in (2, 4)), NONE),
-    }
-    assert {row.name: row.target.us for row in ROWS if row.target.us is not None} == {
-        "work-10us-2": 35,
-        "work-50us-2": 115,
-        "numpy-16-2": 25,
-    }
-    assert {row.name: row.target.limit for row in ROWS if row.target.limit is not None} == {
-        "numpy-10mb-new-loan": 1.25,
-    }
-
-
-def test_rows_across_nodes_have_names_of_their_own_and_the_documented_targets() -> None:
-    targets = {row.name: (row.target.auto, row.target.limit) for row in ACROSS}
-    assert len(targets) == len(ACROSS)
-    assert targets == {
-        "echo": (0.12, 2.5),
-        "chain-2": (0.2, None),
-        "chain-4": (None, None),
-        "pipeline-4": (0.2, None),
-        "numpy-1mb": (0.4, None),
-        "numpy-64mb": (0.2, pytest.approx(1 / 0.75)),
-    }
-
 
 @pytest.mark.parametrize("row", ACROSS, ids=lambda row: row.name)
 def test_a_row_across_nodes_is_run_where_it_says(row: Row) -> None:
@@ -318,30 +251,6 @@ def test_a_row_across_nodes_is_run_where_it_says(row: Row) -> None:
     assert [int(each.partition(".")[0]) for each in methods] == list(row.nodes)
     assert len(set(methods)) == row.actors
     assert 1 in row.nodes, "the driver is on node 0"
-
-
-def test_transfers_have_names_of_their_own_and_the_documented_targets() -> None:
-    targets = {each.name: each.most for each in TRANSFERS}
-    assert len({*targets, *(row.name for row in ROWS)}) == len(TRANSFERS) + len(ROWS)
-    assert targets == {
-        "gloo-edge-1kb": 2.0,
-        "gloo-edge-1mb": None,
-        "gloo-edge-64mb": 1.15,
-        "allreduce-2": 1.15,
-        "allreduce-3": 1.15,
-        "allreduce-2-kept": 1.15,
-        "allreduce-3-kept": 1.15,
-    }
-
-
-def test_models_on_two_actors_have_names_of_their_own_and_the_documented_targets() -> None:
-    assert {each.name: each.most for each in PARALLELS} == {
-        "pipeline": 1.05,
-        "pipeline-gloo": 1.05,
-        "tensor-parallel": 1.05,
-    }
-    others = {each.name for each in (*ROWS, *TRANSFERS)}
-    assert others.isdisjoint(each.name for each in PARALLELS)
 
 
 def test_only_the_last_actor_of_a_row_may_call_another_method() -> None:
@@ -478,24 +387,7 @@ def test_rows_are_selected_in_the_order_of_the_table() -> None:
     assert rows.select([], names) == tuple(names)
 
 
-def test_a_pattern_without_a_row_is_an_error_that_lists_them() -> None:
-    with pytest.raises(ValueError, match="no row is called 'eco'; there are: echo, chain"):
-        rows.select(["eco"], ["echo", "chain"])
-
-
 # --- results ------------------------------------------------------------------------------------
-
-
-def test_ratios_are_of_medians_or_of_tails() -> None:
-    row = RowResult(
-        "echo",
-        "echo",
-        Target(),
-        {RCG: SampleSummary(10, 1, 2, 30), RAY_GRAPH: SampleSummary(10, 10, 20, 60)},
-    )
-    assert row.ratio(RCG, RAY_GRAPH) == 0.1
-    assert row.ratio(RCG, RAY_GRAPH, "p99") == 0.5
-    assert row.ratio(RCG, RAY_CALL) is None
 
 
 def test_targets_are_judged_against_the_compiled_graph() -> None:
@@ -536,10 +428,6 @@ def test_each_target_names_what_rcg_is_compared_with(
 def test_a_target_is_met_when_it_is_reached_exactly() -> None:
     figure = Figure("idle", "wake-ups", "1/s", {"driver": 1.0, "actors": 2.0}, most=2.0)
     assert [v.is_met for v in figure.verdicts] == [True]
-
-
-def test_nothing_is_judged_without_the_compiled_graph() -> None:
-    assert echo_result(rcg=3.0, futex=9.0, call=600.0).verdicts == ()
 
 
 def test_a_figure_is_judged_by_the_worst_of_what_it_binds() -> None:
@@ -616,15 +504,6 @@ def test_the_table_shows_who_took_how_long_and_what_falls_short() -> None:
     assert "  missed: wake-ups: 3 > 2" in lines
 
 
-def test_columns_stand_below_each_other() -> None:
-    lines = render(whole_report()).splitlines()
-    heading = next(line for line in lines if "median" in line and "samples" in line)
-    end = heading.index("samples") + len("samples")
-    table = [line for line in lines if line.startswith("  ") and " 10" in line[:end]]
-    assert len(table) == 6
-    assert all(line[:end].endswith(" 10") for line in table)
-
-
 def test_a_report_of_nothing_says_so() -> None:
     assert "This run has no targets to check" in render(BenchReport(header(), (), ()))
 
@@ -642,31 +521,6 @@ def test_wakeups_are_read_by_name() -> None:
     assert lifetime.parse_wakeups(status) == 17
     with pytest.raises(ValueError, match="voluntary_ctxt_switches"):
         lifetime.parse_wakeups("Name:\tx\n")
-
-
-def test_usage_is_of_threads_that_are_named_as_rcgs() -> None:
-    import threading
-
-    before = lifetime.read_usage()
-    release = threading.Event()
-    threads = [
-        threading.Thread(target=release.wait, name=name, daemon=True)
-        for name in ("rcg test", "someone else's")
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        assert lifetime.read_usage().threads == before.threads + 1
-    finally:
-        release.set()
-        for thread in threads:
-            thread.join()
-
-
-def test_usages_add_up_and_subtract() -> None:
-    one, two = lifetime.Usage(10, 1, 3, 7), lifetime.Usage(14, 1, 4, 9)
-    assert two.since(one) == lifetime.Usage(4, 1, 1, 2)
-    assert lifetime.total([one, two]) == lifetime.Usage(24, 2, 7, 16)
 
 
 # --- the limits ---------------------------------------------------------------------------------

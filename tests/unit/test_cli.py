@@ -16,12 +16,9 @@ from rcg import cli, doctor, top
 from rcg.runtime.observe import drivers
 from rcg.runtime.observe.drivers import Driver, Graph
 from rcg.runtime.observe.live import Meter
-from rcg.version import __version__
 from tests.unit.chrome_format import read
 from tests.unit.live_reports import GRAPH_ID, chain_that_hangs, does, later, report_of
 from tests.unit.traces import save_run
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -45,15 +42,6 @@ def test_trace_writes_what_perfetto_reads(saved, tmp_path, capsys):
     assert str(path) in capsys.readouterr().err
 
 
-def test_trace_writes_a_page(saved, tmp_path, capsys):
-    pytest.importorskip("rcg.views.html.page")
-    path = tmp_path / "run.html"
-    assert cli.main(["trace", str(saved), "--html", str(path), "--title", "A <b> run"]) == 0
-    text = path.read_text()
-    assert "A &lt;b&gt; run" in text
-    assert "<title>" in text
-
-
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -73,29 +61,12 @@ def test_what_cannot_be_read_is_one_sentence(make, expected, tmp_path, capsys):
     assert len(found.err.splitlines()) == 1
 
 
-def test_what_cannot_be_written_is_one_sentence(saved, tmp_path, capsys):
-    assert cli.main(["trace", str(saved), "--perfetto", str(tmp_path / "no" / "run.json")]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_version(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"rcg {__version__}\n"
-
-
 @pytest.mark.parametrize("arguments", [["trace"], ["nonsense"], ["doctor", "--nonsense"]])
 def test_a_wrong_command_line_is_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
     assert "usage: rcg" in capsys.readouterr().err
-
-
-def test_no_command_prints_the_help(capsys):
-    assert cli.main([]) == 2
-    assert "doctor" in capsys.readouterr().err
 
 
 def test_bench_gets_its_own_arguments(capsys):
@@ -187,14 +158,6 @@ def test_top_says_where_a_graph_hangs_and_who_does_not_answer(found, capsys):
     assert "pipeline (87752519): a11 (Stage) holds up 40 others: in work for 7.2 s" in text
     assert "a12 to a39 (Stage)  waiting" in text
     assert "process 8: python other.py\ndoes not answer within 2 s: it is stopped" in text
-
-
-def test_top_of_nothing_is_one_sentence(found, capsys):
-    found[0][:] = [[]]
-    assert cli.main(["top", "--once"]) == 1
-    assert "no process of this user on this machine has a compiled graph" in capsys.readouterr().err
-    assert cli.main(["top", "--json", "12"]) == 1
-    assert "process 12 has no compiled graph" in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rcg.compiler import compile_graph, overlap_gain
+from rcg.compiler import compile_graph
 from rcg.compiler.costs import OpCosts
 from rcg.compiler.simulate import Simulation, simulate
 from rcg.dag.costs import GivenCosts, costs_of_graph
@@ -38,20 +38,6 @@ def chain(*actors: int) -> Graph:
     for at, actor in enumerate(actors):
         value = script.bind(actor, f"f{at}", value)
     return script.graph()
-
-
-def test_without_costs_a_call_is_one_and_nothing_is_predicted():
-    plan = compiled(chain(0, 1)).plan
-    assert not OpCosts(plan).are_times
-    assert plan.costs == plan.predicted == ()
-    assert "cost" not in str(plan) and "predicted" not in str(plan)
-
-
-@pytest.mark.parametrize(("in_flight", "gain"), [(5, 1.5), (2, 1.25), (1, 1.0)])
-def test_overlap_gains_as_much_as_the_executions_in_flight_allow(in_flight, gain):
-    costs = [Cost(CALL, 1, 4 * MS), Cost(CALL, 2, 4 * MS), Cost(MOVE, 1, 2 * MS)]
-    plan = compiled(chain(0, 1)).plan
-    assert overlap_gain(plan, costs, in_flight) == pytest.approx(gain, rel=0.02)
 
 
 def test_costs_are_times_and_what_is_unknown_is_as_long_as_the_rest():
@@ -149,13 +135,6 @@ def test_overlap_auto_is_on_where_it_is_predicted_to_pay(call_ms, move_ms, optio
     assert found == compiled(graph, costs, overlap=is_on, **options).plan
 
 
-def test_overlap_auto_without_transfers_changes_nothing():
-    script = Script(2, transport="shm")
-    script.bind(1, "g", script.bind(0, "f"))
-    graph, costs = script.graph(), [Cost(CALL, 1, MS), Cost(CALL, 2, MS)]
-    assert compiled(graph, costs, overlap="auto") == compiled(graph, costs)
-
-
 def test_overlap_auto_does_without_lanes_for_which_there_is_no_room():
     graph = chain(*range(40))
     costs = [Cost(kind, node, MS) for node in range(1, 40) for kind in (CALL, MOVE)]
@@ -170,12 +149,6 @@ def test_a_prediction_takes_no_longer_with_a_large_window():
     costs = [Cost(CALL, node.id, MS) for node in graph.nodes if isinstance(node, MethodCall)]
     small, large = (compile_graph(graph, nodes, HERE, slots, costs=costs) for slots in (16, 4096))
     assert small.plan.predicted == large.plan.predicted
-
-
-def test_the_bubble_of_unequal_chunks_is_that_of_the_slowest_actor():
-    plan = compiled(chain(0, 1), [Cost(CALL, 1, 9 * MS), Cost(CALL, 2, 3 * MS)]).plan
-    shares = {each.process: each.busy_ns / each.period_ns for each in plan.predicted}
-    assert shares["a0"] > 0.95 and 0.3 < shares["a1"] < 0.45
 
 
 # --- where they come from

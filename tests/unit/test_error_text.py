@@ -74,18 +74,6 @@ def test_every_exception_has_a_text(name: str) -> None:
     assert pickle.loads(pickle.dumps(formatted)) == formatted
 
 
-def test_ordinary_exceptions_are_formatted_as_python_does() -> None:
-    try:
-        try:
-            raise KeyError("first")
-        except KeyError as error:
-            raise ValueError("second") from error
-    except ValueError as error:
-        text = format_error(error, trace_of(error))
-    assert "KeyError: 'first'" in text and "direct cause" in text
-    assert text.endswith("ValueError: second\n")
-
-
 def test_one_bad_member_of_a_chain_does_not_hide_the_others() -> None:
     try:
         try:
@@ -117,11 +105,6 @@ def test_every_exception_becomes_a_failure_and_one_of_rays_again(name: str) -> N
         assert MARK in text or name in SILENT
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_on_the_main_thread_too_where_actors_may_have_their_loop(name: str) -> None:
-    assert type(captured(name)) is Failure
-
-
 def test_a_false_exception_is_raised_in_its_own_type() -> None:
     with pytest.raises(type(make_error("__bool__ is false"))):
         raise to_exception(captured("__bool__ is false"))
@@ -143,13 +126,6 @@ def test_a_failure_gets_smaller_until_it_fits_anywhere(length: int) -> None:
         assert "begin" in str(error) and "end" in str(error)
         last = list(smaller_failures(failure))[-1]
         assert isinstance(to_exception(last), ExecutionError)
-
-
-def test_a_failure_that_is_shorter_is_still_of_its_type() -> None:
-    failure = capture_own(UnpicklableError("x" * 100_000, where="value[1]", execution=3))
-    error = to_exception(next(smaller_failures(failure)))
-    assert isinstance(error, UnpicklableError)
-    assert (error.where, error.execution) == ("value[1]", 3)  # type: ignore[attr-defined]
 
 
 def test_a_failure_names_the_execution_and_leaves_the_users_facts() -> None:
@@ -182,10 +158,6 @@ def test_a_failure_that_does_not_pickle_arrives_as_its_text() -> None:
     assert str(found.cause) == "ValueError: the text"
 
 
-def test_a_failure_of_rcg_is_summed_up_by_its_class_and_text() -> None:
-    assert summary_of(capture_own(ExecutionError("what"))) == "ExecutionError: what"
-
-
 # --- exceptions of unpickling a result
 
 
@@ -205,11 +177,6 @@ def raising(error: BaseException) -> Callable[[], object]:
         raise error
 
     return raise_it
-
-
-def test_an_exception_of_unpickling_is_the_result() -> None:
-    error = ValueError("bad")
-    assert of_unpickling(error, never) is error
 
 
 @pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
@@ -334,15 +301,6 @@ def test_a_log_handler_that_raises_ends_nothing(handler: Raising) -> None:
         "test_a_log_handler_that_raises_ends_nothing",
         "test_error_text.py",
     )
-
-
-def test_a_failure_of_the_loop_itself_names_no_method() -> None:
-    try:
-        raise ValueError("x")
-    except ValueError as error:
-        found = to_exception(capture(error, ORIGIN, "(sending its result)", 3))
-    (note,) = found.__notes__
-    assert note.startswith("in `Stage` of a2 (sending its result), execution 3, test_error_text.py")
 
 
 def test_a_failure_is_placed_at_the_users_line_and_not_in_a_library() -> None:

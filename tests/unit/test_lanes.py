@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from rcg.channels import open_reader, open_writer
 from rcg.compiler import compile_graph, overlap_gain, without_overlap
-from rcg.compiler.lanes import LOCAL_SLOTS, with_lanes
+from rcg.compiler.lanes import LOCAL_SLOTS
 from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import simulate
-from rcg.ir.channels import LOCAL, STATUS, TENSOR, ChannelSpec
+from rcg.ir.channels import LOCAL, TENSOR, ChannelSpec
 from rcg.ir.costs import CALL, Cost, Predicted
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
-from rcg.ir.nodes import CommunicatorSpec, InputValue, TensorHint
 from rcg.ir.ops import Call, Collective, Copy, Free, Read, Write
 from rcg.ir.plan import Plan
 from tests.conformance.test_channels import open_nodes
@@ -182,23 +181,6 @@ def test_a_stage_in_the_middle_sends_and_receives_in_lanes_of_their_own():
     ]
 
 
-def test_what_comes_over_a_users_own_communicator_is_in_one_lane():
-    nodes: list[Any] = []
-    script = Script(3)
-    value = script.bind(0, "first")
-    value = script.bind(1, "second", value)
-    script.bind(2, "third", value)
-    found = script.graph()
-    for node in found.nodes:
-        is_input = isinstance(node, InputValue)
-        hint = None if is_input else TensorHint("gloo", node.site, communicator="k9")
-        nodes.append(replace(node, hint=hint))
-    spec = CommunicatorSpec("k9", "gloo", ("a0", "a1", "a2"))
-    plan = overlapped(replace(found, nodes=tuple(nodes), communicators=(spec,)))
-    assert [lane.id for lane in plan.lanes] == ["a0.comm", "a1.comm", "a2.comm"]
-    assert [group.members for group in plan.groups] == [("a0.comm", "a1.comm", "a2.comm")]
-
-
 def test_a_pipeline_takes_less_time_when_its_transfers_overlap():
     """Transfers of 0.5 beside calls of 1."""
 
@@ -215,41 +197,6 @@ def test_a_pipeline_takes_less_time_when_its_transfers_overlap():
 
     for found in (gpipe(3, 4), one_forward_one_backward(3, 4)):
         assert duration(found, overlap=True) < 0.9 * duration(found, overlap=False)
-
-
-def test_an_actor_that_calls_nothing_has_no_lane():
-    plan = with_lanes(
-        Plan.from_text(
-            """
-            plan positional=1 keywords=[] returns=one
-            actor a0 'Root' ''
-            actor a1 'Leaf' ''
-            group g0 gloo a0 a1
-            channel c0 driver -> a0 ring node=0 slots=10
-            channel c1 a0 -> a1 status node=2 slots=10
-            channel c2 a1 -> a0 status node=3 slots=10
-            channel c3 a1 -> driver ring node=3 slots=10
-            program driver
-              Input * -> s0
-              Write s0 -> c0
-              Read c3 -> s1
-              Output s1
-            program a0
-              Read c0 -> s0
-              Call a0.f(s0) -> s1 #1
-              Broadcast s1 root 0 @g0 tells c1 hears c2 -> s2 #2
-            program a1
-              Broadcast root 0 @g0 tells c2 hears c1 -> s0 #3
-              Write s0 -> c3
-            """
-        )
-    )
-    assert [lane.id for lane in plan.lanes] == ["a0.comm"]
-    assert plan.groups[0].members == ("a0.comm", "a1")
-    assert {channel.kind for channel in plan.channels if channel.writer == "a1"} == {
-        STATUS,
-        "ring",
-    }
 
 
 # --- local channels
@@ -288,15 +235,6 @@ def test_a_value_that_could_not_be_published_is_not_in_the_way():
     writer.write("a failure in its place")
     assert reader.read() == "a failure in its place"
     close()
-
-
-def test_what_a_lane_holds_at_most():
-    script = Script(3)
-    value = script.bind(0, "first")
-    value = script.bind(1, "second", value)
-    script.bind(2, "third", value)
-    plan = overlapped(script.graph())
-    assert plan.held_values == {"a0.comm": 2, "a1.comm": 2, "a1.recv": 2, "a2.comm": 2}
 
 
 @given(tensor_graphs())

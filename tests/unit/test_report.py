@@ -15,7 +15,6 @@ from rcg import cluster
 from rcg.channels import open_reader, open_writer
 from rcg.channels.base import GraphEnded
 from rcg.channels.shm import BUFFER_TYPES
-from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.options import Options
 from rcg.runtime.actor.collectives import collective_step
@@ -32,7 +31,6 @@ from tests.unit.tensors_by_hand import PLAN
 
 torch = pytest.importorskip("torch")
 
-GUARD_S = 20
 TENSOR_WRITE, EARLY_READ, LATE_READ, ALLREDUCE = 2, 0, 2, 2  # in a0, a1, a2 and a1
 
 
@@ -165,14 +163,4 @@ def test_a_status_is_no_backlog_and_a_frame_of_tensors_is_one(actors: Actors) ->
     assert [(each.channel, each.reader) for each in found] == [
         ("c1", "a1 (Stage)"),
         ("c1", "a2 (Stage)"),
-    ]
-
-
-def test_processes_without_exchanges_say_nothing_of_them(actors: Actors) -> None:
-    found = activities([actors.nodes["a0"]], actors.plan)
-    assert [(each.process, each.exchange) for each in found] == [
-        (DRIVER, ""),
-        ("a0", ""),
-        ("a1", ""),
-        ("a2", ""),
     ]

@@ -179,16 +179,3 @@ def test_a_host_that_can_start_no_thread_sends_the_events_that_it_has() -> None:
             control.close()
     assert [type(each) for each in found] == [messages.NodeHere] + [messages.EventsHere] * 2
     assert [each.number for each in found] == [1, 2, 3]
-
-
-def test_a_report_lists_the_processes_of_each_node(segments: dict[str, Segments]) -> None:
-    nodes = [joined(segments["n0"], DRIVER), joined(segments["n1"], "a2")]
-    found = [(each.process, each.label) for each in activities(nodes, PLAN)]
-    assert found == [
-        (DRIVER, DRIVER),
-        ("a0", "a0 (Stage)"),
-        ("a1", "a1 (Beside)"),
-        ("n0", "n0 gate in driver"),
-        ("a2", "a2 (Far)"),
-        ("n1", "n1 gate in a2 (Far)"),
-    ]

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.cli import main
 from rcg.errors import TraceError
 from rcg.ir.ids import DRIVER
 from rcg.profiles import Profile
 from rcg.trace.model import GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.html.page import page_of
-from tests.unit.traces import event, graph_trace, trace
+from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import pipeline, simulated, static_part
 
 WAITING = OpenOp(0, 0, 10, 10, 0)
@@ -71,25 +70,6 @@ def test_only_the_active_ones_are_shown_and_the_others_counted() -> None:
     assert html.count("<img") == Profile(mixed(busy("beef")))._repr_mimebundle_()[
         "text/html"
     ].count("<img")
-
-
-def test_the_command_line_leaves_them_out_as_well(tmp_path, capsys) -> None:
-    mixed(idle("dead"), busy("beef")).save(tmp_path / "run.rcg")
-    assert main(["trace", str(tmp_path / "run.rcg")]) == 0
-    out = capsys.readouterr().out
-    assert "beef" in out and "dead" not in out
-    assert "1 more graph did nothing" in out
-
-
-def test_the_data_has_all_of_them() -> None:
-    profile = Profile(mixed(idle("dead"), busy("beef")))
-    assert len(profile.trace.graphs) == len(profile.summary.graphs) == 2
-    assert profile.graph(0).graph_id.startswith("dead")
-
-
-def test_if_none_is_active_all_are_shown() -> None:
-    text = str(Profile(trace(idle("dead"), idle("f00d"), end=100)))
-    assert "dead" in text and "f00d" in text and "did nothing" not in text
 
 
 def test_the_only_active_one_is_the_default() -> None:

@@ -13,14 +13,11 @@ from hypothesis import given
 
 from rcg.trace.analysis.critical import LOST, Outlier, Paths, SteadyPath, critical_path
 from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import NO_PEER, GraphTrace
-from rcg.views.data.figures import topology_figures_of
-from rcg.views.data.topology import nodes_of_calls
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, ROWS, by_hand
-from tests.unit.traces import PIPELINE, event, graph_trace, trace
+from tests.unit.traces import PIPELINE, event, graph_trace
 
 COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = TimeKind
 
@@ -139,15 +136,6 @@ def test_an_op_that_was_slow_once_is_not_the_bottleneck():
     assert Paths(one_by_one([10] * 12)).steady().outlier is None
 
 
-def test_shares_in_a_topology_are_of_the_path_without_what_was_slow_once():
-    graph = one_by_one([10] * 5 + [500] + [10] * 6)
-    [summary] = summarize(trace(graph, end=12 * 46 + 490)).graphs
-    shares = topology_figures_of(graph, summary).on_path
-    numbers = nodes_of_calls(graph.plan)
-    assert shares[numbers[1]] == pytest.approx(10 / 46, abs=0.01)
-    assert shares[numbers[2]] == summary.critical.bottleneck_share
-
-
 def test_a_table_has_short_steps_together_with_their_executions():
     path = Paths(one_by_one([10, 5000])).of(1)
     rows = [line.split("  ") for line in str(path).splitlines()]
@@ -172,40 +160,6 @@ def test_an_op_that_is_slow_again_and_again_is_the_bottleneck():
 
 def path_ns(path: SteadyPath) -> int:
     return path.end_ns - path.start_ns
-
-
-def test_the_users_code_between_the_drivers_ops_is_a_step():
-    """Each execution is fetched before the next is submitted; the user takes 5 ns in between."""
-    rows = {
-        "driver": [
-            event(1, 0, 0, 2),
-            event(3, 0, 2, 11, waited=8),
-            event(1, 1, 16, 18),
-            event(3, 1, 18, 27, waited=8),
-        ],
-        "a0": [
-            event(0, 0, 0, 3, waited=2),
-            event(1, 0, 3, 5),
-            event(3, 0, 5, 6),
-            event(0, 1, 6, 19, waited=12),
-            event(1, 1, 19, 21),
-            event(3, 1, 21, 22),
-        ],
-        "a1": [
-            event(0, 0, 0, 7, waited=6),
-            event(1, 0, 7, 9),
-            event(3, 0, 9, 10),
-            event(0, 1, 10, 23, waited=12),
-            event(1, 1, 23, 25),
-            event(3, 1, 25, 26),
-        ],
-    }
-    path = Paths(graph_trace(rows)).steady()
-    between = [share for share in path.shares if share.op is None]
-    assert [(share.process, share.kind, share.total_ns, share.text) for share in between] == [
-        ("driver", IDLE, 5, "driver: your code between its ops")
-    ]
-    assert sum(share.total_ns for share in path.shares) == 26
 
 
 def test_a_write_that_waited_for_room_hangs_on_the_read_that_made_it():

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from rcg.trace.export.frame import COLUMNS, to_pandas
 from rcg.trace.model import SPAN_BASE
 from tests.unit.traces import event, graph_trace, trace
 
-pd = pytest.importorskip("pandas")
+pytest.importorskip("pandas")
 
 
 def some_trace():
@@ -57,30 +56,9 @@ def test_one_row_per_event():
     assert {row["label"] for row in rows[1:]} == {"a0 (Stage)"}
 
 
-def test_columns_are_categories_or_whole_numbers():
-    frame = to_pandas(some_trace())
-    assert frame["kind"].dtype == "category"
-    assert list(frame["peer"].cat.categories) == ["driver"]
-    for name in ("execution", "start_ns", "end_ns", "duration_ns", "waited_ns", "bytes"):
-        assert frame[name].dtype == np.int64
-    # What a person does with it.
-    means = frame.groupby("name", observed=True)["duration_ns"].mean()
-    assert means["read c0"] == 40
-
-
 def test_an_empty_trace_has_the_same_columns():
     for empty in (trace(end=0), trace(graph_trace({}), end=10)):
         frame = to_pandas(empty)
         assert tuple(frame.columns) == COLUMNS
         assert len(frame) == 0
         assert frame["start_ns"].dtype == np.int64
-
-
-def test_an_op_that_the_program_does_not_have_is_unknown():
-    frame = to_pandas(trace(graph_trace({"a0": [event(99, 0, 10, 20)]}), end=100))
-    assert frame["name"].tolist() == frame["kind"].tolist() == ["unknown"]
-
-
-def test_the_rows_of_several_graphs_are_kept_apart():
-    both = trace(*some_trace().graphs, *some_trace().graphs, start=1000, end=1300)
-    assert len(to_pandas(both)) == 10

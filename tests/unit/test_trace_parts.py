@@ -67,22 +67,12 @@ def test_parts_are_cut_to_the_window():
     assert of(TURN, window=(100, 200)) == []
 
 
-def test_spans_of_the_user_are_no_parts():
-    rows = [TURN[0], TURN[1], event(SPAN_BASE, 0, 64, 70), TURN[2]]
-    moved = [(row if row < 2 else 3, *rest) for row, *rest in PARTS]
-    assert of(rows, spans={"a0": ("load",)}) == moved
-
-
 def test_every_other_op_computes_also_one_that_the_program_does_not_have():
     assert of([event(2, 0, 0, 5), event(99, 0, 5, 9, waited=1)]) == [
         (0, COMPUTE, 0, 5),
         (1, WAITING, 5, 6),
         (1, COMPUTE, 6, 9),
     ]
-
-
-def test_a_lane_that_did_nothing_has_no_parts():
-    assert of([]) == []
 
 
 @pytest.mark.parametrize(

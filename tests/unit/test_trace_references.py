@@ -75,13 +75,6 @@ def test_the_picture_has_a_lane_for_each_process_that_gets_some(trace):
     assert references_picture(Trace((), 0, 1)) is None
 
 
-def test_many_transfers_give_a_small_picture():
-    many = tuple(transfer(at * 1_000, 300, 600, target=f"t{at % 7}") for at in range(20_000))
-    picture = references_picture(Trace((), 0, 20_000_000, {}, many))
-    assert len(picture) < 300_000
-    assert "the latest 5000 are drawn" in picture
-
-
 def test_a_file_keeps_them(trace, tmp_path):
     trace.save(tmp_path / "t.rcg")
     assert Trace.load(tmp_path / "t.rcg").transfers == trace.transfers

@@ -17,13 +17,12 @@ from rcg.dag import InputNode
 from rcg.dag.lower import lower
 from rcg.errors import TraceError
 from rcg.trace.analysis.figures import summarize
-from rcg.trace.model import SPAN_BASE, Clock, LaneTrace
+from rcg.trace.model import SPAN_BASE, Clock
 from rcg.trace.trace import Trace
 from tests.unit.fake_actors import FakeActor
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, event, events, graph_trace, trace
-from tests.unit.views_plans import ring_of_stages
 
 
 def same(one: Trace, other: Trace) -> bool:
@@ -65,21 +64,6 @@ def test_a_trace_is_read_back_as_it_was_written(made, tmp_path):
     assert same(made, read)
     assert str(summarize(read)) == str(summarize(made))
     assert read.graphs[0].lanes[1].span_name(SPAN_BASE) == "laden\n<ü>"
-
-
-def test_the_trace_of_a_large_graph_is_read_back(tmp_path):
-    plan = ring_of_stages(8, 200)
-    assert len(plan.to_json()) > 200_000
-    graph = replace(
-        graph_trace({}),
-        plan=plan,
-        lanes=tuple(
-            LaneTrace(program.process, program.process, events([])) for program in plan.programs
-        ),
-    )
-    one = trace(graph, end=END)
-    one.save(tmp_path / "large.trace")
-    assert same(one, Trace.load(tmp_path / "large.trace"))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -128,14 +112,6 @@ def test_another_file_is_no_trace(made, tmp_path, change, drop, match):
         Trace.load(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 and no more"])
-def test_garbage_is_no_trace(tmp_path, content):
-    path = tmp_path / "garbage"
-    path.write_bytes(content)
-    with pytest.raises(TraceError, match="garbage is not a trace that rcg wrote"):
-        Trace.load(path)
-
-
 class Pickled:
     """Whoever reads its pickle makes a folder."""
 
@@ -178,11 +154,6 @@ def test_the_trace_of_a_graph_with_lanes_is_read_back(tmp_path):
     found = trace(graph_trace({}, plan=plan.to_text()), end=END)
     found.save(tmp_path / "run")
     assert same(found, Trace.load(tmp_path / "run"))
-
-
-def test_what_cannot_be_read_is_an_os_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        Trace.load(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(

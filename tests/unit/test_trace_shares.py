@@ -34,15 +34,6 @@ def test_executions_go_from_the_drivers_write_to_the_last_write_for_the_driver()
     assert (flight.total_ns, flight.until([11])) == (53, 1)
 
 
-def test_of_a_single_execution_the_throughput_is_one_by_its_latency():
-    rows = {
-        "driver": [DRIVER_ROWS[0], DRIVER_ROWS[2]],
-        "a0": A0_ROWS[:3],
-        "a1": A1_ROWS[:3],
-    }
-    assert executions_of(graph_trace(rows)).throughput == 1e9 / 36
-
-
 def test_without_the_write_of_an_actor_the_drivers_read_counts():
     found = executions_of(by_hand(a1=A1_ROWS[:5]))
     assert found.completed_ns.tolist() == [46, 65]
@@ -155,11 +146,6 @@ def test_who_is_waited_for_without_a_peer_is_what_the_plan_says():
     assert a1.waiting_for == {"a0 (Stage)": 8}
 
 
-def test_whom_the_event_names_was_waited_for():
-    rows = {"driver": [event(1, 0, 0, 9, waited=4, peer=2)]}
-    assert shares_of(graph_trace(rows), 0, 9).lanes[0].waiting_for == {"a1 (Stage)": 4}
-
-
 def test_only_a_read_can_wait_for_nothing():
     """After 63 nothing is in flight; calls and writes wait all the same."""
     rows = [*A0_ROWS, event(1, 1, 64, 70, waited=5), event(3, 1, 70, 80, waited=7)]
@@ -243,37 +229,6 @@ def test_communication_is_hidden_behind_methods_of_the_same_actor():
     ]
     assert [lane.exposed for lane in shares.lanes] == [None, 7 / 57, None, 16 / 57, None]
     assert shares.exposed == pytest.approx(23 / 114)
-
-
-def test_the_bubble_falls_when_lanes_have_the_same_work_take_less_time():
-    """Three times 10 ns of work; moving takes 10, on the actor itself or beside its methods."""
-    moves = [event(1, n, 20 * n, 20 * n + 10) for n in range(3)]
-    sends = [event(2, n, 20 * n + 10, 20 * n + 20) for n in range(3)]
-    ends = {
-        "driver": [event(1, 0, 0, 1), event(1, 2, 2, 3)],
-        "a1": [event(2, 0, 60, 61), event(2, 2, 61, 62)],
-    }
-    before = graph_trace({**ends, "a0": sorted(moves + sends)}, plan=WITH_LANES)
-    beside = [event(1, n, 10 * n, 10 * n + 10) for n in range(3)]
-    lane = [event(1, n, 10 * n + 10, 10 * n + 20, peer=4) for n in range(3)]
-    ends = {
-        "driver": [event(1, 0, 0, 1), event(1, 2, 2, 3)],
-        "a1": [event(2, 0, 40, 41), event(2, 2, 41, 42)],
-    }
-    after = graph_trace({**ends, "a0": beside, "a0.comm": lane}, plan=WITH_LANES)
-    found = [shares_of(each, 0, 80).lanes[1] for each in (before, after)]
-    assert [each.bubble for each in found] == [pytest.approx(32 / 62), pytest.approx(12 / 42)]
-    assert [each.exposed for each in found] == [pytest.approx(30 / 62), pytest.approx(10 / 42)]
-
-
-def test_a_process_that_computes_hides_no_communication_of_another():
-    rows = {
-        "a0": [event(1, 0, 0, 10)],
-        "a1": [event(0, 0, 5, 15), event(1, 0, 15, 20)],
-    }
-    shares = shares_of(graph_trace(rows), 0, 20)
-    assert shares.hidden == 0.0
-    assert shares.bubble is None
 
 
 def test_lost_driver_events_make_no_idle_time_of_waiting():

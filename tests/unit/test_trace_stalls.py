@@ -169,13 +169,6 @@ def test_the_first_words_say_who_hangs_since_when_and_how_many_wait() -> None:
     assert of_trace(record)["text/plain"].startswith(SENTENCE)
 
 
-def test_of_several_graphs_the_sentence_names_the_one() -> None:
-    record = recorded()
-    both = replace(record, graphs=(by_hand(), replace(record.graphs[0], graph_id="beef" * 8)))
-    first = str(summarize(both)).split("\n")[0]
-    assert first.startswith("a1 (Stage).fwd in CompiledDAG(beefbeef) has not ended for 2 s")
-
-
 def test_the_picture_shows_the_time_so_far_in_the_call() -> None:
     record = recorded()
     (figures,) = summarize(record).graphs

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
 
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
@@ -16,8 +15,7 @@ from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import Change, GraphComparison, compare, summarize
 from rcg.trace.analysis.ops import ops_of
 from rcg.trace.model import Clock
-from tests.unit.simulated_traces import Simulated, simulated
-from tests.unit.trace_by_hand import A1_ROWS, DRIVER_ROWS, END, by_hand
+from tests.unit.trace_by_hand import A1_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_traces import WICKED, pipeline
 from tests.unit.views_traces import simulated as simulated_plan
@@ -126,14 +124,6 @@ def test_a_summary_reads_as_text():
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_a_large_payload_that_is_written_has_a_rate():
-    rows = {"a0": [event(3, 0, 0, 1_000_000, bytes=8_000_000)]}
-    text = str(summarize(trace(graph_trace(rows), end=1_000_000)))
-    (line,) = [line for line in text.splitlines() if "write c1" in line]
-    line = " ".join(line.split())
-    assert line == "a0 (Stage) write c1 1 1 ms 1 ms 1 ms 8 MB 8 GB/s"
-
-
 def test_events_of_one_op_in_one_execution_are_one():
     """As a driver's, that encodes before there is room to write, and decodes later on."""
     rows = {
@@ -211,18 +201,6 @@ def test_the_summary_says_what_is_missing(graph, hint):
     json.loads(summary.to_json())
 
 
-def test_incomplete_executions_are_counted():
-    (graph,) = summarize(trace(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5]), end=60)).graphs
-    assert (graph.executions, graph.complete) == (2, 1)
-    assert "CompiledDAG(5f1c5f1c): 2 executions, 1 of them complete, in 60 ns" in str(graph)
-
-
-def test_a_trace_of_no_graph():
-    text = str(summarize(trace(end=5)))
-    assert text.startswith("Trace of 0 graphs over 5 ns, 0 events")
-    assert "compile one before recording" in text
-
-
 def test_names_are_escaped_and_shortened_in_text():
     record = simulated_plan(pipeline(3, label=f"{WICKED}\n#"), 20)
     for shown in (record, Profile(record)):
@@ -242,32 +220,6 @@ def test_of_many_graphs_the_text_has_the_first_ones():
     assert text.count("  throughput  ") == 6
     assert text.endswith("2 more graphs: print(summary.graphs[6]) shows the next")
     assert "5 more graphs" in many._repr_mimebundle_()["text/html"]
-
-
-def test_traces_and_profiles_have_a_short_repr():
-    record = trace(by_hand(), end=END)
-    assert repr(record) == "<Trace of 1 graph: 16 events in 80 ns>"
-    assert repr(Profile(record)) == "<Profile of 1 graph: 16 events in 80 ns>"
-    assert repr(replace(record, graphs=())) == "<Trace of 0 graphs: 0 events in 80 ns>"
-    (graph,) = record.graphs
-    assert repr(graph) == f"<GraphTrace of '{graph.graph_id[:8]}': 16 events>"
-
-
-def test_a_summary_travels_as_json():
-    data = json.loads(summarize(trace(by_hand(), end=END)).to_json())
-    (graph,) = data["graphs"]
-    assert graph["shares"]["lanes"][1]["waiting_for"] == {"driver": 23}
-    assert graph["critical"]["bottleneck"]["kind"] == "compute"
-    assert graph["slowest"][0]["execution"] == 1
-    assert graph["ops"][0]["text"] == "driver write c0"
-
-
-@given(simulated())
-def test_any_simulated_timeline_can_be_summarized(made: Simulated):
-    summary = summarize(trace(made.graph, end=made.end))
-    assert summary.graphs[0].complete == made.simulation.executions
-    json.loads(summary.to_json())
-    assert str(summary)
 
 
 # --- comparing ----------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.dependencies import NONE, Dependencies
 from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import ops_of, stall_of
 from rcg.trace.analysis.parts import TimeKind, parts_of
 from rcg.trace.analysis.rendezvous import exchanges_of, rendezvous_of
@@ -22,7 +21,6 @@ from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.what_if import what_if
 from rcg.trace.export.files import check_plan
 from rcg.trace.model import OpenOp
-from rcg.trace.trace import Trace
 from tests.unit.simulated_traces import simulated
 from tests.unit.tensors_by_hand import END, PLAN, ROWS, tensor_trace, tensors_by_hand
 from tests.unit.traces import event
@@ -276,12 +274,6 @@ def test_an_open_collective_waits_or_communicates(doing, kind):
     )
 
 
-def test_the_summary_names_the_collective():
-    text = str(summarize(tensor_trace()))
-    assert "a1 (Stage) allreduce g1" in text
-    assert "of all communication was hidden" in text
-
-
 def chrome(tmp_path, trace):
     path = tmp_path / "run.json"
     trace.to_chrome(path)
@@ -334,10 +326,3 @@ def test_a_frame_has_groups_and_ranks():
 
 def test_a_loaded_plan_may_combine_a_value_that_was_read():
     check_plan(Plan.from_text(PLAN.replace("AllReduce s1 (sum) @g1", "AllReduce s0 (sum) @g1")))
-
-
-def test_a_trace_with_tensors_can_be_saved(tmp_path):
-    tensor_trace().save(tmp_path / "run.rcg")
-    again = Trace.load(tmp_path / "run.rcg")
-    assert again.graphs[0].plan == tensors_by_hand().plan
-    assert np.array_equal(again.graphs[0].lanes[2].events, tensors_by_hand().lanes[2].events)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -22,14 +21,13 @@ from rcg.trace.analysis.latency import latency_of
 from rcg.trace.analysis.spread import LEAST, half_width, spread_of
 from rcg.trace.analysis.what_if import from_simulation, what_if
 from rcg.trace.model import NO_PEER, SPAN_BASE, OpenOp
-from rcg.trace.trace import Trace
 from rcg.views.data.figures import card_of, topology_figures_of
-from rcg.views.html.page import ops_table, page_of
+from rcg.views.html.page import ops_table
 from rcg.views.svg.summary import summary_of
 from tests.unit.test_costs import chain, compiled
 from tests.unit.test_trace_what_if import COSTS, pipeline, without_input
 from tests.unit.trace_by_hand import by_hand
-from tests.unit.traces import PIPELINE, event, events, graph_trace, trace
+from tests.unit.traces import PIPELINE, event, events, trace
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import check_picture, microbatches
 from tests.unit.views_traces import simulated as simulated_plan
@@ -226,33 +224,6 @@ def test_of_a_graph_that_hangs_the_stall_is_the_answer():
     assert same.stall is None and same.verdict is not None
 
 
-def test_the_answer_is_on_top_in_text_and_in_html():
-    record = trace(pipeline(window=8), end=2_000_000)
-    (graph,) = summarize(record).graphs
-    sentence = str(graph.verdict)
-    lines = str(summarize(record)).splitlines()
-    assert lines[0] == sentence == str(graph).splitlines()[0]
-    assert lines[1].startswith("  try: keep at most 3 executions in flight instead of 8: ")
-    picture = summary_of(card_of(graph))
-    check_picture(picture)
-    assert picture.index(f">{sentence}<") < picture.index("waits most for")
-    assert "try: keep at most 3 executions in flight" in picture
-    page = page_of(record, "A page")
-    assert page.index(sentence) < page.index("try: keep at most") < page.index("<svg")
-    assert (page.count(sentence), page.count("try: keep at most")) == (1, 1)
-    # Of several graphs each is named.
-    several = replace(record, graphs=record.graphs * 2)
-    page = page_of(several, "A page")
-    assert page.index(f'<p class="rcg-strong">CompiledDAG(5f1c5f1c): {sentence}') < page.index(
-        "<svg"
-    )
-    assert page.count(f">{sentence}<") == 2  # the wide pictures
-    first = str(summarize(several)).splitlines()[0]
-    assert first.startswith("CompiledDAG(5f1c5f1c): a1 (Stage).fwd limits this")
-    data = json.loads(summarize(record).to_json())
-    assert data["graphs"][0]["verdict"]["gain"] == pytest.approx(22 / 12)
-
-
 # --- advice --------------------------------------------------------------------------------------
 
 
@@ -347,11 +318,6 @@ def test_the_histogram_counts_each_execution_and_its_queue():
     bars = picture.count("of it queued")
     assert bars == sum(count > 0 for count in found.counts)
     assert "and more" in str(summary_of_graph(graph))
-
-
-def test_a_graph_without_a_whole_execution_has_no_latency():
-    graph = graph_trace({"a0": [event(1, 0, 0, 10)]})
-    assert latency_of(graph, executions_of(graph)) is None
 
 
 # --- what is alike is one ------------------------------------------------------------------------
@@ -509,12 +475,6 @@ def test_without_layers_that_can_be_moved_no_cut_is_advised(layers):
     assert not any("cut" in each.text for each in verdict(with_layers(pipeline(), layers)).advice)
 
 
-def test_ops_of_torch_are_no_layers():
-    layers = {"a0": (0.5, 0.5), "a1": (0.25, 0.25, 0.5)}
-    graph = with_layers(pipeline(), layers, names=("aten::linear",))
-    assert not any("cut" in each.text for each in verdict(graph).advice)
-
-
 @pytest.mark.parametrize(
     ("times", "parts", "cuts"),
     [
@@ -561,14 +521,6 @@ def test_a_method_that_waits_for_other_threads_is_advised_against_them(thread, p
             "a1 (Stage).fwd is on no processor 50 % of its time while other threads of its process "
             "are: its own workers, or threads that hold the GIL, which could run in another process"
         )
-
-
-def test_processor_times_are_saved(tmp_path):
-    graph = pipeline()
-    lanes = (*graph.lanes[:2], replace(graph.lanes[2], processor_ns=(5, 7)))
-    trace(replace(graph, lanes=lanes), end=1 << 30).save(tmp_path / "a.rcg")
-    (read,) = Trace.load(tmp_path / "a.rcg").graphs
-    assert [lane.processor_ns for lane in read.lanes] == [None, None, (5, 7)]
 
 
 def test_advice_that_fails_says_why_and_leaves_the_figures(monkeypatch):

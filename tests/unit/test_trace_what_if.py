@@ -17,7 +17,7 @@ from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.what_if import from_simulation, predict, what_if
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, DRIVER_APART, by_hand
-from tests.unit.traces import FAN, PIPELINE, event, graph_trace
+from tests.unit.traces import PIPELINE, event, graph_trace
 
 # Driver: Input 0, Write 1, Read 3; actors: Read 0, Call 1, Write 3.
 COSTS = {
@@ -66,18 +66,6 @@ def test_the_unchanged_replay_of_a_simulated_timeline_is_that_timeline(made: Sim
     again = {(s.process, s.op, s.execution): (s.start, s.end) for s in found.simulation.timeline}
     for span in made.simulation.timeline:
         assert again[span.process, span.op, span.execution] == (span.start, span.end)
-
-
-@pytest.mark.parametrize("thinking", [0, 30_000])
-@pytest.mark.parametrize("window", [1, 2, 4])
-@pytest.mark.parametrize("waking", [0, 500])
-def test_it_is_exact_whoever_is_the_bottleneck(window, thinking, waking):
-    graph = pipeline(window=window, thinking=thinking, waking=waking)
-    found = what_if(graph)
-    assert found.window == window
-    assert found.throughput == found.baseline_throughput == found.measured_throughput
-    assert found.latency_ns == found.baseline_latency_ns == found.measured_latency_ns
-    assert found.error_percent == 0 and found.speedup == 1
 
 
 def test_by_hand_the_bottleneck_sets_the_rate():
@@ -190,34 +178,6 @@ def test_one_pause_does_not_decide_what_an_op_takes():
     assert found.costs["a0", 1].compute_ns == 10
 
 
-def test_each_op_of_an_unchanged_replay_takes_and_waits_as_long_as_was_measured():
-    graph = pipeline(waking=500)
-    replay = from_simulation(predict(graph), limit=4)
-    again = executions_of(replay)
-    assert again.throughput == pytest.approx(1e9 / 22_000)
-    measured = costs_of(graph).costs
-    replayed = costs_of(replay).costs
-    assert {place: cost.own_ns for place, cost in measured.items()} == COSTS
-    assert replayed == measured
-    # Each process takes as long per execution as the bottleneck, waiting included.
-    for process in ("driver", "a0", "a1"):
-        each = [cost for (owner, _), cost in replayed.items() if owner == process]
-        took = sum(cost.own_ns + cost.waiting_ns for cost in each)
-        assert took == pytest.approx(22_000, rel=0.05)
-
-
-def test_a_result_prints_as_text():
-    assert str(what_if(pipeline(), {"a1.fwd": 0.5}, max_inflight=8)).splitlines() == [
-        "1.83x: 45,500 /s to 83,300 /s",
-        "if a1.fwd took 0.5x, 8 executions were in flight",
-        "             executions  latency (median)",
-        "  measured    45,500 /s             87 µs",
-        "  predicted   83,300 /s             95 µs",
-        "  8 in flight; the unchanged replay is 0 % above the measured",
-        "  the busiest is then a0 (Stage): 100 %, 55 % before",
-    ]
-
-
 def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanwhile():
     """The driver reads what a0 makes too, so a0 is stuck until the driver reads."""
     plan = PIPELINE.replace("slots=10", "slots=1").replace("a0 -> a1 ring", "a0 -> driver a1 ring")
@@ -266,18 +226,6 @@ def test_a_trace_without_events_cannot_be_replayed():
 
 
 # --- the simulator's side -----------------------------------------------------------------------
-
-
-def test_the_same_op_may_cost_one_process_more_than_another():
-    costs = Costs({("a0", 0): 5, ("a1", 0): 7}, {("a1", 0): 2})
-    found = simulate(Plan.from_text(FAN), costs, 1)
-    reads = {s.process: (s.start, s.end) for s in found.timeline if s.op == 0}
-    # The frame is there at 0, so nobody waits or wakes up.
-    assert (reads["a0"], reads["a1"]) == ((0, 5), (0, 7))
-    costs = Costs({("driver", 1): 3, ("a0", 0): 5, ("a1", 0): 7}, {("a1", 0): 2})
-    found = simulate(Plan.from_text(FAN), costs, 1)
-    reads = {s.process: (s.start, s.end) for s in found.timeline if s.op == 0}
-    assert (reads["a0"], reads["a1"]) == ((3, 8), (5, 12))
 
 
 # --- a driver's op in several events

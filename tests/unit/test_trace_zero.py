@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rcg.profiles import Profile
@@ -16,8 +14,7 @@ from rcg.trace.analysis.executions import UNSEEN, executions_of
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.model import GraphTrace
 from rcg.trace.trace import Trace
-from rcg.views.svg.pictures import schedule_picture, timeline_picture
-from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, by_hand
+from tests.unit.trace_by_hand import A1_ROWS, DRIVER_ROWS, END, by_hand
 from tests.unit.traces import event, graph_trace, trace
 
 MS = 1_000_000
@@ -61,12 +58,6 @@ def test_executions_and_paths_count_from_the_beginning_of_the_trace() -> None:
     assert (path.start_ns, path.end_ns) == (870 * MS, 879 * MS + 4000)
 
 
-def test_tables_of_executions_count_from_there() -> None:
-    found = Profile(RECORD).executions()
-    assert re.search(r"^ +90 +870 ms ", str(found), re.MULTILINE)
-    assert "870 ms" in found._repr_mimebundle_()["text/html"]
-
-
 def test_what_was_not_seen_stays_unseen_wherever_zero_is() -> None:
     found = executions_of(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5])).since(10)
     assert found.submitted_ns.tolist() == [0, 2]
@@ -81,38 +72,6 @@ def test_frames_and_chrome_traces_count_from_there(tmp_path: Path) -> None:
     RECORD.to_chrome(tmp_path / "run.json")
     rows = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     assert min(row["ts"] for row in rows if row.get("cat") == "call") == 871_000
-
-
-def labels(svg: str) -> set[str]:
-    return set(re.findall(r">(\d[\d.]* ms)</text>", svg))
-
-
-def test_the_axes_of_pictures_show_the_same_moments() -> None:
-    for picture in (schedule_picture, timeline_picture):
-        svg = picture(RECORD, RECORD.graphs[0])
-        assert svg is not None
-        ticks = [float(each.split()[0]) for each in labels(svg)]
-        assert ticks and all(869 <= each <= 881 for each in ticks)
-    timeline = timeline_picture(RECORD, RECORD.graphs[0])
-    assert timeline is not None and "8 ms at 871 ms" in timeline
-
-
-def test_the_widgets_show_the_same_moments() -> None:
-    widgets = pytest.importorskip("rcg_widgets")
-    from rcg.views.data.packing import unpack
-
-    head, columns = unpack(widgets.ScheduleWidget(RECORD).payload)
-    calls = [
-        start
-        for start, lane, op in zip(
-            columns["measured_start"], columns["measured_lane"], columns["measured_op"], strict=True
-        )
-        if head["calls"][lane][op]
-    ]
-    assert min(calls) == 871_000
-    head, columns = unpack(widgets.TimelineWidget(RECORD).payload)
-    call = next(at for at, name in enumerate(head["names"]) if name["role"] == "call")
-    assert columns["start"][columns["name"] == call].min() == 871_000
 
 
 @pytest.mark.parametrize("first", [0, 1, 869_400_000, 123_456_789_012, -5_000])
@@ -161,12 +120,3 @@ def test_the_window_of_shares() -> None:
     assert window(by_hand(driver=DRIVER_ROWS[1:])) == (0, 65)
     # The results were not fetched.
     assert window(by_hand(driver=DRIVER_ROWS[:2])) == (10, 63)
-
-
-def test_shares_of_a_summary_add_up_to_that_window() -> None:
-    for rows in (DRIVER_ROWS, DRIVER_ROWS[1:], DRIVER_ROWS[:3], ()):
-        graph = by_hand(driver=rows, a0=A0_ROWS)
-        begun, ended = window(graph)
-        (found,) = summarize(trace(graph, end=END)).graphs
-        assert {lane.duration_ns for lane in found.shares.lanes} == {ended - begun}
-        assert np.all([lane.idle_ns >= 0 for lane in found.shares.lanes])

@@ -57,16 +57,6 @@ def test_a_schedule_has_one_row_for_actors_that_do_the_same() -> None:
     assert "calls long, predicted\nmedian of 20</title>" in predicted
 
 
-def test_one_that_takes_longer_has_a_row_of_its_own() -> None:
-    trace = workers(slow="a7")
-    (graph,) = trace.graphs
-    assert alike_in(graph) == (tuple(each for each in ALL if each != "a7"),)
-    svg = schedule_picture(trace, graph)
-    assert svg is not None
-    assert names_in(svg)[1:] == ["a7 (Worker)", "a20 (Reducer)"]
-    assert re.search("<title>a0 to a6, a8 to a19 .Worker.\\nmedian of 19: ", svg)
-
-
 def test_one_long_call_among_many_counts() -> None:
     trace = workers()
     (graph,) = trace.graphs

@@ -12,7 +12,7 @@ import pytest
 
 from rcg.profiles import Profile
 from rcg.text import rate_text, time_text
-from rcg.trace.analysis.executions import Execution, executions_of
+from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import Change
 from rcg.trace.trace import Trace
 from rcg.views.html.findings import (
@@ -25,7 +25,6 @@ from tests.unit.trace_by_hand import END, by_hand
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import (
     check_picture,
-    labelled,
     microbatches,
     pipeline,
     simulated,
@@ -105,23 +104,6 @@ def test_executions_are_a_sequence_of_records() -> None:
         executions[4]
 
 
-def test_a_record_says_none_of_what_was_not_seen() -> None:
-    [record] = empty().executions()
-    assert record == Execution(0, None, None, None)
-    assert record.latency_ns is None
-    assert str(empty().executions()).splitlines()[0] == "1 execution, 0 of them complete"
-
-
-def test_a_path_is_still_a_tuple_of_steps() -> None:
-    path = small().critical_path(2)
-    assert isinstance(path, tuple)
-    assert sum(step.duration_ns for step in path) == small().executions()[2].latency_ns
-    assert path[0].text in str(path) and str(path).startswith(path.answer)
-    assert small().critical_path(99) == ()
-    assert "no path" in str(small().critical_path(99))
-    assert small().critical_path(99)._repr_mimebundle_().keys() == {"text/plain"}
-
-
 def test_a_picture_of_a_path_has_a_bar_for_each_step_on_the_line_of_its_method() -> None:
     path = small().critical_path(2)
     picture = path_picture(path)
@@ -155,30 +137,6 @@ def test_a_path_of_many_calls_has_few_lines() -> None:
     assert len(picture) < 45_000
 
 
-def test_what_takes_little_in_each_of_many_actors_is_one_line() -> None:
-    path = Profile(labelled(simulated(pipeline(40), 30))).critical_path(20)
-    assert path.answer.startswith("no step stands out")
-    picture = path_picture(path)
-    check_picture(picture)
-    texts = re.findall(r"<text[^>]*>([^<]*)<", picture)
-    took = sum(step.duration_ns for step in path if step.text.endswith(".fwd"))
-    share = f"{100 * took / path.duration_ns:.0f} %"
-    assert texts[0].startswith(f"{share} of ") and "a0 to a39 (Stage).fwd" in texts
-    assert share in texts[1:] and len(texts) < 40
-
-
-def test_a_comparison_shows_every_op_before_and_after() -> None:
-    before = small()
-    [found] = before.compare(before).graphs
-    longest = max(op.before for op in found.ops)
-    shown = [op for op in found.ops if op.before >= 0.01 * longest]
-    assert len(shown) < len(found.ops)  # an op that takes nothing has no line
-    picture = comparison_picture(found)
-    check_picture(picture)
-    assert len(re.findall(">1.00x<", picture)) == len(shown) + 2
-    assert f"the longest of {len(found.ops)} ops" in picture
-
-
 def test_a_comparison_says_what_is_noise() -> None:
     """Of 40 executions: nothing changed; then one method takes half the time."""
     before, slower = (
@@ -195,15 +153,6 @@ def test_a_comparison_says_what_is_noise() -> None:
     assert found.answer.startswith("1.9") and "most changed: Stage#2.fwd 0.50x" in found.answer
     assert str(found).startswith(found.answer)
     assert f">{found.answer}<" in comparison_picture(found)
-
-
-def test_of_many_calls_a_prediction_draws_so_many_that_each_is_seen() -> None:
-    found = Profile(simulated(microbatches(4, 16), 40)).what_if({"Stage.fwd": 0.5})
-    assert found.simulation.executions > 4
-    page = str(of_what_if(found)["text/html"])
-    images = re.findall(r'src="data:image/svg\+xml;base64,([A-Za-z0-9+/=]*)"', page)
-    drawn = [b64decode(each).decode() for each in images]
-    assert any("the first 2 executions" in each for each in drawn)
 
 
 def test_a_prediction_says_the_answer_first() -> None:
@@ -230,15 +179,6 @@ def test_a_prediction_begins_at_what_was_measured() -> None:
         assert f">{text}<" in picture and text in str(found)
     replayed = executions_of(found.graph).throughput or 0.0
     assert found.speedup == pytest.approx(replayed / (found.baseline_throughput or 0.0))
-
-
-def test_a_process_is_busy_before_a_change_as_the_profile_says() -> None:
-    record = Profile(simulated(pipeline(3), 60, jitter=0.3))
-    found = record.what_if({"a2.fwd": 0.5})
-    assert found.error_percent is not None and found.error_percent > 15
-    for lane in record.summary.graphs[0].shares.lanes:
-        before, _ = found.busy[lane.label]
-        assert before == pytest.approx(lane.busy_ns / lane.duration_ns, abs=0.04)
 
 
 def test_a_comparison_names_no_op_that_takes_next_to_nothing() -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 from math import inf
 
 import pytest
@@ -180,36 +180,6 @@ def test_a_long_chain_goes_on_in_the_next_row() -> None:
     )
 
 
-def test_lines_around_the_ends_of_rows_do_not_cross() -> None:
-    build = Builder()
-    ends = []
-    for branch in range(3):
-        value = 0
-        for i in range(12):
-            value = build.call(f"a{12 * branch + i}", f"fwd{branch}", value)
-        ends.append(value)
-    folded = fold(topology_of(build.plan(*ends)))
-    layout = lay_out(folded, sized(folded, [100], 700))
-    check(folded, layout)
-    around = [points for points in layout.routes.values() if len(points) > 2]
-    assert len(around) == 3 * 4  # three lines between each two rows
-    for one, other in combinations(around, 2):
-        for (a, b), (c, d) in product(pairwise(one), pairwise(other)):
-            meets = [
-                max(min(a[at], b[at]), min(c[at], d[at]))
-                <= min(max(a[at], b[at]), max(c[at], d[at]))
-                for at in (0, 1)
-            ]
-            assert not all(meets)
-
-
-def test_what_fits_one_row_is_in_one() -> None:
-    folded = chain(40)
-    whole = lay_out(folded, sized(folded, [100]))
-    assert len({rect.y for rect in whole.cards.values()}) == 1
-    assert lay_out(folded, sized(folded, [100], whole.width)).height == whole.height
-
-
 def test_columns_of_a_fan_are_aligned() -> None:
     """13 chains of three are 13 straight lines."""
     build = Builder()
@@ -240,40 +210,6 @@ def test_a_scatter_is_symmetric() -> None:
     for row in folded.rows:
         if row.nodes[0].name != "work":
             assert abs(layout.rows[row.id].middle - middle) <= 1
-
-
-def test_lines_forward_and_back_between_two_methods_are_apart_and_straight() -> None:
-    build = Builder()
-    value = 0
-    for _ in range(4):
-        value = build.call("a1", "pong", build.call("a0", "ping", value))
-    folded = fold(topology_of(build.plan(value)))
-    layout = lay_out(folded, sized(folded, [100]))
-    check(folded, layout)
-    (here, there) = (
-        at
-        for at, line in enumerate(folded.lines)
-        if {folded.rows[line.source].kind, folded.rows[line.target].kind} == {"call"}
-    )
-    forward, back = sorted((here, there), key=lambda at: folded.lines[at].is_back)
-    assert [folded.lines[at].is_back for at in (forward, back)] == [False, True]
-    (y,), (to_y,) = ({y for _, y in layout.routes[at]} for at in (forward, back))
-    assert y < to_y
-
-
-def test_a_line_that_leaves_a_straight_one_begins_on_its_side() -> None:
-    """A pipeline whose gradients come back to where the result is: the lines do not cross."""
-    build = Builder()
-    value = 0
-    for actor, method in (("a0", "fwd"), ("a1", "fwd"), ("a1", "bwd"), ("a0", "bwd")):
-        value = build.call(actor, method, value)
-    folded = fold(topology_of(build.plan(value)))
-    layout = lay_out(folded, sized(folded, [100]))
-    check(folded, layout)
-    (back,) = [layout.routes[at] for at, line in enumerate(folded.lines) if line.is_back]
-    out = layout.routes[len(folded.lines) - 1]
-    assert len({y for _, y in back}) == 1
-    assert (out[0][1] > back[0][1]) == (out[-1][1] > back[0][1])
 
 
 def test_what_an_actor_gathers_has_a_card_of_its_own() -> None:

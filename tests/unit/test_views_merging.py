@@ -124,18 +124,6 @@ def test_a_queue_keeps_its_largest_depth() -> None:
         assert to_depth.max() == depth.max() and (np.diff(to_at) >= 0).all()
 
 
-def test_a_long_bar_stays_single() -> None:
-    rows = [event(1, k, k * 100, k * 100 + 90) for k in range(4000)]
-    rows[40] = event(1, 40, 4000, 90_000)
-    rows[41:900] = []
-    graph = graph_trace({"a0": rows})
-    whole = timeline_payload(graph, slices_of(graph, 0, 400_000))
-    _, columns = with_sums(whole, 500)
-    stall = columns["execution"] == 40
-    assert columns["duration"][stall].tolist() == [86.0]
-    assert (columns["execution"] < 0).any()
-
-
 @pytest.mark.parametrize("most", [9_000, 20_000, 10**6])
 def test_what_is_packed_is_within_its_bytes(most: int) -> None:
     packed = packed_within(payload_of(), most)
@@ -144,9 +132,3 @@ def test_what_is_packed_is_within_its_bytes(most: int) -> None:
     assert (head["sums"] is None) == (most == 10**6) == (len(columns["sum_count"]) == 0)
     if most < 10**6:
         assert len(packed) > most * 0.7
-
-
-def test_too_few_bytes_are_none() -> None:
-    assert packed_within(payload_of(), 1_000) is None
-    few = payload_of(2)
-    assert packed_within(few, 10**6) is not None and packed_within(few, 100) is None

@@ -27,7 +27,7 @@ from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slices import NOBODY
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.topology import topology_of
-from rcg.views.svg.pictures import predicted_schedule, timeline_picture
+from rcg.views.svg.pictures import timeline_picture
 from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
@@ -123,16 +123,6 @@ def test_an_edge_to_another_node_is_tcp_and_one_beside_it_shared_memory(plan: Pl
     labels = TopologyLabels(topology)
     for edge in topology.edges:
         assert ("TCP" in labels.edge_lines(edge)[-1]) == (edge.kind == "tcp")
-
-
-def test_pictures_and_text_say_tcp(plan: Plan) -> None:
-    topology = topology_of(plan)
-    assert "TCP" in svg_of(topology)
-    text = ascii_of(topology)
-    assert "~~~> : Represents TCP data channels" in text
-    assert text.count("~~~>") == 3  # two edges, and the legend
-    kinds = topology_payload(plan, None).head["kinds"]
-    assert kinds["tcp"]["title"] == "TCP"
 
 
 def test_nodes_are_frames_around_what_is_there(plan: Plan) -> None:
@@ -309,10 +299,6 @@ def test_peers_are_lanes_of_the_picture(record: GraphTrace) -> None:
     slices = slices_of(replace(record, lanes=tuple(lanes)), 0, 300)
     peers = set(slices.peer[slices.kind == TimeKind.WAITING].tolist())
     assert [slices.heads[peer].process for peer in peers - {NOBODY}] == ["a2"]
-
-
-def test_a_schedule_is_predicted_without_gates(plan: Plan) -> None:
-    assert "a2 (Far)" in predicted_schedule(plan, 4)
 
 
 def test_a_gate_that_waits_is_no_stall(record: GraphTrace) -> None:

@@ -108,17 +108,6 @@ def test_names_cannot_break_out() -> None:
     rows(html)
 
 
-def test_styles_of_notebooks_do_not_get_into_a_table() -> None:
-    html = report_of(REPORT)
-    # Neither its stripes nor its hover get into the table; the marked row stays marked.
-    assert ":is(thead,tbody,tr,th,td){background:none!important}" in html
-    assert "tr.rcg-marked td{background:var(--rcg-mark)!important}" in html
-
-
-def test_widgets_have_their_classes_to_themselves() -> None:
-    assert "rcg-card" not in report_of(REPORT) and "rcg-static" in report_of(REPORT)
-
-
 def test_the_text_moves_no_cursor_and_has_no_line_of_the_users() -> None:
     wicked = activity("a\x1b[2J\n\r\x07b\u202ec", "running", "Call\tx", 1.0)
     stack = ("/home/\x1b]0;title\x07/x.py:1 in f",)
@@ -346,19 +335,3 @@ def test_lanes_are_alike_among_themselves() -> None:
     found = replace(REPORT, processes=tuple(pairs)).rows
     assert [row.label for row in found] == ["a0 to a4 (Shard)", "a0.comm to a4.comm (Shard)"]
     assert found[0].since == "1 s to 5 s"
-
-
-def test_the_same_stack_is_shown_once() -> None:
-    busy = [
-        replace(actor(number, "running", f"Call a{number}.work(s0) -> s1 #1", 0.5), stack=(LINE,))
-        for number in range(5)
-    ]
-    report = replace(REPORT, processes=tuple(busy))
-    assert str(report).count("loss.py:41 in fwd") == 1
-    assert "a0 to a4 (Shard) are in:" in str(report)
-
-
-def test_many_backlogs_are_cut() -> None:
-    queues = tuple([Backlog(f"c{number}", "a", "b", 1, 10) for number in range(64)])
-    text = str(replace(REPORT, backlogs=queues))
-    assert "(54 more channels)" in text and text.count("a -> b") == 10

@@ -14,19 +14,15 @@ from rcg.ir.plan import Plan
 from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.excerpts import excerpt_of
-from rcg.views.data.schedule import executions_to_show, marks_of, schedule_payload
-from rcg.views.data.slices import LaneHead, Slices
+from rcg.views.data.schedule import marks_of, schedule_payload
+from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
-from rcg.views.svg.canvas import Canvas
-from rcg.views.svg.lanes import ChartRow, LaneChart
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture, timeline_picture
 from rcg.views.svg.schedule import schedule_of
 from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import (
     check_picture,
-    height_of,
-    many_events,
     microbatches,
     pipeline,
     simulated,
@@ -117,13 +113,6 @@ def test_a_prediction_alone_is_in_calls() -> None:
         schedule_of()
 
 
-def test_over_a_measurement_equal_costs_are_stretched_to_fit() -> None:
-    trace = simulated(pipeline(2), 30)
-    svg = schedule_of(shown(trace), predicted=simulate(trace.graphs[0].plan, executions=30))
-    found = re.search(r"equal cost per call, (\d+) \u00b5s each", svg)
-    assert found is not None and 400 < int(found[1]) < 460
-
-
 def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
     trace = simulated(pipeline(3), 60, window=4)
     slices = shown(trace, most=6)
@@ -136,17 +125,6 @@ def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
         assert least_ms < 1000 / float(found[1]) < 1.4 * least_ms
         assert "rcg-predicted" not in svg and "predicted</text>" not in svg
         check_picture(svg)
-
-
-def test_executions_of_thin_bars_have_their_number_beside_them() -> None:
-    slices = shown(simulated(pipeline(40), 40, window=4))
-    svg = schedule_of(slices, width=600)
-    beside = svg[svg.index("rcg-beside") :]
-    numbers = re.findall(r">(\d+)</text>", beside[: beside.index("</g>")])
-    whole = set(slices.execution[slices.where("call")].tolist())
-    assert len(set(map(int, numbers)) & whole) >= 2  # those behind which there is room
-    assert len(numbers) < 40 * len(whole) / 4  # here and there
-    check_picture(svg)
 
 
 def test_calls_of_a_method_in_one_execution_are_numbered() -> None:
@@ -176,13 +154,6 @@ def test_a_colour_is_a_call_of_an_execution() -> None:
     )
     assert sorted(set(turns.tolist())) == [-1, *range(8)] and head["repeats"] == 8
     assert head["initials"] == {"fwd": "F", "bwd": "B"}
-
-
-def test_a_prediction_has_about_sixty_calls_of_the_busiest_actor() -> None:
-    assert executions_to_show(simulate(pipeline(3), executions=8)) == 8
-    assert executions_to_show(simulate(microbatches(8, 16), executions=8)) == 2  # of 32
-    assert executions_to_show(simulate(microbatches(4, 40), executions=8)) == 1  # of 80
-    assert "executions 0 to 1" in predicted_schedule(microbatches(8, 16), 10)
 
 
 def test_a_long_chain_is_shown_in_so_few_executions_that_its_calls_are_visible() -> None:
@@ -228,39 +199,3 @@ def test_lanes_are_below_their_actor() -> None:
     ]
     assert sum("write c1" in hover for hover in bars(svg, "rcg-predicted")) == 3
     check_picture(svg)
-
-
-def test_where_there_is_no_room_names_of_lanes_are_left_out_first() -> None:
-    heads = [LaneHead(f"a{number}", f"a{number}", "") for number in range(3)]
-    rows = [
-        ChartRow(name, "", 6.0, grounds=((0.0, 6.0),), is_lane=is_lane)
-        for head in heads
-        for name, is_lane in ((head.label, False), ("comm", True))
-    ]
-    for gap, lanes in ((2.0, 0), (30.0, 3)):
-        chart = LaneChart(Canvas(False), rows, gap, 600, heads)
-        svg = chart.document("", "", [], [], [], "")
-        assert svg.count("rcg-head") == 3 and svg.count(">comm</text>") == lanes
-
-
-@pytest.mark.parametrize("actors", [1, 2, 20, 63])
-def test_it_is_small_whatever_the_number_of_actors(actors: int) -> None:
-    trace = simulated(pipeline(actors), 30)
-    svg = schedule_of(shown(trace), predicted=simulate(trace.graphs[0].plan, executions=30))
-    assert len(svg) < 300_000 and height_of(svg) < 1000
-    check_picture(svg)
-
-
-def test_all_of_a_long_trace_is_small_too() -> None:
-    trace = many_events(8, 200_000)
-    slices = slices_of(trace.graphs[0], trace.start_ns, trace.end_ns)
-    svg = schedule_of(slices)
-    assert len(svg) < 300_000 and "too narrow" in svg
-    assert schedule_of(slices) == svg
-    check_picture(svg)
-
-
-def test_initials_are_explained_where_a_bar_has_one() -> None:
-    wide, narrow = (predicted_schedule(pipeline(count, is_training=True), 1) for count in (2, 16))
-    assert ">F0<" in wide and "F = fwd" in wide and "B = bwd" in wide
-    assert ">F0<" not in narrow and "F = fwd" not in narrow

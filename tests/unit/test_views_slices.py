@@ -29,7 +29,7 @@ from rcg.views.svg.timeline import timeline_of
 from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
 from tests.unit.traces import event, events, graph_trace
-from tests.unit.views_traces import many_events, pipeline, simulated
+from tests.unit.views_traces import pipeline, simulated
 
 ROWS = {
     "driver": [event(1, 0, 0, 10, coded=4, bytes=64), event(3, 0, 10, 100, waited=80, peer=2)],
@@ -111,11 +111,6 @@ def test_what_a_process_is_in_lasts_until_the_end() -> None:
     assert slices.names[slices.name[last]].text == "fwd"
 
 
-def test_an_op_that_the_plan_does_not_have_is_shown_as_unknown() -> None:
-    slices = slices_of(graph_trace({"a0": [event(99, 0, 0, 10)]}), 0, 100)
-    assert [slices.names[each].role for each in slices.name] == ["unknown"]
-
-
 def test_the_payload_reads_back() -> None:
     slices = slices_of(
         simulated(pipeline(3), 6, spans=True).graphs[0], 5_000_000_000, 5_010_000_000
@@ -132,26 +127,6 @@ def test_the_payload_reads_back() -> None:
     assert set(columns["track"]) == {OPS, SPANS}
     assert head["lanes"][1]["detail"].startswith("a0 \u00b7 pid")
     assert head["channels"]["c1"] == {"slots": 10, "readers": [2]}
-
-
-def test_the_same_trace_gives_the_same_bytes() -> None:
-    one, other = (
-        slices_of(simulated(pipeline(3), 6).graphs[0], 0, 10**10).to_payload() for _ in range(2)
-    )
-    assert one.head == other.head
-    for name, column in one.columns.items():
-        np.testing.assert_array_equal(column, other.columns[name])
-
-
-def test_bars_of_a_long_trace_are_as_many_as_its_parts() -> None:
-    trace = many_events(4, 50_000)
-    slices = slices_of(trace.graphs[0], trace.start_ns, trace.end_ns)
-    assert len(slices) > trace.num_events
-    busy = slices.duration.sum()
-    assert busy == sum(
-        int((lane.events["end_ns"] - lane.events["start_ns"]).sum())
-        for lane in trace.graphs[0].lanes
-    )
 
 
 def test_a_driver_takes_a_frame_in_the_event_that_moves_it() -> None:
@@ -201,13 +176,6 @@ def test_a_read_that_moves_nothing_takes_its_frame_at_the_end_of_its_wait() -> N
     assert slices.transfer_times[at].tolist() == [90, 90]
     queue = queues_of(slices)[0]
     assert queue.depth[-1] == 0
-
-
-def test_what_is_still_waited_for_has_no_transfer() -> None:
-    opens = {"driver": OpenOp(3, 0, 10, 10, 2)}
-    slices = slices_of(graph_trace({**ROWS, "driver": ROWS["driver"][:1]}, opens=opens), 0, 200)
-    names = {slices.names[slices.name[write]].channel for write, _ in slices.transfers}
-    assert names == {"c0", "c1"}
 
 
 def test_a_frame_that_was_had_before_it_was_written_down_left_when_it_was_had() -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -14,9 +13,7 @@ from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.parts import TimeKind
-from rcg.views.data.figures import topology_figures_of
 from rcg.views.data.folding import fold
-from rcg.views.data.labels import TopologyLabels
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slices import COLUMNS, Slices
 from rcg.views.data.slicing import slices_of
@@ -33,7 +30,6 @@ from tests.unit.random_graphs import Case, cases
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.tensors_by_hand import PLAN, ROWS, tensor_trace, tensors_by_hand
 from tests.unit.test_plan_collectives import TEXT
-from tests.unit.traces import event
 from tests.unit.views_plans import planned
 from tests.unit.views_traces import check_picture
 
@@ -108,14 +104,6 @@ def test_text_names_collectives_communicators_and_groups() -> None:
     assert "3:allreduce@g0     *-o-o" in text
 
 
-def test_graphviz_draws_collectives_bold_edges_and_groups() -> None:
-    source = dot_of(topology(), channel_details=True)
-    assert "Collective: allreduce\\nGroup: g0" in source and "shape=hexagon" in source
-    assert '3 -> 4 [label="c3\\nGloo\\ngroup g1\\n4 slots\\ntensors arrive on cpu' in source
-    assert '1 -> 3 [label="collective" color="#00795a" style=bold]' in source
-    assert "a0 (Worker), a1 (Worker)" in source
-
-
 def test_the_picture_has_a_pill_a_legend_and_the_groups() -> None:
     svg = svg_of(topology())
     check_picture(svg)
@@ -127,24 +115,6 @@ def test_the_picture_has_a_pill_a_legend_and_the_groups() -> None:
     # Hints are a detail: in the hover text only.
     assert "tensors arrive on cpu" in svg and ">tensors arrive on cpu" not in svg
     assert "group g0" not in svg_of(topology(), legend=False)
-
-
-def test_many_groups_are_not_all_listed() -> None:
-    drawn = topology()
-    groups = tuple(replace(drawn.groups[0], id=f"g{at}") for at in range(11))
-    svg = svg_of(replace(drawn, groups=groups))
-    check_picture(svg)
-    assert "group g7 " in svg and "group g8 " not in svg and "and 3 more groups" in svg
-
-
-def test_lines_of_an_edge_say_group_and_hints() -> None:
-    drawn = topology()
-    lines = TopologyLabels(drawn).edge_lines(drawn.edges[5])
-    assert lines[-2:] == [
-        "by c3 \N{MIDDLE DOT} Gloo @g1 \N{MIDDLE DOT} 4 slots",
-        "tensors arrive on cpu \N{MIDDLE DOT} shapes as in the first execution \N{MIDDLE DOT} "
-        "exactly one tensor",
-    ]
 
 
 @settings(max_examples=25)
@@ -230,15 +200,6 @@ def test_the_ranks_of_a_collective_are_joined() -> None:
     assert len(slices(a2=ROWS["a2"][:4]).collectives) == 0
 
 
-def test_a_window_shows_exchanges_of_which_all_ends_are_in_it() -> None:
-    graph = tensors_by_hand()
-    cut = slices_of(graph, 60, 140)
-    assert cut.transfer_times.tolist() == [[0, 20], [0, 20]]
-    assert cut.collective_times.tolist() == [[72, 80]]
-    assert len(slices_of(graph, 0, 50).transfers) == 2  # of rings
-    assert len(slices_of(graph, 0, 50).collectives) == 0
-
-
 def test_tensor_channels_and_statuses_are_no_queues() -> None:
     found = slices()
     assert sorted(found.written) == ["c0", "c4"]
@@ -259,14 +220,6 @@ def test_hover_texts_say_bytes_rate_group_and_rank() -> None:
     assert svg.count("waits for a2 (Stage)\n@g0 (Gloo), rank 0 of 3") == 1
 
 
-def test_the_timeline_draws_a_line_and_a_dot_per_rank() -> None:
-    svg = timeline_of(slices())
-    (shapes,) = re.findall(r'<g class="rcg-collectives".*?</g></g>', svg)
-    assert shapes.count("<circle") == 2 and shapes.count("V") == 1
-    assert ">collective<" in svg
-    assert "rcg-collectives" not in timeline_of(slices(a2=ROWS["a2"][:4]))
-
-
 def test_the_schedule_joins_exchanges_in_predictions_too() -> None:
     predicted = schedule_of(predicted=simulate(Plan.from_text(PLAN), executions=2))
     check_picture(predicted)
@@ -277,12 +230,6 @@ def test_the_schedule_joins_exchanges_in_predictions_too() -> None:
     measured = schedule_of(slices())
     check_picture(measured)
     assert "rcg-collectives" in measured and ">transfer<" in measured
-
-
-def test_the_schedule_of_rings_joins_nothing() -> None:
-    text = re.sub(" @g0", "", PLAN).replace(" tensor ", " ring ")
-    svg = schedule_of(predicted=simulate(Plan.from_text(text), executions=2))
-    assert "rcg-transfers" not in svg and ">transfer<" not in svg
 
 
 @settings(max_examples=25)
@@ -343,21 +290,3 @@ def test_the_payload_of_a_topology_has_ranks_groups_and_the_longest_time() -> No
     assert node["tell"][-1].endswith("of the critical path")
     assert head["groups"][1] == "group g1 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a2 (Stage), a1 (Stage)"
     assert head["kinds"]["gloo"]["title"] == "Gloo"
-
-
-def test_figures_of_a_collective_are_those_of_its_slowest_rank() -> None:
-    graph = tensors_by_hand()
-    figures = topology_figures_of(graph, summarize(tensor_trace()).graphs[0])
-    (node,) = [node.id for node in topology_of(graph.plan).nodes if node.kind == "collective"]
-    assert figures.call_ns[node] == 28
-
-
-def test_a_collective_of_many_executions_is_not_joined_in_a_thicket() -> None:
-    rows = {"a1": [], "a2": []}
-    for turn in range(200):
-        rows["a1"].append(event(2, turn, turn * 100, turn * 100 + 50))
-        rows["a2"].append(event(4, turn, turn * 100, turn * 100 + 50))
-    found = slices_of(tensors_by_hand(**rows), 0, 20_000)
-    svg = timeline_of(found)
-    assert len(found.collectives) == 200
-    assert "200 collectives not joined" in svg and "rcg-collectives" not in svg

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from hypothesis import given
 
 from rcg.views.data.topology import Topology, topology_of
 from rcg.views.text import ascii_of, dot_of
 from tests.unit.random_graphs import Case, cases
-from tests.unit.views_plans import Builder, planned, ring_of_stages, two_parts, wicked
+from tests.unit.views_plans import planned, two_parts, wicked
 
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
 
@@ -51,17 +50,6 @@ def test_dot_has_the_labels_and_shapes_of_ray() -> None:
         assert line.startswith(start)
     fills = re.findall(r'fillcolor="(#[0-9a-f]{6})" shape=oval', "\n".join(lines))
     assert fills[1] == fills[2] != fills[0]
-
-
-def test_attributes_of_the_input_are_labelled_with_their_keys() -> None:
-    build = Builder(keys=(0, "x"))
-    source = dot_of(topology_of(build.plan(build.call("a0", "f", 0, 1))))
-    assert "InputAttributeNode[0]" in source and "InputAttributeNode[x]" in source
-
-
-def test_actors_have_colours_of_their_own() -> None:
-    source = dot_of(topology_of(ring_of_stages(18, 1)))
-    assert len(set(re.findall(r'fillcolor="(#[0-9a-f]{6})"', source))) == 18
 
 
 def test_channel_details_label_the_edges() -> None:
@@ -157,12 +145,3 @@ Graph Built:
 6:MultiOutputNode             o-o
 """
     )
-
-
-def test_ascii_marks_other_kinds() -> None:
-    topology = two_parts()
-    kinds = ["tensor", "local", "local", "tcp", "shm", "shm", "shm"]
-    edges = [replace(edge, kind=kind) for edge, kind in zip(topology.edges, kinds, strict=True)]
-    text = ascii_of(replace(topology, edges=tuple(edges)))
-    assert "\n0 +++> 1\n" in text and "\n2 ~~~> 4\n" in text
-    assert "~~~> : Represents TCP data channels" in text

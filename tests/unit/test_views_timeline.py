@@ -9,9 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from rcg.text import ticks_of
 from rcg.trace.model import SPAN_BASE, GraphTrace
-from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import path_of, queues_of, timeline_payload
@@ -20,7 +18,7 @@ from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look
 from rcg.views.svg.timeline import timeline_of
 from tests.unit.traces import event, graph_trace
-from tests.unit.views_traces import WICKED, check_picture, height_of, pipeline, simulated
+from tests.unit.views_traces import check_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -133,62 +131,6 @@ def test_the_critical_path_goes_from_lane_to_lane_and_from_execution_to_executio
     check_picture(svg)
 
 
-def test_a_bar_of_two_pixels_is_not_as_high_as_its_lane() -> None:
-    """What is encoded for 2 of 1000 ns beside a call takes half of four pixels."""
-    graph = graph_trace({"a0": [event(1, 0, 100, 500), event(3, 0, 500, 502, coded=2)]})
-    svg = timeline_of(slices_of(graph, 0, 1000), width=1172)
-    bars = [hover for hover in bars_of(svg) if "serialization" in hover]
-    assert not bars and "narrow" in svg
-    drawing = svg[svg.index("rcg-bars") :]
-    assert max(map(float, re.findall(r"v([\d.]+)h-", drawing))) <= 10
-
-
-def test_ticks_have_one_unit_and_are_few() -> None:
-    for duration in (1, 999, 12_345, 5_600_000, 123_456_789, 10**10, 7_200 * 10**9):
-        ticks = ticks_of(duration, 9)
-        assert 1 <= len(ticks) <= 10 and ticks[0][0] == 0 and ticks[-1][0] <= duration
-        assert len({label.split(" ")[1] for _, label in ticks}) == 1
-        assert len({label for _, label in ticks}) == len(ticks)
-
-
-@pytest.mark.parametrize("actors", [2, 12, 63])
-def test_it_is_readable_from_few_to_many_actors(actors: int) -> None:
-    trace = simulated(pipeline(actors), 30, spans=True)
-    excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=6)
-    assert excerpt is not None
-    svg = timeline_of(slices_of(trace.graphs[0], excerpt.start_ns, excerpt.end_ns))
-    assert len(svg) < 300_000 and height_of(svg) < 1000
-    for actor in range(1, actors + 1):
-        assert f"Stage#{actor}</text>" in svg
-    check_picture(svg)
-
-
-def test_random_bars_stay_within_the_budget_and_density_is_the_share_of_time() -> None:
-    random = np.random.default_rng(1)
-    count, bands = 200_000, 64
-    widths = random.lognormal(-1, 2, count)
-    band = np.sort(random.integers(0, bands, count))
-    left = np.concatenate([np.sort(random.uniform(0, 1000, (band == n).sum())) for n in range(64)])
-    bars = Bars(
-        band,
-        left,
-        np.minimum(widths, 1000 - left),
-        random.integers(0, 4, count),
-        np.arange(count),
-    )
-    drawn = draw(
-        Canvas(False),
-        [Band(20.0 * number, 15.0) for number in range(bands)],
-        [Look(f' fill="#00000{number}"', "text") for number in range(4)],
-        bars,
-        1000.0,
-        labels_of=lambda row: [],
-        hover_of=lambda row: "",
-        budget=200_000,
-    )
-    assert sum(map(len, drawn.shapes)) < 260_000
-
-
 def test_half_covered_columns_are_half_as_high() -> None:
     left = np.arange(0, 1000, 0.1)
     bars = Bars(
@@ -211,18 +153,3 @@ def test_half_covered_columns_are_half_as_high() -> None:
     (path,) = drawn.shapes
     assert set(re.findall(r"v(-?[\d.]+)", path)) == {"10"}
     assert len(drawn.merged) == len(left)
-
-
-def test_names_cannot_break_out() -> None:
-    graph = graph_trace(ROWS, spans={"a0": (WICKED,)})
-    trace = simulated(pipeline(2, label=WICKED), 12)
-    for svg in (timeline_of(all_of(graph)), timeline_of(slices_of(trace.graphs[0], 0, 10**11))):
-        assert "<script" not in svg and "<b>" not in svg and "\x00" not in svg
-        svg.encode()
-        check_picture(svg)
-
-
-def test_nothing_at_all_can_be_shown() -> None:
-    svg = timeline_of(all_of(graph_trace({})))
-    assert bars_of(svg) == []
-    check_picture(svg)

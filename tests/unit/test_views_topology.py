@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import InputValue, MethodCall, Part, upstream_of
-from rcg.ir.plan import Plan
 from rcg.views.data.folding import LEVELS, Folded, Level, fold
 from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases
@@ -55,12 +54,6 @@ def test_an_edge_has_a_channel_if_and_only_if_it_leaves_its_process(case: Case) 
     assert drawn - {(None, process) for _, process in drawn} == {
         (channel.id, reader) for channel in plan.channels for reader in channel.readers
     }
-
-
-@given(cases())
-def test_it_does_not_depend_on_the_schedule(case: Case) -> None:
-    plan = planned(case.graph)
-    assert topology_of(Plan.from_text(str(plan))) == topology_of(plan)
 
 
 def names(topology: Topology) -> list[str]:
@@ -111,33 +104,6 @@ def test_arguments_are_named_also_inside_containers() -> None:
     assert by_pair["attribute[mask]", "a1.g"] == ("1", "scale")
     assert by_pair["a1.g", "output"] == ("0", "2")
     assert by_pair["input", "attribute[mask]"] == ()
-
-
-def test_ids_in_ray_come_from_the_caller_or_the_plan() -> None:
-    build = Builder()
-    plan = build.plan(build.call("a1", "g", build.call("a0", "f", 0)))
-    known = topology_of(plan)
-    given_ids = topology_of(plan, {"a1": "beef"})
-    assert [actor.key for actor in given_ids.actors] == [known.actors[0].key, "beef"]
-
-
-def test_what_an_output_takes_is_numbered_before_what_is_further_down() -> None:
-    # As Ray does: its search goes upward too, so the end of a long branch comes early.
-    build = Builder()
-    value = 0
-    for name in ("a", "b", "c", "d", "e"):
-        value = build.call("a0", name, value)
-    topology = topology_of(build.plan(build.call("a1", "short", 0), value))
-    assert names(topology) == [
-        "input",
-        "a0.a",
-        "a1.short",
-        "a0.b",
-        "output",
-        "a0.c",
-        "a0.e",
-        "a0.d",
-    ]
 
 
 # --- folding -------------------------------------------------------------------------------------
@@ -243,16 +209,6 @@ def test_actors_are_alike_only_if_their_neighbours_are() -> None:
         build.call(f"a{at}", "work", 0, label="Big" if at % 2 else "Small")
     folded = fold(topology_of(build.plan(*range(1, 25))))
     assert [len(card.processes) for card in folded.cards] == [0, 12, 12, 0]
-
-
-def test_large_graphs_fold_smaller_groups_too() -> None:
-    """20 layers of three workers: 60 cards are too many, so three alike ones are one card."""
-    build = Builder()
-    values = [0]
-    for layer in range(20):
-        values = [build.call(f"a{3 * layer + at}", "work", *values) for at in range(3)]
-    folded = fold(topology_of(build.plan(*values)))
-    assert [len(card.processes) for card in folded.cards] == [0, *[3] * 20, 0]
 
 
 def test_a_line_back_from_a_later_method_counts_for_what_an_earlier_one_feeds() -> None:
