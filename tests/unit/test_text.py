@@ -34,3 +34,16 @@ def test_numbers_of_numpy_are_shown_as_those_of_python(kind: str) -> None:
 def test_numbers_that_are_not_finite_are_not_known(number: float) -> None:
     for show in (text.rate_text, text.bytes_text, text.share_text, text.count_text):
         assert show(number).startswith("-") and not any(map(str.isalnum, show(number)[:1]))
+
+
+@pytest.mark.parametrize("first", [0, 1, 869_400_000, 123_456_789_012, -5_000])
+@pytest.mark.parametrize("duration", [1, 999, 3_000_000, 7_000_000_000])
+def test_ticks_are_exact_wherever_an_axis_begins(first: int, duration: int) -> None:
+    units = {"s": 10**9, "ms": 10**6, "\N{MICRO SIGN}s": 1000, "ns": 1}
+    ticks = text.ticks_of(duration, 7, first)
+    for at, label in ticks:
+        number, unit = label.split()
+        assert 0 <= at <= duration
+        assert round(float(number) * units[unit]) == first + at
+    assert len({label.split()[1] for _, label in ticks}) <= 1
+    assert len({label for _, label in ticks}) == len(ticks)

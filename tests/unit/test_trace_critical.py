@@ -183,20 +183,14 @@ def test_a_write_that_waited_for_room_hangs_on_the_read_that_made_it():
         ],
         "a1": [
             event(0, 0, 0, 8, waited=4),
-            event(1, 0, 8, 9),
-            event(3, 0, 9, 10),
-            event(0, 1, 10, 11),
+            event(1, 0, 8, 8),
+            event(3, 0, 8, 9),
+            event(0, 1, 9, 11, waited=1),  # leads to a0, not back in its own lane
             event(1, 1, 11, 12),
             event(3, 1, 12, 13),
         ],
     }
-    graph = graph_trace(rows, plan=plan)
-    # From where a1 completes execution 1 its own lane leads back; give a1 a wait to lead to a0.
-    rows["a1"][3] = event(0, 1, 9, 11, waited=1)
-    rows["a1"][2] = event(3, 0, 8, 9)
-    rows["a1"][1] = event(1, 0, 8, 8)
-    graph = graph_trace(rows, plan=plan)
-    steps = critical_path(graph, 1)
+    steps = critical_path(graph_trace(rows, plan=plan), 1)
     assert_whole(steps, 1, 13)
     assert brief(steps)[-6:] == [
         ("a1", 0, 0, COMMUNICATION, 4, 8),
@@ -364,40 +358,6 @@ def test_a_path_begins_with_what_was_encoded_before_there_was_room():
     assert_whole(second, 8, 63)
     assert brief(second)[0] == ("driver", 1, 1, SERIALIZATION, 8, 12)
     assert brief(second)[1:] == SECOND
-
-
-# The driver's Read of c1 makes room for a0's next Write: at 30, not when it decodes or waits.
-def test_room_is_made_by_the_read_that_moves_the_frame():
-    rows = {
-        "driver": [
-            event(1, 0, 0, 1, bytes=8),
-            event(1, 1, 1, 2, bytes=8),
-            event(3, 0, 2, 9, waited=7),
-            event(3, 0, 10, 30, waited=2, bytes=8),
-            event(3, 0, 38, 45, coded=7),
-            event(4, 0, 45, 47, bytes=8),
-        ],
-        "a0": [
-            event(0, 0, 0, 2, waited=1, bytes=8),
-            event(1, 0, 2, 10),
-            event(3, 0, 10, 12, bytes=8),
-            event(0, 1, 12, 13, bytes=8),
-            event(1, 1, 13, 14),
-            event(3, 1, 14, 33, waited=17, peer=0, bytes=8),
-        ],
-        "a1": [
-            event(0, 0, 0, 15, waited=12, bytes=8),
-            event(1, 0, 15, 16),
-            event(3, 0, 16, 18, bytes=8),
-            event(0, 1, 18, 34, waited=14, bytes=8),
-            event(1, 1, 34, 35),
-            event(3, 1, 35, 36, bytes=8),
-        ],
-    }
-    steps = brief(critical_path(graph_trace(rows, plan=FORKED), 1))
-    at = next(number for number, step in enumerate(steps) if step[:3] == ("a0", 3, 1))
-    assert steps[at - 1] == ("driver", 3, 0, COMMUNICATION, 12, 30)
-    assert steps[at] == ("a0", 3, 1, WAITING, 30, 31)
 
 
 def test_a_wait_that_another_event_took_the_frame_of_hangs_on_the_write():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from rcg.trace.export.frame import COLUMNS, to_pandas
 from rcg.trace.model import SPAN_BASE

@@ -34,6 +34,7 @@ def same(one: Trace, other: Trace) -> bool:
             assert np.array_equal(left.events, right.events)
             assert np.array_equal(left.kernels, right.kernels)
             names = ("process", "label", "spans", "node", "pid", "clock", "lost", "open", "streams")
+            names += ("processor_ns",)
             assert [getattr(left, n) for n in names] == [getattr(right, n) for n in names]
     return (one.start_ns, one.end_ns, one.info) == (other.start_ns, other.end_ns, other.info)
 
@@ -50,6 +51,7 @@ def made():
         lost=2,
         kernels=events([event(SPAN_BASE, 1, 32, 70, peer=0)]),
         streams=("GPU 0, stream 7",),
+        processor_ns=(5, 7),
     )
     graph = replace(graph, lanes=(graph.lanes[0], lane, graph.lanes[2]), name="mine")
     return replace(

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 
 from rcg.ir.ops import Read, Write
+from rcg.profiles import Profile
 from rcg.trace.analysis.executions import UNSEEN, executions_of
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import shares_of
-from rcg.trace.model import OpenOp
+from rcg.trace.model import GraphTrace, OpenOp
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, END, ROWS, by_hand
-from tests.unit.traces import event, graph_trace
+from tests.unit.traces import event, graph_trace, one_execution
 
 
 def test_executions_go_from_the_drivers_write_to_the_last_write_for_the_driver():
@@ -308,3 +309,42 @@ def test_an_open_read_that_waited_again_and_again_waited_all_the_time():
     ]
     graph = replace(graph, lanes=tuple(lanes))
     assert shares_of(graph, 0, END).lanes == shares_of(by_hand(), 0, END).lanes
+
+
+# --- where they begin
+
+
+def test_what_was_not_seen_stays_unseen_wherever_zero_is():
+    found = executions_of(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5])).since(10)
+    assert found.submitted_ns.tolist() == [0, 2]
+    assert found.completed_ns.tolist() == [36, UNSEEN]
+    assert found.latency_ns.tolist() == [36]
+
+
+def window(graph: GraphTrace, start: int = 0, end: int = END) -> tuple[int, int]:
+    return executions_of(graph).busy_stretch(start, end)
+
+
+def test_shares_are_those_of_the_time_with_executions():
+    assert window(by_hand()) == (10, 65)
+    # Cut by the trace.
+    assert window(by_hand(), 20, 50) == (20, 50)
+    # Nothing ran; nothing came back; nothing was submitted.
+    assert window(graph_trace({})) == (0, END)
+    assert window(graph_trace({"driver": DRIVER_ROWS[:2]})) == (10, END)
+    assert window(by_hand(driver=())) == (0, END)
+    # The last one is under way.
+    assert window(by_hand(driver=[*DRIVER_ROWS, event(1, 2, 66, 67)])) == (10, END)
+    # It began while the first one was under way.
+    assert window(by_hand(driver=DRIVER_ROWS[1:])) == (0, 65)
+    # The results were not fetched.
+    assert window(by_hand(driver=DRIVER_ROWS[:2])) == (10, 63)
+
+
+def test_a_profile_counts_from_the_beginning_of_the_trace():
+    profile = Profile(one_execution())
+    assert profile.executions().submitted_ns.tolist() == [10]
+    assert profile.critical_path(7)[0].start_ns == 10
+    (graph,) = profile.summary.graphs
+    assert (graph.critical.start_ns, graph.critical.end_ns) == (10, 170)
+    assert {lane.duration_ns for lane in graph.shares.lanes} == {190}

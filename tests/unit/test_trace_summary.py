@@ -15,6 +15,7 @@ from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import Change, GraphComparison, compare, summarize
 from rcg.trace.analysis.ops import ops_of
 from rcg.trace.model import Clock
+from tests.unit.test_trace_critical import one_by_one
 from tests.unit.trace_by_hand import A1_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_traces import WICKED, pipeline
@@ -62,35 +63,14 @@ def test_a_method_that_is_called_twice_has_two_names():
 
 
 def test_the_slowest_execution_names_the_op_that_took_longer_than_usual():
-    """Ten executions one after another, 30 ns each; a1 takes 70 instead of 10 in execution 7."""
-    rows = {"driver": [], "a0": [], "a1": []}
-    at = a0 = a1 = 0
-    for k in range(10):
-        slow = 60 if k == 7 else 0
-        done = at + 30 + slow
-        rows["driver"] += [
-            event(1, k, at, at + 2),
-            event(3, k, at + 2, done + 1, waited=done - at - 2),
-        ]
-        rows["a0"] += [
-            event(0, k, a0, at + 3, waited=at + 2 - a0),
-            event(1, k, at + 3, at + 13),
-            event(3, k, at + 13, at + 15),
-        ]
-        rows["a1"] += [
-            event(0, k, a1, at + 16, waited=at + 15 - a1),
-            event(1, k, at + 16, at + 28 + slow),
-            event(3, k, at + 28 + slow, done),
-        ]
-        at, a0, a1 = done + 1, at + 15, done
-    (graph,) = summarize(trace(graph_trace(rows), end=at)).graphs
-    first = graph.slowest[0]
-    assert (first.execution, first.latency_ns, first.of_execution) == (7, 90, 7)
-    assert (first.text, first.took_ns, first.usual_ns) == ("a1 (Stage).fwd", 72, 12)
-    assert graph.slowest[1].text is None
-    text = str(graph)
-    assert "execution 7  90 ns  a1 (Stage).fwd took 72 ns, usually 12 ns" in text
-    assert "no op took longer than usual" in text
+    graph = one_by_one([10] * 7 + [70] + [10] * 2)
+    (found,) = summarize(trace(graph, end=1_000)).graphs
+    first, second, *_ = found.slowest
+    assert (first.execution, first.latency_ns, first.of_execution) == (7, 105, 7)
+    assert (first.text, first.took_ns, first.usual_ns) == ("a0 (Stage).fwd", 70, 10)
+    assert second.text is None
+    assert "execution 7  105 ns  a0 (Stage).fwd took 70 ns, usually 10 ns" in str(found)
+    assert "no op took longer than usual" in str(found)
 
 
 EXPECTED = """\

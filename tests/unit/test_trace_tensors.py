@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.critical import critical_path
-from rcg.trace.analysis.dependencies import NONE, Dependencies
+from rcg.trace.analysis.dependencies import Dependencies
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.ops import ops_of, stall_of
 from rcg.trace.analysis.parts import TimeKind, parts_of
@@ -166,13 +166,6 @@ def is_acyclic(before):
     for _ in range(len(before)):
         seen = np.where(seen < 0, seen, before[seen])
     return bool((seen < 0).all())
-
-
-def test_an_event_whose_peer_is_missing_depends_on_none():
-    dependencies = Dependencies(tensors_by_hand(a2=ROWS["a2"][:4]))
-    (event_at,) = np.flatnonzero((dependencies.lane == 2) & (dependencies.op == 2))
-    assert dependencies.before[event_at] == NONE
-    assert is_acyclic(dependencies.before)
 
 
 @settings(max_examples=25)

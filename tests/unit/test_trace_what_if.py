@@ -85,14 +85,6 @@ def test_by_hand_the_bottleneck_sets_the_rate():
     # Reads and writes take twice as long.
     assert what_if(pipeline(), communication=2).throughput == 1e9 / 24_000
     assert what_if(pipeline(), serialization=9).throughput == 1e9 / 22_000
-    named = what_if(pipeline(), {"a1.fwd": 2}, communication=3, serialization=9, max_inflight=5)
-    assert named.changes == (
-        "a1.fwd took 2x",
-        "communication took 3x",
-        "serialization took 9x",
-        "5 executions were in flight",
-    )
-    assert what_if(pipeline()).changes == ()
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rcg.ir.plan import Plan
-from rcg.profiles import Profile
 from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.executions import executions_of
@@ -149,17 +147,6 @@ def test_nodes_are_frames_around_what_is_there(plan: Plan) -> None:
     assert picture["shapes"].count(">TCP<") == 2
 
 
-def test_one_node_has_no_frame_and_no_tag() -> None:
-    one = "\n".join(line for line in TEXT.splitlines() if not line.startswith(("node", "gate")))
-    plan = Plan.from_text(one.partition("program n0")[0])
-    plan.check()
-    assert not topology_of(plan).frames
-    drawn = svg_of(topology_of(plan))
-    assert "rcg-node-frame" not in drawn and "rcg-tags" not in drawn
-    assert "cluster" not in dot_of(topology_of(plan)).replace("compiled_graph", "")
-    assert "Nodes of the cluster" not in ascii_of(topology_of(plan))
-
-
 def test_a_gate_waits_for_frames_and_communicates(record: GraphTrace) -> None:
     gate = record.lane("n1")
     parts = parts_of(record, gate)
@@ -178,21 +165,6 @@ def test_a_gate_waits_for_the_writer_and_is_not_idle_like_an_actor(record: Graph
     without = {process: rows for process, rows in ROWS.items() if process[0] != "n"}
     alone = shares_of(graph_trace(without, plan=TEXT, limit=4), 0, 300)
     assert shares.bubble == alone.bubble
-
-
-def test_a_gate_is_a_lane_of_pictures_and_files(record: GraphTrace, tmp_path: Path) -> None:
-    trace = Trace((record,), 0, 300)
-    profile = Profile(trace)
-    assert "n1 gate in a2 (Far)" in str(profile)
-    assert "n1 gate in a2 (Far)" in (timeline_picture(trace, record) or "")
-    profile.save_html(tmp_path / "run.html")
-    assert "pass c1" in (tmp_path / "run.html").read_text()
-    trace.save(tmp_path / "run.rcg")
-    assert Trace.load(tmp_path / "run.rcg").graphs[0].plan == record.plan
-    frame = trace.to_pandas()
-    assert dict(zip(frame.process, frame.node, strict=True)) == record.plan.nodes_by_process()
-    trace.to_chrome(tmp_path / "run.json")
-    assert "pass c1" in (tmp_path / "run.json").read_text()
 
 
 def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:

@@ -21,13 +21,12 @@ from rcg.views.data.slices import (
     SPAN,
     SPANS,
     STREAMS,
-    Slices,
 )
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import queues_of
 from rcg.views.svg.timeline import timeline_of
 from tests.unit.test_trace_shares import WITH_LANES
-from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
+from tests.unit.trace_by_hand import DRIVER_APART, by_hand
 from tests.unit.traces import event, events, graph_trace
 from tests.unit.views_traces import pipeline, simulated
 
@@ -127,26 +126,6 @@ def test_the_payload_reads_back() -> None:
     assert set(columns["track"]) == {OPS, SPANS}
     assert head["lanes"][1]["detail"].startswith("a0 \u00b7 pid")
     assert head["channels"]["c1"] == {"slots": 10, "readers": [2]}
-
-
-def test_a_driver_takes_a_frame_in_the_event_that_moves_it() -> None:
-    """It encodes before there is room, waits in vain and decodes later: what joins is the move."""
-    graph = by_hand(driver=DRIVER_APART)
-    slices = slices_of(graph, 0, END)
-    plain = slices_of(by_hand(), 0, END)
-
-    def joined(of: Slices) -> list[tuple[int, int, int]]:
-        executions = of.execution[of.transfers[:, 0]].tolist()
-        return sorted(
-            (execution, *times)
-            for execution, times in zip(executions, of.transfer_times.tolist(), strict=True)
-        )
-
-    assert joined(slices) == joined(plain)
-    was = queues_of(plain)
-    for lane, queue in queues_of(slices).items():
-        assert queue.at.tolist() == was[lane].at.tolist()
-        assert queue.depth.tolist() == was[lane].depth.tolist()
 
 
 @pytest.mark.parametrize("end", [*range(40, 70), 80])

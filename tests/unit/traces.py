@@ -69,6 +69,35 @@ program a1
 """
 """The driver's value goes to two actors."""
 
+ALLREDUCE = """
+plan positional=1 keywords=[] returns=one
+actor a0 'Worker' ''
+actor a1 'Worker' ''
+group g0 gloo a0 a1
+channel c0 driver -> a0 a1 ring node=0 slots=10
+channel c1 a0 -> a1 status node=3 slots=10
+channel c2 a1 -> a0 status node=4 slots=10
+channel c3 a0 -> driver ring node=3 slots=10
+program driver
+  Input * -> s0
+  Write s0 -> c0
+  Free s0
+  Read c3 -> s1
+  Output s1
+program a0
+  Read c0 -> s0
+  Call a0.grad(s0) -> s1 #1
+  AllReduce s1 (sum) @g0 tells c1 hears c2 -> s2 #3
+  Write s2 -> c3
+  Free s0, s1, s2
+program a1
+  Read c0 -> s0
+  Call a1.grad(s0) -> s1 #2
+  AllReduce s1 (sum) @g0 tells c2 hears c1 -> s2 #4
+  Free s0, s1, s2
+"""
+"""What two actors make is reduced; AllReduce is op 2 of both."""
+
 
 def event(
     op: int,

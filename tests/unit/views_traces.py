@@ -199,10 +199,6 @@ WICKED = "<script>alert(1)</script>&\"'\x00\ud800\N{RIGHT-TO-LEFT OVERRIDE}" + "
 _NUMBER = r"-?\d+(?:\.\d+)?"
 
 
-def height_of(svg: str) -> float:
-    return float(ElementTree.fromstring(svg).get("height", "nan"))
-
-
 def check_picture(svg: str) -> None:
     """A picture is well-formed, loads and runs nothing; no text is outside of it, or small."""
     root = ElementTree.fromstring(svg)
