@@ -61,14 +61,6 @@ def test_what_cannot_be_read_is_one_sentence(make, expected, tmp_path, capsys):
     assert len(found.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [["trace"], ["nonsense"], ["doctor", "--nonsense"]])
-def test_a_wrong_command_line_is_status_2(arguments, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    assert ended.value.code == 2
-    assert "usage: rcg" in capsys.readouterr().err
-
-
 def test_bench_gets_its_own_arguments(capsys):
     assert cli.main(["bench", "--list"]) == 0
     assert "echo" in capsys.readouterr().out

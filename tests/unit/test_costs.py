@@ -143,14 +143,6 @@ def test_overlap_auto_does_without_lanes_for_which_there_is_no_room():
     assert not compiled(graph, costs, overlap="auto").plan.lanes
 
 
-def test_a_prediction_takes_no_longer_with_a_large_window():
-    graph = one_forward_one_backward(2, 4)
-    nodes = {actor.id: HERE for actor in graph.actors}
-    costs = [Cost(CALL, node.id, MS) for node in graph.nodes if isinstance(node, MethodCall)]
-    small, large = (compile_graph(graph, nodes, HERE, slots, costs=costs) for slots in (16, 4096))
-    assert small.plan.predicted == large.plan.predicted
-
-
 # --- where they come from
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator
@@ -118,13 +117,6 @@ def test_variables_that_rcg_does_not_understand(quick):
     assert "did you mean RCG_WAIT" in found("variables").found
     quick.setenv("RCG_PROGRESS", "perhaps")
     assert [check.name for check in examine().problems] == ["variables"]
-
-
-def test_a_kernel_without_pidfds(quick):
-    quick.delattr(os, "pidfd_open")
-    check = found("pidfd_open")
-    assert check.is_problem
-    assert "kernel" in check.advice
 
 
 # Other nodes

@@ -97,14 +97,3 @@ def test_of_several_the_message_says_how_to_choose() -> None:
         profile.graph(7)
     with pytest.raises(TraceError, match="no graph was recorded"):
         Profile(Trace((), 0, 1)).graph()
-
-
-def test_a_comparison_shows_the_graphs_that_did_something_in_one_of_the_traces() -> None:
-    before = mixed(idle("dead"), busy("beef"), idle("f00d"))
-    found = Profile(before).compare(Profile(before))
-    assert [graph.titles[0] for graph in found.active] == [before.graphs[1].title]
-    for text in (str(found), repr(found), found._repr_mimebundle_()["text/html"]):
-        assert "dead" not in text and "f00d" not in text
-    assert "beef" in str(found)
-    nothing = mixed(idle("dead"))
-    assert len(Profile(nothing).compare(Profile(nothing)).active) == 1

@@ -50,16 +50,6 @@ def test_ops_are_named_events_with_times_from_the_beginning(written):
     assert float(taken.args["waited_us"]) == 0.028
 
 
-def test_a_wait_lies_where_it_was(written):
-    found = written(one_execution())
-    [wait] = found.named("wait for driver")
-    assert (wait.start, wait.end, wait.op.name) == (0, 28, "read c0")
-    # A Write encodes before it waits; a Read decodes after.
-    rows = {"a0": [event(3, 0, 100, 200, coded=30, waited=50, peer=2)]}
-    [wait] = written(trace(graph_trace(rows), end=300)).named("wait for a1 (Stage)")
-    assert (wait.start, wait.end, wait.op.name) == (130, 180, "write c1")
-
-
 def test_arrows_join_each_write_to_its_read(written):
     found = written(one_execution())
     joined = {(out.op.name, into.op.name): into.name for out, into in found.arrows}
@@ -83,16 +73,6 @@ def test_arrows_go_to_every_reader_of_a_channel(written):
     assert ends == {(n, process, n) for n in (0, 1) for process in ("a0 (A)", "a1 (A)")}
     # A frame lies there until the last reader has taken it.
     assert found.counters["unread in c0"] == [(0, 0), (20, 1), (25, 0), (30, 1), (60, 0)]
-
-
-def test_counters_say_how_many_frames_lie_unread(written):
-    rows = {
-        "a0": [event(3, n, 10 * n, 10 * n + 10) for n in range(4)],
-        "a1": [event(0, 0, 5, 30, waited=3), event(0, 1, 30, 50), event(0, 2, 50, 60)],
-    }
-    found = written(trace(graph_trace(rows), end=100))
-    # Frame 0 is taken when the reader wakes; the others lie until the reader comes.
-    assert found.counters["unread in c1"] == [(0, 0), (20, 1), (40, 2), (50, 1)]
 
 
 def test_no_counter_where_events_were_lost(written):
@@ -239,14 +219,6 @@ def test_one_process_of_several_graphs_is_one_process(written):
 def test_an_op_that_the_program_does_not_have_is_unknown(written):
     found = written(trace(graph_trace({"a0": [event(99, 0, 10, 20)]}), end=100))
     assert [s.name for s in found.slices] == ["unknown"]
-
-
-def test_gzip_by_suffix_and_the_same_each_time(written, tmp_path):
-    assert written(one_execution(), "t.json.gz") == written(one_execution(), "t.json")
-    first = (tmp_path / "t.json.gz").read_bytes()
-    assert first[:2] == b"\x1f\x8b"
-    to_chrome(one_execution(), str(tmp_path / "other.json.gz"))
-    assert (tmp_path / "other.json.gz").read_bytes() == first
 
 
 def test_text_is_made_in_pieces(written, monkeypatch):

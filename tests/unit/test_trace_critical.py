@@ -153,11 +153,6 @@ def test_a_table_has_short_steps_together_with_their_executions():
     ]
 
 
-def test_an_op_that_is_slow_again_and_again_is_the_bottleneck():
-    path = Paths(one_by_one([10, 300, 300, 300] * 3)).steady()
-    assert path.bottleneck.text == "a0 (Stage).fwd" and path.outlier is None
-
-
 def path_ns(path: SteadyPath) -> int:
     return path.end_ns - path.start_ns
 
@@ -247,14 +242,6 @@ def test_paths_add_up_also_when_clocks_disagree(process, offset):
     steady = paths.steady()
     total = executions.last_completion_ns - executions.first_submission_ns
     assert sum(share.total_ns for share in steady.shares) == total
-
-
-def test_a_wait_that_the_write_does_not_explain_keeps_the_path_in_its_lane():
-    """a1 looked for the frame again for 1 ns, though a0 had written it long before."""
-    rows = [*A1_ROWS[:3], event(0, 1, 46, 48, waited=1), *A1_ROWS[4:]]
-    steps = brief(critical_path(by_hand(a1=rows), 1))
-    at = steps.index(("a1", 0, 1, WAITING, 46, 47))
-    assert steps[:at] == SECOND[: len(FIRST) - 1]
 
 
 # A value with two readers, in a channel of one slot: a0 waits until both have read it.

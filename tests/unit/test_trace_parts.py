@@ -67,14 +67,6 @@ def test_parts_are_cut_to_the_window():
     assert of(TURN, window=(100, 200)) == []
 
 
-def test_every_other_op_computes_also_one_that_the_program_does_not_have():
-    assert of([event(2, 0, 0, 5), event(99, 0, 5, 9, waited=1)]) == [
-        (0, COMPUTE, 0, 5),
-        (1, WAITING, 5, 6),
-        (1, COMPUTE, 6, 9),
-    ]
-
-
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

@@ -124,18 +124,6 @@ def test_actors_of_a_class_change_places_and_what_that_gives_is_what_happens():
     assert places(after) == []
 
 
-def test_the_time_to_send_counts_where_the_wire_is_hidden():
-    """With ten in flight each encoder takes 40 us and sends for 60; alone, 40."""
-    before, after = (
-        recorded(far, window=10, sends=60 * US) for far in (["a1", "a2"], ["a2", "a3"])
-    )
-    (advice,) = places(before)
-    assert advice.gain == pytest.approx(100 / 40, rel=0.02)
-    assert advice.gain == pytest.approx(
-        figures(after).throughput / figures(before).throughput, rel=0.02
-    )
-
-
 @pytest.mark.parametrize(
     "changes",
     [

@@ -52,13 +52,6 @@ def test_sums_tell_waiting_from_moving(trace):
     assert reference_lines(()) == []
 
 
-def test_a_profile_without_graphs_shows_them(trace):
-    profile = Profile(trace)
-    assert "Tensors by reference: 4 transfers" in str(profile)
-    assert "4 transfers of tensors" in repr(profile)
-    assert "data:image/svg+xml" in profile._repr_mimebundle_()["text/html"]
-
-
 def test_the_page_has_their_table(trace, tmp_path):
     Profile(trace).save_html(tmp_path / "p.html")
     page = (tmp_path / "p.html").read_text()

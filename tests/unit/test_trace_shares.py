@@ -35,12 +35,6 @@ def test_executions_go_from_the_drivers_write_to_the_last_write_for_the_driver()
     assert (flight.total_ns, flight.until([11])) == (53, 1)
 
 
-def test_without_the_write_of_an_actor_the_drivers_read_counts():
-    found = executions_of(by_hand(a1=A1_ROWS[:5]))
-    assert found.completed_ns.tolist() == [46, 65]
-    assert found.is_complete.all()
-
-
 def test_what_a_trace_that_began_in_the_middle_does_not_hold_is_unseen():
     # Recorded from 13 to 60: without the first writes and the last read.
     found = executions_of(by_hand(driver=DRIVER_ROWS[2:3], a0=A0_ROWS[1:], a1=A1_ROWS[:5]))
@@ -67,14 +61,6 @@ def test_of_a_lost_completion_the_next_one_ends_the_flight():
     # That of the last one: to the end.
     found = executions_of(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5]))
     assert found.in_flight(0, END).total_ns == 70
-
-
-def test_a_gap_in_the_indexes_counts_as_executions():
-    rows = {
-        "driver": [event(1, k, k * 10, k * 10 + 1) for k in (4, 9)],
-        "a1": [event(3, k, k * 10 + 5, k * 10 + 6) for k in (4, 9)],
-    }
-    assert executions_of(graph_trace(rows)).throughput == 5 * 1e9 / 50
 
 
 def test_nothing_ran():
@@ -274,12 +260,6 @@ def test_what_was_encoded_before_there_was_room_counts_and_queueing_does_not():
         *DRIVER_ROWS[2:],
     ]
     assert found.latency_ns.tolist() == executions_of(by_hand(driver=whole)).latency_ns.tolist()
-
-
-def test_what_was_encoded_and_never_written_was_not_submitted():
-    found = executions_of(by_hand(driver=[*DRIVER_ROWS, event(1, 2, 70, 75, coded=5)]))
-    assert found.index.tolist() == [0, 1, 2]
-    assert found.submitted_ns.tolist() == [10, 12, UNSEEN]
 
 
 def test_a_wait_in_vain_fetches_nothing():

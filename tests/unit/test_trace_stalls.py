@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -14,12 +13,9 @@ from rcg.trace.analysis.ops import stall_of
 from rcg.trace.model import GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import card_of, topology_figures_of
-from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.topology import nodes_of_calls
 from rcg.views.html.mimebundle import of_trace
 from rcg.views.html.page import page_of
-from rcg.views.svg.pictures import schedule_picture
-from rcg.views.svg.topology_payload import topology_payload
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, ROWS, by_hand
 from tests.unit.traces import event, graph_trace, trace
 
@@ -176,30 +172,3 @@ def test_the_picture_shows_the_time_so_far_in_the_call() -> None:
     node = nodes_of_calls(record.graphs[0].plan)[2]
     assert measured.open_ns == {node: 2 * SECOND - 90}
     assert ">not ended: 2 s" in page_of(record, "")
-
-
-def test_the_widgets_show_the_call_that_did_not_return() -> None:
-    graph, [summary] = hanging(), summarize(recorded()).graphs
-    head, columns = schedule_payload(graph.plan, graph, end_ns=2 * SECOND)
-    assert head["lanes"][2]["process"] == "a1"
-    is_it = (columns["measured_lane"] == 2) & (columns["measured_execution"] == 2)
-    call = is_it & (columns["measured_op"] == 1)
-    assert columns["measured_duration"][call].tolist() == [(2 * SECOND - 90) / 1e3]
-    head, _ = topology_payload(graph.plan, (graph, summary))
-    assert "not ended: 2 s" in head["pictures"][0]["shapes"]
-
-
-def test_a_call_that_hangs_is_drawn_without_a_prediction() -> None:
-    found = recorded()
-    svg = schedule_picture(found, found.graphs[0]) or ""
-    assert "execution 2, not finished" in svg and "predicted" not in svg
-
-
-def test_the_topology_says_the_share_of_the_bottleneck_that_the_card_says() -> None:
-    """Of one call that was slow once the card leaves out what was unusual."""
-    [summary] = summarize(trace(by_hand(), end=END)).graphs
-    path = summary.critical
-    assert path is not None and path.bottleneck is not None and path.bottleneck.op is not None
-    changed = replace(summary, critical=replace(path, bottleneck_share=0.25))
-    shares = topology_figures_of(by_hand(), changed).on_path.values()
-    assert [share for share in shares if abs(share - 0.25) < 1e-9]

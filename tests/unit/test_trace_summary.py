@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import Change, GraphComparison, compare, summarize
@@ -145,15 +144,6 @@ def test_what_lies_outside_of_the_window_is_cut_off():
     assert found.ops == (read, call, write)
 
 
-def test_a_write_that_copies_nothing_has_no_rate():
-    rows = {
-        "a0": [event(3, 0, 0, 1_000, bytes=600_000)],  # 600 GB/s: it only passed it on
-        "a1": [event(3, 0, 0, 1_000, bytes=90_000)],
-    }
-    first, second = ops_of(graph_trace(rows))
-    assert (first.gb_per_s, second.gb_per_s) == (None, 90)
-
-
 @pytest.mark.parametrize(
     ("graph", "hint"),
     [
@@ -237,16 +227,6 @@ def test_a_figure_that_may_be_anything_is_noise():
     assert Change("execution", 1.0, 17.0, (4.6, 2.0)).is_noise
     assert Change("execution", 17.0, 1.0, (2.0, 0.1)).is_noise is False
     assert Change("execution", 1.0, 17.0, (0.5, None)).is_noise is None
-
-
-def test_of_another_plan_only_what_both_have_is_compared():
-    moved = PIPELINE.replace("c1", "c7")
-    (found,) = compare(
-        trace(by_hand(), end=80), trace(replace(by_hand(), plan=Plan.from_text(moved)), end=80)
-    ).graphs
-    assert not found.is_same_plan
-    assert {"a0 (Stage).fwd", "a1 (Stage).fwd"} < {op.text for op in found.ops}
-    assert all(op.ratio is not None for op in found.ops)
 
 
 def test_graphs_are_matched_by_plan_and_else_by_order():

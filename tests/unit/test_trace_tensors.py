@@ -16,7 +16,7 @@ from rcg.trace.analysis.dependencies import Dependencies
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.ops import ops_of, stall_of
 from rcg.trace.analysis.parts import TimeKind, parts_of
-from rcg.trace.analysis.rendezvous import exchanges_of, rendezvous_of
+from rcg.trace.analysis.rendezvous import exchanges_of
 from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.what_if import what_if
 from rcg.trace.export.files import check_plan
@@ -36,22 +36,6 @@ def parts(process, **changes):
     return [(row, TimeKind(kind), start, end) for row, kind, start, end in rows]
 
 
-def test_a_collective_waits_then_decodes_statuses_then_communicates():
-    assert parts("a1")[-4:-1] == [
-        (2, WAITING, 100, 132),
-        (2, SERIALIZATION, 132, 134),
-        (2, COMMUNICATION, 134, 160),
-    ]
-
-
-def test_a_write_of_tensors_waits_for_its_readers_before_it_communicates():
-    assert parts("a0")[-3:] == [
-        (2, SERIALIZATION, 30, 35),
-        (2, WAITING, 35, 56),
-        (2, COMMUNICATION, 56, 80),
-    ]
-
-
 @pytest.mark.parametrize(
     ("process", "row", "start", "decoded"), [("a1", 0, 0, 84), ("a2", 2, 50, 86)]
 )
@@ -63,21 +47,9 @@ def test_a_read_of_tensors_waits_until_the_writer_sends(process, row, start, dec
     ]
 
 
-def test_a_read_whose_write_is_not_in_the_trace_waits_as_recorded():
-    assert parts("a1", a0=[])[:2] == [(0, WAITING, 0, 36), (0, COMMUNICATION, 36, 80)]
-
-
 def test_a_read_never_waits_longer_than_it_lasts():
     late = [*ROWS["a0"][:2], event(2, 0, 30, 200, coded=5, waited=150, bytes=2400, peer=3)]
     assert parts("a1", a0=late)[:2] == [(0, WAITING, 0, 80), (0, SERIALIZATION, 80, 84)]
-
-
-def test_the_rendezvous_of_a_plan_are_its_tensor_channels_and_collectives():
-    found = rendezvous_of(tensors_by_hand().plan)
-    assert [(each.name, each.group, each.ends, each.is_collective) for each in found] == [
-        ("c1", "g0", (("a0", 2), ("a1", 0), ("a2", 2)), False),
-        ("allreduce", "g1", (("a2", 4), ("a1", 2)), True),
-    ]
 
 
 def test_an_exchange_begins_when_the_last_end_arrived():
@@ -119,19 +91,6 @@ def test_the_path_goes_through_the_last_rank_and_the_last_reader():
         ("a1 (Stage) allreduce g1", SERIALIZATION, 132, 134),
         ("a1 (Stage) allreduce g1", COMMUNICATION, 134, 160),
         ("a1 (Stage) write c4", COMMUNICATION, 160, 165),
-    ]
-
-
-def test_a_reader_that_waits_for_a_later_one_depends_on_it_through_the_write():
-    last = [*ROWS["a2"][:3], event(3, 0, 86, 90), event(4, 0, 90, 158, waited=40, peer=2)]
-    first = [*ROWS["a1"]]
-    first[2] = event(2, 0, 100, 160, waited=1, coded=2, bytes=9, peer=3)
-    assert steps(tensors_by_hand(a1=first, a2=last))[3:8] == [
-        ("a2 (Stage).load", COMPUTE, 14, 50),
-        ("a2 (Stage) read c1", WAITING, 50, 56),
-        ("a1 (Stage) read c1", COMMUNICATION, 56, 80),
-        ("a1 (Stage) read c1", SERIALIZATION, 80, 84),
-        ("a1 (Stage).grad", COMPUTE, 84, 100),
     ]
 
 
@@ -196,13 +155,6 @@ def test_shares_count_exchanges_as_communication_and_waits_for_others_as_waiting
 def test_a_collective_beside_a_method_of_another_actor_is_not_hidden():
     busy = [*ROWS["a0"], event(0, 1, 80, 140, waited=60, peer=0), event(1, 1, 140, 200)]
     assert shares_of(tensors_by_hand(a0=busy), 0, END).hidden == 0.0
-
-
-def test_a_wait_for_ranks_that_the_event_does_not_name_counts_for_all_others():
-    nameless = [*ROWS["a1"]]
-    nameless[2] = event(2, 0, 100, 160, waited=32, coded=2)
-    found = shares_of(tensors_by_hand(a1=nameless), 0, END)
-    assert found.lanes[2].waiting_for == {"a0 (Stage)": 56, "a2 (Stage)": 32}
 
 
 def test_ops_have_rates_where_tensors_move():

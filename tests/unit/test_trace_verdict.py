@@ -20,14 +20,14 @@ from rcg.trace.analysis.figures import compare, summarize
 from rcg.trace.analysis.latency import latency_of
 from rcg.trace.analysis.spread import LEAST, half_width, spread_of
 from rcg.trace.analysis.what_if import from_simulation, what_if
-from rcg.trace.model import NO_PEER, SPAN_BASE, OpenOp
+from rcg.trace.model import NO_PEER, SPAN_BASE
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.html.page import ops_table
 from rcg.views.svg.summary import summary_of
 from tests.unit.test_costs import chain, compiled
-from tests.unit.test_trace_what_if import COSTS, pipeline, without_input
+from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand
-from tests.unit.traces import ALLREDUCE, PIPELINE, event, events, trace
+from tests.unit.traces import ALLREDUCE, event, events, trace
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import check_picture, microbatches
 from tests.unit.views_traces import simulated as simulated_plan
@@ -178,23 +178,6 @@ def test_a_replay_that_is_not_like_the_trace_predicts_nothing():
     assert "no prediction, a replay of this trace is" in str(found)
 
 
-def test_of_a_graph_that_hangs_the_stall_is_the_answer():
-    driver, a0, a1 = pipeline(window=1).lanes
-    driver, a0, a1 = (
-        replace(lane, events=lane.events[lane.events["execution"] < 40])
-        for lane in (driver, a0, a1)
-    )
-    last = int(driver.events["end_ns"].max())
-    held = replace(a1, open=OpenOp(1, 40, last + 10))
-    waits = replace(driver, open=OpenOp(3, 40, last + 5, last + 5, 2))
-    found = summary_of_graph(replace(pipeline(window=1), lanes=(waits, a0, held)), last + 10**9)
-    assert found.stall is not None and found.executions == 40
-    assert found.verdict is None and found.latency is None
-    assert card_of(found).answer.startswith("a1 (Stage).fwd has not ended for 1 s")
-    same = summary_of_graph(replace(pipeline(window=1), lanes=(driver, a0, a1)))
-    assert same.stall is None and same.verdict is not None
-
-
 # --- advice --------------------------------------------------------------------------------------
 
 
@@ -208,16 +191,6 @@ def test_more_in_flight_is_advised_where_that_gives_more():
     # The option is not mentioned where it is large enough.
     (advice,) = verdict(replace(pipeline(window=1), limit=10)).advice
     assert advice.text == "keep 3 executions in flight instead of 1: 1.68x"
-
-
-def test_fewer_in_flight_are_advised_where_that_is_sooner():
-    """Each of 10 in flight waits for the 9 before it: 219 us, with 3 it is 65."""
-    (advice,) = verdict(pipeline(window=10)).advice
-    assert advice.text == (
-        "keep at most 3 executions in flight instead of 10: the same throughput, "
-        "latency 65 µs instead of 219 µs"
-    )
-    assert advice.gain == pytest.approx(219 / 65, rel=0.01)
 
 
 def test_time_until_a_result_that_is_awaited_is_not_the_drivers_own():
@@ -312,14 +285,6 @@ def test_the_spread_of_a_median_is_zero_of_equal_values_and_unknown_of_few():
     assert spread_of(np.full(LEAST, 7)) == 0
     assert spread_of(np.arange(LEAST - 1)) is None
     assert spread_of(np.arange(100)) > 10
-
-
-def test_batches_have_the_costs_of_their_executions():
-    plan = Plan.from_text(PIPELINE)
-    graph = without_input(from_simulation(simulate(plan, Costs(COSTS), 20, window=2), limit=2))
-    found = what_if(graph, {"a1.fwd": 0.5})
-    assert len(found.batch_speedups) == 5
-    assert np.ptp(found.batch_speedups) == 0
 
 
 # --- overlap, layers, and Python's lock ----------------------------------------------------------

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -113,14 +112,6 @@ def test_more_under_way_is_what_more_under_way_does(wanted):
     assert predicted.notes == ()
 
 
-def test_a_user_who_keeps_fewer_under_way_than_he_may_is_replayed_as_he_does():
-    graph = replace(pipeline(window=3), limit=10)
-    found = what_if(graph)
-    assert (found.window, found.error_percent) == (3, 0)
-    # Fetched at the very moment at which the next is submitted counts as fetched.
-    assert graph.driver.events["end_ns"][3] == graph.driver.events["start_ns"][4]
-
-
 def test_coding_is_scaled_apart_from_moving():
     # By hand: a1 takes 2 + 12 + 3, of which coding is 1 + 1.
     before = what_if(by_hand(), max_inflight=10)
@@ -161,13 +152,6 @@ def test_what_is_waited_for_without_an_event_is_not_the_users_time():
     assert measured.user_ns == 10 + 39
     assert measured.window == 1
     assert what_if(graph).baseline_throughput == pytest.approx(1e9 / 100, rel=1e-3)
-
-
-def test_one_pause_does_not_decide_what_an_op_takes():
-    rows = [event(1, k, k * 100, k * 100 + 10) for k in range(50)]
-    rows[0] = event(1, 0, -1_000_000, 10)
-    found = costs_of(graph_trace({"a0": rows}))
-    assert found.costs["a0", 1].compute_ns == 10
 
 
 def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanwhile():
@@ -271,21 +255,6 @@ def test_a_driver_that_decodes_long_is_replayed_as_it_is(window, thinking):
     assert found.baseline_throughput == was.baseline_throughput
     assert found.baseline_latency_ns == found.measured_latency_ns == was.measured_latency_ns
     assert found.error_percent == 0
-
-
-def test_what_the_user_does_between_the_events_of_an_op_adds_up():
-    rows = [
-        row
-        for k in range(30)
-        for row in (
-            event(1, k, k * 100, k * 100 + 2, bytes=8),
-            event(3, k, k * 100 + 20, k * 100 + 22, bytes=8),
-            event(3, k, k * 100 + 30, k * 100 + 40, coded=10),
-        )
-    ]
-    graph = graph_trace({"driver": rows})
-    # 18 until it is read, 8 until it is decoded, 60 to the next.
-    assert costs_of(graph).user_ns == 18 + 8 + 60
 
 
 def test_an_encoding_that_seems_to_overlap_is_no_second_thread():

@@ -124,19 +124,6 @@ def _ns(steps) -> int:
     return sum(step.duration_ns for step in steps)
 
 
-def test_a_path_of_many_calls_has_few_lines() -> None:
-    path = training().critical_path(5)
-    texts = {step.text for step in path}
-    picture = path_picture(path)
-    heights = re.findall(r'<rect[^>]* y="([0-9.]+)"[^>]*><title>', picture)
-    assert len(set(heights)) < 12 < len(texts)
-    assert re.search(r"\d+ more ops", picture)
-    # Every step is drawn, those without a line of their own together and as wide as they are.
-    boxes = re.findall(r"M[0-9.]+ [0-9.]+h([0-9.]+)v", picture)
-    assert len(heights) + len(boxes) == len(path) > 100
-    assert len(picture) < 45_000
-
-
 def test_a_comparison_says_what_is_noise() -> None:
     """Of 40 executions: nothing changed; then one method takes half the time."""
     before, slower = (

@@ -180,51 +180,6 @@ def test_a_long_chain_goes_on_in_the_next_row() -> None:
     )
 
 
-def test_columns_of_a_fan_are_aligned() -> None:
-    """13 chains of three are 13 straight lines."""
-    build = Builder()
-    values = [build.call("a0", "split", 0)] * 13
-    for layer in range(3):
-        values = [
-            build.call(f"a{1 + 13 * layer + at}", "work", each) for at, each in enumerate(values)
-        ]
-    folded = fold(topology_of(build.plan(build.call("a0", "gather", *values))), "actors")
-    layout = lay_out(folded, sized(folded, [100]))
-    check(folded, layout)
-    work = [card for card in folded.cards if card.rows[0].nodes[0].name == "work"]
-    columns = [
-        sorted(layout.cards[card.id].y for card in work if card.layer == at) for at in (2, 3, 4)
-    ]
-    assert columns[0] == columns[1] == columns[2] and len(set(columns[0])) == 13
-    # What gathers the values has a second card, to the right of them.
-    gather = folded.cards[-2]
-    assert (gather.processes, gather.rows[0].nodes[0].name) == (("a0",), "gather")
-    assert not any(line.is_back for line in folded.lines)
-
-
-def test_a_scatter_is_symmetric() -> None:
-    folded = fold(topology_of(scatter_gather(4)))
-    layout = lay_out(folded, sized(folded, [100]))
-    workers = [layout.rows[row.id] for row in folded.rows if row.nodes[0].name == "work"]
-    middle = (workers[0].middle + workers[-1].middle) / 2
-    for row in folded.rows:
-        if row.nodes[0].name != "work":
-            assert abs(layout.rows[row.id].middle - middle) <= 1
-
-
-def test_what_an_actor_gathers_has_a_card_of_its_own() -> None:
-    def cards(width: int) -> list[list[str]]:
-        build = Builder()
-        part = build.call("a0", "split", 0)
-        values = [build.call(f"a{1 + at}", "work", part) for at in range(width)]
-        folded = fold(topology_of(build.plan(build.call("a0", "gather", *values))))
-        return [[row.nodes[0].name for row in card.rows] for card in folded.cards[1:-1]]
-
-    assert cards(2) == [["split", "gather"], ["work"], ["work"]]
-    assert cards(3) == [["split"], ["work"], ["work"], ["work"], ["gather"]]
-    assert cards(26) == [["split"], ["work"], ["gather"]]
-
-
 def test_an_untangled_order_is_found() -> None:
     # Bound in an order in which all lines would cross.
     build = Builder()

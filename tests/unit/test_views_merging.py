@@ -84,28 +84,6 @@ def test_sums_of_spans_in_spans_are_in_their_bin_and_keep_their_time() -> None:
         assert len(set(names)) == 5 and columns["sum_count"][is_sum][inside].tolist() == [5] * 5
 
 
-def test_single_bars_are_those_of_the_whole_with_their_transfers_and_paths() -> None:
-    whole = payload_of()
-    head, columns = with_sums(whole, 800)
-    names = ("start", "duration", "lane", "track", "kind", "name", "execution", "bytes", "op")
-
-    def rows(from_: Any, which: Any) -> list[tuple[Any, ...]]:
-        return list(zip(*(from_[name][which].tolist() for name in names), strict=True))
-
-    kept = rows(columns, columns["execution"] >= 0)
-    assert set(kept) <= set(rows(whole.columns, slice(None)))
-    ends = rows(columns, columns["transfers"])
-    pairs = list(zip(ends[::2], ends[1::2], strict=True))
-    all_ends = rows(whole.columns, whole.columns["transfers"])
-    assert pairs and set(pairs) < set(zip(all_ends[::2], all_ends[1::2], strict=True))
-    assert len(columns["transfer_times"]) == len(ends) == 2 * head["transfers"]
-    until = head["sums"]["until_us"]
-    steps = whole.columns["path_end"] > until
-    assert columns["path_start"].tolist() == whole.columns["path_start"][steps].tolist()
-    assert columns["path_until"][-1] == steps.sum()
-    assert len(columns["path_until"]) == len(head["paths"])
-
-
 def test_a_queue_keeps_its_largest_depth() -> None:
     whole = payload_of()
     head, columns = with_sums(whole, 800)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from rcg.ir.plan import Plan
@@ -13,16 +12,13 @@ from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.latency import latency_of
 from rcg.trace.analysis.ops import stall_of
 from rcg.trace.analysis.parts import TimeKind, parts_of
-from rcg.trace.analysis.shares import shares_of
 from rcg.trace.analysis.transfers import wires_of
 from rcg.trace.model import NO_PEER, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.labels import TopologyLabels
 from rcg.views.data.schedule import schedule_payload
-from rcg.views.data.slices import NOBODY
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.topology import topology_of
 from rcg.views.svg.pictures import timeline_picture
@@ -158,15 +154,6 @@ def test_a_gate_waits_for_frames_and_communicates(record: GraphTrace) -> None:
     assert times == {TimeKind.WAITING: 230, TimeKind.COMMUNICATION: 30}
 
 
-def test_a_gate_waits_for_the_writer_and_is_not_idle_like_an_actor(record: GraphTrace) -> None:
-    shares = shares_of(record, 0, 300)
-    gate = next(each for each in shares.lanes if each.process == "n1")
-    assert list(gate.waiting_for) == ["a0 (Stage)"]
-    without = {process: rows for process, rows in ROWS.items() if process[0] != "n"}
-    alone = shares_of(graph_trace(without, plan=TEXT, limit=4), 0, 300)
-    assert shares.bubble == alone.bubble
-
-
 def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:
     """From the end of the write to the end of the pass; each is of another clock."""
     far = replace(record.lane("n1"), clock=Clock(7, 5), node="10.0.0.2")
@@ -179,15 +166,6 @@ def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:
     text = str(summarize(Trace((record,), 0, 300)))
     assert "Communication between nodes" in text
     assert "c1: a0 (Stage) -> n1" in text
-
-
-def test_a_value_on_the_wire_is_in_service(record: GraphTrace) -> None:
-    """Of c1 from 100, when its write ends, to 125, when a2 moves it; of c2 from 190 to 205."""
-    executions = executions_of(record)
-    found = latency_of(record, executions)
-    assert found is not None
-    assert found.queued_ns == 0
-    assert found.service_ns == executions.latency_ns[0]
 
 
 def test_the_critical_path_is_on_the_wire_between_nodes(record: GraphTrace) -> None:
@@ -259,18 +237,6 @@ def test_a_value_goes_to_the_gate_and_from_there_to_its_readers(record: GraphTra
     assert ways["a0 write c1", "a1 read c1"] == (90, 90, False)
     assert ("a0 write c1", "a2 read c1") not in ways
     assert sum(is_wire for _, _, is_wire in ways.values()) == 2
-
-
-def test_peers_are_lanes_of_the_picture(record: GraphTrace) -> None:
-    at = {lane.process: number for number, lane in enumerate(record.lanes)}
-    lanes = []
-    for lane in record.lanes:
-        events = lane.events.copy()
-        events["peer"] = np.where(events["waited_ns"] > 0, at["a2"], NO_PEER)
-        lanes.append(replace(lane, events=events))
-    slices = slices_of(replace(record, lanes=tuple(lanes)), 0, 300)
-    peers = set(slices.peer[slices.kind == TimeKind.WAITING].tolist())
-    assert [slices.heads[peer].process for peer in peers - {NOBODY}] == ["a2"]
 
 
 def test_a_gate_that_waits_is_no_stall(record: GraphTrace) -> None:

@@ -85,11 +85,6 @@ def test_a_process_that_does_not_answer_says_so() -> None:
     assert "does not answer" not in report_of(not_asked)
 
 
-def test_unfetched_failures_are_shown() -> None:
-    html = report_of(replace(REPORT, failures_dropped=3, last_dropped="ValueError: <x>"))
-    assert "dropped unread: 3, the last: ValueError: &lt;x&gt;" in html
-
-
 def test_connections_to_other_nodes_are_shown() -> None:
     queue = SocketQueue("driver", "n1", 3 << 20, 2)
     refused = {"n0": str(Refusals()), "n1": str(Refusals(garbage=2, wrong_secret=1))}
@@ -324,14 +319,3 @@ def test_actors_that_nothing_is_executed_for_are_ready_and_not_waiting() -> None
     assert "  ready  Read" in str(report) and "waiting </td>" not in report_of(report)
     driver = replace(DRIVER, state="running")
     assert replace(report, processes=(driver, *common)).rows[1].state == "waiting"
-
-
-def test_lanes_are_alike_among_themselves() -> None:
-    pairs = [
-        actor(number, "waiting", "Read c1 -> s0", 1.0 + number, "driver", lane)
-        for number in range(5)
-        for lane in ("", ".comm")
-    ]
-    found = replace(REPORT, processes=tuple(pairs)).rows
-    assert [row.label for row in found] == ["a0 to a4 (Shard)", "a0.comm to a4.comm (Shard)"]
-    assert found[0].since == "1 s to 5 s"

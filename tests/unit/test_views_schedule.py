@@ -17,7 +17,6 @@ from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.schedule import marks_of, schedule_payload
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
-from rcg.views.svg.pictures import predicted_schedule, schedule_picture, timeline_picture
 from rcg.views.svg.schedule import schedule_of
 from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.traces import event, graph_trace
@@ -91,20 +90,6 @@ def test_there_is_a_bar_for_every_call_in_the_window() -> None:
     check_picture(svg)
 
 
-def test_predicted_lies_below_measured_and_has_its_executions() -> None:
-    trace = simulated(pipeline(3), 60, window=4)
-    plan = trace.graphs[0].plan
-    svg = schedule_of(
-        shown(trace, most=6), predicted=simulate(plan, times(), 50, window=4), unit_ns=1
-    )
-    measured = set(re.findall(r"execution \d+", " ".join(bars(svg, "rcg-measured"))))
-    predicted = set(re.findall(r"execution \d+", " ".join(bars(svg, "rcg-predicted"))))
-    assert len(measured) >= 6 and measured <= predicted | measured and len(predicted) >= 6
-    assert len(measured & predicted) >= 6
-    assert "predicted from measured costs" in svg
-    check_picture(svg)
-
-
 def test_a_prediction_alone_is_in_calls() -> None:
     svg = schedule_of(predicted=simulate(pipeline(2), executions=3))
     assert "predicted, equal cost per call" in svg and " calls</text>" in svg
@@ -154,32 +139,6 @@ def test_a_colour_is_a_call_of_an_execution() -> None:
     )
     assert sorted(set(turns.tolist())) == [-1, *range(8)] and head["repeats"] == 8
     assert head["initials"] == {"fwd": "F", "bwd": "B"}
-
-
-def test_a_long_chain_is_shown_in_so_few_executions_that_its_calls_are_visible() -> None:
-    """One execution takes 63 calls and what is between them: three last more than 200 calls."""
-    plan = pipeline(63)
-    assert "executions 0 to 1 " in predicted_schedule(plan, 1)
-    trace = simulated(plan, 12, window=1)
-    excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns)
-    assert excerpt is not None and excerpt.first + 1 == excerpt.last
-    start, end = excerpt.window(trace.start_ns)
-    assert end - start < 200 * 460  # microseconds of a call
-    head, _ = schedule_payload(plan, None)
-    assert head["count"] == 8 and head["window"] is None  # they overlap, ten being in flight
-
-
-def test_schedule_and_timeline_have_one_window_and_one_axis() -> None:
-    trace = simulated(pipeline(3), 40)
-    pictures = [
-        picture(trace, trace.graphs[0]) or "" for picture in (schedule_picture, timeline_picture)
-    ]
-    about, other = (re.search(r">(all of executions .*? of [\d.]+ ms)", each) for each in pictures)
-    assert about and other and about[1] == other[1]
-    ticks = [re.findall(r'x="([\d.]+)"[^>]*>([\d.]+ ms)<', each) for each in pictures]
-    assert ticks[0] == ticks[1] and len(ticks[0]) > 4
-    plots = [re.findall(r'<g transform="translate\(([\d.]+) ', each)[-1] for each in pictures]
-    assert plots[0] == plots[1]
 
 
 def test_lanes_are_below_their_actor() -> None:

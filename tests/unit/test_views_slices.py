@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rcg.trace.analysis.parts import TimeKind
-from rcg.trace.model import SPAN_BASE, OpenOp
+from rcg.trace.model import SPAN_BASE
 from rcg.views.data.slices import (
     COLUMNS,
     DEVICE_COMMUNICATION,
@@ -23,7 +23,6 @@ from rcg.views.data.slices import (
     STREAMS,
 )
 from rcg.views.data.slicing import slices_of
-from rcg.views.data.timeline import queues_of
 from rcg.views.svg.timeline import timeline_of
 from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.trace_by_hand import DRIVER_APART, by_hand
@@ -80,34 +79,12 @@ def test_a_window_cuts_and_its_start_is_zero() -> None:
         slices_of(GRAPH, 5, 4)
 
 
-def test_links_join_the_end_of_a_write_to_where_the_read_stops_waiting() -> None:
-    slices = slices_of(GRAPH, 0, 100)
-    found = []
-    for (write, read), times in zip(slices.transfers, slices.transfer_times, strict=True):
-        names = slices.names[slices.name[write]].text, slices.names[slices.name[read]].text
-        found.append((*names, *times.tolist()))
-        assert slices.execution[write] == slices.execution[read]
-    assert sorted(found) == [
-        ("write c0", "read c0", 10, 11),
-        ("write c1", "read c1", 60, 60),
-        ("write c2", "read c2", 90, 90),
-    ]
-
-
 def test_bars_that_wait_say_for_whom() -> None:
     slices = slices_of(GRAPH, 0, 100)
     waits = slices.kind == TimeKind.WAITING
     assert (slices.peer[~waits] == NOBODY).all()
     assert slices.peer[waits].tolist() == [2, 0, 1, 0]
     assert [head.process for head in slices.heads] == ["driver", "a0", "a1"]
-
-
-def test_what_a_process_is_in_lasts_until_the_end() -> None:
-    opens = {"a1": OpenOp(1, 3, since_ns=120)}
-    slices = slices_of(graph_trace(ROWS, opens=opens), 0, 500)
-    last = np.flatnonzero(slices.lane == 2)[-1]
-    assert (slices.start[last], slices.duration[last], slices.execution[last]) == (120, 380, 3)
-    assert slices.names[slices.name[last]].text == "fwd"
 
 
 def test_the_payload_reads_back() -> None:
@@ -145,16 +122,6 @@ def test_a_transfer_ends_where_the_frame_arrived_or_is_not_shown(end: int) -> No
         assert all(arrived[key] == at for key, (_, at) in found.items())
         for left, at in found.values():
             assert 0 <= left <= at <= end
-
-
-def test_a_read_that_moves_nothing_takes_its_frame_at_the_end_of_its_wait() -> None:
-    """The driver waits for its only result from 0 on, and has it at once when it comes."""
-    rows = {**ROWS, "driver": [event(1, 0, 0, 0), event(3, 0, 0, 90, waited=90, bytes=7, peer=2)]}
-    slices = slices_of(graph_trace(rows), 0, 90)
-    [at] = [at for at, (write, _) in enumerate(slices.transfers) if slices.lane[write] == 2]
-    assert slices.transfer_times[at].tolist() == [90, 90]
-    queue = queues_of(slices)[0]
-    assert queue.depth[-1] == 0
 
 
 def test_a_frame_that_was_had_before_it_was_written_down_left_when_it_was_had() -> None:

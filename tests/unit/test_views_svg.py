@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.ir.plan import Plan
-from rcg.text import visible
 from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.folding import fold
 from rcg.views.data.lettering import width_of
@@ -21,7 +20,6 @@ from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.topology import svg_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, scatter_gather
-from tests.unit.views_traces import pipeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 WICKED = "<b>&\"'\\\n\x00\ud800]]>\N{RIGHT-TO-LEFT OVERRIDE}"
@@ -76,16 +74,6 @@ def test_no_text_is_wider_than_its_box(details: bool) -> None:
             assert top < y < top + float(rect.get("height", "nan"))
             checked += 1
     assert checked >= 7
-
-
-def test_both_ends_of_a_name_are_in_the_hover() -> None:
-    titles = [
-        "".join(each.find(f"{SVG}title").itertext())  # type: ignore[union-attr]
-        for each in marks(svg_of(wicked()), "rcg-node")
-    ]
-    assert any("very_" * 5 in title and "\N{HORIZONTAL ELLIPSIS}" in title for title in titles)
-    assert max(len(line) for title in titles for line in title.split("\n")) < 200
-    assert any(visible(WICKED) in title for title in titles)
 
 
 def test_light_and_dark() -> None:
@@ -180,12 +168,3 @@ def test_boxes_are_tinted_by_their_share_and_lines_are_as_wide_as_their_bytes():
         legend = svg_of(topology, measured=measured)
         assert [each for each in words if f">{each}<" in legend] == explained
     assert not any(each in svg_of(topology) for each in words)
-
-
-def test_a_text_that_most_lines_share_is_in_the_legend_only() -> None:
-    topology = topology_of(pipeline(30))
-    sizes = {channel.id: 2048 for channel in topology.channels} | {"c7": 4096}
-    drawn = svg_of(topology, measured=TopologyFigures(channel_bytes=sizes))
-    amounts = ["".join(each.itertext()) for each in marks(drawn, "rcg-amount")]
-    assert amounts == ["4.1 kB"]
-    assert "line without a number: 2.05 kB" in drawn

@@ -13,16 +13,13 @@ from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.parts import TimeKind
-from rcg.views.data.folding import fold
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slices import COLUMNS, Slices
 from rcg.views.data.slicing import slices_of
-from rcg.views.data.timeline import queues_of, timeline_payload
+from rcg.views.data.timeline import timeline_payload
 from rcg.views.data.topology import Topology, nodes_of_calls, topology_of
-from rcg.views.svg.joins import exchange_lines_of
 from rcg.views.svg.pictures import predicted_schedule
 from rcg.views.svg.schedule import schedule_of
-from rcg.views.svg.timeline import timeline_of
 from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
@@ -60,13 +57,6 @@ def test_a_collective_is_one_node_that_is_joined_to_its_ranks() -> None:
     assert node.ranks == (("a0", 3), ("a1", 2))
 
 
-def test_the_output_is_right_of_the_collectives_of_what_it_takes_values_from() -> None:
-    text = PLAN.replace("Write s2 -> c4", "Write s1 -> c4")
-    folded = fold(topology(text.replace("driver ring node=5", "driver ring node=2")))
-    layers = {card.kind: card.layer for card in folded.cards}
-    assert layers["output"] > layers["collective"]
-
-
 def test_channels_are_those_of_values_and_know_their_group_and_hints() -> None:
     drawn = topology()
     assert [channel.id for channel in drawn.channels] == ["c0", "c3", "c4", "c5"]
@@ -102,19 +92,6 @@ def test_text_names_collectives_communicators_and_groups() -> None:
     assert "\nGroups:\ng0 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a0 (Worker), a1 (Worker)\n" in text
     assert "+++> : Represents Accelerator-type data channels, here: collective, Mine, Gloo" in text
     assert "3:allreduce@g0     *-o-o" in text
-
-
-def test_the_picture_has_a_pill_a_legend_and_the_groups() -> None:
-    svg = svg_of(topology())
-    check_picture(svg)
-    assert "rcg-node rcg-collective" in svg and ">allreduce @g0<" in svg
-    for words in ("collective", "Gloo", "Mine", "shared memory"):
-        assert f">{words}<" in svg
-    assert ">group g0 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a0 (Worker), a1 (Worker)<" in svg
-    assert "rank 0: a0 (Worker)\nrank 1: a1 (Worker)" in svg
-    # Hints are a detail: in the hover text only.
-    assert "tensors arrive on cpu" in svg and ">tensors arrive on cpu" not in svg
-    assert "group g0" not in svg_of(topology(), legend=False)
 
 
 @settings(max_examples=25)
@@ -198,26 +175,6 @@ def test_the_ranks_of_a_collective_are_joined() -> None:
     ]
     assert found.collective_times.tolist() == [[132, 160]]
     assert len(slices(a2=ROWS["a2"][:4]).collectives) == 0
-
-
-def test_tensor_channels_and_statuses_are_no_queues() -> None:
-    found = slices()
-    assert sorted(found.written) == ["c0", "c4"]
-    assert set(found.slots) == {"c0", "c1", "c4"}
-    assert sorted(queues_of(found)) == [0, 1, 3]  # a1 reads nothing but tensors
-
-
-def test_hover_texts_say_bytes_rate_group_and_rank() -> None:
-    found = slices()
-    lines = exchange_lines_of(found)
-    (rows,) = found.collectives
-    assert lines[int(rows[0])] == ["all 2 ranks: 1.3 kB in 28 ns \N{MIDDLE DOT} 46.4 GB/s"]
-    svg = timeline_of(found)
-    check_picture(svg)
-    arrow = "\N{RIGHTWARDS ARROW}"
-    assert f"a0 (Stage) {arrow} a1 (Stage): 2.4 kB in 24 ns \N{MIDDLE DOT} 100 GB/s" in svg
-    assert "@g1 (Gloo), rank 0 of 2" in svg
-    assert svg.count("waits for a2 (Stage)\n@g0 (Gloo), rank 0 of 3") == 1
 
 
 def test_the_schedule_joins_exchanges_in_predictions_too() -> None:

@@ -170,19 +170,6 @@ def test_a_pipeline_is_one_box_for_each_method_of_an_actor_and_one_line_between_
     assert sorted(written(folded)) == sorted([*between, *back, *ends])
 
 
-def test_actors_that_take_turns_are_a_line_forward_and_one_back() -> None:
-    build = Builder()
-    value = 0
-    for _ in range(4):
-        value = build.call("a1", "pong", build.call("a0", "ping", value))
-    assert written(fold(topology_of(build.plan(value)))) == [
-        "input 1> a0.ping",
-        "a0.ping 4> a1.pong",
-        "a1.pong 3< a0.ping",
-        "a1.pong 1> output",
-    ]
-
-
 def test_many_alike_actors_are_one_card() -> None:
     assert len(fold(topology_of(scatter_gather(8))).cards) == 11
     folded = fold(topology_of(scatter_gather(26)))

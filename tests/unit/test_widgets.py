@@ -147,24 +147,6 @@ def test_a_schedule_has_what_was_measured_and_what_is_predicted() -> None:
     assert first == pytest.approx(20.0)  # of 80, it waited 60
 
 
-def test_a_schedule_says_whether_its_prediction_fits() -> None:
-    head, columns = unpack(ScheduleWidget(recorded(10)).payload)
-    assert (
-        head["fits"]
-        and head["subtitle"] == "10 executions \u00b7 bars measured, outlines predicted"
-    )
-    # Its calls begin where the measured ones do, on average.
-    away = [
-        np.median(columns[f"{which}_start"][columns[f"{which}_op"] == 1])
-        for which in ("measured", "predicted")
-    ]
-    assert abs(away[0] - away[1]) < 20
-    slow = ScheduleWidget(recorded(10), op_cost=lambda op: 3e6 if op.is_call else 1e3)
-    head, _ = unpack(slow.payload)
-    assert not head["fits"]
-    assert "not drawn: the prediction, 333 /s, drifts away" in head["subtitle"]
-
-
 def test_a_plan_alone_has_a_prediction_in_units() -> None:
     widget = ScheduleWidget(PLAN)
     head, columns = unpack(widget.payload)
