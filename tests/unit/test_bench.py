@@ -304,46 +304,6 @@ def test_a_collective_lasts_from_its_last_rank_that_begins_to_its_last_rank_that
 # --- models on two actors ------------------------------------------------------------------------
 
 
-def test_two_stages_train_as_one_model_does() -> None:
-    torch = pytest.importorskip("torch")
-    from benchmarks import pipeline
-
-    batch = pipeline.tokens(2, 2, pipeline.LENGTH)
-    whole = pipeline.transformer()
-    optimizer = torch.optim.SGD(whole.parameters(), lr=pipeline.RATE)
-    first, last = pipeline.Stage(0), pipeline.Stage(1)
-    for _ in range(2):
-        losses, expected = [], 0.0
-        for number in range(2):
-            part = pipeline.loss_of(whole(batch[number]), batch[number]) / 2
-            part.backward()
-            expected += part.item()
-            hidden = first.forward(batch, number)
-            loss, gradient = last.forward_and_backward(hidden, batch, number)
-            first.backward(gradient, number)
-            losses.append(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        assert first.step(None, None) == 0
-        assert last.step(*losses) == pytest.approx(expected)
-
-
-def test_the_parts_of_two_ranks_add_up_to_the_whole_model() -> None:
-    torch = pytest.importorskip("torch")
-    from benchmarks import pipeline
-    from benchmarks.shards import Shard
-
-    tokens = pipeline.tokens(2, pipeline.LENGTH)
-    whole, *pair = Shard(0, size=1), Shard(0), Shard(1)
-    x = expected = whole.embed(tokens)
-    for part in ("attend", "feed"):
-        expected = getattr(whole, part)(expected, 0)
-        x = sum(getattr(each, part)(x, 0) for each in pair)
-        torch.testing.assert_close(x, expected, rtol=1e-4, atol=1e-4)
-    logits = torch.cat([each.predict(x) for each in pair], dim=-1)
-    torch.testing.assert_close(logits, whole.predict(expected), rtol=1e-4, atol=1e-4)
-
-
 def test_a_division_is_judged_by_its_real_time_and_not_by_the_predicted_one() -> None:
     predicted = {"1+2": 5.0, "2+1": 4.0}
     assert regret(predicted, {"1+2": 30.0, "2+1": 20.0}) == 1.0

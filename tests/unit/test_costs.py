@@ -97,17 +97,12 @@ def test_a_schedule_with_costs_is_not_slower_than_one_without():
     for stages in (2, 3):
         graph = one_forward_one_backward(stages, 6)
         for slow in range(stages):
-            costs = [
-                Cost(
-                    CALL,
-                    node.id,
-                    MS
-                    * (3 if node.actor == f"a{slow}" else 1)
-                    * (2 if node.method[0] == "B" else 1),
-                )
-                for node in graph.nodes
-                if isinstance(node, MethodCall)
-            ]
+            costs = []
+            for node in graph.nodes:
+                if isinstance(node, MethodCall):
+                    factor = 3 if node.actor == f"a{slow}" else 1
+                    factor *= 2 if node.method[0] == "B" else 1
+                    costs.append(Cost(CALL, node.id, factor * MS))
             known = compiled(graph, costs).plan
             unknown = replace(compiled(graph).plan, costs=tuple(costs))
             plain = simulate(unknown, executions=24, window=8).period

@@ -17,7 +17,7 @@ from rcg.trace.model import NO_PEER, SPAN_BASE, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from tests.unit.chrome_format import Found, read
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
-from tests.unit.traces import FAN, event, events, graph_trace, one_execution, trace
+from tests.unit.traces import FAN, changed, event, events, graph_trace, one_execution, trace
 
 SPAN = SPAN_BASE
 
@@ -78,8 +78,7 @@ def test_arrows_go_to_every_reader_of_a_channel(written):
 def test_no_counter_where_events_were_lost(written):
     traced = one_execution()
     [graph] = traced.graphs
-    lanes = tuple(replace(lane, lost=5 if lane.process == "a0" else 0) for lane in graph.lanes)
-    found = written(replace(traced, graphs=(replace(graph, lanes=lanes),)))
+    found = written(replace(traced, graphs=(changed(graph, "a0", lost=5),)))
     assert set(found.counters) == {"unread in c2"}
     assert found.about["lost_events"] == 5
 
@@ -107,18 +106,13 @@ def with_kernels(graph: GraphTrace) -> GraphTrace:
     """``a0`` began two kernels on one stream and a copy on another; one ended after its call."""
     rows = [event(SPAN, 0, 15, 35, peer=0), event(SPAN + 1, 0, 35, 90, peer=0)]
     rows.append(event(SPAN + 2, 0, 38, 60, peer=1))
-    lanes = [
-        replace(
-            lane,
-            spans=("gemm", "relu", "Memcpy HtoD"),
-            kernels=events(rows),
-            streams=("GPU 0, stream 7", "GPU 0, stream 9"),
-        )
-        if lane.process == "a0"
-        else lane
-        for lane in graph.lanes
-    ]
-    return replace(graph, lanes=tuple(lanes))
+    return changed(
+        graph,
+        "a0",
+        spans=("gemm", "relu", "Memcpy HtoD"),
+        kernels=events(rows),
+        streams=("GPU 0, stream 7", "GPU 0, stream 9"),
+    )
 
 
 def test_what_a_device_did_is_a_thread_per_stream(written):

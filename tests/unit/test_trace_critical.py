@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import NO_PEER, GraphTrace
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, ROWS, by_hand
-from tests.unit.traces import PIPELINE, event, graph_trace
+from tests.unit.traces import PIPELINE, changed, event, graph_trace
 
 COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = TimeKind
 
@@ -219,9 +218,7 @@ def test_a_path_ends_with_a_note_where_events_were_lost():
 
 
 def test_a_gap_in_an_actor_that_lost_events_ends_the_path():
-    graph = by_hand(a1=[*A1_ROWS[:2], *A1_ROWS[4:]])
-    lost = replace(graph.lanes[2], lost=2)
-    graph = replace(graph, lanes=(*graph.lanes[:2], lost))
+    graph = changed(by_hand(a1=[*A1_ROWS[:2], *A1_ROWS[4:]]), "a1", lost=2)
     steps = critical_path(graph, 1)
     assert_whole(steps, 12, 63)
     assert brief(steps)[0] == ("a1", None, 1, IDLE, 12, 48)

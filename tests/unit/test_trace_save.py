@@ -22,7 +22,7 @@ from rcg.trace.trace import Trace
 from tests.unit.fake_actors import FakeActor
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
-from tests.unit.traces import PIPELINE, event, events, graph_trace, trace
+from tests.unit.traces import PIPELINE, changed, event, events, graph_trace, trace
 
 
 def same(one: Trace, other: Trace) -> bool:
@@ -42,8 +42,9 @@ def same(one: Trace, other: Trace) -> bool:
 @pytest.fixture
 def made():
     graph = by_hand(a0=[*A0_ROWS, event(SPAN_BASE, 1, 31, 33)])
-    lane = replace(
-        graph.lanes[1],
+    graph = changed(
+        graph,
+        "a0",
         spans=("laden\n<ü>",),
         node="10.0.0.7",
         pid=7,
@@ -53,10 +54,8 @@ def made():
         streams=("GPU 0, stream 7",),
         processor_ns=(5, 7),
     )
-    graph = replace(graph, lanes=(graph.lanes[0], lane, graph.lanes[2]), name="mine")
-    return replace(
-        trace(graph, graph_trace({}), start=3, end=END), info={"host": "here", "cores": 2}
-    )
+    found = trace(replace(graph, name="mine"), graph_trace({}), start=3, end=END)
+    return replace(found, info={"host": "here", "cores": 2})
 
 
 def test_a_trace_is_read_back_as_it_was_written(made, tmp_path):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,7 @@ from rcg.trace.analysis.shares import shares_of
 from rcg.trace.model import GraphTrace, OpenOp
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, END, ROWS, by_hand
-from tests.unit.traces import event, graph_trace, one_execution
+from tests.unit.traces import changed, event, graph_trace, one_execution
 
 
 def test_executions_go_from_the_drivers_write_to_the_last_write_for_the_driver():
@@ -219,9 +218,7 @@ def test_communication_is_hidden_behind_methods_of_the_same_actor():
 
 
 def test_lost_driver_events_make_no_idle_time_of_waiting():
-    graph = by_hand(driver=())
-    graph = replace(graph, lanes=(replace(graph.lanes[0], lost=4), *graph.lanes[1:]))
-    shares = shares_of(graph, 0, END)
+    shares = shares_of(changed(by_hand(driver=()), "driver", lost=4), 0, END)
     # In flight from the start of the window to the last completion, 63.
     assert shares.lanes[1].waiting_ns == 13 + 20
 
@@ -282,12 +279,7 @@ def test_a_completion_is_no_later_than_when_the_driver_had_it():
 
 def test_an_open_read_that_waited_again_and_again_waited_all_the_time():
     """a0 was in its third Read since 43 and looked up at 79; nothing was in flight from 63 on."""
-    graph = by_hand()
-    lanes = [
-        replace(lane, open=OpenOp(0, 2, 43, 79, 0)) if lane.process == "a0" else lane
-        for lane in graph.lanes
-    ]
-    graph = replace(graph, lanes=tuple(lanes))
+    graph = changed(by_hand(), "a0", open=OpenOp(0, 2, 43, 79, 0))
     assert shares_of(graph, 0, END).lanes == shares_of(by_hand(), 0, END).lanes
 
 

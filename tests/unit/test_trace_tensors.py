@@ -112,13 +112,6 @@ def test_readers_that_wait_for_the_frame_depend_on_the_write():
     ]
 
 
-def test_without_the_event_of_the_last_rank_the_path_ends_there():
-    assert steps(tensors_by_hand(a2=ROWS["a2"][:4]))[:2] == [
-        ("unknown: the events before are lost or older than the trace", IDLE, 0, 132),
-        ("a1 (Stage) allreduce g1", SERIALIZATION, 132, 134),
-    ]
-
-
 def is_acyclic(before):
     """Whether the chain of dependencies ends, from every event."""
     seen = np.arange(len(before))
@@ -256,17 +249,6 @@ def test_chrome_has_groups_ranks_and_arrows(tmp_path):
     names = {row["name"] for row in rows}
     assert not names & {"c2", "c3", "unread in c1", "unread in c2", "unread in c3"}
     assert "unread in c0" in names
-
-
-def test_a_frame_has_groups_and_ranks():
-    frame = tensor_trace().to_pandas()
-    found = frame[frame.process == "a1"][["kind", "group", "rank"]].astype(object)
-    assert found.where(found.notna(), None).to_numpy().tolist() == [
-        ["read", "g0", 1],
-        ["call", None, None],
-        ["allreduce", "g1", 1],
-        ["write", None, None],
-    ]
 
 
 def test_a_loaded_plan_may_combine_a_value_that_was_read():

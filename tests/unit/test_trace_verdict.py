@@ -27,7 +27,7 @@ from rcg.views.svg.summary import summary_of
 from tests.unit.test_costs import chain, compiled
 from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand
-from tests.unit.traces import ALLREDUCE, event, events, trace
+from tests.unit.traces import ALLREDUCE, changed, event, events, trace
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import check_picture, microbatches
 from tests.unit.views_traces import simulated as simulated_plan
@@ -202,8 +202,7 @@ def test_time_until_a_result_that_is_awaited_is_not_the_drivers_own():
     events["start_ns"][is_read] += events["waited_ns"][is_read]
     events["waited_ns"][is_read] = 0
     events["peer"][is_read] = NO_PEER
-    lanes = (replace(graph.driver, events=events), *graph.lanes[1:])
-    found = summary_of_graph(replace(graph, lanes=lanes))
+    found = summary_of_graph(changed(graph, "driver", events=events))
     assert found.critical.bottleneck.process == "driver"  # the path does not know
     assert found.verdict is None
 
@@ -430,8 +429,11 @@ BUSY_NS = 64 * 22 * MS  # of a1
 def test_a_method_that_waits_for_other_threads_is_advised_against_them(thread, process, is_advised):
     graph = pipeline(SLOWER, window=3)
     used = round(BUSY_NS * thread), round(BUSY_NS * process)
-    lanes = (*graph.lanes[:2], replace(graph.lanes[2], processor_ns=used))
-    advice = [each for each in verdict(replace(graph, lanes=lanes)).advice if "GIL" in each.text]
+    advice = [
+        each
+        for each in verdict(changed(graph, "a1", processor_ns=used)).advice
+        if "GIL" in each.text
+    ]
     assert bool(advice) is is_advised
     if advice:
         # Whether they are its own workers cannot be told, so there is no gain.

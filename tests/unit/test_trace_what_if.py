@@ -165,14 +165,6 @@ def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanw
     assert found.baseline_throughput == pytest.approx(found.measured_throughput, rel=0.01)
 
 
-def test_a_note_names_calls_that_are_not_in_the_trace():
-    graph = pipeline()
-    rows = {lane.process: [tuple(row) for row in lane.events] for lane in graph.lanes}
-    rows["a1"] = [row for row in rows["a1"] if row[6] != 1]
-    (note,) = what_if(graph_trace(rows, limit=4)).notes
-    assert note == "not in the trace, so assumed to cost nothing: a1 (Stage).fwd"
-
-
 @pytest.mark.parametrize(
     ("options", "match"),
     [

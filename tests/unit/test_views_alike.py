@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from rcg.views.data.figures import card_of
 from rcg.views.data.schedule import alike_in, schedule_payload
 from rcg.views.html.findings import comparison_picture, what_if_picture
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture
+from tests.unit.traces import changed
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import check_picture, labelled, simulated
 
@@ -60,13 +60,11 @@ def test_a_schedule_has_one_row_for_actors_that_do_the_same() -> None:
 def test_one_long_call_among_many_counts() -> None:
     trace = workers()
     (graph,) = trace.graphs
-    lanes = list(graph.lanes)
-    at = next(at for at, lane in enumerate(lanes) if lane.process == "a7")
-    events = lanes[at].events.copy()
-    is_call = np.array([op.is_call for op in graph.program(lanes[at]).ops])
+    lane = graph.lane("a7")
+    events = lane.events.copy()
+    is_call = np.array([op.is_call for op in graph.program(lane).ops])
     events["end_ns"][np.flatnonzero(is_call[events["op"]])[-1]] += 10 * CALL_NS
-    lanes[at] = replace(lanes[at], events=events)
-    assert "a7" not in alike_in(replace(graph, lanes=tuple(lanes)))[0]
+    assert "a7" not in alike_in(changed(graph, "a7", events=events))[0]
 
 
 def test_the_widget_has_the_rows_of_the_picture_and_those_that_they_stand_for() -> None:
@@ -118,16 +116,6 @@ def test_rows_of_one_kind_with_the_same_figures_are_one() -> None:
     assert name_of_rows(first) == "a0 to a3, a5 to a8 (Stage0 to Stage8) write"
     assert members_text(first).startswith("median of 8: a0 (Stage0) write c0, ")
     assert alike_rows(names[:8], figures[:8], 0.1) == [[at] for at in range(8)]
-
-
-def test_two_methods_are_two_rows_and_an_actor_with_two_channels_is_named_once() -> None:
-    methods = [f"a{actor} (W).layer{number}" for actor in range(6) for number in (1, 2)]
-    groups = alike_rows(methods, [[1.0]] * 12, 0.1)
-    found = [name_of_rows([methods[at] for at in group]) for group in groups]
-    assert found == ["a0 to a5 (W).layer1", "a0 to a5 (W).layer2"]
-    reads = [f"a{at // 2} (W) read c{at}" for at in range(12)]
-    assert alike_rows(reads, [[1.0]] * 12, 0.1) == [list(range(12))]
-    assert name_of_rows(reads) == "a0 to a5 (W) read"
 
 
 def test_profiles_predictions_and_comparisons_fold() -> None:

@@ -8,12 +8,10 @@ from dataclasses import replace
 import pytest
 
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import stall_of
-from rcg.trace.analysis.parts import TimeKind, parts_of
 from rcg.trace.analysis.transfers import wires_of
 from rcg.trace.model import NO_PEER, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
@@ -143,17 +141,6 @@ def test_nodes_are_frames_around_what_is_there(plan: Plan) -> None:
     assert picture["shapes"].count(">TCP<") == 2
 
 
-def test_a_gate_waits_for_frames_and_communicates(record: GraphTrace) -> None:
-    gate = record.lane("n1")
-    parts = parts_of(record, gate)
-    assert {TimeKind(kind) for kind in parts.kind} == {TimeKind.WAITING, TimeKind.COMMUNICATION}
-    times = {
-        kind: int(parts.duration_ns[parts.kind == kind].sum())
-        for kind in (TimeKind.WAITING, TimeKind.COMMUNICATION)
-    }
-    assert times == {TimeKind.WAITING: 230, TimeKind.COMMUNICATION: 30}
-
-
 def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:
     """From the end of the write to the end of the pass; each is of another clock."""
     far = replace(record.lane("n1"), clock=Clock(7, 5), node="10.0.0.2")
@@ -184,13 +171,6 @@ def test_the_critical_path_is_on_the_wire_between_nodes(record: GraphTrace) -> N
         ("a1 (Beside).join", "COMPUTE", 60),
         ("a1 (Beside) write c3", "COMMUNICATION", 10),
     ]
-
-
-def test_what_if_counts_the_wire_as_waking_up(record: GraphTrace) -> None:
-    costs = costs_of(record).costs
-    assert costs["a2", 0].waking_ns == 25  # its wait was over 25 after the write ended
-    assert costs["a1", 1].waking_ns == 15
-    assert ("n1", 0) in costs
 
 
 def test_lanes_of_a_node_are_together_below_its_name(record: GraphTrace) -> None:

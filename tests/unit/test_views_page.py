@@ -107,16 +107,6 @@ def test_without_the_widgets_the_page_has_its_pictures(monkeypatch: pytest.Monke
     assert static_part(without).split() == static_part(with_them).split()
 
 
-def test_the_views_of_several_graphs_have_their_own_data() -> None:
-    one = simulated(pipeline(3), 30)
-    two = replace(one.graphs[0], graph_id="f" * 32)
-    page = page_of(replace(one, graphs=(one.graphs[0], two)), "")
-    assert [payload_in(page, "timeline", each)[0]["graph_id"] for each in (0, 1)] == [
-        one.graphs[0].graph_id,
-        "f" * 32,
-    ]
-
-
 def test_every_view_of_a_graph_that_has_not_ended_has_a_place() -> None:
     """There is no picture of executions without one that is complete, but there are views."""
     partial = graph_trace({"a0": [event(0, 0, 0, 10), event(1, 0, 10, 20)]})

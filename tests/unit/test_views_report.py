@@ -180,10 +180,6 @@ def test_the_line_is_the_users_and_not_one_of_a_library() -> None:
             "a0 (Shard) holds up 1 other: in work for 3 s, execution 117",
         ),
         (
-            [DRIVER, actor(0, "running", "Call a0.work(s0) -> s1 #1", 3.0)],
-            "a0 (Shard) is at work: in work for 3 s, execution 117",
-        ),
-        (
             [DRIVER, actor(0, "dead", "Call a0.work(s0) -> s1 #1", 3.0)],
             "a0 (Shard) died in work, execution 117",
         ),
@@ -194,13 +190,6 @@ def test_the_line_is_the_users_and_not_one_of_a_library() -> None:
                 actor(1, "waiting", "Read c1 -> s0", 3.0, "a0 (Shard)"),
             ],
             "a0 (Shard), a1 (Shard) wait for each other",
-        ),
-        (
-            [
-                replace(DRIVER, state="waiting", op="Read c2 -> s1", waiting_for="a0 (Shard)"),
-                actor(0, "waiting", "Read c1 -> s0", 3.0, "driver"),
-            ],
-            "driver, a0 (Shard) wait for each other",
         ),
         (  # a0 has nothing to do until the driver goes on: nobody holds it up
             [
@@ -264,17 +253,11 @@ def chain(count: int, stuck: int) -> Report:
     return replace(REPORT, processes=tuple(processes), backlogs=())
 
 
-@pytest.mark.parametrize("count", [8, 40, 64])
-def test_those_behind_and_before_a_stuck_actor_are_a_row_each(count: int) -> None:
+def test_those_behind_and_before_a_stuck_actor_are_a_row_each() -> None:
+    count = 40
     report = chain(count, 4)
     found = [(row.label, row.first.state, row.op, row.waiting_text) for row in report.rows]
     last = f"a5 to a{count - 1} (Shard)"
-    if count == 8:  # a few have a row each
-        assert [label for label, *_ in found] == [
-            *("driver", "a0 to a3 (Shard)"),
-            *(f"a{number} (Shard)" for number in range(4, 8)),
-        ]
-        return
     assert found == [
         ("driver", "waiting", "Read c99 -> s1", f"a{count - 1} (Shard)"),
         ("a0 to a3 (Shard)", "waiting", "Write", "a4 (Shard)"),

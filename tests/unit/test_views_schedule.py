@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from rcg.compiler.simulate import simulate
-from rcg.ir.plan import Plan
 from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.excerpts import excerpt_of
@@ -18,7 +17,6 @@ from rcg.views.data.schedule import marks_of, schedule_payload
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.svg.schedule import schedule_of
-from tests.unit.test_trace_shares import WITH_LANES
 from tests.unit.traces import event, graph_trace
 from tests.unit.views_traces import (
     check_picture,
@@ -112,14 +110,6 @@ def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
         check_picture(svg)
 
 
-def test_calls_of_a_method_in_one_execution_are_numbered() -> None:
-    svg = schedule_of(shown(simulated(microbatches(), 4, window=2)))
-    for label in ("F0", "F3", "B0", "B7"):
-        assert f">{label}</text>" in svg
-    assert "F = fwd" in svg and "colour = execution and call, number = call" in svg
-    check_picture(svg)
-
-
 def test_a_colour_is_a_call_of_an_execution() -> None:
     """Two methods, the first of which is called three times in each execution."""
     marks = marks_of(
@@ -139,22 +129,3 @@ def test_a_colour_is_a_call_of_an_execution() -> None:
     )
     assert sorted(set(turns.tolist())) == [-1, *range(8)] and head["repeats"] == 8
     assert head["initials"] == {"fwd": "F", "bwd": "B"}
-
-
-def test_lanes_are_below_their_actor() -> None:
-    plan = Plan.from_text(WITH_LANES)
-    svg = schedule_of(predicted=simulate(plan, executions=3))
-    root = ElementTree.fromstring(svg)
-    names = [
-        (each.get("class"), each[-1].text)
-        for each in root.iter(f"{SVG}g")
-        if each.get("class") in ("rcg-head", "rcg-lane")
-    ]
-    assert names == [
-        ("rcg-head", "a0 (First)"),
-        ("rcg-lane", "comm"),
-        ("rcg-head", "a1 (Second)"),
-        ("rcg-lane", "comm"),
-    ]
-    assert sum("write c1" in hover for hover in bars(svg, "rcg-predicted")) == 3
-    check_picture(svg)

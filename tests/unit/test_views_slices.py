@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,9 +23,9 @@ from rcg.views.data.slices import (
 )
 from rcg.views.data.slicing import slices_of
 from rcg.views.svg.timeline import timeline_of
-from tests.unit.test_trace_shares import WITH_LANES
+from tests.unit.test_trace_shares import LANES_ROWS, WITH_LANES
 from tests.unit.trace_by_hand import DRIVER_APART, by_hand
-from tests.unit.traces import event, events, graph_trace
+from tests.unit.traces import changed, event, events, graph_trace
 from tests.unit.views_traces import pipeline, simulated
 
 ROWS = {
@@ -135,13 +134,7 @@ def test_a_frame_that_was_had_before_it_was_written_down_left_when_it_was_had() 
 
 def test_communication_is_cut_where_methods_of_its_actor_hide_it() -> None:
     """The trace of ``test_communication_is_hidden_behind_methods_of_the_same_actor``."""
-    rows = {
-        "a0": [event(0, 0, 0, 2), event(1, 0, 10, 30), event(2, 0, 30, 31), event(1, 1, 40, 60)],
-        "a0.comm": [event(0, 0, 0, 32, waited=31), event(1, 0, 35, 55, peer=4)],
-        "a1": [event(1, 0, 50, 70), event(2, 0, 70, 71)],
-        "a1.comm": [event(0, 0, 33, 55, waited=2, peer=2), event(1, 0, 56, 58)],
-    }
-    slices = slices_of(graph_trace(rows, plan=WITH_LANES), 0, 80)
+    slices = slices_of(graph_trace(LANES_ROWS, plan=WITH_LANES), 0, 80)
     assert [(head.under, head.short) for head in slices.heads[1:3]] == [("", ""), ("a0", "comm")]
 
     def moved(kind: int) -> list[tuple[str, int, int]]:
@@ -172,11 +165,8 @@ def test_what_devices_did_is_a_track_per_stream() -> None:
     names = ("attention", "gemm", "ncclDevKernel_SendRecv", "Memcpy HtoD (Pinned -> Device)")
     graph = graph_trace(ROWS, spans={"a0": names})
     streams = ("GPU 0, stream 7", "GPU 0, stream 13")
-    lanes = [
-        replace(each, kernels=events(kernels), streams=streams) if each.process == "a0" else each
-        for each in graph.lanes
-    ]
-    slices = slices_of(replace(graph, lanes=tuple(lanes)), 10, 100)
+    graph = changed(graph, "a0", kernels=events(kernels), streams=streams)
+    slices = slices_of(graph, 10, 100)
     found = [
         (
             slices.heads[slices.lane[row]].streams[slices.track[row] - STREAMS],

@@ -9,14 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
 from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
 from rcg.views.data.topology import topology_of
-from rcg.views.html.page import ops_table
 from rcg.views.svg.summary import summary_of
 from tests.unit.trace_by_hand import END, ROWS
-from tests.unit.traces import event, events, graph_trace, trace
+from tests.unit.traces import changed, event, events, graph_trace, trace
 from tests.unit.views_traces import check_picture, pipeline, simulated
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -55,28 +53,6 @@ def test_shares_are_as_wide_as_they_are_large(width: float) -> None:
     check_picture(svg)
 
 
-def test_figures_of_a_trace() -> None:
-    record = simulated(pipeline(3), 20)
-    summary = summarize(record)
-    figures = card_of(summary.graphs[0])
-    assert [each.label for each in figures.shares] == ["driver", "Stage#1", "Stage#2", "Stage#3"]
-    keys = dict(figures.keys)
-    executions = executions_of(record.graphs[0])
-    busy = int(executions.fetched_ns.max() - executions.submitted_ns.min())
-    assert " /s" in keys["throughput"] and "mean queued / in service" in keys
-    # What is 0, or stands in the answer, is not among the figures.
-    assert not {"complete executions", "events lost", "clock error, at most", "bottleneck"} & {
-        *keys
-    }
-    assert figures.answer.startswith("Stage#3.fwd limits this: ")
-    assert figures.about.startswith("20 executions in ") and "2 \u00b5s" in figures.about
-    for each in figures.shares:
-        assert sum(each.ns) == busy
-    svg = summary_of(figures)
-    assert summary_of(figures) == svg
-    check_picture(svg)
-
-
 def test_a_card_of_nothing_says_what_to_do_and_an_axis_has_more_than_its_origin() -> None:
     graph = simulated(pipeline(3), 20).graphs[0]
     nothing = replace(graph, lanes=tuple(replace(e, events=e.events[:0]) for e in graph.lanes))
@@ -104,25 +80,12 @@ def test_topologies_get_medians_of_calls_and_sizes_of_values() -> None:
     assert shares["a2"] == pytest.approx(0.84, abs=0.01)
 
 
-def test_a_table_of_ops_marks_the_bottleneck() -> None:
-    summary = summarize(simulated(pipeline(3), 20)).graphs[0]
-    html = ops_table(summary, summary.ops)
-    rows = re.findall(r"<tr[^>]*>.*?</tr>", html)
-    assert len(rows) == len(summary.ops) + 1
-    (marked,) = [row for row in rows if "rcg-marked" in row]
-    assert "Stage#3.fwd" in marked and "520 \u00b5s" in marked
-
-
 def test_of_kernels_the_card_says_how_long_a_gpu_was_busy() -> None:
     graph = graph_trace(ROWS)
     rows = [event(0, 0, 20, 31, peer=0), event(0, 0, 25, 36, peer=1), event(0, 1, 60, 2000, peer=0)]
-    lanes = [
-        replace(each, kernels=events(rows), streams=("GPU 0, stream 7", "GPU 0, stream 9"))
-        if each.process == "a0"
-        else each
-        for each in graph.lanes
-    ]
-    (summary,) = summarize(trace(replace(graph, lanes=tuple(lanes)), end=END)).graphs
+    streams = ("GPU 0, stream 7", "GPU 0, stream 9")
+    busy = changed(graph, "a0", kernels=events(rows), streams=streams)
+    (summary,) = summarize(trace(busy, end=END)).graphs
     # From the first submission, at 10, to the last result, at 65: 20 to 36 and 60 to 65.
     assert summary.shares.device == pytest.approx(21 / 55)
     card = card_of(summary)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.ir.plan import Plan
 from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.folding import fold
 from rcg.views.data.lettering import width_of
@@ -88,46 +87,6 @@ def test_light_and_dark() -> None:
     # Every colour that differs is in the style sheet.
     for colour in set(re.findall(r"#[0-9a-f]{6}", dark)):
         assert colour in auto
-
-
-PACKED = """
-plan positional=2 keywords=[] returns=list
-actor a0 'Loader' ''
-actor a1 'Model' ''
-channel c0 driver -> a0 ring node=0, 1 slots=10
-channel c1 a0 -> a1 ring node=3, 4 slots=10
-channel c2 a1 -> driver ring node=5 slots=10
-program driver
-  Input 0 -> s0
-  Input 1 -> s1
-  Write s0, s1 -> c0
-  Read c2 -> s2
-  Output s2
-program a0
-  Read c0 -> s0, s1
-  Call a0.load(s0, s1) -> s2, s3 #2
-  Write s2, s3 -> c1
-program a1
-  Read c1 -> s0, s1
-  Call a1.fwd(s0, s1) -> s2 #5
-  Write s2 -> c2
-"""
-
-
-def test_values_of_one_frame_are_drawn_apart_with_one_size_for_all():
-    topology = topology_of(Plan.from_text(PACKED))
-    assert [(each.id, each.values) for each in topology.channels] == [
-        ("c0", 2),
-        ("c1", 2),
-        ("c2", 1),
-    ]
-    by_channel = [edge.channel for edge in topology.edges if edge.channel]
-    assert by_channel == ["c0", "c0", "c1", "c1", "c2"]
-    figures = TopologyFigures(channel_bytes={"c0": 1000, "c1": 3 << 20, "c2": 5})
-    drawn = svg_of(topology, measured=figures)
-    sizes = re.findall(r">([^<>]* [kM]?B(?: in all)?)<", drawn)
-    assert sorted(sizes) == ["1 kB in all", "3.15 MB in all", "5 B"]
-    assert "2 values in a frame" in drawn
 
 
 def test_boxes_are_tinted_by_their_share_and_lines_are_as_wide_as_their_bytes():

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from hypothesis import given, settings
 
-from rcg.compiler.simulate import simulate
 from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.figures import summarize
@@ -19,7 +16,6 @@ from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import timeline_payload
 from rcg.views.data.topology import Topology, nodes_of_calls, topology_of
 from rcg.views.svg.pictures import predicted_schedule
-from rcg.views.svg.schedule import schedule_of
 from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
@@ -82,16 +78,6 @@ def test_a_value_that_falls_back_for_the_driver_has_its_own_kind() -> None:
     assert ("allreduce @g0", "output", "fallback", "c6") in found
     assert ("a2.join", "output", "shm", "c5") in found
     assert "3 ---> 5 (shared memory for the driver)" in ascii_of(topology(text))
-
-
-def test_text_names_collectives_communicators_and_groups() -> None:
-    text = ascii_of(topology())
-    assert '3 [label="Task 3  Collective: allreduce Group: g0"]\n' in text
-    assert "\n1 +++> 3 (collective)\n1 +++> 4 (Mine @g2)\n" in text
-    assert "\n3 +++> 4 (Gloo @g1)\n4 ---> 5\n" in text
-    assert "\nGroups:\ng0 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a0 (Worker), a1 (Worker)\n" in text
-    assert "+++> : Represents Accelerator-type data channels, here: collective, Mine, Gloo" in text
-    assert "3:allreduce@g0     *-o-o" in text
 
 
 @settings(max_examples=25)
@@ -175,18 +161,6 @@ def test_the_ranks_of_a_collective_are_joined() -> None:
     ]
     assert found.collective_times.tolist() == [[132, 160]]
     assert len(slices(a2=ROWS["a2"][:4]).collectives) == 0
-
-
-def test_the_schedule_joins_exchanges_in_predictions_too() -> None:
-    predicted = schedule_of(predicted=simulate(Plan.from_text(PLAN), executions=2))
-    check_picture(predicted)
-    (shapes,) = re.findall(r'<g class="rcg-collectives".*?</g></g>', predicted)
-    assert shapes.count("<circle") == 2 * 2
-    (lines,) = re.findall(r'<g class="rcg-transfers".*?</g>', predicted)
-    assert lines.count("M") == 2 * 2  # a broadcast to two readers
-    measured = schedule_of(slices())
-    check_picture(measured)
-    assert "rcg-collectives" in measured and ">transfer<" in measured
 
 
 @settings(max_examples=25)

@@ -91,21 +91,6 @@ def test_nodes_are_numbered_as_ray_does() -> None:
     ]
 
 
-def test_arguments_are_named_also_inside_containers() -> None:
-    build = Builder(keys=(0, "mask"))
-    left = build.call("a0", "f", 0)
-    both = build.call("a1", "g", left, [left, 1], scale=1)
-    topology = topology_of(build.plan(both, left, both))
-    by_pair = {
-        (str(topology.nodes[edge.source]), str(topology.nodes[edge.target])): edge.arguments
-        for edge in topology.edges
-    }
-    assert by_pair["a0.f", "a1.g"] == ("0", "1")
-    assert by_pair["attribute[mask]", "a1.g"] == ("1", "scale")
-    assert by_pair["a1.g", "output"] == ("0", "2")
-    assert by_pair["input", "attribute[mask]"] == ()
-
-
 # --- folding -------------------------------------------------------------------------------------
 
 

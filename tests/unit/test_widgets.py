@@ -19,7 +19,6 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the widgets need pip install 'rcg[notebook]'")
 
-from rcg.errors import TraceError
 from rcg.ir.plan import Plan
 from rcg.runtime.observe.live import Meter
 from rcg.runtime.observe.report import Report
@@ -43,7 +42,6 @@ from tests.harness.peers import until
 from tests.unit.live_reports import (
     GRAPH_ID,
     backlog,
-    chain_that_hangs,
     does,
     idle_chain,
     later,
@@ -154,19 +152,6 @@ def test_a_plan_alone_has_a_prediction_in_units() -> None:
     assert len(columns["measured_start"]) == 0
     assert len(set(columns["predicted_execution"])) == 8
     assert "<img" in widget._repr_mimebundle_()[0]["text/html"]
-
-
-def test_a_topology_has_times_and_sizes() -> None:
-    head, _ = unpack(TopologyWidget(recorded()).payload)
-    [picture] = head["pictures"]
-    calls = [node for node in picture["nodes"] if node["kind"] == "call"]
-    assert [call["places"] for call in calls] == [[["a0", 1]], [["a1", 1]]]
-    between = next(edge for edge in picture["edges"] if edge["ops"] == [["a0", 3], ["a1", 0]])
-    assert any("GB/s" in line for line in between["tell"])
-    figures = "300 µs", "320 µs", "3 MB"
-    assert [picture["shapes"].count(each) for each in figures] == [1, 1, 1]
-    plain, _ = unpack(TopologyWidget(PLAN).payload)
-    assert not any(unit in plain["pictures"][0]["shapes"] for unit in ("µs", "MB"))
 
 
 def test_the_shapes_of_a_topology_are_in_the_order_of_its_nodes_and_edges() -> None:
@@ -300,16 +285,6 @@ def test_what_cannot_be_shown_is_refused(call: Callable[[], Any], match: str) ->
         call()
 
 
-def test_of_several_graphs_one_is_chosen() -> None:
-    one = graph_trace({"a0": [event(1, 0, 0, 10)]})
-    both = trace(one, graph_trace({"a1": [event(1, 0, 0, 10)]}), end=100)
-    with pytest.raises(TraceError, match="graph=0"):
-        TimelineWidget(both)
-    assert unpack(TimelineWidget(both, graph=0).payload)[0]["count"] == 1
-    with pytest.raises(TraceError):
-        TimelineWidget(both, graph=7)
-
-
 @pytest.mark.parametrize("view", [TimelineWidget, TopologyWidget, ScheduleWidget])
 def test_the_only_graph_that_did_something_need_not_be_chosen(view) -> None:
     ran = recorded().graphs[0]
@@ -404,24 +379,6 @@ def ended(monitor: LiveMonitor) -> bool:
     return thread is None or not thread.is_alive()
 
 
-def test_rates_follow_from_two_looks() -> None:
-    clock, graph = Clock(), FakeGraph()
-    sampler = Sampler(graph, clock)
-    first = sampler.take()
-    assert isnan(first.throughput)
-    assert isnan(first.waiting)
-    assert (first.in_flight, first.queued, first.limit) == (3, 7, 10)
-    assert (first.memory, first.cap) == (4096, 1 << 20)
-    assert first.rows[0].busy is None
-    clock.now += 2
-    graph.found = later(graph.found, {"a0": 0.5, "a1": 1.5}, completed=500)
-    second = sampler.take()
-    assert second.throughput == 250
-    assert second.waiting == 0.5
-    assert [row.busy for row in second.rows] == [0.75, 0.25]
-    assert not second.is_last
-
-
 def test_each_actor_is_a_row_with_what_it_does_and_its_fullest_queue() -> None:
     report = report_of(
         does("a0", "running", shared_bytes=100),
@@ -451,20 +408,6 @@ def test_a_lane_that_hangs_is_shown_for_its_actor() -> None:
     assert [(row.state, row.doing) for row in sample.rows] == [
         ("stuck", "work for 9 s, execution 8")
     ]
-
-
-def test_alike_actors_of_a_graph_that_hangs_are_one_row() -> None:
-    sample = Meter().take(0, chain_that_hangs(40, 11, 7.2))
-    assert [(row.label, row.count, row.state, row.doing) for row in sample.rows] == [
-        ("a0 to a10 (Stage)", 11, "waiting", "waits for a11"),
-        ("a11 (Stage)", 1, "stuck", "work for 7.2 s, execution 8"),
-        ("a12 to a39 (Stage)", 28, "waiting", "waits for a11"),
-    ]
-    assert [(row.queued, row.memory) for row in sample.rows] == [
-        (10, 11264), (10, 1024), (0, 28672)
-    ]  # fmt: skip
-    few = Meter().take(0, chain_that_hangs(8, 4, 7.2))
-    assert len(few.rows) == 8
 
 
 def test_actors_that_wait_for_others_than_their_neighbours_are_not_alike() -> None:
@@ -515,17 +458,6 @@ def test_a_sample_reports_a_hang_and_who_waits(monitors: list[LiveMonitor]) -> N
     # How long an op may take can be said.
     graph.found = hanging(1.5)
     assert Sampler(graph, clock, stuck_after_s=1.0).take().verdict
-
-
-def test_a_monitor_has_the_name_of_its_graph(monitors: list[LiveMonitor]) -> None:
-    graph = FakeGraph()
-    monitors.append(LiveMonitor(graph, start=False))
-    graph.name = "pipeline"
-    monitors.append(LiveMonitor(graph, start=False))
-    monitors.append(LiveMonitor(graph, start=False, title="Mine"))
-    monitors.append(LiveMonitor(lambda: {"queued": 1}, start=False))
-    titles = [each.title for each in monitors]
-    assert titles == ["CompiledDAG(87752519)", "pipeline (87752519)", "Mine", "Live"]
 
 
 def test_a_graph_without_work_is_ready_and_waits_for_nothing(monitors: list[LiveMonitor]) -> None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -140,6 +142,12 @@ def graph_trace(
         for program in made.programs
     )
     return GraphTrace("5f1c" * 8, made, lanes, limit)
+
+
+def changed(graph: GraphTrace, process: str, **changes: Any) -> GraphTrace:
+    """The record with other facts of one process."""
+    lanes = [replace(lane, **changes) if lane.process == process else lane for lane in graph.lanes]
+    return replace(graph, lanes=tuple(lanes))
 
 
 def trace(*graphs: GraphTrace, start: int = 0, end: int) -> Trace:
