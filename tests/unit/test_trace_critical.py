@@ -135,23 +135,6 @@ def test_an_op_that_was_slow_once_is_not_the_bottleneck():
     assert Paths(one_by_one([10] * 12)).steady().outlier is None
 
 
-def test_a_table_has_short_steps_together_with_their_executions():
-    path = Paths(one_by_one([10, 5000])).of(1)
-    rows = [line.split("  ") for line in str(path).splitlines()]
-    texts = [[cell.strip() for cell in row if cell.strip()] for row in rows]
-    assert texts[:4] == [
-        ["99 % of 5.04 \N{MICRO SIGN}s is a0 (Stage).fwd"],
-        ["critical path of execution 1"],
-        ["7 steps"],
-        [],
-    ]
-    assert texts[5:] == [
-        ["2 steps of less than 1%", "1", "2 ns"],
-        ["a0 (Stage).fwd", "compute", "1", "5 \N{MICRO SIGN}s"],
-        ["4 steps of less than 1%", "1", "33 ns"],
-    ]
-
-
 def path_ns(path: SteadyPath) -> int:
     return path.end_ns - path.start_ns
 

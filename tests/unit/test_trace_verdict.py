@@ -29,7 +29,7 @@ from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand
 from tests.unit.traces import ALLREDUCE, changed, event, events, trace
 from tests.unit.views_plans import scatter_gather
-from tests.unit.views_traces import check_picture, microbatches
+from tests.unit.views_traces import check_picture
 from tests.unit.views_traces import simulated as simulated_plan
 
 
@@ -264,20 +264,6 @@ def test_the_histogram_counts_each_execution_and_its_queue():
 
 
 # --- what is alike is one ------------------------------------------------------------------------
-
-
-def test_calls_of_a_method_are_one_in_text_and_comparison():
-    record = simulated_plan(microbatches(3, 4), 12)
-    (graph,) = summarize(record).graphs
-    calls = [each for each in graph.ops if each.kind == "call"]
-    methods = [each for each in graph.methods if each.kind == "call"]
-    assert (len(calls), len(methods)) == (24, 6)
-    assert {each.count for each in methods} == {4 * 12}
-    assert sum(each.total_ns for each in methods) == sum(each.total_ns for each in calls)
-    assert "(2)" not in str(graph)
-    (found,) = compare(record, record).graphs
-    assert [op.text for op in found.ops] == [op.text for op in graph.methods]
-    assert "Stage#1.fwd" in str(found) and "(2)" not in str(found)
 
 
 def test_the_spread_of_a_median_is_zero_of_equal_values_and_unknown_of_few():

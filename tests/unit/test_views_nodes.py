@@ -106,12 +106,8 @@ def test_an_edge_to_another_node_is_tcp_and_one_beside_it_shared_memory(plan: Pl
         "a2.work a1.join": ("tcp", "c2"),
         "a1.join output": ("shm", "c3"),
     }
-    assert {each.id: each.kind for each in topology.channels} == {
-        "c0": "shm",
-        "c1": "shm",
-        "c2": "tcp",
-        "c3": "shm",
-    }
+    kinds = {each.id: each.kind for each in topology.channels}
+    assert kinds == {"c0": "shm", "c1": "shm", "c2": "tcp", "c3": "shm"}
     labels = TopologyLabels(topology)
     for edge in topology.edges:
         assert ("TCP" in labels.edge_lines(edge)[-1]) == (edge.kind == "tcp")
@@ -119,14 +115,8 @@ def test_an_edge_to_another_node_is_tcp_and_one_beside_it_shared_memory(plan: Pl
 
 def test_nodes_are_frames_around_what_is_there(plan: Plan) -> None:
     topology = topology_of(plan, addresses={"n1": "10.0.0.2"})
-    places = {str(node): topology.frame_of(node) for node in topology.nodes}
-    assert places == {
-        "input": "n0",
-        "a0.make": "n0",
-        "a1.join": "n0",
-        "a2.work": "n1",
-        "output": "n0",
-    }
+    far = [str(node) for node in topology.nodes if topology.frame_of(node) != "n0"]
+    assert far == ["a2.work"] and topology.frame_of(topology.nodes[-1]) == "n0"
     drawn = svg_of(topology)
     assert "n0 \N{MIDDLE DOT} cafe" in drawn  # the start of its id, where no address is known
     assert "n1 \N{MIDDLE DOT} 10.0.0.2" in drawn
@@ -175,27 +165,15 @@ def test_the_critical_path_is_on_the_wire_between_nodes(record: GraphTrace) -> N
 
 def test_lanes_of_a_node_are_together_below_its_name(record: GraphTrace) -> None:
     slices = slices_of(record, 0, 300)
-    assert [(head.process, head.node) for head in slices.heads] == [
-        ("driver", "n0 \N{MIDDLE DOT} cafe"),
-        ("a0", "n0 \N{MIDDLE DOT} cafe"),
-        ("a1", "n0 \N{MIDDLE DOT} cafe"),
-        ("n0", "n0 \N{MIDDLE DOT} cafe"),
-        ("n1", "n1 \N{MIDDLE DOT} beef"),
-        ("a2", "n1 \N{MIDDLE DOT} beef"),
-    ]
+    assert [head.process for head in slices.heads] == ["driver", "a0", "a1", "n0", "n1", "a2"]
+    assert [head.node.partition(" ")[0] for head in slices.heads] == ["n0"] * 4 + ["n1"] * 2
     trace = Trace((record,), 0, 300)
     drawn = timeline_picture(trace, record) or ""
     assert drawn.count('class="rcg-lane-heading"') == 2
     assert "on the wire between nodes (TCP)" in drawn
     head = schedule_payload(record.plan, record).head
-    assert [head["lanes"][number]["process"] for number in head["order"]] == [
-        "driver",
-        "a0",
-        "a1",
-        "n0",
-        "n1",
-        "a2",
-    ]
+    ordered = [head["lanes"][number]["process"] for number in head["order"]]
+    assert ordered == [head.process for head in slices.heads]
     assert head["lanes"][3]["node"] == "n1 \N{MIDDLE DOT} beef"  # in the order of the plan
 
 

@@ -123,15 +123,6 @@ def test_a_timeline_has_a_bar_for_each_part_of_an_event() -> None:
         assert depth.max() == queue["most"] >= 1
 
 
-def test_a_frame_that_was_written_before_the_trace_began_lies_in_the_queue() -> None:
-    """As in the picture: a1 takes a frame of c1 whose Write is older than the trace."""
-    graph = graph_trace({"a1": [event(0, 3, 0, 20, bytes=5)]})
-    head, columns = unpack(TimelineWidget(graph).payload)
-    [queue] = [each for each in head["queues"] if each["count"]]
-    assert head["lanes"][queue["lane"]]["process"] == "a1"
-    assert columns["queue_depth"].tolist() == [1, 0]
-
-
 def test_a_schedule_has_what_was_measured_and_what_is_predicted() -> None:
     head, columns = unpack(ScheduleWidget(recorded(10), executions=4).payload)
     assert (head["first"], head["last"]) == (6, 9)
@@ -572,7 +563,6 @@ def test_a_function_that_is_defined_again_is_the_same(monitors: list[LiveMonitor
     monitors += [LiveMonitor(of(number), interval_s=0.05) for number in range(2)]
     assert [each.running for each in monitors[2:]] == [True, True, True]
     graph = FakeGraph()
-    graph.look = lambda: {"queued": 1}  # type: ignore[attr-defined]
     assert not Sampler(of(1)).is_of(Sampler(graph))
     assert Sampler(graph).is_of(Sampler(graph))
     assert Sampler(graph.statistics).is_of(Sampler(graph.statistics))
