@@ -9,6 +9,7 @@ import random
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,14 +200,11 @@ def test_every_contestant_gets_a_turn_in_every_round_and_the_seed_gives_the_orde
     def orders(seed: int) -> list[str]:
         seen: list[str] = []
 
-        def turn_of(name: str) -> Callable[[Pace], array[int]]:
-            def turn(_: Pace) -> array[int]:
-                seen.append(name)
-                return array("q", [len(seen)])
+        def turn(name: str, _: Pace) -> array[int]:
+            seen.append(name)
+            return array("q", [len(seen)])
 
-            return turn
-
-        turns = {name: turn_of(name) for name in "abc"}
+        turns = {name: partial(turn, name) for name in "abc"}
         samples = take_rounds(turns, Pace(1, 1, 0), 20, random.Random(seed))
         assert {name: len(found) for name, found in samples.items()} == dict.fromkeys("abc", 20)
         return seen

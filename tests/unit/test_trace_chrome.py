@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces as Chrome trace JSON: exact rows of hand-made ones, and any through a strict reader."""
+"""Traces as Chrome trace JSON and as DataFrames: rows of hand-made ones, and any trace in both."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from rcg.ir.ops import COLLECTIVES
 from rcg.trace.export import chrome
 from rcg.trace.export.chrome import to_chrome
-from rcg.trace.export.frame import to_pandas
+from rcg.trace.export.frame import COLUMNS, to_pandas
 from rcg.trace.model import SPAN_BASE, Clock, OpenOp
 from rcg.trace.trace import Trace
 from tests.unit.chrome_format import Found, read
@@ -84,25 +85,6 @@ def test_no_counter_where_events_were_lost(written):
     assert found.about["lost_events"] == 5
 
 
-def test_spans_lie_inside_their_calls(written):
-    rows = {
-        "a0": [
-            event(SPAN, 0, 10, 40),  # as it was written: spans end before their calls
-            event(SPAN + 1, 0, 20, 30),
-            event(1, 0, 10, 50),
-            event(SPAN, 1, 50, 60),
-            event(1, 1, 50, 60),
-        ]
-    }
-    spans = {"a0": ("load", 'a "quoted" \\ name\n%d ü')}
-    found = written(trace(graph_trace(rows, spans=spans), end=100))
-    [inner] = found.named('a "quoted" \\ name\n%d ü')
-    assert inner.parent.name == "load"
-    assert inner.op.name == "Stage.fwd"
-    assert [span.op.args["execution"] for span in found.named("load")] == [0, 1]
-    assert len({s.thread for s in found.slices}) == 1
-
-
 def test_what_a_device_did_is_a_thread_per_stream(written):
     """``a0`` began two kernels on one stream and a copy on another; one ended after its call."""
     rows = [event(SPAN, 0, 15, 35, peer=0), event(SPAN + 1, 0, 35, 90, peer=0)]
@@ -130,22 +112,6 @@ def test_what_a_device_did_is_a_thread_per_stream(written):
     assert list(rows["name"]) == ["gemm", "relu", "Memcpy HtoD"]
     assert list(rows["duration_ns"]) == [20, 55, 22]
     assert rows["peer"].isna().all() and set(rows["label"]) == {graph.lane("a0").label}
-
-
-def test_ops_that_overlap_stand_side_by_side(written):
-    rows = {
-        "driver": [
-            event(3, 0, 0, 50),
-            event(1, 1, 10, 20),
-            event(1, 2, 20, 60),
-            event(3, 1, 50, 70),
-        ]
-    }
-    found = written(trace(graph_trace(rows), end=100))
-    assert all(s.parent is None for s in found.slices)
-    assert len({s.thread for s in found.slices}) == 2
-    assert sorted(found.threads.values())[:2] == ["graph 5f1c5f1c", "graph 5f1c5f1c"]
-    assert "graph 5f1c5f1c (2)" in found.threads.values()
 
 
 def test_what_was_open_at_the_end_lasts_to_the_end(written):
@@ -219,6 +185,36 @@ def test_nanoseconds_stay_exact_after_days(written):
     ]
 
 
+def test_a_frame_has_a_row_for_each_event():
+    frame = to_pandas(one_execution())
+    assert tuple(frame.columns) == COLUMNS
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    assert [row["name"] for row in rows if row["process"] == "a0"] == [
+        *("read c0", "Stage.fwd", "write c1"),
+    ]
+    taken = next(row for row in rows if row["name"] == "read c0")
+    assert taken == {
+        "graph": "5f1c" * 8,
+        "node": "n0",
+        "process": "a0",
+        "label": "a0 (Stage)",
+        "op": "Read c0 -> s0",
+        "kind": "read",
+        "name": "read c0",
+        "execution": 7,
+        "start_ns": 0,
+        "end_ns": 40,
+        "duration_ns": 40,
+        "waited_ns": 28,
+        "coded_ns": 2,
+        "bytes": 64,
+        "peer": "driver",
+        "group": None,
+        "rank": None,
+    }
+    assert tuple(to_pandas(trace(end=0)).columns) == COLUMNS
+
+
 # --- any trace ----------------------------------------------------------------------------------
 
 
@@ -229,7 +225,12 @@ def test_any_trace_is_a_file_that_perfetto_takes(written, traced: Trace):
     events = [s for s in found.slices if s.category not in ("wait", "take")]
     opened = sum(lane.open is not None for graph in traced.graphs for lane in graph.lanes)
     assert len(events) == traced.num_events + opened
-    assert all(s.parent is None for s in events if s.category not in ("span", "kernel"))
+    for each in events:
+        assert (each.parent is None) == (each.category != "span")
+        assert each.category != "span" or each.op.category == "call"
+    frame = to_pandas(traced)
+    ended = [each for each in events if each.args.get("finished", True)]
+    assert Counter(each.name for each in ended) == Counter(frame["name"])
     for out, into in found.arrows:
         assert out.op.category in ("write", "pass", *COLLECTIVES)
         # A `take` of no length at the end of its Read lies inside nothing.

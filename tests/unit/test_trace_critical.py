@@ -139,47 +139,6 @@ def path_ns(path: SteadyPath) -> int:
     return path.end_ns - path.start_ns
 
 
-def test_a_write_that_waited_for_room_hangs_on_the_read_that_made_it():
-    """One slot: a0's second write waits until a1, which is slow, has read the first.
-
-    ```
-    a0  |R|C|W0|R|C|W1 waits . |W|
-    a1      |R0|C0            |R1|C1 ...          R1 reads frame 1: W1 waited for R0's end, 8
-    ```
-    """
-    plan = PIPELINE.replace("node=1 slots=10", "node=1 slots=1")
-    rows = {
-        "driver": [event(1, k, k, k + 1) for k in range(3)],
-        "a0": [
-            event(0, 0, 0, 2, waited=1),
-            event(1, 0, 2, 3),
-            event(3, 0, 3, 4),
-            event(0, 1, 4, 5),
-            event(1, 1, 5, 6),
-            event(3, 1, 6, 10, waited=2, coded=1, peer=2),  # codes to 7, waits to 9
-        ],
-        "a1": [
-            event(0, 0, 0, 8, waited=4),
-            event(1, 0, 8, 8),
-            event(3, 0, 8, 9),
-            event(0, 1, 9, 11, waited=1),  # leads to a0, not back in its own lane
-            event(1, 1, 11, 12),
-            event(3, 1, 12, 13),
-        ],
-    }
-    steps = critical_path(graph_trace(rows, plan=plan), 1)
-    assert_whole(steps, 1, 13)
-    assert brief(steps)[-6:] == [
-        ("a1", 0, 0, COMMUNICATION, 4, 8),
-        ("a0", 3, 1, WAITING, 8, 9),  # a0 wakes up
-        ("a0", 3, 1, COMMUNICATION, 9, 10),
-        ("a1", 0, 1, COMMUNICATION, 10, 11),
-        ("a1", 1, 1, COMPUTE, 11, 12),
-        ("a1", 3, 1, COMMUNICATION, 12, 13),
-    ]
-    assert brief(steps)[-7] == ("a0", 3, 0, COMMUNICATION, 3, 4)
-
-
 def test_a_call_that_waited_for_another_graph_keeps_the_path_in_its_lane():
     rows = [A1_ROWS[0], event(1, 0, 31, 43, waited=5), *A1_ROWS[2:]]
     steps = brief(critical_path(by_hand(a1=rows), 0))

@@ -12,14 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rcg.compiler import compile_graph
-from rcg.dag import InputNode
-from rcg.dag.lower import lower
 from rcg.errors import TraceError
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.model import SPAN_BASE, Clock
 from rcg.trace.trace import Trace
-from tests.unit.fake_actors import FakeActor
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, changed, event, events, graph_trace, trace
@@ -141,20 +137,6 @@ def test_a_truncated_file_is_refused(made, tmp_path):
         path.write_bytes(whole[:cut])
         with pytest.raises(TraceError):
             Trace.load(path)
-
-
-def test_the_trace_of_a_graph_with_lanes_is_read_back(tmp_path):
-    """Lanes send on what they read, which no other process does."""
-    one, two = FakeActor("Stage", 0), FakeActor("Stage", 1)
-    with InputNode() as inp:
-        value = one.bind("make", inp).with_tensor_transport("gloo")
-        root = two.bind("work", value)
-    graph, _ = lower(root._record)
-    plan = compile_graph(graph, {"a0": "here", "a1": "here"}, "here", 4, overlap=True).plan
-    assert [lane.id for lane in plan.lanes] == ["a0.comm", "a1.comm"]
-    found = trace(graph_trace({}, plan=plan.to_text()), end=END)
-    found.save(tmp_path / "run")
-    assert same(found, Trace.load(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

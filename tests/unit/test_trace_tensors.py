@@ -94,24 +94,6 @@ def test_the_path_goes_through_the_last_rank_and_the_last_reader():
     ]
 
 
-def test_readers_that_wait_for_the_frame_depend_on_the_write():
-    early = [
-        ROWS["a2"][0],
-        event(1, 0, 14, 20),
-        event(2, 0, 20, 86, waited=16, coded=6, bytes=2400, peer=1),
-        *ROWS["a2"][3:],
-    ]
-    ready = [*ROWS["a0"][:2], event(2, 0, 30, 80, coded=5, waited=2, bytes=2400, peer=2)]
-    assert steps(tensors_by_hand(a0=ready, a2=early))[2:8] == [
-        ("a0 (Stage) read c0", COMMUNICATION, 11, 14),
-        ("a0 (Stage).fwd", COMPUTE, 14, 30),
-        ("a0 (Stage) write c1", SERIALIZATION, 30, 35),
-        ("a0 (Stage) write c1", WAITING, 35, 37),
-        ("a2 (Stage) read c1", COMMUNICATION, 37, 80),
-        ("a2 (Stage) read c1", SERIALIZATION, 80, 86),
-    ]
-
-
 def is_acyclic(before):
     """Whether the chain of dependencies ends, from every event."""
     seen = np.arange(len(before))

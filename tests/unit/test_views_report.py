@@ -191,14 +191,6 @@ def test_the_line_is_the_users_and_not_one_of_a_library() -> None:
             ],
             "a0 (Shard), a1 (Shard) wait for each other",
         ),
-        (  # a0 has nothing to do until the driver goes on: nobody holds it up
-            [
-                replace(DRIVER, state="waiting", op="Read c2 -> s1", waiting_for="a1 (Shard)"),
-                actor(0, "waiting", "Read c0 -> s0", 3.0, "driver"),
-                actor(1, "running", "Call a1.work(s0) -> s1 #1", 3.0),
-            ],
-            "a1 (Shard) holds up 1 other: in work for 3 s, execution 117",
-        ),
         (
             [
                 DRIVER,

@@ -401,16 +401,6 @@ def test_a_lane_that_hangs_is_shown_for_its_actor() -> None:
     ]
 
 
-def test_actors_that_wait_for_others_than_their_neighbours_are_not_alike() -> None:
-    actors = [does(f"a{i}", "waiting", "driver" if i < 5 else "a10 (Stage)") for i in range(10)]
-    rows = Meter().take(0, report_of(*actors, does("a10", "running", for_s=9.0))).rows
-    assert [(row.label, row.doing) for row in rows] == [
-        ("a0 to a4 (Stage)", "waits for the driver"),
-        ("a5 to a9 (Stage)", "waits for a10"),
-        ("a10 (Stage)", "work for 9 s, execution 8"),
-    ]
-
-
 def test_actors_of_a_running_graph_are_not_folded_so_rows_stay_in_place() -> None:
     actors = [does(f"a{i}", "waiting", "a0 (Stage)") for i in range(40)]
     assert len(Meter().take(0, report_of(*actors)).rows) == 40
