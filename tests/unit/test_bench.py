@@ -399,14 +399,6 @@ def test_any_report_survives_json_and_can_be_shown(
     assert render(report).endswith("\n")
 
 
-def test_json_tells_ratios_and_verdicts_to_readers_that_are_no_python() -> None:
-    data = json.loads(whole_report().to_json())
-    echo = data["rows"][0]
-    assert echo["ratios"][RAY_GRAPH]["median"] == pytest.approx(1.9 / 25)
-    assert [v["met"] for v in echo["verdicts"]] == [True, False, True]
-    assert data["header"]["seed"] == 7
-
-
 @pytest.mark.parametrize("text", ["[]", "{}", '{"schema": 99}'])
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no report of schema"):
@@ -494,15 +486,6 @@ def test_what_lacks_a_module_is_left_out_and_results_are_parted_by_their_kind() 
     settings = Settings(("lacks", "one"), experiments=experiments)
     report = run(settings, progress(runner.count_steps(settings)))
     assert report.figures == (figure,) and report.rows == (echo_result(),)
-
-
-def test_what_is_measured_in_rounds_takes_a_step_for_each() -> None:
-    experiments = (
-        Experiment("rounds", "rounds", lambda _: (), is_in_rounds=True),
-        Experiment("once", "once", lambda _: ()),
-    )
-    settings = Settings(("echo", "rounds", "once"), rounds=5, experiments=experiments)
-    assert runner.count_steps(settings) == 5 + 5 + 1
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from rcg.error_text import (
     shielding,
     shortened,
     trace_of,
-    type_name,
 )
 from rcg.errors import ExecutionError, InternalError, RcgError, UnpicklableError
 from rcg.log import Log
@@ -128,19 +127,21 @@ def test_a_failure_gets_smaller_until_it_fits_anywhere(length: int) -> None:
         assert isinstance(to_exception(last), ExecutionError)
 
 
+def there_and_back(error: Exception) -> Any:
+    """What a method raises, as the driver raises it."""
+    try:
+        raise error
+    except Exception as caught:  # noqa: BLE001 - as in the actor
+        return to_exception(capture(caught, ORIGIN, "method", 3))
+
+
 def test_a_failure_names_the_execution_and_leaves_the_users_facts() -> None:
     class WithExecution(ValueError):
         execution = "of the user's own"
 
-    def there_and_back(error: Exception) -> Any:
-        try:
-            raise error
-        except Exception as caught:  # noqa: BLE001 - as in the actor
-            return to_exception(capture(caught, ORIGIN, "method", 3))
-
     plain = there_and_back(ValueError("x"))
     assert plain.execution == 3
-    line = inspect.getsourcelines(there_and_back)[1] + 2
+    line = inspect.getsourcelines(there_and_back)[1] + 3
     assert plain.__notes__ == [
         f"in `Stage.method` of a2, execution 3, test_error_text.py:{line}: raise error"
     ]
@@ -150,10 +151,7 @@ def test_a_failure_names_the_execution_and_leaves_the_users_facts() -> None:
 def test_a_failure_that_does_not_pickle_arrives_as_its_text() -> None:
     error: Any = ValueError("the text")
     error.lock = threading.Lock()
-    try:
-        raise error
-    except ValueError as caught:
-        found: Any = to_exception(capture(caught, ORIGIN, "method", 3))
+    found = there_and_back(error)
     assert not isinstance(found, ValueError)
     assert str(found.cause) == "ValueError: the text"
 
@@ -205,15 +203,6 @@ def test_ctrl_c_is_ctrl_c_on_the_main_thread_alone() -> None:
 
 
 # --- pieces
-
-
-def test_a_class_is_named_with_its_module_unless_everybody_knows_it() -> None:
-    local = type("Local", (), {"__module__": "__main__"})
-    assert [type_name(kind) for kind in (ValueError, local, threading.Thread)] == [
-        "ValueError",
-        "Local",
-        "threading.Thread",
-    ]
 
 
 class NoText(ValueError):

@@ -52,16 +52,6 @@ def test_ops_are_named_events_with_times_from_the_beginning(written):
     assert float(taken.args["waited_us"]) == 0.028
 
 
-def test_arrows_join_each_write_to_its_read(written):
-    found = written(one_execution())
-    joined = {(out.op.name, into.op.name): into.name for out, into in found.arrows}
-    assert joined == {
-        ("write c0", "read c0"): "take c0",  # the Read waited: the arrow ends behind the wait
-        ("write c1", "read c1"): "read c1",
-        ("write c2", "read c2"): "take c2",
-    }
-
-
 def test_arrows_go_to_every_reader_of_a_channel(written):
     rows = {
         "driver": [event(1, 0, 10, 20), event(1, 1, 20, 30)],

@@ -110,25 +110,6 @@ def test_without_an_end_an_open_op_ends_with_the_last_event():
     assert events_of(graph.lane("a1"), 110) is graph.lane("a1").events
 
 
-def test_where_threads_of_a_driver_overlap_each_moment_is_one_part():
-    """One thread waits for a result (op 3) while another submits (op 1).
-
-    ```
-    0         10    14   20      24  26
-    | waits   . . .      | move  |
-              |write|         | write |
-    ```
-    """
-    rows = [event(3, 0, 0, 24, waited=20), event(1, 1, 10, 14), event(1, 2, 22, 26)]
-    assert of(rows, "driver") == [
-        (0, WAITING, 0, 10),
-        (1, COMMUNICATION, 10, 14),
-        (0, WAITING, 14, 20),
-        (0, COMMUNICATION, 20, 24),
-        (2, COMMUNICATION, 24, 26),
-    ]
-
-
 stretches = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
     lambda drawn: (
         np.array([start for start, _ in drawn], np.int64),

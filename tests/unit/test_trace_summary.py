@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rcg.profiles import Profile
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import Change, GraphComparison, compare, summarize
 from rcg.trace.analysis.ops import ops_of
@@ -17,7 +16,7 @@ from rcg.trace.model import Clock
 from tests.unit.test_trace_critical import one_by_one
 from tests.unit.trace_by_hand import A1_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, changed, event, graph_trace, trace
-from tests.unit.views_traces import WICKED, pipeline
+from tests.unit.views_traces import pipeline
 from tests.unit.views_traces import simulated as simulated_plan
 
 
@@ -130,17 +129,6 @@ def test_the_summary_says_what_is_missing(graph, hint):
     summary = summarize(trace(graph, end=END))
     assert hint in str(summary)
     json.loads(summary.to_json())
-
-
-def test_names_are_escaped_and_shortened_in_text():
-    record = simulated_plan(pipeline(3, label=f"{WICKED}\n#"), 20)
-    for shown in (record, Profile(record)):
-        text = shown._repr_mimebundle_()["text/plain"]
-        text.encode()
-        assert all(line.isprintable() for line in text.split("\n"))
-        assert max(map(len, text.split("\n"))) < 190
-        assert text == str(summarize(record))
-    str(compare(record, record)).encode()
 
 
 def test_of_many_graphs_the_text_has_the_first_ones():

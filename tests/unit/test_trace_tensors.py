@@ -18,7 +18,6 @@ from rcg.trace.analysis.ops import ops_of, stall_of
 from rcg.trace.analysis.parts import TimeKind, parts_of
 from rcg.trace.analysis.rendezvous import exchanges_of
 from rcg.trace.analysis.shares import shares_of
-from rcg.trace.analysis.what_if import what_if
 from rcg.trace.export.files import check_plan
 from rcg.trace.model import OpenOp
 from tests.unit.simulated_traces import simulated
@@ -151,18 +150,6 @@ def test_costs_wake_from_the_arrival_of_the_last():
     assert costs["a0", 2].waking_ns == 56 - 50
     assert costs["a1", 0].waking_ns == 56 - 50
     assert costs["a2", 4].waking_ns == 0.0
-
-
-def test_what_if_replays_rendezvous():
-    graph = tensors_by_hand()
-    same = what_if(graph, executions=1)
-    assert same.measured_latency_ns == 165
-    # Of the last reader and the last rank, the replay leaves out the wake-up.
-    base_ns = same.baseline_latency_ns
-    assert base_ns == pytest.approx(165, abs=10)
-    halved = what_if(graph, communication=0.5, executions=1)
-    less = (10 + 3 + 24 + 26 + 5) / 2
-    assert halved.latency_ns == pytest.approx(165 * (base_ns - less) / base_ns)
 
 
 def stalled(**opens):

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from rcg.profiles import Profile
-from rcg.text import rate_text, time_text
-from rcg.trace.analysis.executions import executions_of
 from rcg.trace.trace import Trace
 from rcg.views.html.findings import (
     comparison_picture,
@@ -20,7 +18,6 @@ from rcg.views.html.findings import (
     path_picture,
     what_if_picture,
 )
-from tests.unit.trace_by_hand import END, by_hand
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import (
     check_picture,
@@ -128,20 +125,6 @@ def test_a_comparison_says_what_is_noise() -> None:
     assert found.answer.startswith("1.9") and "most changed: Stage#2.fwd 0.50x" in found.answer
     assert str(found).startswith(found.answer)
     assert f">{found.answer}<" in comparison_picture(found)
-
-
-def test_a_prediction_begins_at_what_was_measured() -> None:
-    """The unchanged replay is off, but the figures of now are those of the other views."""
-    found = Profile(trace(by_hand(), end=END)).what_if({"a1.fwd": 0.5})
-    assert found.error_percent and not found.is_far_off
-    rates = rate_text(found.measured_throughput), rate_text(found.throughput)
-    assert found.answer.split(": ")[1].startswith(" to ".join(rates))
-    picture = what_if_picture(found)
-    latencies = time_text(found.measured_latency_ns), time_text(found.latency_ns)
-    for text in (*rates, *latencies):
-        assert f">{text}<" in picture and text in str(found)
-    replayed = executions_of(found.graph).throughput or 0.0
-    assert found.speedup == pytest.approx(replayed / (found.baseline_throughput or 0.0))
 
 
 def test_a_replay_that_is_far_off_is_shown_beside_the_measurement_and_predicts_nothing() -> None:

@@ -166,20 +166,6 @@ def test_a_chain_is_a_straight_line() -> None:
     assert y == layout.rows[0].middle
 
 
-def test_a_long_chain_goes_on_in_the_next_row() -> None:
-    folded = chain(40)
-    layout = lay_out(folded, sized(folded, [100], 1000))
-    check(folded, layout)
-    assert layout.width <= 1000
-    rows = [rect.y for rect in layout.cards.values()]
-    assert rows == sorted(rows) and len(set(rows)) == 7
-    turns = [points for points in layout.routes.values() if len(points) > 2]
-    assert len(turns) == 6  # straight lines but for those between two rows
-    assert all(
-        len({y for _, y in points}) == 1 for points in layout.routes.values() if points not in turns
-    )
-
-
 def test_an_untangled_order_is_found() -> None:
     # Bound in an order in which all lines would cross.
     build = Builder()

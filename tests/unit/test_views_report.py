@@ -64,20 +64,6 @@ def test_there_is_a_row_per_process_and_the_one_that_holds_up_the_rest_is_marked
     assert "9.8 s" in html and "32.5 MB" in html and "12 ms" in html
 
 
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        (replace(STUCK, for_s=0.2), []),  # at work, not stuck
-        (replace(STUCK, state="dead"), ["decode"]),
-        (replace(STUCK, state="waiting", waiting_for="loss"), []),  # in a circle
-        (replace(STUCK, state="idle"), []),
-    ],
-)
-def test_what_is_marked(changed: Activity, expected: list[str]) -> None:
-    driver, embed, _, loss = REPORT.processes
-    assert marked(report_of(replace(REPORT, processes=(driver, embed, changed, loss)))) == expected
-
-
 def test_a_process_that_does_not_answer_says_so() -> None:
     silent = replace(STUCK, stack=None)
     assert "does not answer" in report_of(replace(REPORT, processes=(silent,)))

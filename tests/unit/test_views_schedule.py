@@ -7,7 +7,6 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
-import pytest
 
 from rcg.compiler.simulate import simulate
 from rcg.trace.model import OpenOp
@@ -86,14 +85,6 @@ def test_there_is_a_bar_for_every_call_in_the_window() -> None:
     assert calls - 4 <= len(hovers) <= calls
     assert all("measured" in hover and "execution" in hover for hover in hovers)
     check_picture(svg)
-
-
-def test_a_prediction_alone_is_in_calls() -> None:
-    svg = schedule_of(predicted=simulate(pipeline(2), executions=3))
-    assert "predicted, equal cost per call" in svg and " calls</text>" in svg
-    assert len([hover for hover in bars(svg, "rcg-predicted") if "fwd" in hover]) == 6
-    with pytest.raises(ValueError, match="needs `slices`"):
-        schedule_of()
 
 
 def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:

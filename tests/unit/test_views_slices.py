@@ -15,7 +15,6 @@ from rcg.views.data.slices import (
     DEVICE_COMMUNICATION,
     DEVICE_COMPUTE,
     HIDDEN,
-    NOBODY,
     OPS,
     SPAN,
     SPANS,
@@ -76,14 +75,6 @@ def test_a_window_cuts_and_its_start_is_zero() -> None:
     assert len(slices_of(GRAPH, 200, 300)) == 0
     with pytest.raises(ValueError, match="1 ns before it starts"):
         slices_of(GRAPH, 5, 4)
-
-
-def test_bars_that_wait_say_for_whom() -> None:
-    slices = slices_of(GRAPH, 0, 100)
-    waits = slices.kind == TimeKind.WAITING
-    assert (slices.peer[~waits] == NOBODY).all()
-    assert slices.peer[waits].tolist() == [2, 0, 1, 0]
-    assert [head.process for head in slices.heads] == ["driver", "a0", "a1"]
 
 
 def test_the_payload_reads_back() -> None:

@@ -52,15 +52,6 @@ def test_dot_has_the_labels_and_shapes_of_ray() -> None:
     assert fills[1] == fills[2] != fills[0]
 
 
-def test_channel_details_label_the_edges() -> None:
-    source = dot_of(two_parts(), channel_details=True)
-    labels = dict(re.findall(r"^\t(\d+ -> \d+) \[label=" + QUOTED, source, re.M))
-    assert labels["0 -> 1"] == r"c0\nshared memory\n10 slots"
-    assert labels["1 -> 2"] == "same process"
-    assert len(labels) == len(two_parts().edges)
-    assert "label=" not in dot_of(two_parts(), legend=False).partition("->")[2]
-
-
 def test_dot_escapes_what_users_wrote() -> None:
     source = dot_of(wicked())
     (label,) = [each for each in re.findall(QUOTED, source) if "Method" in each]

@@ -214,19 +214,6 @@ def test_a_graph_that_did_nothing_is_shown() -> None:
     assert all("text/plain" in each._repr_mimebundle_()[0] for each in shown)
 
 
-def test_an_execution_that_nobody_submitted_does_not_count() -> None:
-    whole = recorded()
-    assert unpack(TimelineWidget(whole).payload)[0]["subtitle"].startswith("executions 0 to 2 ")
-    end = EXECUTIONS * 1_000_000
-    read = event(0, EXECUTIONS, end - 100_000, end, waited=99_000)
-    rows = {"a0": [event(1, 0, 0, 100), event(1, 1, 200, 300), read]}
-    head, columns = unpack(TimelineWidget(graph_trace(rows)).payload)
-    assert head["subtitle"].startswith("executions 0 to 1 ")
-    assert EXECUTIONS in columns["execution"]
-    head, _ = unpack(TimelineWidget(graph_trace({"a0": [read]})).payload)
-    assert head["subtitle"].startswith("execution 3 ")
-
-
 # --- where only the notebook is read --------------------------------------------------------------
 
 
