@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator
@@ -94,6 +95,12 @@ def test_variables_that_rcg_does_not_understand(quick):
     assert "did you mean RCG_WAIT" in found("variables").found
     quick.setenv("RCG_PROGRESS", "perhaps")
     assert [check.name for check in examine().problems] == ["variables"]
+
+
+def test_no_descriptors_are_left_open(quick):
+    before = len(os.listdir("/proc/self/fd"))
+    examine()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # Other nodes

@@ -104,6 +104,11 @@ def test_every_exception_becomes_a_failure_and_one_of_rays_again(name: str) -> N
         assert MARK in text or name in SILENT
 
 
+@pytest.mark.parametrize("name", ERRORS)
+def test_on_the_main_thread_too_where_actors_may_have_their_loop(name: str) -> None:
+    assert type(captured(name)) is Failure
+
+
 def test_a_false_exception_is_raised_in_its_own_type() -> None:
     with pytest.raises(type(make_error("__bool__ is false"))):
         raise to_exception(captured("__bool__ is false"))

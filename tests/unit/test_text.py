@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures as text: the same as in the widgets, whose scripts are given the same cases."""
+"""Figures as text: as in the widgets, whose scripts are given the same cases; and exact ticks."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_any_trace_is_a_file_that_perfetto_takes(written, traced: Trace):
             assert into.start == into.end or into.op.category in COLLECTIVES
 
 
-# --- Perfetto itself ----------------------------------------------------------------------------
+# --- a driver's op in several events
 
 
 def test_an_arrow_joins_the_events_of_a_driver_that_move_the_frame(written):

@@ -190,9 +190,6 @@ def test_a_trace_without_events_cannot_be_replayed():
             replay(graph_trace({}))
 
 
-# --- the simulator's side -----------------------------------------------------------------------
-
-
 # --- a driver's op in several events
 
 

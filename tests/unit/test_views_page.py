@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a trace: whole, alone, small; and pictures as images."""
+"""The page of a trace: whole, alone and small."""
 
 from __future__ import annotations
 

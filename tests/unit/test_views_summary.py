@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile's card: shares add up, figures are there, narrow and wide."""
+"""The profile's card: bars as wide as their shares, and what is measured."""
 
 from __future__ import annotations
 
