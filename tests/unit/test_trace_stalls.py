@@ -74,11 +74,6 @@ def test_who_waits_is_found_along_the_waits() -> None:
     assert (stall.process, stall.waiting) == ("a1", ("driver", "a0 (Stage)"))
 
 
-def test_of_two_the_one_that_more_wait_for() -> None:
-    stall = found(hanging(a0=OpenOp(1, 3, 84)))
-    assert stall is not None and stall.process == "a1"
-
-
 @pytest.mark.parametrize(
     ("graph", "end"),
     [

@@ -52,14 +52,6 @@ def test_ops_are_counted_without_their_waiting():
     assert (call.bytes, call.gb_per_s) == (0, None)
 
 
-def test_a_method_that_is_called_twice_has_two_names():
-    plan = PIPELINE.replace(
-        "Free s0\n  Write s1 -> c1", "Call a0.fwd(s0) -> s2 #3\n  Write s1 -> c1"
-    )
-    graph = graph_trace({"a0": [event(1, 0, 0, 1), event(2, 0, 1, 2)]}, plan=plan)
-    assert [op.text for op in ops_of(graph)] == ["a0 (Stage).fwd", "a0 (Stage).fwd (2)"]
-
-
 def test_the_slowest_execution_names_the_op_that_took_longer_than_usual():
     graph = one_by_one([10] * 7 + [70] + [10] * 2)
     (found,) = summarize(trace(graph, end=1_000)).graphs
