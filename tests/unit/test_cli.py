@@ -42,6 +42,15 @@ def test_trace_writes_what_perfetto_reads(saved, tmp_path, capsys):
     assert str(path) in capsys.readouterr().err
 
 
+def test_trace_writes_a_page(saved, tmp_path, capsys):
+    pytest.importorskip("rcg.views.html.page")
+    path = tmp_path / "run.html"
+    assert cli.main(["trace", str(saved), "--html", str(path), "--title", "A <b> run"]) == 0
+    text = path.read_text()
+    assert "A &lt;b&gt; run" in text
+    assert "<title>" in text
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -59,6 +68,11 @@ def test_what_cannot_be_read_is_one_sentence(make, expected, tmp_path, capsys):
     assert found.err.startswith("rcg: error: ")
     assert str(path) in found.err and expected in found.err
     assert len(found.err.splitlines()) == 1
+
+
+def test_no_command_prints_the_help(capsys):
+    assert cli.main([]) == 2
+    assert "doctor" in capsys.readouterr().err
 
 
 def test_bench_gets_its_own_arguments(capsys):
@@ -150,6 +164,14 @@ def test_top_says_where_a_graph_hangs_and_who_does_not_answer(found, capsys):
     assert "pipeline (87752519): a11 (Stage) holds up 40 others: in work for 7.2 s" in text
     assert "a12 to a39 (Stage)  waiting" in text
     assert "process 8: python other.py\ndoes not answer within 2 s: it is stopped" in text
+
+
+def test_top_of_nothing_is_one_sentence(found, capsys):
+    found[0][:] = [[]]
+    assert cli.main(["top", "--once"]) == 1
+    assert "no process of this user on this machine has a compiled graph" in capsys.readouterr().err
+    assert cli.main(["top", "--json", "12"]) == 1
+    assert "process 12 has no compiled graph" in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from rcg.cli import main
-from rcg.doctor import Check, DoctorReport, examine, nodes, reach, software, transports
+from rcg.doctor import Check, DoctorReport, examine, machine, nodes, reach, software, transports
 from rcg.doctor.transports import Ping
 from rcg.wire.addresses import TcpAddress
 from tests.harness.doctored import be_quick, found
@@ -55,11 +55,31 @@ def test_text_is_in_columns_with_advice_below():
     ]
 
 
+def test_a_part_that_fails_is_reported_and_the_others_run(quick):
+    def broken():
+        raise ZeroDivisionError("oh")
+        yield
+
+    quick.setattr(machine, "check_machine", lambda ping: broken())
+    report = examine()
+    [check] = [check for check in report.checks if check.group == "machine"]
+    assert check.state == "warn"
+    assert "ZeroDivisionError: oh" in check.found
+    assert "pidfd_open" in str(report)
+
+
 def test_shared_memory_that_does_not_work_is_a_problem(quick):
     quick.setattr(transports, "try_ping", lambda: Ping(failure="no room"))
     report = examine()
     assert [check.name for check in report.problems] == ["shared memory"]
     assert "no room" in str(report)
+
+
+def test_a_small_shm_means_memfd(quick):
+    quick.setattr(transports, "try_ping", lambda: Ping("memfd_create", 2000, 1 << 30))
+    check = found("/dev/shm")
+    assert check.state == "warn"
+    assert "memfd_create" in check.advice
 
 
 def test_packages_that_are_not_there(quick):
@@ -87,6 +107,13 @@ def test_what_moves_tensors_is_tried(quick, name, given, state, text):
     assert text in check.found
 
 
+def test_an_old_ray_is_a_warning(quick):
+    quick.setattr(software, "version_of", lambda name: "2.9.0rc1")
+    assert found("ray").state == "warn"
+    quick.setattr(software, "version_of", lambda name: "2.44.1")
+    assert found("ray").state == "ok"
+
+
 def test_variables_that_rcg_does_not_understand(quick):
     assert found("variables").found == "none set"
     quick.setenv("RCG_WAIT", "futex")
@@ -95,6 +122,13 @@ def test_variables_that_rcg_does_not_understand(quick):
     assert "did you mean RCG_WAIT" in found("variables").found
     quick.setenv("RCG_PROGRESS", "perhaps")
     assert [check.name for check in examine().problems] == ["variables"]
+
+
+def test_a_kernel_without_pidfds(quick):
+    quick.delattr(os, "pidfd_open")
+    check = found("pidfd_open")
+    assert check.is_problem
+    assert "kernel" in check.advice
 
 
 def test_no_descriptors_are_left_open(quick):

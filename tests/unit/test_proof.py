@@ -276,6 +276,15 @@ def test_the_service_of_tensors_unpickles_nothing_without_a_proof(holder):
     Hostile.count = 0
 
 
+def test_a_wrong_message_to_the_service_of_tensors_is_logged(holder, logged):
+    with sockets.connect(holder.address, GUARD_S) as known:
+        enter(known, messages.UseTensors(graph=holder.key, secret=SECRET, key="", pid=1))
+        sockets.send(known, Stop())
+        assert is_over(known)
+    until(lambda: logged)
+    assert f"process {os.getpid()} sent a wrong message: " in logged[0].getMessage()
+
+
 def test_another_user_is_refused_and_counted(monkeypatch):
     spy = Spy()
     with serving(spy) as served:

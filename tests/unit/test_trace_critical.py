@@ -286,48 +286,6 @@ def test_a_path_begins_with_what_was_encoded_before_there_was_room():
     assert brief(second)[1:] == SECOND
 
 
-def test_a_wait_that_another_event_took_the_frame_of_hangs_on_the_write():
-    """The driver submits execution 1 when it has seen that the first result is there.
-
-    ```
-    driver  |W0|R0 waits . . . . . . . |user|R0 moves|W1|R0 decodes
-    a1                        |   W0  |
-    ```
-    """
-    rows = {
-        "driver": [
-            event(1, 0, 0, 2, bytes=8),
-            event(3, 0, 2, 12, waited=10, peer=2),
-            event(3, 0, 14, 16, bytes=8),
-            event(1, 1, 16, 18, bytes=8),
-            event(3, 0, 18, 28, coded=10),
-            event(3, 1, 28, 32, waited=2, peer=2, bytes=8),
-        ],
-        "a0": [
-            event(0, 0, 0, 3, waited=2, bytes=8),
-            event(1, 0, 3, 5),
-            event(3, 0, 5, 6, bytes=8),
-            event(0, 1, 6, 19, waited=12, bytes=8),
-            event(1, 1, 19, 21),
-            event(3, 1, 21, 22, bytes=8),
-        ],
-        "a1": [
-            event(0, 0, 0, 7, waited=6, bytes=8),
-            event(1, 0, 7, 10),
-            event(3, 0, 10, 11, bytes=8),
-            event(0, 1, 11, 23, waited=11, bytes=8),
-            event(1, 1, 23, 25),
-            event(3, 1, 25, 26, bytes=8),
-        ],
-    }
-    path = Paths(graph_trace(rows)).steady()
-    assert path.is_whole and sum(share.total_ns for share in path.shares) == 26
-    found = {(s.process, s.op, s.kind): s.total_ns for s in path.shares}
-    assert found["driver", 3, WAITING] == 1  # from 11 to 12 it woke up
-    assert found["a1", 1, COMPUTE] == 5
-    assert found["driver", None, IDLE] == 2
-
-
 def test_a_wait_for_what_never_came_is_no_loss():
     rows = [
         event(1, 0, 0, 2, bytes=8),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rcg.errors import TraceError
+from rcg.profiles import Profile
 from rcg.trace.analysis.transfers import reference_lines, reference_sums
 from rcg.trace.model import TensorTransfer
 from rcg.trace.trace import Trace
@@ -50,6 +51,20 @@ def test_sums_tell_waiting_from_moving(trace):
     assert reference_lines(()) == []
 
 
+def test_a_profile_without_graphs_shows_them(trace):
+    profile = Profile(trace)
+    assert "Tensors by reference: 4 transfers" in str(profile)
+    assert "4 transfers of tensors" in repr(profile)
+    assert "data:image/svg+xml" in profile._repr_mimebundle_()["text/html"]
+
+
+def test_the_page_has_their_table(trace, tmp_path):
+    Profile(trace).save_html(tmp_path / "p.html")
+    page = (tmp_path / "p.html").read_text()
+    assert "Maker aaaaaaaa" in page and "object_store" in page
+    assert "<ker" not in page  # names are the user's
+
+
 def test_the_picture_has_a_lane_for_each_process_that_gets_some(trace):
     picture = references_picture(trace)
     root = ET.fromstring(picture)
@@ -57,6 +72,13 @@ def test_the_picture_has_a_lane_for_each_process_that_gets_some(trace):
     assert "Ta<ker bbbbbbbb" in words and "Maker aaaaaaaa" in words
     assert words.count("Maker aaaaaaaa") > 1  # also in the bars of what it sent
     assert references_picture(Trace((), 0, 1)) is None
+
+
+def test_many_transfers_give_a_small_picture():
+    many = tuple(transfer(at * 1_000, 300, 600, target=f"t{at % 7}") for at in range(20_000))
+    picture = references_picture(Trace((), 0, 20_000_000, {}, many))
+    assert len(picture) < 300_000
+    assert "the latest 5000 are drawn" in picture
 
 
 def test_a_file_keeps_them(trace, tmp_path):

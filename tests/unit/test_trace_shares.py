@@ -62,15 +62,6 @@ def test_of_a_lost_completion_the_next_one_ends_the_flight():
     assert found.in_flight(0, END).total_ns == 70
 
 
-def test_nothing_ran():
-    found = executions_of(graph_trace({}))
-    assert len(found) == 0 and found.throughput is None and found.latency_at(50) is None
-    assert found.in_flight(0, 10).total_ns == 0
-    shares = shares_of(graph_trace({}), 0, 10)
-    assert [lane.idle_ns for lane in shares.lanes] == [10, 10, 10]
-    assert (shares.hidden, shares.bubble, shares.exposed) == (None, None, None)
-
-
 def test_a_completion_is_not_before_its_submission_whatever_the_clocks():
     found = executions_of(by_hand(a1=[event(3, 0, 1, 2), event(3, 1, 3, 4)]))
     assert found.latency_ns.tolist() == [0, 0]

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import Change, GraphComparison, compare, summarize
 from rcg.trace.analysis.ops import ops_of
 from rcg.trace.model import Clock
@@ -61,22 +60,6 @@ def test_the_slowest_execution_names_the_op_that_took_longer_than_usual():
     assert second.text is None
     assert "execution 7  105 ns  a0 (Stage).fwd took 70 ns, usually 10 ns" in str(found)
     assert "no op took longer than usual" in str(found)
-
-
-def test_events_of_one_op_in_one_execution_are_one():
-    """As a driver's, that encodes before there is room to write, and decodes later on."""
-    rows = {
-        "driver": [
-            event(1, 0, 0, 30, coded=30),
-            event(1, 1, 30, 60, coded=30),
-            event(1, 0, 100, 110, bytes=5),
-            event(1, 1, 110, 130, bytes=5),
-        ]
-    }
-    graph = graph_trace(rows)
-    (write,) = ops_of(graph)
-    assert (write.count, write.median_ns, write.total_ns, write.bytes) == (2, 45, 90, 10)
-    assert list(executions_of(graph).submitted_ns) == [70, 80]
 
 
 def test_what_lies_outside_of_the_window_is_cut_off():

@@ -23,13 +23,11 @@ from rcg.trace.analysis.what_if import from_simulation, what_if
 from rcg.trace.model import NO_PEER, SPAN_BASE
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.html.page import ops_table
-from rcg.views.svg.summary import summary_of
 from tests.unit.test_costs import chain, compiled
 from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand
 from tests.unit.traces import ALLREDUCE, changed, event, events, trace
 from tests.unit.views_plans import scatter_gather
-from tests.unit.views_traces import check_picture
 from tests.unit.views_traces import simulated as simulated_plan
 
 
@@ -241,23 +239,6 @@ def test_latency_is_queued_and_in_service():
     assert found.counts == ()  # two are no distribution
     summary = summary_of_graph(graph, end=80)
     assert dict(card_of(summary).keys)["mean queued / in service"] == "9.5 ns / 34 ns"
-
-
-def test_the_histogram_counts_each_execution_and_its_queue():
-    """The later of four in flight wait for those before; in service each takes as long."""
-    graph = pipeline(window=4)
-    executions = executions_of(graph)
-    found = latency_of(graph, executions)
-    assert sum(found.counts) == 64
-    assert found.first_ns == executions.latency_ns.min() == 36_000
-    assert found.queued[0] < 0.05 < found.queued[-1] < 1
-    assert found.service_ns == pytest.approx(sum(COSTS.values()) - 1_000, rel=0.01)
-    assert found.service_ns + found.queued_ns == pytest.approx(executions.latency_ns.mean())
-    picture = summary_of(card_of(summary_of_graph(graph)))
-    check_picture(picture)
-    bars = picture.count("of it queued")
-    assert bars == sum(count > 0 for count in found.counts)
-    assert "and more" in str(summary_of_graph(graph))
 
 
 # --- what is alike is one ------------------------------------------------------------------------

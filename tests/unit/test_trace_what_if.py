@@ -103,15 +103,6 @@ def test_what_is_predicted_is_what_the_changed_pipeline_does(changes, options, w
     assert predicted.latency_ns == pytest.approx(really.measured_latency_ns, rel=1e-9)
 
 
-@pytest.mark.parametrize("wanted", [2, 4, 50])
-def test_more_under_way_is_what_more_under_way_does(wanted):
-    predicted = what_if(pipeline(window=1, thinking=3_000), max_inflight=wanted)
-    really = what_if(pipeline(window=wanted, thinking=3_000))
-    assert predicted.throughput == pytest.approx(really.baseline_throughput, rel=1e-9)
-    assert predicted.window == predicted.graph.limit == wanted
-    assert predicted.notes == ()
-
-
 def test_coding_is_scaled_apart_from_moving():
     # By hand: a1 takes 2 + 12 + 3, of which coding is 1 + 1.
     before = what_if(by_hand(), max_inflight=10)

@@ -21,6 +21,7 @@ from rcg.views.html.findings import (
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import (
     check_picture,
+    labelled,
     microbatches,
     pipeline,
     simulated,
@@ -107,6 +108,18 @@ def test_a_picture_of_a_path_has_a_bar_for_each_step_on_the_line_of_its_method()
 
 def _ns(steps) -> int:
     return sum(step.duration_ns for step in steps)
+
+
+def test_what_takes_little_in_each_of_many_actors_is_one_line() -> None:
+    path = Profile(labelled(simulated(pipeline(40), 30))).critical_path(20)
+    assert path.answer.startswith("no step stands out")
+    picture = path_picture(path)
+    check_picture(picture)
+    texts = re.findall(r"<text[^>]*>([^<]*)<", picture)
+    took = sum(step.duration_ns for step in path if step.text.endswith(".fwd"))
+    share = f"{100 * took / path.duration_ns:.0f} %"
+    assert texts[0].startswith(f"{share} of ") and "a0 to a39 (Stage).fwd" in texts
+    assert share in texts[1:] and len(texts) < 40
 
 
 def test_a_comparison_says_what_is_noise() -> None:

@@ -84,24 +84,6 @@ def test_sums_of_spans_in_spans_are_in_their_bin_and_keep_their_time() -> None:
         assert len(set(names)) == 5 and columns["sum_count"][is_sum][inside].tolist() == [5] * 5
 
 
-def test_a_queue_keeps_its_largest_depth() -> None:
-    whole = payload_of()
-    head, columns = with_sums(whole, 800)
-    until = head["sums"]["until_us"]
-    for before, after in zip(whole.head["queues"], head["queues"], strict=True):
-
-        def steps(from_: Any, of: Any) -> tuple[Any, Any]:
-            own = slice(of["first"], of["first"] + of["count"])
-            return from_["queue_time"][own], from_["queue_depth"][own]
-
-        (at, depth), (to_at, to_depth) = steps(whole.columns, before), steps(columns, after)
-        is_early = at < until
-        known = to_depth[np.searchsorted(to_at, at[is_early], side="right") - 1]
-        assert (known >= depth[is_early]).all()
-        assert to_depth[to_at > until].tolist() == depth[at > until].tolist()
-        assert to_depth.max() == depth.max() and (np.diff(to_at) >= 0).all()
-
-
 @pytest.mark.parametrize("most", [9_000, 20_000, 10**6])
 def test_what_is_packed_is_within_its_bytes(most: int) -> None:
     packed = packed_within(payload_of(), most)

@@ -7,14 +7,17 @@ import re
 import sys
 from base64 import b64decode
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rcg.profiles import Profile
 from rcg.trace.trace import Trace
 from rcg.views.data.packing import unpack
 from rcg.views.data.slicing import slices_of
 from rcg.views.html.page import MAX_BYTES, page_of
+from rcg.views.svg.pictures import prediction_of
 from tests.unit.large_trace import large_trace
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import (
@@ -59,6 +62,11 @@ def test_names_cannot_break_out() -> None:
     )
     check_page(page)
     assert "<b>" not in static_part(page) and page.count("<script") == page.count("</script") == 4
+
+
+def test_without_enough_of_a_trace_there_is_no_prediction() -> None:
+    assert prediction_of(graph_trace({}), 8) is None
+    assert prediction_of(simulated(pipeline(2), 12).graphs[0], 8) is not None
 
 
 def payload_in(page: str, view: str, graph: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -116,3 +124,8 @@ def test_every_view_of_a_graph_that_has_not_ended_has_a_place() -> None:
     assert len(views) == 6
     for view in views:
         assert len(re.findall(f"<div [^>]*{view}", page)) == 1
+
+
+def test_a_page_for_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*/nowhere' for"):
+        Profile(simulated(pipeline(2), 20)).save_html(tmp_path / "nowhere" / "run.html")

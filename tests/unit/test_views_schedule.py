@@ -87,6 +87,13 @@ def test_there_is_a_bar_for_every_call_in_the_window() -> None:
     check_picture(svg)
 
 
+def test_over_a_measurement_equal_costs_are_stretched_to_fit() -> None:
+    trace = simulated(pipeline(2), 30)
+    svg = schedule_of(shown(trace), predicted=simulate(trace.graphs[0].plan, executions=30))
+    found = re.search(r"equal cost per call, (\d+) \u00b5s each", svg)
+    assert found is not None and 400 < int(found[1]) < 460
+
+
 def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
     trace = simulated(pipeline(3), 60, window=4)
     slices = shown(trace, most=6)

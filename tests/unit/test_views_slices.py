@@ -77,6 +77,11 @@ def test_a_window_cuts_and_its_start_is_zero() -> None:
         slices_of(GRAPH, 5, 4)
 
 
+def test_an_op_that_the_plan_does_not_have_is_shown_as_unknown() -> None:
+    slices = slices_of(graph_trace({"a0": [event(99, 0, 0, 10)]}), 0, 100)
+    assert [slices.names[each].role for each in slices.name] == ["unknown"]
+
+
 def test_the_payload_reads_back() -> None:
     slices = slices_of(
         simulated(pipeline(3), 6, spans=True).graphs[0], 5_000_000_000, 5_010_000_000

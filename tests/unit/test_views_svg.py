@@ -19,6 +19,7 @@ from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.topology import svg_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.views_plans import Builder, planned, scatter_gather
+from tests.unit.views_traces import pipeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 WICKED = "<b>&\"'\\\n\x00\ud800]]>\N{RIGHT-TO-LEFT OVERRIDE}"
@@ -127,3 +128,12 @@ def test_boxes_are_tinted_by_their_share_and_lines_are_as_wide_as_their_bytes():
         legend = svg_of(topology, measured=measured)
         assert [each for each in words if f">{each}<" in legend] == explained
     assert not any(each in svg_of(topology) for each in words)
+
+
+def test_a_text_that_most_lines_share_is_in_the_legend_only() -> None:
+    topology = topology_of(pipeline(30))
+    sizes = {channel.id: 2048 for channel in topology.channels} | {"c7": 4096}
+    drawn = svg_of(topology, measured=TopologyFigures(channel_bytes=sizes))
+    amounts = ["".join(each.itertext()) for each in marks(drawn, "rcg-amount")]
+    assert amounts == ["4.1 kB"]
+    assert "line without a number: 2.05 kB" in drawn

@@ -7,8 +7,10 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
+import pytest
 
 from rcg.trace.model import SPAN_BASE, GraphTrace
+from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.data.timeline import path_of, queues_of, timeline_payload
@@ -17,7 +19,7 @@ from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look
 from rcg.views.svg.timeline import timeline_of
 from tests.unit.traces import event, graph_trace
-from tests.unit.views_traces import check_picture
+from tests.unit.views_traces import check_picture, pipeline, simulated
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -112,6 +114,18 @@ def test_the_critical_path_goes_from_lane_to_lane_and_from_execution_to_executio
     runs, steps = (each.get("d") or "" for each in group[0])
     assert (runs.count("M"), steps.count("M")) == (6, 5) and "critical path" in svg
     assert "critical path" not in timeline_of(slices)
+    check_picture(svg)
+
+
+@pytest.mark.parametrize("actors", [2, 12, 63])
+def test_it_is_readable_from_few_to_many_actors(actors: int) -> None:
+    trace = simulated(pipeline(actors), 30, spans=True)
+    excerpt = excerpt_of(trace.graphs[0], trace.start_ns, trace.end_ns, most=6)
+    assert excerpt is not None
+    svg = timeline_of(slices_of(trace.graphs[0], excerpt.start_ns, excerpt.end_ns))
+    assert len(svg) < 300_000
+    for actor in range(1, actors + 1):
+        assert f"Stage#{actor}</text>" in svg
     check_picture(svg)
 
 
