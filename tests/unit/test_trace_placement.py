@@ -13,9 +13,7 @@ from rcg.ir.channels import Group
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call
-from rcg.trace.analysis.costs import costs_of
 from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.placement import Placements
 from rcg.trace.analysis.transfers import crossings_of, read_of, write_of
 from rcg.trace.analysis.what_if import from_simulation
 from rcg.trace.model import Clock, GraphTrace
@@ -156,12 +154,3 @@ def test_actors_that_share_a_communicator_and_a_node_stay_together():
     assert advice.text.startswith(
         "place a1 (H) on n0 beside a0 (E), a2 (E) on n0 beside a3 (H), if"
     )
-
-
-def test_stages_in_twos_are_cut_once():
-    """Two exchanges leave one cut of three, and no single one leaves fewer than three."""
-    stages = sending("S" * 8, *((at, at + 1) for at in range(7)))
-    graph = recorded(["a2", "a3", "a6", "a7"], graph=stages)
-    found = Placements(graph, costs_of(graph).costs).best(is_exchange=True)
-    assert (found.bytes, found.wire_ns) == (2 * BYTES, 2 * WIRE)
-    assert len(found.moved) == 4

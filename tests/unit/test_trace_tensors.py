@@ -167,20 +167,6 @@ def test_a_rank_waits_for_the_one_that_it_names_or_else_for_all_others():
     assert nameless is not None and nameless.waiting == ("a1 (Stage)",)
 
 
-@pytest.mark.parametrize(
-    ("doing", "kind"),
-    [(OpenOp(2, 1, 170, 180, 3), WAITING), (OpenOp(2, 1, 170), COMMUNICATION)],
-)
-def test_an_open_collective_waits_or_communicates(doing, kind):
-    graph = tensors_by_hand({"a1": doing})
-    found = parts_of(graph, graph.lane("a1"), 165, 200)
-    assert (found.kind.tolist(), found.start_ns.tolist(), found.end_ns.tolist()) == (
-        [kind],
-        [170],
-        [200],
-    )
-
-
 def chrome(tmp_path, trace):
     path = tmp_path / "run.json"
     trace.to_chrome(path)

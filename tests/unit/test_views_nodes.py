@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rcg.ir.plan import Plan
+from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import stall_of
@@ -142,6 +143,24 @@ def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:
     text = str(summarize(Trace((record,), 0, 300)))
     assert "Communication between nodes" in text
     assert "c1: a0 (Stage) -> n1" in text
+
+
+def test_the_critical_path_is_on_the_wire_between_nodes(record: GraphTrace) -> None:
+    found = [(step.text, step.kind.name, step.duration_ns) for step in critical_path(record, 0)]
+    assert found == [
+        ("driver write c0", "COMMUNICATION", 10),
+        ("a0 (Stage) read c0", "COMMUNICATION", 10),
+        ("a0 (Stage).make", "COMPUTE", 70),
+        ("a0 (Stage) write c1", "COMMUNICATION", 10),
+        ("on the wire c1: a0 (Stage) -> n1", "COMMUNICATION", 25),  # until it was taken
+        ("a2 (Far) read c1", "COMMUNICATION", 15),
+        ("a2 (Far).work", "COMPUTE", 40),
+        ("a2 (Far) write c2", "COMMUNICATION", 10),
+        ("on the wire c2: a2 (Far) -> n0", "COMMUNICATION", 15),
+        ("a1 (Beside) read c2", "COMMUNICATION", 15),
+        ("a1 (Beside).join", "COMPUTE", 60),
+        ("a1 (Beside) write c3", "COMMUNICATION", 10),
+    ]
 
 
 def test_lanes_of_a_node_are_together_below_its_name(record: GraphTrace) -> None:

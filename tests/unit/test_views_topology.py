@@ -152,6 +152,16 @@ def test_many_alike_actors_are_one_card() -> None:
     assert len(fold(topology_of(scatter_gather(26)), "actors").cards) == 29
 
 
+def test_actors_are_alike_only_if_their_neighbours_are() -> None:
+    """Two chains of workers: one of 12 ends in a sink, another one in a chain that goes on."""
+    build = Builder()
+    first = [build.call(f"a{at}", "work", 0) for at in range(24)]
+    sink = build.call("a24", "take", *first[:12])
+    rest = build.call("a25", "store", *first[12:])
+    folded = fold(topology_of(build.plan(sink, rest)))
+    assert [len(card.processes) for card in folded.cards] == [0, 12, 12, 1, 1, 0]
+
+
 def test_a_line_back_from_a_later_method_counts_for_what_an_earlier_one_feeds() -> None:
     build = Builder()
     first = build.call("a0", "first", 0)
