@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 from rcg import cluster
 from rcg.error_text import describe_error, without_frames
 from rcg.errors import ActorDiedError, OutOfThreads, RcgError
+from rcg.log import Log
 from rcg.options import Deadline
 from rcg.progress import Progress
 from rcg.rdt.connection import Connection
@@ -40,6 +41,7 @@ _ROLL_NAME: Final = "rcg.weights.roll"
 _NAMESPACE: Final = "rcg"
 _START_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.1
+_MOST_RETRY_S: Final = 5.0
 _LEAVE_TIMEOUT_S: Final = 2.0
 _REPORT_TIMEOUT_S: Final = 2.0
 _MOST_CALLS: Final = 10_000  # that wait at the same time
@@ -48,6 +50,8 @@ _LOOK_S: Final = 2.0  # for one that is looked at to answer
 _MOST_AT_ONCE: Final = 16  # are looked at
 _MEGABYTE: Final = 1_000_000
 _NONE: Final[Mapping[int, Any]] = MappingProxyType({})
+
+_log = Log()
 
 _lock: Final = threading.Lock()
 _handles: Final[dict[str, Any]] = {}  # of the owner, by the id of this node: a session has its own
@@ -113,8 +117,12 @@ class Client:
         """Present this client to the owner, now and whenever it runs again."""
         self._check_open()  # another thread may wait meanwhile
         self._present()
-        again = weakref.WeakMethod(self._register)
+        again = weakref.WeakMethod(self._register_again)
         when_owner_dies(again, "stay", self.name, self._member.id)
+
+    def _register_again(self) -> None:
+        if not self._ending.is_over:
+            self._register()
 
     def _present(self) -> None:
         """Tell the owner who this is, and what it has."""
@@ -302,22 +310,30 @@ def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
 def when_owner_dies(again: weakref.WeakMethod[Callable[[], None]], method: str, *args: Any) -> None:
     """Call a method of the owner that only ends with it, and ``again`` then, on a thread.
 
-    ``again`` is tried until it succeeds, while this process stays in its cluster.
+    ``again`` is tried until it succeeds, while this process stays in its cluster. If it fails for
+    long, a warning says why.
     """
     node = cluster.node_id()
 
     def retry() -> None:
         _forget_owner()
-        until_s = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < until_s:
-            time.sleep(_RETRY_S)
+        pause_s, until_s, has_told = _RETRY_S, time.monotonic() + _START_TIMEOUT_S, False
+        while True:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MOST_RETRY_S)
             call = again()
             # Ray starts a cluster for whoever asks it outside of one.
             if call is None or not cluster.is_connected() or cluster.node_id() != node:
                 return
-            with contextlib.suppress(Exception):  # it is closed, or the owner has died again
+            try:
                 call()
                 return
+            except Exception as error:  # noqa: BLE001 - also of the user's cluster
+                problem = describe_error(without_frames(error))
+            del call  # who is not used any more ends
+            if not has_told and time.monotonic() > until_s:
+                has_told = True
+                _log.warning("rcg: goes on to register %s once more: %s", args[0], problem)
 
     def start(error: BaseException) -> None:
         if cluster.is_actor_death(error):

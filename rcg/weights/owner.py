@@ -3,10 +3,11 @@
 
 It holds no weights, and is never asked while they move. If it dies, Ray starts it again, empty.
 Each publisher and reader notices that, because a call of theirs ends (``stay``), and registers
-again with all that it knows. Who they are is on the ``Roll``, in another actor, before a member is
-taken in: so an owner that runs again knows who is absent. While a publisher is, there is no version
-and nobody else publishes, and ``pending`` counts all who are absent among those that are waited
-for. The death of a process is noticed by the members that need it, which report it here.
+again with all that it knows. Who they are is on the ``Roll``, in another actor, before a member
+hears that it is taken in: so an owner that runs again knows who is absent. While a publisher is,
+there is no version and nobody else publishes, and ``pending`` counts all who are absent among those
+that are waited for. The death of a process is noticed by the members that need it, which report it
+here. The owner ends with the last member; who asks it from then on finds it gone, and starts one.
 """
 
 from __future__ import annotations
@@ -178,6 +179,21 @@ class _Weights:
         keys = {name: each.key for name, each in self.publishers.items()}
         return Version(number, frozenset(keys.values()), keys)
 
+    def version_for(self, wanting: _Subscriber, failed: frozenset[str]) -> Version | None:
+        """Return the newest version with those who have what is wanted of it, if they have all.
+
+        Args:
+            wanting: Who wants it.
+            failed: The keys of those that it could not read.
+        """
+        version = self.version
+        if version is not None:
+            keys = {each: key for each, key in version.keys.items() if key not in failed}
+            have = [self.publishers[each].member for each in keys]
+            if keys == version.keys or not lacking(have, wanting.member.shards):
+                return version._replace(keys=keys)
+        return None if self.absent_publishers else self.kept_version(wanting, failed)
+
     def kept_version(self, wanting: _Subscriber, failed: frozenset[str]) -> Version | None:
         """Return the newest version from readers that keep it, if they have all that is wanted.
 
@@ -267,9 +283,12 @@ class Owner:
         self._roll = open_roll()
         self._recalled: asyncio.Future[None] | None = None
         self._staying: asyncio.Future[None] | None = None
+        self._is_over = False  # nobody is left: the last one ends this process
 
     async def _weights(self, name: str) -> _Weights:
         """Return what is known of a name, once this process knows who is absent."""
+        if self._is_over:
+            cluster.exit_this_actor()
         if self._recalled is None:
             self._recalled = asyncio.ensure_future(self._recall())
         await asyncio.shield(self._recalled)
@@ -433,11 +452,8 @@ class Owner:
             weights = await self._weights(name)
             if subscriber not in weights.subscribers:
                 return None
-            published, absent = weights.version, weights.absent_publishers
-            version = published
-            is_readable = version is not None and failed.isdisjoint(version.keys.values())
-            if not is_readable and not absent:
-                version = weights.kept_version(weights.subscribers[subscriber], failed)
+            absent = weights.absent_publishers
+            version = weights.version_for(weights.subscribers[subscriber], failed)
             if version is not None and not version.token <= token:
                 weights.subscribers[subscriber].wait.until_s = 0.0
                 return version
@@ -447,7 +463,7 @@ class Owner:
             if has_died or left_s <= 0:
                 known = (each.member for each in weights.publishers.values())
                 addresses = [each._replace(shards={}) for each in (*known, *absent)]
-                newest = published or version
+                newest = weights.version or version
                 if newest is None:
                     return Waiting(weights.why_none(), addresses, has_died, is_newest=False)
                 why = f"version {newest.number} is the newest"
@@ -509,6 +525,21 @@ class Owner:
                 return Pending(left, of + len(absent), kind, lacks, has_died)
             await weights.change_seen_by(found, until_s - now_s)
 
+    async def without(self, name: str, publisher: str) -> list[Member] | None:
+        """Return the readers that lack the newest version and cannot get it if one cannot be read.
+
+        Args:
+            name: The name.
+            publisher: Who cannot be read; None is returned if it is unknown.
+        """
+        weights = await self._weights(name)
+        found = weights.publishers.get(publisher)
+        if found is None:
+            return None
+        failed = frozenset((found.key,))
+        late = [each for each in weights.behind() if weights.version_for(each, failed) is None]
+        return [each.member._replace(shards={}) for each in late]
+
     async def lag(self, name: str, token: frozenset[str]) -> int:
         """Return how many versions are newer than one."""
         weights = await self._weights(name)
@@ -546,7 +577,7 @@ class Owner:
         found = weights.publishers.pop(which, None) or weights.subscribers.pop(which, None)
         member = weights.absent.pop(which, None) if found is None else found.member
         if member is None:
-            return not self._all
+            return self._is_unused(has_died)
         if found is not None:
             found.left.set()
         if has_died and member.is_publisher:
@@ -560,7 +591,12 @@ class Owner:
             gone = [which, *weights.died]
         if gone:
             await self._on_roll("remove", gone)
-        return not self._all
+        return self._is_unused(has_died)
+
+    def _is_unused(self, has_died: bool) -> bool:
+        """Whether nobody is left, nor takes the place of one that has died."""
+        self._is_over = not self._all and not has_died
+        return self._is_over
 
 
 class Roll:

@@ -29,7 +29,7 @@ from rcg.rdt.store import Entry, memory_of
 from rcg.serialization.payloads import bytes_of
 from rcg.weights.client import Client, Moved, ask, leave_dead, turn_of
 from rcg.weights.owner import Pending, waited_for
-from rcg.weights.shards import Slice, Source, dtype_name, is_plain
+from rcg.weights.shards import Member, Slice, Source, dtype_name, is_plain
 
 _BACK_S: Final = 60.0  # for other publishers to come back after a restart of the owner
 
@@ -162,10 +162,12 @@ class Publisher(Client):
                         else f"{about}: {found.lacks}; waited {timeout:g} s"
                     )
                 if found.kind == "readers" and self._is_written(number):
-                    raise Transfer(
-                        f"{about} was written to before {waited_for(found.left)} had it: call "
-                        "wait() before writing, or publish(copy=True)"
-                    )
+                    late: list[Member] = self._ask("without")
+                    if late:
+                        raise Transfer(
+                            f"{about} was written to before {waited_for(late)} had it: call wait() "
+                            "before writing, or publish(copy=True)"
+                        )
                 leave_dead(self.name, found.left)
                 shown.show(found)
         with self._lock:

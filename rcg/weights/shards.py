@@ -429,26 +429,35 @@ def overlaps(publishers: Sequence[Member], new: Member) -> list[str]:
 
 def holes(publishers: Sequence[Member]) -> list[str]:
     """Return the names of tensors of which nobody has some part."""
+    whole = {
+        name: Shard(some[0].dtype, some[0].shape, 0, 0, some[0].shape[0] if some[0].shape else 1)
+        for name, some in _parts(publishers).items()
+    }
+    return lacking(publishers, whole)
+
+
+def lacking(publishers: Sequence[Member], want: Shards) -> list[str]:
+    """Return the names of tensors of which nobody has some part that is wanted."""
+    parts = _parts(publishers)
+    return [name for name, wanted in want.items() if not _cover(parts.get(name, ()), wanted)]
+
+
+def _parts(publishers: Sequence[Member]) -> dict[str, list[Shard]]:
     parts: dict[str, list[Shard]] = {}
     for each in publishers:
         for name, shard in each.shards.items():
             parts.setdefault(name, []).append(shard)
-    return [name for name, some in parts.items() if not _cover(some)]
+    return parts
 
 
-def lacking(publishers: Sequence[Member], want: Shards) -> list[str]:
-    """Return the names of wanted tensors of which nobody has some part."""
-    missing = set(holes(publishers))
-    published = {name for each in publishers for name in each.shards}
-    return [name for name in want if name in missing or name not in published]
-
-
-def _cover(parts: Sequence[Shard]) -> bool:
-    if any(each.is_whole for each in parts):
-        return True
-    end = 0
+def _cover(parts: Sequence[Shard], wanted: Shard) -> bool:
+    """Whether parts of a tensor have all of what is wanted of it."""
+    if not parts or any(each.is_whole for each in parts):
+        return bool(parts)
+    needs = wanted.ranges[parts[0].dim]
+    end = needs.start
     for each in sorted(parts, key=lambda part: part.start):
         if each.start > end:
-            return False
+            break
         end = max(end, each.stop)
-    return end >= parts[0].shape[parts[0].dim]
+    return end >= needs.stop

@@ -46,7 +46,7 @@ from rcg.weights.client import (
 )
 from rcg.weights.owner import Version, Waiting
 from rcg.weights.planning import plan_of
-from rcg.weights.readers import Readers
+from rcg.weights.readers import Frozen, Readers
 from rcg.weights.route import Route, check_tied, least_lookahead, padded
 from rcg.weights.shards import Member, Slice, Source, is_plain, mismatches, tied
 
@@ -104,6 +104,13 @@ class _Held(NamedTuple):
 
     version: int | None = None
     token: frozenset[str] = frozenset()
+
+
+class _Lost(NamedTuple):
+    """What of a version cannot be read any more: what its holders call it, and why."""
+
+    keys: frozenset[str]
+    why: str
 
 
 class Subscriber(Client):
@@ -209,12 +216,16 @@ class Subscriber(Client):
             self._readers.check_outside()
         else:
             self._check_stages("update(apply=False)")
-        version, phases = self._read(deadline, threading.Event(), apply)
-        if apply and self._is_atomic:
-            phases.begin()
-            self._readers.change(self._swap, deadline, self._about(version))
-            phases.end("apply")
-        return Update(version, self.bytes, phases.seconds)
+        before = self._applied
+        while True:
+            found, phases = self._read(deadline, threading.Event(), before if apply else None)
+            if apply and self._is_atomic:
+                phases.begin()
+                self._readers.change(self._swap, deadline, self._about(found))
+                phases.end("apply")
+                found = self._applied
+            if found not in (before, _Held()):  # another update may read in place of what waited
+                return Update(found.version or 0, self.bytes, phases.seconds)
 
     async def update_async(self, timeout: float | None = None, *, apply: bool = True) -> Update:
         """Get the newest version; as ``update``, while the loop of this coroutine goes on.
@@ -232,16 +243,21 @@ class Subscriber(Client):
         self._check_stages("update_async()")
         if apply:
             self._readers.check_outside(waits=False)
-        is_over = threading.Event()
-        try:
-            version, phases = await to_thread(lambda: self._read(deadline, is_over, apply))
-        finally:
-            is_over.set()  # if it was cancelled, the thread waits no longer
-        if apply:
-            phases.begin()
-            await self._readers.change_async(self._swap, deadline, self._about(version))
-            phases.end("apply")
-        return Update(version, self.bytes, phases.seconds)
+        before = self._applied
+        while True:
+            is_over = threading.Event()
+            read = functools.partial(self._read, deadline, is_over, before if apply else None)
+            try:
+                found, phases = await to_thread(read)
+            finally:
+                is_over.set()  # if it was cancelled, the thread waits no longer
+            if apply:
+                phases.begin()
+                await self._readers.change_async(self._swap, deadline, self._about(found))
+                phases.end("apply")
+                found = self._applied
+            if found not in (before, _Held()):  # another update may read in place of what waited
+                return Update(found.version or 0, self.bytes, phases.seconds)
 
     def apply(self, timeout: float | None = None) -> int | None:
         """Write the version that ``update(apply=False)`` has read to the tensors.
@@ -257,22 +273,28 @@ class Subscriber(Client):
         """
         deadline = Deadline(timeout_from_user(timeout, "timeout"))
         self._check_open()
-        waits = self._waits
+        waits, before = self._waits, self._applied
         if waits is None:
             return None
-        return self._readers.change(self._swap, deadline, self._about(waits.version))
+        self._readers.change(self._swap, deadline, self._about(waits))
+        applied = self._applied
+        return None if applied is before else applied.version
 
-    def frozen(self) -> contextlib.AbstractContextManager[None]:
+    def frozen(self) -> Frozen:
         """Return a context in which the tensors keep their version: ``with reader.frozen():``.
 
         Any number of threads and coroutines may be inside. An update waits for them before it
-        writes, and threads that come meanwhile wait for it. Nothing that only another thread's
-        ``frozen`` brings about may be waited for inside.
+        writes, and threads that come meanwhile wait for it. So do coroutines that come by ``async
+        with reader.frozen():``. Those that come by ``with`` do not, and hold up an update for as
+        long as one of them is inside; with ``atomic=False`` their loop stands still while a version
+        is read. Inside, nothing may be waited for that waits for an update, or for another
+        ``frozen``.
         """
-        return self._readers.reading()
+        return Frozen(self._readers)
 
-    def _about(self, version: int | None) -> str:
-        return f"version {version} of the weights {self.name!r} is here"
+    def _about(self, what: _Held | Version) -> str:
+        number = what.version if isinstance(what, _Held) else what.number
+        return f"version {number} of the weights {self.name!r} is here"
 
     def _check_stages(self, what: str) -> None:
         if not self._is_atomic:
@@ -284,14 +306,15 @@ class Subscriber(Client):
             )
 
     def _read(
-        self, deadline: Deadline, is_over: threading.Event, applies: bool
-    ) -> tuple[int, _Phases]:
-        """Read the newest version; returns its number.
+        self, deadline: Deadline, is_over: threading.Event, before: _Held | None
+    ) -> tuple[_Held, _Phases]:
+        """Read the newest version.
 
         Args:
             deadline: Until when to wait.
             is_over: Set when nobody waits for the version any more.
-            applies: Whether one that waits already will do if there is none newer.
+            before: What the tensors had when the update began: another one that is here by now will
+                do if there is none newer. None if it will not do.
         """
         is_other = f"another update of the weights {self.name!r} is not done yet"
         with held(self._lock, deadline.remaining_s(), is_other):
@@ -299,14 +322,14 @@ class Subscriber(Client):
             phases, kept = _Phases(), self._key
             try:
                 with Moved(f"the weights {self.name!r}", self.bytes) as moved:
-                    newest = self._get(deadline, is_over, phases, moved, applies)
+                    newest = self._get(deadline, is_over, phases, moved, before)
             except BaseException:
                 if kept and not self._key:  # others may not read it here any more
                     with contextlib.suppress(Exception):
                         self._tell_taken()
                 raise
             self._tell_taken()
-            return newest.version or 0, phases
+            return newest, phases
 
     def _tensors(self) -> dict[str, Any]:
         """Return the tensors as they are now, by name; raises ValueError if they cannot be used."""
@@ -320,26 +343,26 @@ class Subscriber(Client):
         is_over: threading.Event,
         phases: _Phases,
         moved: Moved,
-        applies: bool,
+        before: _Held | None,
     ) -> _Held:
         """Get the newest version."""
         failed: frozenset[str] = frozenset()  # the keys of what could not be read
         trouble = ""
         while True:
-            waits = self._waits if applies else None
-            if waits is not None and not isinstance(self._ask_next(failed, 0.0), Version):
-                return waits
+            is_other = before is not None and self._newest not in (before, _Held())
+            if is_other and not isinstance(self._ask_next(failed, 0.0), Version):
+                return self._newest
             version = self._next(failed, deadline, trouble, is_over, moved)
             phases.end("wait")
             attempt = functools.partial(self._attempt, version, phases, moved)
             if self._is_atomic:
                 found = attempt()
             else:
-                found = self._readers.change(attempt, deadline, self._about(version.number))
+                found = self._readers.change(attempt, deadline, self._about(version))
             if isinstance(found, _Held):
                 return found
-            if found:
-                trouble, failed = found, frozenset(version.keys.values())
+            if found is not None:
+                trouble, failed = found.why, failed | found.keys
             self._check_goes_on(is_over)
             if deadline.expired:
                 raise TimeoutError(
@@ -347,24 +370,24 @@ class Subscriber(Client):
                     f"{deadline.timeout_s:g} s. This process keeps {self._kept()}"
                 )
 
-    def _attempt(self, version: Version, phases: _Phases, moved: Moved) -> _Held | str:
+    def _attempt(self, version: Version, phases: _Phases, moved: Moved) -> _Held | _Lost | None:
         """Read a version, with ``atomic=False`` into the tensors, which nobody reads then.
 
         Returns:
-            The version; or why it cannot be read any more, "" if the publishers are others by now.
+            The version; or what of it cannot be read; None if the publishers are others by now.
         """
         tensors = self._tensors()
         if self._take_memory(tensors):
             phases.end("register")
         route = self._route_for(version, phases)
         if route is None:
-            return ""
+            return None
         moved.begin(f"version {version.number} of the weights {self.name!r}, MB")
-        trouble = self._move(version, route, tensors, moved.came)
+        lost = self._move(version, route, tensors, moved.came)
         phases.end("move")
         newest = _Held(version.number, version.token)
-        if trouble:
-            return trouble
+        if lost is not None:
+            return lost
         if self._is_atomic:  # late readers read it here: its publisher writes the next one
             self._waits = newest
             self._keep(version.number, list(self._memory.values()))
@@ -571,11 +594,10 @@ class Subscriber(Client):
         route: Route,
         tensors: Mapping[str, Any],
         came: Callable[[int], object],
-    ) -> str:
-        """Read a version; returns why it cannot be read any more, or "".
+    ) -> _Lost | None:
+        """Read a version; returns what of it is not there any more, if something is not.
 
         Raises:
-            ActorDiedError: A publisher has died.
             Transfer: It cannot be read.
         """
         with self._copying:  # what waits is overwritten now
@@ -588,26 +610,25 @@ class Subscriber(Client):
         what = f"{self.name} version {version.number}"
         self._here.got.extend(each for pull in pulls if (each := pull.got(what)) is not None)
         died = [each.member for each in pulls if each.has_died]
-        if died:
-            leave_dead(self.name, died)
-            return f"{died[0].label} has died"
+        leave_dead(self.name, died)
+        withdrawn = [each for each in pulls if isinstance(each.problem, Withdrawn)]
+        why = [f"{each.label} has died" for each in died] + [
+            str(each.problem) for each in withdrawn
+        ]
+        lost = {each.id for each in died} | {each.member.id for each in withdrawn}
         problems = [each.problem for each in pulls if each.problem is not None]
         pulls.clear()
-        withdrawn = [str(each) for each in problems if isinstance(each, Withdrawn)]
-        if withdrawn:
-            return withdrawn[0]
-        if problems:
+        withdrawn.clear()
+        if problems and not lost:
             raise problems.pop(0)
-        return ""
+        return _Lost(frozenset(version.keys[each] for each in lost), why[0]) if lost else None
 
-    def _swap(self) -> int | None:
-        """Write the version that waits, if there is one, to the tensors; returns its number."""
+    def _swap(self) -> None:
+        """Write the version that waits, if there is one, to the tensors."""
         with self._copying:
-            if self._waits is None:
-                return None
-            self._write(self._tensors(), self._waits)
-            self._waits = None
-            return self.version
+            if self._waits is not None:
+                self._write(self._tensors(), self._waits)
+                self._waits = None
 
     def _write(self, tensors: Mapping[str, Any], newest: _Held) -> None:
         """Copy what was read into the tensors, which nobody reads.

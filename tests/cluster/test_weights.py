@@ -23,6 +23,8 @@ from rcg.errors import ActorDiedError, Transfer
 from rcg.progress import Progress
 from rcg.rdt.process import here
 from rcg.weights import Slice, client
+from rcg.weights.readers import Readers
+from rcg.weights.route import Route
 from tests.cluster.nodes import is_spread, on_node
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import BIG, SHAPES, Member
@@ -445,6 +447,72 @@ def test_the_reader_chooses_when_its_tensors_change(ray_session) -> None:
                 asyncio.run(mixed.update_async(GUARD_S))
 
 
+def test_an_update_says_what_the_tensors_got(ray_session, monkeypatch) -> None:
+    state, into = {"w": torch.zeros(3)}, {"w": torch.zeros(3)}
+    is_reading, may_go_on = threading.Event(), threading.Event()
+    read, change = Route.read, Readers.change
+
+    def stop_before_reading(*args: Any) -> Any:
+        if threading.current_thread() is other:
+            is_reading.set()
+            may_go_on.wait(GUARD_S)
+        return read(*args)
+
+    def change_when_the_other_reads(*args: Any) -> Any:
+        if not is_reading.is_set():
+            state["w"].fill_(2)
+            publisher.push(2)
+            other.start()
+            is_reading.wait(GUARD_S)
+        try:
+            return change(*args)
+        finally:
+            may_go_on.set()
+
+    with (
+        rcg.weights.publish("beside", state, copy=True) as publisher,
+        rcg.weights.subscribe("beside", into) as reader,
+    ):
+        other = threading.Thread(target=reader.update, args=(GUARD_S,), kwargs={"apply": False})
+        monkeypatch.setattr(Route, "read", stop_before_reading)
+        monkeypatch.setattr(Readers, "change", change_when_the_other_reads)
+        publisher.push(1)
+        assert reader.update(GUARD_S).version == reader.version == 2
+        assert into["w"].tolist() == [2, 2, 2]
+        other.join()
+
+
+def test_who_is_served_by_another_publisher_is_waited_for(ray_session) -> None:
+    """One of two that have the same rows is written to: a reader gets them from the other one."""
+    whole = Slice(0, 0, 4, 4)
+    into, waited = {"w": torch.zeros(4)}, list[BaseException | None]()
+
+    def wait() -> None:
+        try:
+            one.wait(timeout=GUARD_S)
+            waited.append(None)
+        except Exception as error:  # noqa: BLE001 - looked at below
+            waited.append(error)
+
+    for written in range(2):
+        states = [{"w": torch.ones(4)} for _ in range(2)]
+        with contextlib.ExitStack() as stack:
+            some = [rcg.weights.publish("twice", each, {"w": whole}) for each in states]
+            for each in some:
+                stack.enter_context(each)
+            reader = stack.enter_context(rcg.weights.subscribe("twice", into))
+            for each in some:
+                each.push(written)
+            one = some[written]
+            states[written]["w"].data.numpy()[:] = 7.0
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            waiting.join(1)
+            assert reader.update(GUARD_S).version == written and into["w"].tolist() == [1] * 4
+            waiting.join()
+    assert waited == [None, None]
+
+
 def test_an_update_that_is_cancelled_does_not_take_the_next_version(ray_session) -> None:
     state, into = {"w": torch.zeros(3)}, {"w": torch.zeros(3)}
 
@@ -797,6 +865,22 @@ def test_the_owner_ends_with_the_last_who_uses_it(ray_session) -> None:
     while any(map(is_there, ACTORS)):
         assert time.monotonic() < until_s, str(rcg.weights.report())
         time.sleep(0.05)
+
+
+def test_who_comes_while_the_last_one_leaves_keeps_its_name(ray_session, monkeypatch) -> None:
+    forget_the_dead()
+    came: list[Any] = []
+    kill = client.cluster.kill
+
+    def publish_before(handle: Any) -> None:
+        if not came:
+            came.append(rcg.weights.publish("last", {"w": torch.zeros(2)}))
+        kill(handle)
+
+    monkeypatch.setattr(client.cluster, "kill", publish_before)
+    rcg.weights.publish("first", {"w": torch.zeros(2)}).close()
+    with came[0], pytest.raises(ValueError, match=r"published by .* already"):
+        rcg.weights.publish("last", {"w": torch.zeros(2)})
 
 
 def test_who_asks_starts_no_owner(ray_session) -> None:

@@ -138,6 +138,7 @@ class WeightsModel(RuleBasedStateMachine):
         # By version, part and name: what was in the tensors when it was pushed.
         self.pushed: dict[int, dict[int, dict[str, Any]]] = {}
         self.order: list[int] = []  # of the versions that could be read
+        self.whole: set[int] = set()  # that all publishers have pushed
         self.newest = 0
         self.owner_has_died = False
         self.seeds = itertools.count(1000, 50)
@@ -339,6 +340,8 @@ class WeightsModel(RuleBasedStateMachine):
         publisher.number, publisher.is_readable = number, True
         self.newest = max(self.newest, number)
         self.pushed.setdefault(number, {})[publisher.part] = values
+        if not self.missing and {each.number for each in self.publishers} == {number}:
+            self.whole.add(number)
         if self.readable == number:
             self.order.append(number)
 
@@ -458,7 +461,7 @@ class WeightsModel(RuleBasedStateMachine):
         number = publisher.number
         if number is None or any(each.number and each.number > number for each in self.publishers):
             return
-        is_whole = self.readable == number
+        is_whole = number in self.whole
         late = [
             each
             for each in self.readers
@@ -469,6 +472,7 @@ class WeightsModel(RuleBasedStateMachine):
         is_due = publisher.is_readable and (bool(lacking) or not is_whole)
         timeout = SOON_S if is_due else SURE_S
         is_open = any(each.is_updating or each.may_hold for each in self.readers)
+        is_open = is_open or self.readable != number  # who lacks it cannot get it
         if not publisher.is_readable or is_open:
             timeout = SOON_S
         elif self.owner_has_died:

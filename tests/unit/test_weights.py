@@ -8,6 +8,7 @@ import math
 import threading
 import time
 import warnings
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +23,11 @@ from rcg.options import Deadline
 from rcg.progress import Progress
 from rcg.rdt.envelope import Holder
 from rcg.rdt.slices import regions_from
+from rcg.weights import client
 from rcg.weights.client import Moved
 from rcg.weights.owner import Owner, Roll, Version
 from rcg.weights.planning import Copy, WeightsPlan
-from rcg.weights.readers import Readers
+from rcg.weights.readers import Frozen, Readers
 from rcg.weights.route import Route, least_lookahead
 from rcg.weights.shards import (
     Member,
@@ -654,6 +656,87 @@ def test_a_version_of_which_nobody_has_a_part_is_not_done() -> None:
     asyncio.run(run())
 
 
+def test_readers_get_a_version_without_those_that_cannot_be_read() -> None:
+    async def run() -> None:
+        company = Company()
+        company.members["copy"], company.pushed["copy"] = (
+            member("copy", rows(2, 4, 4)),
+            (1, "copy1"),
+        )
+        company.pushed |= {"one": (1, "one1"), "other": (1, "other1")}
+        for each in company.pushed:
+            about = company.members[each], *company.pushed[each]
+            assert await company.owner.publish("w", *about) == ""
+        for name, want in {"whole": rows(0, 4, 4), "first": rows(0, 2, 4)}.items():
+            about = member(name)._replace(shards={"w": want})
+            joined = frozenset[str]()
+            await company.owner.subscribe("w", about, None, frozenset(), "", joined)
+
+        async def keys(reader: str, *failed: str) -> set[str]:
+            found = await company.owner.next("w", reader, frozenset(), frozenset(failed), 0.0)
+            if not isinstance(found, Version):
+                return set()
+            assert found.token == {"one1", "other1", "copy1"}
+            return set(found.keys.values())
+
+        assert await keys("whole", "other1") == {"one1", "copy1"}
+        assert await keys("whole", "other1", "copy1") == set()
+        assert await keys("first", "other1", "copy1") == {"one1"}
+
+        async def without(publisher: str) -> list[str]:
+            return [each.label for each in await company.owner.without("w", publisher) or ()]
+
+        assert await without("other") == [] and await without("one") == ["whole", "first"]
+        assert await company.owner.without("w", "nobody") is None
+
+    asyncio.run(run())
+
+
+def test_an_owner_that_nobody_uses_takes_nobody_in(monkeypatch) -> None:
+    class Exited(BaseException):
+        pass
+
+    def leave() -> None:
+        raise Exited
+
+    async def run() -> None:
+        company = Company()
+        await company.present("one")
+        assert not await company.owner.leave("w", "one", has_died=True)
+        await company.present("one")
+        assert await company.owner.leave("w", "one")
+        with pytest.raises(Exited):
+            await company.present("other")
+
+    monkeypatch.setattr(cluster, "exit_this_actor", leave)
+    asyncio.run(run())
+
+
+def test_one_whose_owner_died_tries_to_register_until_it_can(monkeypatch, caplog) -> None:
+    class Registers:
+        def __init__(self) -> None:
+            self.tries, self.is_done = 0, threading.Event()
+
+        def register(self) -> None:
+            self.tries += 1
+            if self.tries < 4:
+                raise ValueError("somebody has the name")
+            self.is_done.set()
+
+    one = Registers()
+    monkeypatch.setattr(client, "owner_handle", lambda: Local(SimpleNamespace(stay=bool)))
+    monkeypatch.setattr(client, "_START_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(client, "_RETRY_S", 0.001)
+    monkeypatch.setattr(cluster, "when_failed", lambda _, call: call(Exception("dead")))
+    monkeypatch.setattr(cluster, "is_actor_death", bool)
+    monkeypatch.setattr(cluster, "is_connected", lambda: True)
+    monkeypatch.setattr(cluster, "node_id", lambda: "node")
+    client.when_owner_dies(weakref.WeakMethod(one.register), "stay", "policy")
+    assert one.is_done.wait(60)
+    told = [each.getMessage() for each in caplog.records if "policy" in each.getMessage()]
+    assert len(told) == 1 and "somebody has the name" in told[0]
+
+
 def test_another_roll_gets_to_know_all(monkeypatch) -> None:
     class Dead(Exception):
         pass
@@ -758,5 +841,63 @@ def test_coroutines_that_read_again_and_again_do_not_stop_a_change() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await waiting
         assert version == 3 and not readers._waiting
+
+    asyncio.run(main())
+
+
+def test_coroutines_that_are_inside_all_the_time_do_not_stop_a_change() -> None:
+    async def main() -> None:
+        readers, changes = Readers(), list[int]()
+        is_over = False
+
+        async def read() -> None:
+            while not is_over:
+                async with readers.reading_async(), readers.reading_async():
+                    before = len(changes)
+                    await asyncio.sleep(0.001)
+                    assert len(changes) == before
+
+        reading = [asyncio.ensure_future(read())]
+        await asyncio.sleep(0.0005)
+        reading.append(asyncio.ensure_future(read()))  # one of them is inside at any time
+        for way in (1, 2):
+            await readers.change_async(lambda: changes.append(1), Deadline(60), "")
+            changing = readers.change, lambda: changes.append(1), Deadline(60), ""
+            await asyncio.to_thread(*changing)
+            assert len(changes) == 2 * way
+        is_over = True
+        await asyncio.gather(*reading)
+        assert not readers._inside and not readers._waiting and not readers._sleeping
+
+    asyncio.run(main())
+
+
+def test_a_change_that_takes_long_stops_no_loop_and_no_deadline() -> None:
+    readers, is_changing, may_end = Readers(), threading.Event(), threading.Event()
+
+    def change() -> None:
+        is_changing.set()
+        assert may_end.wait(60)
+
+    async def main() -> None:
+        changing = asyncio.ensure_future(
+            asyncio.to_thread(readers.change, change, Deadline(None), "")
+        )
+        await asyncio.to_thread(is_changing.wait)
+        with pytest.raises(TimeoutError, match="it is here, but its tensors are read"):
+            await asyncio.to_thread(readers.change, bool, Deadline(0.01), "it is here")
+        with pytest.raises(TimeoutError, match="it is here, but its tensors are read"):
+            await readers.change_async(bool, Deadline(0.01), "it is here")
+        order: list[str] = []
+
+        async def read() -> None:
+            async with Frozen(readers):
+                order.append("read")
+
+        reading = asyncio.ensure_future(read())
+        await asyncio.sleep(0.01)
+        assert not order
+        may_end.set()
+        await asyncio.gather(changing, reading)
 
     asyncio.run(main())
