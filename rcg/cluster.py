@@ -166,11 +166,6 @@ def is_exiting() -> bool:
     return ask is not None and bool(ask())
 
 
-def exit_this_actor() -> None:
-    """Have Ray end the actor this process is, for good; whoever calls it sees that it is gone."""
-    ray.actor.exit_actor()
-
-
 def exit_now() -> None:
     """Have Ray end the actor this process is, in which ``exit_actor`` was called.
 

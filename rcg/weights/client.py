@@ -30,7 +30,7 @@ from rcg.rdt.samples import Sample
 from rcg.rdt.store import Entry, Versions
 from rcg.text import bytes_text, plural
 from rcg.threads import run_together, start_thread
-from rcg.weights.owner import Owner, Roll
+from rcg.weights.owner import Owner, Roll, Unused
 from rcg.weights.shards import Member, Shards
 from rcg.wire.messages import AskHeld
 
@@ -296,7 +296,9 @@ def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
         try:
             return cluster.get(getattr(handle, method).remote(*args))
         except Exception as error:
-            if not cluster.is_actor_death(error):
+            if isinstance(error, Unused):
+                cluster.kill(handle)
+            elif not cluster.is_actor_death(error):
                 raise
             problem = describe_error(without_frames(error))
         _forget_owner()

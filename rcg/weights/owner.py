@@ -7,7 +7,7 @@ again with all that it knows. Who they are is on the ``Roll``, in another actor,
 hears that it is taken in: so an owner that runs again knows who is absent. While a publisher is,
 there is no version and nobody else publishes, and ``pending`` counts all who are absent among those
 that are waited for. The death of a process is noticed by the members that need it, which report it
-here. The owner ends with the last member; who asks it from then on finds it gone, and starts one.
+here. The last member ends the owner, which takes nobody in from then on (``Unused``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ _MOST_VERSIONS: Final = 1000  # of which the order is known
 _RETRY_S: Final = 0.1
 _AGAIN_S: Final = 0.5  # between two questions of one who waits
 _BACK_S: Final = 1.0  # for those who are absent to come back, before an answer leaves them out
+
+
+class Unused(Exception):
+    """Nobody is left, so the owner takes nobody in any more: the last one is ending it."""
 
 
 class Version(NamedTuple):
@@ -288,7 +292,7 @@ class Owner:
     async def _weights(self, name: str) -> _Weights:
         """Return what is known of a name, once this process knows who is absent."""
         if self._is_over:
-            cluster.exit_this_actor()
+            raise Unused
         if self._recalled is None:
             self._recalled = asyncio.ensure_future(self._recall())
         await asyncio.shield(self._recalled)

@@ -482,6 +482,7 @@ def test_an_update_says_what_the_tensors_got(ray_session, monkeypatch) -> None:
         other.join()
 
 
+@pytest.mark.filterwarnings("ignore:Version . of the weights 'twice' was written to")
 def test_who_is_served_by_another_publisher_is_waited_for(ray_session) -> None:
     """One of two that have the same rows is written to: a reader gets them from the other one."""
     whole = Slice(0, 0, 4, 4)
@@ -874,7 +875,8 @@ def test_who_comes_while_the_last_one_leaves_keeps_its_name(ray_session, monkeyp
 
     def publish_before(handle: Any) -> None:
         if not came:
-            came.append(rcg.weights.publish("last", {"w": torch.zeros(2)}))
+            came.append(None)
+            came[0] = rcg.weights.publish("last", {"w": torch.zeros(2)})
         kill(handle)
 
     monkeypatch.setattr(client.cluster, "kill", publish_before)

@@ -25,7 +25,7 @@ from rcg.rdt.envelope import Holder
 from rcg.rdt.slices import regions_from
 from rcg.weights import client
 from rcg.weights.client import Moved
-from rcg.weights.owner import Owner, Roll, Version
+from rcg.weights.owner import Owner, Roll, Unused, Version
 from rcg.weights.planning import Copy, WeightsPlan
 from rcg.weights.readers import Frozen, Readers
 from rcg.weights.route import Route, least_lookahead
@@ -692,23 +692,16 @@ def test_readers_get_a_version_without_those_that_cannot_be_read() -> None:
     asyncio.run(run())
 
 
-def test_an_owner_that_nobody_uses_takes_nobody_in(monkeypatch) -> None:
-    class Exited(BaseException):
-        pass
-
-    def leave() -> None:
-        raise Exited
-
+def test_an_owner_that_nobody_uses_takes_nobody_in() -> None:
     async def run() -> None:
         company = Company()
         await company.present("one")
         assert not await company.owner.leave("w", "one", has_died=True)
         await company.present("one")
         assert await company.owner.leave("w", "one")
-        with pytest.raises(Exited):
+        with pytest.raises(Unused):
             await company.present("other")
 
-    monkeypatch.setattr(cluster, "exit_this_actor", leave)
     asyncio.run(run())
 
 
