@@ -166,7 +166,8 @@ class Subscriber(Client):
     def version(self) -> int | None:
         """The version that the tensors have.
 
-        None before the first update, and if one with ``atomic=False`` has failed.
+        None before the first update, and if one with ``atomic=False`` has failed when it had begun
+        to write to them.
         """
         return self._applied.version
 

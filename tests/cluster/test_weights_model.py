@@ -220,10 +220,8 @@ class WeightsModel(RuleBasedStateMachine):
             is_due = before is not None and (reader.has is None or before > reader.has)
             is_due = is_due and is_sure and reader.is_sure and not reader.short
             self.check(not is_due, f"{reader} does not get version {before}: {outcome.error}")
-            if not reader.is_atomic and not outcome.is_timeout:
+            if not reader.is_atomic and seen.version is None:  # it had begun to write
                 reader.is_known, reader.has = False, None
-            elif not reader.is_atomic and seen.version != reader.has:
-                reader.is_known, reader.has = False, seen.version
         else:
             self.check(not reader.short, f"{reader} has no room for {reader.short}, got a version")
             number = outcome.value
