@@ -190,6 +190,14 @@ def test_tensors_of_every_dtype_and_shape_arrive(edge, shape, readers):
             assert bytes_of(each) == bytes_of(value), kind
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_column_of_one_row_arrives(edge, is_direct):
+    """It is contiguous, and yet its stride is not 1."""
+    value = torch.arange(12.0).reshape(3, 4)[:1, 2]
+    found = edge(is_direct_return=is_direct).send(value)
+    assert found.shape == (1,) and found.tolist() == [2.0]
+
+
 @pytest.mark.parametrize("value", [b"bytes", b"", None, 7, "text", [1, 2], {"a": b"x" * 100_000}])
 def test_values_without_tensors_need_no_communicator(edge, value):
     channel = edge()
