@@ -27,7 +27,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part, Site
 from rcg.ir.ops import Call, Free, Op, Output, Read, Write
 from rcg.ir.plan import Plan
-from rcg.ir.programs import MAX_PROCESSES, Program
+from rcg.ir.programs import Program
 from tests.unit.random_graphs import Case, StuckError, cases, evaluate, interpret
 
 HERE = "node-1"
@@ -86,77 +86,49 @@ def lines(text: str) -> str:
 # --- place and schedule -------------------------------------------------------------------------
 
 
-def test_one_input_for_two_actors_is_one_channel():
-    plan = planned(
-        graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a1", 0), outputs=(1, 2))
-    )
-    assert [str(channel) for channel in plan.channels] == [
-        "channel c0 driver -> a0 a1 ring node=0 slots=10",
-        "channel c1 a0 -> driver ring node=1 slots=10",
-        "channel c2 a1 -> driver ring node=2 slots=10",
-    ]
-    assert body(plan, "driver") == lines("""
-        Input * -> s0
-        Write s0 -> c0
-        Free s0
-        Read c1 -> s1
-        Read c2 -> s2
-        Output s1, s2
-    """)
-    assert plan.memory_sources["a0"] == ("driver", "a0", "a1")
-
-
-def test_an_edge_inside_an_actor_needs_no_channel_and_a_value_is_read_once():
+def test_only_what_goes_to_others_has_a_channel_and_what_calls_take_is_at_hand():
     plan = planned(
         graph(
-            InputValue(0, None, site(1)),
-            call(1, "a0", 0),
-            call(2, "a0", 1, 0),
-            outputs=(2,),
-            is_multi=False,
+            InputValue(0, 1, site(1)),
+            InputValue(1, "x", site(1)),
+            call(2, "a0", 0, ConstArg("k0")),
+            call(3, "a0", 2, 0),
+            call(4, "a0", 3),
+            call(5, "a1", 4, ConstArg("k1"), u=NestedArg("k2", (2, 1, 2)), v=1),
+            outputs=(5, 3, 5),
         )
     )
-    assert len(plan.channels) == 2
-    assert body(plan, "a0") == lines("""
-        Read c0 -> s0
-        Call a0.fwd(s0) -> s1 #1
-        Call a0.fwd(s1, s0) -> s2 #2
-        Write s2 -> c1
-        Free s0, s1, s2
-    """)
-
-
-def test_an_output_that_is_used_downstream_has_the_driver_as_one_more_reader():
-    plan = planned(
-        graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a1", 1), outputs=(2, 1, 2))
-    )
+    # Values of two calls for the same reader travel apart.
     assert [(channel.nodes, channel.readers) for channel in plan.channels] == [
         ((0,), ("a0",)),
-        ((1,), ("driver", "a1")),
-        ((2,), ("driver",)),
+        ((1,), ("a1",)),
+        ((2,), ("a1",)),
+        ((3,), ("driver",)),
+        ((4,), ("a1",)),
+        ((5,), ("driver",)),
     ]
-    assert str(plan.program("driver").ops[-1]) == "Output s2, s1, s2"
-
-
-def test_values_taken_apart_have_channels_of_their_own_where_they_are_used():
-    plan = planned(
-        graph(
-            InputValue(0, None, site(1)),
-            call(1, "a0", 0, num_returns=3),
-            Part(2, 1, 2, site(2)),
-            Part(3, 1, 0, site(2)),
-            call(4, "a1", 2),
-            outputs=(4, 3),
-        )
-    )
     assert body(plan, "a0") == lines("""
         Read c0 -> s0
-        Call a0.fwd(s0) -> s1, s2, s3 #1
+        Call a0.fwd(s0, k0) -> s1 #2
         Write s1 -> c2
-        Write s3 -> c1
-        Free s0, s1, s2, s3
+        Call a0.fwd(s1, s0) -> s2 #3
+        Write s2 -> c3
+        Free s0, s1
+        Call a0.fwd(s2) -> s3 #4
+        Write s3 -> c4
+        Free s2, s3
     """)
-    assert [channel.nodes for channel in plan.channels] == [(0,), (2,), (3,), (4,)]
+    assert body(plan, "a1") == lines("""
+        Read c4 -> s0
+        Read c2 -> s1
+        Read c1 -> s2
+        Build k2(s1, s2, s1) -> s3
+        Call a1.fwd(s0, k1, u=s3, v=s2) -> s4 #5
+        Write s4 -> c5
+        Free s0, s1, s2, s3, s4
+    """)
+    assert str(plan.program("driver").ops[-1]) == "Output s3, s2, s3"
+    assert (plan.num_positional, plan.keywords) == (2, ("x",))
 
 
 def test_inputs_for_the_same_readers_share_a_channel():
@@ -210,7 +182,7 @@ def test_values_of_one_call_for_the_same_readers_share_a_channel():
     plan = planned(
         graph(
             InputValue(0, None, site(1)),
-            call(1, "a0", 0, num_returns=4),
+            call(1, "a0", 0, num_returns=5),
             *(Part(2 + i, 1, i, site(2)) for i in range(4)),
             call(6, "a1", 2, 4),
             outputs=(6, 3, 5),
@@ -224,10 +196,10 @@ def test_values_of_one_call_for_the_same_readers_share_a_channel():
     ]
     assert body(plan, "a0") == lines("""
         Read c0 -> s0
-        Call a0.fwd(s0) -> s1, s2, s3, s4 #1
+        Call a0.fwd(s0) -> s1, s2, s3, s4, s5 #1
         Write s1, s3 -> c1
         Write s2, s4 -> c2
-        Free s0, s1, s2, s3, s4
+        Free s0, s1, s2, s3, s4, s5
     """)
     assert body(plan, "driver").splitlines()[3:] == [
         "Read c2 -> s1, s2",
@@ -236,99 +208,14 @@ def test_values_of_one_call_for_the_same_readers_share_a_channel():
     ]
 
 
-def test_values_of_two_calls_travel_apart():
-    plan = planned(
-        graph(
-            InputValue(0, None, site(1)),
-            call(1, "a0", 0),
-            call(2, "a0", 0),
-            call(3, "a1", 1, 2),
-            outputs=(3,),
-        )
-    )
-    assert [channel.nodes for channel in plan.channels] == [(0,), (1,), (2,), (3,)]
-
-
-def test_constants_keywords_and_containers():
-    plan = planned(
-        graph(
-            InputValue(0, 1, site(1)),
-            InputValue(1, "x", site(1)),
-            call(2, "a0", 0, ConstArg("k0")),
-            call(3, "a1", ConstArg("k1"), u=NestedArg("k2", (2, 1, 2)), v=1),
-            outputs=(3,),
-            is_multi=False,
-        )
-    )
-    assert body(plan, "a1") == lines("""
-        Read c2 -> s0
-        Read c1 -> s1
-        Build k2(s0, s1, s0) -> s2
-        Call a1.fwd(k1, u=s2, v=s1) -> s3 #3
-        Write s3 -> c3
-        Free s0, s1, s2, s3
-    """)
-    assert (plan.num_positional, plan.keywords) == (2, ("x",))
-
-
-def test_forth_and_back_reads_right_before_use_and_frees_before_it_waits():
-    plan = planned(
-        graph(
-            InputValue(0, None, site(1)),
-            call(1, "a0", 0),
-            call(2, "a1", 1),
-            call(3, "a0", 2),
-            outputs=(3,),
-            is_multi=False,
-        )
-    )
-    assert body(plan, "a0") == lines("""
-        Read c0 -> s0
-        Call a0.fwd(s0) -> s1 #1
-        Write s1 -> c1
-        Free s0, s1
-        Read c2 -> s2
-        Call a0.fwd(s2) -> s3 #3
-        Write s3 -> c3
-        Free s2, s3
-    """)
-
-
-def test_calls_run_in_bind_order_even_where_the_data_would_allow_another():
-    plan = planned(
-        graph(
-            InputValue(0, None, site(1)),
-            call(1, "a1", 0),
-            call(2, "a0", 1),
-            call(3, "a0", 0),
-            outputs=(2, 3),
-        )
-    )
-    assert [op.node for op in plan.program("a0").ops if isinstance(op, Call)] == [2, 3]
-
-
-def test_a_driver_sends_all_inputs_before_it_drops_any():
-    plan = planned(
-        graph(
-            InputValue(0, 0, site(1)),
-            InputValue(1, "x", site(1)),
-            call(2, "a0", 0, 1),
-            outputs=(2,),
-            is_multi=False,
-        )
-    )
-    assert body(plan, "driver") == lines("""
-        Input 0 -> s0
-        Input 'x' -> s1
-        Write s0, s1 -> c0
-        Free s0, s1
-        Read c1 -> s2
-        Output s2
-    """)
-
-
 def test_an_actor_whose_node_nobody_knows_is_refused_by_name():
-    built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a1", 1), outputs=(2,))
+    built = graph(
+        InputValue(0, None, site(1)),
+        call(1, "a0", 0),
+        call(2, "a1", 1),
+        call(3, "a1", 2),
+        outputs=(3,),
+    )
     with pytest.raises(
         PlacementError, match=r"Stage\.fwd \(pipeline\.py:3\) .* on a node nobody knows"
     ) as caught:
@@ -340,26 +227,6 @@ def test_an_actor_whose_node_nobody_knows_is_refused_by_name():
         "Stage.fwd",
         site(3),
     )
-
-
-def test_there_is_a_most_of_processes():
-    def star(num_actors: int) -> Graph:
-        calls = [
-            call(position + 1, f"a{position}", 0, num_returns=1) for position in range(num_actors)
-        ]
-        nodes = (InputValue(0, None, site(1)), *calls)
-        actors = tuple(ActorSpec(f"a{position}", "Stage", "") for position in range(num_actors))
-        return Graph(nodes, tuple(range(1, num_actors + 1)), True, actors, 1, ())
-
-    fits = star(MAX_PROCESSES - 1)
-    assert len(planned(fits).programs) == MAX_PROCESSES
-    too_many = star(MAX_PROCESSES)
-    with pytest.raises(
-        PlacementError,
-        match=r"would have 65 processes on one node \(the driver, 64 actors\), and at most 64 can "
-        r"share channels on a node: use fewer actors there, several compiled DAGs",
-    ):
-        planned(too_many)
 
 
 def test_channels_need_a_slot():
@@ -379,6 +246,7 @@ def test_a_plan_computes_what_the_graph_says(
     window = min(window, channel_slots)  # a driver that does not drain cannot run further ahead
     outputs, calls = interpret(plan, case.constants, inputs, window)
     assert outputs == [evaluate(case, each) for each in inputs]
+    assert plan.is_multi == case.graph.is_multi
     for actor in case.graph.actors:
         bound = [
             node.id
@@ -413,39 +281,39 @@ def test_reads_come_late_and_writes_early(case: Case):
                 assert {*op.slots} & {*before[-1].made()}
 
 
-def test_scheduling_keeps_a_read_that_nothing_uses_and_a_value_passed_on():
+def test_scheduling_keeps_a_read_that_nothing_uses_and_frees_in_order_after_every_write():
     plan = Plan.from_text("""
         plan positional=2 keywords=[] returns=one
         actor a0 'A' ''
-        actor a1 'B' ''
         channel c0 driver -> a0 ring node=0 slots=1
         channel c1 driver -> a0 ring node=1 slots=1
-        channel c2 a0 -> a1 ring node=0 slots=1
-        channel c3 a1 -> driver ring node=2 slots=1
+        channel c2 a0 -> driver ring node=0 slots=1
+        channel c3 a0 -> driver ring node=2 slots=1
         program driver
           Input 0 -> s0
           Input 1 -> s1
           Write s1 -> c1
           Write s0 -> c0
-          Read c3 -> s2
-          Output s2
+          Read c2 -> s2
+          Read c3 -> s3
+          Output s3
         program a0
           Read c1 -> s1
-          Read c0 -> s0
-          Write s0 -> c2
-        program a1
-          Read c2 -> s0
-          Call a1.f(s0) -> s1 #2
-          Write s1 -> c3
+          Read c0 -> s2
+          Call a0.f(s2) -> s0 #2
+          Write s0 -> c3
+          Write s2 -> c2
     """)
     scheduled = schedule(plan)
     scheduled.check()
     assert body(scheduled, "a0") == lines("""
+        Read c0 -> s2
+        Write s2 -> c2
+        Call a0.f(s2) -> s0 #2
+        Write s0 -> c3
+        Free s0, s2
         Read c1 -> s1
         Free s1
-        Read c0 -> s0
-        Write s0 -> c2
-        Free s0
     """)
 
 
@@ -520,21 +388,6 @@ def test_a_deadlock_names_the_values_by_where_they_were_bound():
     assert "to write c2 (Stage.fwd (pipeline.py:2))" in str(caught.value)
 
 
-def test_a_placed_plan_that_was_not_scheduled_is_refused():
-    built = graph(
-        InputValue(0, None, site(1)),
-        call(1, "a0", 0),
-        call(2, "a1", 1),
-        call(3, "a0", 2),
-        outputs=(3,),
-    )
-    placed = place(built, here(built), HERE, 10)
-    placed.check()
-    with pytest.raises(DeadlockError, match=r"a0 .* waits for a1 .*, a1 .* waits for a0"):
-        simulate(placed)
-    simulate(schedule(placed))
-
-
 def test_of_a_long_program_only_the_part_around_the_blocked_op_is_shown():
     program = CROSSED.program("a0")
     padding = [Call("a0", "pad", (), (), (100 + at,), 100 + at) for at in range(200)]
@@ -577,14 +430,6 @@ def test_a_driver_that_cannot_drain_blocks_on_full_channels():
     simulate(plan, executions=20, window=5, is_driver_draining=False)
     with pytest.raises(DeadlockError):
         simulate(plan, executions=20, window=6, is_driver_draining=False)
-
-
-def test_two_outputs_of_which_one_is_read_late_do_not_block_a_draining_driver():
-    plan = planned(
-        graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a1", 1), outputs=(1, 2)),
-        channel_slots=1,
-    )
-    simulate(plan, executions=30)
 
 
 @st.composite
@@ -715,28 +560,6 @@ def test_the_timeline_is_one_that_could_happen(
     assert simulation.duration == max(span.end for span in simulation.timeline)
 
 
-def test_the_timeline_shows_stages_overlap():
-    plan = planned(LINE)
-    cost = {Call: 10.0}
-    simulation = simulate(plan, lambda op: cost.get(type(op), 1.0), executions=3)
-    calls = [
-        (span.process, span.execution, span.start, span.end)
-        for span in simulation.timeline
-        if span.process != DRIVER and isinstance(plan.program(span.process).ops[span.op], Call)
-    ]
-    # driver: Input, Write; then a0: Read; and so on. An actor's turn is Read, Call, Write, Free.
-    assert calls == [
-        ("a0", 0, 3.0, 13.0),
-        ("a0", 1, 16.0, 26.0),
-        ("a0", 2, 29.0, 39.0),
-        ("a1", 0, 15.0, 25.0),
-        ("a1", 1, 28.0, 38.0),
-        ("a1", 2, 41.0, 51.0),
-    ]
-    alone = simulate(plan, lambda op: cost.get(type(op), 1.0), executions=1).duration
-    assert simulation.duration < 3 * alone
-
-
 def spans_of(simulation: Simulation, process: str, op: int) -> list[tuple[float, float]]:
     return [
         (span.start, span.end)
@@ -807,72 +630,9 @@ def test_a_full_channel_names_the_readers_that_are_late():
     )
     with pytest.raises(DeadlockError) as raised:
         simulate(plan, executions=9, window=9, is_driver_draining=False)
-    blocked = [line for line in (raised.value.programs or "").split("\n") if "=> Write s0" in line]
-    assert len(blocked) == 1
-    late = {"a0 (Left)", "a1 (Right)"} & {
-        name for name in ("a0 (Left)", "a1 (Right)") if name in blocked[0]
-    }
-    assert late == {"a1 (Right)"}
-
-
-def test_scheduling_orders_calls_that_do_not_depend_on_each_other_as_bound():
-    built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a0", 0), outputs=(1, 2))
-    placed = place(built, here(built), HERE, 1)
-    driver, program = placed.programs
-    turned = replace(placed, programs=(driver, Program("a0", tuple(reversed_calls(program)))))
-    assert body(turned, "a0") != body(placed, "a0")
-    assert schedule(turned) == schedule(placed)
-
-
-def reversed_calls(program: Program) -> list[Op]:
-    calls = [op for op in program.ops if isinstance(op, Call)]
-    return [calls.pop() if isinstance(op, Call) else op for op in program.ops]
-
-
-def test_slots_are_freed_in_the_order_of_their_numbers_after_every_write():
-    plan = Plan.from_text(
-        """
-        plan positional=1 keywords=[] returns=list
-        actor a0 'Stage' ''
-        channel c0 driver -> a0 ring node=0 slots=1
-        channel c1 a0 -> driver ring node=1 slots=1
-        channel c2 a0 -> driver ring node=2 slots=1
-        program driver
-          Input * -> s0
-          Write s0 -> c0
-          Read c1 -> s1
-          Read c2 -> s2
-          Output s1, s2
-        program a0
-          Read c0 -> s2
-          Call a0.f(s2) -> s1 #1
-          Call a0.g() -> s3 #2
-          Write s1 -> c1
-          Write s1 -> c2
-        """
-    )
-    assert body(schedule(plan), "a0").split("\n") == [
-        "Read c0 -> s2",
-        "Call a0.f(s2) -> s1 #1",
-        "Write s1 -> c1",
-        "Write s1 -> c2",
-        "Free s1, s2",
-        "Call a0.g() -> s3 #2",
-        "Free s3",
-    ]
-
-
-def test_a_list_of_one_output_is_a_list():
-    built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), outputs=(1,))
-    assert planned(built).is_multi
-    assert not planned(replace(built, is_multi=False)).is_multi
-
-
-def test_a_lost_actor_is_named_by_its_first_call():
-    built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a0", 1), outputs=(2,))
-    with pytest.raises(PlacementError) as raised:
-        place(built, {}, HERE, 1)
-    assert raised.value.site == site(2)
+    (blocked,) = [line for line in raised.value.programs.split("\n") if "=> Write s0" in line]
+    assert "a1 (Right)" in blocked
+    assert "a0 (Left)" not in blocked
 
 
 @pytest.mark.parametrize("wrong", [{"executions": 0}, {"window": 0}])
