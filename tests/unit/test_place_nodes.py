@@ -198,8 +198,11 @@ def test_any_graph_on_any_nodes_is_compiled(case: Case, data: st.DataObject, ove
     check_nodes(plan, locations, driver)
     assert Plan.from_text(str(plan)) == plan == Plan.from_json(plan.to_json())
     assert plan == compile_graph(case.graph, locations, driver, 3, overlap=overlap).plan
+    crossings, gates = plan.crossings(), {gate.id for gate in plan.gates}
     for process, sources in plan.memory_sources.items():
         assert {plan.node_of(each) for each in sources} <= {plan.node_of(process)}
+        arrives = any(process in each.readers for each in plan.channels if each.id in crossings)
+        assert not arrives or plan.node_of(process) in {*sources} & gates or process in sources
 
 
 @given(st.one_of(cases(), cases(has_tensors=True)), st.data(), st.booleans())

@@ -84,7 +84,6 @@ def test_a_program_says_where_a_slot_is_used_last() -> None:
         ("s1 (sum) @g0 tells c2", "s1 (max) @g0 tells c2", "have no part in the collective of g0"),
         ("s1 (sum) @g0 tells c2", "s1 (sum) root 2 @g0 tells c2", "g0 has no rank 2"),
         ("channel c1 a0 -> a1 status", "channel c1 a0 -> a1 ring", "not for allreduce"),
-        ("Read c3 -> s1", "Read c3 -> s1, s9", "c3 carries 1 value, not 2"),
         (
             "channel c3 a0 -> a1 a2 tensor @g1 node=3",
             "channel c3 a0 -> a1 a2 tensor @g1 node=3, 1",
