@@ -96,16 +96,11 @@ def test_the_text_does_not_repeat_what_the_sentence_says():
     )
 
 
-def test_long_facts_come_last_as_blocks():
+def test_how_errors_print():
+    # Long facts come last, as blocks.
     error = errors.DeadlockError("They wait", programs="a0\n  Read c0 -> s0", actor="a0")
     assert str(error) == "They wait [actor: a0]\nprograms:\n  a0\n    Read c0 -> s0"
-
-
-def test_repr_has_class_sentence_and_facts():
     assert repr(errors.ChannelBroken("gone", peer="a0")) == "ChannelBroken('gone', peer='a0')"
-
-
-def test_an_internal_error_says_whose_fault_it_is():
     assert "bug in rcg" in str(errors.InternalError("a plan breaks its rules"))
 
 

@@ -15,16 +15,12 @@ from rcg.ir.channels import ActorSpec
 from rcg.ir.containers import Template
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
-    ConstArg,
     InputValue,
     MethodCall,
-    NestedArg,
     NodeArg,
     Part,
     Site,
-    upstream_of,
 )
-from tests.unit.random_graphs import Case, cases
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -81,27 +77,9 @@ def test_nodes_describe_themselves():
     assert graph(input_value(0), call(1, 0)).describe(0) == "InputNode (pipeline.py:1)"
 
 
-def test_upstream_of_a_call_counts_keywords_and_containers():
-    node = MethodCall(
-        4,
-        "a0",
-        "fwd",
-        (NodeArg(3), ConstArg("k0")),
-        (("u", NestedArg("k1", (0, 3))), ("v", NodeArg(1))),
-        1,
-        site(1),
-    )
-    assert upstream_of(node) == [3, 0, 3, 1]
-
-
 def test_a_positional_input_that_was_never_touched_is_taken_and_ignored():
     built = graph(input_value(0, 2), call(1, 0), num_positional=3)
     assert built.num_positional == 3
-
-
-def test_graphs_travel():
-    built = graph(input_value(0), call(1, 0))
-    assert pickle.loads(pickle.dumps(built)) == built
 
 
 @pytest.mark.parametrize(
@@ -116,7 +94,6 @@ def test_graphs_travel():
             [
                 "Compiled DAGs require each task to take a ray.dag.InputNode or at least one other "
                 "DAGNode as an input. Stage.fwd (pipeline.py:3)",
-                "must take a ray.dag.InputNode or at least one other DAGNode as an input",
             ],
         ),
         (
@@ -165,10 +142,6 @@ def test_graphs_travel():
                 "the DAG has a cycle: Stage.fwd (pipeline.py:2) -> Stage.fwd (pipeline.py:3) -> "
                 "Stage.fwd (pipeline.py:4) -> Stage.fwd (pipeline.py:2)"
             ],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 1)),
-            ["cycle: Stage.fwd (pipeline.py:2) -> Stage.fwd (pipeline.py:2)"],
         ),
         (
             lambda: graph(input_value(0), Part(1, 1, 0, site(2))),
@@ -241,7 +214,6 @@ def test_graphs_travel():
         ),
         (lambda: graph(input_value(0, True), call(1, 0)), ["Please only use int index or str"]),
         (lambda: graph(input_value(0), call(1, 0), num_positional=2), ["is the whole input"]),
-        (lambda: graph(input_value(0), call(1, 0), keywords=("x",)), ["is the whole input"]),
         (
             lambda: graph(input_value(0, 0), call(1, 0), keywords=("x",)),
             ["declared to take 1 positional arguments and keywords ['x'], but its inputs are"],
@@ -270,12 +242,6 @@ def test_errors_carry_node_and_site():
     with pytest.raises(GraphError) as caught:
         graph(input_value(0), call(1, 0), call(2), outputs=(1, 2))
     assert (caught.value.node, caught.value.site) == ("Stage.fwd", site(3))
-
-
-@given(cases())
-def test_random_graphs_pass_their_checks(case: Case):
-    for node in range(len(case.graph.nodes)):
-        assert "(case.py:" in case.graph.describe(node)
 
 
 # --- templates ----------------------------------------------------------------------------------
@@ -338,13 +304,6 @@ def test_a_value_without_nodes_is_itself(value):
     template, nodes = Template.of(value, is_node)
     assert nodes == []
     assert template.fill([]) is value
-
-
-def test_a_bare_node_is_a_hole():
-    node = Node()
-    template, nodes = Template.of(node, is_node)
-    assert nodes == [node]
-    assert template.fill([7]) == 7
 
 
 def test_a_constant_that_contains_itself_is_a_constant():

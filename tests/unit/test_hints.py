@@ -85,21 +85,18 @@ def test_all_that_can_be_said() -> None:
 
 
 def test_the_signature_is_rays() -> None:
-    signature = inspect.signature(call().with_tensor_transport)
-    assert [(name, each.default) for name, each in signature.parameters.items()] == [
-        ("transport", "auto"),
-        ("device", "default"),
-        ("_static_shape", False),
-        ("_direct_return", False),
-        ("keep", False),  # rcg's own
-    ]
-    signature = inspect.signature(TorchTensorType)
-    assert [(name, each.default) for name, each in signature.parameters.items()] == [
-        ("transport", "auto"),
-        ("device", "default"),
-        ("_static_shape", False),
-        ("_direct_return", False),
-    ]
+    rays = {
+        "transport": "auto",
+        "device": "default",
+        "_static_shape": False,
+        "_direct_return": False,
+    }
+    for function, defaults in (
+        (call().with_tensor_transport, rays | {"keep": False}),  # rcg's own
+        (TorchTensorType, rays),
+    ):
+        parameters = inspect.signature(function).parameters
+        assert [(name, each.default) for name, each in parameters.items()] == [*defaults.items()]
 
 
 def test_without_a_hint_there_is_none() -> None:
@@ -389,10 +386,7 @@ def test_edges_of_the_driver_say_once_that_they_use_shared_memory() -> None:
 
 
 @pytest.mark.parametrize("transport", ["auto", "shm"])
-def test_transports_that_the_driver_can_use_need_no_warning(transport: str) -> None:
+def test_other_edges_need_no_warning(transport: str) -> None:
     inp = InputNode().with_tensor_transport(transport)
-    assert fallback_warnings(A.bind("f", inp).with_tensor_transport(transport)) == []
-
-
-def test_edges_between_actors_need_no_warning() -> None:
-    assert fallback_warnings(B.bind("take", call().with_tensor_transport("gloo"))) == []
+    between = A.bind("f", inp).with_tensor_transport("gloo")
+    assert fallback_warnings(B.bind("take", between).with_tensor_transport(transport)) == []

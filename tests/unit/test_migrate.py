@@ -31,42 +31,23 @@ CASES = {
     "import ray, ray": "import rcg as ray",
     "import ray, os.path as ray, ray": "import rcg as ray, os.path as ray, rcg as ray",
     "from ray import get, put as p": "from rcg import get, put as p",
-    "from ray import dag": "from rcg import dag",
     "from ray import util, serve": "from rcg import util, serve",
     "from ray.dag import InputNode, MultiOutputNode as M": (
         "from rcg.dag import InputNode, MultiOutputNode as M"
     ),
     "from ray.dag import *": "from rcg.dag import *",
-    "from ray.experimental import wait_tensor_freed": (
-        "from rcg.experimental import wait_tensor_freed"
-    ),
     # `import ray.dag` binds `ray`
     "import ray.dag": "import rcg as ray",
     "import ray.dag as d": "import rcg.dag as d",
     "import ray.experimental": "import rcg as ray",
-    "import ray.experimental as e": "import rcg.experimental as e",
     "import ray\nimport ray.dag\nimport time": "import rcg as ray\nimport time",
     "import ray.dag  # nodes": "import rcg as ray  # nodes",
     "import ray\nimport ray.dag  # nodes": "import rcg as ray\nimport rcg as ray  # nodes",
     "import ray\n\nimport ray.dag": "import rcg as ray\n\nimport rcg as ray",
     # names that rcg has in another place
     "from ray.dag.input_node import InputNode": "from rcg.dag.input_node import InputNode",
-    "from ray.dag.output_node import MultiOutputNode": (
-        "from rcg.dag.output_node import MultiOutputNode"
-    ),
-    "from ray.dag.class_node import ClassMethodNode": (
-        "from rcg.dag.class_node import ClassMethodNode"
-    ),
-    "from ray.dag.dag_node import DAGNode": "from rcg.dag.dag_node import DAGNode",
-    "from ray.dag.context import DAGContext": "from rcg.dag.context import DAGContext",
-    "from ray.dag.compiled_dag_node import CompiledDAG": (
-        "from rcg.dag.compiled_dag_node import CompiledDAG"
-    ),
     "from ray.experimental.compiled_dag_ref import CompiledDAGRef": (
         "from rcg.experimental.compiled_dag_ref import CompiledDAGRef"
-    ),
-    "from ray.dag.collective_node import CollectiveOutputNode": (
-        "from rcg.dag.collective_node import CollectiveOutputNode"
     ),
     # tensors and collectives
     "from ray.experimental.collective import allreduce, create_collective_group": (
@@ -77,28 +58,14 @@ CASES = {
     "import ray.experimental.collective": (
         "import rcg as ray\nimport rcg.experimental.collective as _rcg_experimental_collective"
     ),
-    "from ray.experimental.collective.operations import allreduce": (
-        "from rcg.experimental.collective.operations import allreduce"
-    ),
-    "from ray.experimental.util.types import ReduceOp, Device": (
-        "from rcg.experimental.util.types import ReduceOp, Device"
-    ),
-    "from ray.experimental.channel.torch_tensor_type import TorchTensorType": (
-        "from rcg.experimental.channel.torch_tensor_type import TorchTensorType"
-    ),
-    "from ray.experimental.channel import Communicator, ChannelContext": (
-        "from rcg.experimental.channel import Communicator, ChannelContext"
-    ),
     "from ray.experimental.channel.communicator import Communicator": (
         "from rcg.experimental.channel.communicator import Communicator"
     ),
-    "import ray.dag.input_node as n": "import rcg.dag.input_node as n",
     "import ray.dag.input_node": (
         "import rcg as ray\nimport rcg.dag.input_node as _rcg_dag_input_node"
     ),
     # other modules of Ray: loaded, but `ray` is not Ray again
     "import ray.util": "import rcg as ray\nimport ray.util as _ray_util",
-    "import ray.util.queue": "import rcg as ray\nimport ray.util.queue as _ray_util_queue",
     "import ray\nimport ray.util": "import rcg as ray\nimport ray.util as _ray_util",
     "import ray\n\n# groups\nimport ray.util  # too": (
         "import rcg as ray\n\n# groups\nimport ray.util as _ray_util  # too"
@@ -180,18 +147,13 @@ SAME = [
 @pytest.mark.parametrize(("before", "after"), CASES.items())
 def test_import_statements(before: str, after: str) -> None:
     assert rewrite(before).text == after
+    assert rewrite(after).text == after
 
 
 @pytest.mark.parametrize("source", SAME)
 def test_what_is_left_alone(source: str) -> None:
     result = rewrite(source)
     assert (result.text, result.remarks) == (source, ())
-
-
-@pytest.mark.parametrize("source", CASES)
-def test_a_second_rewrite_changes_nothing(source: str) -> None:
-    once = rewrite(source).text
-    assert rewrite(once).text == once
 
 
 def test_only_import_statements_change() -> None:
@@ -431,15 +393,6 @@ def test_documents_become_programs_for_rcg(document: str) -> None:
     assert expected != document
     result = rewrite(document)
     assert (result.text, result.remarks) == (expected, ())
-
-
-def test_what_rcg_does_not_have_of_a_moved_module_is_rays() -> None:
-    source = "import ray\nfrom ray.experimental.collective import create_collective_group\n"
-    result = rewrite(source)
-    assert result.text == (
-        "import rcg as ray\nfrom rcg.experimental.collective import create_collective_group\n"
-    )
-    assert not result.remarks
 
 
 # --- what rcg has -------------------------------------------------------------------------------

@@ -175,16 +175,6 @@ def test_without_libcst_it_says_what_to_install(folder, monkeypatch, capsys):
     assert (folder / "a.py").read_text() == "import ray\n"
 
 
-def test_the_help_says_what_the_status_means(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["migrate", "--help"])
-    text = capsys.readouterr().out
-    assert "Exit status: 0" in text and "--write" in text
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["migrate"])
-    assert ended.value.code == 2
-
-
 # --- what a star import binds -------------------------------------------------------------------
 
 IMPORTER = "import ray\nfrom {} import *\n"
