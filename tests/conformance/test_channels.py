@@ -417,69 +417,6 @@ def test_loans_of_sizes_around_every_edge(copying: Open, kind: Any, readers: int
     assert opened.claimed() == 0
 
 
-def test_a_loan_is_not_copied_and_cannot_be_written_to_any_more(copying: Open) -> None:
-    opened = copying(readers=2)
-    loan = a_loan(opened.nodes[0], 500_000, np.uint8)
-    copies = opened.nodes[0].member.statistics()["copies"]
-    found = opened.send([loan, "beside"])
-    assert opened.nodes[0].member.statistics()["copies"] == copies
-    with pytest.raises(ValueError, match="read-only"):
-        loan[0] = 1
-    for array, _ in found:
-        assert_same(array, as_array(500_000))
-
-
-@pytest.mark.parametrize("kind", LOANS, ids=str)
-def test_loans_that_are_held_never_change(copying: Open, kind: Any) -> None:
-    opened = copying(readers=2, slots=2)
-    held: list[tuple[list[Any], bytes]] = []
-    for size in range(3000, 180_000, 3000):
-        loan = a_loan(opened.nodes[0], size, kind)
-        held.append(([loan, *opened.send(loan)], as_bytes(size)))
-    if kind is torch.uint8:  # a reader writes, to memory of its own
-        for (_, found, _), _ in held:
-            found.fill_(1)
-    for copies, wanted in held:
-        if kind is torch.uint8:
-            copies.pop(1)
-        assert {bytes(memoryview(each)) for each in map(np.asarray, copies)} == {wanted}
-    held.clear()
-    loan = found = copies = _ = None
-    assert opened.claimed() == 0
-
-
-@pytest.mark.parametrize("readers", [1, 2])
-def test_a_loan_is_passed_on_and_back_without_a_copy(readers: int) -> None:
-    """Driver -> readers, the first reader -> driver and the others, the driver -> readers again."""
-    actors = tuple(f"a{i}" for i in range(readers))
-    specs = [
-        ChannelSpec("c0", DRIVER, actors, "ring", (0,), 4),
-        ChannelSpec("c1", "a0", (DRIVER, *actors[1:]), "ring", (0,), 4),
-    ]
-    segments, nodes = open_nodes(specs, 1 << 26)
-    out, back = open_writer(specs[0], 0, nodes[0]), open_writer(specs[1], 0, nodes[1])
-    there = [open_reader(specs[0], 0, node) for node in nodes[1:]]
-    here = [open_reader(specs[1], 0, node) for node in (nodes[0], *nodes[2:])]
-    loan = a_loan(nodes[0], 300_000, np.uint8)
-    value: Any = loan
-    for _ in range(3):
-        out.write({"whole": value, "part": value[1000:]})
-        arrived = [end.read(0) for end in there]
-        back.write(arrived[0])
-        returned = [end.read(0) for end in here]
-        for each in (*arrived, *returned):
-            assert_same(each["whole"], as_array(300_000))
-            assert_same(each["part"], as_array(300_000)[1000:])
-        value = returned[0]["whole"]
-    counts = [node.member.statistics() for node in nodes]
-    assert [found["copies"] for found in counts] == [0] * len(nodes)
-    assert [found["forwards"] for found in counts[:2]] == [6, 6]
-    assert nodes[0].memory().claimed_bytes
-    del loan, value, arrived, returned, each
-    assert nodes[0].memory().claimed_bytes == 0
-    segments.close()
-
-
 @pytest.mark.parametrize("is_sent", [False, True])
 def test_a_loan_can_be_held_after_the_end(copying: Open, is_sent: bool) -> None:
     opened = copying()
@@ -496,16 +433,14 @@ def test_a_loan_can_be_held_after_the_end(copying: Open, is_sent: bool) -> None:
 
 
 def test_a_loan_that_is_not_written_after_all_stays_the_makers(copying: Open) -> None:
-    opened = copying(cap_bytes=1_000_000)
+    opened = copying()
     loan = a_loan(opened.nodes[0], 400_000, np.uint8)
-    for value, error in (
-        ([loan, as_array(900_000)], NoMemory),
-        ([loan, threading.Lock()], UnpicklableError),
-    ):
-        with pytest.raises(error):
-            opened.writer.write(value)
+    with pytest.raises(UnpicklableError):
+        opened.writer.write([loan, threading.Lock()])
     loan[:] = as_array(400_000)
     assert_same(opened.send(loan)[0], as_array(400_000))
+    with pytest.raises(ValueError, match="read-only"):
+        loan[0] = 1
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -609,14 +544,6 @@ def test_parts_that_are_one_object_stay_apart(copying: Open) -> None:
     assert found == [b"same", b"same"] and found[0] is not found[1]
 
 
-def test_a_failed_part_fails_alone(channel: Open) -> None:
-    opened = channel(readers=2, parts=3)
-    for size in (1, 5000, 300_000):
-        values = ["before", as_failure(size), as_array(size)]
-        for found in send_parts(opened, values):
-            assert_all_same(found, values)
-
-
 def test_one_failure_in_place_of_all_parts(channel: Open) -> None:
     opened = channel(readers=2, parts=3)
     failure = Failure(b"why")
@@ -678,21 +605,12 @@ def test_a_part_that_cannot_be_written_fails_alone(
     assert opened.claimed() == 0
 
 
-class Undecodable:
-    def __reduce__(self) -> Any:
-        return _refuse, ()
-
-
-def _refuse() -> None:
-    raise ValueError("not again")
-
-
 def test_a_part_that_does_not_unpickle_harms_no_other(copying: Open) -> None:
     opened = copying(parts=3)
-    opened.writer.write([1, Undecodable(), as_array(10_000)], no_failure)
+    opened.writer.write([1, Stubborn(), as_array(10_000)], no_failure)
     first, second, third = opened.reader.read(0)
     for _ in range(2):
-        with pytest.raises(ValueError, match="not again"):
+        with pytest.raises(RuntimeError, match="I do not load"):
             second.decode()
     assert first.decode() == 1
     assert_same(third.decode(), as_array(10_000))
@@ -736,15 +654,6 @@ def test_each_part_holds_its_own_memory(copying: Open) -> None:
     assert 100_000 <= opened.claimed() <= held - 200_000
     found[0] = None
     assert opened.claimed() == 0
-
-
-def test_readers_write_to_their_own_tensors(copying: Open) -> None:
-    opened = copying(readers=2, parts=70)
-    values = [torch.ones(50_000 if i % 2 else 5) for i in range(70)]
-    one, two = send_parts(opened, values)
-    for tensor in one:
-        tensor.fill_(7)
-    assert_all_same(two, values)
 
 
 def test_parts_are_collected_apart(framed: Open) -> None:

@@ -243,10 +243,6 @@ class Round:
             options["thread"] = "main"
         return options
 
-    @property
-    def has_blow(self) -> bool:
-        return self._blow is not None
-
     def __str__(self) -> str:
         graphs = "; ".join(
             f"{len(scene.recipe.calls)} calls on {sorted(scene.recipe.actors)} {options}"

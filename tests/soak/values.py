@@ -78,9 +78,7 @@ def is_same(one: Any, two: Any) -> bool:
     """Whether two values are equal in type, shape and every element."""
     if type(one) is not type(two):
         return False
-    if isinstance(one, np.ndarray):
-        return one.dtype == two.dtype and one.shape == two.shape and bool((one == two).all())
-    if _is_tensor(one):
+    if isinstance(one, np.ndarray) or _is_tensor(one):
         return one.dtype == two.dtype and one.shape == two.shape and bool((one == two).all())
     if isinstance(one, list | tuple):
         return len(one) == len(two) and all(map(is_same, one, two))
