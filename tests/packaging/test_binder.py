@@ -6,16 +6,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.packaging import test_install
 from tests.packaging.test_install import ROOT, SOURCES, make_environment
 
 pytestmark = pytest.mark.full
-
-TIMEOUT_S = 200
 
 WHERE = """
 import pathlib, sys
@@ -54,19 +52,8 @@ def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(python: Path, *command: str, cwd: Path, **variables: str) -> str:
     """Runs a command whose `python` is that one; a failure tells everything that it said."""
-    unwanted = {"PYTHONPATH", "PYTHONHOME", "PIP_REQUIRE_VIRTUALENV"}
-    environment = {key: text for key, text in os.environ.items() if key not in unwanted}
-    environment |= {"PATH": f"{python.parent}:{os.environ['PATH']}", "RAY_ADDRESS": "local"}
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    path = f"{python.parent}:{os.environ['PATH']}"
+    return test_install.run(*command, cwd=cwd, PATH=path, RAY_ADDRESS="local", **variables)
 
 
 def first_cells(notebook: Path) -> str:

@@ -112,16 +112,17 @@ assert not {"torch", "pandas", "anywidget", "libcst"} & set(sys.modules)
 """
 
 
-def examined(python: Path, cwd: Path) -> str:
-    """Returns what `rcg doctor` prints there."""
-    return run(str(python.parent / "rcg"), "doctor", cwd=cwd)
-
-
-def run(*command: str, cwd: Path) -> str:
+def run(*command: str, cwd: Path, **variables: str) -> str:
     """Runs a command and returns what it printed; a failure tells everything that it said."""
-    environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME"}}
+    unwanted = {"PYTHONPATH", "PYTHONHOME", "PIP_REQUIRE_VIRTUALENV"}
+    environment = {key: text for key, text in os.environ.items() if key not in unwanted}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280
+        command,
+        cwd=cwd,
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -169,12 +170,17 @@ def needed_by(*packages: str) -> set[str]:
     return found
 
 
-def make_small_environment(folder: Path) -> Path:
-    """Returns the interpreter of a new environment with Ray, NumPy and what builds rcg."""
+def make_empty_environment(folder: Path) -> tuple[Path, Path]:
+    """Returns the interpreter of a new environment, and the folder of its packages."""
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
     program = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    there = Path(run(str(python), "-c", program, cwd=folder).strip())
+    return python, Path(run(str(python), "-c", program, cwd=folder).strip())
+
+
+def make_small_environment(folder: Path) -> Path:
+    """Returns the interpreter of a new environment with Ray, NumPy and what builds rcg."""
+    python, there = make_empty_environment(folder)
     for name in needed_by("ray", "numpy", "setuptools", "wheel"):
         for path in {each.parts[0] for each in files_of(name) or []} - {"..", "__pycache__"}:
             link = there / path
@@ -185,20 +191,11 @@ def make_small_environment(folder: Path) -> Path:
 
 def make_environment(folder: Path) -> Path:
     """Returns the interpreter of a new environment that sees what is installed here but rcg."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin" / "python"
-    here = sysconfig.get_path("purelib")
-    there = run(
-        str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder
-    ).strip()
+    python, there = make_empty_environment(folder)
     # Path files beside the packages are not read this way: an editable rcg stays out of sight.
-    Path(there, "dependencies.pth").write_text(f"{here}\n")
-    run(
-        str(python),
-        "-c",
-        "import importlib.util, sys; sys.exit(importlib.util.find_spec('rcg') is not None)",
-        cwd=folder,
-    )
+    (there / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    program = "import importlib.util, sys; sys.exit(importlib.util.find_spec('rcg') is not None)"
+    run(str(python), "-c", program, cwd=folder)
     return python
 
 
@@ -208,21 +205,9 @@ def test_what_is_built_installs_and_works_elsewhere(
     pattern: str, distributions: Path, tmp_path: Path
 ) -> None:
     python = make_small_environment(tmp_path / "venv")
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--force-reinstall",
-        "--no-build-isolation",
-        str(only(distributions, pattern)),
-        cwd=tmp_path,
-    )
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python))
+    alone = ("--quiet", "--no-deps", "--force-reinstall", "--no-build-isolation")
+    run(*pip, "install", *alone, str(only(distributions, pattern)), cwd=tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "program.py").write_text(PROGRAM)
@@ -231,7 +216,8 @@ def test_what_is_built_installs_and_works_elsewhere(
     (elsewhere / "lacking.py").write_text(LACKING)
     said = run(str(python), "lacking.py", cwd=elsewhere).splitlines()
     assert said == ["torch", "nixl", "notebook", "notebook", "migrate"]
-    [torch] = re.findall(r"^.*only for tensors: (.*)$", examined(python, elsewhere), re.MULTILINE)
+    examined = run(str(python.parent / "rcg"), "doctor", cwd=elsewhere)
+    [torch] = re.findall(r"^.*only for tensors: (.*)$", examined, re.MULTILINE)
     assert torch == "pip install 'rcg[torch]'"
 
 

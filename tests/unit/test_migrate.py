@@ -179,17 +179,13 @@ def test_only_import_statements_change() -> None:
         ("import ray\nx = = 1\n", 2),
         ("print 'a'", 1),
         ("def f(:\n", 1),
-        ("(", 1),
         ("import ray\0", 1),
         ("import ray\rimport ray.dag\r", 1),  # newlines that libcst does not keep
         ("x = " + "-" * 3000 + "1", 1),
         ("x = " + "(" * 30_000 + ")" * 30_000, 1),
-        ("x = " + "-" * 30_000 + "1", 1),
         ("x = " + "1+" * 30_000 + "1", 1),
-        ("x = a" + "[0]" * 30_000, 1),
         ("x = a" + ".a" * 30_000, 1),
         ("if x: pass\n" + "elif x: pass\n" * 30_000, 1),
-        ("x = " + "lambda: " * 30_000 + "1", 1),
     ],
 )
 def test_what_does_not_parse_is_an_error_with_its_line(source: str, line: int) -> None:

@@ -75,7 +75,7 @@ VALUES = {
     "small": {"a": [1, 2.5, None]},
     "bytes": os.urandom(LARGE_BYTES),
     "array": np.arange(LARGE_BYTES // 8),
-    "arrays": [np.arange(10), np.ones((300, 300)), np.zeros(0)],
+    "arrays": [np.ones(3, np.uint8), np.ones((300, 300)), np.zeros(0)],
 }
 
 
@@ -85,11 +85,8 @@ def test_values_go_to_another_node_and_back(echoing, name):
     for _ in range(3):
         found = echoing.handle.execute(value).get(GUARD_S)
         np.testing.assert_equal(found, value)
-
-
-def test_arrays_are_aligned_as_ever(echoing):
-    found = echoing.handle.execute([np.ones(3, np.uint8), np.ones(100_000)]).get(GUARD_S)
-    assert all(each.flags.aligned for each in found)
+    if name == "arrays":
+        assert all(each.flags.aligned for each in found)
 
 
 def test_many_executions_are_in_flight(echoing):
@@ -134,13 +131,6 @@ def test_a_get_that_waits_long_says_why_once(driven, capsys):
 
 def test_a_report_is_read_from_another_node(echoing):
     assert echoing.facts.graph_id in echoing.handle.report()
-
-
-def test_a_teardown_reaches_the_client(echoing):
-    assert echoing.handle.execute(1).get(GUARD_S) == 1
-    echoing.graph.session.close_nowait()
-    with pytest.raises(ChannelClosed, match="torn down by its owner"):
-        echoing.handle.execute(1).get(GUARD_S)
 
 
 @pytest.mark.parametrize("held_up", ["before it is sent", "after it was sent"])
@@ -284,18 +274,6 @@ def test_buffers_of_any_size_travel_to_another_node():
                 assert list(map(bytes, room.parts)) == buffers
             sender.join(GUARD_S)
         assert descriptors() <= before
-
-
-def test_a_payload_of_another_size_than_it_says_is_an_error():
-    with stream_pair() as (ours, theirs):
-        theirs.takes_bodies = True
-        sender = threading.Thread(
-            target=send_buffers, args=(ours, messages.TensorsHere(number=1), [memoryview(BYTES[1])])
-        )
-        sender.start()
-        with sockets.receive(theirs, 1) as received, pytest.raises(ValueError, match="size"):
-            open_buffers(received, room_for([len(BYTES[1]) + 1]))
-        sender.join(GUARD_S)
 
 
 def test_memory_is_taken_only_for_what_came():
