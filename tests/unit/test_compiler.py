@@ -21,31 +21,16 @@ from rcg.compiler.simulate import (
     simulate,
 )
 from rcg.errors import DeadlockError, InternalError, PlacementError
-from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
-from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part, Site
+from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part
 from rcg.ir.ops import Call, Free, Op, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
+from tests.unit.graphs_by_hand import graph, input_value, site
 from tests.unit.random_graphs import Case, StuckError, cases, evaluate, interpret
 
 HERE = "node-1"
-
-
-def graph(*nodes: Any, outputs: tuple[int, ...], is_multi: bool = True) -> Graph:
-    keys = [node.key for node in nodes if isinstance(node, InputValue)]
-    actors = sorted({node.actor for node in nodes if isinstance(node, MethodCall)})
-    return Graph(
-        nodes=nodes,
-        outputs=outputs,
-        is_multi=is_multi,
-        actors=tuple(ActorSpec(actor, "Stage", "") for actor in actors),
-        num_positional=1
-        if None in keys
-        else max((key + 1 for key in keys if isinstance(key, int)), default=0),
-        keywords=tuple(key for key in keys if isinstance(key, str)),
-    )
 
 
 def here(graph: Graph) -> dict[str, str]:
@@ -54,10 +39,6 @@ def here(graph: Graph) -> dict[str, str]:
 
 def planned(graph: Graph, channel_slots: int = 10) -> Plan:
     return compile_graph(graph, here(graph), HERE, channel_slots).plan
-
-
-def site(line: int) -> Site:
-    return Site("/home/me/pipeline.py", line)
 
 
 def call(id: int, actor: str, *args: Any, num_returns: int = 1, **kwargs: Any) -> MethodCall:
@@ -181,7 +162,7 @@ def test_inputs_for_the_same_readers_share_a_channel():
 def test_values_of_one_call_for_the_same_readers_share_a_channel():
     plan = planned(
         graph(
-            InputValue(0, None, site(1)),
+            input_value(0),
             call(1, "a0", 0, num_returns=5),
             *(Part(2 + i, 1, i, site(2)) for i in range(4)),
             call(6, "a1", 2, 4),
@@ -210,7 +191,7 @@ def test_values_of_one_call_for_the_same_readers_share_a_channel():
 
 def test_an_actor_whose_node_nobody_knows_is_refused_by_name():
     built = graph(
-        InputValue(0, None, site(1)),
+        input_value(0),
         call(1, "a0", 0),
         call(2, "a1", 1),
         call(3, "a1", 2),
@@ -230,7 +211,7 @@ def test_an_actor_whose_node_nobody_knows_is_refused_by_name():
 
 
 def test_channels_need_a_slot():
-    built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), outputs=(1,))
+    built = graph(input_value(0), call(1, "a0", 0), outputs=(1,))
     with pytest.raises(ValueError, match="`channel_slots` must be a positive integer, found 0"):
         place(built, here(built), HERE, 0)
 
@@ -318,7 +299,7 @@ def test_scheduling_keeps_a_read_that_nothing_uses_and_frees_in_order_after_ever
 
 
 def test_passes_check_what_they_are_given():
-    built = graph(InputValue(0, None, site(1)), call(1, "a0", 0), outputs=(1,))
+    built = graph(input_value(0), call(1, "a0", 0), outputs=(1,))
     plan = planned(built)
     broken = replace(plan, channels=plan.channels[:1])
     with pytest.raises(InternalError):
@@ -404,7 +385,7 @@ def test_of_a_long_program_only_the_part_around_the_blocked_op_is_shown():
 
 
 LINE = graph(
-    InputValue(0, None, site(1)),
+    input_value(0),
     call(1, "a0", 0),
     call(2, "a1", 1),
     outputs=(2,),
@@ -436,7 +417,7 @@ def test_a_driver_that_cannot_drain_blocks_on_full_channels():
 def ladders(draw: st.DrawFn) -> Case:
     """Calls that each take the one before, to and fro between few actors, and earlier ones too."""
     count = draw(st.integers(2, 7))
-    nodes: list[Any] = [InputValue(0, None, site(1))]
+    nodes: list[Any] = [input_value(0)]
     actors: dict[str, str] = {}
     for at in range(1, count + 1):
         drawn = draw(st.sampled_from("xyz"))
@@ -571,7 +552,7 @@ def spans_of(simulation: Simulation, process: str, op: int) -> list[tuple[float,
 @pytest.mark.parametrize("slow", ["a0", "a1"])
 def test_a_write_waits_for_the_slowest_reader(slow: str):
     plan = planned(
-        graph(InputValue(0, None, site(1)), call(1, "a0", 0), call(2, "a1", 0), outputs=(1, 2)),
+        graph(input_value(0), call(1, "a0", 0), call(2, "a1", 0), outputs=(1, 2)),
         channel_slots=2,
     )
     costs = Costs({("driver", 1): 1.0, (slow, 0): 1.0, (slow, 1): 10.0})
@@ -644,7 +625,7 @@ def test_simulate_wants_at_least_one(wrong):
 def test_a_large_graph_goes_through_all_passes():
     """Long, wide and with much on one actor; nothing here recurses or takes the square of it."""
     count = 5_000
-    nodes = [InputValue(0, None, site(1))]
+    nodes = [input_value(0)]
     nodes += [call(at, f"a{at % 3}", at - 1, at // 2) for at in range(1, count)]
     built = graph(*nodes, outputs=(count - 1, count // 2))
     simulation = compile_graph(built, here(built), HERE, 2)

@@ -19,7 +19,6 @@ from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
     CollectiveCall,
     CommunicatorSpec,
-    InputValue,
     MethodCall,
     NodeArg,
     Part,
@@ -29,40 +28,15 @@ from rcg.ir.nodes import (
     group_members,
     remote_readers,
 )
+from tests.unit.graphs_by_hand import graph, input_value, site
 
 Point = namedtuple("Point", ["x", "y"])
-
-
-def site(line: int) -> Site:
-    return Site("/home/me/pipeline.py", line)
-
-
-def input_value(id: int, key: Any = None) -> InputValue:
-    return InputValue(id, key, site(id + 1))
 
 
 def call(id: int, *upstream: int, actor: str = "a0", num_returns: int = 1) -> MethodCall:
     return MethodCall(
         id, actor, "fwd", tuple(NodeArg(node) for node in upstream), (), num_returns, site(id + 1)
     )
-
-
-def graph(*nodes: Any, outputs: Any = None, **changes: Any) -> Graph:
-    keys = [node.key for node in nodes if isinstance(node, InputValue)]
-    calls = [node for node in nodes if isinstance(node, MethodCall | CollectiveCall)]
-    actors = dict.fromkeys(node.actor for node in calls)
-    is_whole = None in keys
-    fields: dict[str, Any] = {
-        "nodes": nodes,
-        "outputs": (len(nodes) - 1,) if outputs is None else outputs,
-        "is_multi": outputs is not None,
-        "actors": tuple(ActorSpec(actor, "Stage", "") for actor in sorted(actors)),
-        "num_positional": 1
-        if is_whole
-        else max((key + 1 for key in keys if type(key) is int), default=0),
-        "keywords": tuple(key for key in keys if isinstance(key, str)),
-    }
-    return Graph(**{**fields, **changes})
 
 
 def test_sites_print_short():

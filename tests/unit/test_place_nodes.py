@@ -16,7 +16,7 @@ from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import simulate
 from rcg.errors import DeadlockError, PlacementError
-from rcg.ir.channels import LOCAL, ActorSpec, ClusterNode, Gate
+from rcg.ir.channels import LOCAL, ClusterNode, Gate
 from rcg.ir.costs import Cost
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
@@ -24,6 +24,7 @@ from rcg.ir.nodes import InputValue, MethodCall, NodeArg, Site, TensorHint
 from rcg.ir.ops import Call, Pass
 from rcg.ir.plan import Plan
 from rcg.ir.programs import MAX_LINKS, MAX_PROCESSES, Program
+from tests.unit.graphs_by_hand import graph, input_value
 from tests.unit.random_graphs import Case, cases, evaluate, interpret, placements
 
 SITE = Site("train.py", 7)
@@ -34,20 +35,13 @@ def call(id: int, actor: str, *args: int, hint: TensorHint | None = None) -> Met
     return MethodCall(id, actor, "f", tuple(map(NodeArg, args)), (), 1, SITE, hint)
 
 
-def graph(*calls: MethodCall, outputs: tuple[int, ...]) -> Graph:
-    actors = sorted({each.actor for each in calls}, key=lambda actor: int(actor[1:]))
-    return Graph(
-        nodes=(InputValue(0, None, SITE), *calls),
-        outputs=outputs,
-        is_multi=True,
-        actors=tuple(ActorSpec(actor, "Stage", "") for actor in actors),
-        num_positional=1,
-        keywords=(),
-    )
-
-
 FAN = graph(
-    call(1, "a0", 0), call(2, "a1", 1), call(3, "a2", 1), call(4, "a3", 1), outputs=(2, 3, 4)
+    input_value(0),
+    call(1, "a0", 0),
+    call(2, "a1", 1),
+    call(3, "a2", 1),
+    call(4, "a3", 1),
+    outputs=(2, 3, 4),
 )
 """One stage whose value three others read."""
 
@@ -93,7 +87,9 @@ def test_gates_are_not_predicted():
 
 
 def test_a_deadlock_between_nodes_is_refused_and_shows_no_gates():
-    built = graph(call(1, "a0", 0), call(2, "a1", 1), call(3, "a0", 2), outputs=(3,))
+    built = graph(
+        input_value(0), call(1, "a0", 0), call(2, "a1", 1), call(3, "a0", 2), outputs=(3,)
+    )
     placed = place(built, {"a0": "x", "a1": "y"}, "x", 4)
     with pytest.raises(DeadlockError, match=r"a0 .* waits for a1 .*, a1 .* waits for a0") as caught:
         simulate(placed)
@@ -109,7 +105,7 @@ def star(*counts: int, hint: TensorHint | None = None) -> tuple[Graph, str]:
     where = "".join(name * count for name, count in zip("xyz", counts, strict=False))
     calls = [call(1, "a0", 0, hint=hint)]
     calls += [call(1 + at, f"a{at}", at, hint=hint) for at in range(1, len(where))]
-    return graph(*calls, outputs=(len(where),)), where
+    return graph(input_value(0), *calls, outputs=(len(where),)), where
 
 
 def test_each_node_has_room_for_as_many_processes():
@@ -152,7 +148,7 @@ def test_lanes_count_on_their_node():
 @pytest.mark.parametrize("count", [MAX_LINKS, MAX_LINKS + 1])
 def test_a_process_sends_to_so_many_nodes(count):
     calls = [call(1 + at, f"a{at}", 0) for at in range(count)]
-    built = graph(*calls, outputs=tuple(range(1, 1 + count)))
+    built = graph(input_value(0), *calls, outputs=tuple(range(1, 1 + count)))
     where = "".join(chr(ord("一") + at) for at in range(count))
     if count <= MAX_LINKS:
         assert len(planned(built, where).nodes) == 1 + count

@@ -22,7 +22,7 @@ from rcg.views.text import ascii_of, dot_of
 from tests.unit.random_graphs import Case, cases
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.tensors_by_hand import PLAN, ROWS, tensor_trace, tensors_by_hand
-from tests.unit.test_plan_collectives import TEXT
+from tests.unit.test_plan_nodes import COLLECTIVES as TEXT
 from tests.unit.views_plans import planned
 from tests.unit.views_traces import check_picture
 

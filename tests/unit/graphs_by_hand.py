@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs written out as data, with what follows from their nodes filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rcg.ir.channels import ActorSpec
+from rcg.ir.graph import Graph
+from rcg.ir.nodes import CollectiveCall, InputValue, MethodCall, Site
+
+
+def site(line: int) -> Site:
+    return Site("/home/me/pipeline.py", line)
+
+
+def input_value(id: int, key: Any = None) -> InputValue:
+    return InputValue(id, key, site(id + 1))
+
+
+def graph(*nodes: Any, outputs: Any = None, **changes: Any) -> Graph:
+    keys = [node.key for node in nodes if isinstance(node, InputValue)]
+    calls = [node for node in nodes if isinstance(node, MethodCall | CollectiveCall)]
+    actors = sorted({node.actor for node in calls}, key=lambda actor: int(actor[1:]))
+    is_whole = None in keys
+    fields: dict[str, Any] = {
+        "nodes": nodes,
+        "outputs": (len(nodes) - 1,) if outputs is None else outputs,
+        "is_multi": outputs is not None,
+        "actors": tuple(ActorSpec(actor, "Stage", "") for actor in actors),
+        "num_positional": 1
+        if is_whole
+        else max((key + 1 for key in keys if type(key) is int), default=0),
+        "keywords": tuple(key for key in keys if isinstance(key, str)),
+    }
+    return Graph(**{**fields, **changes})
