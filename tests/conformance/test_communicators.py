@@ -191,13 +191,6 @@ def test_max_and_min_keep_a_nan_and_order_signed_zeros_whatever_the_order_of_ran
 
 
 @every_kind
-def test_messages_of_one_tag_arrive_in_order(crew, kind):
-    group = crew.group(kind, crew.members(kind, 2)).open()
-    group.all_do(does.check_order)
-    group.destroy()
-
-
-@every_kind
 def test_messages_are_matched_by_tag_or_else_by_order(crew, kind):
     group = crew.group(kind, crew.members(kind, 2)).open()
     first, second = group.members
