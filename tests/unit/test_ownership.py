@@ -15,115 +15,55 @@ from rcg.runtime.actor.ownership import is_held_only_by
 
 torch = pytest.importorskip("torch")
 
-SEEN_BY_OTHERS: dict[str, Callable[[], tuple[Any, Any]]] = {}
-"""Each returns a tensor, and what can still see it."""
+
+def ones() -> Any:
+    return torch.ones(4)
 
 
-def seen(make: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
-    SEEN_BY_OTHERS[make.__name__] = make
-    return make
+def weights() -> Any:
+    return torch.ones(4, requires_grad=True)
 
 
-@seen
-def a_variable() -> tuple[Any, Any]:
-    tensor = torch.ones(4)
-    return tensor, {"kept": tensor}
+def trained() -> Any:
+    made = weights()
+    made.sum().backward()
+    return made
 
 
-@seen
-def a_weak_reference() -> tuple[Any, Any]:
-    tensor = torch.ones(4)
-    return tensor, weakref.ref(tensor)
+def seen_by(tensor: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """A tensor, and what is made of it."""
+    return tensor, make(tensor)
 
 
-@seen
-def a_view() -> tuple[Any, Any]:
-    tensor = torch.ones(4)
-    return tensor, tensor[1:]
+def made_of(other: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """The tensor that is made of something, and that."""
+    return make(other), other
 
 
-@seen
-def what_it_is_a_view_of() -> tuple[Any, Any]:
-    tensor = torch.ones(4)
-    return tensor[1:], tensor
-
-
-@seen
-def another_view_of_the_same() -> tuple[Any, Any]:
-    tensor = torch.ones(4)
-    return tensor[1:], tensor[:1]
-
-
-@seen
-def a_view_of_the_view() -> tuple[Any, Any]:
-    tensor = torch.ones(4)[1:]
-    return tensor, tensor[1:]
-
-
-@seen
-def the_graph_of_what_it_is_a_view_of() -> tuple[Any, Any]:
-    loss = torch.ones(4, requires_grad=True).exp()
-    return loss[1:], None
-
-
-@seen
-def a_detached_tensor() -> tuple[Any, Any]:
-    tensor = torch.ones(4, requires_grad=True)
-    return tensor, tensor.detach()
-
-
-@seen
-def its_storage() -> tuple[Any, Any]:
-    tensor = torch.ones(4)
-    return tensor, tensor.untyped_storage()
-
-
-@seen
-def a_numpy_array_of_it() -> tuple[Any, Any]:
-    tensor = torch.ones(4)
-    return tensor, tensor.numpy()
-
-
-@seen
-def the_numpy_array_whose_memory_it_is() -> tuple[Any, Any]:
-    array = np.ones(4)
-    return torch.from_numpy(array), array
-
-
-@seen
-def the_buffer_whose_memory_it_is() -> tuple[Any, Any]:
-    buffer = bytearray(16)
-    return torch.frombuffer(buffer, dtype=torch.float32), buffer
-
-
-@seen
-def a_capsule_of_dlpack() -> tuple[Any, Any]:
-    tensor = torch.ones(4)
-    return tensor, tensor.__dlpack__()
-
-
-@seen
-def an_input_saved_for_the_backward_pass() -> tuple[Any, Any]:
-    weights, tensor = torch.ones(4, requires_grad=True), torch.ones(4)
-    return tensor, weights * tensor
-
-
-@seen
-def an_output_saved_for_the_backward_pass() -> tuple[Any, Any]:
-    loss = torch.ones(4, requires_grad=True).exp()
-    return loss, loss.grad_fn
-
-
-@seen
-def a_gradient() -> tuple[Any, Any]:
-    weights = torch.ones(4, requires_grad=True)
-    weights.sum().backward()
-    return weights.grad, weights
-
-
-@seen
-def other_processes() -> tuple[Any, Any]:
-    return torch.ones(4).share_memory_(), None
+# Each returns a tensor, and what can still see it.
+SEEN_BY_OTHERS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "a variable": lambda: seen_by(ones(), lambda it: {"kept": it}),
+    "a weak reference": lambda: seen_by(ones(), weakref.ref),
+    "a view": lambda: seen_by(ones(), lambda it: it[1:]),
+    "what it is a view of": lambda: made_of(ones(), lambda it: it[1:]),
+    "another view of the same": lambda: ones().split(2),
+    "a view of the view": lambda: seen_by(ones()[1:], lambda it: it[1:]),
+    "the graph of what it is a view of": lambda: (weights().exp()[1:], None),
+    "a detached tensor": lambda: seen_by(weights(), lambda it: it.detach()),
+    "its storage": lambda: seen_by(ones(), lambda it: it.untyped_storage()),
+    "a numpy array of it": lambda: seen_by(ones(), lambda it: it.numpy()),
+    "the numpy array whose memory it is": lambda: made_of(np.ones(4), torch.from_numpy),
+    "the buffer whose memory it is": lambda: made_of(
+        bytearray(16), lambda it: torch.frombuffer(it, dtype=torch.float32)
+    ),
+    "a capsule of dlpack": lambda: seen_by(ones(), lambda it: it.__dlpack__()),
+    "an input saved for the backward pass": lambda: seen_by(ones(), lambda it: weights() * it),
+    "an output saved for the backward pass": lambda: seen_by(
+        weights().exp(), lambda it: it.grad_fn
+    ),
+    "a gradient": lambda: made_of(trained(), lambda it: it.grad),
+    "other processes": lambda: (ones().share_memory_(), None),
+}
 
 
 def test_what_only_its_slot_holds_may_be_overwritten() -> None:
@@ -152,7 +92,7 @@ def test_what_can_still_be_seen_may_not(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a_variable", "a_view", "another_view_of_the_same", "a_weak_reference"]
+    "name", ["a variable", "a view", "another view of the same", "a weak reference"]
 )
 def test_it_may_once_nothing_can_see_it_any_more(name: str) -> None:
     tensor, other = SEEN_BY_OTHERS[name]()
