@@ -277,6 +277,7 @@ def test_a_forked_child_frees_nothing_and_is_no_member(boards: Any) -> None:
                 lambda: member.poison(1), member.interrupt,
                 lambda: member.forget(0), lambda: member.wait_any([end]),
                 lambda: reader(member), lambda: member.writer(1, 0), lambda: member.mark(1, 1),
+                lambda: member.submit(((back, PICKLE, b"", [bytes(8)]),), 9, {}, 1, object()),
             ]
             refused = 0
             for call in calls:
@@ -453,25 +454,3 @@ def test_the_waiting_of_the_main_thread_adds_up_while_it_lasts(boards: Any) -> N
     observer.writer(0, 0).write(BYTES, b"")
     finish(child)
     assert observer.counters(1)[0] == 1
-
-
-def test_the_counters_of_a_dead_process_can_be_read(boards: Any) -> None:
-    board = boards(rings=[Ring(0, (1,)), Ring(1, (0,))])
-    child = board.start(
-        """
-        member = board.member(1)
-        reader(member, 0).read()
-        member.writer(1, 0).write(PICKLE, b"", [bytes(BLOCK)])
-        print("written", flush=True)
-        sys.stdin.read()
-        """
-    )
-    observer = board.member(0)
-    until_waiting(observer, 1)
-    observer.writer(0, 0).write(BYTES, b"")
-    assert child.stdout and child.stdout.readline() == "written\n"
-    child.kill()
-    child.communicate()
-    waits, waited_ns, committed_bytes = observer.counters(1)
-    assert (waits, committed_bytes) == (1, BLOCK)
-    assert waited_ns > 0

@@ -43,23 +43,3 @@ def test_readers_see_the_frames_in_the_order_of_the_list(boards: Any) -> None:
                 pass
     out, _ = child.communicate()
     assert (child.returncode, out) == (0, "")
-
-
-def test_a_forked_child_submits_nothing(boards: Any) -> None:
-    board = boards(2)
-    out = board.run(
-        """
-        member = board.member(0)
-        writer = member.writer(0, 0)
-        if not (pid := os.fork()):
-            try:
-                member.submit(((writer, PICKLE, b"", [bytes(BLOCK)]),), 9, {}, 1, object())
-            except RuntimeError as error:
-                assert "forked" in str(error)
-                os._exit(0)
-            os._exit(1)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), writer.seq, claimed(member))
-        """
-    )
-    assert out == "0 0 0\n"

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
 import os
 import select
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -145,36 +147,6 @@ def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
         control.close()
 
 
-def test_of_whom_a_host_served_nothing_is_known_when_it_ends():
-    layout = Layout("n1", "a0", {"a0": 0, "a1": 1}, {}, {}, {}, {}, {})
-    control = GraphControl(
-        "graph",
-        ["a0", "a1"],
-        lambda _: (-1, []),
-        lambda *_: None,
-        lambda *_: None,
-        [FarNode(layout, ("a0", "a1"))],
-    )
-    control.open()
-    try:
-        entry = {"graph": "graph", "secret": control.secret}
-        opening = messages.JoinNode(
-            **entry, node="n1", pid=1, clock="", address=f"tcp://{LOCAL}:80"
-        )
-        joined = join(control.listen_tcp(LOCAL), opening, GUARD_S, lambda *_: None)
-        for process in ("a0", "a1"):
-            hello = codec.encode(messages.Hello(**entry, process=process, clock="")).decode()
-            message = messages.FromMember(process=process, pid=1, text=hello)
-            sockets.send(joined.connection, message)
-        until(lambda: len(control.members.pids) == 2)
-        joined.close()
-        until(lambda: len(control.members.gone) == 2)
-        found = {process: ending.how for process, ending in control.members.gone.items()}
-        assert found == {"a0": How.LEFT, "a1": How.UNREACHABLE}
-    finally:
-        control.close()
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("is_posted", [False, True])
 @pytest.mark.parametrize("count", [3, 5, 20])
@@ -246,21 +218,27 @@ def test_a_connection_that_is_cut_ends_while_its_peer_does_not_read():
         until(lambda: not ours._is_flushing)
 
 
+@contextlib.contextmanager
+def forked() -> Iterator[None]:
+    """While there is a forked child, which does nothing."""
+    waiting, go = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(waiting, 1)
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.write(go, b"x")
+        os.waitpid(child, 0)
+        os.close(waiting)
+        os.close(go)
+
+
 def test_a_forked_child_keeps_no_connection_open():
-    with stream_pair() as (ours, theirs):
-        waiting, go = os.pipe()
-        child = os.fork()
-        if not child:
-            os.read(waiting, 1)
-            os._exit(0)
-        try:
-            ours.close()
-            assert theirs.recvmsg(MAX_MESSAGE_BYTES)[0] == b""
-        finally:
-            os.write(go, b"x")
-            os.waitpid(child, 0)
-            os.close(waiting)
-            os.close(go)
+    with stream_pair() as (ours, theirs), forked():
+        ours.close()
+        assert theirs.recvmsg(MAX_MESSAGE_BYTES)[0] == b""
 
 
 def test_a_forked_child_keeps_no_link_to_a_gate_open(served):
@@ -276,17 +254,7 @@ def test_a_forked_child_keeps_no_link_to_a_gate_open(served):
     gates = {"n0": str(control.listen_tcp(LOCAL))}
     links = connect_gates(gates, served.graph_id, control.secret, "a7", GUARD_S)
     until(lambda: accepted)
-    waiting, go = os.pipe()
-    child = os.fork()
-    if not child:
-        os.read(waiting, 1)
-        os._exit(0)
-    try:
+    with forked():
         links["n0"].close()
         with accepted[0] as arrived:
             assert arrived.recv(1) == b""
-    finally:
-        os.write(go, b"x")
-        os.waitpid(child, 0)
-        os.close(waiting)
-        os.close(go)

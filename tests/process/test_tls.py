@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -44,6 +43,7 @@ from tests.harness.driven import Driven
 from tests.harness.peers import GUARD_S, descriptors, until
 from tests.harness.served import Served
 from tests.harness.tcp import LOCAL, bare_pair
+from tests.process.test_endpoint import FORKING_TCP, process_of
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
@@ -231,31 +231,8 @@ def test_values_of_any_size_and_a_teardown(driven: Callable[..., Driven]):
     handles._clients.clear()
 
 
-OWNER = """
-import os, sys, time
-sys.modules["ray"] = None
-from rcg.runtime.control.graph_control import GraphControl
-control = GraphControl("cafe", ["a0"], lambda _: (0, []), print, lambda *_: None)
-control.open()
-print(control.listen_tcp("127.0.0.1"), control.secret, flush=True)
-sys.stdin.readline()  # until somebody is connected
-child = os.fork()
-while not child:
-    time.sleep(1000)
-print(child, flush=True)
-sys.stdin.readline()
-"""
-
-
 def test_a_fork_of_the_owner_keeps_no_connection_of_it():
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as owner:
+    with process_of(FORKING_TCP) as owner:
         assert owner.stdin is not None and owner.stdout is not None
         address, secret = owner.stdout.readline().split()
         opening = messages.UseStore(graph="cafe", secret=secret, group="g")
