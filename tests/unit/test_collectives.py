@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import pickle
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, re
 from rcg.dag import CollectiveOutputNode, DAGNode, InputNode, MultiOutputNode
 from rcg.dag.communicators import CREATE, DefaultCommunicator
 from rcg.dag.lower import lower, unreached_calls
-from rcg.errors import CommError, GraphError, RcgError, UnsupportedNodeError
+from rcg.errors import CommError, GraphError, UnsupportedNodeError
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import CollectiveCall, CommunicatorSpec, MethodCall, Part
 from tests.unit.fake_actors import FakeActor, FakeCommunicator, Half
@@ -43,13 +44,16 @@ def ranks_of(graph: Graph) -> list[CollectiveCall]:
     return [node for node in graph.nodes if isinstance(node, CollectiveCall)]
 
 
-def refused(error: BaseException, kind: type[RcgError], node: str, *words: str) -> None:
-    """Check an error: its class, its words, the node it names, and this file with the line."""
-    assert isinstance(error, kind)
-    text = str(error)
+@contextlib.contextmanager
+def refusing(node: str, *words: str) -> Iterator[None]:
+    """Check the error of a block: its words, the node it names, and this file with the line."""
+    with pytest.raises(ValueError) as caught:
+        yield
+    assert isinstance(caught.value, GraphError)
+    text = str(caught.value)
     for word in words:
         assert word in text, text
-    assert error.node == node
+    assert caught.value.node == node
     assert re.search(r"test_collectives\.py:\d+", text), text
 
 
@@ -247,17 +251,16 @@ def test_the_default_communicator_serves_where_none_is_chosen() -> None:
 def test_the_default_communicator_must_have_the_actors() -> None:
     default = DefaultCommunicator.of(FakeCommunicator([A, B, C]))
     results = allreduce.bind(grads(A, B))
-    with pytest.raises(ValueError, match="same set of actors as the collective") as caught:
+    with refusing("allreduce", "same set of actors as the collective", repr(C)):
         graph_of(results[0], default)
-    refused(caught.value, GraphError, "allreduce", repr(C))
 
 
 @pytest.mark.parametrize("transport", [None, "auto", "gloo"])
 def test_without_a_default_communicator_one_must_be_chosen(transport: str | None) -> None:
     results = allreduce.bind(grads(A, B), transport=transport)
-    with pytest.raises(ValueError, match="has no custom communicator specified") as caught:
+    words = "has no custom communicator specified", "_default_communicator when calling"
+    with refusing("allreduce", *words):
         graph_of(results[0], DefaultCommunicator.of(None))
-    refused(caught.value, GraphError, "allreduce", "_default_communicator when calling")
     chosen = allreduce.bind(grads(A, B), transport=FakeCommunicator([A, B]))
     graph_of(chosen[0], DefaultCommunicator.of(None))
 
@@ -357,10 +360,9 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
 def test_wrong_lists(collective: Any, case: str) -> None:
     make, words = WRONG[case]
     inputs = make()
-    with pytest.raises(ValueError, match=r".") as caught:
-        collective.bind(inputs)
     node = "MultiOutputNode" if case == "the end of a DAG" else collective._kind
-    refused(caught.value, GraphError, node, *words)
+    with refusing(node, *words):
+        collective.bind(inputs)
 
 
 def nested(*lists: tuple[FakeActor, ...]) -> list[list[Any]]:
@@ -410,86 +412,69 @@ WRONG_NESTS: dict[str, tuple[Callable[[], Any], list[str]]] = {
 def test_wrong_lists_of_lists(case: str) -> None:
     make, words = WRONG_NESTS[case]
     inputs = make()
-    with pytest.raises(ValueError, match=r".") as caught:
+    with refusing("allreduce", *words):
         allreduce.bind(inputs)
-    refused(caught.value, GraphError, "allreduce", *words)
 
 
 @pytest.mark.parametrize("collective", [each for each in ALL if each is not allreduce], ids=repr)
 def test_only_allreduce_takes_lists_of_lists(collective: Any) -> None:
-    with pytest.raises(ValueError, match="only supported for allreduce") as caught:
+    words = "Currently binding a nested list of dag nodes is only supported for allreduce"
+    with refusing(collective._kind, words):
         collective.bind(nested((A, B), (A, B)))
-    refused(
-        caught.value,
-        GraphError,
-        collective._kind,
-        "Currently binding a nested list of dag nodes is only supported for allreduce",
-    )
 
 
 @pytest.mark.parametrize("collective", [allreduce, reducescatter, reduce], ids=repr)
 @pytest.mark.parametrize("op", ["sum", 0, None, enum.Enum("ReduceOp", "BAND").BAND], ids=repr)
 def test_unexpected_operations(collective: Any, op: Any) -> None:
-    with pytest.raises(ValueError, match="Unexpected operation: ") as caught:
+    with refusing(collective._kind, "Unexpected operation: ", repr(op), "ReduceOp.AVG"):
         collective.bind(grads(A, B), op=op)
-    refused(caught.value, GraphError, collective._kind, repr(op), "ReduceOp.AVG")
 
 
 @pytest.mark.parametrize("collective", [broadcast, reduce, gather], ids=repr)
 @pytest.mark.parametrize("root", [-1, 2, True, None, "0", 0.0], ids=repr)
 def test_roots_that_are_no_position(collective: Any, root: Any) -> None:
-    with pytest.raises(ValueError, match="must be a position in its list, from 0 to 1") as caught:
+    words = "must be a position in its list, from 0 to 1"
+    with refusing(collective._kind, words, repr(root)):
         collective.bind(grads(A, B), root=root)
-    refused(caught.value, GraphError, collective._kind, repr(root))
 
 
 def test_handles_where_they_mean_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rcg.cluster.is_actor_handle", lambda thing: isinstance(thing, FakeActor))
-    with pytest.raises(ValueError, match="give a node of that actor") as caught:
+    with refusing("broadcast", "give a node of that actor", repr(A)):
         broadcast.bind([A, *grads(B)])
-    refused(caught.value, GraphError, "broadcast", repr(A))
-    with pytest.raises(ValueError, match="Expected unique actor handles") as caught:
+    with refusing("broadcast", "Expected unique actor handles", repr(A), "Left.grad"):
         broadcast.bind([*grads(A), A])
-    refused(caught.value, GraphError, "broadcast", repr(A), "Left.grad")
+    words = "only in a broadcast", "to be DAGNode, but got", repr(B)
     for collective in ALL:
         if collective is not broadcast:
-            with pytest.raises(ValueError, match="only in a broadcast") as caught:
+            with refusing(collective._kind, *words):
                 collective.bind([*grads(A), B])
-            refused(caught.value, GraphError, collective._kind, "to be DAGNode, but got", repr(B))
 
 
 @pytest.mark.parametrize("collective", ALL, ids=repr)
 def test_transports_that_cannot_be(collective: Any) -> None:
-    def bind(transport: Any) -> None:
-        collective.bind(grads(A, B), transport=transport)
-
-    kind = collective._kind
-    with pytest.raises(ValueError, match="'shm' is none: leave transport out, or give") as caught:
-        bind("shm")
-    refused(caught.value, GraphError, kind, "'gloo'")
-    with pytest.raises(ValueError, match="Invalid transport type: mpi") as caught:
-        bind("mpi")
     names = "'auto', 'cuda_ipc', 'gloo', 'nccl' or an instance"
-    refused(caught.value, GraphError, kind, f"Transport must be one of {names}")
-    with pytest.raises(ValueError, match="Invalid transport type") as caught:
-        bind(Half())
-    refused(caught.value, GraphError, kind, "Half lacks allreduce, reducescatter, destroy")
+    for transport, words in (
+        ("shm", ["'shm' is none: leave transport out, or give", "'gloo'"]),
+        ("mpi", ["Invalid transport type: mpi", f"Transport must be one of {names}"]),
+        (Half(), ["Invalid transport type", "Half lacks allreduce, reducescatter, destroy"]),
+    ):
+        with refusing(collective._kind, *words):
+            collective.bind(grads(A, B), transport=transport)
 
 
 @pytest.mark.parametrize("others", [(A,), (A, B, C), (A, C)], ids=repr)
 def test_a_communicator_with_other_actors(others: tuple[FakeActor, ...]) -> None:
-    with pytest.raises(ValueError, match="to match the custom communicator group") as caught:
+    words = "to match the custom communicator group", repr(A), repr(B), "FakeCommunicator"
+    with refusing("allreduce", *words):
         allreduce.bind(grads(A, B), transport=FakeCommunicator(others))
-    refused(caught.value, GraphError, "allreduce", repr(A), repr(B), "FakeCommunicator")
 
 
 def test_a_communicator_with_ranks_that_are_none() -> None:
-    with pytest.raises(ValueError, match="the ranks from 0 to 1") as caught:
+    with refusing("allreduce", "the ranks from 0 to 1", "[0, 0]"):
         allreduce.bind(grads(A, B), transport=FakeCommunicator([A, B], ranks=[0, 0]))
-    refused(caught.value, GraphError, "allreduce", "[0, 0]")
-    with pytest.raises(ValueError, match="lists an actor twice") as caught:
+    with refusing("allreduce", "lists an actor twice"):
         allreduce.bind(grads(A, B), transport=FakeCommunicator([A, FakeActor("Left", 0)], [0, 1]))
-    refused(caught.value, GraphError, "allreduce")
 
 
 # The parameters of Ray's functions, in their order.
@@ -527,6 +512,7 @@ def test_a_group_of_rays_is_rays(collective: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_for_graphs_only_says_so() -> None:
-    with pytest.raises(NotImplementedError) as caught:
+    with pytest.raises(NotImplementedError, match=r"rcg\.collective\.gather\.bind") as caught:
         gather(object(), "group")
-    refused(caught.value, UnsupportedNodeError, "gather", "rcg.collective.gather.bind")
+    assert isinstance(caught.value, UnsupportedNodeError) and caught.value.node == "gather"
+    assert "test_collectives.py:" in str(caught.value)
