@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,6 @@ def test_everything_listed_is_there(module):
         assert getattr(module, name) is not None
 
 
-def test_a_name_is_the_same_object_each_time():
-    assert rcg.get is rcg.get
-    assert rcg.dag is sys.modules["rcg.dag"]
-
-
 def test_other_names_are_rays():
     import ray
 
@@ -37,13 +31,6 @@ def test_other_names_are_rays():
     assert rcg.util is ray.util
     assert rcg.exceptions is ray.exceptions
     assert rcg.ObjectRef is ray.ObjectRef
-
-
-def test_nodes_can_be_imported_from_rcg_itself():
-    from rcg import InputNode, MultiOutputNode
-
-    assert InputNode is rcg.dag.InputNode
-    assert MultiOutputNode is rcg.dag.MultiOutputNode
 
 
 def test_names_of_nobody_are_attribute_errors():

@@ -86,11 +86,6 @@ def test_each_node_has_its_members_and_rings() -> None:
         Layout.of(PLAN, "n2")
 
 
-def test_a_layout_travels() -> None:
-    layout = Layout.of(PLAN, "n1")
-    assert pickle.loads(pickle.dumps(layout)) == layout
-
-
 def test_a_node_has_room_for_as_many_members_as_a_plan_allows() -> None:
     assert MAX_PROCESSES == MAX_MEMBERS
 

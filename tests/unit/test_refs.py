@@ -21,6 +21,8 @@ from rcg.runtime.refs import FAILED, NEW, PENDING, READY, CompiledDAGRef, TwinRe
 from tests.harness.driven import Driven
 from tests.harness.peers import GUARD_S
 
+Drive = Callable[..., Driven]
+
 
 class Output:
     """What a ref asks of an output."""
@@ -201,7 +203,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 @pytest.mark.parametrize("is_list", [False, True])
 def test_it_is_said_once_for_each_hang(
-    driven: Callable[..., Driven], capsys: pytest.CaptureFixture[str], is_list: bool
+    driven: Drive, capsys: pytest.CaptureFixture[str], is_list: bool
 ) -> None:
     graph = driven(report_after_s=SOON_S)
     first, second = graph.engine.execute(1), graph.engine.execute(2)
@@ -223,7 +225,7 @@ def test_it_is_said_once_for_each_hang(
 
 
 def test_nothing_is_said_by_short_gets_or_if_the_option_says_so(
-    driven: Callable[..., Driven], capsys: pytest.CaptureFixture[str]
+    driven: Drive, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for after_s in (None, GUARD_S):
         graph = driven(report_after_s=after_s)
@@ -233,7 +235,7 @@ def test_nothing_is_said_by_short_gets_or_if_the_option_says_so(
 
 
 def test_a_graph_whose_executions_take_long_is_not_said_to_hang_each_time(
-    driven: Callable[..., Driven],
+    driven: Drive,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -251,7 +253,7 @@ def test_a_graph_whose_executions_take_long_is_not_said_to_hang_each_time(
 
 
 def test_nothing_is_said_of_a_result_that_came_meanwhile(
-    driven: Callable[..., Driven],
+    driven: Drive,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -262,7 +264,7 @@ def test_nothing_is_said_of_a_result_that_came_meanwhile(
 
 
 def test_an_event_loop_has_it_said_on_another_thread(
-    driven: Callable[..., Driven],
+    driven: Drive,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

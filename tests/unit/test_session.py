@@ -42,6 +42,8 @@ from tests.harness.driven import ACTOR, Driven, plan_of, run_once
 from tests.harness.peers import GUARD_S, ctrl_c_anywhere, descriptors, until
 from tests.harness.served import control_threads
 
+Drive = Callable[..., Driven]
+
 MB = 1 << 20
 
 
@@ -55,7 +57,7 @@ def die(session: Session, how: How = How.DIED, why: str = "", process: str = ACT
     session._member_gone(process, Ending(how, why))
 
 
-def test_a_death_breaks_the_graph_and_is_its_error(driven: Callable[..., Driven]) -> None:
+def test_a_death_breaks_the_graph_and_is_its_error(driven: Drive) -> None:
     graph = driven()
     session = graph.session
     session.check_running()
@@ -77,7 +79,7 @@ def test_a_death_breaks_the_graph_and_is_its_error(driven: Callable[..., Driven]
 
 
 def test_an_error_is_new_each_time_and_its_cause_is_found_once(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = driven().session
     asked: list[str] = []
@@ -95,14 +97,14 @@ def test_an_error_is_new_each_time_and_its_cause_is_found_once(
     assert asked == [ACTOR]
 
 
-def test_the_first_death_is_the_cause(driven: Callable[..., Driven]) -> None:
+def test_the_first_death_is_the_cause(driven: Drive) -> None:
     session = driven().session
     die(session, How.FAILED, "the first")
     die(session, How.FAILED, "the second")
     assert "the first" in str(session.end_error())
 
 
-def test_a_loop_that_failed_is_no_death(driven: Callable[..., Driven]) -> None:
+def test_a_loop_that_failed_is_no_death(driven: Drive) -> None:
     session = driven().session
     die(session, How.FAILED, "what it said")
     error = session.end_error()
@@ -114,7 +116,7 @@ def test_a_loop_that_failed_is_no_death(driven: Callable[..., Driven]) -> None:
 
 @pytest.mark.parametrize("how", How)
 def test_what_a_dead_process_held_is_let_go_and_what_a_living_one_holds_is_not(
-    driven: Callable[..., Driven], how: How
+    driven: Drive, how: How
 ) -> None:
     graph = driven()
     graph.engine.execute(np.zeros(MB, np.uint8))
@@ -126,7 +128,7 @@ def test_what_a_dead_process_held_is_let_go_and_what_a_living_one_holds_is_not(
     assert not kept.any()
 
 
-def test_closed_comes_before_broken(driven: Callable[..., Driven]) -> None:
+def test_closed_comes_before_broken(driven: Drive) -> None:
     session = driven().session
     die(session)
     session.close_nowait()
@@ -137,9 +139,7 @@ def test_closed_comes_before_broken(driven: Callable[..., Driven]) -> None:
         session.check_running()
 
 
-def test_a_member_that_leaves_a_closed_graph_breaks_nothing(
-    driven: Callable[..., Driven],
-) -> None:
+def test_a_member_that_leaves_a_closed_graph_breaks_nothing(driven: Drive) -> None:
     session = driven().session
     session.close_nowait()
     die(session)
@@ -147,9 +147,7 @@ def test_a_member_that_leaves_a_closed_graph_breaks_nothing(
     assert session.report(0).state == "closed"
 
 
-def test_what_channels_raise_becomes_the_error_of_the_graph(
-    driven: Callable[..., Driven],
-) -> None:
+def test_what_channels_raise_becomes_the_error_of_the_graph(driven: Drive) -> None:
     session = driven().session
     session.close_nowait()
     assert type(session.public(GraphEnded(True))) is ChannelClosed
@@ -164,9 +162,7 @@ ENDS: dict[str, Callable[[Session], None]] = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_everybody_hears_of_the_end_once(
-    driven: Callable[..., Driven], end: Callable[[Session], None]
-) -> None:
+def test_everybody_hears_of_the_end_once(driven: Drive, end: Callable[[Session], None]) -> None:
     session = driven().session
     heard: list[str] = []
 
@@ -195,7 +191,7 @@ def test_everybody_hears_of_the_end_once(
 
 
 def test_closing_ends_waits_and_gives_the_memory_back(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven()
     stopped: list[bool] = []
@@ -214,7 +210,7 @@ def test_closing_ends_waits_and_gives_the_memory_back(
 
 
 def test_a_loop_that_has_not_ended_keeps_the_graph_open_and_is_named(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven()
     session = graph.session
@@ -233,7 +229,7 @@ def test_a_loop_that_has_not_ended_keeps_the_graph_open_and_is_named(
 
 
 def test_a_graph_is_live_until_its_teardown_is_over(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven()
     registry.add(graph.engine)
@@ -248,7 +244,7 @@ def test_a_graph_is_live_until_its_teardown_is_over(
 
 
 def test_a_forked_child_has_no_graph_to_close(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven()
     heard: list[str] = []
@@ -261,7 +257,7 @@ def test_a_forked_child_has_no_graph_to_close(
     monkeypatch.undo()
 
 
-def test_the_last_words_are_those_of_the_process(driven: Callable[..., Driven]) -> None:
+def test_the_last_words_are_those_of_the_process(driven: Drive) -> None:
     graph = driven()
     graph.engine.execute(0)
     run_once(graph.loop(type("Stage", (), {"make": lambda self, value: value})()))
@@ -270,7 +266,7 @@ def test_the_last_words_are_those_of_the_process(driven: Callable[..., Driven]) 
 
 
 def test_a_closed_graph_is_reported_as_closed_also_if_it_broke_first(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = driven().session
     assert session.report(0).state == "running"
@@ -283,7 +279,7 @@ def test_a_closed_graph_is_reported_as_closed_also_if_it_broke_first(
 
 @pytest.mark.parametrize("how", How)
 def test_a_report_says_how_a_process_has_left(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch, how: How
+    driven: Drive, monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
     session = driven().session
     monkeypatch.setattr(session.control.members, "gone", {ACTOR: Ending(how)})
@@ -363,7 +359,7 @@ class Kept(HeldResult):
 
 
 @pytest.mark.parametrize("wrong", [-5, math.nan, True, "5", Decimal(5)])
-def test_a_teardown_that_is_refused_does_nothing(driven: Callable[..., Driven], wrong: Any) -> None:
+def test_a_teardown_that_is_refused_does_nothing(driven: Drive, wrong: Any) -> None:
     graph = driven()
     graph.buffers[0].ready = HELD
     ref = graph.engine.execute(0)
@@ -376,7 +372,7 @@ def test_a_teardown_that_is_refused_does_nothing(driven: Callable[..., Driven], 
 
 
 def test_a_teardown_ends_a_get_that_was_about_to_take_its_result(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven()
     (buffer,) = graph.buffers
@@ -502,7 +498,7 @@ class _Named:
         return self._text
 
 
-def test_a_death_that_comes_later_is_not_why_a_loop_failed(driven: Callable[..., Driven]) -> None:
+def test_a_death_that_comes_later_is_not_why_a_loop_failed(driven: Drive) -> None:
     session = driven().session
     die(session, How.FAILED, "what it said")
     members = session.control.members
@@ -512,7 +508,7 @@ def test_a_death_that_comes_later_is_not_why_a_loop_failed(driven: Callable[...,
 
 
 def test_patience_that_another_thread_raises_does_not_shorten_a_get(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = driven().engine
     ref = engine.execute(1)

@@ -16,11 +16,14 @@ from rcg.errors import ExecutionError, OutOfSharedMemory, UnpicklableError
 from rcg.ir.containers import Template
 from rcg.ir.ops import Write
 from rcg.runtime.actor import steps
+from rcg.runtime.actor.loop import Loop
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.failure import capture
 from rcg.serialization import Failure
 from tests.harness.driven import ACTOR, Driven, run_once
 from tests.harness.peers import GUARD_S, ctrl_c_anywhere, until
+
+Drive = Callable[..., Driven]
 
 MB = 1 << 20
 NOW = {"timeout": 0}
@@ -74,6 +77,14 @@ def raises(error: BaseException) -> Stage:
     return Stage(make)
 
 
+def ran(graph: Driven, loop: Loop, *values: Any) -> list[Any]:
+    """Submit values, and let the loop run once for each; returns their refs."""
+    refs = [graph.engine.execute(value) for value in values]
+    for _ in refs:
+        run_once(loop)
+    return refs
+
+
 def in_method(error: BaseException) -> str:
     """Where an error says that it was raised."""
     first: str = error._render_traceback_()[0]  # type: ignore[attr-defined]
@@ -83,15 +94,11 @@ def in_method(error: BaseException) -> str:
 # --- reading
 
 
-def test_an_input_that_cannot_be_unpickled_fails_its_execution_alone(
-    driven: Callable[..., Driven],
-) -> None:
+def test_an_input_that_cannot_be_unpickled_fails_its_execution_alone(driven: Drive) -> None:
     graph = driven()
     stage = Stage()
     loop = graph.loop(stage)
-    refs = [graph.engine.execute(value) for value in (1, Refuses(there=True), 3)]
-    for _ in refs:
-        run_once(loop)
+    refs = ran(graph, loop, 1, Refuses(there=True), 3)
     assert refs[0].get(**NOW) == 1
     with pytest.raises(ValueError, match="not a number") as raised:
         refs[1].get(**NOW)
@@ -100,7 +107,7 @@ def test_an_input_that_cannot_be_unpickled_fails_its_execution_alone(
     assert stage.calls == [1, 3]
 
 
-def test_the_end_of_a_graph_ends_the_loop(driven: Callable[..., Driven]) -> None:
+def test_the_end_of_a_graph_ends_the_loop(driven: Drive) -> None:
     graph = driven()
     loop = graph.loop(Stage())
     graph.engine.execute(0)
@@ -112,9 +119,7 @@ def test_the_end_of_a_graph_ends_the_loop(driven: Callable[..., Driven]) -> None
         loop._steps[2]()
 
 
-def test_no_method_is_called_with_what_an_earlier_execution_left(
-    driven: Callable[..., Driven],
-) -> None:
+def test_no_method_is_called_with_what_an_earlier_execution_left(driven: Drive) -> None:
     program = (
         "Read c0 -> s0",
         "Read c9 -> s1, s2",
@@ -133,7 +138,7 @@ def test_no_method_is_called_with_what_an_earlier_execution_left(
 
 
 def test_a_loop_that_is_idle_gives_its_free_memory_back_once_and_goes_on(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven()
     trims: list[Any] = []
@@ -154,7 +159,7 @@ def test_a_loop_that_is_idle_gives_its_free_memory_back_once_and_goes_on(
 @CALLS
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_whatever_a_method_raises_fails_its_execution_alone(
-    driven: Callable[..., Driven], program: tuple[str, ...], kind: type[BaseException]
+    driven: Drive, program: tuple[str, ...], kind: type[BaseException]
 ) -> None:
     graph = driven(program=program)
     loop = graph.loop(raises(kind("the text")))
@@ -197,7 +202,7 @@ def test_whatever_a_method_raises_fails_its_execution_alone(
     ],
 )
 def test_a_call_with_failed_values_is_not_made_and_fails_as_the_first_of_them(
-    driven: Callable[..., Driven], call: str, first: str
+    driven: Drive, call: str, first: str
 ) -> None:
     program = (
         "Read c0 -> s0",
@@ -227,7 +232,7 @@ def test_a_call_with_failed_values_is_not_made_and_fails_as_the_first_of_them(
     ],
 )
 def test_a_method_with_several_outputs_fails_all_of_them(
-    driven: Callable[..., Driven], result: Any, text: str
+    driven: Drive, result: Any, text: str
 ) -> None:
     graph = driven(outputs=2, program=TWO)
     refs = graph.engine.execute(0)
@@ -248,9 +253,7 @@ def test_a_method_with_several_outputs_fails_all_of_them(
 
 
 @CALLS
-def test_a_method_runs_in_the_turn_of_its_graph(
-    driven: Callable[..., Driven], program: tuple[str, ...]
-) -> None:
+def test_a_method_runs_in_the_turn_of_its_graph(driven: Drive, program: tuple[str, ...]) -> None:
     graph = driven(program=program)
     loop = graph.loop(Stage(lambda _: turns.lock.locked()))
     ref = graph.engine.execute(0)
@@ -266,7 +269,7 @@ def test_a_method_runs_in_the_turn_of_its_graph(
 
 @CALLS
 def test_an_exception_at_any_place_of_a_call_leaves_the_turn_free(
-    driven: Callable[..., Driven], program: tuple[str, ...]
+    driven: Drive, program: tuple[str, ...]
 ) -> None:
     graph = driven(program=program)
     loop = graph.loop(Stage())
@@ -277,7 +280,7 @@ def test_an_exception_at_any_place_of_a_call_leaves_the_turn_free(
 
 @CALLS
 def test_methods_of_a_concurrent_graph_need_no_turn(
-    driven: Callable[..., Driven], program: tuple[str, ...]
+    driven: Drive, program: tuple[str, ...]
 ) -> None:
     graph = driven(program=program, concurrent=True)
     ref = graph.engine.execute(0)
@@ -286,9 +289,7 @@ def test_methods_of_a_concurrent_graph_need_no_turn(
 
 
 @CALLS
-def test_each_op_of_an_execution_is_recorded(
-    driven: Callable[..., Driven], program: tuple[str, ...]
-) -> None:
+def test_each_op_of_an_execution_is_recorded(driven: Drive, program: tuple[str, ...]) -> None:
     graph = driven(program=program)
     loop = graph.loop(Stage())
     for value in range(2):
@@ -303,22 +304,18 @@ def test_each_op_of_an_execution_is_recorded(
 # --- writing
 
 
-def test_a_result_that_cannot_be_pickled_says_who_returned_it(
-    driven: Callable[..., Driven],
-) -> None:
+def test_a_result_that_cannot_be_pickled_says_who_returned_it(driven: Drive) -> None:
     graph = driven()
     stage = Stage(lambda value: threading.Lock() if value else value)
     loop = graph.loop(stage)
-    refs = [graph.engine.execute(value) for value in (0, 1, 0)]
-    for _ in refs:
-        run_once(loop)
+    refs = ran(graph, loop, 0, 1, 0)
     assert [refs[i].get(**NOW) for i in (0, 2)] == [0, 0]
     with pytest.raises(UnpicklableError) as raised:
         refs[1].get(**NOW)
     assert (raised.value.actor, raised.value.execution) == ("Stage", 1)
 
 
-def test_what_pickling_a_result_raises_is_its_error(driven: Callable[..., Driven]) -> None:
+def test_what_pickling_a_result_raises_is_its_error(driven: Drive) -> None:
     graph = driven()
     ref = graph.engine.execute(0)
     run_once(graph.loop(returns(Refuses(there=False))))
@@ -327,21 +324,17 @@ def test_what_pickling_a_result_raises_is_its_error(driven: Callable[..., Driven
     assert in_method(raised.value) == "`Stage` of a0 (sending its result)"
 
 
-def test_a_result_without_memory_fails_its_execution_and_names_its_channel(
-    driven: Callable[..., Driven],
-) -> None:
+def test_a_result_without_memory_fails_its_execution_and_names_its_channel(driven: Drive) -> None:
     graph = driven(memory_cap_bytes=MB)
     loop = graph.loop(Stage(lambda value: bytes(value)))
-    refs = [graph.engine.execute(size) for size in (1, 2 * MB, 1)]
-    for _ in refs:
-        run_once(loop)
+    refs = ran(graph, loop, 1, 2 * MB, 1)
     assert [refs[i].get(**NOW) for i in (0, 2)] == [b"\0", b"\0"]
     with pytest.raises(OutOfSharedMemory) as raised:
         refs[1].get(**NOW)
     assert raised.value.channel == "c1"
 
 
-def test_a_failure_without_memory_arrives_with_less_text(driven: Callable[..., Driven]) -> None:
+def test_a_failure_without_memory_arrives_with_less_text(driven: Drive) -> None:
     graph = driven(memory_cap_bytes=MB)
 
     def make(value: int) -> int:
@@ -350,9 +343,7 @@ def test_a_failure_without_memory_arrives_with_less_text(driven: Callable[..., D
         return value
 
     loop = graph.loop(Stage(make))
-    refs = [graph.engine.execute(size) for size in (0, 2 * MB, 0)]
-    for _ in refs:
-        run_once(loop)
+    refs = ran(graph, loop, 0, 2 * MB, 0)
     assert [refs[i].get(**NOW) for i in (0, 2)] == [0, 0]
     with pytest.raises(Exception, match=r"(?s)ValueError: begin.*characters left out.*end"):
         refs[1].get(**NOW)
@@ -369,7 +360,7 @@ BUILD = (
 )
 
 
-def test_a_container_is_made_of_values_and_fails_with_them(driven: Callable[..., Driven]) -> None:
+def test_a_container_is_made_of_values_and_fails_with_them(driven: Drive) -> None:
     graph = driven(program=BUILD)
     template, _ = Template.of({"a": [1j, 2j]}, lambda item: isinstance(item, complex))
 
@@ -380,18 +371,14 @@ def test_a_container_is_made_of_values_and_fails_with_them(driven: Callable[...,
 
     stage = Stage(make)
     loop = graph.loop(stage, {"k0": template})
-    refs = [graph.engine.execute(value) for value in (1, 2, 3)]
-    for _ in refs:
-        run_once(loop)
+    refs = ran(graph, loop, 1, 2, 3)
     assert refs[0].get(**NOW) == ({"a": [1, -1]}, None)
     assert refs[2].get(**NOW) == ({"a": [3, -3]}, None)
     with pytest.raises(ValueError, match="two"):
         refs[1].get(**NOW)
 
 
-def test_a_container_that_cannot_be_made_fails_its_execution_alone(
-    driven: Callable[..., Driven],
-) -> None:
+def test_a_container_that_cannot_be_made_fails_its_execution_alone(driven: Drive) -> None:
     graph = driven(program=BUILD)
 
     def fill(values: list[int]) -> list[int]:
@@ -400,9 +387,7 @@ def test_a_container_that_cannot_be_made_fails_its_execution_alone(
         return values
 
     loop = graph.loop(Stage(), {"k0": SimpleNamespace(fill=fill)})
-    refs = [graph.engine.execute(value) for value in (1, 2, 3)]
-    for _ in refs:
-        run_once(loop)
+    refs = ran(graph, loop, 1, 2, 3)
     assert refs[0].get(**NOW) == ([1, 1], None)
     assert refs[2].get(**NOW) == ([3, 3], None)
     with pytest.raises(Exception, match="two") as raised:
@@ -415,9 +400,7 @@ class Value:
 
 
 @pytest.mark.parametrize("free", [("Free s1", "Free s2"), ("Free s1, s2",)], ids=["each", "many"])
-def test_a_freed_value_lives_no_longer(
-    driven: Callable[..., Driven], free: tuple[str, ...]
-) -> None:
+def test_a_freed_value_lives_no_longer(driven: Drive, free: tuple[str, ...]) -> None:
     program = (
         "Read c0 -> s0",
         "Call a0.new(s0) -> s1 #1",
@@ -447,7 +430,7 @@ def test_a_freed_value_lives_no_longer(
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("attempts", [3, 1000])
 def test_a_failure_is_shortened_until_there_is_room_and_never_lost(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch, outputs: int, attempts: int
+    driven: Drive, monkeypatch: pytest.MonkeyPatch, outputs: int, attempts: int
 ) -> None:
     """There is room for one failure, from some attempt on or never; silence would be a hang."""
     tried: list[Any] = []
