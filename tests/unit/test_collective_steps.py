@@ -118,6 +118,11 @@ class Ranks:
         found = [slots[self.count :] for slots in self.slots]
         return found if self.count > 1 else [each for (each,) in found]
 
+    def run_slots(self) -> None:
+        """Run the step of every rank with what its slots hold."""
+        for each in [self.threads.submit(step) for step in self.steps]:
+            each.result(GUARD_S)
+
     def close(self) -> None:
         self.nodes[0].end_closed()
         for communicator in self.communicators:
@@ -299,8 +304,7 @@ def test_a_tensor_that_only_its_slot_holds_becomes_the_result_where_it_lies(rank
     before = kept.clone()
     group.slots[who][0] = values[who].clone()
     address = group.slots[who][0].data_ptr()
-    for each in [group.threads.submit(step) for step in group.steps]:
-        each.result(GUARD_S)
+    group.run_slots()
     found = [slots[1] for slots in group.slots]
     assert_equal(found, wanted)
     assert found[who].data_ptr() == address
@@ -313,8 +317,7 @@ def test_a_tensor_that_a_later_op_uses_is_left_as_it_is(ranks, kind):
     values = values_of(2, LARGE)
     for slots, value in zip(group.slots, values, strict=True):
         slots[0] = value.clone()
-    for each in [group.threads.submit(step) for step in group.steps]:
-        each.result(GUARD_S)
+    group.run_slots()
     assert_equal([slots[0] for slots in group.slots], values)
 
 
@@ -326,8 +329,7 @@ def test_tensors_of_inference_mode_become_ordinary_results(ranks, dtype):
     with torch.inference_mode():
         for slots, value in zip(group.slots, values, strict=True):
             slots[0] = value.clone()
-    for each in [group.threads.submit(step) for step in group.steps]:
-        each.result(GUARD_S)
+    group.run_slots()
     for slots in group.slots:
         assert torch.equal(slots[1], wanted)
         slots[1] += 1
@@ -349,8 +351,7 @@ def test_large_and_small_tensors_in_one_allreduce(ranks):
         slots[:4] = [each.clone() for each in tensors]
     group.slots[1][3] = kept = values[1][3]
     before = kept.clone()
-    for each in [group.threads.submit(step) for step in group.steps]:
-        each.result(GUARD_S)
+    group.run_slots()
     wanted = [one + other for one, other in zip(values[0], [*values[1][:3], before], strict=True)]
     for slots in group.slots:
         assert_equal(slots[4:], wanted)
@@ -426,18 +427,22 @@ def test_a_dtype_that_cannot_be_combined_is_refused_before_anybody_enters(ranks)
     assert group.run(torch.ones(1), torch.zeros(1))[1].item() == 1
 
 
-@pytest.mark.parametrize("who", [0, 1])
-@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
-def test_a_rank_without_memory_fails_the_execution_everywhere(ranks, monkeypatch, kind, who):
-    group = ranks(kind, 2)
+def have_no_room(monkeypatch: pytest.MonkeyPatch, without: Node) -> None:
     room = exchanges.room_for
 
     def room_for(node: Any, size_bytes: int, device: str) -> Any:
-        if node is group.nodes[who]:
+        if node is without:
             raise RuntimeError("not enough memory")
         return room(node, size_bytes, device)
 
     monkeypatch.setattr(exchanges, "room_for", room_for)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
+def test_a_rank_without_memory_fails_the_execution_everywhere(ranks, monkeypatch, kind, who):
+    group = ranks(kind, 2)
+    have_no_room(monkeypatch, group.nodes[who])
     for failure in group.run(*values_of(2)):
         assert "not enough memory" in str(error_of(failure))
     monkeypatch.undo()
@@ -447,14 +452,7 @@ def test_a_rank_without_memory_fails_the_execution_everywhere(ranks, monkeypatch
 
 def test_a_rank_without_memory_for_a_broadcast_fails_alone(ranks, monkeypatch):
     group = ranks("broadcast", 3, root=1)
-    room = exchanges.room_for
-
-    def room_for(node: Any, size_bytes: int, device: str) -> Any:
-        if node is group.nodes[2]:
-            raise RuntimeError("not enough memory")
-        return room(node, size_bytes, device)
-
-    monkeypatch.setattr(exchanges, "room_for", room_for)
+    have_no_room(monkeypatch, group.nodes[2])
     values = values_of(3)
     found = group.run(*values)
     assert_equal(found[:2], [values[1]] * 2)

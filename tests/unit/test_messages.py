@@ -77,13 +77,8 @@ def test_a_text_arrives_as_one_that_can_be_encoded_and_printed(sent: Any) -> Non
     assert decode(encode(found)) == found
 
 
-@given(JSON)
-def test_json_is_a_message_or_a_value_error(found: Any) -> None:
-    is_a_message_or_raises(json.dumps(found).encode())
-
-
-@given(st.binary())
-def test_bytes_are_a_message_or_a_value_error(data: bytes) -> None:
+@given(st.binary() | JSON.map(lambda found: json.dumps(found).encode()))
+def test_bytes_and_json_are_a_message_or_a_value_error(data: bytes) -> None:
     is_a_message_or_raises(data)
 
 
