@@ -7,7 +7,6 @@ import gc
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,48 +17,9 @@ from tests.harness.peers import (
     descriptors,
     none_left,
     says_what_is_lacking,
-    until,
 )
 from tests.harness.served import Served
-
-ROOT = Path(__file__).parents[2]
-
-
-FLOOD = """
-import socket, sys
-address = "\\0" + sys.argv[1]
-print("going", flush=True)
-kept = []
-while True:
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    one.setblocking(False)
-    try:
-        one.connect(address)
-    except BlockingIOError:
-        pass
-    except OSError:
-        break
-    kept.append(one)
-    if len(kept) > 500:
-        kept.pop(0).close()
-"""
-
-
-def test_a_member_gets_in_while_strangers_flood(served):
-    flood = subprocess.Popen(
-        [sys.executable, "-c", FLOOD, served.control.address[1:]], stdout=subprocess.PIPE
-    )
-    try:
-        assert flood.stdout is not None
-        flood.stdout.readline()
-        for process in ("a0", "a1"):
-            served.client(process).close()
-        until(lambda: set(served.control.members.pids) == {"a0", "a1"})
-    finally:
-        flood.kill()
-        flood.wait()
-        flood.stdout.close()
-
+from tests.process.test_endpoint import ROOT, process_of
 
 JOIN = """
 import os, sys
@@ -111,18 +71,10 @@ def test_a_driver_that_cannot_watch_a_member_does_not_take_it_in(served):
 @pytest.mark.parametrize("spare", range(6))
 def test_a_member_without_descriptors_says_so(served, spare):
     """Each descriptor is the missing one once: the socket, what arrives, the pidfd."""
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert server.stdout is not None and server.stdin is not None
-    address, graph, secret = server.stdout.readline().split()
-    before = descriptors()
-    try:
+    with process_of(SERVE) as server:
+        assert server.stdout is not None
+        address, graph, secret = server.stdout.readline().split()
+        before = descriptors()
         with none_left(spare):
             if spare < 5:
                 with pytest.raises(OutOfDescriptors) as caught:
@@ -133,10 +85,6 @@ def test_a_member_without_descriptors_says_so(served, spare):
                 ControlClient("\0" + address, graph, secret, "a0").close()
         gc.collect()
         assert descriptors() <= before
-    finally:
-        server.stdin.close()
-        server.stdout.close()
-        server.wait()
 
 
 SERVE = """

@@ -82,17 +82,24 @@ def join(threads):
         thread.join(60)
         assert not thread.is_alive()
 
-warm = {}
-join(opening(Slow(0), warm))
-for comm in warm.values():
-    comm.destroy()
-warm.clear()
+def destroy(found):
+    while found:
+        found.popitem()[1].destroy()
+
+found = {}
+join(opening(Slow(0), found))
+destroy(found)
+before = counts()
 """
+
+
+def check(program: str) -> None:
+    """Run a program, after which as many descriptors and threads are there as before."""
+    assert printed(f"{HEAD}{program}settle(before)\nprint('ok')") == "ok"
 
 
 def test_ranks_that_do_not_connect_at_once_try_again():
     program = """
-before = counts()
 found = {}
 join(opening(Slow(1), found))
 for rank, comm in found.items():
@@ -104,21 +111,16 @@ threads = [
 for thread in threads:
     thread.start()
 join(threads)
-for comm in found.values():
-    comm.destroy()
-found.clear()
+destroy(found)
 del comm, threads
-settle(before)
-print("ok")
 """
-    assert printed(HEAD + program) == "ok"
+    check(program)
 
 
 @pytest.mark.full
 def test_ranks_that_never_connect_raise_and_leave_nothing():
     program = """
 gloo_group._ATTEMPTS = 2
-before = counts()
 found = {}
 join(opening(Slow(10), found))
 for error in found.values():
@@ -126,16 +128,13 @@ for error in found.values():
     assert "cannot connect: a: " in str(error), error
 found.clear()
 del error
-settle(before)
-print("ok")
 """
-    assert printed(HEAD + program) == "ok"
+    check(program)
 
 
 @pytest.mark.full
 def test_closing_the_store_while_gloo_connects_ends_open_and_leaves_nothing():
     program = """
-before = counts()
 for delay_s in (0, 0.01, 0.2):
     found = {}
     store = Slow(10)
@@ -149,24 +148,20 @@ for delay_s in (0, 0.01, 0.2):
     found.clear()
     del error, threads
     settle(before)
-print("ok")
 """
-    assert printed(HEAD + program) == "ok"
+    check(program)
 
 
 @pytest.mark.full
 def test_the_time_limit_holds_while_gloo_connects():
     program = """
-before = counts()
 found = {}
 join(opening(Slow(10), found, 0.2))
 assert all(isinstance(error, TimeoutError) for error in found.values()), found
 assert any("group g" in str(error) for error in found.values()), found
 found.clear()
-settle(before)
-print("ok")
 """
-    assert printed(HEAD + program) == "ok"
+    check(program)
 
 
 @pytest.mark.parametrize("hosts", [("127.0.0.2", "127.0.0.3"), ("::1", "0:0:0:0:0:0:0:1")], ids=str)
@@ -175,7 +170,6 @@ def test_ranks_at_other_addresses_than_the_loopbacks_first(hosts):
     program = f"""
 import socket
 hosts = {hosts}
-before = counts()
 found = {{}}
 join(opening(Slow(0), found, hosts=hosts))
 numbers = {{socket.getaddrinfo(host, None)[0][4][0] for host in hosts}}
@@ -197,20 +191,15 @@ end.start()
 found[1].abort("enough")
 join([end])
 assert isinstance(found.pop("end"), GroupAborted)
-for comm in found.values():
-    comm.destroy()
-found.clear()
+destroy(found)
 del comm, each, threads, end
-settle(before)
-print("ok")
 """
-    assert printed(HEAD + program) == "ok"
+    check(program)
 
 
 def test_an_address_of_a_form_that_is_not_known_is_an_error_that_says_so():
     program = """
 import re
-before = counts()
 gloo_group._address_at = lambda host: re.compile(b"never")
 gloo_group._ATTEMPTS = 1
 found = {}
@@ -219,17 +208,14 @@ for error in found.values():
     assert type(error) is CommError and "connections of Gloo can be found" in str(error), error
 found.clear()
 del error
-settle(before)
-print("ok")
 """
-    assert printed(HEAD + program) == "ok"
+    check(program)
 
 
 @pytest.mark.full
 def test_ranks_without_descriptors_say_so_and_leave_nothing():
     program = """
 import errno
-before = counts()
 usual = os.dup
 
 def none_left(fd):
@@ -243,11 +229,9 @@ texts = [str(found.pop(rank)) for rank in range(2)]
 assert all("has no file descriptor left to connect the group g" in text for text in texts), texts
 settle(before)
 join(opening(Slow(0), found))
-for comm in found.values():
-    comm.destroy()
-print("ok")
+destroy(found)
 """
-    assert printed(HEAD + program) == "ok"
+    check(program)
 
 
 def test_a_process_that_is_no_rank_takes_no_ranks_place():
@@ -291,8 +275,7 @@ for times in (1, 2):
         found[1].recv([got], 0)
         join([sending])
         assert got.equal(given)
-        for comm in found.values():
-            comm.destroy()
+        destroy(found)
     else:
         assert all("is no rank of the group" in str(error) for error in found.values()), found
 for each in strangers:

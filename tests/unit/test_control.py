@@ -50,6 +50,26 @@ from tests.harness.peers import (
 )
 from tests.harness.served import PROCESSES, Loop, Served, as_json
 
+
+@contextlib.contextmanager
+def sent_along(count: int) -> Iterator[list[int]]:
+    """Descriptors to send along; in the end there are as many as before."""
+    before = descriptors()
+    given = [os.memfd_create("x") for _ in range(count)]
+    yield given
+    for fd in given:
+        os.close(fd)
+    until(lambda: descriptors() <= before)
+
+
+def watching(client: ControlClient) -> Loop:
+    """Have a member watch its driver; returns its loop."""
+    loop = Loop()
+    client.close_descriptors()
+    client.watch(loop, "rcg-watch-test")
+    return loop
+
+
 # --- messages that are none
 
 OPENINGS = [messages.Hello, messages.Use, messages.AskReport]
@@ -59,21 +79,17 @@ OPENINGS = [messages.Hello, messages.Use, messages.AskReport]
 @pytest.mark.parametrize("kind", OPENINGS)
 def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kind, count, dice):
     member = served.client("last")
-    before = descriptors()
     fields = {"graph": served.graph_id, "secret": served.control.secret}
     good = served.hello("NAME") if kind is messages.Hello else kind(**fields)
-    given = [os.dup(served.segments[0]) for _ in range(count)]
-    for name, data in zip(PROCESSES, mutants(as_json(good), dice, 60), strict=False):
-        with served.stranger() as stranger:
-            said = data.replace(b"NAME", name.encode())
-            body = said.removesuffix(b"\0")  # half of them know the secret
-            known = proven(challenge_of(stranger), good, body)
-            with_descriptors(stranger, said if len(name) % 2 else known, given)
-            stranger.shutdown(socket.SHUT_WR)
-            assert is_over(stranger)
-    for fd in given:
-        os.close(fd)
-    until(lambda: descriptors() <= before)
+    with sent_along(count) as given:
+        for name, data in zip(PROCESSES, mutants(as_json(good), dice, 60), strict=False):
+            with served.stranger() as stranger:
+                said = data.replace(b"NAME", name.encode())
+                body = said.removesuffix(b"\0")  # half of them know the secret
+                known = proven(challenge_of(stranger), good, body)
+                with_descriptors(stranger, said if len(name) % 2 else known, given)
+                stranger.shutdown(socket.SHUT_WR)
+                assert is_over(stranger)
     assert "last" not in served.control.members.over
     assert served.control._endpoint._thread.is_alive()
     served.client("first").close()
@@ -95,23 +111,19 @@ def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kin
 )
 def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good, count, dice):
     other = served.client("last")
-    before = descriptors()
-    given = [os.dup(served.segments[0]) for _ in range(count)]
-    for name, data in zip(PROCESSES, mutants(as_json(good), dice, 40), strict=False):
-        with served.stranger() as member:
-            enter(member, served.hello(name))
-            with sockets.receive(member, 8) as answer:
-                assert isinstance(answer.message, messages.Welcome)
-            with_descriptors(member, data, given)
-            member.shutdown(socket.SHUT_WR)
-            assert is_over(member)
-        # In every case no call waits for that member any more.
-        until(lambda at=name: at in served.control.members.over)
+    with sent_along(count) as given:
+        for name, data in zip(PROCESSES, mutants(as_json(good), dice, 40), strict=False):
+            with served.stranger() as member:
+                enter(member, served.hello(name))
+                with sockets.receive(member, 8) as answer:
+                    assert isinstance(answer.message, messages.Welcome)
+                with_descriptors(member, data, given)
+                member.shutdown(socket.SHUT_WR)
+                assert is_over(member)
+            # In every case no call waits for that member any more.
+            until(lambda at=name: at in served.control.members.over)
     for _, ending in served.gone:
         str(ending).encode()
-    for fd in given:
-        os.close(fd)
-    until(lambda: descriptors() <= before)
     assert served.control._endpoint._thread.is_alive() and "last" not in served.control.members.over
     other.close()
 
@@ -132,8 +144,6 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
 ):
     monkeypatch.setattr(control_client, "JOIN_TIMEOUT_S", 0.5)
     address, server = listener
-    before = descriptors()
-    given = [os.memfd_create("x") for _ in range(count)]
 
     def answer(data: bytes) -> None:
         connection, _ = server.accept()
@@ -142,20 +152,18 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
             with_descriptors(connection, data, given)
 
     good = messages.Welcome(arenas=(True, False, True))
-    for data in mutants(as_json(good), dice, 60):
-        thread = threading.Thread(target=answer, args=(data,))
-        thread.start()
-        try:
-            client = ControlClient(address, "graph", "secret", "a0")
-        except (PlacementError, OutOfDescriptors):
-            pass
-        else:
-            assert client.board >= 0 and set(client.arenas) - {-1} <= set(range(1 << 20))
-            client.close()
-        thread.join()
-    for fd in given:
-        os.close(fd)
-    until(lambda: descriptors() <= before)
+    with sent_along(count) as given:
+        for data in mutants(as_json(good), dice, 60):
+            thread = threading.Thread(target=answer, args=(data,))
+            thread.start()
+            try:
+                client = ControlClient(address, "graph", "secret", "a0")
+            except (PlacementError, OutOfDescriptors):
+                pass
+            else:
+                assert client.board >= 0 and set(client.arenas) - {-1} <= set(range(1 << 20))
+                client.close()
+            thread.join()
 
 
 @pytest.mark.parametrize("count", [0, 1, 100])
@@ -166,31 +174,24 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
 )
 def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, good, count, dice):
     address, server = listener
-    before = descriptors()
-    given = [os.memfd_create("x") for _ in range(count)]
-    fds = [os.memfd_create("y") for _ in range(2)]
     made: list[ControlClient] = []
 
     def join() -> None:
         made[:] = [ControlClient(address, "graph", "secret", "a0")]
 
-    for data in mutants(as_json(good), dice, 40):
-        thread = threading.Thread(target=join)
-        thread.start()
-        connection, _ = server.accept()
-        admit(connection, "secret")
-        sockets.send(connection, messages.Welcome(arenas=(True,)), fds)
-        thread.join()
-        loop = Loop()
-        made[0].close_descriptors()
-        made[0].watch(loop, "rcg-watch-test")
-        with_descriptors(connection, data, given)
-        connection.close()
-        # In every case the loop learns that its driver is gone.
-        assert loop.ended.wait(GUARD_S)
-    for fd in given + fds:
-        os.close(fd)
-    until(lambda: descriptors() <= before)
+    with sent_along(count) as given, sent_along(2) as fds:
+        for data in mutants(as_json(good), dice, 40):
+            thread = threading.Thread(target=join)
+            thread.start()
+            connection, _ = server.accept()
+            admit(connection, "secret")
+            sockets.send(connection, messages.Welcome(arenas=(True,)), fds)
+            thread.join()
+            loop = watching(made[0])
+            with_descriptors(connection, data, given)
+            connection.close()
+            # In every case the loop learns that its driver is gone.
+            assert loop.ended.wait(GUARD_S)
 
 
 def test_descriptors_that_are_received_are_closed_on_exec(served):
@@ -389,10 +390,7 @@ def test_a_signal_handler_may_use_the_control_wherever_the_main_thread_is(served
 
 def test_members_hear_of_the_death_of_another_and_the_driver_of_open_groups(served):
     members = [served.client(name) for name in ("a0", "a1")]
-    loops = [Loop() for _ in members]
-    for client, loop in zip(members, loops, strict=True):
-        client.close_descriptors()
-        client.watch(loop, "rcg-watch-test")
+    loops = [watching(client) for client in members]
     members[1].report_prepared()
     until(lambda: served.control.members.prepared == {"a1"})
     members[0].finish("it failed")
@@ -415,8 +413,7 @@ class InGroups:
         self.control = served.control
         self.clients = {name: served.client(name) for name in names}
         for client in self.clients.values():
-            client.close_descriptors()
-            client.watch(Loop(), "rcg-watch-test")
+            watching(client)
             client.report_prepared()
         until(lambda: served.control.members.prepared == set(names))
 
@@ -442,8 +439,7 @@ class InGroups:
 def test_groups_are_closed_when_every_member_is_done(served):
     members = InGroups(served, "a0", "a1", "a2")
     bystander = served.client("last")  # in no group
-    bystander.close_descriptors()
-    bystander.watch(Loop(), "rcg-watch-test")
+    watching(bystander)
     served.control.stop()
     members.are_done("a0", "a1")
     assert members.closed == []
@@ -482,9 +478,8 @@ def test_groups_are_closed_after_the_time_when_the_driver_has_ended(served):
 
 def test_a_member_on_this_node_reports_its_lost_link(served, monkeypatch):
     monkeypatch.setattr(graph_control, "_DOUBT_S", 0.3)
-    member, loop = served.client("a0"), Loop()
-    member.close_descriptors()
-    member.watch(loop, "a0")
+    member = served.client("a0")
+    loop = watching(member)
     member.link_lost("n1", "Broken pipe")
     until(lambda: served.gone)
     ((process, ending),) = served.gone
