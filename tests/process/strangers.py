@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that look like traces: every way to damage one, and everything that is done with one.
-
-Run as a program it makes many more of them: ``python -m tests.process.strangers [seconds] [seed]``.
-"""
+"""Files that look like traces: every way to damage one, and everything that is done with one."""
 
 from __future__ import annotations
 
@@ -12,12 +9,10 @@ import json
 import math
 import random
 import struct
-import sys
 import tempfile
-import time
-import traceback
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,7 +26,7 @@ from rcg.profiles import Profile
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.what_if import predict
-from rcg.trace.model import EVENT, SPAN_BASE, Clock, GraphTrace, LaneTrace, OpenOp
+from rcg.trace.model import EVENT, SPAN_BASE, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import of_plan
 from rcg.views.html.page import page_of
@@ -40,7 +35,6 @@ from tests.unit.traces import event, events, graph_trace
 from tests.unit.views_traces import pipeline, simulated
 
 HUGE = "a number of 5000 digits"
-IS_LOUD = __name__ == "__main__"
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -79,10 +73,7 @@ def sample() -> Trace:
     rows = ROWS | {"driver": DRIVER_APART, "a0": [*A0_ROWS, event(SPAN_BASE, 1, 31, 33)]}
     first = graph_trace(rows, opens=OPENS, spans={"a0": ("load",)})
     lanes = [
-        LaneTrace(
-            **{**_fields(lane), "clock": Clock(-3, 9), "node": "10.0.0.7", "pid": 7, "lost": 2}
-        )
-        for lane in first.lanes
+        replace(lane, clock=Clock(-3, 9), node="10.0.0.7", pid=7, lost=2) for lane in first.lanes
     ]
     first = GraphTrace(first.graph_id, first.plan, tuple(lanes), 10)
     stuck = graph_trace(ROWS, opens={"a1": OpenOp(1, 2, 65), "driver": OpenOp(3, 2, 66, 66, 2)})
@@ -93,10 +84,6 @@ def sample() -> Trace:
 def larger() -> Trace:
     """A trace of a simulated pipeline with spans, of some hundred events."""
     return simulated(pipeline(3, is_training=True), 12, spans=True)
-
-
-def _fields(lane: LaneTrace) -> dict[str, Any]:
-    return {name: getattr(lane, name) for name in lane.__dataclass_fields__}
 
 
 # --- use ----------------------------------------------------------------------------------------
@@ -145,20 +132,6 @@ def check_replay(replay: Simulation, plan: Plan) -> None:
     ops = sum(len(each.ops) for each in plan.programs if each.process not in gates)
     assert len(replay.timeline) == ops * replay.executions >= 64
     assert all(0 <= each.start <= each.end < math.inf for each in replay.timeline)
-
-
-def use_widgets(found: Trace) -> None:
-    """Make the widgets of a trace; they are no part of rcg and may be absent."""
-    import rcg_widgets
-
-    for number in range(len(found.graphs)):
-        for widget in (
-            rcg_widgets.TimelineWidget,
-            rcg_widgets.ScheduleWidget,
-            rcg_widgets.TopologyWidget,
-        ):
-            widget(found, graph=number)._repr_mimebundle_()
-        rcg_widgets.figure(found, graph=number)
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -392,9 +365,7 @@ def bomb(size: int, name: str = "0/a0.npy") -> bytes:
     return made.getvalue()
 
 
-def try_all(
-    files: Iterator[tuple[str, bytes]], folder: Path, *, also: Callable[[Trace], None] | None = None
-) -> tuple[int, int, list[str]]:
+def try_all(files: Iterator[tuple[str, bytes]], folder: Path) -> tuple[int, int, list[str]]:
     """Load and use each file; returns how many were refused, how many worked, and the faults."""
     refused = worked = 0
     faults = []
@@ -405,16 +376,12 @@ def try_all(
             found = Trace.load(folder / "mutant.trace")
             step = "use"
             use(found, folder)
-            if also is not None:
-                also(found)
             worked += 1
         except TraceError as error:
             if step == "use" or not is_a_sentence(str(error)):
                 faults.append(f"{change}: {step}: {error!r}"[:400])
             refused += 1
         except Exception as error:  # noqa: BLE001 - any is a fault
-            if IS_LOUD:
-                traceback.print_exc()
             faults.append(f"{change}: {step}: {error!r}"[:400])
     return refused, worked, faults
 
@@ -422,44 +389,3 @@ def try_all(
 def is_a_sentence(text: str) -> bool:
     """Whether a message is one line of a length that can be read."""
     return text.isprintable() and 20 < len(text) < 700
-
-
-def main(seconds: float, seed: int) -> None:
-    """Try mutants until the time is over, and print the faults."""
-    print(f"python -m tests.process.strangers {seconds} {seed}")
-    chance = random.Random(seed)
-    until = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        made = sample()
-        members = members_of(made, folder)
-        many = [
-            of_claims(members),
-            of_events(made, members),
-            of_fields(members),
-            of_random_events(made, members, chance, 10**9),
-            of_bytes(zipped(members), chance, 10**9),
-            of_members(members, chance, 10**9),
-        ]
-        counts = {}
-        while many and time.monotonic() < until:
-            for files in list(many):
-                found = next(files, None)
-                if found is None:
-                    many.remove(files)
-                    continue
-                began = time.monotonic()
-                refused, worked, faults = try_all(iter([found]), folder, also=use_widgets)
-                kind = found[0].split()[0]
-                was = counts.get(kind, (0, 0))
-                counts[kind] = was[0] + refused, was[1] + worked
-                if time.monotonic() - began > 5:
-                    print(f"slow, {time.monotonic() - began:.1f} s: {found[0]}")
-                for each in faults:
-                    print(each)
-        print(counts)
-
-
-if __name__ == "__main__":
-    given = [float(each) for each in sys.argv[1:]]
-    main((given or [60.0])[0], int((given[1:] or [random.randrange(10**9)])[0]))

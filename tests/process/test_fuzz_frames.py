@@ -567,11 +567,6 @@ anywhere = st.one_of(
     target("arena", ARENA, st.integers(0, 2)),
     target("block", BLOCKS, st.integers(0, 1), st.integers(0, 4)),
 )
-# What is written all the time, by every member.
-control = st.one_of(
-    target("ring", ["seq", "cpu", "room_wanted"], st.integers(0, 3)),
-    target("reader", ["seq", "waiting"], st.integers(0, 3), st.just(0)),
-)
 
 
 @settings(max_examples=300)
@@ -627,12 +622,6 @@ def test_bytes_that_changed_are_values_that_changed(
     )
     changes = data.draw(st.lists(flips.map(list), min_size=1, max_size=8))
     player.play("wrong writer", form=form, readers=readers, how=how, changes=changes)
-
-
-@settings(max_examples=200)
-@given(form=forms, changes=changes_of(control))
-def test_damaged_counters_of_a_ring_are_errors_or_waits(player: Player, **case: Any) -> None:
-    player.play("anything", is_early=False, **case)
 
 
 @settings(max_examples=400)

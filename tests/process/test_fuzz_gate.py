@@ -23,20 +23,15 @@ _WORDS: Final = (0, 1, 0xFF, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, (1 
 
 
 def frame(chance: random.Random, channel: int, execution: int, **lies: int) -> bytes:
-    """Return a frame as a link sends it."""
+    """Return a frame as a link sends it, whose head says something else if that is asked."""
     sizes = [chance.choice(_SIZES) for _ in range(chance.randrange(4))]
     data = pattern(chance.choice(_SIZES), execution)
-    small = sum(size for size in sizes if size <= 4096)
-    head = head_of(
-        channel,
-        execution,
-        len(data),
-        len(sizes),
-        kind=chance.choice((BYTES, PICKLE)),
-        small_bytes=small,
-        payload_bytes=len(data) + sum(sizes),
-        **lies,
-    )
+    facts = {
+        "kind": chance.choice((BYTES, PICKLE)),
+        "small_bytes": sum(size for size in sizes if size <= 4096),
+        "payload_bytes": len(data) + sum(sizes),
+    }
+    head = head_of(channel, execution, len(data), len(sizes), **facts | lies)
     table = b"".join(struct.pack("<Q", size << 1 | chance.randrange(2)) for size in sizes)
     ordered = sorted(sizes, key=lambda size: size > 4096)
     return head + table + data + b"".join(pattern(size) for size in ordered)
@@ -55,8 +50,7 @@ def stream(chance: random.Random, nexts: list[int]) -> bytes:
             )
             most = 32 if field in ("nbuffers", "kind") else 64
             lies = {field: chance.choice(_WORDS) % (1 << most)}
-        made = dict(lies)
-        frames.append(_framed(chance, CHANNEL + ring, left[ring], made))
+        frames.append(frame(chance, CHANNEL + ring, left[ring], **lies))
         left[ring] += 1
     found = bytearray(b"".join(frames))
     for _ in range(chance.choice((0, 0, 1, 1, 2, 8))):
@@ -74,17 +68,6 @@ def stream(chance: random.Random, nexts: list[int]) -> bytes:
         if not found:
             break
     return bytes(found[: chance.randrange(len(found) + 1)] if chance.random() < 0.5 else found)
-
-
-def _framed(chance: random.Random, channel: int, execution: int, lies: dict[str, int]) -> bytes:
-    plain = frame(chance, channel, execution)
-    if not lies:
-        return plain
-    words = dict(zip(("nbuffers",), struct.unpack_from("<I", plain, 12), strict=True))
-    data, small, payload = struct.unpack_from("<QQQ", plain, 24)
-    facts = {"small_bytes": small, "payload_bytes": payload, "data_bytes": data, **words} | lies
-    kind = struct.unpack_from("<I", plain, 8)[0]
-    return head_of(channel, execution, **({"kind": kind} | facts)) + plain[64:]
 
 
 def fuzz(count: int, chance: random.Random) -> tuple[int, int]:

@@ -196,18 +196,6 @@ def test_channels_share_a_connection_and_keep_their_orders(nodes: Nodes, dice: r
     assert nodes.gate.statistics()[0] == 600
 
 
-def test_many_frames_are_on_their_way_while_nobody_reads():
-    nodes = Nodes(slots=64, has_local=False)
-    writer = nodes.writer()
-    for number in range(64):
-        writer.write(PICKLE, b"", [pattern(200_000, number)])
-    for each in (1, 2):
-        far = reader(nodes.there.member(each))
-        for number in range(64):
-            assert bytes(far.read()[0]) == pattern(200_000, number)
-    nodes.close()
-
-
 def test_large_frames_come_one_after_the_other(nodes: Nodes):
     # The gate serves a connection for 4 MiB before others have their turn, also where a frame ends.
     writer = nodes.writer(1)
@@ -520,19 +508,6 @@ def test_a_connection_that_ends_within_a_frame_leaves_no_memory_claimed(nodes: N
     near.close()
     assert nodes.losses.get()[:4] == (9, 0, LOST["CLOSED"], 1)
     until(lambda: claimed(nodes.gate_member) == 0)
-
-
-def test_random_bytes_never_do_more_than_end_their_connection(nodes: Nodes, dice: random.Random):
-    for number in range(300):
-        near, far_end = socket_pair()
-        nodes.gate.add(far_end.detach(), number, [0, 1])
-        frame = bytearray(head_of(data=8) + b"12345678")
-        for _ in range(dice.randrange(1, 6)):
-            frame[dice.randrange(64)] = dice.randrange(256)
-        near.sendall(bytes(frame) + dice.randbytes(dice.randrange(200)))
-        near.close()
-        assert nodes.losses.get()[0] == number
-    assert nodes.gate.statistics()[0] == 0
 
 
 def test_a_lost_link_is_reported_once_and_writing_goes_on(nodes: Nodes):
