@@ -248,17 +248,14 @@ class Service:
 
     def _answer(self, connection: Any, pidfd: int, puller: str, received: Received) -> None:
         match message := received.message:
-            case PullTensors():
-                self._send_tensors(connection, puller, message)
+            case PullTensors() | PullSlices() | SendTensors() | CheckTensors():
+                try:
+                    self._send(connection, pidfd, puller, message, received)
+                except Transfer as error:
+                    _refuse(connection, message, str(error))
             case NoteSlices():
                 noted = self._slices.setdefault(connection, {})
                 noted[message.slices] = noted.get(message.slices, b"") + bytes(received.body)
-            case PullSlices():
-                self._send_slices(connection, puller, message)
-            case SendTensors():
-                self._send_objects(connection, pidfd, puller, message, bytes(received.body))
-            case CheckTensors():
-                self._end_reading(connection, message)
             case AnnounceTensors():
                 with closed(True):
                     self._announce(pickle.loads(bytes(received.body)))
@@ -290,14 +287,26 @@ class Service:
             case _:
                 raise ValueError("it is not expected here")
 
+    def _send(
+        self, connection: Any, pidfd: int, puller: str, message: _Pulling, received: Received
+    ) -> None:
+        """Send what is pulled, or say where it lies; raises Transfer if that is not possible."""
+        match message:
+            case PullTensors():
+                self._send_tensors(connection, puller, message)
+            case PullSlices():
+                self._send_slices(connection, puller, message)
+            case SendTensors():
+                self._send_objects(connection, pidfd, puller, message, bytes(received.body))
+            case CheckTensors():
+                self._end_reading(connection, message)
+
     def _announce(self, envelope: Envelope) -> None:
         if self.ahead is not None:
             self.ahead.announce(envelope)
 
     def _send_tensors(self, connection: Any, puller: str, message: PullTensors) -> None:
-        entry = self._find(connection, message)
-        if entry is None:
-            return
+        entry = self._find(message)
         self._store.note_pulled(entry)
         if _is_readable(entry) and self._let_read(connection, puller, message, entry):
             return
@@ -326,7 +335,7 @@ class Service:
         if answer is None:
             return False
         is_whole = isinstance(message, PullTensors)
-        check = entry.checking() if is_whole else self._checking_version(entry, table)
+        check = entry.check if is_whole else self._checking_version(entry, table)
         self._reading.setdefault(connection, {})[message.number] = entry, check, puller
         entry.pullers.append(puller)
         about, arrays, fds = answer
@@ -348,7 +357,10 @@ class Service:
         number, payloads = message.number, entry.payloads
         is_here = message.reads in (READ_BY_KERNEL, READ_BY_MAPPING)
         if is_here and all(each.is_cpu for each in payloads):
-            there = places_of(payloads)
+            try:
+                there = places_of(payloads)
+            except ValueError as error:  # one was freed since it was found
+                raise Transfer(entry.lacks() or str(error)) from None
             if isinstance(message, PullSlices):
                 return SlicesAt(number=number), (there.astype("<i8"),), ()
             places: list[Place | None] = [None] * len(payloads)
@@ -386,9 +398,7 @@ class Service:
 
     def _send_slices(self, connection: Any, puller: str, message: PullSlices) -> None:
         """Send slices of the tensors of an object, or let them be read."""
-        entry = self._find(connection, message)
-        if entry is None:
-            return
+        entry = self._find(message)
         self._store.note_pulled(entry)
         sizes = [each.numel() for each in entry.payloads]
         table = self._slices.get(connection, {}).get(message.slices, b"")
@@ -397,7 +407,8 @@ class Service:
         regions = regions_from(table, sizes)
         entry.pullers.append(puller)
         try:
-            payloads = [each.of(entry.payloads[each.tensor]) for each in regions]
+            with _copying():
+                payloads = [each.of(entry.payloads[each.tensor]) for each in regions]
             check = self._checking_version(entry, table)
             if isinstance(connection, PacketStream):
                 look = self._checking_version(entry, b"")
@@ -413,21 +424,20 @@ class Service:
             raise ValueError("nothing of that number is read")
         entry, check, puller = found
         entry.pullers.remove(puller)
-        self._end(connection, message, check)
+        _end(connection, message, check)
 
     def _send_on(self, connection: Any, message: PullTensors, entry: Entry) -> None:
         """Send the tensors of an object on the connection itself."""
-        check = entry.checking()
         is_far = isinstance(connection, PacketStream) and not _is_small(entry)
         if is_far and not isinstance(entry.contents, Objects):
-            self._send_after(connection, message, entry.payloads, check, check)
+            self._send_after(connection, message, entry.payloads, entry.check, entry.check)
             return
         if not isinstance(entry.contents, Objects):
-            self._send_with(connection, message, entry.payloads, check)
+            self._send_with(connection, message, entry.payloads, entry.check)
             return
-        with _refusing(connection, message):
+        with _copying():
             objects = make_codec().encode(list(entry.payloads))
-            send_payloads(connection, ObjectsHere(number=message.number), [objects], check)
+            send_payloads(connection, ObjectsHere(number=message.number), [objects], entry.check)
 
     def _send_with(
         self,
@@ -437,7 +447,7 @@ class Service:
         check: Callable[[], None],
     ) -> None:
         """Send tensors with the answer."""
-        with _refusing(connection, message):
+        with _copying():
             buffers = [_buffer(each) for each in payloads]
             send_buffers(connection, TensorsHere(number=message.number), buffers, check)
 
@@ -484,9 +494,8 @@ class Service:
         sockets.send(connection, TensorsFollow(number=message.number))
         send_in_runs(payloads, look, send)
         if problems:
-            _refuse(connection, message, problems[0])
-        else:
-            self._end(connection, message, check)
+            raise Transfer(problems[0])
+        _end(connection, message, check)
 
     def _checking_version(self, entry: Entry, table: bytes) -> Callable[[], None]:
         """Return what checks that the tensors are still as they were when they were shared.
@@ -497,14 +506,13 @@ class Service:
             entry: The tensors.
             table: Of which slices bytes are compared as well; see ``Sample``.
         """
-        check = entry.checking()
 
         def check_version() -> None:
             if self._store.find(entry.key) is not entry:
                 raise Transfer(self._store.why_gone(entry.key))
             if entry.versions.is_written:
                 raise Transfer(f"{entry.name} was written to")
-            check()
+            entry.check()
             if entry.sample is not None and entry.sample.find_changed(table) is not None:
                 raise Transfer(f"{entry.name} was written to")
 
@@ -514,57 +522,36 @@ class Service:
         self, connection: Any, pidfd: int, puller: str, message: SendTensors, metadata: bytes
     ) -> None:
         """Send an object by a user's transport."""
-        entry = self._find(connection, message)
-        if entry is None:
-            return
+        entry = self._find(message)
         if not isinstance(entry.contents, Objects):
-            _refuse(connection, message, f"it was made for {entry.transport}")
-            return
+            raise Transfer(f"it was made for {entry.transport}")
         try:
             communicator = cluster.loads(metadata)
-        except Exception as error:  # noqa: BLE001 - of the user's class
+        except Exception as error:
             text = f"what the transport says cannot be read: {describe_error(error)}"
-            _refuse(connection, message, text)
-            return
+            raise Transfer(text) from error
         sockets.send(connection, TensorsComing(number=message.number))
         watch = Watch(connection, pidfd)
         self._store.note_pulled(entry)
         entry.pullers.append(puller)
-        check = entry.checking()
         try:
             trouble = send(entry.contents, entry.key, entry.payloads, communicator, watch)
         finally:
             entry.pullers.remove(puller)
         if trouble:
-            _refuse(connection, message, trouble)
-            return
-        self._end(connection, message, check)
-
-    def _end(self, connection: Any, message: _Pulling, check: Callable[[], None]) -> None:
-        """Say that all tensors were sent, or were not there until then."""
-        try:
-            check()
-        except Transfer as lost:
-            _refuse(connection, message, str(lost))
-        else:
-            sockets.send(connection, TensorsHere(number=message.number))
+            raise Transfer(trouble)
+        _end(connection, message, entry.check)
 
     def _send_answer(self, connection: Any, message: AskHeld | AskTransfers, answer: bytes) -> None:
         payload = KIND_BYTES, answer, None, 0
         send_payloads(connection, Observed(number=message.number), [payload])
 
-    def _find(
-        self, connection: Any, message: PullTensors | PullSlices | SendTensors
-    ) -> Entry | None:
-        """Return an object; tells the other side if there is none, or it has lost its memory."""
+    def _find(self, message: PullTensors | PullSlices | SendTensors) -> Entry:
+        """Return an object; raises Transfer if there is none, or it has lost its memory."""
         entry = self._store.find(message.key)
         if entry is None:
-            _refuse(connection, message, self._store.why_gone(message.key))
-            return None
-        lost = entry.lacks()
-        if lost:
-            _refuse(connection, message, lost)
-            return None
+            raise Transfer(self._store.why_gone(message.key))
+        entry.check()
         _finish_devices(entry.payloads)
         return entry
 
@@ -580,21 +567,16 @@ class Service:
         except RcgError as error:
             _refuse(connection, message, str(error), is_system_error=True)
             return
-        check = entry.checking()
         sockets.send(connection, TensorsComing(number=message.number))
         try:
-            with self._store.watching(check, pair.abort):
-                pair.send(entry.payloads, check)
+            with self._store.watching(entry.check, pair.abort):
+                pair.send(entry.payloads, entry.check)
         except (RcgError, RuntimeError, ValueError, OSError) as error:
             # The process that pulls has an error of its own. This is for its text.
-            try:
-                check()
-                why = f"sending failed: {describe_error(error)}"
-            except Transfer as lost:
-                why = str(lost)
+            why = entry.lacks() or f"sending failed: {describe_error(error)}"
             _refuse(connection, message, why)
             raise ConnectionAbortedError("its pair is of no use any more") from error
-        self._end(connection, message, check)
+        _end(connection, message, entry.check)
 
 
 Service.handlers = {
@@ -647,14 +629,20 @@ def _is_small(entry: Entry) -> bool:
 
 
 @contextlib.contextmanager
-def _refusing(connection: Any, message: _Pulling) -> Iterator[None]:
-    """Tell the other side if tensors cannot be sent."""
+def _copying() -> Iterator[None]:
+    """Raise Transfer if tensors cannot be sent."""
     try:
         yield
-    except Transfer as error:
-        _refuse(connection, message, str(error))
-    except (OSError, MemoryError, RcgError) as error:
-        _refuse(connection, message, f"they cannot be copied: {describe_error(error)}")
+    except Transfer:
+        raise
+    except (OSError, MemoryError, RuntimeError, RcgError) as error:
+        raise Transfer(f"they cannot be copied: {describe_error(error)}") from error
+
+
+def _end(connection: Any, message: _Pulling, check: Callable[[], None]) -> None:
+    """Say that all tensors were sent; raises Transfer if they were not there until then."""
+    check()
+    sockets.send(connection, TensorsHere(number=message.number))
 
 
 def _refuse(

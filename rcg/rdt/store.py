@@ -110,7 +110,7 @@ class Entry:
         name: What messages call the value: ``The value of Worker.make``.
         release: Cleans up after the object, when it is freed or replaced.
         versions: How often its tensors had been written to when it was made.
-        resizes: The newest resize of each storage when it was made, as ``_resize_of`` gives it.
+        memory: Where each payload lay when it was kept, as ``_memory_and_resize_of`` gives it.
         sample: What some of its bytes were then, of a value that is refused once it is written to.
         made_s: When it was made, in seconds of the monotonic clock.
         unkept_since_s: Since when nobody may have said to keep it; when it was made, at first.
@@ -127,7 +127,7 @@ class Entry:
     name: str
     release: Callable[[], None] | None = None
     versions: Versions = field(init=False)
-    resizes: list[object] = field(init=False)
+    memory: list[object] = field(init=False)
     sample: Sample | None = None
     unkept_since_s: float = field(init=False)
     made_s: float = field(default_factory=time.monotonic)
@@ -144,7 +144,7 @@ class Entry:
         self.versions = Versions(tensors_in(found))
         if "torch" in sys.modules:
             _note_resizes()
-        self.resizes = self._resizes_now()
+        self.memory = self._memory_now()
 
     @property
     def size_bytes(self) -> int:
@@ -152,15 +152,23 @@ class Entry:
         return sum(self.contents.sizes)
 
     def lacks(self) -> str:
-        """Return which tensor has not all of its memory any more, and why; "" if all have.
+        """Return which tensor does not lie where it was when it was kept, and why; "" if all do.
 
-        An actor may free, or resize, the storage of a tensor that it has returned. What such a
+        An actor may free, resize or move the storage of a tensor that it has returned. What such a
         storage has when it is as large as before is not known: torch fills it with nothing.
         """
-        lost = find_lost(self.value, self.payloads)
-        if not lost and self._resizes_now() != self.resizes:
-            lost = "the storage of a tensor was resized since, and may have other numbers now"
-        return f"{self.name}: {lost}. {_BEFORE}" if lost else ""
+        if self._memory_now() == self.memory:
+            return ""
+        lost = find_lost(self.value, self.payloads) or (
+            "the storage of a tensor was resized since, or moved, and may have other numbers now"
+        )
+        return f"{self.name}: {lost}. {_BEFORE}"
+
+    def check(self) -> None:
+        """Raise Transfer if ``lacks`` finds a tensor."""
+        lost = self.lacks()
+        if lost:
+            raise Transfer(lost)
 
     @property
     def is_written(self) -> bool:
@@ -169,22 +177,8 @@ class Entry:
             return True
         return self.sample is not None and self.sample.find_changed() is not None
 
-    def checking(self) -> Callable[[], None]:
-        """Return what checks that the tensors still lie where they lie now.
-
-        It raises Transfer if one was freed or moved since, or resized since it was kept.
-        """
-        before = list(map(_memory_if_any, self.payloads)), self.resizes
-
-        def check() -> None:
-            if (list(map(_memory_if_any, self.payloads)), self._resizes_now()) != before:
-                moved = f"{self.name}: a tensor was moved while it was sent. {_BEFORE}"
-                raise Transfer(self.lacks() or moved)
-
-        return check
-
-    def _resizes_now(self) -> list[object]:
-        return list(map(_resize_of, self.payloads))
+    def _memory_now(self) -> list[object]:
+        return list(map(_memory_and_resize_of, self.payloads))
 
     def holds(self, storage: int) -> bool:
         """Whether one of the tensors lies in this memory, given as ``memory_of`` does."""
@@ -235,10 +229,14 @@ def _memory_if_any(thing: Any) -> int:
         return id(thing)
 
 
-def _resize_of(thing: Any) -> object:
-    """Return what stands for the newest resize of a tensor's storage; None if none was noted."""
+def _memory_and_resize_of(thing: Any) -> object:
+    """Return the place and size of a tensor's storage, and what stands for its newest resize.
+
+    Of what is no tensor of torch's, or has no storage, None.
+    """
     try:
-        return getattr(thing.untyped_storage(), _RESIZE, None)
+        storage = thing.untyped_storage()
+        return storage.data_ptr(), storage.nbytes(), getattr(storage, _RESIZE, None)
     except (AttributeError, RuntimeError, NotImplementedError):
         return None
 
@@ -249,7 +247,7 @@ def _note_resizes() -> None:
 
     The place of the memory does not tell: one that is freed and taken again may lie where it lay.
     FSDP and others resize by this method. Of what torch resizes in C++ (``Tensor.resize_``,
-    compiled programs) only another place tells.
+    compiled programs) only another place or size tells.
     """
     storages: Any = sys.modules["torch"].UntypedStorage
     resize = storages.resize_
@@ -333,7 +331,7 @@ class Store:
         cannot read it, tells nobody.
 
         Args:
-            check: See ``Entry.checking``.
+            check: Raises Transfer if the memory was freed.
             end: Ends the transfer; called with what ``check`` says, perhaps several times.
         """
         watched = check, end

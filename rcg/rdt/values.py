@@ -296,9 +296,7 @@ def _entry_of(ours: Here, envelope: Envelope) -> Entry:
     entry = ours.store.find(envelope.key)
     if entry is None:
         raise Transfer(f"{ours.holder.label} made a value, but {ours.store.why_gone(envelope.key)}")
-    lost = entry.lacks()
-    if lost:
-        raise Transfer(lost)
+    entry.check()
     return entry
 
 

@@ -234,7 +234,12 @@ class Worker:
 
 @dataclass
 class Known:
-    """A reference and what its value is."""
+    """A reference and what its value is.
+
+    Attributes:
+        twin: The value, to which is done what is done to it.
+        copied: What other processes get: small values are copied when they are made for NIXL.
+    """
 
     who: int
     ref: Any
@@ -244,6 +249,16 @@ class Known:
     twin: Any
     is_sure: bool = True  # whether it can be got
     source: Known | None = None  # of what an actor got and returned
+    copied: Any = None
+
+    def __post_init__(self) -> None:
+        if self.transport == "nixl" and self.kind != "large":
+            self.copied = plain(self.twin)
+
+    def at(self, actor: int | None) -> Any:
+        """A copy of what an actor gets, or the driver."""
+        is_twin = actor == self.actor or self.copied is None
+        return plain(self.twin) if is_twin else self.copied
 
 
 @dataclass
@@ -337,12 +352,12 @@ class ReferencesModel(RuleBasedStateMachine):
         # A place is drawn: Hypothesis keeps what it has drawn, and a reference keeps its value.
         return some[data.draw(st.integers(0, len(some) - 1))]
 
-    def see(self, known: Known, found: Any, error: str) -> None:
-        """Check what arrived."""
+    def see(self, known: Known, actor: int | None, found: Any, error: str) -> None:
+        """Check what arrived at an actor, or here."""
         if error:
             self.check(not known.is_sure, f"{known.who} ({known.kind}) does not arrive: {error}")
             return
-        is_right = are_equal(found, plain(known.twin))
+        is_right = are_equal(found, known.at(actor))
         self.check(is_right, f"{known.who} ({known.kind}) arrived otherwise")
 
     def actor(self, at: int) -> Any:
@@ -390,7 +405,7 @@ class ReferencesModel(RuleBasedStateMachine):
         who = next(self.ids)
         self.note(f"relay {known.who} by actor {actor} as {who}")
         ref = self.actor(actor).relay.remote(who, known.ref)
-        value = plain(known.twin)
+        value = plain(known.at(actor))
         self.known.append(Known(who, ref, actor, known.kind, "object_store", value, source=known))
 
     @precondition(lambda self: self.known)
@@ -401,7 +416,7 @@ class ReferencesModel(RuleBasedStateMachine):
             return  # it is the maker's own, and torch does not look whether its memory is there
         self.note(f"take {[each.who for each in some]} at actor {actor}")
         ref = self.actor(actor).take.remote(*(each.ref for each in some))
-        values = [plain(each.twin) for each in some]
+        values = [each.at(actor) for each in some]
         made = Pending(ref, some, actor, values, all(each.is_sure for each in some))
         if waits:
             self.end(made)
@@ -419,6 +434,7 @@ class ReferencesModel(RuleBasedStateMachine):
         known = self.pick(data)
         self.see(
             known,
+            None,
             *self.outcome(
                 f"get {known.who}",
                 lambda: plain(
@@ -440,6 +456,7 @@ class ReferencesModel(RuleBasedStateMachine):
         method = getattr(self.actor(actor), how)
         self.see(
             known,
+            actor,
             *self.outcome(
                 f"{how} {known.who} at actor {actor}",
                 lambda: self.get(method.remote([known.ref])),
@@ -466,7 +483,7 @@ class ReferencesModel(RuleBasedStateMachine):
         )
         if how == "fits" or not error:
             self.check(how in ("fits", "turned") or not like.numel(), f"it fits into {how}")
-            self.see(known, found, error)
+            self.see(known, actor, found, error)
 
     @rule(
         actor=st.integers(0, COUNT - 1),
@@ -529,9 +546,9 @@ class ReferencesModel(RuleBasedStateMachine):
 
         until_s = time.monotonic() + BESIDE_S
         while time.monotonic() < until_s:
-            self.see(known, *self.outcome("get", lambda: plain(self.get_one(known))))
+            self.see(known, None, *self.outcome("get", lambda: plain(self.get_one(known))))
             if actor != known.actor:
-                self.see(known, *self.outcome("get there", get_there))
+                self.see(known, actor, *self.outcome("get there", get_there))
         self.get(holder.end_resizing.remote())
 
     def get_one(self, known: Known) -> Any:
