@@ -142,17 +142,17 @@ def wrap_results(made: Any, said: object, handle: Any) -> Any:
     plain = transport.partition("*")[0]
     ours, maker = here(), cluster.actor_id(handle)
     keeper, holder = ours.keeper, ours.note_peer(maker, handle)
-    label = holder.label
+    label, kept = holder.label, None if ours.holder.actor else handle
     if isinstance(made, list):
         keys = [f"{key}.{at}" for at in range(len(made))]
         for each, its_key in zip(made, keys, strict=True):
-            keeper.keep(each, its_key, holder)
+            keeper.keep(each, its_key, holder, kept)
         return [
             TensorRef(each, plain, maker, label, its_key)
             for each, its_key in zip(made, keys, strict=True)
         ]
     if cluster.is_object_ref(made):
-        keeper.keep(made, key, holder)
+        keeper.keep(made, key, holder, kept)
         return TensorRef(made, plain, maker, label, key)
     return made  # a generator, or nothing
 

@@ -9,11 +9,14 @@ nothing does, and tells the holder of the tensors: that this process keeps them,
 needs them any more. The connection that tells it ends with this process, and so does all that it
 kept.
 
-Two things Ray does not count, and the keeper does:
+Three things Ray does not count, and the keeper does:
 
 * A call that is not finished yet has no object: its reference is held here until it is.
 * Ray puts a small argument into the description of a task, and forgets the reference. So the
   references that a call takes are held here until its results are there.
+* An actor ends when nobody has a handle of it, and the tensors with it: the keeper of a driver
+  has one while a value of the actor is kept. That of an actor has none: two actors that keep
+  values of each other would never end.
 """
 
 from __future__ import annotations
@@ -91,6 +94,7 @@ class Kept:
         holder: The process that holds its tensors.
         id: The id of Ray's reference; empty while there is none (``rcg.rdt.held.HeldTensors``).
         ref: Ray's reference, until the value is there.
+        maker: Ray's handle of that process, if this one keeps it alive for as long.
         is_known: Whether the holder knows it; that may be an actor that is being created.
         is_cancelled: Whether the call that makes it was cancelled, perhaps too late.
         is_read: Whether its envelope was read, to learn the node of its maker.
@@ -100,6 +104,7 @@ class Kept:
     holder: Holder
     id: bytes
     ref: Any
+    maker: Any = None
     is_known: bool = False
     is_cancelled: bool = False
     is_read: bool = False
@@ -164,16 +169,17 @@ class Keeper:
 
     # --- any thread
 
-    def keep(self, ref: Any, key: str, holder: Holder) -> None:
+    def keep(self, ref: Any, key: str, holder: Holder, maker: Any = None) -> None:
         """Look after a value that this process has asked for.
 
         Args:
             ref: Ray's reference; None if ``free`` will say when nobody needs it.
             key: The id of the object in the store of its holder.
             holder: The process that holds its tensors, or will.
+            maker: Ray's handle of that process, which would end if nobody had one any more.
         """
         found = b"" if ref is None else ref.binary()
-        self._new.append((found or key.encode(), Kept(key, holder, found, ref)))
+        self._new.append((found or key.encode(), Kept(key, holder, found, ref, maker)))
         self.look()
 
     def hold(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -242,10 +243,20 @@ def test_actors_that_are_there_and_those_that_are_made_work_together(a):
     assert (rcg.get(taken[0]), taken[1]) == (11, 1)
 
 
-@pytest.mark.full  # a task that starts late finds the actor gone
 def test_tensors_that_stay_with_an_actor_of_a_class_node_reach_a_function():
     node = Own.bind(2)
     assert rcg.get(summed.bind(node.tensor.bind(1), 1).execute()) == 3.0
+
+
+def test_an_actor_lives_as_long_as_a_tensor_of_it_is_kept():
+    actor = Own.remote(2)
+    pid, ref = rcg.get(actor.pid.remote()), actor.tensor.remote(1)
+    rcg.wait([ref])
+    del actor
+    time.sleep(1)  # it would take a tenth of that to end
+    assert rcg.get(ref).tolist() == [2.0]
+    del ref
+    until(lambda: not is_there(pid))
 
 
 @pytest.mark.full

@@ -73,7 +73,10 @@ class RunModel:
             except BaseException as error:  # noqa: BLE001 - raised again; also a time limit
                 # Hypothesis runs a case that failed once more, which may go otherwise.
                 failures = [each.journal.failure for each in made]
-                raise next(filter(None, failures), error) from None
+                failure = next(filter(None, failures), None)
+                if failure is None and made:
+                    error.add_note(str(made[-1].journal))
+                raise failure or error from None
             number += 1
 
 
@@ -88,8 +91,11 @@ class Journal:
         """Add a step, or what came of it."""
         self._lines.append(line)
 
+    def __str__(self) -> str:
+        return "\n  ".join(self._lines)
+
     def check(self, holds: object, problem: str) -> None:
         """Raise AssertionError with all steps so far unless something holds."""
         if not holds:
-            self.failure = AssertionError("\n  ".join([problem, *self._lines]))
+            self.failure = AssertionError(f"{problem}\n  {self}")
             raise self.failure
