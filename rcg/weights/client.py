@@ -257,7 +257,7 @@ class _Ending:
             start_thread(thread, "to say that weights are not needed any more")
 
 
-_endings: Final[weakref.WeakSet[_Ending]] = weakref.WeakSet()
+_endings: Final[set[_Ending]] = set()  # a list of it is made in one step, beside other threads
 
 
 @atexit.register

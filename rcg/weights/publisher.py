@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 import time
 import weakref
@@ -80,7 +81,6 @@ class Publisher(Client):
         super().__init__(name, shards, is_publisher=True, is_alone=is_alone, spare_bytes=spare)
         self._newest: WeightsVersion | None = None
         self._out: tuple[int | None, str] = None, ""  # the newest version, and its key if it is out
-        self._entry: Entry | None = None
         try:
             self._register()
         except BaseException:
@@ -118,7 +118,7 @@ class Publisher(Client):
             names = self._member.shards
             payloads = [bytes_of(staged[name].detach()) for name in names]
             own = {n: tensors[name] for n, name in enumerate(names) if name not in self._staged}
-            self._entry = self._keep(number, payloads, own)
+            self._keep(number, payloads, own)
             self._newest = WeightsVersion(number, self.bytes)
             self._tell()
             return self._newest
@@ -212,13 +212,12 @@ class Publisher(Client):
 
     def _withdraw(self, *, tells: bool = True) -> None:
         """Let nobody read the newest version any more."""
-        entry, self._entry = self._entry, None
-        if entry is None:
+        if not self._key:
             return
-        is_over = self._ending.is_over  # as after ``rcg.shutdown()``
-        is_news = not (is_over or entry.versions.has_warned) and entry.is_written
+        entry = self._entry
+        is_news = entry is not None and not entry.versions.has_warned and entry.is_written
         self._free()
-        if is_news:
+        if entry is not None and is_news:
             warn_user(
                 f"{entry.name} was written to while readers could still read it. {entry.advice}",
                 UserWarning,
@@ -229,10 +228,15 @@ class Publisher(Client):
     def _is_written(self, number: int) -> bool:
         """Whether the newest version, if it is this one, was written to."""
         with self._lock:
-            entry = self._entry
-            if entry is None or self.version != number:
+            if not self._key or self.version != number:
                 return False
-            return self._here.store.find(entry.key) is not entry or entry.is_written
+            entry = self._entry
+            return entry is None or entry.is_written
+
+    @property
+    def _entry(self) -> Entry | None:
+        """The newest version in the store; None if it cannot be read any more."""
+        return self._here.store.find(self._key)
 
     def before_step(self, optimizer: Any, storages: AbstractSet[int]) -> None:
         """Let nobody read the newest version if an optimizer is about to write to it.
@@ -241,11 +245,7 @@ class Publisher(Client):
         waits for nobody, and a reader that asks for this version learns why it cannot have it.
         """
         entry = self._entry
-        if (
-            entry is None
-            or self._ending.is_over
-            or storages.isdisjoint(map(memory_of, entry.value))
-        ):
+        if entry is None or storages.isdisjoint(map(memory_of, entry.value)):
             return
         step = f"{type(optimizer).__name__}.step"
         self._here.store.free([entry.key], f"because {step} writes to its tensors")
@@ -298,6 +298,7 @@ class Publisher(Client):
 
 _publishers: Final[weakref.WeakSet[Publisher]] = weakref.WeakSet()
 _changing: Final = threading.Lock()  # of the set, which no other thread may change meanwhile
+os.register_at_fork(after_in_child=_publishers.clear)  # what its steps write to is its own
 
 
 @functools.cache

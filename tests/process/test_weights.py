@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of torch's own distributed tensors, which need a process group."""
+"""Weights in processes of their own: torch's distributed tensors, and forked children."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+from rcg.weights import publisher as publishers
 
 DTENSORS = """
 import torch, torch.distributed as dist
@@ -64,3 +72,18 @@ def test_a_dtensor_says_which_part_of_it_is_here() -> None:
         "these weights cannot be used:",
         "  bad: what is here of it is not one range of rows: _S(0, 2)",
     ]
+
+
+def test_steps_in_a_forked_child_withdraw_nothing() -> None:
+    class Publisher:
+        def before_step(self, *_: object) -> None:
+            os._exit(1)
+
+    kept: Any = Publisher()
+    publishers._publishers.add(kept)
+    child = os.fork()
+    if not child:
+        publishers._before_step(SimpleNamespace(param_groups=[]))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    publishers._publishers.discard(kept)

@@ -10,7 +10,7 @@ import time
 import warnings
 import weakref
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -894,3 +894,27 @@ def test_a_change_that_takes_long_stops_no_loop_and_no_deadline() -> None:
         await asyncio.gather(changing, reading)
 
     asyncio.run(main())
+
+
+def test_clients_come_while_all_are_ended() -> None:
+    class Ending:
+        def end(self) -> None:
+            client._endings.discard(cast("Any", self))
+
+    kept: list[Any] = []
+
+    def add() -> None:
+        while not is_over.is_set():
+            kept.append(Ending())
+            client._endings.add(kept[-1])
+
+    is_over = threading.Event()
+    adding = threading.Thread(target=add, daemon=True)
+    adding.start()
+    try:
+        for _ in range(200):
+            client._end_all()
+    finally:
+        is_over.set()
+        adding.join()
+    client._end_all()
