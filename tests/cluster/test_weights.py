@@ -22,6 +22,7 @@ import rcg
 from rcg.errors import ActorDiedError, Transfer
 from rcg.progress import Progress
 from rcg.rdt.process import here
+from rcg.rdt.store import Entry
 from rcg.weights import Slice, client
 from rcg.weights.readers import Readers
 from rcg.weights.route import Route
@@ -217,6 +218,16 @@ def test_one_that_is_closed_meanwhile_leaves_nothing(ray_session, monkeypatch) -
     with pytest.raises(ValueError, match="this publisher of 'closed' is closed"):
         publisher.push()
     assert here().store.facts().held_bytes == before
+
+
+def test_a_publisher_that_has_ended_keeps_no_version(ray_session) -> None:
+    publisher = rcg.weights.publish("ended", {"w": torch.ones(1000)})
+    publisher.push()
+    publisher._ending.end()  # as `rcg.shutdown` does
+    gc.collect()
+    entries = [each for each in gc.get_objects() if type(each) is Entry]
+    assert not [each.name for each in entries if "'ended'" in each.name]
+    publisher.close()
 
 
 def test_a_version_is_there_when_every_publisher_has_pushed_it(members) -> None:
