@@ -220,6 +220,9 @@ class Worker:
     def forget(self, who):
         self.kept.pop(who, None)
 
+    def pid(self):
+        return os.getpid()
+
     def leave(self):
         """Let go of all that the method calls left here; returns this process."""
         self.__init__()  # type: ignore[misc]
@@ -280,12 +283,13 @@ class Pool:
         self.actors = [made.remote() for _ in range(COUNT)]
         self.meet()
 
-    def meet(self) -> None:
+    def meet(self, gone: int = 0) -> None:
+        """Make the group anew, once another process than the one that was killed is there."""
         destroy_all_collective_groups()
-        self.pids = []
-        while not self.pids:  # one that runs again is not there at first
+        self.pids = [gone]
+        while gone in self.pids:  # one that runs again is not there at first
             with contextlib.suppress(RayActorError):
-                self.pids = rcg.get([each.leave.remote() for each in self.actors], timeout=START_S)
+                self.pids = rcg.get([each.pid.remote() for each in self.actors], timeout=START_S)
         create_collective_group(self.actors, backend="gloo")
 
     def close(self) -> None:
@@ -585,7 +589,7 @@ class ReferencesModel(RuleBasedStateMachine):
         for one in self.pending:
             is_hit = one.actor == actor or not all(each.is_sure for each in one.some)
             one.is_sure = one.is_sure and not is_hit
-        self.pool.meet()
+        self.pool.meet(self.pool.pids[actor])
 
     def teardown(self) -> None:
         if self.journal.failure is None:
