@@ -136,12 +136,13 @@ native-check:
 soak: setup
 	$(PY) -m tests.soak $(SOAK)
 
-## ruff (rules and format), clang-format and the import contracts between rooms
+## ruff (rules and format), clang-format, the import contracts between rooms, and a map of reaches that is whole
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES) $(wildcard tests/native/*.[ch])
 	$(VENV)/bin/lint-imports --no-logo
+	$(PY) -m tests.power.reaches --check
 
 ## put Python and C files into the form that `make lint` wants
 format: setup

@@ -37,6 +37,8 @@ NBVAL: Final = (
 )
 # These have environments and machines of their own.
 _WITHOUT_MAP: Final = ("tests/vllm/", "tests/gpu/", "notebooks/vllm_inside")
+# Executed there, and as a script, which Python does not import.
+_NOT_REACHED: Final = ("rcg/integrations/vllm/", "rcg/bench/visitor.py")
 # A session of pytest measures so many files, then the map is written.
 _BATCH: Final = {"unit": 30, "process": 10, "conformance": 2}
 _BATCH_TIMEOUT_S: Final = 3600.0
@@ -74,7 +76,8 @@ def test_files() -> list[str]:
 def sources() -> list[str]:
     """Return the sources that have functions: what is executed later than at the import."""
     found = [*ROOT.glob("rcg/**/*.py"), *ROOT.glob("widgets/**/*.py")]
-    return sorted(str(each.relative_to(ROOT)) for each in found if _has_functions(each))
+    names = (str(each.relative_to(ROOT)) for each in found if _has_functions(each))
+    return sorted(each for each in names if not each.startswith(_NOT_REACHED))
 
 
 def _has_functions(path: Path) -> bool:

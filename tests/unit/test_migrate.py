@@ -415,7 +415,7 @@ def test_names_of_the_old_paths_are_rcgs_or_else_rays() -> None:
     assert ReduceOp is rcg.collective.ReduceOp
     assert rcg.experimental.channel.torch_tensor_type.TorchTensorType is TorchTensorType
     assert rcg.experimental.channel.communicator.Communicator is Communicator
-    assert {each.value for each in Device} == {"default", "cpu", "gpu", "cuda"}
+    assert set(map(str, Device)) == {"default", "cpu", "gpu", "cuda"}
     assert AllReduceOp.__module__.startswith("ray.experimental.")
     for module in OLD_PATHS:
         assert set(module.__all__) <= set(dir(module)), module

@@ -241,6 +241,13 @@ def test_latency_is_queued_and_in_service():
     assert dict(card_of(summary).keys)["mean queued / in service"] == "9.5 ns / 34 ns"
 
 
+def test_executions_that_took_longer_than_clocks_count_have_no_latency():
+    graph = by_hand()
+    executions = executions_of(graph)
+    long = replace(executions, submitted_ns=executions.submitted_ns - (1 << 62))
+    assert latency_of(graph, long) is None
+
+
 # --- what is alike is one ------------------------------------------------------------------------
 
 

@@ -60,12 +60,12 @@ def latency_of(graph: GraphTrace, executions: Executions) -> Latency | None:
     timed = executions.is_timed
     index, submitted = executions.index[timed], executions.submitted_ns[timed]
     latency = executions.latency_ns
-    if not len(index):
-        return None
     # The executions are laid one after the other, each from its submission to its completion.
     begin = np.cumsum(latency.astype(np.float64)) - latency
     fits = begin + latency < _MAX_NS
     index, submitted, latency = index[fits], submitted[fits], latency[fits]
+    if not len(index):
+        return None
     ends = np.cumsum(latency)
     begins = ends - latency
     starts, stops = [], []
