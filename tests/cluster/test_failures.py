@@ -348,9 +348,11 @@ def test_exit_actor_ends_the_actor_at_once_and_for_good(kind, thread):
 
     def is_dead() -> bool:
         try:
-            return rcg.get(actor.leave.remote(False), timeout=60) != "here"
+            return rcg.get(actor.leave.remote(False), timeout=10) != "here"
         except RayActorError:
             return True
+        except GetTimeoutError:  # a call that Ray sent at the moment of the exit may get no answer
+            return False
 
     until(is_dead)
     graph.teardown()
