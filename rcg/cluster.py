@@ -166,20 +166,6 @@ def is_exiting() -> bool:
     return ask is not None and bool(ask())
 
 
-def exit_now() -> None:
-    """Have Ray end the actor this process is, in which ``exit_actor`` was called.
-
-    Ray looks whether an actor should exit when a call of its own is over, so this makes one.
-    """
-    actor = current_actor()
-    if actor is not None:
-        actor.__ray_call__.remote(_do_nothing)
-
-
-def _do_nothing(_: Any) -> None:
-    pass
-
-
 def current_actor_instance() -> Any | None:
     """Return the instance of the actor this process is; None in a driver or a task.
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 
 import pytest
 import ray
@@ -334,27 +335,41 @@ class LeavingCoroutine:
 
 
 @pytest.mark.parametrize(
-    ("kind", "thread"), [(Leaver, "own"), (Leaver, "main"), (LeavingCoroutine, "own")]
+    ("kind", "thread", "calls_too"),
+    [
+        (Leaver, "own", False),
+        (Leaver, "own", True),
+        (Leaver, "main", False),
+        (LeavingCoroutine, "own", False),
+    ],
 )
-def test_exit_actor_ends_the_actor_at_once_and_for_good(kind, thread):
+def test_exit_actor_ends_the_actor_at_once_and_for_good(kind, thread, calls_too):
     actor = kind.remote()
     with InputNode() as inp:
         graph = actor.leave.bind(inp).compile(thread=thread)
     assert rcg.get(graph.execute(False)) == "here"
     refs = [graph.execute(value) for value in (True, False, False)]
+    asked = []
+    if calls_too:  # these are on their way to it when it exits
+        for _ in range(300):
+            asked.append(actor.leave.remote(False))
+            time.sleep(0.0005)
     for ref in refs:
         with pytest.raises(ActorDiedError, match=r"its method leave called exit_actor\(\)"):
             rcg.get(ref)
 
-    def is_dead() -> bool:
+    def is_lost(ref) -> bool:
         try:
-            return rcg.get(actor.leave.remote(False), timeout=10) != "here"
+            return rcg.get(ref, timeout=60) != "here"
         except RayActorError:
             return True
-        except GetTimeoutError:  # a call that Ray sent at the moment of the exit may get no answer
-            return False
+
+    def is_dead() -> bool:
+        return is_lost(actor.leave.remote(False))
 
     until(is_dead)
+    for each in asked:
+        is_lost(each)
     graph.teardown()
     assert is_dead()
 

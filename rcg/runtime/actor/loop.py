@@ -52,6 +52,9 @@ _POLL_S: Final = 0.005
 # ended by then. A method may take longer; when it returns, its loop uses no communicator any more.
 _DONE_PATIENCE_S: Final = 2.5
 
+may_exit: Final = threading.Event()
+"""Set when the loop in which a method called ``exit_actor`` has cleaned up."""
+
 
 class Loop:
     """Runs one program on one actor until the graph ends."""
@@ -119,9 +122,8 @@ class Loop:
                 self._close_groups(failure is None)
             finally:
                 self._control.finish(failure)
-                # On the main thread Ray's own call, in which this is, ends the actor.
-                if is_exiting and self._spec.options.thread != "main":
-                    cluster.exit_now()
+                if is_exiting:
+                    may_exit.set()
 
     def _open_groups(self) -> None:
         """Build the communicators, and tell the driver."""

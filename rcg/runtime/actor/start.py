@@ -2,8 +2,9 @@
 """How an actor takes part in a graph: it is inspected, hosts its node, and starts its loops.
 
 ``inspect_actor``, ``open_node`` and ``start`` are called in the actor through ``__ray_call__``, in
-this order. They are importable by name, so they travel as a name. The host of a node is an ordinary
-member beside that, and joins like the others.
+this order, and ``let_exit`` where a method has called ``exit_actor``. They are importable by name,
+so they travel as a name. The host of a node is an ordinary member beside that, and joins like the
+others.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rcg.ir.channels import LOCAL
 from rcg.ir.plan import Plan
 from rcg.runtime.actor import failpoints
 from rcg.runtime.actor.groups import OpenGroups, graphs_that_queue
-from rcg.runtime.actor.loop import Loop
+from rcg.runtime.actor.loop import Loop, may_exit
 from rcg.runtime.actor.spec import HostStart, Spec, Start
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control.client import ControlClient
@@ -49,6 +50,7 @@ _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _DRIVERS: Final = ("/dev/nvidiactl", "/dev/dxg")  # of NVIDIA's on Linux, and on WSL
 # With it NCCL, from 2.30, takes several ranks on one GPU.
 _MULTI_RANK: Final = "NCCL_MULTI_RANK_GPU_ENABLE"
+_EXIT_PATIENCE_S: Final = 5.0
 
 
 def inspect_actor(
@@ -183,6 +185,15 @@ def start(instance: Any, spec: Start, lanes: Sequence[Start] = ()) -> None:
         raise
     if takes_thread:
         loops[0].run()
+
+
+def let_exit(_: Any) -> None:
+    """Wait until a loop in which a method called ``exit_actor`` has cleaned up.
+
+    Ray looks whether an actor should exit when a call is over. The driver makes this call: with one
+    of its own the actor would wait for it before it ends, and it might never begin.
+    """
+    may_exit.wait(_EXIT_PATIENCE_S)
 
 
 def _run_in_thread(loop: Loop, here: Mapping[str, int], lane_devices: Collection[str]) -> None:

@@ -28,6 +28,7 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE
 from rcg.log import Log
 from rcg.options import Deadline, Options
+from rcg.runtime.actor.start import let_exit
 from rcg.runtime.control.far_nodes import FarNode
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.node.host import NodeHost
@@ -233,6 +234,9 @@ class Session:
         if not releases_itself and process in self.node.layout.members:
             self.node.forget(process)
         self.control.nodes.end(is_closed=False, culprit=process)
+        if ending.how is How.EXITED:
+            with contextlib.suppress(Exception):  # it has ended, or Ray was shut down
+                cluster.submit(self.handles[self.plan.host_of(process)], let_exit)
         _call_each(self._on_end)
 
     # --- errors
