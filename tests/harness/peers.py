@@ -179,6 +179,7 @@ def with_descriptors(connection: socket.socket, data: bytes, fds: list[int]) -> 
 @contextlib.contextmanager
 def none_left(spare: int = 0) -> Iterator[None]:
     """This process can open ``spare`` descriptors and no more."""
+    gc.collect()  # what is garbage would give some back meanwhile
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd"))) + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8 + spare, hard))
