@@ -37,9 +37,16 @@ from rcg.wire.messages import Challenge, Opening, Prove
 GUARD_S = 60
 
 
-def descriptors() -> int:
-    """How many this process has open."""
-    return len(os.listdir("/proc/self/fd"))
+def descriptors() -> set[tuple[str, str]]:
+    """What this process has open, by number and what it is.
+
+    Not how many: what an earlier test had may go meanwhile.
+    """
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed since, as the list's own is
+            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+    return found
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -95,7 +95,7 @@ def test_an_actor_is_named_once_by_its_own_process():
 def test_a_descriptor_is_closed_once_by_close_or_with_its_owner():
     before = descriptors()
     made = Descriptor(os.memfd_create, "x")
-    assert made.fd >= 0 and descriptors() == before + 1
+    assert made.fd >= 0 and len(descriptors() - before) == 1
     made.close()
     other = os.memfd_create("y")  # has the number that was free
     made.close()
@@ -103,9 +103,9 @@ def test_a_descriptor_is_closed_once_by_close_or_with_its_owner():
     assert os.fstat(other)
     os.close(other)
     held = Descriptor(os.memfd_create, "x")
-    assert descriptors() == before + 1
+    assert len(descriptors() - before) == 1
     del held
-    assert descriptors() == before
+    assert descriptors() <= before
     assert Descriptor().fd == -1
 
 
@@ -164,7 +164,7 @@ def test_shared_memory_without_descriptors_says_so_and_leaves_none():
                 outcomes.append("made")
             except OutOfDescriptors as error:
                 outcomes.append("refused" if says_what_is_lacking(error) else str(error))
-        assert descriptors() == before
+        assert descriptors() <= before
     assert outcomes == sorted(outcomes, reverse=True)
     assert set(outcomes) == {"refused", "made"}
 

@@ -79,7 +79,7 @@ def test_the_last_graph_takes_thread_and_socket_with_it(graphs):
             assert len(control_threads()) == 1
             graph.close()
             assert len(control_threads()) == (number < 2)
-        assert not listening(os.getpid()) and descriptors() == before
+        assert not listening(os.getpid()) and descriptors() <= before
 
 
 class Lingering(Sleepers):
@@ -433,7 +433,7 @@ def test_ctrl_c_while_a_service_is_served_leaves_no_thread_and_no_descriptor(gra
     threads, before = len(control_threads()), descriptors()
     for _ in ctrl_c_anywhere(lambda: served_by.append(endpoint.serve(service)), *names):
         if not served_by:
-            until(lambda: len(control_threads()) == threads and descriptors() == before)
+            until(lambda: len(control_threads()) == threads and descriptors() <= before)
     service.is_over = True
     served_by[0].close(service)
     assert service.news == ["released"]  # otherwise the thread lost a descriptor

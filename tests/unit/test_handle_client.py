@@ -271,7 +271,7 @@ def test_a_size_takes_no_memory_that_was_not_sent(size, kind):
         opened(size, 2, b"[]", fds[:1])
     for fd in fds:
         os.close(fd)
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 # --- Ctrl-C

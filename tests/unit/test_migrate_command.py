@@ -91,7 +91,7 @@ def test_ctrl_c_while_a_file_is_written_leaves_it_old_or_new_and_nothing_else(fo
     for _ in ctrl_c_anywhere(lambda: command.write(command.read(path), new), command.__name__):
         assert path.read_text() in (old, new)
         assert list(folder.iterdir()) == [path]
-        assert descriptors() == before
+        assert descriptors() <= before
         path.write_text(old)
 
 

@@ -209,7 +209,7 @@ def test_a_socket_is_handed_over_between_two_packets_alone():
         while part := bare.recv(100):
             got += part
         assert got == on_wire(b"answer") + b"raw, too"
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 # --- peers that do not read

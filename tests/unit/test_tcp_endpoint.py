@@ -228,7 +228,7 @@ def test_ctrl_c_while_an_address_is_opened_leaves_one_that_can_be_opened(service
         with contextlib.closing(join(address, service.ask(), GUARD_S, never)) as joined:
             assert joined.message == Line(text="come in")
         # The socket that listens, and the one in reserve.
-        until(lambda: descriptors() == before + 2 * len(hosts))
+        until(lambda: len(descriptors() - before) == 2 * len(hosts))
         hosts.append(f"127.0.1.{len(hosts) + 1}")
 
 
