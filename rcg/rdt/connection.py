@@ -26,6 +26,7 @@ from rcg.threads import run_together
 from rcg.wire import liveness, sockets
 from rcg.wire.messages import (
     AnnounceTensors,
+    CheckObjects,
     CheckTensors,
     FreeTensors,
     KeepTensors,
@@ -242,6 +243,18 @@ class Connection:
         """
         self._send(CheckTensors(number=number))
 
+    def ask_whether_kept(self, keys: tuple[str, ...]) -> int:
+        """Ask whether objects, as many as ``batches`` gives, lay there until they were read.
+
+        Returns the number of the question. The caller holds the lock.
+
+        Raises:
+            ActorDiedError: The process is gone.
+        """
+        number = next(_numbers)
+        self._send(CheckObjects(number=number, keys=keys))
+        return number
+
     def ask_to_send(self, key: str, metadata: bytes) -> int:
         """Ask for an object by a user's transport; as ``ask_for``."""
         number = next(_numbers)
@@ -389,12 +402,12 @@ class Connection:
             ActorDiedError: The process is gone.
             BlockingIOError: It does not read; some keys may have been sent.
         """
-        for some in _batches(keys):
+        for some in batches(keys):
             self._send(KeepTensors(keys=some), may_wait=False)
 
     def free(self, keys: Sequence[str]) -> None:
         """Say that nobody needs objects any more; raises as ``keep``."""
-        for some in _batches(keys):
+        for some in batches(keys):
             self._send(FreeTensors(keys=some), may_wait=False)
 
     def announce(self, envelope: Envelope) -> None:
@@ -463,6 +476,7 @@ def _look(holder: Holder) -> str:
     return place_if_known_of(holder, _LOOK_TIMEOUT_S)
 
 
-def _batches(keys: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def batches(keys: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Give as many ids at a time as fit into one message."""
     for start in range(0, len(keys), _KEYS):
         yield tuple(keys[start : start + _KEYS])

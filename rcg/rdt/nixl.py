@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NIXL: tensors are read where they lie, also on another node, by RDMA where there is any.
 
-The process that holds tensors registers their memory, and the envelope says how it is read. From
-then on reading needs no Python of that process. NIXL's agent (https://github.com/ai-dynamo/nixl) is
+The process that holds tensors registers their memory, and the envelope says how it is read. The
+bytes need no Python of that process; it is asked before and afterwards whether the tensors lie
+there, because NIXL reads whatever lies there. NIXL's agent (https://github.com/ai-dynamo/nixl) is
 made when it is first needed; a process that only passes references needs no NIXL.
 
 Registering costs up to half a millisecond and pins memory where there is RDMA. So a storage is
@@ -360,7 +361,10 @@ class Nixl:
             there = np.array([source for _, source in pairs], np.int64).reshape(-1, 3)
             here = places_of([target for target, _ in pairs])
             holder, ways = wanted[0].envelope.holder, [_how(each) for each in wanted]
+            envelopes = [each.envelope for each in wanted]
+            self._connections.check_kept(envelopes)  # who reads freed memory may end its owner
             self.read(holder, ways, wholes, Spans(there, here), times)
+            self._connections.check_kept(envelopes)
         return [
             parts if each.into is None else fill(each.into, parts)
             for each, parts in zip(wanted, found, strict=True)

@@ -31,7 +31,7 @@ from rcg.rdt.answers import (
     registered_in,
     try_to_read,
 )
-from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection
+from rcg.rdt.connection import JOIN_TIMEOUT_S, Connection, batches
 from rcg.rdt.envelope import Envelope, Holder, Parts, Registered, Whole
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.lent import open_block
@@ -169,6 +169,30 @@ class Connections:
     def check_lives(self, holder: Holder) -> None:
         """Raise as ``Connection`` does if a process cannot be reached."""
         Connection(holder, self._key, *self._how).close()
+
+    def check_kept(self, envelopes: Sequence[Envelope]) -> None:
+        """Check that objects of one process lay there until now, when they have been read.
+
+        Raises:
+            ActorDiedError: The process is gone.
+            Transfer: One did not.
+        """
+        while True:
+            connection = self.to(envelopes[0].holder)
+            with connection.lock:
+                if not connection.has_ended:
+                    try:
+                        for some in batches([each.key for each in envelopes]):
+                            number = connection.ask_whether_kept(some)
+                            with connection.next() as received:
+                                answer_to(received, number, connection.holder)
+                    except Refused as error:
+                        raise error.for_users() from None
+                    except BaseException:  # also Ctrl-C: the answer will come all the same
+                        self.drop(connection)
+                        raise
+                    return
+            self.drop(connection)  # an actor that runs again is reached by another one
 
     def take_ended(self) -> set[str]:
         """Drop the connections to processes that are gone; returns their addresses."""

@@ -61,6 +61,7 @@ from rcg.wire.messages import (
     AskHeld,
     AskTransfers,
     Carrying,
+    CheckObjects,
     CheckTensors,
     FreeTensors,
     GetValue,
@@ -98,7 +99,7 @@ from rcg.wire.sockets import Received
 
 _log = Log()
 
-_Pulling = PullTensors | PullSlices | SendTensors | CheckTensors
+_Pulling = PullTensors | PullSlices | SendTensors | CheckTensors | CheckObjects
 
 _SMALL_BYTES: Final = 24 << 10
 _MOST_READ: Final = 1024  # tensors of an object whose places fit into one message
@@ -248,7 +249,7 @@ class Service:
 
     def _answer(self, connection: Any, pidfd: int, puller: str, received: Received) -> None:
         match message := received.message:
-            case PullTensors() | PullSlices() | SendTensors() | CheckTensors():
+            case PullTensors() | PullSlices() | SendTensors() | CheckTensors() | CheckObjects():
                 try:
                     self._send(connection, pidfd, puller, message, received)
                 except Transfer as error:
@@ -300,13 +301,17 @@ class Service:
                 self._send_objects(connection, pidfd, puller, message, bytes(received.body))
             case CheckTensors():
                 self._end_reading(connection, message)
+            case CheckObjects():
+                for key in message.keys:
+                    self._find(key)
+                sockets.send(connection, TensorsHere(number=message.number))
 
     def _announce(self, envelope: Envelope) -> None:
         if self.ahead is not None:
             self.ahead.announce(envelope)
 
     def _send_tensors(self, connection: Any, puller: str, message: PullTensors) -> None:
-        entry = self._find(message)
+        entry = self._find(message.key)
         self._store.note_pulled(entry)
         if _is_readable(entry) and self._let_read(connection, puller, message, entry):
             return
@@ -398,7 +403,7 @@ class Service:
 
     def _send_slices(self, connection: Any, puller: str, message: PullSlices) -> None:
         """Send slices of the tensors of an object, or let them be read."""
-        entry = self._find(message)
+        entry = self._find(message.key)
         self._store.note_pulled(entry)
         sizes = [each.numel() for each in entry.payloads]
         table = self._slices.get(connection, {}).get(message.slices, b"")
@@ -522,7 +527,7 @@ class Service:
         self, connection: Any, pidfd: int, puller: str, message: SendTensors, metadata: bytes
     ) -> None:
         """Send an object by a user's transport."""
-        entry = self._find(message)
+        entry = self._find(message.key)
         if not isinstance(entry.contents, Objects):
             raise Transfer(f"it was made for {entry.transport}")
         try:
@@ -546,11 +551,11 @@ class Service:
         payload = KIND_BYTES, answer, None, 0
         send_payloads(connection, Observed(number=message.number), [payload])
 
-    def _find(self, message: PullTensors | PullSlices | SendTensors) -> Entry:
+    def _find(self, key: str) -> Entry:
         """Return an object; raises Transfer if there is none, or it has lost its memory."""
-        entry = self._store.find(message.key)
+        entry = self._store.find(key)
         if entry is None:
-            raise Transfer(self._store.why_gone(message.key))
+            raise Transfer(self._store.why_gone(key))
         entry.check()
         _finish_devices(entry.payloads)
         return entry

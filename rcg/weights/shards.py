@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -127,15 +128,43 @@ def is_plain(tensor: Any) -> bool:
     return bool(tensor.is_cpu and tensor.is_contiguous() and not is_lazy)
 
 
-def tied(tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tensors that are an earlier one, too: the names of both."""
+class Tie(NamedTuple):
+    """What another tensor a tensor is, too, or a part of.
+
+    Attributes:
+        other: The name of that one.
+        start: The byte of its value at which this one begins.
+    """
+
+    other: str
+    start: int
+
+
+def ties_of(tensors: Mapping[str, Any]) -> dict[str, Tie]:
+    """Return the tensors that are others, too, or lie inside of others, by their names."""
+    found: dict[str, Tie] = {}
     first: dict[tuple[Any, ...], str] = {}
-    found: dict[str, str] = {}
+    runs: list[tuple[str, int, int, str]] = []  # device, where it begins, minus its end, name
     for name, each in tensors.items():
         if each.numel():
-            place = each.device, each.data_ptr(), each.dtype, each.shape, each.stride()
+            start = each.data_ptr()
+            place = each.device, start, each.dtype, each.shape, each.stride()
             if first.setdefault(place, name) != name:
-                found[name] = first[place]
+                found[name] = Tie(first[place], 0)
+            elif each.is_contiguous():
+                runs.append((str(each.device), start, -start - each.nbytes, name))
+    outer = None
+    for each in sorted(runs, key=operator.itemgetter(0, 1, 2)):
+        device, start, end, name = each
+        if outer is not None and device == outer[0] and start < -outer[2]:
+            if end < outer[2]:
+                raise ValueError(
+                    f"{outer[3]} and {name} share some of their memory, and neither lies inside of "
+                    "the other: leave one out of names="
+                )
+            found[name] = Tie(outer[3], start - outer[1])
+        else:
+            outer = each
     return found
 
 

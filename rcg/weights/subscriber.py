@@ -48,7 +48,7 @@ from rcg.weights.owner import Version, Waiting
 from rcg.weights.planning import plan_of
 from rcg.weights.readers import Frozen, Readers
 from rcg.weights.route import Route, check_tied, least_lookahead, padded
-from rcg.weights.shards import Member, Slice, Source, is_plain, mismatches, tied
+from rcg.weights.shards import Member, Slice, Source, Tie, is_plain, mismatches, ties_of
 
 _log = Log()
 
@@ -147,12 +147,12 @@ class Subscriber(Client):
         # For the bytes of each tensor: of uint8 [n]; None for one that is copied part by part.
         self._memory: dict[str, Any] = {}
         self._places: dict[str, tuple[int, int]] = {}  # where those lie that are the tensors' own
-        self._tied: dict[str, str] = {}  # those that are compared with what others got in place
+        self._tied: dict[str, Tie] = {}  # those that are compared with what others got in place
         self._own_bytes = 0  # of what is no tensor's
         self._staged_bytes = 0
         self._joined: frozenset[str] | None = None  # see ``Owner.subscribe``
         self._route: Route | None = None
-        own = () if atomic else {*self._own(tensors), *tied(tensors)}
+        own = () if atomic else {*self._own(tensors), *ties_of(tensors)}
         spare = sum(map(padded, self._staged_sizes(own)))
         super().__init__(name, self._shards, spare_bytes=self._lookahead or spare)
         try:
@@ -535,7 +535,7 @@ class Subscriber(Client):
         """
         own = self._own(tensors)
         places = {name: _place_of(each) for name, each in own.items()}
-        ties = {} if self._is_atomic else tied(tensors)
+        ties = {} if self._is_atomic else ties_of(tensors)
         if self._memory and (places, ties) == (self._places, self._tied):
             return False
         self._check_lookahead(tensors)
@@ -555,7 +555,7 @@ class Subscriber(Client):
         """Return the bytes of those tensors that are written to in place, by their names."""
         if self._is_atomic:
             return {}
-        ties = tied(tensors)
+        ties = ties_of(tensors)
         return {
             name: bytes_of(each.detach())
             for name, each in tensors.items()
@@ -647,8 +647,9 @@ class Subscriber(Client):
                 f"{newest.version} was read into what it had: call update() again"
             )
         if self._is_atomic:
-            for name, other in tied(tensors).items():
-                check_tied(name, self._memory[other], self._memory[name])
+            for name, (other, start) in ties_of(tensors).items():
+                came = self._memory[name]
+                check_tied(name, self._memory[other][start : start + came.numel()], came)
         self._applied = _Held()  # what an interrupt leaves is a mixture
         plain: dict[str, Any] = {}
         with torch.no_grad():

@@ -86,6 +86,7 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                     or, on one node: TensorsAt, TensorsOnGpu; between nodes:
                                         TensorsRegistered
       CheckTensors             -->
+      CheckObjects             -->
                                <--  TensorsHere or TensorsGone
                                     or, to another node: TensorsFollow, their bytes, and then
                                         TensorsHere or TensorsGone
@@ -611,6 +612,13 @@ class CheckTensors(Message):
     """
 
     number: Number  # of the ``PullTensors`` or ``PullSlices``
+
+
+@message
+class CheckObjects(Question):
+    """As ``CheckTensors``, of objects that were read without a question."""
+
+    keys: tuple[str, ...]
 
 
 @message

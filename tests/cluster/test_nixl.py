@@ -7,12 +7,10 @@ memory, or TCP between nodes; with RDMA the calls are the same.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -114,16 +112,22 @@ class Worker:
             assert rcg.get(refs[0], out=out) is out
         return float(out.sum())
 
-    def wait_without_gil(self, seconds, path):
-        """Keep Python busy in a call that does not let other threads run."""
-        start_s = time.time()
-        open(path, "w").close()
-        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
-        return start_s, time.time()
+    @rcg.method(tensor_transport="nixl")
+    def ones(self):
+        """A tensor that stays."""
+        self.kept = [torch.ones(LARGE)]
+        return self.kept[0]
 
-    def time_of_total(self, value):
-        assert float(value.sum()) == LARGE
-        return time.time()
+    def move(self, how):
+        """Have the storage of this tensor lie where it did, or elsewhere, with other numbers."""
+        if how == "in C++":
+            self.kept[0].resize_(2 * LARGE)
+        else:
+            storage = self.kept[0].untyped_storage()
+            size = storage.nbytes()
+            storage.resize_(0)
+            storage.resize_(size)
+            self.kept[0].fill_(2)
 
     def forget_nixl(self):
         from rcg.rdt import nixl_agent, service
@@ -235,18 +239,18 @@ def test_small_tensors_and_those_of_a_pool_are_copies(actors):
     rcg.kill(c)
 
 
-@pytest.mark.full
-def test_reading_needs_no_python_of_the_holder(actors, tmp_path):
+@pytest.mark.parametrize("how", ["by FSDP", "in C++"])
+def test_a_storage_that_was_resized_is_read_by_nobody(actors, how):
+    """NIXL would read what lies there now."""
     a, b = actors
-    get(b.total.remote(a.make.remote(1)))  # the two know each other
-    ref = a.make.remote(1)
-    rcg.wait([ref], timeout=GUARD_S)
-    mark = tmp_path / "mark"
-    busy = a.wait_without_gil.remote(3, str(mark))
-    until(mark.exists)
-    read_s = get(b.time_of_total.remote(ref))
-    start_s, end_s = get(busy)
-    assert start_s < read_s < end_s
+    ref = a.ones.remote()
+    assert get(b.total.remote(ref, a.make.remote(1))) == 2 * LARGE
+    get(a.move.remote(how))
+    with pytest.raises(Transfer, match=r"Worker.ones.*storage of a tensor was resized since"):
+        get(b.total.remote(ref))
+    with pytest.raises(Transfer, match="was resized since"):
+        get(ref)
+    assert get(b.total.remote(a.make.remote(3))) == 3 * LARGE
 
 
 @pytest.mark.full

@@ -527,8 +527,6 @@ class ReferencesModel(RuleBasedStateMachine):
         known = self.pick(data)
         if not known.is_sure or not any(each.numel() for each in leaves(known.twin)):
             return
-        if known.transport == "nixl" and known.copied is None:
-            return  # NIXL reads it without its owner, who cannot say that it is another
         self.settle()
         self.note(f"resize the storage of {known.who} to {share}")
         if self.get(self.actor(known.actor).resize.remote(known.who, share)):
@@ -540,8 +538,6 @@ class ReferencesModel(RuleBasedStateMachine):
         """Get a tensor again and again while its storage is freed and regrown with its values."""
         some = [each for each in self.known if each.kind == "large" and each.is_sure]
         known = self.one_of(data, some)
-        if known.transport == "nixl":
-            return  # see `resize`
         holder, taker = self.actor(known.actor), self.actor(actor)
         self.settle()
         self.note(f"resize {known.who} beside gets, at actor {actor} and here")

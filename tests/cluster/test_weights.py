@@ -360,6 +360,32 @@ def test_tied_tensors_of_a_reader_are_the_same_where_they_are_published(ray_sess
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
+def test_parts_of_a_tensor_of_a_reader_are_the_same_where_they_are_published(
+    ray_session, way
+) -> None:
+    """As the weights of an engine that has packed them."""
+    whole = torch.arange(4200.0).reshape(2100, 2)
+    state = {"q": whole[:700].clone(), "whole": whole, "v": whole[1400:].clone(), "t": whole.t()}
+    packed = torch.zeros(2100, 2)
+    into = {"q": packed[:700], "whole": packed, "v": packed[1400:], "t": torch.zeros(2, 2100)}
+    with (
+        rcg.weights.publish("packed", state, copy=True) as publisher,
+        rcg.weights.subscribe("packed", into, **way) as reader,
+    ):
+        publisher.push(1)
+        reader.update(GUARD_S)
+        assert all(torch.equal(into[name], state[name]) for name in state)
+        state["v"].fill_(-1)
+        publisher.push(2)
+        with pytest.raises(ValueError, match="v is another tensor, too"):
+            reader.update(GUARD_S)
+        rows = torch.zeros(2800, 2)
+        into |= {"q": rows[2000:2700], "whole": rows[:2100]}
+        with pytest.raises(ValueError, match="whole and q share some of their memory"):
+            reader.update(GUARD_S)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_tensor_that_has_lost_its_memory_is_named_until_it_has_some(ray_session, way) -> None:
     state, into = {"w": torch.ones(64, 64)}, {"a": torch.zeros(3), "w": torch.zeros(64, 64)}
     state["a"] = torch.ones(3)
