@@ -248,3 +248,31 @@ def test_every_collective_gives_the_right_numbers_or_raises_at_every_member(
         assert isinstance(problem, own if rank == bad else TensorMismatch), problem
         if rank != bad and not broken.startswith("other"):
             assert f"rank {bad}: nothing, because of " in str(problem)
+
+
+# --- targets that share memory
+
+PLACES = 60  # numbers in the memory in which targets lie
+DIMENSIONS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), DIMENSIONS), min_size=1, max_size=3))
+def test_targets_are_refused_if_an_element_has_two_results(targets) -> None:
+    """The oracle lists the places of all elements. Strides that interleave may be refused."""
+    base, taken = torch.zeros(PLACES), list[int]()
+    tensors, is_plain = [], True
+    for start, dimensions in targets:
+        shape, strides = [[each[at] for each in dimensions] for at in (0, 1)]
+        tensors.append(base.as_strided(shape, strides, start))
+        places = [start]
+        for count, step in sorted(dimensions, key=lambda each: each[1]):
+            is_plain = is_plain and (count == 1 or step > max(places) - start)
+            places = [place + number * step for place in places for number in range(count)]
+        taken += places
+    is_shared = len(set(taken)) < len(taken)
+    try:
+        collectives._check_apart("tensors", tensors)
+    except ValueError:
+        assert is_shared or not is_plain
+    else:
+        assert not is_shared
