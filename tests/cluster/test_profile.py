@@ -109,6 +109,21 @@ class Coroutine:
             pass
 
 
+@pytest.fixture(scope="module")
+def traced(ray_session):
+    return rcg.wrap_actor(Traced.remote())
+
+
+@pytest.fixture(scope="module")
+def coroutine(ray_session):
+    return rcg.wrap_actor(Coroutine.remote())
+
+
+def compile_one(method):
+    with InputNode() as inp:
+        return method.bind(inp).compile()
+
+
 def chain(a, b, **options):
     with InputNode() as inp:
         return b.double.bind(a.echo.bind(inp)).compile(**options)
@@ -189,34 +204,11 @@ def test_a_wait_says_for_whom_and_bytes_and_coding_are_known(stages, gate):
     assert submitted["coded_ns"] > 0
 
 
-def test_encoding_in_the_driver_is_recorded_however_it_submits(stages):
-    (a,) = stages(1)
-    with InputNode() as inp:
-        graph = a.add.bind(inp.x, inp.y).compile()
-
-    async def submit():
-        return await (await graph.execute_async(x=[1], y=[2]))
-
-    with graph, graph.profile() as profile:
-        assert rcg.get(graph.execute(x=[1], y=[2])) == [1, 2]
-        assert asyncio.run(submit()) == [1, 2]
-    recorded = profile.graph()
-    driver = recorded.driver
-    coded = {
-        int(e["execution"])
-        for e in driver.events
-        if e["coded_ns"] and isinstance(recorded.op(driver, int(e["op"])), Write)
-    }
-    assert coded == {0, 1}
-
-
 # --- spans
 
 
-def test_spans_lie_inside_the_calls_they_belong_to():
-    actor = Traced.remote()
-    with InputNode() as inp:
-        graph = rcg.wrap_actor(actor).work.bind(inp).compile()
+def test_spans_lie_inside_the_calls_they_belong_to(traced):
+    graph = compile_one(traced.work)
     with graph, graph.profile() as profile:
         for i in range(3):
             rcg.get(graph.execute(i))
@@ -234,10 +226,9 @@ def test_spans_lie_inside_the_calls_they_belong_to():
             assert outer["start_ns"] <= each["start_ns"] <= each["end_ns"] <= outer["end_ns"]
 
 
-def test_a_graph_is_called_as_given_or_as_it_is_assigned_or_by_its_last_method(monkeypatch):
-    actor = rcg.wrap_actor(Traced.remote())
+def test_a_graph_is_called_as_given_or_as_it_is_assigned_or_by_its_last_method(traced, monkeypatch):
     with InputNode() as inp:
-        dag = actor.work.bind(inp)
+        dag = traced.work.bind(inp)
     with dag.compile() as graph:
         assert graph.name == graph.report().name == "Traced.work"
         monkeypatch.setattr(sys.modules["__main__"], "_7", graph, raising=False)
@@ -259,10 +250,8 @@ def test_a_graph_is_called_as_given_or_as_it_is_assigned_or_by_its_last_method(m
             dag.compile(name=wrong)
 
 
-def test_what_a_device_did_stands_beside_what_its_actor_did(tmp_path):
-    actor = rcg.wrap_actor(Traced.remote())
-    with InputNode() as inp:
-        graph = actor.on_streams.bind(inp).compile()
+def test_what_a_device_did_stands_beside_what_its_actor_did(traced, tmp_path):
+    graph = compile_one(traced.on_streams)
     with graph, graph.profile() as profile:
         rcg.get(graph.execute(0))
     profile.trace.save(tmp_path / "trace")  # a file with so many names can be read
@@ -282,20 +271,16 @@ def test_what_a_device_did_stands_beside_what_its_actor_did(tmp_path):
     assert len(names) == _native.MAX_SPANS
 
 
-def test_spans_of_coroutines_and_their_threads_are_recorded():
-    actor = rcg.wrap_actor(Coroutine.remote())
-    with InputNode() as inp:
-        graph = actor.work.bind(inp).compile()
+def test_spans_of_coroutines_and_their_threads_are_recorded(coroutine):
+    graph = compile_one(coroutine.work)
     with graph, graph.profile() as profile:
         rcg.get(graph.execute(1))
     assert profile.graph().lane("a0").spans == ("thread", "awaiting")
 
 
-def test_it_says_how_long_methods_were_on_a_processor():
+def test_it_says_how_long_methods_were_on_a_processor(traced):
     """Each of four methods runs until its thread has had 20 ms of a processor."""
-    spinning = rcg.wrap_actor(Traced.remote())
-    with InputNode() as x:
-        graph = spinning.spin.bind(x).experimental_compile()
+    graph = compile_one(traced.spin)
     with graph:
         graph.execute(0.001).get()
         with graph.profile() as profile:
@@ -306,10 +291,8 @@ def test_it_says_how_long_methods_were_on_a_processor():
     assert 80_000_000 <= thread_ns <= process_ns
 
 
-def test_a_span_belongs_to_the_execution_that_began_it():
-    actor = rcg.wrap_actor(Coroutine.remote())
-    with InputNode() as inp:
-        graph = actor.leave_behind.bind(inp).compile()
+def test_a_span_belongs_to_the_execution_that_began_it(coroutine):
+    graph = compile_one(coroutine.leave_behind)
     with graph, graph.profile() as profile:
         for i in range(3):
             rcg.get(graph.execute(i))
@@ -317,23 +300,20 @@ def test_a_span_belongs_to_the_execution_that_began_it():
     assert span["execution"] == 0
 
 
-def test_a_span_in_a_forked_child_does_nothing():
-    actor = rcg.wrap_actor(Traced.remote())
-    with InputNode() as inp:
-        graph = actor.fork.bind(inp).compile()
+def test_a_span_in_a_forked_child_does_nothing(traced):
+    graph = compile_one(traced.fork)
     with graph:
         assert rcg.get(graph.execute(5)) == 5
 
 
-def test_a_span_elsewhere_does_nothing_and_an_exception_ends_one():
-    actor = rcg.wrap_actor(Traced.remote())
-    assert ray.get(actor.work.remote(5)) == 5  # an ordinary call
+def test_a_span_elsewhere_does_nothing_and_an_exception_ends_one(traced):
+    assert ray.get(traced.work.remote(5)) == 5  # an ordinary call
     with rcg.span("driver"):
         pass
     with pytest.raises(TypeError, match=r"rcg\.span\(\) takes the span's name as a str, found 3"):
         rcg.span(3)
     with InputNode() as inp:
-        graph = MultiOutputNode([actor.fail.bind(inp), actor.in_thread.bind(inp)]).compile()
+        graph = MultiOutputNode([traced.fail.bind(inp), traced.in_thread.bind(inp)]).compile()
     with graph, graph.profile() as profile:
         failed, fine = graph.execute(7)
         with pytest.raises(ValueError, match="7"):
@@ -628,21 +608,6 @@ def test_a_wait_in_vain_is_the_drivers_waiting(stages, gate):
         assert ref.get() == 1
     (driver, *_) = profile.summary.graphs[0].shares.lanes
     assert driver.waiting_ns > 100_000_000
-
-
-def test_what_the_recorder_has_after_a_profile_is_without_a_hole(stages):
-    a, b = stages(2)
-    with chain(a, b) as graph:
-        with graph.profile():
-            for i in range(50):
-                rcg.get(graph.execute(i))
-        for i in range(5000):
-            rcg.get(graph.execute(i))
-        (recorded,) = graph.trace().graphs
-        for lane in recorded.lanes[1:]:
-            executions = lane.events["execution"]
-            assert (np.diff(executions) <= 1).all()
-            assert executions[0] > 50
 
 
 # --- the stuck and the dead
