@@ -300,14 +300,15 @@ def test_a_death_says_what_the_actor_and_its_lanes_did_last(workers):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("kind", ["async", "main", "concurrent"])
-def test_methods_run_where_they_are_asked_to(workers, kind):
+def test_methods_run_where_they_are_asked_to(workers, kind, overlap):
     one = rcg.remote(num_cpus=0)(Awaiting if kind == "async" else Worker).remote()
     options: dict[str, Any] = {"main": {"thread": "main"}, "concurrent": {"concurrent": True}}.get(
         kind, {}
     )
     two = Actor.remote()
-    graph = edge(two, one, "make", "total").experimental_compile(overlap=True, **options)
+    graph = edge(two, one, "make", "total").experimental_compile(overlap=overlap, **options)
     refs = [graph.execute(n) for n in range(20)]
     assert [get(ref) for ref in refs] == [4.0 * n for n in range(20)]
     graph.teardown()

@@ -17,10 +17,10 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import MessageTooLarge, UnpicklableError
+from tests.cluster.stage import GUARD_S, in_thread
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-GUARD_S = 60
 MEGABYTE = 1_000_000
 
 
@@ -82,8 +82,6 @@ class Maker:
             case "released":
                 gone = pickle.PickleBuffer(bytearray(100_000))
                 return "one", [Sent(gone), Releasing(gone)], np.ones(10)
-            case "large":
-                return tuple(np.full(12 * MEGABYTE // 8, float(i)) for i in range(3))
             case "huge":
                 return "one", np.ones(40 * MEGABYTE // 8), np.ones(10)
         return kind, [kind], {"kind": kind}
@@ -188,22 +186,6 @@ def test_a_value_that_does_not_arrive_fails_alone(makers, kind, error_type, text
         assert rcg.get(graph.execute(1), timeout=GUARD_S) == [1, [1], {"kind": 1}]
 
 
-def test_values_that_fit_one_by_one_need_not_fit_together(makers):
-    with InputNode() as kind:
-        dag = MultiOutputNode(list(makers[0].three.bind(kind)))
-    with rcg.compile(dag, memory_cap_bytes=16 * MEGABYTE) as graph:
-        for _ in range(3):
-            found = rcg.get(graph.execute("large"), timeout=GUARD_S)
-            assert [array[0] for array in found] == [0.0, 1.0, 2.0]
-            del found
-
-
-def test_a_method_that_raises_fails_all_its_values(three):
-    for ref in three.execute("raises"):
-        refused(ref, KeyError, "raises")
-    assert rcg.get(three.execute(1), timeout=GUARD_S) == [1, [1], {"kind": 1}]
-
-
 def test_a_dropped_value_is_let_go_of_and_leaves_the_others(three):
     def unfetched() -> list[int]:
         gc.collect()
@@ -264,26 +246,10 @@ def test_a_thread_that_gets_one_value_wakes_who_awaits_another(three):
 
 
 def test_many_threads_fetch_the_values_of_one_call(three):
-    wrong: list[BaseException] = []
-
-    def get(ref: Any, wanted: Any) -> None:
-        try:
-            assert ref.get(timeout=GUARD_S) == wanted
-        except BaseException as error:  # noqa: BLE001 - raised on the test's thread
-            wrong.append(error)
-
     for i in range(30):
-        refs = three.execute(i)
-        wanted = [i, [i], {"kind": i}]
-        threads = [
-            threading.Thread(target=get, args=pair)
-            for pair in [*zip(refs, wanted, strict=True)] * 2
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not wrong
+        pairs = [*zip(three.execute(i), [i, [i], {"kind": i}], strict=True)] * 2
+        found = [in_thread(lambda ref=ref: ref.get(timeout=GUARD_S)) for ref, _ in pairs]
+        assert [result() for result in found] == [wanted for _, wanted in pairs]
 
 
 @ray.remote(num_cpus=0)

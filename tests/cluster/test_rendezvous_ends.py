@@ -17,7 +17,7 @@ import pytest
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.errors import ActorDiedError, ChannelClosed, ChannelTimeout
+from rcg.errors import ChannelClosed, ChannelTimeout
 from tests.cluster.faults import (
     LIVES,
     Fate,
@@ -25,7 +25,6 @@ from tests.cluster.faults import (
     check_ended,
     heard_without,
     leaving_nothing,
-    slay,
 )
 from tests.cluster.stage import in_thread, until
 from tests.cluster.test_fault_matrix import compile_all
@@ -158,20 +157,6 @@ def test_a_stopped_member_is_not_dead_and_the_report_says_who_waits(victims, sur
         graph.teardown()
     rcg.get(victim.expect.remote(None))
     victims.give_back(victim)
-
-
-@pytest.mark.full
-def test_a_stopped_member_can_be_killed(victims, survivors, gate):
-    victim, pid, graphs, refs = held_in_transfer(victims, survivors, gate)
-    suspend(pid)
-    waiting = [in_thread(lambda ref=ref: rcg.get(ref)) for ref in refs.values()]
-    slay("kill -9", victim, pid, gate)
-    for result in waiting:
-        with pytest.raises(ActorDiedError):
-            result()
-    check_ended(survivors)
-    for graph in graphs.values():
-        graph.teardown()
 
 
 # --- compile
