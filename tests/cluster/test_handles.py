@@ -429,7 +429,7 @@ def test_a_dead_caller_leaves_nothing_behind(stages):
         assert rcg.get(graph.execute(0)) == 0
         before = connections_to(graph)
         assert before > 0
-        for _ in range(3):
+        for _ in range(2):
             mortal = Caller.remote()
             give(graph, mortal)
             assert rcg.get(mortal.run.remote(1, 2)) == [1, 2]
@@ -486,6 +486,7 @@ def _use(graph, results):
         results.put(repr(error))
 
 
+@pytest.mark.full
 def test_a_process_that_is_none_of_rays(stages):
     with compile_chain(*stages(2)) as graph:
         context = multiprocessing.get_context("spawn")

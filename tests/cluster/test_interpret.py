@@ -233,6 +233,7 @@ def test_the_actor_of_a_class_node_that_is_the_root_lives_with_its_handle():
     until(lambda: not is_there(pid))
 
 
+@pytest.mark.full
 def test_actors_that_are_there_and_those_that_are_made_work_together(a):
     with InputNode() as inp:
         made = Own.bind(10)
@@ -243,6 +244,7 @@ def test_actors_that_are_there_and_those_that_are_made_work_together(a):
     assert (rcg.get(taken[0]), taken[1]) == (11, 1)
 
 
+@pytest.mark.full
 def test_tensors_that_stay_with_an_actor_of_a_class_node_reach_a_function():
     node = Own.bind(2)
     assert rcg.get(summed.bind(node.tensor.bind(1), 1).execute()) == 3.0
