@@ -62,6 +62,7 @@ def of(loaded: set[str], names: tuple[str, ...]) -> set[str]:
         ("import rcg; rcg.empty(5)", (*HEAVY, *SEEING, "ray")),
         ("import rcg; rcg.span('x')", (*HEAVY, *SEEING, "ray", "numpy")),
         ("import rcg, rcg.comm", (*HEAVY, *SEEING, *DRIVING, "ray")),
+        ("from rcg.comm.registry import find_communicator as f; f('gloo'), f('nccl')", HEAVY),
         ("import rcg.runtime.actor.loop", (*HEAVY, *SEEING)),
         ("import rcg.runtime.driver.compiled_dag, rcg.runtime.remote.handle", (*HEAVY, *SEEING)),
         ("import rcg.ipython", SEEING),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import threading
 from collections.abc import Callable
@@ -49,27 +48,6 @@ def test_two_processes_play_ping_pong_around_their_rings(boards: Any, policy: st
         writer.write(BYTES, b"%d" % i)
         assert end.read() == b"%d" % i
     finish(child)
-
-
-def test_two_processes_push_through_a_small_ring(boards: Any) -> None:
-    """Both sides run into full and empty rings all the time, with bodies in slots and blocks."""
-    board = boards(rings=[Ring(slots=2, slot_bytes=256)])
-    child = board.start(
-        """
-        import hashlib
-        end, digest = reader(board.member(1)), hashlib.sha256()
-        for _ in range(2000):
-            digest.update(end.read())
-        print(digest.hexdigest())
-        """
-    )
-    digest = hashlib.sha256()
-    writer = board.member(0).writer(0, 0)
-    for i in range(2000):
-        data = pattern(i % 400, i)
-        digest.update(data)
-        writer.write(BYTES, data)
-    assert finish(child).strip() == digest.hexdigest()
 
 
 def test_the_claims_of_a_dead_process_are_forgotten(boards: Any) -> None:

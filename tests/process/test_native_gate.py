@@ -8,7 +8,6 @@ import fcntl
 import gc
 import os
 import queue
-import random
 import socket
 import struct
 import termios
@@ -176,24 +175,6 @@ def test_a_gate_records_when_each_frame_came(nodes: Nodes):
         *_, last = events_of(nodes.gate_member, 0)[2]
         assert (last["execution"], last["bytes"]) == (execution, 100)
         assert before <= last["start_ns"] <= last["end_ns"] <= time.monotonic_ns()
-
-
-def test_channels_share_a_connection_and_keep_their_orders(nodes: Nodes, dice: random.Random):
-    writers = [nodes.writer(0), nodes.writer(1)]
-    near = [reader(nodes.here.member(1), ring, as_data) for ring in (0, 1)]
-    far = [
-        reader(nodes.there.member(1), 0, as_data),
-        reader(nodes.there.member(1), 1, as_data),
-        reader(nodes.there.member(2), 0, as_data),
-    ]
-    for number in range(300):
-        for ring in dice.sample((0, 1), 2):
-            size = dice.choice((3, 700, 20_000, 300_000))
-            writers[ring].write(BYTES, pattern(size, number))
-            expected = pattern(size, number)
-            for each in [near[ring], *far[ring::2]]:
-                assert each.read() == expected
-    assert nodes.gate.statistics()[0] == 600
 
 
 def test_large_frames_come_one_after_the_other(nodes: Nodes):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.board import BLOCK, PICKLE, Ring, claimed, finish, pattern, reader
+from tests.harness.board import BLOCK, PICKLE, claimed, pattern, reader
 
 
 def test_what_was_lent_outlives_its_maker(boards: Any) -> None:
@@ -78,30 +78,3 @@ def test_a_forked_child_gives_nothing_back_and_borrows_nothing(boards: Any) -> N
         assert claimed(member) == 0
         """
     )
-
-
-def test_a_loan_goes_round_two_processes(boards: Any) -> None:
-    board = boards(rings=[Ring(0, (1,)), Ring(1, (0,))])
-    child = board.start(
-        """
-        member = board.member(1)
-        end, writer = reader(member), member.writer(1, 0)
-        for i in range(200):
-            writer.write(PICKLE, b"", end.read())
-        assert member.statistics()["copies"] == 0
-        """
-    )
-    maker = board.member(0)
-    writer, end = maker.writer(0, 0), reader(maker, 1)
-    for i in range(200):
-        loan = maker.loan(BLOCK)
-        assert loan is not None
-        memoryview(loan)[:] = pattern(BLOCK, i)
-        writer.write(PICKLE, b"", [memoryview(loan)])
-        if i % 2:
-            del loan
-        assert bytes(end.read()[0]) == pattern(BLOCK, i)
-    loan = None
-    finish(child)
-    assert maker.statistics()["copies"] == 0
-    assert claimed(maker) == 0

@@ -104,19 +104,6 @@ def joined(served: Served, kind: Any = messages.UseStore, **fields: Any) -> Join
     return join(address, opening, GUARD_S, lambda *_: None)
 
 
-def test_a_store_over_tls(listening):
-    control = listening.control
-    one, other = (
-        ControlStore(str(control.tcp_address), control.service_id, control.secret, "g")
-        for _ in range(2)
-    )
-    one.set("a", b"x" * 30_000)
-    assert other.get(["a"], GUARD_S) == [b"x" * 30_000]
-    assert control.refusals() == Refusals()
-    one.close()
-    other.close()
-
-
 def test_the_kernel_knows_no_process_of_the_other_side(listening):
     """The bytes come from a local socket of this very process."""
     found = joined(listening)
