@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import rcg
 from rcg.dag import InputNode
@@ -207,6 +207,13 @@ def compile_echo(actor: Any, **options: Any) -> Any:
     return dag.experimental_compile(**options)
 
 
+def compile_one(actor: Any, method: str = "echo", *constants: Any, **options: Any) -> Any:
+    """A graph of one method, of the input and of constants."""
+    with InputNode() as inp:
+        dag = getattr(actor, method).bind(inp, *constants)
+    return dag.experimental_compile(**options)
+
+
 def compile_gated(actor: Any, gate: Gate, **options: Any) -> Any:
     """A graph that gives its input back: the value 0 stops at the gate; others pass at once."""
     with InputNode() as inp:
@@ -237,6 +244,29 @@ def segments_of(pid: int | str) -> set[int]:
             if path and path[0].startswith(names) and "rcg-empty" not in path[0]:
                 found.add(int(inode))
     return found
+
+
+class Place(NamedTuple):
+    """The mapping that an array lies in: which file, and what may be done to it here."""
+
+    inode: int
+    mode: str
+
+
+def place_of(array: Any) -> Place:
+    """Where the bytes of an array or tensor of this process are; inode 0 is ordinary memory."""
+    at = array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, mode, _, _, inode, *_ = line.split()
+        low, high = (int(end, 16) for end in addresses.split("-"))
+        if low <= at < high:
+            return Place(int(inode), mode)
+    raise AssertionError("it lies nowhere")
+
+
+def is_shared(array: Any) -> bool:
+    """Whether the bytes of an array or tensor of this process lie in a segment of a graph."""
+    return place_of(array).inode in segments_of("self")
 
 
 def mapped_by(segments: set[int]) -> list[int]:
@@ -288,6 +318,11 @@ def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
         return value
 
     return result
+
+
+async def awaited(ref: Any) -> Any:
+    """Await a result, as a coroutine."""
+    return await ref
 
 
 def own_output(printed: str) -> str:

@@ -21,6 +21,7 @@ from tests.cluster.nodes import near_driver
 from tests.cluster.stage import (
     GUARD_S,
     Stage,
+    awaited,
     compile_echo,
     compile_gated,
     in_thread,
@@ -85,33 +86,11 @@ def test_awaiting_out_of_order(stages, gate):
 
     async def main(graph):
         refs = [await graph.execute_async(i) for i in range(6)]
-        tasks = [asyncio.ensure_future(_await(ref)) for ref in refs[::-1]]
+        tasks = [asyncio.ensure_future(awaited(ref)) for ref in refs[::-1]]
         await came(gate)
         gate.open()
         assert await asyncio.gather(*tasks) == [5, 4, 3, 2, 1, 0]
         assert [await ref for ref in (refs[3], refs[0], refs[5])] == [3, 0, 5]
-
-    with compile_gated(actor, gate) as graph:
-        run(main(graph))
-
-
-async def _await(ref):
-    return await ref
-
-
-def test_the_loop_goes_on_while_a_result_is_awaited(stages, gate):
-    (actor,) = stages(1)
-
-    async def main(graph):
-        task = asyncio.ensure_future(_await(await graph.execute_async(0)))
-        await came(gate)
-        turns = 0
-        while turns < 100:
-            await asyncio.sleep(0)
-            turns += 1
-        assert not task.done()
-        gate.open()
-        assert await task == 0
 
     with compile_gated(actor, gate) as graph:
         run(main(graph))
@@ -122,7 +101,7 @@ def test_cancelled_awaits_leave_the_others_alone(stages, gate):
 
     async def main(graph):
         refs = [await graph.execute_async(i) for i in range(4)]
-        tasks = [asyncio.ensure_future(_await(ref)) for ref in (*refs, refs[0])]
+        tasks = [asyncio.ensure_future(awaited(ref)) for ref in (*refs, refs[0])]
         await came(gate)
         for task in (tasks[0], tasks[2]):
             task.cancel()
@@ -159,7 +138,7 @@ def test_one_ref_awaited_and_got_at_once(stages, gate):
     (actor,) = stages(1)
 
     async def main(ref):
-        return await asyncio.gather(_await(ref), _await(ref))
+        return await asyncio.gather(awaited(ref), awaited(ref))
 
     with compile_gated(actor, gate) as graph:
         ref = graph.execute(0)
@@ -178,7 +157,7 @@ def test_a_sync_get_that_gives_up_leaves_the_await(stages, gate):
     async def main(graph):
         ref = await graph.execute_async(0)
         later = await graph.execute_async(1)
-        task = asyncio.ensure_future(_await(later))
+        task = asyncio.ensure_future(awaited(later))
         with pytest.raises(ChannelTimeout):
             rcg.get(ref, timeout=SOON_S)
         await came(gate)
@@ -197,7 +176,7 @@ def test_many_loops_in_many_threads(stages):
 
     async def one(graph, value):
         refs = await graph.execute_async(value)
-        return await asyncio.gather(*map(_await, refs))
+        return await asyncio.gather(*map(awaited, refs))
 
     async def main(graph, name):
         values = [(name, i) for i in range(60)]
@@ -210,61 +189,26 @@ def test_many_loops_in_many_threads(stages):
             end()
 
 
-def test_one_loop_after_the_other(echo):
-    async def main(i):
-        return await (await echo.execute_async(i))
-
-    assert [run(main(i)) for i in range(20)] == list(range(20))
-
-
 def test_a_loop_that_closes_while_it_awaits_disturbs_nobody(stages, gate):
     (actor,) = stages(1)
-
-    async def abandon(ref):
-        task = asyncio.ensure_future(_await(ref))
-        await asyncio.sleep(0)
-        assert not task.done()
-
-    async def main(ref):
-        return await ref
 
     with compile_gated(actor, gate) as graph:
         ref, later = graph.execute(0), graph.execute(1)
         gate.wait_for()
         loop = asyncio.new_event_loop()
-        future = loop.create_task(_await(ref))
+        future = loop.create_task(awaited(ref))
         for _ in range(50):  # past the turns that an await gives away before it waits
             loop.run_until_complete(asyncio.sleep(0))
         future.cancel()
         loop.run_until_complete(asyncio.gather(future, return_exceptions=True))
         loop.close()
-        end = in_thread(lambda: run(main(later)))
+        end = in_thread(lambda: run(awaited(later)))
         gate.open()
         assert end() == 1
         assert rcg.get(ref) == 0
 
 
 # --- backpressure
-
-
-def test_execute_async_waits_for_room_without_blocking_the_loop(stages, gate):
-    (actor,) = stages(1)
-
-    async def main(graph):
-        async def submit():
-            return [await graph.execute_async(i) for i in range(100)]
-
-        task = asyncio.ensure_future(submit())
-        await came(gate)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not task.done()
-        gate.open()
-        refs = await task
-        assert await asyncio.gather(*map(_await, refs)) == list(range(100))
-
-    with compile_gated(actor, gate) as graph:
-        run(main(graph))
 
 
 def test_a_thousand_at_once(echo):
@@ -296,7 +240,7 @@ def test_waiting_for_room_can_be_cancelled_and_submits_nothing(stages, gate):
         gate.open()
         refs += [await waiting[1], await waiting[3]]
         expected = [*range(10), 11, 13]
-        assert await asyncio.gather(*map(_await, refs)) == expected
+        assert await asyncio.gather(*map(awaited, refs)) == expected
         assert rcg.get(actor.noted.remote()) == expected
 
     with dag.experimental_compile() as graph:
@@ -311,7 +255,7 @@ def test_coroutines_execute_in_the_order_in_which_they_came(stages):
     async def main(graph):
         tasks = [asyncio.ensure_future(graph.execute_async(i)) for i in range(100)]
         refs = await asyncio.gather(*tasks)
-        assert await asyncio.gather(*map(_await, refs)) == list(range(100))
+        assert await asyncio.gather(*map(awaited, refs)) == list(range(100))
         assert rcg.get(actor.noted.remote()) == list(range(100))
 
     with dag.experimental_compile() as graph:
@@ -460,7 +404,7 @@ def test_teardown_while_awaiting_raises(stages, gate):
 
     async def main():
         refs = [await graph.execute_async(i) for i in (0, 1)]
-        tasks = [asyncio.ensure_future(_await(ref)) for ref in refs]
+        tasks = [asyncio.ensure_future(awaited(ref)) for ref in refs]
         many = asyncio.ensure_future(submit())
         await came(gate)
         ending = in_thread(graph.teardown)
@@ -478,46 +422,3 @@ def test_teardown_while_awaiting_raises(stages, gate):
             await graph.execute_async(i)
 
     run(main())
-
-
-EXIT_WHILE_AWAITING = """
-import asyncio
-
-@ray.remote(num_cpus=0)
-class Actor:
-    def stop(self, x):
-        import threading
-        if x == 0:
-            say_no_more = threading.Event()
-            say_no_more.wait()
-        return x
-
-actor = Actor.remote()
-with InputNode() as inp:
-    graph = actor.stop.bind(inp).experimental_compile(teardown_timeout=0.1)
-
-async def one(i):
-    return await (await graph.execute_async(i))
-
-async def main():
-    assert await one(1) == 1
-    # One is held, one waits behind it, and many more wait for room.
-    tasks = [asyncio.ensure_future(one(0)) for i in range(30)]
-    await asyncio.wait(tasks, timeout=0.05)
-    say("leaving")
-    HOW
-
-asyncio.run(main())
-say("left")
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("how", ["return", "raise SystemExit(0)"])
-def test_the_interpreter_exits_while_results_are_awaited(driver, how):
-    """With a method that never returns: nothing joins a thread that waits for it."""
-    program = driver(EXIT_WHILE_AWAITING.replace("HOW", how))
-    program.expect("leaving")
-    if how == "return":
-        program.expect("left")
-    assert program.finish() == ""

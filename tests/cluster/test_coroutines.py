@@ -11,7 +11,7 @@ import pytest
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ChannelClosed, UnsupportedNodeError
-from tests.cluster.stage import Refusal
+from tests.cluster.stage import Refusal, compile_one
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -93,11 +93,6 @@ AsyncActor = rcg.remote(num_cpus=0)(Async)
 @pytest.fixture(scope="module")
 def actor(ray_session):
     return AsyncActor.remote()
-
-
-def compile_one(actor, method, *args):
-    with InputNode() as inp:
-        return getattr(actor, method).bind(inp, *args).compile()
 
 
 def test_coroutine_methods_run_on_the_actors_loop(actor):

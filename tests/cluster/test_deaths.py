@@ -33,7 +33,7 @@ from tests.cluster.faults import (
     until_seen,
 )
 from tests.cluster.nodes import near_driver
-from tests.cluster.stage import GUARD_S, in_thread, mapped_by, segments_of, until
+from tests.cluster.stage import GUARD_S, awaited, in_thread, mapped_by, segments_of, until
 from tests.harness.circles import core_has
 from tests.harness.peers import noted, suspend
 
@@ -149,11 +149,8 @@ def test_everybody_who_waits_learns_of_it(victims, survivors, gate):
     refs = [graph.execute(i) for i in range(10)]
     gate.wait_for()
 
-    async def await_one(ref):
-        return await ref
-
     async def await_all():
-        awaits = [await_one(ref) for ref in refs for _ in range(2)]
+        awaits = [awaited(ref) for ref in refs for _ in range(2)]
         submits = [graph.execute_async(i) for i in range(10)]
         outcomes = await asyncio.gather(*awaits, *submits, return_exceptions=True)
         # The event loop is as good as before.
@@ -301,25 +298,6 @@ def test_an_actor_that_restarts_is_dead_to_its_graph_and_may_join_another(surviv
 # --- several deaths, memory of the dead
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kind", ["kill -9", "exit"])
-def test_two_die_at_the_same_moment(victims, survivors, gate, kind):
-    both = [victims.take(), victims.take()]
-    pids = rcg.get([victim.expect.remote(Fate("method", kind, gate)) for victim in both])
-    one, _ = survivors
-    with InputNode() as inp:
-        dag = MultiOutputNode([one.double.bind(victim.first.bind(inp)) for victim in both])
-    graph = dag.experimental_compile()
-    waiting = [in_thread(lambda ref=ref: rcg.get(ref)) for ref in graph.execute(1)]
-    gate.wait_for(2)
-    for victim, pid in zip(both, pids, strict=True):
-        slay(kind, victim, pid, gate)
-    for result in waiting:
-        raises_death(result)
-    raises_death(lambda: graph.execute(1))
-    graph.teardown()
-
-
 def test_what_the_dead_had_not_read_or_still_held_goes_back_to_its_writer(survivors, gates):
     """For every actor that dies, not only the first; here they read from the driver."""
     both, moment = [near_driver(Victim).remote() for _ in range(2)], gates()
@@ -367,6 +345,7 @@ def test_a_stopped_process_is_not_dead(victims, survivors, gates):
     victims.give_back(victim)
 
 
+@pytest.mark.full
 def test_a_stopped_process_can_be_killed(victims, survivors, gate):
     victim = victims.take()
     pid = rcg.get(victim.expect.remote(Fate("method", "kill -9", gate)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 import time
 
@@ -17,7 +16,16 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelTimeout, ExecutionError
 from tests.cluster.nodes import tells_last_op
-from tests.cluster.stage import GUARD_S, Gate, Refusal, Stage, in_thread, until
+from tests.cluster.stage import (
+    GUARD_S,
+    Gate,
+    Refusal,
+    Stage,
+    awaited,
+    compile_one,
+    in_thread,
+    until,
+)
 from tests.harness.shell import interactive_shell
 
 torch = pytest.importorskip("torch")
@@ -55,15 +63,6 @@ class Thrower:
                 raise ValueError("x" * 300_000)
         return kind
 
-    def fork(self, x):
-        """Let a child of this process use what it inherited, and end."""
-        child = os.fork()
-        if not child:
-            del x
-            os._exit(0)
-        os.waitpid(child, 0)
-        return x
-
     def compile_with_myself(self, me, other, x):
         """Be the driver of a graph and part of it."""
         with InputNode() as inp:
@@ -96,12 +95,6 @@ Throwing = rcg.remote(num_cpus=0)(Thrower)
 @pytest.fixture(scope="module")
 def thrower(ray_session):
     return Throwing.remote()
-
-
-def compile_one(actor, method="echo", *constants, **options):
-    with InputNode() as inp:
-        dag = getattr(actor, method).bind(inp, *constants)
-    return dag.experimental_compile(**options)
 
 
 # --- users' exceptions
@@ -195,16 +188,6 @@ def test_a_list_of_both_kinds_raises_at_once_too(stages, gate):
         assert rcg.get([slow, held]) == [0, "passed"]
 
 
-def test_exceptions_are_values_like_any_other(thrower):
-    with InputNode() as inp:
-        dag = thrower.echo.bind(thrower.throw.bind(inp))
-    with dag.experimental_compile() as graph:
-        value = rcg.get(graph.execute(ValueError("a value")))
-        assert type(value) is ValueError and value.args == ("a value",)
-        found = rcg.get(graph.execute([KeyError("k"), {"e": Refusal("r")}]))
-        assert repr(found) == "[KeyError('k'), {'e': Refusal('r')}]"
-
-
 def test_what_an_exception_carries_arrives(thrower):
     with compile_one(thrower, "throw") as graph:
         with pytest.raises(WithFields) as raised:
@@ -267,11 +250,11 @@ class EndingLater:
         raise_end(kind)
 
 
-async def awaited(ref):
+def in_loop(ref):
     async def wait():
-        return await ref
+        return await asyncio.wait_for(asyncio.ensure_future(awaited(ref)), GUARD_S)
 
-    return await asyncio.wait_for(asyncio.ensure_future(wait()), GUARD_S)
+    return asyncio.run(wait())
 
 
 @pytest.fixture(scope="module")
@@ -290,16 +273,16 @@ def test_what_python_takes_for_an_end_is_an_error_wherever_it_arrives(ending, ki
     for arrive in (
         lambda: list(map(rcg.get, [actor.throw.remote(kind)])),
         lambda: ray.get(actor.throw.remote(kind)),
-        lambda: asyncio.run(awaited(actor.throw.remote(kind))),
-        lambda: asyncio.run(awaited(later.throw.remote(kind))),
+        lambda: in_loop(actor.throw.remote(kind)),
+        lambda: in_loop(later.throw.remote(kind)),
         lambda: list(map(rcg.get, [actor.throw_tensor.remote(kind)])),
-        lambda: asyncio.run(awaited(actor.throw_tensor.remote(kind))),
+        lambda: in_loop(actor.throw_tensor.remote(kind)),
         lambda: list(map(rcg.get, [throw.execute(kind), throw.execute(kind)])),
         lambda: rcg.get([throw.execute(kind), throw.execute(kind)]),
-        lambda: asyncio.run(awaited(throw.execute(kind))),
-        lambda: asyncio.run(awaited(throw_later.execute(kind))),
+        lambda: in_loop(throw.execute(kind)),
+        lambda: in_loop(throw_later.execute(kind)),
         lambda: rcg.get(actor.give_tensor.remote(kind)),
-        lambda: asyncio.run(awaited(actor.give_tensor.remote(kind))),
+        lambda: in_loop(actor.give_tensor.remote(kind)),
         lambda: rcg.get(actor.take.remote(actor.give_tensor.remote(kind))),
         lambda: list(map(rcg.get, [give.execute(kind)])),
         lambda: rcg.get(take.execute(EndsWhenLoaded(kind))),
@@ -337,9 +320,9 @@ class LeavingCoroutine:
 @pytest.mark.parametrize(
     ("kind", "thread", "calls_too"),
     [
-        (Leaver, "own", False),
+        pytest.param(Leaver, "own", False, marks=pytest.mark.full),
         (Leaver, "own", True),
-        (Leaver, "main", False),
+        pytest.param(Leaver, "main", False, marks=pytest.mark.full),
         (LeavingCoroutine, "own", False),
     ],
 )
@@ -372,16 +355,6 @@ def test_exit_actor_ends_the_actor_at_once_and_for_good(kind, thread, calls_too)
         is_lost(each)
     graph.teardown()
     assert is_dead()
-
-
-def test_a_method_may_fork(thrower):
-    """The end of the child releases no memory of its parent and ends no graph."""
-    import numpy as np
-
-    with compile_one(thrower, "fork") as graph:
-        held = [rcg.get(graph.execute(np.full(100_000, i))) for i in range(5)]
-        for i, array in enumerate(held):
-            assert (array == i).all()
 
 
 # --- actors that die
@@ -486,17 +459,13 @@ def test_an_actor_compiles_a_graph_that_it_is_part_of(thrower, stages):
 
 
 def test_an_actor_keeps_a_graph_that_it_is_part_of(stages):
-    """Over several of its calls, until it drops it."""
+    """Over several of its calls: loops end when it drops the graph, and when it ends itself."""
     (a,), keeper = stages(1), Throwing.remote()
     graph_id = rcg.get(keeper.compile_and_keep.remote(keeper, a))
     assert rcg.get([keeper.run_kept.remote(i) for i in range(3)]) == [0, 2, 4]
     keeper.drop_kept.remote()
     assert rcg.get(keeper.echo.remote(1)) == 1
     assert rcg.get(a.join_threads.remote(graph_id)) == []
-
-
-def test_loops_end_with_a_driver_that_was_an_actor(stages):
-    (a,), keeper = stages(1), Throwing.remote()
     graph_id = rcg.get(keeper.compile_and_keep.remote(keeper, a))
     assert rcg.get(keeper.run_kept.remote(2)) == 4
     rcg.kill(keeper)

@@ -18,10 +18,11 @@ from ray.exceptions import RayTaskError
 import rcg
 from rcg.channels.base import GraphEnded
 from rcg.dag import InputNode, MultiOutputNode
-from rcg.errors import ChannelBroken, ChannelTimeout, ExecutionError, UnpicklableError
+from rcg.errors import ChannelBroken, ChannelTimeout, ExecutionError
 from rcg.ir.ops import Call
 from rcg.runtime.actor import failpoints
-from tests.cluster.stage import GUARD_S, in_thread
+from tests.cluster.stage import GUARD_S, awaited, compile_one, in_thread
+from tests.harness.circles import core_where
 from tests.harness.hostile import (
     ENDS,
     ERRORS,
@@ -129,12 +130,6 @@ def victim(ray_session):
     return Sync.remote()
 
 
-def compile_one(actor, method="echo", **options):
-    with InputNode() as inp:
-        dag = getattr(actor, method).bind(inp)
-    return dag.experimental_compile(**options)
-
-
 def get(ref):
     return rcg.get(ref, timeout=GUARD_S)
 
@@ -144,7 +139,10 @@ def get(ref):
 
 @pytest.mark.parametrize(
     ("kind", "method", "thread"),
-    [(Sync, "throw", "own"), (Sync, "throw", "main"), (Async, "throw_later", "own")],
+    core_where(
+        lambda case: case[2] == "own",
+        [(Sync, "throw", "own"), (Sync, "throw", "main"), (Async, "throw_later", "own")],
+    ),
 )
 def test_an_exception_that_cannot_be_shown_fails_its_execution(kind, method, thread):
     actor = kind.remote()
@@ -240,23 +238,19 @@ def test_a_loop_that_ends_unasked_breaks_the_graph(others, victim, ending, is_lo
     graph = dag.experimental_compile()
     assert get(graph.execute(0)) == 0
     ref = graph.execute(1)
-    awaited = in_thread(lambda: asyncio.run(as_coroutine(ref)))
+    awaiting = in_thread(lambda: asyncio.run(awaited(ref)))
     with pytest.raises(ChannelBroken, match="its loop failed") as raised:
         get(ref)
     assert "Raiser" in str(raised.value)
     if ending.name == "huge":
         assert MARK in str(raised.value)  # the beginning of it, not only its end
     with pytest.raises(ChannelBroken):
-        awaited()
+        awaiting()
     with pytest.raises(ChannelBroken):
         graph.execute(2)
     assert "broken" in str(graph.report())
     graph.teardown()
     assert rcg.get(victim.echo.remote("alive")) == "alive"
-
-
-async def as_coroutine(ref):
-    return await ref
 
 
 def test_a_loop_that_the_driver_stops_has_not_failed(others):
@@ -273,23 +267,6 @@ def test_a_loop_that_the_driver_stops_has_not_failed(others):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ENDS if kind != "KeyboardInterrupt"])
-@pytest.mark.parametrize("use", ["execute", "execute_async"])
-def test_an_argument_whose_pickling_ends_programs_is_not_submitted(others, kind, use):
-    with compile_one(others[0]) as graph:
-
-        def in_loop(value):
-            return asyncio.run(graph.execute_async(value))
-
-        for way in WAYS[:2]:
-            value = [RaisesWhenDumped(kind, way)]
-            call = graph.execute if use == "execute" else in_loop
-            with noted(way), pytest.raises(UnpicklableError, match=kind):
-                call(value)
-        assert graph.statistics().executions == 0
-        assert get(graph.execute("fine")) == "fine"
-
-
-@pytest.mark.parametrize("kind", [kind for kind in ENDS if kind != "KeyboardInterrupt"])
 def test_a_result_whose_unpickling_ends_programs_is_an_error_of_its_get(others, kind):
     with compile_one(others[0], "give") as graph:
         ref = graph.execute(("dumped", kind, "__setstate__"))
@@ -297,7 +274,7 @@ def test_a_result_whose_unpickling_ends_programs_is_an_error_of_its_get(others, 
             with pytest.raises(ExecutionError, match=kind):
                 get(ref)
         with pytest.raises(ExecutionError, match=kind):
-            asyncio.run(as_coroutine(graph.execute(("dumped", kind, "__setstate__"))))
+            asyncio.run(awaited(graph.execute(("dumped", kind, "__setstate__"))))
         assert get(graph.execute("fine")) == "fine"
 
 

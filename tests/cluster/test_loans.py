@@ -14,28 +14,11 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, ChannelClosed
 from rcg.runtime.node.arrays import here
-from tests.cluster.stage import segments_of, until
+from tests.cluster.stage import compile_one, is_shared, place_of, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 MB = 1 << 20
-
-
-def is_shared(array):
-    """Whether the bytes of an array or tensor of this process lie in a segment of a graph."""
-    return segment_of(array) in segments_of("self")
-
-
-def segment_of(array):
-    """The inode of the file in which the bytes lie, 0 for ordinary memory."""
-    at = array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            addresses, _, _, _, inode, *_ = line.split()
-            low, high = (int(end, 16) for end in addresses.split("-"))
-            if low <= at < high:
-                return int(inode)
-    raise AssertionError("it lies nowhere")
 
 
 def numbered(i, size=MB // 8):
@@ -71,7 +54,7 @@ class Plain:
         return rcg.empty(x.shape, x.dtype).copy_(x)
 
     def segment(self, x):
-        return segment_of(rcg.empty(len(x)))
+        return place_of(rcg.empty(len(x))).inode
 
     def echo(self, x):
         return x
@@ -101,12 +84,6 @@ Actor = rcg.remote(num_cpus=0)(Plain)
 @pytest.fixture(scope="module")
 def actors(ray_session):
     return [Actor.remote() for _ in range(2)]
-
-
-def compile_one(actor, method="echo", *constants, **options):
-    with InputNode() as inp:
-        dag = getattr(actor, method).bind(inp, *constants)
-    return dag.experimental_compile(**options)
 
 
 def compile_counted(actor, method, **options):

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
-import weakref
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +142,7 @@ def test_opposite_orders_with_both_first_methods_held_do_not_deadlock(stages, ga
 # --- kinds of actors, and ordinary calls beside
 
 
+@pytest.mark.full
 def test_a_main_thread_graph_beside_others_on_other_actors(stages):
     a, b = stages(2)
     mine = Stage.remote()
@@ -242,23 +241,6 @@ def listening_sockets():
     rows = map(str.split, Path("/proc/net/unix").read_text().splitlines())
     own = f"@rcg-{os.getpid()}-"
     return sum(row[3] == "00010000" and row[-1].startswith(own) for row in rows)
-
-
-def test_a_dropped_graph_is_freed_without_the_garbage_collector(stages):
-    [stage] = stages(1)
-    with InputNode() as inp:
-        dag = stage.double.bind(inp)
-    graph = dag.compile()
-    assert graph.execute(4).get() == 8
-    session = weakref.ref(graph._engine.session)
-    gc.collect()
-    gc.disable()
-    try:
-        del graph
-        # With it go its references to actors, which may end then.
-        assert session() is None
-    finally:
-        gc.enable()
 
 
 # --- several programs

@@ -12,7 +12,7 @@ import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import OutOfSharedMemory
 from tests.cluster.nodes import is_together
-from tests.cluster.stage import Refusal, in_thread, segments_of, until
+from tests.cluster.stage import Refusal, in_thread, is_shared, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -26,18 +26,6 @@ def numbered(i, size_bytes):
 
 def used(graph):
     return graph._engine.session.node.memory().used_bytes
-
-
-def lies_in_shared_memory(array):
-    """Whether the bytes of an array are in a segment, and not in memory of this process."""
-    at, segments = array.ctypes.data, segments_of("self")
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            addresses, _, _, _, inode, *_ = line.split()
-            low, high = (int(end, 16) for end in addresses.split("-"))
-            if low <= at < high:
-                return int(inode) in segments
-    raise AssertionError("it lies nowhere")
 
 
 def execute_until_it_fits(graph, value):
@@ -82,7 +70,7 @@ def test_results_held_for_ever_are_copied_above_half_the_cap_and_stay_right(stag
         for i in range(150):
             held.append(rcg.get(graph.execute(numbered(i, MB // 2))))
             assert used(graph) <= 16 * MB
-        shared = [lies_in_shared_memory(array) for array in held]
+        shared = [is_shared(array) for array in held]
         assert shared[0]
         assert not any(shared[-50:])
         for i, array in enumerate(held):
@@ -90,7 +78,7 @@ def test_results_held_for_ever_are_copied_above_half_the_cap_and_stay_right(stag
         # Let go of, they make room for blocks again.
         del held, array
         until(lambda: used(graph) <= 2 * MB)
-        assert lies_in_shared_memory(rcg.get(graph.execute(numbered(1, MB // 2))))
+        assert is_shared(rcg.get(graph.execute(numbered(1, MB // 2))))
 
 
 @pytest.mark.full

@@ -172,6 +172,7 @@ with compile_gated() as graph:
 """
 
 
+@pytest.mark.full
 def test_ctrl_c_in_compile_and_teardown_cleans_up_first(driver, gates):
     first, second = gates(), gates()
     program = driver(USUAL + CLEAN_UP, *first.paths, *second.paths)
@@ -210,11 +211,6 @@ for use in (lambda: ray.get(ref), lambda: ray.wait([ref]), lambda: asyncio.run(w
     threading.Thread(target=wait, args=[use], daemon=True).start()
 say(1)
 """,
-    "after a shutdown of rcg": """
-say(ray.get(graph.execute(1)))
-ray.shutdown()
-assert graph.is_teardown
-""",
     "after a shutdown of Ray": """
 say(ray.get(graph.execute(1)))
 import ray as plain
@@ -235,6 +231,17 @@ task = loop.create_task(wait_for(graph.execute(0)))
 loop.run_until_complete(asyncio.wait([task], timeout=0.01))
 task.cancel()
 loop.run_until_complete(asyncio.wait([task]))
+""",
+    "while results are awaited and executions wait for room": """
+async def one():
+    return await (await graph.execute_async(0))
+
+async def leave():
+    tasks = [asyncio.ensure_future(one()) for _ in range(30)]
+    await asyncio.wait(tasks, timeout=0.05)
+
+asyncio.run(leave())
+say(1)
 """,
     "with a code": """
 say(ray.get(graph.execute(1)))
@@ -278,44 +285,6 @@ def test_an_uncaught_exception_is_the_only_thing_that_is_said(driver, gate):
 
 # --- kill -9
 
-DETACHED = """
-from tests.cluster.stage import Passage
-gate = Passage(*sys.argv[1:3])
-actor = ray.get_actor("survivor", namespace="processes")
-with InputNode() as inp:
-    idle = actor.echo.bind(inp).experimental_compile()
-with InputNode() as inp:
-    busy = actor.pass_gate_when.bind(inp, 0, gate).experimental_compile()
-assert ray.get(idle.execute(1)) == 1
-ref = busy.execute(0)
-say(idle.get_id(), busy.get_id())
-say("running")
-threading = __import__("threading")
-threading.Event().wait()
-"""
-
-
-@pytest.mark.full
-def test_loops_end_when_their_driver_is_killed(driver, gate):
-    """The loops of a detached actor, which outlives the driver; one is in a method."""
-    actor = Stage.options(name="survivor", namespace="processes", lifetime="detached").remote()
-    program = driver(DETACHED, *gate.paths)
-    idle, busy = program.line().split()
-    program.expect("running")
-    gate.wait_for()
-    segments = segments_of(program.pid)
-    assert segments
-    program.kill()
-    assert rcg.get(actor.join_threads.remote(idle)) == []
-    gate.open()
-    assert rcg.get(actor.join_threads.remote(busy)) == []
-    nothing_is_mapped(segments)
-    with InputNode() as inp:
-        dag = actor.echo.bind(inp)
-    with dag.experimental_compile() as graph:
-        assert rcg.get(graph.execute(1)) == 1
-    rcg.kill(actor)
-
 
 def test_a_killed_actor_leaves_no_memory(stages):
     (a,), victim = stages(1), Stage.remote()
@@ -339,30 +308,3 @@ def test_a_killed_actor_leaves_no_memory(stages):
     del graph, held
     gc.collect()
     nothing_is_mapped(segments)
-
-
-# --- again and again
-
-
-def test_a_forked_child_of_the_driver_disturbs_nothing(stages):
-    (a,) = stages(1)
-    with InputNode() as inp:
-        dag = a.echo.bind(inp)
-    with dag.experimental_compile() as graph:
-        held = rcg.get(graph.execute(np.arange(1_000_000)))
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                assert held[-1] == 999_999
-                del held
-                gc.collect()
-                graph.teardown()
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
-        np.testing.assert_array_equal(held, np.arange(1_000_000))
-        for i in range(100):
-            assert rcg.get(graph.execute(np.full(100_000, i)))[-1] == i
-        np.testing.assert_array_equal(held, np.arange(1_000_000))

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import threading
+import copy
+import pickle
 
 import pytest
 import ray
@@ -11,64 +12,25 @@ import ray
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ChannelTimeout
+from tests.cluster.stage import Stage, compile_echo, compile_gated
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
-@rcg.remote(num_cpus=0, max_concurrency=4)
-class Gate:
-    """Lets calls through once it is open."""
-
-    def __init__(self):
-        self.is_open = threading.Event()
-
-    def echo(self, x):
-        return x
-
-    def passed(self, x):
-        self.is_open.wait()
-        return x
-
-    def open(self):
-        self.is_open.set()
-
-    def close(self):
-        self.is_open.clear()
-
-
-@pytest.fixture(scope="module")
-def gate(ray_session):
-    return Gate.remote()
-
-
-@pytest.fixture(scope="module")
-def other(ray_session):
-    return Gate.remote()
-
-
 @pytest.fixture
-def echo(other):
-    """On another actor than ``slow``: methods of two graphs on one actor never overlap."""
-    with InputNode() as inp:
-        dag = other.echo.bind(inp)
-    with dag.compile() as graph:
+def echo(stages):
+    with compile_echo(stages(1)[0]) as graph:
         yield graph
 
 
 @pytest.fixture
-def slow(gate):
-    """A compiled DAG whose results wait for the gate, which is closed."""
-    rcg.get(gate.close.remote())
-    with InputNode() as inp:
-        dag = gate.passed.bind(inp)
-    with dag.compile() as graph:
-        yield graph
-        rcg.get(gate.open.remote())
+def other(stages):
+    return stages(2)[1]
 
 
-def test_lists(echo, gate):
+def test_lists(echo, other):
     compiled = [echo.execute(i) for i in range(3)]
-    rays = [gate.echo.remote(10 + i) for i in range(3)]
+    rays = [other.echo.remote(10 + i) for i in range(3)]
     assert rcg.get(compiled) == [0, 1, 2]
     assert rcg.get(rays) == [10, 11, 12]
     assert rcg.get([]) == []
@@ -87,52 +49,45 @@ def test_refs_of_the_other_library_are_refused_with_what_to_change(echo):
     assert rcg.get(ref) == 1
 
 
-def test_timeouts_lose_nothing(slow, gate, other):
-    pending = slow.execute(1)
-    done = other.echo.remote(2)
-    for refs in (pending, [pending], [pending, done], [done, pending]):
-        with pytest.raises(ChannelTimeout):
-            rcg.get(refs, timeout=0)
-        with pytest.raises(TimeoutError):
-            rcg.get(refs, timeout=0.01)
-    never = gate.passed.remote(3)
-    with pytest.raises((ChannelTimeout, ray.exceptions.GetTimeoutError)):
-        rcg.get([never, pending], timeout=0.01)
-    with pytest.raises(ValueError, match="timeout"):
-        rcg.get(pending, timeout=-2)
-    rcg.get(gate.open.remote())
-    assert rcg.get([pending, done, never]) == [1, 2, 3]
+def test_timeouts_lose_nothing(stages, other, gate):
+    (actor,) = stages(1)
+    with compile_gated(actor, gate) as slow:
+        pending = slow.execute(0)
+        done = other.echo.remote(2)
+        for refs in (pending, [pending], [pending, done], [done, pending]):
+            with pytest.raises(ChannelTimeout):
+                rcg.get(refs, timeout=0)
+            with pytest.raises(TimeoutError):
+                rcg.get(refs, timeout=0.01)
+        never = actor.hold_gate.remote(gate)
+        with pytest.raises((ChannelTimeout, ray.exceptions.GetTimeoutError)):
+            rcg.get([never, pending], timeout=0.01)
+        with pytest.raises(ValueError, match="timeout"):
+            rcg.get(pending, timeout=-2)
+        gate.open()
+        assert rcg.get([pending, done, never]) == [0, 2, "passed"]
 
 
-def test_waiting_for_both_wakes_up(slow, gate, other):
-    rcg.get(other.close.remote())
-    compiled, rays = slow.execute(1), other.passed.remote(2)
-    opener = threading.Thread(target=lambda: rcg.get(gate.open.remote()))
-    opener.start()
-    assert rcg.wait([rays, compiled]) == ([compiled], [rays])
-    opener.join()
-    opener = threading.Thread(target=lambda: rcg.get(other.open.remote()))
-    opener.start()
-    assert rcg.wait([rays, compiled], num_returns=2) == ([rays, compiled], [])
-    opener.join()
-
-
-def test_a_compiled_reference_stays_in_its_process(echo, gate):
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda ref, actor, _: actor.echo.remote(ref), "as Ray task/actor argument"),
+        (lambda ref, actor, _: actor.echo.remote({"deep": [[ref]]}), "cannot be used"),
+        (lambda ref, actor, _: actor.echo.bind([InputNode(), ref]), "cannot be used"),
+        (lambda ref, *_: Stage.remote(name=ref), "cannot be used"),
+        (lambda ref, _, graph: graph.execute(ref), "CompiledDAGRef"),
+        (lambda ref, *_: rcg.put({"deep": [[ref]]}), "was found to be non-serializable"),
+        (lambda ref, *_: ray.put([ref]), "CompiledDAGRef"),
+        (lambda ref, *_: pickle.dumps(ref), "CompiledDAGRef"),
+        (lambda ref, *_: copy.copy(ref), "CompiledDAGRef"),
+        (lambda ref, *_: copy.deepcopy(ref), "CompiledDAGRef"),
+    ],
+)
+def test_a_compiled_reference_stays_in_its_process(echo, other, use, text):
     ref = echo.execute(1)
-    with pytest.raises(TypeError, match="cannot be used as Ray task/actor argument"):
-        gate.echo.remote(ref)
-    with pytest.raises(TypeError, match="cannot be used as Ray task/actor argument"):
-        gate.echo.options(name="x").remote([ref])
-    with pytest.raises(TypeError, match="cannot be used as Ray task/actor argument"):
-        Gate.remote(x=ref)
-    with InputNode() as inp, pytest.raises(TypeError, match="cannot be used"):
-        gate.echo.bind([inp, ref])
-    for value in (ref, [ref], {"deep": [[ref]]}):
-        with pytest.raises(TypeError, match="was found to be non-serializable"):
-            rcg.put(value)
-    with pytest.raises(TypeError, match="cannot be used"):
-        gate.echo.remote({"deep": [[ref]]})
-    assert rcg.get(ref) == 1
+    with pytest.raises((TypeError, ValueError), match=text):
+        use(ref, other, echo)
+    assert rcg.get(echo.execute(rcg.get(ref))) == 1
 
 
 # --- lists of lists, which graphs with several outputs give
@@ -163,15 +118,15 @@ def test_lists_keep_their_shape_whatever_is_in_them(pair, echo, other):
     ]
 
 
-def test_a_timeout_is_for_all_lists_together(gate, other):
+def test_a_timeout_is_for_all_lists_together(stages, gate):
+    a, b = stages(2)
     with InputNode() as inp:
-        dag = MultiOutputNode([gate.passed.bind(inp), other.echo.bind(inp)])
-    rcg.get(gate.close.remote())
+        dag = MultiOutputNode([a.pass_gate_when.bind(inp, 0, gate), b.echo.bind(inp)])
     with dag.compile() as graph:
         executions = [graph.execute(i) for i in range(3)]
         with pytest.raises(ChannelTimeout):
             rcg.get(executions, timeout=0.05)
-        rcg.get(gate.open.remote())
+        gate.open()
         assert rcg.get(executions) == [[i, i] for i in range(3)]
 
 

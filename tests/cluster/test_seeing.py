@@ -20,7 +20,7 @@ from rcg.dag import InputNode
 from rcg.runtime.observe.drivers import find_drivers
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import but_gates, local_writer, near_driver
-from tests.cluster.stage import ROOT, Stage, in_thread, until
+from tests.cluster.stage import ROOT, Stage, until
 from tests.harness.peers import suspend
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -85,19 +85,6 @@ def test_it_says_who_does_what_where_and_who_waits_for_whom(stages, gate):
         assert re.search(r"a0 \(Plain\) is in:\n  .*stage.py:\d+ in pass_gate_when", text)
         gate.open()
         assert rcg.get(refs) == [0, 1, 2, 3]
-
-
-def test_a_driver_that_waits_is_shown_waiting(stages, gate):
-    a, b = stages(2)
-    with compile_gated(a, b, gate) as graph:
-        ref = graph.execute(0)
-        gate.wait_for()
-        result = in_thread(ref.get)
-        while "waiting" not in row(str(graph.report()), "driver"):
-            pass
-        assert "a1 (Plain)" in row(str(graph.report()), "driver")
-        gate.open()
-        assert result() == 0
 
 
 def test_a_stopped_process_is_said_not_to_answer(stages, gate):
