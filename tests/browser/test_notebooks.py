@@ -101,23 +101,7 @@ def check_pictures(notebook: Notebook) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_shows_what_it_says(lab: Lab, path: Path) -> None:
-    with lab.open(path, height=1400) as notebook:
-        check_errors(path, notebook.run_all(500))
-        notebook.page.wait_for_function(
-            "() => [...document.querySelectorAll('.rcg-card[data-theme]')]"
-            ".every((card) => card.dataset.ready)"
-        )
-        for theme in ("light", "dark"):
-            notebook.theme(theme)
-            check_pictures(notebook)
-            notebook.screenshot_of_all(f"notebook-{path.stem}-{theme}")
-        assert notebook.errors == []
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_that_is_run_again_leaves_no_more_graphs_and_actors(
+def test_a_notebook_shows_what_it_says_and_run_again_leaves_no_more_graphs_and_actors(
     lab: Lab, path: Path
 ) -> None:
     with lab.open(path, height=1400) as notebook:
@@ -127,9 +111,15 @@ def test_a_notebook_that_is_run_again_leaves_no_more_graphs_and_actors(
             check_errors(path, notebook.run_all(500))
             # The last cell's value comes by itself.
             notebook.page.wait_for_function(_IS_COUNTED, timeout=90_000)
-            outputs = notebook.outputs()
-            runs.append(census(outputs))
+            runs.append(census(notebook.outputs()))
         assert runs[0][0] >= 1
         assert runs == [runs[0]] * 2
-        notebook.screenshot_of_all(f"notebook-{path.stem}-again")
+        notebook.page.wait_for_function(
+            "() => [...document.querySelectorAll('.rcg-card[data-theme]')]"
+            ".every((card) => card.dataset.ready)"
+        )
+        for theme in ("light", "dark"):
+            notebook.theme(theme)
+            check_pictures(notebook)
+            notebook.screenshot_of_all(f"notebook-{path.stem}-{theme}")
         assert notebook.errors == []
