@@ -24,8 +24,7 @@ from rcg.errors import ActorDiedError, OutOfSharedMemory
 from rcg.runtime.node.node import Node
 from tests.cluster.faults import NOTHING, Fate, Mortal, does, settled, slay
 from tests.cluster.nodes import on_node
-from tests.cluster.stage import GUARD_S, Gate, until
-from tests.cluster.test_memory_limits import lies_in_shared_memory
+from tests.cluster.stage import GUARD_S, Gate, is_shared, until
 from tests.harness.circles import core_has
 from tests.harness.peers import suspend
 
@@ -242,7 +241,7 @@ def test_a_large_array_is_received_into_blocks_and_sent_on_from_there(workers):
     with rcg.compile(dag) as graph:
         for i in range(10):
             found = get(graph.execute(np.full(MB, i)))
-            assert lies_in_shared_memory(found)
+            assert is_shared(found)
             assert found[0] == found[-1] == i
         assert rcg.get(there.copies_and_forwards.remote()) == {"n1": (0, 0), "a0": (0, 10)}
     rcg.kill(there)
