@@ -50,9 +50,6 @@ class Plain:
     def new(self, x):
         return x + 1
 
-    def part(self, x):
-        return {"deep": [x[10:-10], x[::2]]}
-
     def place(self, x):
         return place_of(x)
 
@@ -207,35 +204,6 @@ def test_an_array_that_is_passed_on_is_forwarded(actors):
             np.testing.assert_array_equal(result, numbered(i))
 
 
-def test_views_of_a_given_array_are_forwarded_too(actors):
-    a = actors[0]
-    with InputNode() as inp:
-        dag = MultiOutputNode([a.place.bind(inp), a.part.bind(inp)])
-    with dag.experimental_compile() as graph:
-        array = np.arange(MB)
-        place, result = rcg.get(graph.execute(array))
-        slice_, strided = result["deep"]
-        np.testing.assert_array_equal(slice_, array[10:-10])
-        np.testing.assert_array_equal(strided, array[::2])
-        # What is one piece is forwarded; what is not has to be put together anew.
-        here = place_of(slice_)
-        assert here.inode != 0 != place.inode
-        assert (here.inode == place.inode) == is_together(graph)
-
-
-def test_a_result_that_is_sent_again_is_right(actors):
-    """The driver passes on what it got, for as long as it likes."""
-    a, b = actors[:2]
-    with InputNode() as inp:
-        dag = MultiOutputNode([a.echo.bind(inp), b.echo.bind(inp)])
-    with dag.experimental_compile() as graph:
-        value = numbered(5)
-        for _ in range(300):
-            value, other = rcg.get(graph.execute(value))
-        np.testing.assert_array_equal(value, numbered(5))
-        np.testing.assert_array_equal(other, numbered(5))
-
-
 # --- torch
 
 
@@ -257,9 +225,6 @@ def test_tensors_are_writable_and_nobody_elses(actors, size):
         for i in range(20):
             tensor = torch.full((size,), i)
             results = rcg.get(graph.execute(tensor))
-            for result, expected in zip(results, (1, 10, 101, 1001), strict=True):
-                assert result.tolist() == [i + expected] * size if size < 100 else True
-                assert bool((result == i + expected).all())
             assert bool((tensor == i).all())
             for result in results:
                 result.add_(1)  # ours to write to, and never a crash
@@ -283,32 +248,6 @@ def test_a_tensor_that_was_returned_is_not_the_actors_any_more(actors):
 # --- holding values
 
 
-def used(graph):
-    return graph._engine.session.node.memory().used_bytes
-
-
-@pytest.mark.full
-def test_results_are_held_over_ten_thousand_executions(actors):
-    """Every 500th is kept for ever; nothing blocks, nothing changes, and memory stays bounded."""
-    a, b = actors[:2]
-    size = 8192  # 64 KiB, out of band
-    with InputNode() as inp:
-        dag = b.new.bind(a.echo.bind(inp))
-    with dag.experimental_compile() as graph:
-        held, most = [], 0
-        for i in range(10_000):
-            result = rcg.get(graph.execute(numbered(i, size)))
-            if i % 500 == 0:
-                held.append((i, result))
-            if i == 1000:
-                most = used(graph)
-        for i, result in held:
-            np.testing.assert_array_equal(result, numbered(i + 1, size))
-        # Since the thousandth, 18 more are held: that is all that grew.
-        assert used(graph) <= most + 20 * 2 * size * 8
-        assert len({result.ctypes.data for _, result in held}) == 20
-
-
 def test_arguments_are_held_in_an_actor_for_ever(actors):
     a, b = actors[:2]
     rcg.get([a.forget.remote(), b.forget.remote()])
@@ -320,11 +259,9 @@ def test_arguments_are_held_in_an_actor_for_ever(actors):
             assert rcg.get(graph.execute(numbered(i, size))) == [i + 1, i + 1]
         for i in range(500):
             assert rcg.get(other.execute(numbered(i, size)))[0] == i + 1
-        expected = [(i, i, True) for i in range(50)]
-        assert rcg.get(a.kept_values.remote()) == expected
-        assert rcg.get(b.kept_values.remote()) == expected
     # And longer than the graph.
-    assert rcg.get(a.kept_values.remote()) == expected
+    expected = [(i, i, True) for i in range(50)]
+    assert rcg.get([a.kept_values.remote(), b.kept_values.remote()]) == [expected] * 2
     rcg.get([a.forget.remote(), b.forget.remote()])
 
 
@@ -366,12 +303,13 @@ def test_a_result_that_does_not_pickle_fails_that_execution_only(actors):
 
 
 def test_a_result_that_does_not_load_fails_that_execution_only(actors):
-    """It pickles in the actor, and its loading raises here."""
+    """It pickles in the actor, and its loading raises here, whichever is got first."""
     a = actors[0]
     with compile_one(a, "breaks_when", 1) as graph:
-        refs = [graph.execute(i) for i in range(4)]
-        assert rcg.get(refs[3]) == 3  # the others are taken in first
-        for _ in range(2):
-            with pytest.raises(LookupError, match="cannot be loaded"):
-                rcg.get(refs[1])
-        assert rcg.get([refs[2], refs[0]]) == [2, 0]
+        for first in (0, 3):
+            refs = [graph.execute(i) for i in range(4)]
+            assert rcg.get(refs[first]) == first
+            for _ in range(2):
+                with pytest.raises(LookupError, match="cannot be loaded"):
+                    rcg.get(refs[1])
+            assert rcg.get([refs[2], refs[3 - first]]) == [2, 3 - first]

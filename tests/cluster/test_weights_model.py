@@ -269,6 +269,19 @@ class WeightsModel(RuleBasedStateMachine):
         found = {each.part for each in self.publishers}
         return [at for at in range(len(self.parts)) if at not in found]
 
+    @property
+    def lacks_some(self) -> bool:
+        """Whether others can know of a missing part: of a tensor that is published they lack some.
+
+        Nobody knows of a tensor that only a missing part has, or misses one that has no rows.
+        """
+        known = {key for each in self.publishers for key in each.keys}
+        return any(
+            key in known and piece is not None and piece.start < piece.stop
+            for at in self.missing
+            for key, piece in self.parts[at].items()
+        )
+
     @precondition(lambda self: self.missing)
     @rule(data=st.data())
     def publish(self, data: Any) -> None:
@@ -338,7 +351,7 @@ class WeightsModel(RuleBasedStateMachine):
         publisher.number, publisher.is_readable = number, True
         self.newest = max(self.newest, number)
         self.pushed.setdefault(number, {})[publisher.part] = values
-        if not self.missing and {each.number for each in self.publishers} == {number}:
+        if not self.lacks_some and {each.number for each in self.publishers} == {number}:
             self.whole.add(number)
         if self.readable == number:
             self.order.append(number)
