@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,16 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
+Trainer = rcg.remote(num_cpus=0)(Member)
+
+
 def get(refs: Any) -> Any:
     return rcg.get(refs, timeout=GUARD_S)
 
 
 @pytest.fixture(scope="module")
 def company(ray_session: None) -> Iterator[list[Any]]:
-    made = [rcg.remote(num_cpus=0)(Member).remote() for _ in range(4)]
+    made = [Trainer.remote() for _ in range(4)]
     yield made
     for each in made:
         rcg.kill(each)
@@ -53,20 +56,6 @@ def company(ray_session: None) -> Iterator[list[Any]]:
 def members(company: list[Any]) -> Iterator[list[Any]]:
     yield company
     get([each.leave.remote() for each in company])
-
-
-@pytest.fixture
-def fresh(ray_session: None) -> Iterator[Callable[[], Any]]:
-    """Makes an actor that may die."""
-    made: list[Any] = []
-
-    def make() -> Any:
-        made.append(rcg.remote(num_cpus=0)(Member).remote())
-        return made[-1]
-
-    yield make
-    for each in made:
-        rcg.kill(each)
 
 
 def test_readers_get_every_version_whole_wherever_they_are(members) -> None:
@@ -110,38 +99,6 @@ def test_a_late_reader_gets_the_newest_version_from_readers_that_have_it(members
         get(later.update.remote(0.2))  # the other reader has only a part
 
 
-def test_a_version_that_was_written_to_is_not_read(members) -> None:
-    trainer, reader, *_ = members
-    get(trainer.publish.remote("written", SHAPES))
-    get(reader.subscribe.remote("written", SHAPES))
-    get(trainer.push.remote(1))
-    get(reader.update.remote())
-    get(trainer.push.remote(2))
-    get(trainer.write.remote(3))
-    with pytest.raises(Transfer, match=r"keeps version 1: .* Version 2 of .* was written to"):
-        get(reader.update.remote())
-    assert get(reader.differs.remote(1)) == []
-    get(trainer.push.remote(4))
-    assert get(reader.update.remote())[0] == 4
-
-
-def test_a_push_warns_of_what_was_written_while_it_could_be_read(ray_session) -> None:
-    state = {"w": torch.zeros(5)}
-    with rcg.weights.publish("warned", state) as publisher:
-        publisher.push()
-        state["w"].add_(1)
-        with pytest.warns(
-            UserWarning, match=r"Version 0 of the weights 'warned' .* wait\(version\)"
-        ) as caught:
-            publisher.push()
-        assert caught[0].filename == __file__
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            publisher.wait()
-            state["w"].add_(1)
-            publisher.push()
-
-
 def test_an_optimizer_withdraws_what_it_is_about_to_write(ray_session) -> None:
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
@@ -171,6 +128,7 @@ def test_an_optimizer_withdraws_what_it_is_about_to_write(ray_session) -> None:
             assert reader.update(GUARD_S).version == 2
             publisher.wait()
             optimizer.step()
+            publisher.push()
 
 
 @pytest.mark.parametrize("size", [100, 6_000_000])  # all bytes are compared, or some
@@ -189,8 +147,11 @@ def test_a_write_that_torch_does_not_count_is_found(ray_session, size) -> None:
         for at, write in enumerate(writes):
             state["v"].numpy().fill(at + 1)  # which this reader does not want
             assert reader.update(GUARD_S).version == 2 * at
-            with pytest.warns(UserWarning, match="was written to while readers could still"):
+            with pytest.warns(
+                UserWarning, match=r"was written to while readers could still .* wait\(version\)"
+            ) as caught:
                 publisher.push()
+            assert caught[0].filename == __file__
             kept = into.clone()
             write()
             with pytest.raises(Transfer, match="was written to"):
@@ -266,18 +227,10 @@ def test_types_and_names_are_chosen_by_the_publisher(ray_session) -> None:
             publisher.push(7)
         with pytest.raises(ValueError, match="other: nobody publishes it"):
             rcg.weights.subscribe("cast", {"other": torch.ones(2)})
-        assert asyncio.run(_next(publisher, subscriber)) == 8
     with pytest.raises(ValueError, match="closed"):
         subscriber.update()
     with pytest.raises(ValueError, match="closed"):
         publisher.push()
-
-
-async def _next(publisher: Any, subscriber: Any) -> int:
-    waiting = asyncio.ensure_future(subscriber.update_async(GUARD_S))
-    await asyncio.sleep(0.05)
-    publisher.push()
-    return (await waiting).version
 
 
 WAYS = ({"atomic": True}, {"atomic": False}, {"atomic": False, "lookahead": 4 << 20})
@@ -554,17 +507,19 @@ def test_who_is_served_by_another_publisher_is_waited_for(ray_session) -> None:
 def test_an_update_that_is_cancelled_does_not_take_the_next_version(ray_session) -> None:
     state, into = {"w": torch.zeros(3)}, {"w": torch.zeros(3)}
 
-    async def cancelled(subscriber: Any) -> None:
+    async def run() -> None:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(subscriber.update_async(), 0.1)
+        waiting = asyncio.ensure_future(subscriber.update_async(GUARD_S))
+        await asyncio.sleep(0.05)
+        publisher.push(1)
+        assert (await waiting).version == 1
 
     with (
         rcg.weights.publish("cancelled", state) as publisher,
         rcg.weights.subscribe("cancelled", into) as subscriber,
     ):
-        asyncio.run(cancelled(subscriber))
-        publisher.push(1)
-        assert subscriber.update(GUARD_S).version == 1
+        asyncio.run(run())
 
 
 def test_one_that_is_dropped_is_neither_read_nor_waited_for(ray_session) -> None:
@@ -585,17 +540,8 @@ def test_one_that_is_dropped_is_neither_read_nor_waited_for(ray_session) -> None
 def test_who_does_not_fit_is_refused_before_anything_moves(members) -> None:
     trainer, *_ = members
     get(trainer.publish.remote("fits", {"w": (4, 2), "b": (3,)}))
-    with pytest.raises(ValueError) as caught:
-        rcg.weights.subscribe(
-            "fits", {"w": torch.zeros(4, 3), "b": torch.zeros(3), "c": torch.ones(1)}
-        )
-    assert str(caught.value).splitlines() == [
-        "the weights 'fits' do not fit:",
-        "  w: it is int64, here float32",
-        "  w: it is [4, 2], here [4, 3]",
-        "  b: it is int64, here float32",
-        "  c: nobody publishes it",
-    ]
+    with pytest.raises(ValueError, match="'fits' do not fit:\n  w: it is int64, here float32\n"):
+        rcg.weights.subscribe("fits", {"w": torch.zeros(4, 3), "c": torch.ones(1)})
     with pytest.raises(ValueError, match=r"published by Actor\(Member, .* already"):
         rcg.weights.publish("fits", {"w": torch.zeros(4, 2)})
     with pytest.raises(TimeoutError, match=r"'nothing': nobody publishes them; waited 0.3 s"):
@@ -636,10 +582,10 @@ def test_a_report_says_who_waits_for_whom(members) -> None:
 
 
 @pytest.mark.parametrize("after_s", core_has(0.005, [0.0, 0.002, 0.005, 0.01, 0.03]))
-def test_a_publisher_that_dies_is_named_and_the_old_version_stays(members, fresh, after_s) -> None:
+def test_a_publisher_that_dies_is_named_and_the_old_version_stays(members, after_s) -> None:
     reader, heir, *_ = members
     shapes = SHAPES | {"big": (20 * BIG,)}
-    trainer = fresh()
+    trainer = Trainer.remote()
     name = f"publisher dies {after_s}"
     get(trainer.publish.remote(name, shapes))
     get(reader.subscribe.remote(name, shapes))
@@ -776,7 +722,7 @@ def test_what_takes_long_shows_its_progress(ray_session, monkeypatch) -> None:
     def drawn() -> list[str]:
         found = [each.split("\r")[0].strip() for each in stream.getvalue().split("\x1b[2K")]
         stream.truncate(stream.seek(0))
-        return [each for each in found if each]
+        return [each.split("]")[1] for each in found if each]
 
     for module in ("client", "publisher"):
         monkeypatch.setattr(f"rcg.weights.{module}.Progress", shown)
@@ -792,22 +738,16 @@ def test_what_takes_long_shows_its_progress(ray_session, monkeypatch) -> None:
         )
         with pytest.raises(TimeoutError):
             one.update(1.5)
-        (waiting,) = set(drawn())
-        assert waiting.endswith("  0 % the weights 'shown': no version has been pushed yet")
+        assert set(drawn()) == {"   0 % the weights 'shown': no version has been pushed yet"}
         publisher.push()
-        assert [each.split("]")[1] for each in drawn()] == [
-            f" {percent:3d} % a copy of the weights 'shown', MB" for percent in (50, 100)
-        ]
+        label = "a copy of the weights 'shown', MB"
+        assert drawn() == [f" {percent:3d} % {label}" for percent in (50, 100)]
         one.update(GUARD_S)
-        found = [each.split("]")[1] for each in drawn()]
-        assert found == [
-            f" {percent:3d} % version 0 of the weights 'shown', MB"
-            for percent in (0, 25, 50, 75, 100)
-        ]
+        label = "version 0 of the weights 'shown', MB"
+        assert drawn() == [f" {percent:3d} % {label}" for percent in (0, 25, 50, 75, 100)]
         with pytest.raises(TimeoutError):
             publisher.wait(timeout=1.5)
-        found = {each.split("]")[1] for each in drawn()}
-        assert found == {"  50 % readers that have version 0 of the weights 'shown'"}
+        assert set(drawn()) == {"  50 % readers that have version 0 of the weights 'shown'"}
         other.update(GUARD_S)
 
 
@@ -816,15 +756,13 @@ def test_slices_that_overlap_are_refused(members) -> None:
     get(first.publish.remote("overlap", {"w": (6, 2), "b": (6,)}, {"w": Slice(0, 0, 4, 6)}))
     with pytest.raises(ValueError, match="cannot be published") as caught:
         get(second.publish.remote("overlap", {"w": (6, 2)}, {"w": Slice(0, 2, 6, 6)}))
-    text = str(caught.value)
-    assert "has rows 0 to 4 and" in text and "2 to 6, so both have 2 to 4" in text
-    assert repr(first) in text and repr(second) in text
+    assert repr(first) in str(caught.value) and repr(second) in str(caught.value)
     get(second.publish.remote("overlap", {"w": (6, 2)}, {"w": Slice(0, 4, 6, 6)}))
 
 
-def test_a_copy_stands_in_for_a_publisher_that_dies(members, fresh) -> None:
+def test_a_copy_stands_in_for_a_publisher_that_dies(members) -> None:
     one, reader, *_ = members
-    other = fresh()
+    other = Trainer.remote()
     shapes = {"w": (40, 3)}
     both = {"w": Slice(0, 0, 40, 40)}
     for each in (one, other):
@@ -863,23 +801,6 @@ def test_an_owner_that_runs_again_waits_for_readers_that_do_not_ask(members) -> 
         assert late.update(GUARD_S).version == 3
 
 
-@pytest.mark.full
-def test_two_hundred_updates_leave_nothing_behind(members) -> None:
-    trainer, reader, *_ = members
-    get(trainer.publish.remote("flat", SHAPES))
-    get(reader.subscribe.remote("flat", SHAPES))
-    costs = []
-    for version in range(1, 201):
-        get(trainer.push.remote(version))
-        waiting = trainer.wait.remote()
-        get(reader.update.remote())
-        get(waiting)
-        if version in (20, 200):
-            costs.append(get([each.cost.remote() for each in (trainer, reader)]))
-    assert costs[0] == costs[1]
-    assert costs[1][0][1] == 0  # nothing is held once a version was waited for
-
-
 ACTORS = "rcg.weights", "rcg.weights.roll"
 
 
@@ -899,10 +820,7 @@ def test_the_owner_ends_with_the_last_who_uses_it(ray_session) -> None:
     forget_the_dead()
     with rcg.weights.publish("ends", {"w": torch.zeros(2)}):
         assert ray.get_actor("rcg.weights", namespace="rcg")
-    until_s = time.monotonic() + GUARD_S
-    while any(map(is_there, ACTORS)):
-        assert time.monotonic() < until_s, str(rcg.weights.report())
-        time.sleep(0.05)
+    until(lambda: not any(map(is_there, ACTORS)))
 
 
 def test_who_comes_while_the_last_one_leaves_keeps_its_name(ray_session, monkeypatch) -> None:

@@ -11,7 +11,6 @@ import pytest
 import rcg
 from rcg.weights import Slice
 from tests.cluster.stage import GUARD_S
-from tests.harness.peers import descriptors
 
 torch = pytest.importorskip("torch")
 
@@ -37,13 +36,16 @@ class Member:
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
 
+    def right(self, version):
+        """What the tensors of a version are."""
+        return {
+            key: part(value_of(at, version, shape), (self.shard or {}).get(key))
+            for at, (key, shape) in enumerate(self.shapes.items())
+        }
+
     def publish(self, name, shapes, shard=None, **options):
         self.shapes, self.shard = shapes, shard
-        self.state = {
-            key: part(value_of(at, 0, shape), (shard or {}).get(key)).clone()
-            for at, (key, shape) in enumerate(shapes.items())
-            if shape is not None
-        }
+        self.state = {key: each.clone() for key, each in self.right(0).items()}
         self.publisher = rcg.weights.publish(name, self.state, shard, **options)
 
     def push(self, version):
@@ -51,22 +53,15 @@ class Member:
         return self.publisher.push(version)
 
     def write(self, version):
-        for at, (key, shape) in enumerate(self.shapes.items()):
-            if shape is not None:
-                self.state[key].copy_(
-                    part(value_of(at, version, shape), (self.shard or {}).get(key))
-                )
+        for key, value in self.right(version).items():
+            self.state[key].copy_(value)
 
     def wait(self, timeout=GUARD_S):
         self.publisher.wait(timeout=timeout)
 
     def subscribe(self, name, shapes, shard=None, timeout=GUARD_S, **options):
         self.shapes, self.shard = shapes, shard
-        self.state = {
-            key: part(torch.zeros(shape, dtype=torch.int64), (shard or {}).get(key)).clone()
-            for key, shape in shapes.items()
-            if shape is not None
-        }
+        self.state = {key: torch.zeros_like(each) for key, each in self.right(0).items()}
         self.subscriber = rcg.weights.subscribe(name, self.state, shard, timeout=timeout, **options)
 
     def update(self, timeout=GUARD_S):
@@ -75,14 +70,8 @@ class Member:
 
     def differs(self, version):
         """The tensors that are not those of a version."""
-        return [
-            key
-            for at, (key, shape) in enumerate(self.shapes.items())
-            if shape is not None
-            and not torch.equal(
-                self.state[key], part(value_of(at, version, shape), (self.shard or {}).get(key))
-            )
-        ]
+        right = self.right(version)
+        return [key for key, value in right.items() if not torch.equal(self.state[key], value)]
 
     def lag(self):
         return self.subscriber.lag
@@ -92,11 +81,6 @@ class Member:
             if each is not None:
                 each.close()
         self.publisher = self.subscriber = None
-
-    def cost(self):
-        from rcg.rdt.process import here
-
-        return descriptors(), here().store.facts().held_bytes
 
     def pid(self):
         return os.getpid()
