@@ -15,7 +15,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from ray.exceptions import RayActorError
 
 import rcg
 from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
+from tests.cluster.again import Pool
 from tests.cluster.parties import Guarded, numbers
 from tests.cluster.stage import GUARD_S
 from tests.harness.models import START_S, Journal, RunModel
@@ -275,12 +276,11 @@ class Pending:
     is_sure: bool
 
 
-class Pool:
-    """Actors that are used again in the next case: the start of one takes seconds."""
+class Group(Pool):
+    """Actors that run again, and are one group."""
 
     def __init__(self) -> None:
-        made = rcg.remote(num_cpus=0, max_restarts=-1)(Worker)
-        self.actors = [made.remote() for _ in range(COUNT)]
+        super().__init__(rcg.remote(num_cpus=0, max_restarts=-1)(Worker), COUNT)
         self.meet()
 
     def meet(self, gone: int = 0) -> None:
@@ -294,21 +294,13 @@ class Pool:
 
     def close(self) -> None:
         destroy_all_collective_groups()
-        for each in self.actors:
-            rcg.kill(each)
-
-
-@pytest.fixture
-def pool(ray_session: None) -> Iterator[Pool]:
-    made = Pool()
-    yield made
-    made.close()
+        super().close()
 
 
 class ReferencesModel(RuleBasedStateMachine):
     """Values by reference among actors and the driver."""
 
-    pool: ClassVar[Pool]
+    pool: ClassVar[Group]
 
     def __init__(self) -> None:
         super().__init__()
@@ -436,16 +428,8 @@ class ReferencesModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def get_here(self, data: Any) -> None:
         known = self.pick(data)
-        self.see(
-            known,
-            None,
-            *self.outcome(
-                f"get {known.who}",
-                lambda: plain(
-                    rcg.get(known.ref, timeout=GUARD_S, _tensor_transport="object_store")
-                ),
-            ),
-        )
+        got = self.outcome(f"get {known.who}", lambda: plain(self.get_one(known)))
+        self.see(known, None, *got)
 
     @precondition(lambda self: self.known)
     @rule(
@@ -458,14 +442,10 @@ class ReferencesModel(RuleBasedStateMachine):
         if known.actor == actor and not known.is_sure:
             return
         method = getattr(self.actor(actor), how)
-        self.see(
-            known,
-            actor,
-            *self.outcome(
-                f"{how} {known.who} at actor {actor}",
-                lambda: self.get(method.remote([known.ref])),
-            ),
+        got = self.outcome(
+            f"{how} {known.who} at actor {actor}", lambda: self.get(method.remote([known.ref]))
         )
+        self.see(known, actor, *got)
 
     @precondition(lambda self: any(isinstance(each.twin, torch.Tensor) for each in self.known))
     @rule(
@@ -611,9 +591,7 @@ class ReferencesModel(RuleBasedStateMachine):
 
 
 @pytest.mark.full
-def test_what_arrives_is_the_value_or_an_error(pool: Pool, run_model: RunModel) -> None:
-    class Model(ReferencesModel):
-        pass
-
-    Model.pool = pool
-    run_model(Model)
+def test_what_arrives_is_the_value_or_an_error(run_model: RunModel) -> None:
+    with contextlib.closing(Group()) as pool:
+        ReferencesModel.pool = pool
+        run_model(ReferencesModel)

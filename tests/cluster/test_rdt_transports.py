@@ -15,9 +15,11 @@ import ray
 
 import rcg
 from rcg.errors import ActorDiedError, TensorMismatch, Transfer
-from rcg.experimental.collective import create_collective_group, destroy_all_collective_groups
+from rcg.experimental.collective import create_collective_group
 from rcg.rdt.custom import Objects
+from rcg.rdt.process import here
 from rcg.rdt.transports import Transport
+from tests.cluster.again import Resting
 from tests.cluster.stage import GUARD_S, eventually
 from tests.harness.circles import core_has, core_where
 from tests.harness.rdt_managers import Array, FileTransport, SocketMetadata, SocketTransport, folder
@@ -124,8 +126,6 @@ class Worker:
         return Elsewhere(made("files", 1))
 
     def facts(self):
-        from rcg.rdt.process import here
-
         found = here().store.facts()
         return found.held, found.freed
 
@@ -133,9 +133,9 @@ class Worker:
         return os.getpid()
 
     def begin_anew(self):
-        """Let go of everything; return how many objects are still held, or None if spoiled."""
+        """Let go of everything; return how many objects are still held, or -1 if spoiled."""
         self.last = self.flat = None
-        return None if hasattr(self, "is_spoiled") else self.facts()[0]
+        return -1 if hasattr(self, "is_spoiled") else self.facts()[0]
 
     def send_unreadable_metadata(self):
         """Have the next transfer send metadata that cannot be unpickled."""
@@ -220,47 +220,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="module")
-def resting() -> Iterator[list[Any]]:
-    """Actors of earlier tests: making one, with its import of torch, takes seconds."""
-    found: list[Any] = []
-    yield found
-    for each in found:
-        rcg.kill(each)
+def resting() -> Iterator[Resting]:
+    made = Resting(Worker)
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def actors(resting: list[Any]) -> Iterator[Callable[[int], list[Any]]]:
-    every: list[Any] = []
-
-    def make(count: int, name: str = "") -> list[Any]:
-        found = [resting.pop() if resting else Worker.remote() for _ in range(count)]
-        every.extend(found)
+def actors(resting: Resting) -> Iterator[Callable[..., list[Any]]]:
+    def take(count: int, name: str = "") -> list[Any]:
+        found = resting.take(count)
         if name == "gloo":
             create_collective_group(found, backend="gloo")
         return found
 
-    yield make
-    destroy_all_collective_groups()
-    for each in every:
-        if is_as_new(each):
-            resting.append(each)
-        else:
-            rcg.kill(each)
-
-
-def is_as_new(actor: Any) -> bool:
-    """Whether a test has left an actor idle, and with nothing to hold a moment later."""
-    found: list[int | None] = []
-
-    def is_known() -> bool:
-        found.append(rcg.get(actor.begin_anew.remote(), timeout=1))
-        return not found[-1]
-
-    try:
-        eventually(is_known, 2)
-    except (AssertionError, ray.exceptions.RayError):
-        return False
-    return found[-1] == 0
+    yield take
+    resting.rest()
 
 
 @rcg.remote(num_cpus=0)
@@ -339,8 +314,13 @@ def test_files_are_removed_when_their_objects_are_freed(actors):
 @pytest.mark.parametrize("name", ["object_store", "tcp", "nixl", "files"])
 def test_what_is_put_is_got_elsewhere(actors, name):
     a, b = actors(2)
+    store = here().store
+    before = store.facts().held
     ref = rcg.put({"x": made(name, 7)}, _tensor_transport=name)
     assert total(get(ref)["x"]) == 7 * SIZE
+    assert store.facts().held == before + 1
+    del ref
+    eventually(lambda: store.facts().held == before)
     (inner,) = get(a.put.remote(name, 8))
     assert get(b.total.remote(inner)) == 8 * SIZE
     assert total(get(inner)) == 8 * SIZE
@@ -576,14 +556,8 @@ def test_targets_that_do_not_fit(actors) -> None:
     one = torch.zeros(SIZE)
     for targets, text in (
         ([one], r"Length of tensor_buffers \(1\) does not match length from object metadata \(2\)"),
-        (
-            [one, torch.zeros(3)],
-            r"Shape of tensor_buffer at index 1 \(torch.Size\(\[3\]\)\) does not",
-        ),
-        (
-            [one, one.double()],
-            r"Dtype of tensor_buffer at index 1 \(torch.float64\) does not match",
-        ),
+        ([one, torch.zeros(3)], r"Shape of tensor_buffer at index 1 \(torch.Size\(\[3\]\)\)"),
+        ([one, one.double()], r"Dtype of tensor_buffer at index 1 \(torch.float64\) does not"),
         ([one, torch.zeros(SIZE, 2)[:, 0]], "Tensor buffer at index 1 is not contiguous"),
         ([one, one], "share memory"),
     ):

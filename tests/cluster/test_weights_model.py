@@ -8,9 +8,9 @@ the version, or a part of it is not there. No byte outside of a tensor changes.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from ray.exceptions import RayActorError
 
 import rcg
 from rcg.weights import Slice, client
+from tests.cluster.again import Pool
 from tests.cluster.parties import UNUSUAL, WRITES, Party, Seen, numbers
 from tests.cluster.stage import GUARD_S
 from tests.cluster.trainers import part
@@ -88,44 +89,27 @@ class Reads:
         return max(-1 if each is None else each for each in (self.has, self.staged))
 
 
-class Pool:
-    """Actors that are used again in the next case: the start of one takes seconds."""
+class Parties(Pool):
+    """Processes that publish and read."""
 
     def __init__(self) -> None:
-        self.actors = [self._make() for _ in range(COUNT)]
-        self._spares = [self._make() for _ in range(SPARES)]
+        super().__init__(rcg.remote(num_cpus=0)(Party), COUNT, SPARES)
         rcg.get([each.ready.remote() for each in self.actors], timeout=START_S)
         # As long as somebody publishes, the owner of the names does not end.
         self._anchor = rcg.weights.publish("anchor", {"w": torch.zeros(1)})
 
-    def _make(self) -> Any:
-        return rcg.remote(num_cpus=0)(Party).remote()
-
     def keep_owner(self) -> None:
         self._anchor.push()
 
-    def kill(self, place: int) -> None:
-        rcg.kill(self.actors[place])
-        self.actors[place] = self._spares.pop(0)
-        self._spares.append(self._make())
-
     def close(self) -> None:
         self._anchor.close()
-        for each in (*self.actors, *self._spares):
-            rcg.kill(each)
-
-
-@pytest.fixture
-def pool(ray_session: None) -> Iterator[Pool]:
-    made = Pool()
-    yield made
-    made.close()
+        super().close()
 
 
 class WeightsModel(RuleBasedStateMachine):
     """Publishers and readers of one name."""
 
-    pool: ClassVar[Pool]
+    pool: ClassVar[Parties]
 
     def __init__(self) -> None:
         super().__init__()
@@ -654,9 +638,7 @@ class WeightsModel(RuleBasedStateMachine):
 
 
 @pytest.mark.full
-def test_weights_are_those_of_their_version_or_an_error(pool: Pool, run_model: RunModel) -> None:
-    class Model(WeightsModel):
-        pass
-
-    Model.pool = pool
-    run_model(Model)
+def test_weights_are_those_of_their_version_or_an_error(run_model: RunModel) -> None:
+    with contextlib.closing(Parties()) as pool:
+        WeightsModel.pool = pool
+        run_model(WeightsModel)
