@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors, groups, lanes and large values of graphs whose actors are on two nodes for certain.
+"""Tensors and large values of graphs whose actors are on two nodes for certain.
 
 The tests of tensors run on two nodes as well (``--nodes 2``), where Ray spreads their actors. These
 are about what only an edge between nodes can do wrong.
@@ -22,9 +22,9 @@ from rcg import collective
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import ActorDiedError, OutOfSharedMemory
 from rcg.runtime.node.node import Node
-from tests.cluster.faults import NOTHING, Fate, Mortal, does, settled, slay
+from tests.cluster.faults import NOTHING, Mortal, does, settled
 from tests.cluster.nodes import on_node
-from tests.cluster.stage import GUARD_S, Gate, is_shared, until
+from tests.cluster.stage import GUARD_S, is_shared, until
 from tests.harness.circles import core_has
 from tests.harness.peers import suspend
 
@@ -41,12 +41,6 @@ class Worker(Mortal):
 
     def total(self, *tensors):
         return float(sum(each.sum() for each in tensors))
-
-    def held(self, tensor, gate):
-        """Its sum; a tensor of one element waits at the gate."""
-        if tensor.numel() == 1:
-            gate.pass_through()
-        return float(tensor.sum())
 
     def numbered(self, i, size_bytes=MB):
         return np.full(size_bytes // 8, i, np.int64)
@@ -74,26 +68,11 @@ class Worker(Mortal):
         counts = {each.process: each.member.statistics() for each in found if not each.is_over}
         return {name: (each["copies"], each["forwards"]) for name, each in counts.items()}
 
-    def sockets(self):
-        """How many sockets this process has."""
-        return sockets()
-
     def settle(self):
         return settled()
 
 
 Actor = rcg.remote(num_cpus=0)(Worker)
-
-
-def sockets() -> int:
-    gc.collect()
-    found = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-        except OSError:  # closed since
-            continue
-    return found
 
 
 def on(number: int) -> Any:
@@ -122,69 +101,6 @@ def over_gloo(node: Any, **hints: Any) -> Any:
 
 def get(ref: Any) -> Any:
     return rcg.get(ref, timeout=GUARD_S)
-
-
-# --- edges and collectives
-
-
-def test_a_tensor_crosses_and_many_executions_may_be_in_flight(workers):
-    here, there = workers[:2]
-    for one, two in ((here, there), (there, here)):
-        with InputNode() as inp:
-            dag = two.total.bind(over_gloo(one.ones.bind(inp)))
-        with rcg.compile(dag) as graph:
-            (channel,) = [each for each in graph.plan.channels if each.kind == "tensor"]
-            assert graph.plan.crossings()[channel.id]
-            sizes = [1, 0, 1000, 10, 100_000, 3_000_000] * 3
-            refs = [graph.execute(n) for n in sizes]
-            assert get(refs) == [float(n) for n in sizes]
-
-
-def test_graphs_with_groups_leave_no_connection(workers):
-    one, two, *_ = workers
-
-    def run() -> None:
-        with InputNode() as inp:
-            dag = two.total.bind(over_gloo(one.ones.bind(inp)))
-        with rcg.compile(dag) as graph:
-            assert get(graph.execute(1000)) == 1000.0
-
-    def counts() -> list[int]:
-        assert rcg.get([each.settle.remote() for each in (one, two)]) == [NOTHING] * 2
-        return [sockets(), *rcg.get([each.sockets.remote() for each in (one, two)])]
-
-    run()
-    before = counts()
-    for _ in range(5):
-        run()
-    until(lambda: all(now <= once for now, once in zip(counts(), before, strict=True)))
-
-
-# --- lanes
-
-
-def test_lanes_on_both_nodes_receive_while_methods_run(workers, tmp_path):
-    one, two = workers[:2]
-    gate = Gate(tmp_path / "gate")
-    with InputNode() as inp:
-        dag = two.held.bind(over_gloo(one.ones.bind(inp)), gate)
-    with dag.experimental_compile(overlap=True) as graph:
-        nodes = {lane.id: graph.plan.node_of(lane.id) for lane in graph.plan.lanes}
-        assert set(nodes.values()) == {"n0", "n1"}
-        refs = [graph.execute(n) for n in (1, 10, 100, 1000)]
-        gate.wait_for()
-
-        def is_received() -> bool:
-            """The next execution's tensor is here, though the method still runs."""
-            return any(
-                each.process != "a1" and each.execution > 0 and "Write" in each.op
-                for each in does(graph, "a1")
-            )
-
-        until(is_received)
-        gate.open()
-        assert get(refs) == [1.0, 10.0, 100.0, 1000.0]
-    gate.close()
 
 
 # --- memory: each node has a cap of its own
@@ -260,28 +176,6 @@ def test_what_comes_with_tensors_needs_no_shared_memory(workers, sizes):
     rcg.kill(there)
 
 
-def test_results_of_another_node_may_be_held_for_any_time(workers):
-    """Ten thousand small ones, and more large ones than there is memory for."""
-    there = workers[1]
-    with InputNode() as inp:
-        dag = there.numbered.bind(inp[0], inp[1])
-    with dag.experimental_compile(memory_cap_bytes=32 * MB) as graph:
-        small = [get(graph.execute(i, 64)) for i in range(10_000)]
-        large = [get(graph.execute(i, MB)) for i in range(200)]
-        assert [each[-1] for each in small] == list(range(10_000))
-        assert [each[-1] for each in large] == list(range(200))
-
-
-def test_inputs_for_another_node_may_be_held_there_for_any_time(workers):
-    there = on(1)
-    with InputNode() as inp:
-        dag = there.keep.bind(inp)
-    with dag.experimental_compile(memory_cap_bytes=32 * MB) as graph:
-        for i in range(200):
-            assert get(graph.execute(np.full(MB // 8, i))) == i + 1
-    rcg.kill(there)
-
-
 # --- deaths
 
 
@@ -302,24 +196,6 @@ def check_usable(survivors: list[Any]) -> None:
     """They make another graph at once, with tensors across nodes."""
     with rcg.compile(allreduce_of(survivors)) as graph:
         assert get(graph.execute(10)) == [10.0 * len(survivors)] * len(survivors)
-
-
-@pytest.mark.parametrize("at", core_has("transfer", ["transfer", "status", "collective"]))
-@pytest.mark.parametrize("overlap", core_has(True, [False, True]))
-def test_a_rank_of_the_other_node_dies_in_a_collective(workers, tmp_path, at, overlap):
-    victim, gate = on(1), Gate(tmp_path / "gate")
-    pid = rcg.get(victim.expect.remote(Fate(at, "kill -9", gate, 1)))
-    graph = allreduce_of([workers[0], victim, workers[3]]).experimental_compile(overlap=overlap)
-    refs = [graph.execute(n) for n in (10, 2_000_000, 10)]
-    assert get(refs[0]) == [30.0] * 3
-    gate.wait_for()
-    slay("kill -9", victim, pid, gate)
-    for ref in refs[1:]:
-        with pytest.raises(ActorDiedError, match=r"The actor a1 \(Worker\) died"):
-            get(ref)
-    graph.teardown()
-    check_usable([workers[0], workers[1], workers[3]])
-    gate.close()
 
 
 @pytest.mark.parametrize("is_writer", core_has(True, [False, True]))
