@@ -31,7 +31,6 @@ SKIPS: Final = {
     "there is one node": "the stages with --nodes 2",
     "the pages show what one node prints": "the stages with one node",
     # Kernels and interpreters.
-    "this kernel has no netem": "kernels with sch_netem; the faults of `Road` run everywhere",
     "this kernel has no huge pages": "kernels that have them",
     "this kernel has no vmsplice": "kernels that have it, which sandboxes may not",
     "could not import '_testcapi'": "interpreters that were built with their tests",

@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Ray on two machines; ``grow`` adds the third."""
+    """Ray on two machines; a test may ``grow`` it."""
     assert _HANDS is not None
     made = Cluster(_HANDS)
     made.grow(2)
@@ -44,13 +44,6 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def ray_session(cluster: Cluster) -> None:
     """The Ray that programs join."""
-
-
-@pytest.fixture(scope="session")
-def machines3(cluster: Cluster) -> Cluster:
-    """Ray on three machines."""
-    cluster.grow(3)
-    return cluster
 
 
 @pytest.fixture(scope="module")

@@ -66,9 +66,9 @@ class Hands:
         """Have a machine lose its power, and replace it by a new one."""
         self._ask(do="renew", where=number)
 
-    def bad_road(self, between: list[int], **faults: float) -> None:
+    def bad_road(self, between: list[int]) -> None:
         """Lead what goes between machines over a road with faults; see ``tests.netns.road``."""
-        self._ask(do="road", between=between, faults=faults)
+        self._ask(do="road", between=between)
 
     def good_road(self) -> None:
         """Undo ``bad_road``."""
@@ -104,7 +104,7 @@ def serve(world: World, connection: socket.socket) -> None:
                         world.renew(request["where"])
                     case "road":
                         road = road or Road(world)
-                        road.open(request["between"], request["faults"])
+                        road.open(request["between"])
                     case "good" if road is not None:
                         road.close()
                         road = None

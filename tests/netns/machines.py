@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from typing import Any, Final
 
 import rcg
@@ -100,10 +99,6 @@ class Cluster:
         """Send a signal to processes of a machine, by the ids that they have there."""
         self.hands.run(number, "kill", f"-{int(how)}", *pids)
 
-    def raylet(self, number: int) -> int:
-        """Return the process of a machine's raylet."""
-        return int(self.hands.run(number, "pgrep", "-x", "raylet"))
-
     def unplug(self, number: int) -> None:
         """Pull the cable of a machine: nothing comes back, not even that."""
         self.hands.run("switch", "ip", "link", "set", f"port{number}", "down")
@@ -111,38 +106,3 @@ class Cluster:
     def plug(self, number: int) -> None:
         """Put the cable back."""
         self.hands.run("switch", "ip", "link", "set", f"port{number}", "up")
-
-    def left(self, number: int, pids: Sequence[int] = ()) -> list[str]:
-        """Return what is left of graphs on a machine: segments of processes, and TCP sockets.
-
-        Args:
-            number: The machine.
-            pids: Processes whose sockets count, too; all processes' segments do.
-        """
-        found = self.hands.python(number, _LEFT, *pids).splitlines()
-        return [line for line in found if line]
-
-
-# What a machine's processes have of graphs, one line each.
-_LEFT: Final = """
-import os, sys
-from pathlib import Path
-watched = set(sys.argv[1:])
-tcp = {}
-for name in ("tcp", "tcp6"):
-    for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-        words = line.split()
-        tcp[f"socket:[{words[9]}]"] = " ".join(words[1:4])
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            if "/memfd:rcg" in line:
-                print(pid, line.split(maxsplit=5)[5])
-        names = [t.read_text().strip() for t in Path(f"/proc/{pid}/task").glob("*/comm")]
-        links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        continue
-    print(*[f"{pid} {link}" for link in links if "memfd:rcg" in link], sep="\\n")
-    if pid in watched:
-        print(*[f"{pid} tcp {tcp[link]}" for link in links if link in tcp], sep="\\n")
-"""

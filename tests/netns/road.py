@@ -27,51 +27,33 @@ from typing import Final
 
 from tests.netns.world import World, address_of
 
-__all__ = ["Faults", "Road"]
+__all__ = ["Road"]
 
+_LOSS: Final = 0.01  # the share of packets
+_DOUBLE: Final = 0.1
+_DELAY_S: Final = 0.002  # and up to _JITTER_S more, at random
+_JITTER_S: Final = 0.02
 _TUNSETIFF: Final = 0x400454CA
 _IFF_TUN_WITHOUT_HEADER: Final = 0x1001
 _MOST_BYTES: Final = 65_536
 
 
-class Faults:
-    """What happens to a packet.
-
-    Args:
-        delay_s: How late each is.
-        jitter_s: How much later it may be, at random. One that is later is overtaken by others.
-        loss: The share that is lost.
-        double: The share that comes twice.
-        seed: Of the chances.
-    """
-
-    def __init__(
-        self,
-        delay_s: float = 0.0,
-        jitter_s: float = 0.0,
-        loss: float = 0.0,
-        double: float = 0.0,
-        seed: int = 1,
-    ) -> None:
-        self.delay_s, self.jitter_s, self.loss, self.double = delay_s, jitter_s, loss, double
-        self._chance = random.Random(seed)
-
-    def delays(self) -> list[float]:
-        """Return when a packet arrives: never, once or twice."""
-        if self._chance.random() < self.loss:
-            return []
-        times = 2 if self._chance.random() < self.double else 1
-        return [self.delay_s + self._chance.random() * self.jitter_s for _ in range(times)]
+def delays(chance: random.Random) -> list[float]:
+    """Return when a packet arrives: never, once or twice. A late one is overtaken by others."""
+    if chance.random() < _LOSS:
+        return []
+    times = 2 if chance.random() < _DOUBLE else 1
+    return [_DELAY_S + chance.random() * _JITTER_S for _ in range(times)]
 
 
-def carry(tuns: Mapping[bytes, int], faults: Faults, stop: int) -> None:
+def carry(tuns: Mapping[bytes, int], stop: int) -> None:
     """Pass packets on until ``stop`` becomes readable.
 
     Args:
         tuns: A device for each address, as packets name it.
-        faults: What happens to them.
         stop: A descriptor.
     """
+    chance = random.Random(1)
     late: list[tuple[float, int, int, bytes]] = []
     numbers = itertools.count()
     poller = select.epoll()
@@ -88,7 +70,7 @@ def carry(tuns: Mapping[bytes, int], faults: Faults, stop: int) -> None:
                     out = tuns.get(packet[16:20]) if packet[0] >> 4 == 4 else None
                     if out is None:
                         continue  # IPv6 looks for routers, and there are none
-                    for delay_s in faults.delays():
+                    for delay_s in delays(chance):
                         entry = (time.monotonic() + delay_s, next(numbers), out, packet)
                         heapq.heappush(late, entry)
         while late and late[0][0] <= time.monotonic():
@@ -109,7 +91,7 @@ class Road:
         self._open: list[tuple[int, int]] = []
         self._process: subprocess.Popen[str] | None = None
 
-    def open(self, between: Sequence[int], faults: Mapping[str, float]) -> None:
+    def open(self, between: Sequence[int]) -> None:
         """Lead all that goes between these machines over a road with faults.
 
         Raises:
@@ -118,7 +100,7 @@ class Road:
         self.close()
         machines = {each: self._world.machines[each] for each in between}
         ends = json.dumps({number: machine.first for number, machine in machines.items()})
-        argv = [sys.executable, "-m", "tests.netns.road", ends, json.dumps(faults)]
+        argv = [sys.executable, "-m", "tests.netns.road", ends]
         self._process = subprocess.Popen(
             self._world.switch.command(argv),
             stdin=subprocess.PIPE,
@@ -150,7 +132,7 @@ def _device(name: str) -> int:
     return fd
 
 
-def main(ends: str, faults: str) -> None:
+def main(ends: str) -> None:
     """Carry packets between machines, given as number -> process 1, until standard input ends."""
     tuns: dict[bytes, int] = {}
     for number, first in json.loads(ends).items():
@@ -158,7 +140,7 @@ def main(ends: str, faults: str) -> None:
         # A device that is moved stays the device of this descriptor.
         subprocess.run(["ip", "link", "set", f"road{number}", "netns", str(first)], check=True)
     print("ready", flush=True)
-    carry(tuns, Faults(**json.loads(faults)), sys.stdin.fileno())
+    carry(tuns, sys.stdin.fileno())
 
 
 if __name__ == "__main__":

@@ -67,8 +67,7 @@ def test_a_cable_that_is_out_for_5_s_is_survived(cable: Cluster, trio: list[Any]
         cable.unplug(1)
         time.sleep(5.0)
         cable.plug(1)
-        count, longest_s = using()
-        print(f"{count} executions, the longest {longest_s:.2f} s")
+        _, longest_s = using()
         assert longest_s > 4.0
         stream(graph, 0.2, size)
 
@@ -86,17 +85,13 @@ def test_a_cable_that_stays_out_is_noticed(
     else:
         rcg.get(waiting, timeout=GUARD_S)
     cable.unplug(1)
-    begun = time.monotonic()
     with pytest.raises((ChannelBroken, ActorDiedError)) as caught:
         rcg.get(waiting if moment == "executing" else graph.execute(2), timeout=GUARD_S)
-    print(f"noticed after {time.monotonic() - begun:.2f} s: {caught.value}")
     # The error of a cut cable does not call the process dead: it may be alive.
     assert re.search(r"a[01] \(Tenant\) cannot be reached any more", str(caught.value))
     seen = re.search(r"([\d.]+) s before that", str(caught.value))
     assert float(seen[1]) < GUARD_S if seen else "had reported nothing yet" in str(caught.value)
-    begun = time.monotonic()
     graph.teardown()
-    print(f"torn down in {time.monotonic() - begun:.2f} s")
     with compile_echo(a) as again:
         assert rcg.get(again.execute("still"), timeout=GUARD_S) == "still"
     gate.open()
@@ -122,49 +117,16 @@ def test_a_suspended_actor_is_not_dead(cluster: Cluster, impatient: list[Any], w
         assert rcg.get(refs, timeout=GUARD_S) == [bytes(1_000_000)] * 4
 
 
-FAULTS: dict[str, dict[str, float]] = {
-    "delay": {"delay_s": 0.02},
-    "jitter": {"delay_s": 0.005, "jitter_s": 0.02},
-    "loss": {"loss": 0.02},
-    "duplication": {"double": 0.2},
-    "all": {"delay_s": 0.002, "jitter_s": 0.01, "loss": 0.01, "double": 0.1},
-}
-
-
-@pytest.mark.parametrize("kind", FAULTS)
-def test_roads_with_faults(cluster: Cluster, trio: list[Any], kind: str):
+def test_a_road_with_faults(cluster: Cluster, trio: list[Any]):
     """Late, lost, doubled or overtaken packets change nothing but the time it takes."""
     with chained(*trio) as graph:
         stream(graph, 0.1)
-        cluster.hands.bad_road([0, 1], **FAULTS[kind])
+        cluster.hands.bad_road([0, 1])
         try:
-            found = stream(graph, 1.0)
-            large = stream(graph, 1.0, 1_000_000)
+            stream(graph, 3.0)
+            stream(graph, 3.0, 1_000_000)
             with chained(*trio) as other:  # starts over it, too
-                stream(other, 0.5)
+                stream(other, 1.0)
         finally:
             cluster.hands.good_road()
-        print(f"{kind}: {found[0]} small ones, {large[0]} of 1 MB")
         stream(graph, 0.5, 100_000)
-
-
-def test_netem(cluster: Cluster, trio: list[Any]):
-    """The same with the kernel's own faults, where it has them."""
-    add = ["tc", "qdisc", "replace", "dev", "port1", "root", "netem"]
-    try:
-        cluster.hands.run("switch", *add, "delay", "1ms")
-    except Exception as error:  # noqa: BLE001 - says why
-        pytest.skip(f"this kernel has no netem: {str(error).splitlines()[-1]}")
-    try:
-        with chained(*trio) as graph:
-            for faults in (
-                "delay 20ms 10ms",
-                "delay 5ms 5ms reorder 25% 50%",
-                "loss 2%",
-                "duplicate 20%",
-            ):
-                cluster.hands.run("switch", *add, *faults.split())
-                stream(graph, 1.0)
-                stream(graph, 1.0, 1_000_000)
-    finally:
-        cluster.hands.run("switch", "tc", "qdisc", "del", "dev", "port1", "root")

@@ -77,19 +77,9 @@ def assert_works(trio: list[Any]) -> None:
 def test_the_ports_of_a_host_are_used_up(trio: list[Any]):
     within(trio[1:], "25000-25001")
     rcg.get(trio[2].occupy.remote(address_of(1), [25000, 25001]))
-    with pytest.raises(PlacementError, match=r"no port from 25000 to 25001 is free at 10\.97") as e:
+    with pytest.raises(PlacementError, match=r"no port from 25000 to 25001 is free at 10\.97"):
         chained(*trio)
-    print(e.value)
     within(trio[1:], "25000-25002")
-    assert_works(trio)
-
-
-def test_the_ports_of_the_driver_are_used_up(trio: list[Any], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(RANGE, "25000-25000")
-    rcg.get(trio[0].occupy.remote(address_of(0), [25000]))
-    with pytest.raises(PlacementError, match=r"no port from 25000 to 25000 is free at 10\.97"):
-        chained(*trio)
-    monkeypatch.delenv(RANGE)
     assert_works(trio)
 
 
@@ -108,7 +98,6 @@ def test_a_firewall_in_front_of(
     firewall.refuse("25100-25110", how)
     with pytest.raises(PlacementError) as caught:
         chained(*trio, timeout=5)
-    print(caught.value)
     text = str(caught.value)
     assert "Traceback" not in text
     assert "ray::" not in text
