@@ -318,9 +318,9 @@ NOTHING: Final = {
 
 
 def _threads_of_graphs() -> list[threading.Thread]:
-    """The threads of graphs: every actor of rcg has one more, for tensors by reference."""
+    """The threads of graphs: a process has others for tensors by reference."""
     named = [t for t in threading.enumerate() if t.name.startswith("rcg-")]
-    return [t for t in named if t.name != "rcg-tensors"]
+    return [t for t in named if t.name not in ("rcg-tensors", "rcg-keeper")]
 
 
 def _kernel_threads() -> list[str]:
