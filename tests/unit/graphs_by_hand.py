@@ -7,7 +7,7 @@ from typing import Any
 
 from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import CollectiveCall, InputValue, MethodCall, Site
+from rcg.ir.nodes import CollectiveCall, InputValue, MethodCall, NodeArg, Site, TensorHint
 
 
 def site(line: int) -> Site:
@@ -16,6 +16,25 @@ def site(line: int) -> Site:
 
 def input_value(id: int, key: Any = None) -> InputValue:
     return InputValue(id, key, site(id + 1))
+
+
+def call(
+    id: int,
+    actor: str,
+    *args: Any,
+    method: str = "fwd",
+    num_returns: int = 1,
+    hint: TensorHint | None = None,
+    **kwargs: Any,
+) -> MethodCall:
+    """A call; numbers among its arguments are the nodes whose values it takes."""
+
+    def argument(value: Any) -> Any:
+        return NodeArg(value) if isinstance(value, int) else value
+
+    given = tuple(map(argument, args))
+    named = tuple((name, argument(value)) for name, value in kwargs.items())
+    return MethodCall(id, actor, method, given, named, num_returns, site(id + 1), hint)
 
 
 def graph(*nodes: Any, outputs: Any = None, **changes: Any) -> Graph:

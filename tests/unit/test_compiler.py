@@ -23,11 +23,11 @@ from rcg.compiler.simulate import (
 from rcg.errors import DeadlockError, InternalError, PlacementError
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
-from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, NodeArg, Part
+from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, Part
 from rcg.ir.ops import Call, Free, Op, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
-from tests.unit.graphs_by_hand import graph, input_value, site
+from tests.unit.graphs_by_hand import call, graph, input_value, site
 from tests.unit.random_graphs import Case, StuckError, cases, evaluate, interpret
 
 HERE = "node-1"
@@ -39,21 +39,6 @@ def here(graph: Graph) -> dict[str, str]:
 
 def planned(graph: Graph, channel_slots: int = 10) -> Plan:
     return compile_graph(graph, here(graph), HERE, channel_slots).plan
-
-
-def call(id: int, actor: str, *args: Any, num_returns: int = 1, **kwargs: Any) -> MethodCall:
-    def argument(value: Any) -> Any:
-        return NodeArg(value) if isinstance(value, int) else value
-
-    return MethodCall(
-        id,
-        actor,
-        "fwd",
-        tuple(argument(value) for value in args),
-        tuple((name, argument(value)) for name, value in kwargs.items()),
-        num_returns,
-        site(id + 1),
-    )
 
 
 def body(plan: Plan, process: str) -> str:

@@ -13,7 +13,6 @@ from rcg import _native
 from rcg.channels.base import GraphEnded
 from rcg.compiler import compile_graph
 from rcg.ir.ids import DRIVER
-from rcg.ir.plan import Plan
 from rcg.ir.programs import MAX_PROCESSES
 from rcg.options import Options
 from rcg.runtime.node.host import NodeHost
@@ -22,44 +21,13 @@ from rcg.runtime.node.memory import MAX_MEMBERS, Segments
 from rcg.runtime.node.node import Node
 from rcg.serialization import Codec
 from tests.harness.board import PICKLE, Failed, buffers_of, reader
+from tests.unit.graphs_by_hand import call, graph, input_value
 from tests.unit.random_graphs import Case, cases, placements
+from tests.unit.test_place_nodes import planned
 
-PLAN = Plan.from_text("""
-plan positional=1 keywords=[] returns=one
-actor a0 'Stage' ''
-actor a1 'Stage' ''
-actor a2 'Stage' ''
-node n0 'x' driver a0
-node n1 'y' a1 a2
-gate n0 in driver
-gate n1 in a1
-channel c0 driver -> a0 ring node=0 slots=2
-channel c1 a0 -> a1 a2 ring node=1 slots=2
-channel c2 a1 -> a2 ring node=2 slots=2
-channel c3 a2 -> driver ring node=3 slots=2
-program driver
-  Input * -> s0
-  Write s0 -> c0
-  Read c3 -> s1
-  Output s1
-program a0
-  Read c0 -> s0
-  Call a0.f(s0) -> s1 #1
-  Write s1 -> c1
-program a1
-  Read c1 -> s0
-  Call a1.f(s0) -> s1 #2
-  Write s1 -> c2
-program a2
-  Read c1 -> s0
-  Read c2 -> s1
-  Call a2.f(s0, s1) -> s2 #3
-  Write s2 -> c3
-program n0
-  Pass c3
-program n1
-  Pass c1
-""")
+PLAN = planned(
+    graph(input_value(0), call(1, "a0", 0), call(2, "a1", 1), call(3, "a2", 1, 2)), "xyy"
+)
 
 
 def test_each_node_has_its_members_and_rings() -> None:

@@ -20,19 +20,14 @@ from rcg.ir.channels import LOCAL, ClusterNode, Gate
 from rcg.ir.costs import Cost
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
-from rcg.ir.nodes import InputValue, MethodCall, NodeArg, Site, TensorHint
+from rcg.ir.nodes import InputValue, TensorHint
 from rcg.ir.ops import Call, Pass
 from rcg.ir.plan import Plan
 from rcg.ir.programs import MAX_LINKS, MAX_PROCESSES, Program
-from tests.unit.graphs_by_hand import graph, input_value
+from tests.unit.graphs_by_hand import call, graph, input_value, site
 from tests.unit.random_graphs import Case, cases, evaluate, interpret, placements
 
-SITE = Site("train.py", 7)
-GLOO = TensorHint("gloo", SITE)
-
-
-def call(id: int, actor: str, *args: int, hint: TensorHint | None = None) -> MethodCall:
-    return MethodCall(id, actor, "f", tuple(map(NodeArg, args)), (), 1, SITE, hint)
+GLOO = TensorHint("gloo", site(7))
 
 
 FAN = graph(

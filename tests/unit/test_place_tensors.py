@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from rcg.compiler.place import place
 from rcg.errors import GraphError, PlacementError
-from rcg.ir.channels import STATUS, TENSOR, ActorSpec, ChannelSpec, memory_sources
+from rcg.ir.channels import STATUS, TENSOR, ChannelSpec, memory_sources
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
     CollectiveCall,
     CommunicatorSpec,
     InputValue,
     MethodCall,
-    NodeArg,
     Part,
     Site,
     TensorHint,
 )
 from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
+from tests.unit.graphs_by_hand import call, graph
 from tests.unit.random_graphs import Case, cases
 
 HERE = "node-1"
@@ -34,11 +34,6 @@ SITE = Site("/home/me/train.py", 7)
 
 def hint(transport: str = "gloo", **more: Any) -> TensorHint:
     return TensorHint(transport, SITE, **more)
-
-
-def call(id: int, actor: str, *args: int, num_returns: int = 1, **more: Any) -> MethodCall:
-    given = tuple(NodeArg(each) for each in args)
-    return MethodCall(id, actor, "f", given, (), num_returns, SITE, **more)
 
 
 def ranks(first: int, number: int, *of: tuple[str, Any], **more: Any) -> list[CollectiveCall]:
@@ -58,19 +53,6 @@ def ranks(first: int, number: int, *of: tuple[str, Any], **more: Any) -> list[Co
         )
         for rank, (actor, args) in enumerate(of)
     ]
-
-
-def graph(*nodes: Any, outputs: tuple[int, ...], communicators: Any = ()) -> Graph:
-    actors = sorted({node.actor for node in nodes if not isinstance(node, InputValue | Part)})
-    return Graph(
-        nodes=nodes,
-        outputs=outputs,
-        is_multi=True,
-        actors=tuple(ActorSpec(actor, "Stage", "") for actor in actors),
-        num_positional=1,
-        keywords=(),
-        communicators=communicators,
-    )
 
 
 def placed(graph: Graph) -> Plan:

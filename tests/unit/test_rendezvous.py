@@ -15,7 +15,7 @@ from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule, unordered
 from rcg.compiler.simulate import Costs, simulate
 from rcg.errors import DeadlockError
-from rcg.ir.channels import TENSOR, ActorSpec
+from rcg.ir.channels import TENSOR
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import (
@@ -30,6 +30,7 @@ from rcg.ir.nodes import (
 )
 from rcg.ir.ops import Build, Call, Collective, Copy, Free, Op, Read, Write
 from rcg.ir.plan import Plan
+from tests.unit.graphs_by_hand import call, graph, input_value
 from tests.unit.random_graphs import (
     Case,
     StuckError,
@@ -161,20 +162,6 @@ SITE = Site("/home/me/train.py", 7)
 GLOO = TensorHint("gloo", SITE)
 
 
-def call(id: int, actor: str, *args: int) -> MethodCall:
-    given = tuple(NodeArg(each) for each in args)
-    return MethodCall(id, actor, "f", given, (), 1, SITE, GLOO)
-
-
-def graph(*nodes: Node, outputs: tuple[int, ...]) -> Graph:
-    nodes = (InputValue(0, None, SITE), *nodes)
-    actors = sorted({node.actor for node in nodes if isinstance(node, MethodCall | CollectiveCall)})
-    specs = tuple(
-        ActorSpec(actor, label, "") for actor, label in zip(actors, "ABCDE", strict=False)
-    )
-    return Graph(nodes, outputs, True, specs, 1, ())
-
-
 def test_workers_with_the_same_calls_have_the_same_schedule():
     """Gradients of three layers, each reduced as soon as it has been computed."""
     workers, layers = 3, 3
@@ -183,7 +170,7 @@ def test_workers_with_the_same_calls_have_the_same_schedule():
     reduced: list[list[int]] = [[] for _ in range(workers)]
     for layer in range(layers):
         for worker in range(workers):
-            nodes.append(call(len(nodes) + 1, f"a{worker}", last[worker]))
+            nodes.append(call(len(nodes) + 1, f"a{worker}", last[worker], hint=GLOO))
             last[worker] = len(nodes)
         for worker in range(workers):
             actor, node = f"a{worker}", len(nodes) + 1
@@ -195,8 +182,9 @@ def test_workers_with_the_same_calls_have_the_same_schedule():
             )
             reduced[worker].append(node)
     for worker in range(workers):
-        nodes.append(call(len(nodes) + 1, f"a{worker}", *reduced[worker]))
-    plan = planned(graph(*nodes, outputs=tuple(range(len(nodes) - workers + 1, len(nodes) + 1))))
+        nodes.append(call(len(nodes) + 1, f"a{worker}", *reduced[worker], hint=GLOO))
+    ends = tuple(range(len(nodes) - workers + 1, len(nodes) + 1))
+    plan = planned(graph(input_value(0), *nodes, outputs=ends))
     words = [[op.word for op in program.ops] for program in plan.programs[1:]]
     assert words[0] == words[1] == words[2]
     assert [word for word in words[0] if word in ("call", "allreduce")] == [
@@ -209,7 +197,8 @@ def test_workers_with_the_same_calls_have_the_same_schedule():
 
 def test_a_rendezvous_goes_before_a_call_that_could_start_as_early():
     """Ray prefers transfers, too: a1 can begin while a0 runs its second call."""
-    built = graph(call(1, "a0", 0), call(2, "a0", 0), call(3, "a1", 1), outputs=(2, 3))
+    calls = call(1, "a0", 0, hint=GLOO), call(2, "a0", 0), call(3, "a1", 1)
+    built = graph(input_value(0), *calls, outputs=(2, 3))
     ops = [op.word for op in planned(built).program("a0").ops if not isinstance(op, Free)]
     assert ops == ["read", "call", "write", "call", "write"]
 
@@ -236,7 +225,7 @@ def fan(size: int) -> Graph:
     nodes: list[Node] = [MethodCall(1, "a0", "f", given, (), size, SITE)]
     nodes += [Part(2 + at, 1, at, SITE, GLOO) for at in range(size)]
     nodes += [call(2 + size + at, "a1", 2 + at) for at in range(size)]
-    return graph(*nodes, outputs=tuple(range(2 + size, 2 + 2 * size)))
+    return graph(input_value(0), *nodes, outputs=tuple(range(2 + size, 2 + 2 * size)))
 
 
 def test_scheduling_is_near_linear(monkeypatch: pytest.MonkeyPatch):

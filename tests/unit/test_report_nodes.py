@@ -13,7 +13,6 @@ import pytest
 
 from rcg.channels import open_reader, open_writer
 from rcg.ir.ids import DRIVER
-from rcg.ir.plan import Plan
 from rcg.options import Options
 from rcg.runtime.control.node_control import NodeControl, note_sender
 from rcg.runtime.node.host import NodeHost
@@ -34,51 +33,9 @@ from rcg.views.html.report import report_of
 from rcg.wire import messages, sockets
 from tests.harness.peers import no_threads
 from tests.harness.tcp import stream_pair
+from tests.unit.test_place_nodes import FAN, planned
 
-PLAN = Plan.from_text("""
-plan positional=1 keywords=[] returns=one
-actor a0 'Stage' ''
-actor a1 'Beside' ''
-actor a2 'Far' ''
-actor a3 'Farther' ''
-node n0 'cafe' driver a0 a1
-node n1 'beef' a2
-node n2 'f00d' a3
-gate n0 in driver
-gate n1 in a2
-gate n2 in a3
-channel c0 driver -> a0 ring node=0 slots=4
-channel c1 a0 -> a1 a2 a3 ring node=1 slots=4
-channel c2 a1 -> driver ring node=2 slots=4
-channel c3 a2 -> driver ring node=3 slots=4
-channel c4 a3 -> driver ring node=4 slots=4
-program driver
-  Input * -> s0
-  Write s0 -> c0
-  Read c2 -> s1
-  Read c3 -> s2
-  Read c4 -> s3
-  Output s1
-program a0
-  Read c0 -> s0
-  Write s0 -> c1
-program a1
-  Read c1 -> s0
-  Write s0 -> c2
-program a2
-  Read c1 -> s0
-  Write s0 -> c3
-program a3
-  Read c1 -> s0
-  Write s0 -> c4
-program n0
-  Pass c3
-  Pass c4
-program n1
-  Pass c1
-program n2
-  Pass c1
-""")
+PLAN = planned(FAN, "xxyz")
 
 
 @pytest.fixture
@@ -110,11 +67,11 @@ def test_each_node_has_its_part_of_a_channel_that_crosses(segments: dict[str, Se
         writer.write(value)
     open_reader(channel, 0, joined(segments["n0"], "a1")).read(0)
     assert backlogs([near, far], PLAN) == [
-        Backlog("c1", "a0 (Stage)", "a1 (Beside)", 2, 4),
-        Backlog("c1", "a0 (Stage)", "n1 gate in a2 (Far), n2 gate in a3 (Farther)", 3, 4),
+        Backlog("c1", "a0 (Stage)", "a1 (Stage)", 2, 4),
+        Backlog("c1", "a0 (Stage)", "n1 gate in a2 (Stage), n2 gate in a3 (Stage)", 3, 4),
     ]
     open_writer(channel, 0, far).write(0)
-    assert backlogs([far], PLAN) == [Backlog("c1", "n1 gate in a2 (Far)", "a2 (Far)", 1, 4)]
+    assert backlogs([far], PLAN) == [Backlog("c1", "n1 gate in a2 (Stage)", "a2 (Stage)", 1, 4)]
     assert takers_of(near.layout, PLAN, "c1") == [("a1",), ("n1", "n2")]
     assert takers_of(far.layout, PLAN, "c1") == [("a2",)]
     # Its writer reads it like any other reader, and sends what it reads on.
@@ -153,7 +110,7 @@ def test_what_a_host_sends_and_refuses_is_reported(segments: dict[str, Segments]
         note_sender("cafe", there)
         seen = Snapshot.parse(control._description(), there.layout)
         assert seen.refused == "none"
-        assert socket_queues([here, seen], PLAN) == (SocketQueue("a2 (Far)", "n0", 0, 0),)
+        assert socket_queues([here, seen], PLAN) == (SocketQueue("a2 (Stage)", "n0", 0, 0),)
     finally:
         there.unlink()
         control.close()
