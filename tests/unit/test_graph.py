@@ -19,7 +19,6 @@ from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
     CollectiveCall,
     CommunicatorSpec,
-    MethodCall,
     NodeArg,
     Part,
     Site,
@@ -28,15 +27,9 @@ from rcg.ir.nodes import (
     group_members,
     remote_readers,
 )
-from tests.unit.graphs_by_hand import graph, input_value, site
+from tests.unit.graphs_by_hand import call, graph, input_value, site
 
 Point = namedtuple("Point", ["x", "y"])
-
-
-def call(id: int, *upstream: int, actor: str = "a0", num_returns: int = 1) -> MethodCall:
-    return MethodCall(
-        id, actor, "fwd", tuple(NodeArg(node) for node in upstream), (), num_returns, site(id + 1)
-    )
 
 
 def test_sites_print_short():
@@ -48,7 +41,7 @@ def test_nodes_describe_themselves():
     built = graph(
         input_value(0, 0),
         input_value(1, "x"),
-        call(2, 0, 1, num_returns=2),
+        call(2, "a0", 0, 1, num_returns=2),
         Part(3, 2, 1, site(9)),
     )
     assert [built.describe(node) for node in range(4)] == [
@@ -57,173 +50,146 @@ def test_nodes_describe_themselves():
         "Stage.fwd (pipeline.py:3)",
         "Stage.fwd[1] (pipeline.py:9)",
     ]
-    assert graph(input_value(0), call(1, 0)).describe(0) == "InputNode (pipeline.py:1)"
+    assert graph(IN, ONE).describe(0) == "InputNode (pipeline.py:1)"
 
 
 def test_a_positional_input_that_was_never_touched_is_taken_and_ignored():
-    built = graph(input_value(0, 2), call(1, 0), num_positional=3)
+    built = graph(input_value(0, 2), ONE, num_positional=3)
     assert built.num_positional == 3
 
 
-@pytest.mark.parametrize(
-    ("make", "texts"),
-    [
-        (
-            lambda: graph(call(0), call(1, 0)),
-            ["No InputNode found in the DAG", "found for Stage.fwd (pipeline.py:2)"],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0), call(2), outputs=(1, 2)),
-            [
-                "Compiled DAGs require each task to take a ray.dag.InputNode or at least one other "
-                "DAGNode as an input. Stage.fwd (pipeline.py:3)",
-            ],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0), call(2, 0), outputs=(1,)),
-            ["Stage.fwd (pipeline.py:3) does not reach an output"],
-        ),
-        (
-            lambda: graph(input_value(0, 0), input_value(1, 1), call(2, 0)),
-            [
-                "Compiled Graph expects input to be accessed using all of attributes 0, 1, but 1 "
-                "is unused. Ensure all input attributes are used and contribute to the "
-                "computation of the Compiled Graph output.",
-                "InputNode[1] (pipeline.py:2)",
-            ],
-        ),
-        (
-            lambda: graph(input_value(0, 0), *map(input_value, (1, 2), "xy"), call(3, 0)),
-            ["all of attributes 0, x, y, but x, y are unused"],
-        ),
-        (
-            lambda: graph(
-                input_value(0, "x"), input_value(1), call(2, 0, 1), num_positional=1, keywords=()
-            ),
-            [
-                "All tasks must either use InputNode() directly, or they must index to specific "
-                "args or kwargs. ",
-                "InputNode['x'] (pipeline.py:1)",
-            ],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0), outputs=(1, 0)),
-            ["InputNode (pipeline.py:1) is an output of the DAG"],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0), input_value(1)),
-            ["two nodes have the id 1", "pipeline.py:2"],
-        ),
-        (lambda: graph(input_value(0), call(2, 0)), ["position 1 has the id 2"]),
-        (
-            lambda: graph(input_value(0), call(1, 0, 2), call(2, 0)),
-            ["takes the value of Stage.fwd (pipeline.py:3), which was made after it"],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0, 3), call(2, 1), call(3, 2)),
-            [
-                "the DAG has a cycle: Stage.fwd (pipeline.py:2) -> Stage.fwd (pipeline.py:3) -> "
-                "Stage.fwd (pipeline.py:4) -> Stage.fwd (pipeline.py:2)"
-            ],
-        ),
-        (
-            lambda: graph(input_value(0), Part(1, 1, 0, site(2))),
-            ["cycle: node 1 (pipeline.py:2) -> node 1 (pipeline.py:2)"],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0, 7)),
-            ["Stage.fwd (pipeline.py:2) takes the value of node 7, which is not in the graph"],
-        ),
-        (
-            lambda: graph(input_value(0), Part(1, 7, 0, site(2))),
-            ["node 1 (pipeline.py:2) takes the value of node 7"],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0, actor="a1"), actors=()),
-            ["bound to the actor 'a1', which the graph does not list"],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0), actors=(ActorSpec("a1", "Stage", ""),)),
-            ["actor at position 0 has the id 'a1'"],
-        ),
-        (
-            lambda: graph(
-                input_value(0),
-                call(1, 0),
-                actors=(ActorSpec("a0", "Stage", ""), ActorSpec("a1", "Idle", "")),
-            ),
-            ["lists the actor a1 (Idle) but never calls it"],
-        ),
-        (lambda: graph(input_value(0), call(1, 0), outputs=()), ["has no output"]),
-        (
-            lambda: graph(input_value(0), call(1, 0), outputs=(1, 1), is_multi=False),
-            ["one output, but 2 nodes"],
-        ),
-        (lambda: graph(input_value(0), call(1, 0), outputs=(9,)), ["returns node 9"]),
-        (
-            lambda: graph(input_value(0), call(1, 0, num_returns=2)),
-            ["the DAG returns all 2 values of Stage.fwd (pipeline.py:2) as one"],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0, num_returns=2), call(2, 1)),
-            ["Stage.fwd (pipeline.py:3) takes all 2 values of Stage.fwd (pipeline.py:2) as one"],
-        ),
-        (lambda: graph(input_value(0), call(1, 0, num_returns=0)), ["num_returns=0"]),
-        (
-            lambda: graph(input_value(0), call(1, 0), Part(2, 1, 0, site(3))),
-            ["is a part of Stage.fwd (pipeline.py:2), which does not return several"],
-        ),
-        (
-            lambda: graph(input_value(0), call(1, 0, num_returns=2), Part(2, 1, 2, site(3))),
-            ["is value 2 of Stage.fwd (pipeline.py:2): each of 0 to 1"],
-        ),
-        (
-            lambda: graph(
-                input_value(0),
-                call(1, 0, num_returns=2),
-                Part(2, 1, 0, site(3)),
-                Part(3, 1, 0, site(4)),
-            ),
-            ["is value 0 of Stage.fwd (pipeline.py:2)"],
-        ),
-        (
-            lambda: graph(input_value(0, 0), input_value(1, 0), call(2, 0, 1)),
-            ["InputNode[0] (pipeline.py:2) and InputNode[0] (pipeline.py:1) are the same input"],
-        ),
-        (lambda: graph(input_value(0, -1), call(1, 0)), ["counted from 0"]),
-        (
-            lambda: graph(input_value(0, b"x"), call(1, 0)),
-            ["Please only use int index or str as first-level key"],
-        ),
-        (lambda: graph(input_value(0, True), call(1, 0)), ["Please only use int index or str"]),
-        (lambda: graph(input_value(0), call(1, 0), num_positional=2), ["is the whole input"]),
-        (
-            lambda: graph(input_value(0, 0), call(1, 0), keywords=("x",)),
-            ["declared to take 1 positional arguments and keywords ['x'], but its inputs are"],
-        ),
-        (
-            lambda: graph(input_value(0, "x"), call(1, 0), keywords=("x", "x")),
-            ["lists a keyword argument twice"],
-        ),
-        (
-            lambda: graph(
-                input_value(0),
-                replace(call(1, 0), kwargs=(("u", NodeArg(0)), ("u", NodeArg(0)))),
-            ),
-            ["Stage.fwd (pipeline.py:2) is given a keyword argument twice"],
-        ),
-    ],
-)
-def test_what_cannot_run_is_refused_by_name_and_place(make, texts):
+IN = input_value(0)
+ONE = call(1, "a0", 0)
+PAIR = call(1, "a0", 0, num_returns=2)
+
+
+def part(id: int, index: int, *, of: int = 1) -> Part:
+    return Part(id, of, index, site(id + 1))
+
+
+def stages(*labels: str) -> tuple[ActorSpec, ...]:
+    return tuple(ActorSpec(f"a{at}", label, "") for at, label in enumerate(labels))
+
+
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("No InputNode found in the DAG", (call(0, "a0"), ONE), {}),
+    ("found for Stage.fwd (pipeline.py:2)", (call(0, "a0"), ONE), {}),
+    (
+        "Compiled DAGs require each task to take a ray.dag.InputNode or at least one other "
+        "DAGNode as an input. Stage.fwd (pipeline.py:3)",
+        (IN, ONE, call(2, "a0")),
+        {"outputs": (1, 2)},
+    ),
+    (
+        "Stage.fwd (pipeline.py:3) does not reach an output",
+        (IN, ONE, call(2, "a0", 0)),
+        {"outputs": (1,)},
+    ),
+    (
+        "Compiled Graph expects input to be accessed using all of attributes 0, 1, but 1 is "
+        "unused. Ensure all input attributes are used and contribute to the computation of the "
+        "Compiled Graph output. Unused: InputNode[1] (pipeline.py:2)",
+        (input_value(0, 0), input_value(1, 1), call(2, "a0", 0)),
+        {},
+    ),
+    (
+        "all of attributes 0, x, y, but x, y are unused",
+        (input_value(0, 0), input_value(1, "x"), input_value(2, "y"), call(3, "a0", 0)),
+        {},
+    ),
+    (
+        "All tasks must either use InputNode() directly, or they must index to specific args or "
+        "kwargs. The DAG does both, with InputNode (pipeline.py:2) and InputNode['x'] "
+        "(pipeline.py:1)",
+        (input_value(0, "x"), input_value(1), call(2, "a0", 0, 1)),
+        {"num_positional": 1, "keywords": ()},
+    ),
+    ("InputNode (pipeline.py:1) is an output of the DAG", (IN, ONE), {"outputs": (1, 0)}),
+    ("two nodes have the id 1", (IN, ONE, input_value(1)), {}),
+    ("position 1 has the id 2", (IN, call(2, "a0", 0)), {}),
+    (
+        "takes the value of Stage.fwd (pipeline.py:3), which was made after it",
+        (IN, call(1, "a0", 0, 2), call(2, "a0", 0)),
+        {},
+    ),
+    (
+        "the DAG has a cycle: Stage.fwd (pipeline.py:2) -> Stage.fwd (pipeline.py:3) -> "
+        "Stage.fwd (pipeline.py:4) -> Stage.fwd (pipeline.py:2)",
+        (IN, call(1, "a0", 0, 3), call(2, "a0", 1), call(3, "a0", 2)),
+        {},
+    ),
+    ("cycle: node 1 (pipeline.py:2) -> node 1 (pipeline.py:2)", (IN, part(1, 0)), {}),
+    (
+        "Stage.fwd (pipeline.py:2) takes the value of node 7, which is not in the graph",
+        (IN, call(1, "a0", 0, 7)),
+        {},
+    ),
+    ("node 1 (pipeline.py:2) takes the value of node 7", (IN, part(1, 0, of=7)), {}),
+    (
+        "bound to the actor 'a1', which the graph does not list",
+        (IN, call(1, "a1", 0)),
+        {"actors": ()},
+    ),
+    (
+        "actor at position 0 has the id 'a1'",
+        (IN, ONE),
+        {"actors": (ActorSpec("a1", "Stage", ""),)},
+    ),
+    (
+        "lists the actor a1 (Idle) but never calls it",
+        (IN, ONE),
+        {"actors": stages("Stage", "Idle")},
+    ),
+    ("has no output", (IN, ONE), {"outputs": ()}),
+    ("one output, but 2 nodes", (IN, ONE), {"outputs": (1, 1), "is_multi": False}),
+    ("returns node 9", (IN, ONE), {"outputs": (9,)}),
+    ("the DAG returns all 2 values of Stage.fwd (pipeline.py:2) as one", (IN, PAIR), {}),
+    (
+        "Stage.fwd (pipeline.py:3) takes all 2 values of Stage.fwd (pipeline.py:2) as one",
+        (IN, PAIR, call(2, "a0", 1)),
+        {},
+    ),
+    ("num_returns=0", (IN, call(1, "a0", 0, num_returns=0)), {}),
+    (
+        "is a part of Stage.fwd (pipeline.py:2), which does not return several",
+        (IN, ONE, part(2, 0)),
+        {},
+    ),
+    ("is value 2 of Stage.fwd (pipeline.py:2): each of 0 to 1", (IN, PAIR, part(2, 2)), {}),
+    ("is value 0 of Stage.fwd (pipeline.py:2)", (IN, PAIR, part(2, 0), part(3, 0)), {}),
+    (
+        "InputNode[0] (pipeline.py:2) and InputNode[0] (pipeline.py:1) are the same input",
+        (input_value(0, 0), input_value(1, 0), call(2, "a0", 0, 1)),
+        {},
+    ),
+    ("counted from 0", (input_value(0, -1), ONE), {}),
+    ("Please only use int index or str as first-level key", (input_value(0, b"x"), ONE), {}),
+    ("Please only use int index or str", (input_value(0, True), ONE), {}),
+    ("is the whole input", (IN, ONE), {"num_positional": 2}),
+    (
+        "declared to take 1 positional arguments and keywords ['x'], but its inputs are",
+        (input_value(0, 0), ONE),
+        {"keywords": ("x",)},
+    ),
+    ("lists a keyword argument twice", (input_value(0, "x"), ONE), {"keywords": ("x", "x")}),
+    (
+        "Stage.fwd (pipeline.py:2) is given a keyword argument twice",
+        (IN, replace(ONE, kwargs=(("u", NodeArg(0)), ("u", NodeArg(0))))),
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "nodes", "changes"), WRONG)
+def test_what_cannot_run_is_refused_by_name_and_place(text, nodes, changes):
     with pytest.raises(GraphError) as caught:
-        make()
-    for text in texts:
-        assert text in str(caught.value)
+        graph(*nodes, **changes)
+    assert text in str(caught.value)
 
 
 def test_errors_carry_node_and_site():
     with pytest.raises(GraphError) as caught:
-        graph(input_value(0), call(1, 0), call(2), outputs=(1, 2))
+        graph(IN, ONE, call(2, "a0"), outputs=(1, 2))
     assert (caught.value.node, caught.value.site) == ("Stage.fwd", site(3))
 
 
@@ -244,14 +210,14 @@ def rank(id: int, rank: int, *args: int, **changes: Any) -> CollectiveCall:
     return CollectiveCall(id=id, rank=rank, args=args, **{**fields, **changes})
 
 
-ACTORS = tuple(ActorSpec(f"a{number}", "Stage", "") for number in range(2))
+ACTORS = stages("Stage", "Stage")
 NODES = (
     input_value(0),
-    call(1, 0, actor="a0"),
-    call(2, 0, actor="a1"),
+    call(1, "a0", 0),
+    call(2, "a1", 0),
     rank(3, 0, 1),
     rank(4, 1, 2),
-    call(5, 3, 4, actor="a1"),
+    call(5, "a1", 3, 4),
 )
 
 
@@ -269,7 +235,7 @@ def test_all_ranks_are_reached_if_one_is_used():
 
 
 def test_parts_of_a_rank():
-    inputs = [input_value(0), *(call(n, 0, actor=f"a{(n - 1) // 2}") for n in range(1, 5))]
+    inputs = [input_value(0), *(call(n, f"a{(n - 1) // 2}", 0) for n in range(1, 5))]
     ranks = (rank(5, 0, 1, 2, num_returns=2), rank(6, 1, 3, 4, num_returns=2))
     made = graph(*inputs, *ranks, Part(7, 6, 1, site(4)))
     assert made.describe(7) == "allreduce of Stage[1] (pipeline.py:4)"
@@ -374,7 +340,7 @@ def test_edges_of_the_driver():
 
 def test_members_of_groups():
     assert group_members(graph(*NODES)) == {"a0": 3, "a1": 4}
-    calls = (NODES[0], call(1, 0, actor="a0"), call(2, 1, actor="a1"))
+    calls = (NODES[0], call(1, "a0", 0), call(2, "a1", 1))
     for transport in ("auto", "shm"):
         hint = TensorHint(transport, site(9))
         assert group_members(graph(calls[0], replace(calls[1], hint=hint), calls[2])) == {}
