@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 
@@ -37,8 +38,10 @@ def ledger(member: _native.Member) -> int:
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, BLOCK), (1, BLOCK), (4096, 4096 + SMALL + 1), (0, BLOCK - 7)]
 )
-def test_any_part_of_a_loan_is_sent_without_a_copy(readers: int, start: int, stop: int) -> None:
-    board = Board(readers + 1, (Ring(0, tuple(range(1, readers + 1))),))
+def test_any_part_of_a_loan_is_sent_without_a_copy(
+    boards: Any, readers: int, start: int, stop: int
+) -> None:
+    board = boards(readers + 1, (Ring(0, tuple(range(1, readers + 1))),))
     sender, ends = board.member(0), [reader(board.member(i + 1)) for i in range(readers)]
     loan = filled(sender, BLOCK)
     sender.writer(0, 0).write(PICKLE, b"", [memoryview(loan)[start:stop]])
@@ -50,11 +53,10 @@ def test_any_part_of_a_loan_is_sent_without_a_copy(readers: int, start: int, sto
     assert claimed(sender) == ledger(sender) == BLOCK
     del held, each
     assert claimed(sender) == ledger(sender) == 0
-    board.close()
 
 
-def test_submitting_an_execution_sends_its_loans() -> None:
-    board = Board(3, (Ring(0, (1,)), Ring(0, (2,))))
+def test_submitting_an_execution_sends_its_loans(boards: Any) -> None:
+    board = boards(3, (Ring(0, (1,)), Ring(0, (2,))))
     driver = board.member(0)
     ends = [reader(board.member(1)), reader(board.member(2), 1)]
     writers = [driver.writer(0, 0), driver.writer(1, 1)]
@@ -69,11 +71,10 @@ def test_submitting_an_execution_sends_its_loans() -> None:
     assert all(memoryview(loan).readonly for loan in loans)
     assert [bytes(end.read(0)[0]) for end in ends] == [pattern(BLOCK, i) for i in range(2)]
     assert counts(driver)[0] == 0
-    board.close()
 
 
-def test_a_loan_belongs_to_the_execution_that_sends_it_first() -> None:
-    board = Board(2)
+def test_a_loan_belongs_to_the_execution_that_sends_it_first(boards: Any) -> None:
+    board = boards(2)
     driver, end = board.member(0), reader(board.member(1))
     writer = driver.writer(0, 0)
     loan = filled(driver, BLOCK)
@@ -86,11 +87,10 @@ def test_a_loan_belongs_to_the_execution_that_sends_it_first() -> None:
     end.read(0), end.read(0)
     del loan, frame
     assert driver.survey(0, 0, 2) == (0, 0, 0, BLOCK)
-    board.close()
 
 
-def test_there_is_no_loan_where_there_is_no_memory() -> None:
-    board = Board(2, cap_bytes=4 * MB)
+def test_there_is_no_loan_where_there_is_no_memory(boards: Any) -> None:
+    board = boards(2, cap_bytes=4 * MB)
     loop = board.member(1, looping=True)
     assert loop.loan(4 * MB + 1) is None
     assert loop.loan(0) is None and loop.loan(SMALL) is None
@@ -100,17 +100,15 @@ def test_there_is_no_loan_where_there_is_no_memory() -> None:
     assert [each is not None for each in held] == [True] * 4 + [False] * 2
     held.clear()
     assert loop.loan(4 * MB) is not None
-    board.close()
 
 
-def test_a_driver_leaves_half_of_the_memory_to_executions() -> None:
-    board = Board(2, cap_bytes=8 * MB)
+def test_a_driver_leaves_half_of_the_memory_to_executions(boards: Any) -> None:
+    board = boards(2, cap_bytes=8 * MB)
     driver = board.member(0)
     held = [driver.loan(MB) for _ in range(8)]
     assert [each is not None for each in held] == [True] * 5 + [False] * 3
     held.clear()
     assert driver.loan(8 * MB) is not None  # one that is alone may be as large as it likes
-    board.close()
 
 
 def test_a_loan_outlives_its_member_and_its_board() -> None:
@@ -130,11 +128,11 @@ def test_a_loan_outlives_its_member_and_its_board() -> None:
 
 
 @pytest.mark.parametrize("members", [2, 9, 17, 33, 64])
-def test_where_no_claim_fits_a_loan_is_copied(members: int) -> None:
+def test_where_no_claim_fits_a_loan_is_copied(boards: Any, members: int) -> None:
     """The fields of claims are small where there are many members."""
     most = {2: 255, 9: 15, 17: 3, 33: 1, 64: 1}[members]
     last = members - 1
-    board = Board(members, (Ring(0, (last,), slots=512),))
+    board = boards(members, (Ring(0, (last,), slots=512),))
     sender, end = board.member(0), reader(board.member(last))
     writer = sender.writer(0, 0)
     loan = filled(sender, BLOCK)
@@ -145,11 +143,10 @@ def test_where_no_claim_fits_a_loan_is_copied(members: int) -> None:
     assert {bytes(each) for each in held} == {pattern(BLOCK)}
     del held, loan
     assert claimed(sender) == ledger(sender) == 0
-    board.close()
 
 
-def test_a_writing_reader_gets_the_loan_itself_once_it_is_alone() -> None:
-    board = Board(2)
+def test_a_writing_reader_gets_the_loan_itself_once_it_is_alone(boards: Any) -> None:
+    board = boards(2)
     maker, end = board.member(0), reader(board.member(1))
     loan = filled(maker, BLOCK)
     maker.writer(0, 0).write(PICKLE, b"", [memoryview(loan)], 1)
@@ -160,12 +157,11 @@ def test_a_writing_reader_gets_the_loan_itself_once_it_is_alone() -> None:
     assert claimed(maker) == BLOCK
     del found
     assert claimed(maker) == 0
-    board.close()
 
 
-def test_what_came_to_be_written_to_is_no_loan() -> None:
+def test_what_came_to_be_written_to_is_no_loan(boards: Any) -> None:
     """A member that reads its own ring has memory in its own arena that it may write to."""
-    board = Board(2, (Ring(0, (0,)), Ring(0, (1,))))
+    board = boards(2, (Ring(0, (0,)), Ring(0, (1,))))
     member, end = board.member(0), reader(board.member(1), 1)
     member.writer(0, 0).write(PICKLE, b"", [pattern(BLOCK)], 1)
     mine = memoryview(reader(member).read(0)[0])
@@ -174,4 +170,3 @@ def test_what_came_to_be_written_to_is_no_loan() -> None:
     mine[:] = bytes(BLOCK)
     assert counts(member) == (2, 0)
     assert bytes(end.read(0)[0]) == pattern(BLOCK)
-    board.close()

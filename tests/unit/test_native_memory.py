@@ -41,8 +41,8 @@ def stashed(member: _native.Member) -> int:
 # --- reclaiming
 
 
-def test_a_block_that_was_reclaimed_is_taken_again() -> None:
-    board = Board(2, (Ring(0, (1,)), Ring(1, (0,))), cap_bytes=8 * MB)
+def test_a_block_that_was_reclaimed_is_taken_again(boards: Any) -> None:
+    board = boards(2, (Ring(0, (1,)), Ring(1, (0,))), cap_bytes=8 * MB)
     first, second = board.member(0), board.member(1)
     there, here = reader(second), reader(first, 1)
     writers = first.writer(0, 0), second.writer(1, 0)
@@ -53,21 +53,19 @@ def test_a_block_that_was_reclaimed_is_taken_again() -> None:
         del held
     assert used(first) == 5 * MB
     assert first.statistics()["blocks"] == second.statistics()["blocks"] == 1
-    board.close()
 
 
 @pytest.mark.parametrize("size", [MB, MB + 1, 5 * MB + 4096, 9 * MB - 4096, 9 * MB])
-def test_large_blocks_take_no_more_than_their_pages(size: int) -> None:
-    board = Board(2, cap_bytes=9 * MB)
+def test_large_blocks_take_no_more_than_their_pages(boards: Any, size: int) -> None:
+    board = boards(2, cap_bytes=9 * MB)
     sender = board.member(0)
     sender.writer(0, 0).write(PICKLE, b"", [pattern(size)])
     assert claimed(sender) == used(sender) == -(-size // 4096) * 4096
     assert bytes(reader(board.member(1)).read(0)[0]) == pattern(size)
-    board.close()
 
 
-def test_a_block_that_is_used_again_grows_and_when_memory_is_short_shrinks() -> None:
-    board = Board(2, cap_bytes=16 * MB)
+def test_a_block_that_is_used_again_grows_and_when_memory_is_short_shrinks(boards: Any) -> None:
+    board = boards(2, cap_bytes=16 * MB)
     sender, end = board.member(0), reader(board.member(1))
     writer = sender.writer(0, 0)
     for size, most in ((6 * MB, 6), (7 * MB, 7), (9 * MB, 9), (9 * MB - 8 * 4096, 9)):
@@ -76,11 +74,10 @@ def test_a_block_that_is_used_again_grows_and_when_memory_is_short_shrinks() -> 
         assert used(sender) <= most * MB
     writer.write(PICKLE, b"", [pattern(15 * MB)])
     assert bytes(end.read(0)[0]) == pattern(15 * MB)
-    board.close()
 
 
-def test_what_lies_between_held_blocks_is_not_merged_with_them() -> None:
-    board = Board(2, (Ring(slots=64),), cap_bytes=8 * MB, reserve_bytes=8 * MB)
+def test_what_lies_between_held_blocks_is_not_merged_with_them(boards: Any) -> None:
+    board = boards(2, (Ring(slots=64),), cap_bytes=8 * MB, reserve_bytes=8 * MB)
     sender, end = board.member(0), reader(board.member(1))
     writer = sender.writer(0, 0)
     held = {}
@@ -98,7 +95,6 @@ def test_what_lies_between_held_blocks_is_not_merged_with_them() -> None:
     sizes = {100: 2 * MB + 4096, 101: MB + 4096}
     for i, buffer in held.items():
         assert bytes(buffer) == pattern(sizes.get(i, MB - 4096 * 32), i)
-    board.close()
 
 
 # --- the stash
@@ -110,8 +106,10 @@ def loop(board: Board, number: int = 0) -> _native.Member:
 
 @pytest.mark.parametrize("writable", [0, 1])
 @pytest.mark.parametrize("size", [5000, 65_536, 200_001, 3 * MB])
-def test_what_there_is_no_memory_for_arrives_from_the_stash(size: int, writable: int) -> None:
-    board = Board(2, (Ring(slots=4),), cap_bytes=4 * MB)
+def test_what_there_is_no_memory_for_arrives_from_the_stash(
+    boards: Any, size: int, writable: int
+) -> None:
+    board = boards(2, (Ring(slots=4),), cap_bytes=4 * MB)
     sender, receiver = loop(board), board.member(1)
     writer, end = sender.writer(0, 0), reader(receiver)
     writer.write(PICKLE, b"", [bytes(4 * MB)])  # takes all there is
@@ -124,12 +122,11 @@ def test_what_there_is_no_memory_for_arrives_from_the_stash(size: int, writable:
     assert memoryview(found).readonly is (not writable)
     until(lambda: stashed(sender) == 0)  # the copy goes
     assert used(sender) <= 4 * MB
-    board.close()
 
 
 @pytest.mark.parametrize("kind", [PICKLE, BYTES, FAILURE])
-def test_a_long_message_arrives_from_the_stash(kind: int) -> None:
-    board = Board(2, (Ring(slots=4),), cap_bytes=4 * MB)
+def test_a_long_message_arrives_from_the_stash(boards: Any, kind: int) -> None:
+    board = boards(2, (Ring(slots=4),), cap_bytes=4 * MB)
     sender = loop(board)
     writer = sender.writer(0, 0)
     end = board.member(1).reader(0, 0, lambda data, buffers=(): (bytes(data), buffers), Failed)
@@ -146,11 +143,10 @@ def test_a_long_message_arrives_from_the_stash(kind: int) -> None:
         case _:
             data = found
     assert data == pattern(300_000)
-    board.close()
 
 
-def test_a_frame_that_is_not_written_leaves_no_copy() -> None:
-    board = Board(2, (Ring(),), cap_bytes=4 * MB)
+def test_a_frame_that_is_not_written_leaves_no_copy(boards: Any) -> None:
+    board = boards(2, (Ring(),), cap_bytes=4 * MB)
     sender = loop(board)
     writer = sender.writer(0, 0)
     writer.write(PICKLE, b"", [bytes(4 * MB)])
@@ -162,12 +158,11 @@ def test_a_frame_that_is_not_written_leaves_no_copy() -> None:
     assert (wanted, cap) == (4 * MB + 1, 4 * MB) and used_bytes <= cap
     assert stashed(sender) == 0
     assert writer.seq == 1
-    board.close()
 
 
-def test_without_memory_a_member_that_may_wait_raises() -> None:
+def test_without_memory_a_member_that_may_wait_raises(boards: Any) -> None:
     """Such a member is the driver, which delays executions instead of using a stash."""
-    board = Board(2, cap_bytes=4 * MB)
+    board = boards(2, cap_bytes=4 * MB)
     sender, end = board.member(0), reader(board.member(1))
     writer = sender.writer(0, 0)
     writer.write(PICKLE, b"", [bytes(4 * MB)])
@@ -177,7 +172,6 @@ def test_without_memory_a_member_that_may_wait_raises() -> None:
     assert sender.submit((frame,), 9, {}, 1, [], 0, True) == 1  # unless it asks for a stash
     end.read(0)
     assert bytes(end.read(10**9)[0]) == pattern(MB)
-    board.close()
 
 
 def test_a_stash_ends_with_its_member_also_while_signals_come() -> None:
@@ -197,8 +191,8 @@ def test_a_stash_ends_with_its_member_also_while_signals_come() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_member_that_goes_takes_its_thread_along() -> None:
-    board = Board(2, cap_bytes=4 * MB)
+def test_a_member_that_goes_takes_its_thread_along(boards: Any) -> None:
+    board = boards(2, cap_bytes=4 * MB)
     before = len(os.listdir("/proc/self/task"))
     for _ in range(5):
         sender = loop(board)
@@ -211,15 +205,14 @@ def test_a_member_that_goes_takes_its_thread_along() -> None:
         end.read(10**9)
         del sender, writer, end
         assert len(os.listdir("/proc/self/task")) == before
-    board.close()
 
 
 # --- the ledger
 
 
-def test_the_ledger_says_what_executions_need_at_their_peak() -> None:
+def test_the_ledger_says_what_executions_need_at_their_peak(boards: Any) -> None:
     """0 -> 1 -> 2 -> 0: at most two of the three values are there at a time."""
-    board = Board(3, CHAIN, cap_bytes=64 * MB)
+    board = boards(3, CHAIN, cap_bytes=64 * MB)
     driver, first, second = (board.member(i, looping=i > 0) for i in range(3))
     into, middle, out = driver.writer(0, 0), first.writer(1, 0), second.writer(2, 0)
     ends = reader(first, 0), reader(second, 1), reader(driver, 2)
@@ -237,11 +230,10 @@ def test_the_ledger_says_what_executions_need_at_their_peak() -> None:
     assert driver.survey(3, 3, 4) == (2 * MB, 0, 2 * MB, 2 * MB)
     ends[0].read(0)
     assert driver.survey(3, 3, 4) == (0, 0, 0, 2 * MB)
-    board.close()
 
 
-def test_readers_leave_room_for_what_is_expected() -> None:
-    board = Board(2, cap_bytes=16 * MB)
+def test_readers_leave_room_for_what_is_expected(boards: Any) -> None:
+    board = boards(2, cap_bytes=16 * MB)
     sender, receiver = board.member(0), board.member(1)
     writer, end = sender.writer(0, 0), reader(receiver)
     sender.expect(14 * MB)
@@ -252,7 +244,6 @@ def test_readers_leave_room_for_what_is_expected() -> None:
     second = end.read(0)
     assert claimed(sender) == MB  # copied: with it 14 MB would not fit any more
     assert [bytes(first[0]), bytes(second[0])] == [pattern(MB), pattern(2 * MB)]
-    board.close()
 
 
 # --- anything at all
@@ -307,8 +298,8 @@ def test_whatever_is_sent_and_held_arrives_and_the_cap_is_kept(
 # --- what others still have
 
 
-def test_a_block_of_a_dead_and_a_living_reader_stays_claimed() -> None:
-    board = Board(3, [Ring(0, (1, 2))])
+def test_a_block_of_a_dead_and_a_living_reader_stays_claimed(boards: Any) -> None:
+    board = boards(3, [Ring(0, (1, 2))])
     owner = board.member(0)
 
     def counted() -> tuple[int, int]:
@@ -324,12 +315,11 @@ def test_a_block_of_a_dead_and_a_living_reader_stays_claimed() -> None:
     assert bytes(kept) == pattern(MB)
     del kept
     assert counted() == (0, 0)
-    board.close()
 
 
-def test_an_owner_that_joins_again_leaves_alone_what_its_earlier_self_sent() -> None:
+def test_an_owner_that_joins_again_leaves_alone_what_its_earlier_self_sent(boards: Any) -> None:
     """Addresses are few, so that its own free blocks are merged: those of before are not."""
-    board = Board(2, [Ring(0, (1,), slots=16)], cap_bytes=64 * MB, reserve_bytes=8 * MB)
+    board = boards(2, [Ring(0, (1,), slots=16)], cap_bytes=64 * MB, reserve_bytes=8 * MB)
     end = reader(board.member(1))
     earlier = board.member(0)
     writer = earlier.writer(0, 0)
@@ -349,13 +339,12 @@ def test_an_owner_that_joins_again_leaves_alone_what_its_earlier_self_sent() -> 
     with pytest.raises(_native.NoMemory):
         again.write(PICKLE, b"", [bytes(7 * MB)])
     assert bytes(kept) == pattern(MB)
-    board.close()
 
 
-def test_the_account_of_an_execution_is_not_touched_by_one_long_before() -> None:
+def test_the_account_of_an_execution_is_not_touched_by_one_long_before(boards: Any) -> None:
     """Accounts are used again after so many executions; a result may be held for longer."""
     accounts = 1024
-    board = Board(2, [Ring(0, (1,), slots=2)], cap_bytes=64 * MB)
+    board = boards(2, [Ring(0, (1,), slots=2)], cap_bytes=64 * MB)
     driver = board.member(0)
     end = reader(board.member(1))
     writer = driver.writer(0, 0)
@@ -372,4 +361,3 @@ def test_the_account_of_an_execution_is_not_touched_by_one_long_before() -> None
     assert driver.survey(accounts, accounts, count) == (2 * MB, 0, 2 * MB, 2 * MB)
     del found
     assert driver.survey(accounts, accounts, count) == (0, 0, 0, 2 * MB)
-    board.close()

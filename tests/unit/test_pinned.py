@@ -67,8 +67,8 @@ def sent(writer: _native.Writer, *contents: bytes, tensors: int = -1) -> list[by
 
 
 @needs_vmsplice
-def test_nothing_is_locked_any_more_once_locking_has_failed() -> None:
-    board = Board()
+def test_nothing_is_locked_any_more_once_locking_has_failed(boards: Any) -> None:
+    board = boards()
     owner, reader = board.member(0), Reader(board)
     writer = owner.writer(0, 0)
     assert sent(writer, pattern(128 * KB, 1)) == reader.read()
@@ -80,7 +80,6 @@ def test_nothing_is_locked_any_more_once_locking_has_failed() -> None:
         assert sent(writer, pattern(128 * KB, n)) == reader.read()
         assert reader.was_locked == [False]
     assert reader.device.calls == 2  # it is not tried again
-    board.close()
 
 
 @needs_vmsplice
@@ -101,8 +100,8 @@ def test_what_cannot_be_unlocked_is_never_copied_from() -> None:
 
 
 @needs_vmsplice
-def test_a_small_tensor_in_a_block_that_was_locked() -> None:
-    board = Board(2, (Ring(), Ring()))
+def test_a_small_tensor_in_a_block_that_was_locked(boards: Any) -> None:
+    board = boards(2, (Ring(), Ring()))
     owner, reader = board.member(0), Reader(board)
     writer, other = owner.writer(0, 0), owner.writer(1, 0)
     elsewhere = reader.member.reader(1, 0, lambda *_, **__: None, Failed)
@@ -113,14 +112,15 @@ def test_a_small_tensor_in_a_block_that_was_locked() -> None:
     assert sent(writer, pattern(60 * KB, 3)) == reader.read()
     assert reader.was_locked == [False]
     assert not reader.device.locked
-    board.close()
 
 
 @needs_vmsplice
 @pytest.mark.parametrize("is_tensor", [True, False])
-def test_what_other_channels_bring_never_lies_in_locked_memory(is_tensor: bool) -> None:
+def test_what_other_channels_bring_never_lies_in_locked_memory(
+    boards: Any, is_tensor: bool
+) -> None:
     """A method may copy it to a device by itself, where nothing checks that pages are the same."""
-    board = Board(2, (Ring(), Ring()))
+    board = boards(2, (Ring(), Ring()))
     owner, reader = board.member(0), Reader(board)
     device = reader.device
     copied: list[tuple[bytes, bool]] = []
@@ -138,25 +138,23 @@ def test_what_other_channels_bring_never_lies_in_locked_memory(is_tensor: bool) 
         sent(other, content, tensors=int(is_tensor))
         end.read(10**9)
         assert copied.pop() == (content, False)
-    board.close()
 
 
 @needs_vmsplice
-def test_what_is_no_tensor_is_not_locked() -> None:
+def test_what_is_no_tensor_is_not_locked(boards: Any) -> None:
     """It stays where it is, and its mapping is read-only, which CUDA does not lock."""
-    board = Board()
+    board = boards()
     writer, reader = board.member(0).writer(0, 0), Reader(board)
     for n in range(3):
         contents = [pattern(128 * KB, n), pattern(200 * KB, n), pattern(5 * KB, n)]
         assert sent(writer, *contents, tensors=0b010) == reader.read()
         assert reader.was_locked == [False, True, False]
     assert reader.device.calls == 1
-    board.close()
 
 
 @needs_vmsplice
-def test_an_idle_reader_holds_no_memory_that_was_given_back() -> None:
-    board = Board()
+def test_an_idle_reader_holds_no_memory_that_was_given_back(boards: Any) -> None:
+    board = boards()
     owner, reader = board.member(0), Reader(board)
     writer = owner.writer(0, 0)
     assert sent(writer, pattern(128 * KB)) == reader.read()
@@ -164,12 +162,11 @@ def test_an_idle_reader_holds_no_memory_that_was_given_back() -> None:
     assert not reader.device.locked
     assert sent(writer, pattern(128 * KB, 1)) == reader.read()
     assert reader.was_locked == [True]
-    board.close()
 
 
 @needs_vmsplice
-def test_one_arena_that_gave_memory_back_does_not_unlock_others() -> None:
-    board = Board(3, (Ring(0, (1,)), Ring(2, (1,))))
+def test_one_arena_that_gave_memory_back_does_not_unlock_others(boards: Any) -> None:
+    board = boards(3, (Ring(0, (1,)), Ring(2, (1,))))
     first, second, reader = board.member(0), board.member(2), Reader(board)
     writers = first.writer(0, 0), second.writer(1, 0)
     other = reader.member.reader(1, 0, reader._copied, Failed, 1, True)
@@ -179,12 +176,11 @@ def test_one_arena_that_gave_memory_back_does_not_unlock_others() -> None:
         assert reader.was_locked == [True]
         first.trim()
     assert reader.device.calls == 4 + 1
-    board.close()
 
 
 @needs_vmsplice
-def test_several_readers_copy_from_one_block_and_let_go_of_it() -> None:
-    board = Board(4, (Ring(0, (1, 2, 3)),))
+def test_several_readers_copy_from_one_block_and_let_go_of_it(boards: Any) -> None:
+    board = boards(4, (Ring(0, (1, 2, 3)),))
     owner = board.member(0)
     readers = [Reader(board, number, f"some{number}") for number in (1, 2, 3)]
     writer = owner.writer(0, 0)
@@ -197,7 +193,6 @@ def test_several_readers_copy_from_one_block_and_let_go_of_it() -> None:
         assert claimed(owner) == 0
     assert [reader.device.calls for reader in readers] == [1, 1, 1]
     assert owner.statistics()["blocks"] == 1
-    board.close()
 
 
 @needs_vmsplice

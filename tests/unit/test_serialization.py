@@ -305,8 +305,8 @@ def test_subclasses_of_arrays_stay_what_they_are(size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f8", "M8[s]", RECORD], ids=str)
-def test_large_arrays_share_memory_and_go_on_by_reference(dtype: Any) -> None:
-    board = Board(2, [Ring(0, (1,)), Ring(1, (0,))])
+def test_large_arrays_share_memory_and_go_on_by_reference(boards: Any, dtype: Any) -> None:
+    board = boards(2, [Ring(0, (1,)), Ring(1, (0,))])
     here, there, codec = board.member(0), board.member(1), make_codec()
     array = filled(dtype, (LARGE,))
     writer_of(here, 0, codec).write({"a": array})
@@ -319,7 +319,6 @@ def test_large_arrays_share_memory_and_go_on_by_reference(dtype: Any) -> None:
     assert sparse.tolist() == array[::2].tolist()
     del found, middle, sparse
     assert claimed(here) == claimed(there) == 0
-    board.close()
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 300])
@@ -650,9 +649,9 @@ def test_tensors_of_every_kind_arrive_as_pickle_has_them(channel: Channel, name:
         assert dense_of(found) == dense_of(wanted)
 
 
-def test_tensors_of_one_storage_share_one_on_the_device_where_they_are_moved() -> None:
+def test_tensors_of_one_storage_share_one_on_the_device_where_they_are_moved(boards: Any) -> None:
     # The device "meta" stands for a GPU: it keeps no numbers, but storages, offsets and strides.
-    board = Board(2, [Ring(0, (1,), slot_bytes=16 * 1024)])
+    board = boards(2, [Ring(0, (1,), slot_bytes=16 * 1024)])
     writer = writer_of(board.member(0), 0, make_codec())
     reader = board.member(1).reader(0, 0, loads_to("meta"), Failure)
     whole = torch.arange(12.0).reshape(3, 4)
@@ -667,7 +666,6 @@ def test_tensors_of_one_storage_share_one_on_the_device_where_they_are_moved() -
     assert storages[0] == storages[1] == storages[2] != storages[3] == storages[4]
     assert (found[1].storage_offset(), found[1].stride()) == (4, (4, 2))
     assert found[4].storage_offset() - found[3].storage_offset() == 50
-    board.close()
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
@@ -686,9 +684,11 @@ def test_storages_are_values_too(channel: Channel) -> None:
 @pytest.mark.parametrize("size", [0, 10, 5000, 1_000_000])
 @pytest.mark.parametrize("kind", [bytes, bytearray, np.array])
 @pytest.mark.parametrize("is_by_value", [False, True])
-def test_a_buffer_that_was_received_can_be_sent_on(kind: Any, size: int, is_by_value: bool) -> None:
+def test_a_buffer_that_was_received_can_be_sent_on(
+    boards: Any, kind: Any, size: int, is_by_value: bool
+) -> None:
     """And it goes on by reference, like an array."""
-    board = Board(2, [Ring(0, (1,)), Ring(1, (0,))])
+    board = boards(2, [Ring(0, (1,)), Ring(1, (0,))])
     here, there, codec = board.member(0), board.member(1), make_codec()
     raw = bytes(i % 251 for i in range(size))
     buffer = pickle.PickleBuffer(np.frombuffer(raw, np.uint8) if kind is np.array else kind(raw))
@@ -704,7 +704,6 @@ def test_a_buffer_that_was_received_can_be_sent_on(kind: Any, size: int, is_by_v
     assert there.statistics()["forwards"] == (2 if size > 4096 else 0)
     del found, buffer
     assert claimed(here) == claimed(there) == 0
-    board.close()
 
 
 class Holder:
