@@ -21,6 +21,7 @@ from tests.harness.board import Board
 from tests.harness.driven import Driven
 from tests.harness.models import RunModel
 from tests.harness.peers import descriptors, until
+from tests.harness.places import closing
 from tests.harness.served import Served, control_threads, listening
 
 # No test measures its own speed. `make unit` and `make test` draw fewer examples than the whole.
@@ -183,15 +184,7 @@ def run_model(request: pytest.FixtureRequest) -> RunModel:
 @pytest.fixture
 def boards() -> Iterator[Callable[..., Board]]:
     """Makes boards, with the arguments of ``Board``."""
-    made: list[Board] = []
-
-    def make(*args: Any, **options: Any) -> Board:
-        made.append(Board(*args, **options))
-        return made[-1]
-
-    yield make
-    for board in made:
-        board.close()
+    yield from closing(Board)
 
 
 @pytest.fixture
@@ -206,15 +199,7 @@ def served() -> Iterator[Served]:
 def graphs() -> Iterator[Callable[..., Served]]:
     """Makes graphs; checks in the end that nothing of the endpoint is left."""
     before = descriptors()
-    made: list[Served] = []
-
-    def make(*processes: str) -> Served:
-        made.append(Served(*processes))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    yield from closing(Served)
     assert not control_threads() and not listening(os.getpid())
     until(lambda: descriptors() <= before)
 
@@ -222,12 +207,4 @@ def graphs() -> Iterator[Callable[..., Served]]:
 @pytest.fixture
 def driven() -> Iterator[Callable[..., Driven]]:
     """Makes graphs whose actor is the test, with the arguments of ``Driven``."""
-    made: list[Driven] = []
-
-    def make(*args: Any, **options: Any) -> Driven:
-        made.append(Driven(*args, **options))
-        return made[-1]
-
-    yield make
-    for graph in made:
-        graph.close()
+    yield from closing(Driven)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rcg import _native, cluster
+from rcg import _native
 from rcg.channels import open_reader, open_writer
 from rcg.channels.base import GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
 from rcg.channels.local import LocalQueue
-from rcg.channels.shm import BUFFER_TYPES, ERRORS
+from rcg.channels.shm import ERRORS
 from rcg.errors import (
     ChannelBroken,
     ChannelClosed,
@@ -32,14 +32,12 @@ from rcg.errors import (
 )
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ids import DRIVER
-from rcg.ir.plan import Plan
-from rcg.ir.programs import Program
-from rcg.options import Options
 from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
-from rcg.serialization import Codec, Failure
+from rcg.serialization import Failure
 from tests.harness.board import until_waiting
 from tests.harness.circles import core_has
+from tests.harness.places import closing, place_of, plan_without_ops
 
 torch = pytest.importorskip("torch")
 
@@ -73,32 +71,14 @@ class Channel:
 def open_nodes(
     specs: Sequence[ChannelSpec], cap_bytes: int, *, is_looping: bool = False
 ) -> tuple[Segments, list[Node]]:
-    processes = (DRIVER, *dict.fromkeys(reader for spec in specs for reader in spec.readers))
+    actors = list(dict.fromkeys(reader for spec in specs for reader in spec.readers))
     rings = tuple(spec for spec in specs if spec.kind in ("ring", "local"))
     queues = {spec.id: LocalQueue() for spec in specs if spec.kind == "local"}
-    plan = Plan(
-        programs=tuple(Program(process, ()) for process in processes),
-        channels=rings,
-        actors=(),
-        is_multi=False,
-        num_positional=1,
-        keywords=(),
-    )
-    segments = Segments(plan, cap_bytes=cap_bytes)
-    nodes = [
-        Node(
-            segments.board,
-            segments.arenas,
-            segments.layout,
-            process,
-            Options(),
-            Codec(cluster.by_value_pickler(), cluster.opaque_types(), buffer_types=BUFFER_TYPES),
-            is_looping=is_looping,
-            queues=queues,
-        )
-        for process in segments.layout.members
+    segments = Segments(plan_without_ops(actors, *rings), cap_bytes=cap_bytes)
+    members = segments.layout.members
+    return segments, [
+        place_of(segments, each, is_looping=is_looping, queues=queues) for each in members
     ]
-    return segments, nodes
 
 
 def open_shm(readers: int, slots: int, cap_bytes: int, parts: int) -> Channel:
@@ -149,18 +129,13 @@ Open = Callable[..., Channel]
 
 
 def opening(kind: Kind) -> Iterator[Open]:
-    opened: list[Channel] = []
-
     def make(
         readers: int = 1, slots: int = 16, cap_bytes: int = 1 << 28, parts: int = 1
     ) -> Channel:
         """Open a channel with so many readers, or with as many as it can have."""
-        opened.append(kind.open(min(readers, kind.max_readers), slots, cap_bytes, parts))
-        return opened[-1]
+        return kind.open(min(readers, kind.max_readers), slots, cap_bytes, parts)
 
-    yield make
-    for one in opened:
-        one.close()
+    yield from closing(make)
 
 
 @pytest.fixture(params=KINDS)

@@ -204,7 +204,6 @@ def test_messages_are_matched_by_tag_or_else_by_order(crew, kind):
     group.destroy()
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf")  # torch's, at the first tensor of this dtype
 @pytest.mark.parametrize("kind", [each for each in KINDS if each.name != "rays"], ids=str)
 def test_what_it_says_of_every_dtype_is_true(crew, kind):
     group = crew.group(kind, crew.members(kind, 2)).open()

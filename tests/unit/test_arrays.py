@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import rcg
-from rcg import _native, cluster
-from rcg.channels.shm import BUFFER_TYPES
+from rcg import _native
+from rcg.runtime.codec import make_codec
 from rcg.runtime.node.arrays import empty_in, here
-from rcg.serialization import Codec
 from tests.harness.board import Board, Ring, claimed, reader_of, writer_of
 
 torch = pytest.importorskip("torch")
@@ -29,7 +28,7 @@ class Pair:
     def __init__(self) -> None:
         self.board = Board(2, (Ring(slots=8),), cap_bytes=1 << 26)
         self.sender, self.receiver = self.board.member(0), self.board.member(1)
-        codec = Codec(cluster.by_value_pickler(), cluster.opaque_types(), buffer_types=BUFFER_TYPES)
+        codec = make_codec()
         self._writer, self._reader = writer_of(self.sender, 0, codec), reader_of(self.receiver, 0)
 
     def empty(self, shape: Any, dtype: Any = float) -> Any:
@@ -301,7 +300,6 @@ def test_a_tensor_and_an_array_in_one_memory(pair: Pair) -> None:
     assert not array.flags.writeable
 
 
-@pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning")
 @pytest.mark.parametrize("dtype", [torch.qint8, torch.quint8, torch.qint32], ids=str)
 def test_quantized_tensors_are_ordinary(pair: Pair, dtype: Any) -> None:
     assert pair.empty(10_000, dtype).dtype is dtype

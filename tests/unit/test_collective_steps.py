@@ -10,25 +10,21 @@ from typing import Any
 
 import pytest
 
-from rcg import cluster
 from rcg.channels.base import GraphEnded, TransferFailed
-from rcg.channels.shm import BUFFER_TYPES
 from rcg.comm import Membership
 from rcg.errors import TensorMismatch
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import COLLECTIVES
-from rcg.ir.plan import Plan
-from rcg.ir.programs import Program
-from rcg.options import Options
 from rcg.runtime.actor import exchanges
 from rcg.runtime.actor.collectives import collective_step
 from rcg.runtime.failure import Origin, capture, to_exception
 from rcg.runtime.node.memory import Segments
 from rcg.runtime.node.node import Node
-from rcg.serialization import Codec, Failure
+from rcg.serialization import Failure
 from rcg.testing import LocalCommunicator, LocalStore
 from tests.harness.board import until
+from tests.harness.places import OneGroup, closing, place_of, plan_without_ops
 from tests.harness.rays_style import Distorting, distorting
 
 torch = pytest.importorskip("torch")
@@ -56,14 +52,8 @@ class Ranks:
             ChannelSpec(f"c{i}", name, tuple(n for n in names if n != name), "status", (i,), 4)
             for i, name in enumerate(names if size > 1 else ())
         )
-        plan = Plan(
-            programs=tuple(Program(name, ()) for name in (DRIVER, *names)),
-            channels=channels or (ChannelSpec("c0", DRIVER, ("a0",), "ring", (0,), 4),),
-            actors=(),
-            is_multi=False,
-            num_positional=1,
-            keywords=(),
-        )
+        ring = ChannelSpec("c0", DRIVER, ("a0",), "ring", (0,), 4)
+        plan = plan_without_ops(names, *(channels or (ring,)))
         self.segments = Segments(plan, cap_bytes=1 << 26)
         self.threads = ThreadPoolExecutor(size)
         store = LocalStore()
@@ -75,18 +65,8 @@ class Ranks:
         self.steps = []
         by_id = {channel.id: channel for channel in channels}
         for rank, name in enumerate(names):
-            node = Node(
-                self.segments.board,
-                self.segments.arenas,
-                self.segments.layout,
-                name,
-                Options(),
-                Codec(
-                    cluster.by_value_pickler(), cluster.opaque_types(), buffer_types=BUFFER_TYPES
-                ),
-                is_looping=True,
-                groups=_Groups(names, self.communicators[rank]),
-            )
+            groups = OneGroup(names, self.communicators[rank])
+            node = place_of(self.segments, name, groups=groups)
             self.nodes.append(node)
             op = COLLECTIVES[kind](
                 tuple(range(count)),
@@ -131,30 +111,11 @@ class Ranks:
         self.segments.close()
 
 
-class _Groups:
-    def __init__(self, names: tuple[str, ...], communicator: Any) -> None:
-        self.names = names
-        self.open = communicator
-
-    def members(self, group: str) -> tuple[str, ...]:
-        return self.names
-
-    labels = members
-
-    def communicator(self, group: str) -> Any:
-        return self.open
-
-    def devices(self, group: str) -> Any:
-        return self.open.devices
-
-
 Make = Callable[..., Ranks]
 
 
 @pytest.fixture
 def ranks() -> Iterator[Make]:
-    opened: list[Ranks] = []
-
     def make(
         kind: str,
         size: int = 3,
@@ -167,22 +128,17 @@ def ranks() -> Iterator[Make]:
     ) -> Ranks:
         reduces = kind in ("allreduce", "reducescatter", "reduce")
         has_root = kind in ("broadcast", "reduce", "gather")
-        opened.append(
-            Ranks(
-                kind,
-                size,
-                reduction or ("sum" if reduces else None),
-                root if root is not None else (0 if has_root else None),
-                count,
-                range(count if is_last_use else 0),
-                communicator,
-            )
+        return Ranks(
+            kind,
+            size,
+            reduction or ("sum" if reduces else None),
+            root if root is not None else (0 if has_root else None),
+            count,
+            range(count if is_last_use else 0),
+            communicator,
         )
-        return opened[-1]
 
-    yield make
-    for each in opened:
-        each.close()
+    yield from closing(make)
 
 
 def values_of(size: int, shape: tuple[int, ...] = (6, 2), dtype: Any = None) -> list[Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from rcg.serialization import loads_to
 from rcg.serialization.payloads import LoneTable, Table, take_out
 from rcg.testing import LocalCommunicator
 from tests.harness.fake_device import COPIES, Direct
+from tests.harness.places import closing
 from tests.unit.test_serialization import same_tensor, sharing, views_of
 from tests.unit.test_tensor_channel import GUARD_S, Edge
 
@@ -49,15 +51,7 @@ class Host(Direct, LocalCommunicator):
 
 @pytest.fixture
 def edge() -> Iterator[Callable[..., Edge]]:
-    opened: list[Edge] = []
-
-    def make(communicator: type[LocalCommunicator] = Link, **kwargs: Any) -> Edge:
-        opened.append(Edge(communicator=communicator, **kwargs))
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
+    yield from closing(functools.partial(Edge, communicator=Link))
 
 
 def sent(channel: Edge, value: Any) -> tuple[Any, dict[str, int]]:
@@ -156,7 +150,7 @@ def test_a_lazily_conjugated_one_is_resolved_on_the_device(edge):
 
 
 def test_one_that_serves_both_takes_those_of_each_in_calls_of_their_own(edge):
-    channel = edge(Both)
+    channel = edge(communicator=Both)
     value = [on_fake(3), torch.ones(4), torch.ones(5), on_fake(6)]
     found, copies = sent(channel, value)
     assert copies == {}
@@ -244,7 +238,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 def test_a_direct_return_on_a_device_that_is_not_served_is_refused(edge):
-    channel = edge(Host, is_direct_return=True)
+    channel = edge(communicator=Host, is_direct_return=True)
     with pytest.raises(TensorMismatch, match="on cpu, instead found one on fake"):
         channel.writer.write(on_fake(3))
     channel = edge(is_direct_return=True)
@@ -302,7 +296,7 @@ def test_a_reader_without_memory_on_the_device_takes_the_tensors_and_fails_alone
     edge, monkeypatch, kind, readers
 ):
     monkeypatch.setattr(tensor_channel, "PIECE_BYTES", 1024)
-    channel = edge(kind, readers=readers)
+    channel = edge(communicator=kind, readers=readers)
     poor = channel.nodes[1]
     room = tensor_channel.room_for
 

@@ -37,6 +37,7 @@ from tests.harness.peers import (
     until,
     with_descriptors,
 )
+from tests.harness.places import closing
 from tests.harness.served import as_json
 
 SMALL = (_native.KIND_PICKLE, pickle.dumps(7), None, 0)
@@ -95,15 +96,7 @@ class Owner:
 
 @pytest.fixture
 def owners() -> Iterator[Callable[..., Owner]]:
-    made: list[Owner] = []
-
-    def make(*args: Any, **options: Any) -> Owner:
-        made.append(Owner(*args, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    yield from closing(Owner)
 
 
 def payload_message(message: messages.Carrying, *values: Any) -> tuple[Any, bytes, int]:

@@ -11,22 +11,18 @@ from typing import Any
 
 import pytest
 
-from rcg import cluster
 from rcg.channels import open_reader, open_writer
 from rcg.channels.base import GraphEnded
-from rcg.channels.shm import BUFFER_TYPES
 from rcg.ir.plan import Plan
-from rcg.options import Options
 from rcg.runtime.actor.collectives import collective_step
 from rcg.runtime.failure import Origin
 from rcg.runtime.node.memory import Segments
-from rcg.runtime.node.node import Node
 from rcg.runtime.observe.activity import Activity
 from rcg.runtime.observe.report import Report, activities, backlogs
-from rcg.serialization import Codec
 from rcg.trace.recorder import State
 from rcg.views.html.report import report_of
 from tests.harness.board import until
+from tests.harness.places import place_of
 from tests.unit.tensors_by_hand import PLAN
 
 torch = pytest.importorskip("torch")
@@ -64,19 +60,7 @@ class Actors:
         groups = _Groups(self.plan, lambda: until(lambda: self.is_open))
         self.channels = self.plan.channels_by_id()
         self.nodes = {
-            name: Node(
-                self.segments.board,
-                self.segments.arenas,
-                self.segments.layout,
-                name,
-                Options(),
-                Codec(
-                    cluster.by_value_pickler(), cluster.opaque_types(), buffer_types=BUFFER_TYPES
-                ),
-                is_looping=True,
-                groups=groups,
-            )
-            for name in ("a0", "a1", "a2")
+            name: place_of(self.segments, name, groups=groups) for name in ("a0", "a1", "a2")
         }
 
     def write(self, value: Any) -> None:

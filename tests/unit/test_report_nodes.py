@@ -18,7 +18,6 @@ from rcg.runtime.control.node_control import NodeControl, note_sender
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import takers_of
 from rcg.runtime.node.memory import Segments
-from rcg.runtime.node.node import Node
 from rcg.runtime.node.snapshot import NodeView, Snapshot, describe_node
 from rcg.runtime.observe.report import (
     Backlog,
@@ -32,6 +31,7 @@ from rcg.serialization import Codec
 from rcg.views.html.report import report_of
 from rcg.wire import messages, sockets
 from tests.harness.peers import no_threads
+from tests.harness.places import place_of
 from tests.harness.tcp import stream_pair
 from tests.unit.test_place_nodes import FAN, planned
 
@@ -47,25 +47,13 @@ def segments() -> Iterator[dict[str, Segments]]:
         each.close()
 
 
-def joined(segments: Segments, process: str) -> Node:
-    return Node(
-        segments.board,
-        segments.arenas,
-        segments.layout,
-        process,
-        Options(),
-        Codec(pickle.Pickler),
-        is_looping=True,
-    )
-
-
 def test_each_node_has_its_part_of_a_channel_that_crosses(segments: dict[str, Segments]) -> None:
     channel = PLAN.channels_by_id()["c1"]
-    near, far = joined(segments["n0"], "a0"), joined(segments["n1"], "n1")
+    near, far = place_of(segments["n0"], "a0"), place_of(segments["n1"], "n1")
     writer = open_writer(channel, 1, near)
     for value in range(3):
         writer.write(value)
-    open_reader(channel, 0, joined(segments["n0"], "a1")).read(0)
+    open_reader(channel, 0, place_of(segments["n0"], "a1")).read(0)
     assert backlogs([near, far], PLAN) == [
         Backlog("c1", "a0 (Stage)", "a1 (Stage)", 2, 4),
         Backlog("c1", "a0 (Stage)", "n1 gate in a2 (Stage), n2 gate in a3 (Stage)", 3, 4),
@@ -81,7 +69,7 @@ def test_each_node_has_its_part_of_a_channel_that_crosses(segments: dict[str, Se
 
 
 def test_the_age_of_a_lost_nodes_last_report_is_shown(segments: dict[str, Segments]) -> None:
-    here, there = joined(segments["n0"], DRIVER), joined(segments["n1"], "a2")
+    here, there = place_of(segments["n0"], DRIVER), place_of(segments["n1"], "a2")
     seen = Snapshot.parse(describe_node(there, "2 garbage"), there.layout)
     old = dataclasses.replace(seen, taken_ns=seen.taken_ns - 3_200_000_000)
     unknown = Snapshot.unknown(segments["n2"].layout)
@@ -100,7 +88,7 @@ def test_the_age_of_a_lost_nodes_last_report_is_shown(segments: dict[str, Segmen
 
 def test_what_a_host_sends_and_refuses_is_reported(segments: dict[str, Segments]) -> None:
     """Its gate looks at the node, and its loops send."""
-    here, there = joined(segments["n0"], DRIVER), joined(segments["n1"], "a2")
+    here, there = place_of(segments["n0"], DRIVER), place_of(segments["n1"], "a2")
     host = NodeHost(PLAN, Options(memory_cap_bytes=1 << 20), Codec(pickle.Pickler), node="n1")
     control = NodeControl("cafe", "secret", host, ["a2"], ["a0"])
     ours, theirs = socket.socketpair()

@@ -15,28 +15,16 @@ from rcg import _native
 from rcg.errors import OutOfSharedMemory
 from rcg.ir.channels import MOST_SLOTS, ChannelSpec
 from rcg.ir.ids import DRIVER
-from rcg.ir.plan import Plan
-from rcg.ir.programs import Program
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import SMALLEST_USEFUL_SHM, Segments, addresses_for, default_memory_cap
 from tests.harness.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
+from tests.harness.places import plan_without_ops
 
+ACTORS = ("a0", "a1", "a2")
 LINE = (
     ChannelSpec("c0", DRIVER, ("a0",), "ring", (0,), 10),
     ChannelSpec("c1", "a0", ("a1", "a2"), "ring", (1,), 10),
 )
-
-
-def plan_of(*channels: ChannelSpec, actors: int = 3) -> Plan:
-    processes = (DRIVER, *(f"a{i}" for i in range(actors)))
-    return Plan(
-        programs=tuple(Program(process, ()) for process in processes),
-        channels=channels,
-        actors=(),
-        is_multi=False,
-        num_positional=1,
-        keywords=(),
-    )
 
 
 def open_files() -> list[str]:
@@ -44,14 +32,14 @@ def open_files() -> list[str]:
 
 
 def test_numbers_of_processes_and_channels() -> None:
-    layout = Layout.of(plan_of(*LINE))
+    layout = Layout.of(plan_without_ops(ACTORS, *LINE))
     assert layout.members == {DRIVER: 0, "a0": 1, "a1": 2, "a2": 3}
     assert layout.rings == {"c0": 0, "c1": 1}
     assert [layout.channel(i) for i in range(3)] == ["c0", "c1", None]
 
 
 def test_a_process_takes_blocks_only_from_those_that_may_reach_it() -> None:
-    plan = plan_of(*LINE)
+    plan = plan_without_ops(ACTORS, *LINE)
     segments = Segments(plan, cap_bytes=1 << 20)
     names = (DRIVER, "a0", "a1", "a2")
     sources = segments.layout.memory_sources
@@ -74,7 +62,7 @@ def test_a_process_takes_blocks_only_from_those_that_may_reach_it() -> None:
 
 def test_closing_twice_leaves_nothing_and_what_is_mapped_stays() -> None:
     before = open_files()
-    plan = plan_of(*LINE)
+    plan = plan_without_ops(ACTORS, *LINE)
     segments = Segments(plan, cap_bytes=1 << 20)
     member = _native.Member(segments.board, segments.arenas, 0)
     segments.close()
@@ -87,7 +75,7 @@ def test_closing_twice_leaves_nothing_and_what_is_mapped_stays() -> None:
 
 def test_segments_have_no_name_and_die_with_an_exec() -> None:
     names = sorted(os.listdir("/dev/shm"))
-    segments = Segments(plan_of(*LINE), cap_bytes=1 << 20)
+    segments = Segments(plan_without_ops(ACTORS, *LINE), cap_bytes=1 << 20)
     assert sorted(os.listdir("/dev/shm")) == names
     for fd in (segments.board, *segments.arenas):
         assert os.fstat(fd).st_nlink == 0
@@ -101,7 +89,7 @@ def test_no_room_for_the_rings_is_said_and_leaves_nothing() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
     try:
         with pytest.raises(OutOfSharedMemory, match="no room in shared memory") as caught:
-            Segments(plan_of(*LINE), cap_bytes=1 << 20)
+            Segments(plan_without_ops(ACTORS, *LINE), cap_bytes=1 << 20)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert caught.value.cap_bytes == 1 << 20
@@ -111,7 +99,7 @@ def test_no_room_for_the_rings_is_said_and_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 10, 16, 17, MOST_SLOTS])
 def test_a_ring_holds_as_many_frames_as_its_channel(frames: int) -> None:
-    segments = Segments(plan_of(replace(LINE[0], slots=frames)), cap_bytes=1 << 20)
+    segments = Segments(plan_without_ops(ACTORS, replace(LINE[0], slots=frames)), cap_bytes=1 << 20)
     member = _native.Member(segments.board, segments.arenas, 0)
     writer = member.writer(0, 0)
     for _ in range(frames):

@@ -565,7 +565,6 @@ def inner(value: Any) -> list[Any]:
     return [part["key"] if isinstance(part, dict) else part[-1] for part in value]
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf")  # comparing tensors of this dtype warns
 @given(values_with_tensors())
 def test_of_tensors_everything_arrives_that_pickle_keeps(made: tuple[Any, list[Any]]) -> None:
     value, tensors = made
@@ -668,7 +667,6 @@ def test_tensors_of_one_storage_share_one_on_the_device_where_they_are_moved(boa
     assert found[4].storage_offset() - found[3].storage_offset() == 50
 
 
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_storages_are_values_too(channel: Channel) -> None:
     tensor = torch.arange(1000)
     storage, typed, found = channel.through([tensor.untyped_storage(), tensor.storage(), tensor])

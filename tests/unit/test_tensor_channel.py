@@ -13,48 +13,23 @@ import numpy as np
 import pytest
 
 import rcg
-from rcg import cluster
 from rcg.channels import open_reader, open_writer
 from rcg.channels import tensor as tensor_channel
 from rcg.channels.base import GraphEnded, TimedOut, TransferFailed
-from rcg.channels.shm import BUFFER_TYPES
 from rcg.comm import Membership
 from rcg.errors import CommError, TensorMismatch, UnpicklableError
 from rcg.ir.channels import ChannelSpec
-from rcg.ir.ids import DRIVER
-from rcg.ir.plan import Plan
-from rcg.ir.programs import Program
-from rcg.options import Options
 from rcg.runtime.node import node as places
 from rcg.runtime.node.memory import Segments
-from rcg.runtime.node.node import Node
-from rcg.serialization import Codec, Failure
+from rcg.serialization import Failure
 from rcg.testing import LocalCommunicator, LocalStore
 from tests.harness.board import until
+from tests.harness.places import OneGroup, closing, place_of, plan_without_ops
 from tests.harness.rays_style import Distorting, distorting
 
 torch = pytest.importorskip("torch")
 
 GUARD_S = 20
-
-
-class Groups:
-    """The group of the writer and the readers, and what was done with it."""
-
-    def __init__(self, names: tuple[str, ...], communicator: Any) -> None:
-        self.names = names
-        self.open = communicator
-
-    def members(self, group: str) -> tuple[str, ...]:
-        return self.names
-
-    labels = members
-
-    def communicator(self, group: str) -> Any:
-        return self.open
-
-    def devices(self, group: str) -> Any:
-        return self.open.devices
 
 
 class Edge:
@@ -68,20 +43,12 @@ class Edge:
         communicator: type[LocalCommunicator] = LocalCommunicator,
         **hints: Any,
     ) -> None:
-        self.array_types = array_types
         self.payloads: list[int] = []
         actors = tuple(f"a{i}" for i in range(1, readers + 1))
         names = ("a0", *actors)
         self.spec = ChannelSpec("c3", "a0", actors, "tensor", (1,), 4, "g0", **hints)
-        plan = Plan(
-            programs=tuple(Program(name, ()) for name in (DRIVER, *names)),
-            channels=(ChannelSpec("c3", "a0", actors, "ring", (1,), 4),),
-            actors=(),
-            is_multi=False,
-            num_positional=1,
-            keywords=(),
-        )
-        self.segments = Segments(plan, cap_bytes=cap_bytes)
+        ring = ChannelSpec("c3", "a0", actors, "ring", (1,), 4)
+        self.segments = Segments(plan_without_ops(names, ring), cap_bytes=cap_bytes)
         self.threads = ThreadPoolExecutor(readers + 1)
         store = LocalStore()
         places = [Membership("g0", rank, names, store, GUARD_S) for rank in range(len(names))]
@@ -94,26 +61,12 @@ class Edge:
             send(tensors, peer, tag)
 
         sending.send = counted
-        self.nodes = [self._node(rank, name, names) for rank, name in enumerate(names)]
+        self.nodes = [
+            place_of(self.segments, name, array_types=array_types, groups=OneGroup(names, each))
+            for name, each in zip(names, self.communicators, strict=True)
+        ]
         self.writer = open_writer(self.spec, 1, self.nodes[0])
         self.readers = [open_reader(self.spec, 2, node) for node in self.nodes[1:]]
-
-    def _node(self, rank: int, name: str, names: tuple[str, ...]) -> Node:
-        return Node(
-            self.segments.board,
-            self.segments.arenas,
-            self.segments.layout,
-            name,
-            Options(),
-            Codec(
-                cluster.by_value_pickler(),
-                cluster.opaque_types(),
-                buffer_types=BUFFER_TYPES,
-                array_types=self.array_types,
-            ),
-            is_looping=True,
-            groups=Groups(names, self.communicators[rank]),
-        )
 
     def reading(self) -> list[Future[Any]]:
         return [self.threads.submit(reader.read) for reader in self.readers]
@@ -144,15 +97,7 @@ class Edge:
 
 @pytest.fixture
 def edge() -> Iterator[Callable[..., Edge]]:
-    opened: list[Edge] = []
-
-    def make(*args: Any, **kwargs: Any) -> Edge:
-        opened.append(Edge(*args, **kwargs))
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
+    yield from closing(Edge)
 
 
 def same(one: Any, other: Any) -> bool:
