@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rcg.options import Deadline
@@ -151,3 +153,48 @@ def together(*calls: Callable[[], object]) -> None:
         assert not thread.is_alive()
     for problem in problems:
         raise problem
+
+
+def interrupted_at_each_line(
+    call: Callable[[], object],
+    inside: Callable[[], object],
+    *modules: str,
+    each_time: bool = False,
+) -> int:
+    """Make a call that is interrupted, as by a signal handler, at each of its lines in modules.
+
+    There ``inside`` is called, after a thread has called it for which the call waits. Returns how
+    often that was.
+
+    Args:
+        call: What is interrupted.
+        inside: What the handler does.
+        modules: Where the call is interrupted.
+        each_time: Interrupt it wherever it comes by again, too.
+    """
+    places: list[tuple[object, int]] = []
+
+    def handle() -> None:
+        thread = threading.Thread(target=inside)
+        thread.start()
+        thread.join(GUARD_S)
+        assert not thread.is_alive(), "another thread waits for a lock that is held here"
+        inside()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_globals.get("__name__") not in modules:
+            return None
+        place = frame.f_code, frame.f_lineno
+        if event == "line" and (each_time or place not in places):
+            places.append(place)
+            sys.settrace(None)
+            handle()
+            sys.settrace(trace)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return len(places)

@@ -11,7 +11,6 @@ import gc
 import os
 import select
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,7 +47,7 @@ from tests.harness.peers import (
     until,
     with_descriptors,
 )
-from tests.harness.served import PROCESSES, Loop, Served, as_json
+from tests.harness.served import PROCESSES, Loop, Served, as_json, interrupted_at_each_line
 
 
 @contextlib.contextmanager
@@ -339,12 +338,7 @@ def watched(pid: int) -> Iterator[Descriptor]:
 
 def test_a_signal_handler_may_use_the_control_wherever_the_main_thread_is(served):
     """Each line of what a driver calls is interrupted by a handler that calls the same."""
-    watched = (
-        GraphControl.__module__,
-        Endpoint.__module__,
-        Questions.__module__,
-        Sleepers.__module__,
-    )
+    watched = GraphControl, Endpoint, Questions, Sleepers
     member = served.client("a0")
     calls: list[Callable[[], object]] = [
         lambda: served.control.questions.ask_where(0.001),
@@ -354,37 +348,13 @@ def test_a_signal_handler_may_use_the_control_wherever_the_main_thread_is(served
         lambda: served.control.questions.clocks(0.001),
         lambda: served.control.questions.processor_ns(0.001),
     ]
-    handled = 0
 
-    def handle(*_: object) -> None:
-        nonlocal handled
-        handled += 1
-        thread = threading.Thread(target=lambda: [call() for call in calls])
-        thread.start()
-        thread.join(GUARD_S)
-        assert not thread.is_alive(), "another thread waits for a lock that is held here"
+    def call_all() -> None:
         for call in calls:
             call()
 
-    def trace(frame, event, _):
-        if frame.f_globals.get("__name__") not in watched:
-            return None
-        if event == "line" and not busy:
-            busy.append(1)
-            sys.settrace(None)
-            handle()
-            sys.settrace(trace)
-            busy.clear()
-        return trace
-
-    busy: list[int] = []
-    sys.settrace(trace)
-    try:
-        for call in calls:
-            call()
-    finally:
-        sys.settrace(None)
-    assert handled > 20
+    names = [each.__module__ for each in watched]
+    assert interrupted_at_each_line(call_all, call_all, *names, each_time=True) > 20
     member.close()
 
 

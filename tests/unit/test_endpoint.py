@@ -34,7 +34,15 @@ from tests.harness.peers import (
     is_over,
     until,
 )
-from tests.harness.served import Loop, Served, control_threads, is_served, listening, together
+from tests.harness.served import (
+    Loop,
+    Served,
+    control_threads,
+    interrupted_at_each_line,
+    is_served,
+    listening,
+    together,
+)
 from tests.unit.live_reports import chain_that_hangs, does, report_of
 
 MANY = 50
@@ -445,42 +453,16 @@ def test_ctrl_c_while_a_service_is_served_leaves_no_thread_and_no_descriptor(gra
 
 def test_an_endpoint_may_be_used_in_the_middle_of_its_own_use(graphs):
     """By a signal handler or ``__del__``, and by threads that those wait for."""
-    seen: set[Any] = set()
-    busy: list[int] = []
 
     def use() -> None:
         graph = graphs("a0")
         graph.client("a0").close()
         graph.close()
 
-    def inside() -> None:
-        thread = threading.Thread(target=use)
-        thread.start()
-        thread.join(GUARD_S)
-        assert not thread.is_alive(), "another thread waits for a lock that is held here"
-        use()
-
-    def trace(frame, event, _):
-        if frame.f_globals.get("__name__") != endpoint.__name__:
-            return None
-        if event == "line" and not busy and (frame.f_code, frame.f_lineno) not in seen:
-            seen.add((frame.f_code, frame.f_lineno))
-            busy.append(1)
-            sys.settrace(None)
-            inside()
-            sys.settrace(trace)
-            busy.clear()
-        return trace
-
     for is_there in (False, True):
         if is_there:
             graphs()  # keeps the endpoint
-        sys.settrace(trace)
-        try:
-            use()
-        finally:
-            sys.settrace(None)
-    assert len(seen) > 30
+        assert interrupted_at_each_line(use, use, endpoint.__name__) > 15
 
 
 def test_the_endpoints_thread_may_close_and_make_graphs(graphs, monkeypatch):

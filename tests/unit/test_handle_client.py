@@ -8,7 +8,6 @@ import json
 import os
 import pickle
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +37,7 @@ from tests.harness.peers import (
     with_descriptors,
 )
 from tests.harness.places import closing
-from tests.harness.served import as_json
+from tests.harness.served import as_json, interrupted_at_each_line
 
 SMALL = (_native.KIND_PICKLE, pickle.dumps(7), None, 0)
 LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)
@@ -369,37 +368,8 @@ def test_a_handle_may_be_used_in_the_middle_of_its_own_calls(owners):
 
     owner = owners(answer)
     handle = CompiledDAGHandle(owner.facts)
-    handled = 0
-
-    def inside() -> None:
-        nonlocal handled
-        handled += 1
-        thread = threading.Thread(target=handle.execute, args=(2,))
-        thread.start()
-        thread.join(GUARD_S)
-        assert not thread.is_alive(), "another thread waits for a lock that is held here"
-        handle.execute(3)
-
-    busy: list[int] = []
-    seen: set[Any] = set()
-
-    def trace(frame, event, _):
-        if not frame.f_code.co_filename.endswith(("handle.py", "client.py", "sleepers.py")):
-            return None
-        if event == "line" and not busy and (frame.f_code, frame.f_lineno) not in seen:
-            seen.add((frame.f_code, frame.f_lineno))
-            busy.append(1)
-            sys.settrace(None)
-            inside()
-            sys.settrace(trace)
-            busy.clear()
-        return trace
-
-    sys.settrace(trace)
-    try:
-        handle.execute(1)
-    finally:
-        sys.settrace(None)
+    names = "rcg.runtime.remote.handle", "rcg.runtime.remote.client", "rcg.runtime.sleepers"
+    handled = interrupted_at_each_line(lambda: handle.execute(1), lambda: handle.execute(2), *names)
     assert handled > 20
     assert len(going) == 2 * handled + 1
     handle.close()

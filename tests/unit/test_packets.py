@@ -28,7 +28,7 @@ from rcg.options import Deadline
 from rcg.wire import liveness, messages, packets, sockets
 from rcg.wire.packets import BODY, MAX_MESSAGE_BYTES, LargeBody, PacketStream
 from tests.harness.peers import GUARD_S, descriptors, until
-from tests.harness.served import together
+from tests.harness.served import interrupted_at_each_line, together
 from tests.harness.tcp import bare_pair, stream_pair
 
 HEADER = struct.Struct("!IBI")
@@ -393,30 +393,12 @@ def test_packets_of_many_threads_stay_whole():
 def test_a_signal_handler_may_send_in_the_middle_of_a_send():
     """At each line of it, and what both send arrives."""
     with stream_pair() as (ours, theirs):
-        seen: set[object] = set()
-        is_busy = False
         inside = 0
-
-        def trace(frame, event, _):
-            nonlocal is_busy, inside
-            if frame.f_globals.get("__name__") != packets.__name__:
-                return None
-            place = frame.f_code, frame.f_lineno
-            if event == "line" and not is_busy and place not in seen:
-                seen.add(place)
-                is_busy = True
-                ours.send(b"inner")
-                inside += 1
-                is_busy = False
-            return trace
-
         for way in (ours.send, ours.post):
-            sys.settrace(trace)
-            try:
-                way(b"outer")
-            finally:
-                sys.settrace(None)
-        assert inside > 20
+            inside += 2 * interrupted_at_each_line(
+                lambda way=way: way(b"outer"), lambda: ours.send(b"inner"), packets.__name__
+            )
+        assert inside > 40
         found = sorted(received(theirs) for _ in range(inside + 2))
         assert found == [b"inner"] * inside + [b"outer"] * 2
         assert nothing_yet(theirs)
