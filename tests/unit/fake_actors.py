@@ -3,10 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pytest
+
 from rcg.dag.authoring import bind_method
+from rcg.errors import GraphError
+
+
+@contextlib.contextmanager
+def refusing(node: str, *words: str) -> Iterator[None]:
+    """Check the error of a block: its words, the node it names, and the test's file with a line."""
+    with pytest.raises(ValueError) as caught:
+        yield
+    assert isinstance(caught.value, GraphError)
+    text = str(caught.value)
+    for word in words:
+        assert word in text, text
+    assert caught.value.node == node
+    assert re.search(r"test_\w+\.py:\d+", text), text
 
 
 class FakeActor:

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import pickle
-import re
 import sys
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,10 +18,10 @@ from rcg.collective import ReduceOp, allgather, allreduce, broadcast, gather, re
 from rcg.dag import CollectiveOutputNode, DAGNode, InputNode, MultiOutputNode
 from rcg.dag.communicators import CREATE, DefaultCommunicator
 from rcg.dag.lower import lower, unreached_calls
-from rcg.errors import CommError, GraphError, UnsupportedNodeError
+from rcg.errors import CommError, UnsupportedNodeError
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import CollectiveCall, CommunicatorSpec, MethodCall, Part
-from tests.unit.fake_actors import FakeActor, FakeCommunicator, Half
+from tests.unit.fake_actors import FakeActor, FakeCommunicator, Half, refusing
 
 ALL = (allreduce, allgather, reducescatter, broadcast, reduce, gather)
 A, B, C = (FakeActor(label, number) for number, label in enumerate(("Left", "Right", "Third")))
@@ -42,19 +39,6 @@ def grads(*actors: FakeActor, inp: InputNode | None = None) -> list[Any]:
 
 def ranks_of(graph: Graph) -> list[CollectiveCall]:
     return [node for node in graph.nodes if isinstance(node, CollectiveCall)]
-
-
-@contextlib.contextmanager
-def refusing(node: str, *words: str) -> Iterator[None]:
-    """Check the error of a block: its words, the node it names, and this file with the line."""
-    with pytest.raises(ValueError) as caught:
-        yield
-    assert isinstance(caught.value, GraphError)
-    text = str(caught.value)
-    for word in words:
-        assert word in text, text
-    assert caught.value.node == node
-    assert re.search(r"test_collectives\.py:\d+", text), text
 
 
 # --- what is written becomes the graph
@@ -317,48 +301,37 @@ def of_input(*, key: int | None) -> list[Any]:
     return [*grads(A, inp=inp), inp if key is None else inp[key]]
 
 
-WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
-    "no list": (lambda: 3, ["takes a list of nodes, got int"]),
-    "a node": (lambda: grads(A)[0], ["takes a list of nodes, got ClassMethodNode"]),
-    "empty": (list, ["Expected non-empty input list."]),
-    "no node": (
-        lambda: [*grads(A), 3],
-        ["Expected all input nodes to be DAGNode, but got", "3]"],
-    ),
-    "the end of a DAG": (
-        lambda: [MultiOutputNode(grads(A))],
-        ["the end of a DAG and not a value"],
-    ),
+WRONG: dict[str, tuple[Any, ...]] = {
+    "no list": (lambda: 3, "takes a list of nodes, got int"),
+    "a node": (lambda: grads(A)[0], "takes a list of nodes, got ClassMethodNode"),
+    "empty": (list, "Expected non-empty input list."),
+    "no node": (lambda: [*grads(A), 3], "Expected all input nodes to be DAGNode, but got", "3]"),
+    "the end of a DAG": (lambda: [MultiOutputNode(grads(A))], "the end of a DAG and not a value"),
     "twice the node": (
         lambda: duplicate(A),
-        ["Expected unique input nodes, but found duplicates: Left.grad (fake_actors.py:"],
+        "Expected unique input nodes, but found duplicates: Left.grad (fake_actors.py:",
     ),
     "twice the actor": (
         lambda: grads(A, B, A),
-        [
-            "Expected unique actor handles, but found duplicate actor handles from input nodes: "
-            "Left.grad (fake_actors.py:"
-        ],
+        "Expected unique actor handles, but found duplicate actor handles from input nodes: "
+        "Left.grad (fake_actors.py:",
     ),
     "the input": (
         lambda: of_input(key=None),
-        ["Expected an actor handle from the input node: InputNode (test_collectives.py:"],
+        "Expected an actor handle from the input node: InputNode (test_collectives.py:",
     ),
     "a part of the input": (
         lambda: of_input(key=0),
-        ["Expected an actor handle from the input node: InputNode[0]"],
+        "Expected an actor handle from the input node: InputNode[0]",
     ),
-    "two inputs": (
-        lambda: [*grads(A), *grads(B)],
-        ["come from different InputNodes"],
-    ),
+    "two inputs": (lambda: [*grads(A), *grads(B)], "come from different InputNodes"),
 }
 
 
 @pytest.mark.parametrize("collective", ALL, ids=repr)
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_lists(collective: Any, case: str) -> None:
-    make, words = WRONG[case]
+    make, *words = WRONG[case]
     inputs = make()
     node = "MultiOutputNode" if case == "the end of a DAG" else collective._kind
     with refusing(node, *words):
@@ -370,47 +343,49 @@ def nested(*lists: tuple[FakeActor, ...]) -> list[list[Any]]:
     return [grads(*actors, inp=inp) for actors in lists]
 
 
-WRONG_NESTS: dict[str, tuple[Callable[[], Any], list[str]]] = {
-    "a node among lists": (lambda: [*nested((A,)), 3], ["to be lists of nodes, but at 1 got 3"]),
-    "an empty list": (lambda: [[]], ["Expected non-empty input list."]),
+WRONG_NESTS: dict[str, tuple[Any, ...]] = {
+    "a node among lists": (lambda: [*nested((A,)), 3], "to be lists of nodes, but at 1 got 3"),
+    "an empty list": (lambda: [[]], "Expected non-empty input list."),
     "an empty list among others": (
         lambda: [*nested((A,)), []],
-        ["Expected non-empty input list at index 1."],
+        "Expected non-empty input list at index 1.",
     ),
     "no node": (
         lambda: [*nested((A, B)), [1, 2]],
-        ["Expected all input nodes to be DAGNode at list at index 1, but got [1, 2]"],
+        "Expected all input nodes to be DAGNode at list at index 1, but got [1, 2]",
     ),
     "twice the node": (
         lambda: [*nested((A, B)), duplicate(A)],
-        ["Expected unique input nodes at list at index 1, but found duplicates: Left.grad"],
+        "Expected unique input nodes at list at index 1, but found duplicates: Left.grad",
     ),
     "twice the actor": (
         lambda: nested((A, B), (B, B)),
-        ["Expected unique actor handles at list at index 1, but found duplicate actor handles"],
+        "Expected unique actor handles at list at index 1, but found duplicate actor handles",
     ),
     "the input": (
         lambda: [*nested((A, B)), [InputNode()]],
-        ["Expected an actor handle from the input node at list at index 1"],
+        "Expected an actor handle from the input node at list at index 1",
     ),
     "other lengths": (
         lambda: nested((A, B), (A,)),
-        ["same number of nodes. List at index 0 has length 2, but list at index 1 has length 1."],
+        "same number of nodes. List at index 0 has length 2, but list at index 1 has length 1.",
     ),
     "other actors": (
         lambda: nested((A, B), (A, C)),
-        ["same set of actor handles. List at index 0 has Left.grad", "Third.grad"],
+        "same set of actor handles. List at index 0 has Left.grad",
+        "Third.grad",
     ),
     "another order": (
         lambda: nested((A, B), (B, A)),
-        ["same order of actor handles. List at index 0 has Left.grad", "at position 0"],
+        "same order of actor handles. List at index 0 has Left.grad",
+        "at position 0",
     ),
 }
 
 
 @pytest.mark.parametrize("case", WRONG_NESTS)
 def test_wrong_lists_of_lists(case: str) -> None:
-    make, words = WRONG_NESTS[case]
+    make, *words = WRONG_NESTS[case]
     inputs = make()
     with refusing("allreduce", *words):
         allreduce.bind(inputs)
