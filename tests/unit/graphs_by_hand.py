@@ -18,6 +18,10 @@ def input_value(id: int, key: Any = None) -> InputValue:
     return InputValue(id, key, site(id + 1))
 
 
+def stages(*labels: str) -> tuple[ActorSpec, ...]:
+    return tuple(ActorSpec(f"a{at}", label, "") for at, label in enumerate(labels))
+
+
 def call(
     id: int,
     actor: str,

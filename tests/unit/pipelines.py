@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import Argument, ConstArg, InputValue, MethodCall, Node, NodeArg, Site, TensorHint
+from rcg.ir.nodes import ConstArg, MethodCall, Node, NodeArg, TensorHint
+from tests.unit.graphs_by_hand import call, graph, input_value, site
 
 
 @dataclass
@@ -25,33 +25,21 @@ class Script:
     transport: str = "gloo"
 
     def __post_init__(self) -> None:
-        self.nodes.append(InputValue(0, None, Site("train.py", 1)))
+        self.nodes.append(input_value(0))
 
     def bind(self, actor: int, name: str, *values: int) -> int:
         """Bind a call on an actor to values of other nodes, of the input if there are none."""
         node = len(self.nodes)
-        site = Site("train.py", node + 1)
-        arguments: tuple[Argument, ...] = tuple(NodeArg(value) for value in values or (0,))
-        hint = TensorHint(self.transport, site)
-        self.nodes.append(
-            MethodCall(node, f"a{actor}", name, (*arguments, ConstArg("k0")), (), 1, site, hint)
-        )
+        hint = TensorHint(self.transport, site(node + 1))
+        given = *(values or (0,)), ConstArg("k0")
+        self.nodes.append(call(node, f"a{actor}", *given, method=name, hint=hint))
         return node
 
     def graph(self) -> Graph:
         """The graph of all calls; those that nothing uses are its outputs."""
         calls = [node for node in self.nodes if isinstance(node, MethodCall)]
-        used = {
-            argument.node for call in calls for argument in call.args if type(argument) is NodeArg
-        }
-        return Graph(
-            nodes=tuple(self.nodes),
-            outputs=tuple(call.id for call in calls if call.id not in used),
-            is_multi=True,
-            actors=tuple(ActorSpec(f"a{at}", "Stage", "") for at in range(self.num_actors)),
-            num_positional=1,
-            keywords=(),
-        )
+        used = {each.node for node in calls for each in node.args if type(each) is NodeArg}
+        return graph(*self.nodes, outputs=tuple(each.id for each in calls if each.id not in used))
 
 
 def gpipe(stages: int, microbatches: int) -> Graph:

@@ -24,7 +24,7 @@ from rcg.errors import DeadlockError, InternalError, PlacementError
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, Part
-from rcg.ir.ops import Call, Free, Op, Output, Read, Write
+from rcg.ir.ops import Call, Op, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from tests.unit.graphs_by_hand import call, graph, input_value, site
@@ -220,31 +220,6 @@ def test_a_plan_computes_what_the_graph_says(
             if isinstance(node, MethodCall) and node.actor == actor.id
         ]
         assert calls[actor.id] == bound * executions
-
-
-@given(cases())
-def test_scheduling_is_idempotent_and_loses_nothing(case: Case):
-    placed = place(case.graph, here(case.graph), HERE, 2)
-    scheduled = schedule(placed)
-    assert schedule(scheduled) == scheduled
-    for before, after in zip(placed.programs, scheduled.programs, strict=True):
-        kept = [op for op in after.ops if not isinstance(op, Free)]
-        assert sorted(map(str, kept)) == sorted(map(str, before.ops))
-
-
-@given(cases())
-def test_reads_come_late_and_writes_early(case: Case):
-    plan = planned(case.graph)
-    for program in plan.programs[1:]:
-        ops = [op for op in program.ops if not isinstance(op, Free)]
-        for position, op in enumerate(ops):
-            if isinstance(op, Read):
-                after = next(later for later in ops[position:] if isinstance(later, Call))
-                users = [later for later in ops[position:] if {*op.outs} & {*later.used()}]
-                assert ops.index(users[0]) <= ops.index(after)
-            if isinstance(op, Write):
-                before = [earlier for earlier in ops[:position] if not isinstance(earlier, Write)]
-                assert {*op.slots} & {*before[-1].made()}
 
 
 def test_scheduling_keeps_a_read_that_nothing_uses_and_frees_in_order_after_every_write():

@@ -27,7 +27,7 @@ from rcg.ir.nodes import (
     group_members,
     remote_readers,
 )
-from tests.unit.graphs_by_hand import call, graph, input_value, site
+from tests.unit.graphs_by_hand import call, graph, input_value, site, stages
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -65,10 +65,6 @@ PAIR = call(1, "a0", 0, num_returns=2)
 
 def part(id: int, index: int, *, of: int = 1) -> Part:
     return Part(id, of, index, site(id + 1))
-
-
-def stages(*labels: str) -> tuple[ActorSpec, ...]:
-    return tuple(ActorSpec(f"a{at}", label, "") for at, label in enumerate(labels))
 
 
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [

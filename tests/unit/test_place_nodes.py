@@ -20,12 +20,12 @@ from rcg.ir.channels import LOCAL, ClusterNode, Gate
 from rcg.ir.costs import Cost
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
-from rcg.ir.nodes import InputValue, TensorHint
+from rcg.ir.nodes import TensorHint
 from rcg.ir.ops import Call, Pass
 from rcg.ir.plan import Plan
 from rcg.ir.programs import MAX_LINKS, MAX_PROCESSES, Program
 from tests.unit.graphs_by_hand import call, graph, input_value, site
-from tests.unit.random_graphs import Case, cases, evaluate, interpret, placements
+from tests.unit.random_graphs import Case, cases, placements
 
 GLOO = TensorHint("gloo", site(7))
 
@@ -207,18 +207,6 @@ def test_where_actors_are_changes_nothing_but_nodes_and_gates(
     programs = tuple([each for each in plan.programs if each.process not in gates])
     alone = replace(plan, programs=programs, nodes=(), gates=())
     assert alone == compile_graph(case.graph, here, driver, 3, overlap=overlap).plan
-
-
-@given(cases(), st.data(), st.integers(1, 3))
-def test_a_plan_over_nodes_computes_what_the_graph_says(
-    case: Case, data: st.DataObject, executions: int
-):
-    locations, driver = data.draw(placements(case.graph))
-    plan = compile_graph(case.graph, locations, driver, 2).plan
-    keys = [node.key for node in case.graph.nodes if isinstance(node, InputValue)]
-    inputs = [{key: at * 100 + n for n, key in enumerate(keys)} for at in range(executions)]
-    outputs, _ = interpret(plan, case.constants, inputs, 2)
-    assert outputs == [evaluate(case, each) for each in inputs]
 
 
 @given(cases(has_tensors=True), st.data())

@@ -19,7 +19,8 @@ from rcg.trace.trace import Trace
 from tests.unit.chrome_format import Found, read
 from tests.unit.simulated_traces import recorded
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
-from tests.unit.traces import FAN, changed, event, events, graph_trace, one_execution, trace
+from tests.unit.traces import changed, event, events, graph_trace, one_execution, trace
+from tests.unit.views_plans import Builder
 
 SPAN = SPAN_BASE
 
@@ -58,7 +59,9 @@ def test_arrows_go_to_every_reader_of_a_channel(written):
         "a0": [event(0, 0, 20, 30), event(0, 1, 30, 40)],
         "a1": [event(0, 0, 25, 60), event(0, 1, 60, 70)],
     }
-    found = written(trace(graph_trace(rows, plan=FAN), end=100))
+    build = Builder()
+    plan = build.plan(*(build.call(actor, "f", 0, label="A") for actor in ("a0", "a1")))
+    found = written(trace(graph_trace(rows, plan=str(plan)), end=100))
     ends = {
         (out.args["execution"], into.process, into.args["execution"]) for out, into in found.arrows
     }

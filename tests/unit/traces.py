@@ -42,35 +42,6 @@ program a1
 """
 """Driver -> a0 -> a1 -> driver. Driver: Write is op 1, Read 3; actors: Read 0, Call 1, Write 3."""
 
-FAN = """
-plan positional=1 keywords=[] returns=list
-actor a0 'A' ''
-actor a1 'A' ''
-channel c0 driver -> a0 a1 ring node=0 slots=10
-channel c1 a0 -> driver ring node=1 slots=10
-channel c2 a1 -> driver ring node=2 slots=10
-program driver
-  Input * -> s0
-  Write s0 -> c0
-  Free s0
-  Read c1 -> s1
-  Read c2 -> s2
-  Output s1, s2
-program a0
-  Read c0 -> s0
-  Call a0.f(s0) -> s1 #1
-  Free s0
-  Write s1 -> c1
-  Free s1
-program a1
-  Read c0 -> s0
-  Call a1.f(s0) -> s1 #2
-  Free s0
-  Write s1 -> c2
-  Free s1
-"""
-"""The driver's value goes to two actors."""
-
 ALLREDUCE = """
 plan positional=1 keywords=[] returns=one
 actor a0 'Worker' ''

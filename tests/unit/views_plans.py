@@ -9,20 +9,14 @@ from rcg.compiler import compile_graph
 from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
-    Argument,
     ConstArg,
-    InputValue,
-    MethodCall,
     NestedArg,
     Node,
-    NodeArg,
     Part,
-    Site,
 )
 from rcg.ir.plan import Plan
 from rcg.views.data.topology import Topology, topology_of
-
-_SITE = Site("/home/me/pipeline.py", 1)
+from tests.unit.graphs_by_hand import call, graph, input_value, site
 
 
 def planned(graph: Graph) -> Plan:
@@ -33,8 +27,7 @@ class Builder:
     """Numbers are nodes, lists of them containers, anything else a constant."""
 
     def __init__(self, keys: tuple[int | str | None, ...] = (None,)) -> None:
-        self._nodes: list[Node] = [InputValue(i, key, _SITE) for i, key in enumerate(keys)]
-        self._keys = keys
+        self._nodes: list[Node] = [input_value(at, key) for at, key in enumerate(keys)]
         self._labels: dict[str, str] = {}
 
     def call(
@@ -48,37 +41,30 @@ class Builder:
     ) -> Any:
         """The value of a call, or the list of its parts."""
         self._labels.setdefault(actor, label)
-        call = len(self._nodes)
-        arguments = tuple(_argument(value) for value in args)
-        named = tuple((name, _argument(value)) for name, value in kwargs.items())
-        self._nodes.append(MethodCall(call, actor, method, arguments, named, num_returns, _SITE))
+        made = len(self._nodes)
+        given, named = map(_argument, args), {each: _argument(kwargs[each]) for each in kwargs}
+        self._nodes.append(
+            call(made, actor, *given, method=method, num_returns=num_returns, **named)
+        )
         if num_returns == 1:
-            return call
+            return made
         for index in range(num_returns):
-            self._nodes.append(Part(len(self._nodes), call, index, _SITE))
-        return list(range(call + 1, call + 1 + num_returns))
+            self._nodes.append(Part(len(self._nodes), made, index, site(1)))
+        return list(range(made + 1, made + 1 + num_returns))
 
     def plan(self, *outputs: int) -> Plan:
-        positions = [key + 1 for key in self._keys if isinstance(key, int)]
-        return planned(
-            Graph(
-                nodes=tuple(self._nodes),
-                outputs=outputs,
-                is_multi=len(outputs) > 1,
-                actors=tuple(
-                    ActorSpec(f"a{i}", self._labels[f"a{i}"], f"{i:x}54777d" + "0" * 24)
-                    for i in range(len(self._labels))
-                ),
-                num_positional=1 if None in self._keys else max(positions, default=0),
-                keywords=tuple(key for key in self._keys if isinstance(key, str)),
-            )
+        actors = tuple(
+            ActorSpec(f"a{at}", self._labels[f"a{at}"], f"{at:x}54777d" + "0" * 24)
+            for at in range(len(self._labels))
         )
+        is_multi = len(outputs) > 1
+        return planned(graph(*self._nodes, outputs=outputs, is_multi=is_multi, actors=actors))
 
 
-def _argument(value: Any) -> Argument:
+def _argument(value: Any) -> Any:
     match value:
         case int():
-            return NodeArg(value)
+            return value
         case list():
             return NestedArg("k1", tuple(value))
         case _:
