@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 MARK: Final = "the text of it"
@@ -26,6 +27,12 @@ class Unheard(BaseException):
 
 
 ENDS["Unheard"] = Unheard
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    """What ``call`` returns or raises on a thread that gets no Ctrl-C."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
 
 
 def _raises(kind: type[BaseException]) -> Callable[..., Any]:

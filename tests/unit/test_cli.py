@@ -18,6 +18,7 @@ from rcg.runtime.observe.drivers import Driver, Graph
 from rcg.runtime.observe.live import Meter
 from tests.unit.chrome_format import read
 from tests.unit.live_reports import GRAPH_ID, chain_that_hangs, does, later, report_of
+from tests.unit.test_progress import Terminal
 from tests.unit.traces import save_run
 
 
@@ -172,11 +173,6 @@ def test_top_of_nothing_is_one_sentence(found, capsys):
     assert "no process of this user on this machine has a compiled graph" in capsys.readouterr().err
     assert cli.main(["top", "--json", "12"]) == 1
     assert "process 12 has no compiled graph" in capsys.readouterr().err
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_the_live_view_needs_rich_and_says_so(found, monkeypatch, capsys):

@@ -35,21 +35,11 @@ from rcg.runtime.failure import (
     summary_of,
     to_exception,
 )
-from tests.harness.hostile import ENDS, ERRORS, MARK, SILENT, Unheard, make_error
+from tests.harness.hostile import ENDS, ERRORS, MARK, SILENT, Unheard, in_thread, make_error
 from tests.harness.shell import interactive_shell
 
 ORIGIN = Origin("Stage", "a1", "Stage()", 1, "127.0.0.1", "a2")
 SMALLEST_FRAME = 1024 - 64  # of the smallest slot
-
-
-def in_thread(call: Callable[[], Any]) -> Any:
-    """What ``call`` returns on a thread that gets no Ctrl-C."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(call()))
-    thread.start()
-    thread.join()
-    assert found, "it raised"
-    return found[0]
 
 
 def captured(name: str) -> Failure:

@@ -34,27 +34,6 @@ def ledger(member: _native.Member) -> int:
     return member.survey(0, 0, 0)[0]
 
 
-@pytest.mark.parametrize("readers", [1, 2, 5])
-@pytest.mark.parametrize(
-    ("start", "stop"), [(0, BLOCK), (1, BLOCK), (4096, 4096 + SMALL + 1), (0, BLOCK - 7)]
-)
-def test_any_part_of_a_loan_is_sent_without_a_copy(
-    boards: Any, readers: int, start: int, stop: int
-) -> None:
-    board = boards(readers + 1, (Ring(0, tuple(range(1, readers + 1))),))
-    sender, ends = board.member(0), [reader(board.member(i + 1)) for i in range(readers)]
-    loan = filled(sender, BLOCK)
-    sender.writer(0, 0).write(PICKLE, b"", [memoryview(loan)[start:stop]])
-    assert counts(sender) == (0, 1)
-    held = [end.read(0)[0] for end in ends]
-    del loan
-    for each in held:
-        assert bytes(each) == pattern(BLOCK)[start:stop] and memoryview(each).readonly
-    assert claimed(sender) == ledger(sender) == BLOCK
-    del held, each
-    assert claimed(sender) == ledger(sender) == 0
-
-
 def test_submitting_an_execution_sends_its_loans(boards: Any) -> None:
     board = boards(3, (Ring(0, (1,)), Ring(0, (2,))))
     driver = board.member(0)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.compiler.place import place
-from rcg.errors import GraphError, PlacementError
+from rcg.errors import PlacementError
 from rcg.ir.channels import STATUS, TENSOR, ChannelSpec, memory_sources
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
@@ -265,19 +265,6 @@ def test_groups(nodes: list[Any], expected: list[str], users: list[str]):
     plan = planned(*nodes, communicators=(MINE,) if is_mine else ())
     assert groups(plan) == expected
     assert users_of(plan) == users
-
-
-@pytest.mark.parametrize("members", [("a0", "a2"), ("a0", "a1", "a7")])
-def test_a_users_communicator_must_have_all_ends_and_only_actors_of_the_graph(members: Any):
-    with pytest.raises(GraphError, match=r"must include all of the actors|must have each of its"):
-        graph(
-            INPUT,
-            call(1, "a0", 0, hint=hint("mine", communicator="k5")),
-            call(2, "a1", 1),
-            call(3, "a2", 1),
-            outputs=(2, 3),
-            communicators=(CommunicatorSpec("k5", "mine", members),),
-        )
 
 
 # --- collectives --------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -29,7 +28,16 @@ from rcg.runtime.actor.ownership import is_held_only_by
 from rcg.serialization import Codec, Failure, loads, loads_to, size_of
 from rcg.serialization.payloads import is_plain_tensor
 from tests.harness.board import Board, Ring, claimed, reader_of, writer_of
-from tests.harness.hostile import ENDS, ERRORS, MARK, SILENT, WAYS, RaisesWhenDumped, make_error
+from tests.harness.hostile import (
+    ENDS,
+    ERRORS,
+    MARK,
+    SILENT,
+    WAYS,
+    RaisesWhenDumped,
+    in_thread,
+    make_error,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -899,12 +907,6 @@ def test_a_tensor_whose_memory_was_freed_is_named_before_it_is_read() -> None:
                     make_codec().encode({name: [tensor]}, None, staying)
                 assert caught.value.where == f"value['{name}'][0]", name
                 assert f"which has {left}: it was freed, or made smaller" in str(caught.value)
-
-
-def in_thread(call: Any) -> Any:
-    """What ``call`` returns or raises on a thread that gets no Ctrl-C."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result()
 
 
 @pytest.mark.parametrize("way", WAYS[:2])

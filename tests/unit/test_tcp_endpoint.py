@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import socket
@@ -572,22 +573,31 @@ def test_a_listener_that_does_not_know_the_secret():
     )
 
 
+def saying(*answers: Message) -> Callable[[PacketStream], None]:
+    """What says these in turn, one on each connection."""
+    turns = itertools.cycle(answers)
+    return lambda stream: sockets.send(stream, next(turns))
+
+
+def speaks_ssh(stream: PacketStream) -> None:
+    stream._socket.sendall(b"SSH-2.0-x\r\n")
+
+
+UNKNOWN = messages.UnknownGraph()
+
+
 @pytest.mark.parametrize(
-    "first", [messages.Ready(), messages.Stop(), messages.Proven(proof="x")], ids=repr
+    ("answer", "error", "text"),
+    [
+        (saying(messages.Ready()), ValueError, "no process of rcg"),
+        (saying(messages.Stop()), ValueError, "no process of rcg"),
+        (saying(messages.Proven(proof="x")), ValueError, "no process of rcg"),
+        (speaks_ssh, ValueError, f"to {LOCAL}"),
+        (saying(messages.Again(), messages.Again(), UNKNOWN), ConnectionAbortedError, "has ended"),
+    ],
 )
-def test_a_listener_that_asks_for_no_proof_is_not_believed(first):
-    with (
-        listener(lambda stream: sockets.send(stream, first)) as address,
-        pytest.raises(ValueError, match="no process of rcg"),
-    ):
-        join(address, USE, GUARD_S, never)
-
-
-def test_a_listener_that_speaks_another_language():
-    with (
-        listener(lambda stream: stream._socket.sendall(b"SSH-2.0-x\r\n") or None) as address,
-        pytest.raises(ValueError, match=f"to {LOCAL}"),
-    ):
+def test_a_listener_that_does_not_ask_for_a_proof_is_not_believed(answer, error, text):
+    with listener(answer) as address, pytest.raises(error, match=text):
         join(address, USE, GUARD_S, never)
 
 
@@ -597,16 +607,6 @@ def test_a_listener_that_says_nothing():
         pytest.raises(TimeoutError, match=f"from {LOCAL} to {LOCAL}:{address.port}: connected"),
     ):
         join(address, USE, 0.1, never)
-
-
-def test_a_listener_that_asks_to_come_again():
-    answers: list[Message] = [messages.Again(), messages.Again(), messages.UnknownGraph()]
-    with (
-        listener(lambda stream: sockets.send(stream, answers.pop(0))) as address,
-        pytest.raises(ConnectionAbortedError, match="the graph has ended"),
-    ):
-        join(address, USE, GUARD_S, never)
-    assert not answers
 
 
 # --- graphs

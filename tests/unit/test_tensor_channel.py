@@ -375,41 +375,29 @@ def test_an_aborted_group_is_a_failed_transfer_at_both_ends(edge):
     assert isinstance(raised.value.public(), CommError)
 
 
+LIST = [torch.ones(3), np.ones(3)]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
 @pytest.mark.parametrize(
-    "value", [torch.ones(3), [torch.ones(3), np.ones(3)]], ids=["lone", "list"]
+    ("value", "step"),
+    [(torch.ones(3), "LoneTable.read"), (LIST, "Table.read"), (LIST, "_undecoded")],
+    ids=["lone", "list", "as a frame is taken"],
 )
 def test_what_fails_between_a_frame_and_its_tensors_is_about_no_value(
-    edge, monkeypatch, value, error
+    edge, monkeypatch, value, step, error
 ):
     """An end that went on would take the tensors of one execution for those of the next."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
+    monkeypatch.setattr(f"{tensor_channel.__name__}.{step}", fail)
     channel = edge()
-    module = tensor_channel.LoneTable if type(value) is not list else tensor_channel.Table
-    monkeypatch.setattr(module, "read", fail)
     writing = channel.threads.submit(channel.writer.write, value)
     with pytest.raises(TransferFailed, match=type(error).__name__):
         channel.readers[0].read()
     channel.nodes[1].end_broken("a1")
-    for communicator in channel.communicators:
-        communicator.abort("a process of the graph is gone")
-    with pytest.raises((GraphEnded, TransferFailed)):
-        writing.result(GUARD_S)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
-def test_what_fails_as_a_frame_is_taken_is_about_no_value(edge, monkeypatch, error):
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(tensor_channel, "_undecoded", fail)
-    channel = edge()
-    writing = channel.threads.submit(channel.writer.write, [torch.ones(3), np.ones(3)])
-    with pytest.raises(TransferFailed, match=type(error).__name__):
-        channel.readers[0].read()
     for communicator in channel.communicators:
         communicator.abort("a process of the graph is gone")
     with pytest.raises((GraphEnded, TransferFailed)):

@@ -47,6 +47,7 @@ from tests.unit.live_reports import (
     later,
     report_of,
 )
+from tests.unit.test_progress import Clock
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 from tests.unit.views_traces import pipeline, simulated
@@ -303,14 +304,6 @@ def test_linked_views_show_the_window_of_the_first_that_has_one() -> None:
 
 
 # --- the monitor ----------------------------------------------------------------------------------
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class FakeGraph:
