@@ -41,6 +41,21 @@ def call(
     return MethodCall(id, actor, method, given, named, num_returns, site(id + 1), hint)
 
 
+def rank(id: int, rank: int, *args: int, **changes: Any) -> CollectiveCall:
+    """A rank of a collective, of the actor with its number unless that is changed."""
+    fields: dict[str, Any] = {
+        "collective": 0,
+        "actor": f"a{rank}",
+        "kind": "allreduce",
+        "num_returns": 1,
+        "reduction": "sum",
+        "root": None,
+        "communicates": TensorHint("gloo", site(4)),
+        "site": site(4),
+    }
+    return CollectiveCall(id=id, rank=rank, args=args, **{**fields, **changes})
+
+
 def graph(*nodes: Any, outputs: Any = None, **changes: Any) -> Graph:
     keys = [node.key for node in nodes if isinstance(node, InputValue)]
     calls = [node for node in nodes if isinstance(node, MethodCall | CollectiveCall)]

@@ -17,7 +17,6 @@ from rcg.ir.channels import ActorSpec
 from rcg.ir.containers import Template
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import (
-    CollectiveCall,
     CommunicatorSpec,
     NodeArg,
     Part,
@@ -27,7 +26,7 @@ from rcg.ir.nodes import (
     group_members,
     remote_readers,
 )
-from tests.unit.graphs_by_hand import call, graph, input_value, site, stages
+from tests.unit.graphs_by_hand import call, graph, input_value, rank, site, stages
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -190,20 +189,6 @@ def test_errors_carry_node_and_site():
 
 
 # --- collectives and communicators ---------------------------------------------------------------
-
-
-def rank(id: int, rank: int, *args: int, **changes: Any) -> CollectiveCall:
-    fields: dict[str, Any] = {
-        "collective": 0,
-        "actor": f"a{rank}",
-        "kind": "allreduce",
-        "num_returns": 1,
-        "reduction": "sum",
-        "root": None,
-        "communicates": TensorHint("gloo", site(4)),
-        "site": site(4),
-    }
-    return CollectiveCall(id=id, rank=rank, args=args, **{**fields, **changes})
 
 
 ACTORS = stages("Stage", "Stage")

@@ -103,17 +103,8 @@ CASES = {
         "from rcg.dag import (  # nodes\n    InputNode,\n)"
     ),
     # wherever it stands
-    "try:\n    import ray\nexcept ImportError:\n    ray = None": (
-        "try:\n    import rcg as ray\nexcept ImportError:\n    ray = None"
-    ),
     "if TYPE_CHECKING:\n\timport ray.util": (
         "if TYPE_CHECKING:\n\timport rcg as ray\n\timport ray.util as _ray_util"
-    ),
-    "def f():\n  import ray\n  import ray.dag\n  return ray": (
-        "def f():\n  import rcg as ray\n  return ray"
-    ),
-    "class A:\n    import ray.util\n": (
-        "class A:\n    import rcg as ray\n    import ray.util as _ray_util\n"
     ),
     # newlines, continued lines, no newline at the end
     "import ray.util\r\nx\r\n": "import rcg as ray\r\nimport ray.util as _ray_util\r\nx\r\n",

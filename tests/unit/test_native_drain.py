@@ -26,6 +26,7 @@ from tests.harness.board import (
     until_waiting,
 )
 from tests.harness.drain import Running
+from tests.harness.served import together
 
 
 def test_the_native_core_and_the_trace_agree_on_the_layout() -> None:
@@ -232,11 +233,7 @@ def test_threads_of_a_driver_write_at_once(boards: Any) -> None:
         for start in range(20_000):
             member.record(op, number, start, start + 1)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[lambda number=number: work(number) for number in range(3)])
     (lost, events), _ = running.stop()
     assert lost == 0
     assert [int((events["execution"] == number).sum()) for number in range(3)] == [20_000] * 3

@@ -20,16 +20,15 @@ from rcg.ir.nodes import (
     InputValue,
     MethodCall,
     Part,
-    Site,
     TensorHint,
 )
 from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
-from tests.unit.graphs_by_hand import call, graph
+from tests.unit.graphs_by_hand import call, graph, rank, site
 from tests.unit.random_graphs import Case, cases
 
 HERE = "node-1"
-SITE = Site("/home/me/train.py", 7)
+SITE = site(7)
 
 
 def hint(transport: str = "gloo", **more: Any) -> TensorHint:
@@ -38,20 +37,16 @@ def hint(transport: str = "gloo", **more: Any) -> TensorHint:
 
 def ranks(first: int, number: int, *of: tuple[str, Any], **more: Any) -> list[CollectiveCall]:
     """The ranks of a collective: the actor and the nodes of the tensors of each."""
-    settings = {"kind": "allreduce", "reduction": "sum", "root": None, "communicates": hint()}
-    settings |= more
     return [
-        CollectiveCall(
-            first + rank,
-            number,
-            actor,
-            rank,
-            args=args if isinstance(args, tuple) else (args,),
-            num_returns=settings.get("num_returns", 1),
-            site=SITE,
-            **{name: value for name, value in settings.items() if name != "num_returns"},
+        rank(
+            first + at,
+            at,
+            *(args if isinstance(args, tuple) else (args,)),
+            collective=number,
+            actor=actor,
+            **more,
         )
-        for rank, (actor, args) in enumerate(of)
+        for at, (actor, args) in enumerate(of)
     ]
 
 
@@ -331,7 +326,7 @@ def test_an_actor_may_do_nothing_but_receive():
         "Broadcast root 0 @g0 tells c2 hears c1 -> s0 #3",
         "Write s0 -> c3",
     ]
-    with pytest.raises(PlacementError, match=r"broadcast of Stage \(train\.py:7\) runs on an"):
+    with pytest.raises(PlacementError, match=r"broadcast of Stage \(pipeline\.py:4\) runs on an"):
         place(built, {"a0": HERE}, HERE, 4)
 
 

@@ -19,18 +19,16 @@ from rcg.ir.channels import TENSOR
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import (
-    CollectiveCall,
     InputValue,
     MethodCall,
     Node,
     NodeArg,
     Part,
-    Site,
     TensorHint,
 )
 from rcg.ir.ops import Build, Call, Collective, Copy, Free, Op, Read, Write
 from rcg.ir.plan import Plan
-from tests.unit.graphs_by_hand import call, graph, input_value
+from tests.unit.graphs_by_hand import call, graph, input_value, rank, site
 from tests.unit.random_graphs import (
     Case,
     StuckError,
@@ -158,7 +156,7 @@ def test_a_plan_with_two_rendezvous_swapped_is_refused_exactly_when_it_hangs(
 
 # --- orders -------------------------------------------------------------------------------------
 
-SITE = Site("/home/me/train.py", 7)
+SITE = site(7)
 GLOO = TensorHint("gloo", SITE)
 
 
@@ -173,13 +171,8 @@ def test_workers_with_the_same_calls_have_the_same_schedule():
             nodes.append(call(len(nodes) + 1, f"a{worker}", last[worker], hint=GLOO))
             last[worker] = len(nodes)
         for worker in range(workers):
-            actor, node = f"a{worker}", len(nodes) + 1
-            nodes.append(
-                CollectiveCall(
-                    *(node, layer, actor, worker, "allreduce", (last[worker],)),
-                    *(1, "sum", None, GLOO, SITE),
-                )
-            )
+            node = len(nodes) + 1
+            nodes.append(rank(node, worker, last[worker], collective=layer))
             reduced[worker].append(node)
     for worker in range(workers):
         nodes.append(call(len(nodes) + 1, f"a{worker}", *reduced[worker], hint=GLOO))

@@ -38,6 +38,7 @@ from tests.harness.hostile import (
     in_thread,
     make_error,
 )
+from tests.harness.served import together
 
 torch = pytest.importorskip("torch")
 
@@ -190,11 +191,7 @@ def test_many_threads_encode_with_one_codec(channel: Channel) -> None:
             _, data, buffers, _ = codec.encode(value)
             found.append(pickle.loads(data, buffers=buffers or ())[:2] == [seed, i])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[lambda seed=seed: work(seed) for seed in range(4)])
     assert found == [True] * 800
 
 

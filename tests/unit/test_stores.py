@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,7 +28,7 @@ from tests.harness.peers import (
     proven,
     until,
 )
-from tests.harness.served import Served, as_json
+from tests.harness.served import Served, as_json, together
 from tests.harness.tcp import LOCAL
 
 
@@ -118,11 +117,7 @@ def test_counters_count_the_additions_of_all_ranks(stores):
     def count(store: Store) -> None:
         totals.extend(store.add("count", 2) for _ in range(50))
 
-    threads = [threading.Thread(target=count, args=(store,)) for store in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(GUARD_S)
+    together(*[lambda store=store: count(store) for store in ranks])
     assert sorted(totals) == list(range(2, 302, 2))
     assert ranks[0].add("count", -301) == -1
     assert ranks[0].get(["count"]) == [b"-1"]
