@@ -551,8 +551,7 @@ def a_released_buffer() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("make", "error_type"),
-    [(threading.Lock, UnpicklableError), (a_released_buffer, ValueError)],
+    ("make", "error_type"), [(threading.Lock, UnpicklableError), (a_released_buffer, ValueError)]
 )
 def test_a_part_that_cannot_be_written_fails_alone(
     copying: Open, make: Callable[[], Any], error_type: type[Exception]

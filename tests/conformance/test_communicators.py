@@ -403,9 +403,7 @@ def test_survivors_of_a_killed_rank_end_are_usable_and_keep_other_groups(crew, o
 
 
 @pytest.mark.parametrize(
-    "how",
-    core_has(signal.SIGKILL, [signal.SIGKILL, signal.SIGSTOP]),
-    ids=["killed", "stopped"],
+    "how", core_has(signal.SIGKILL, [signal.SIGKILL, signal.SIGSTOP]), ids=["killed", "stopped"]
 )
 @pytest.mark.parametrize(
     "op",

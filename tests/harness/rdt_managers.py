@@ -15,11 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rcg.experimental import (
-    CommunicatorMetadata,
-    TensorTransportManager,
-    TensorTransportMetadata,
-)
+from rcg.experimental import CommunicatorMetadata, TensorTransportManager, TensorTransportMetadata
 
 __all__ = ["Array", "FileTransport", "SocketTransport", "folder"]
 

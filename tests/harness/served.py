@@ -156,10 +156,7 @@ def together(*calls: Callable[[], object]) -> None:
 
 
 def interrupted_at_each_line(
-    call: Callable[[], object],
-    inside: Callable[[], object],
-    *modules: str,
-    each_time: bool = False,
+    call: Callable[[], object], inside: Callable[[], object], *modules: str, each_time: bool = False
 ) -> int:
     """Make a call that is interrupted, as by a signal handler, at each of its lines in modules.
 

@@ -59,10 +59,7 @@ program a2
 """Lanes: driver 0, a0 1, a1 2, a2 3. In g1, a2 has rank 0 and a1 rank 1."""
 
 ROWS = {
-    "driver": [
-        event(1, 0, 0, 10, bytes=100),
-        event(3, 0, 10, 170, waited=155, bytes=100, peer=2),
-    ],
+    "driver": [event(1, 0, 0, 10, bytes=100), event(3, 0, 10, 170, waited=155, bytes=100, peer=2)],
     "a0": [
         event(0, 0, 0, 14, waited=11, bytes=100, peer=0),
         event(1, 0, 14, 30),

@@ -82,13 +82,7 @@ def header() -> Header:
 
 
 def echo_result(**medians: float) -> RowResult:
-    names = {
-        "rcg": RCG,
-        "futex": RCG_FUTEX,
-        "call": RAY_CALL,
-        "graph": RAY_GRAPH,
-        "limit": LIMIT,
-    }
+    names = {"rcg": RCG, "futex": RCG_FUTEX, "call": RAY_CALL, "graph": RAY_GRAPH, "limit": LIMIT}
     return RowResult(
         name="echo",
         title="echo, 1 actor",

@@ -199,9 +199,7 @@ def test_a_communicator_of_the_users_gives_its_ranks() -> None:
     (spec,) = graph.communicators
     by_label = {actor.label: actor.id for actor in graph.actors}
     assert spec == CommunicatorSpec(
-        spec.const,
-        "FakeCommunicator",
-        (by_label["Right"], by_label["Third"], by_label["Left"]),
+        spec.const, "FakeCommunicator", (by_label["Right"], by_label["Third"], by_label["Left"])
     )
     assert bindings.constants[spec.const] is communicator
     assert {node.communicates.communicator for node in ranks_of(graph)} == {spec.const}

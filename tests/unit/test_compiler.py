@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from rcg.compiler import compile_graph
 from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule
-from rcg.compiler.simulate import (
-    Costs,
-    Simulation,
-    check_deadlock_free,
-    simulate,
-)
+from rcg.compiler.simulate import Costs, Simulation, check_deadlock_free, simulate
 from rcg.errors import DeadlockError, InternalError, PlacementError
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
@@ -176,11 +171,7 @@ def test_values_of_one_call_for_the_same_readers_share_a_channel():
 
 def test_an_actor_whose_node_nobody_knows_is_refused_by_name():
     built = graph(
-        input_value(0),
-        call(1, "a0", 0),
-        call(2, "a1", 1),
-        call(3, "a1", 2),
-        outputs=(3,),
+        input_value(0), call(1, "a0", 0), call(2, "a1", 1), call(3, "a1", 2), outputs=(3,)
     )
     with pytest.raises(
         PlacementError, match=r"Stage\.fwd \(pipeline\.py:3\) .* on a node nobody knows"
@@ -344,13 +335,7 @@ def test_of_a_long_program_only_the_part_around_the_blocked_op_is_shown():
     assert shown[start : start + 15] == ["      ... 95 ops", *around, "      ... 96 ops"]
 
 
-LINE = graph(
-    input_value(0),
-    call(1, "a0", 0),
-    call(2, "a1", 1),
-    outputs=(2,),
-    is_multi=False,
-)
+LINE = graph(input_value(0), call(1, "a0", 0), call(2, "a1", 1), outputs=(2,), is_multi=False)
 
 
 def test_a_driver_that_cannot_drain_blocks_on_full_channels():
@@ -512,8 +497,7 @@ def spans_of(simulation: Simulation, process: str, op: int) -> list[tuple[float,
 @pytest.mark.parametrize("slow", ["a0", "a1"])
 def test_a_write_waits_for_the_slowest_reader(slow: str):
     plan = planned(
-        graph(input_value(0), call(1, "a0", 0), call(2, "a1", 0), outputs=(1, 2)),
-        channel_slots=2,
+        graph(input_value(0), call(1, "a0", 0), call(2, "a1", 0), outputs=(1, 2)), channel_slots=2
     )
     costs = Costs({("driver", 1): 1.0, (slow, 0): 1.0, (slow, 1): 10.0})
     simulation = simulate(plan, costs, executions=6)

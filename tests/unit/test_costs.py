@@ -148,8 +148,7 @@ def test_a_profile_tells_the_costs_of_another_graph_of_the_same_actors():
     measured = compiled(chain(0, 1, 0)).plan
     nodes = {actor.id: actor.id * 3 for actor in measured.actors}
     measured = replace(
-        measured,
-        actors=tuple([replace(each, key=nodes[each.id]) for each in measured.actors]),
+        measured, actors=tuple([replace(each, key=nodes[each.id]) for each in measured.actors])
     )
     tensors = {channel.id for channel in measured.channels if channel.kind == "tensor"}
 

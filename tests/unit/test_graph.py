@@ -125,11 +125,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         (IN, call(1, "a1", 0)),
         {"actors": ()},
     ),
-    (
-        "actor at position 0 has the id 'a1'",
-        (IN, ONE),
-        {"actors": (ActorSpec("a1", "Stage", ""),)},
-    ),
+    ("actor at position 0 has the id 'a1'", (IN, ONE), {"actors": (ActorSpec("a1", "Stage", ""),)}),
     (
         "lists the actor a1 (Idle) but never calls it",
         (IN, ONE),

@@ -60,16 +60,7 @@ def test_a_wrong_command_line_is_one_sentence(shell, capsys, source, sentence):
 
 
 HUGE = ("9" * 19, "-" + "9" * 19, "9" * 400, "1" + "0" * 5000, "9" * 200_000)
-NOT_NUMBERS = (
-    "1e400",
-    "nan",
-    "0x10",
-    "1__0",
-    "\ud800",
-    "1\0",
-    "\N{SUPERSCRIPT TWO}",
-    "",
-)
+NOT_NUMBERS = ("1e400", "nan", "0x10", "1__0", "\ud800", "1\0", "\N{SUPERSCRIPT TWO}", "")
 NO_FILES = (
     "\0",
     "/tmp/\udfff/x",

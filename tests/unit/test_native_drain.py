@@ -15,16 +15,7 @@ import pytest
 from rcg import _native
 from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE
 from rcg.trace.recorder import events_from
-from tests.harness.board import (
-    BROKEN,
-    BYTES,
-    PICKLE,
-    Failed,
-    Ring,
-    events_of,
-    until,
-    until_waiting,
-)
+from tests.harness.board import BROKEN, BYTES, PICKLE, Failed, Ring, events_of, until, until_waiting
 from tests.harness.drain import Running
 from tests.harness.served import together
 

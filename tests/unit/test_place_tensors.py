@@ -14,14 +14,7 @@ from rcg.compiler.place import place
 from rcg.errors import PlacementError
 from rcg.ir.channels import STATUS, TENSOR, ChannelSpec, memory_sources
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import (
-    CollectiveCall,
-    CommunicatorSpec,
-    InputValue,
-    MethodCall,
-    Part,
-    TensorHint,
-)
+from rcg.ir.nodes import CollectiveCall, CommunicatorSpec, InputValue, MethodCall, Part, TensorHint
 from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from tests.unit.graphs_by_hand import call, graph, rank, site
@@ -148,10 +141,7 @@ def test_values_whose_tensors_arrive_on_other_devices_travel_apart():
     hints = [hint("shm", device="cpu"), None, hint("auto", device="cpu"), hint("shm")]
     parts = [Part(2 + at, 1, at, SITE, hint=each) for at, each in enumerate(hints)]
     plan = planned(call(1, "a0", 0, num_returns=4), *parts, call(6, "a1", 2, 3, 4, 5))
-    assert channels(plan)[:2] == [
-        "a0 -> a1 ring node=2, 4 device=cpu",
-        "a0 -> a1 ring node=3, 5",
-    ]
+    assert channels(plan)[:2] == ["a0 -> a1 ring node=2, 4 device=cpu", "a0 -> a1 ring node=3, 5"]
 
 
 def test_each_part_of_a_call_has_a_tensor_channel_of_its_own():
@@ -169,11 +159,7 @@ MADE = [call(1 + at, f"a{at}", 0) for at in range(2)]
 
 GROUPS = {
     "readers of one tensor form a group": (
-        [
-            call(1, "a1", 0, hint=hint()),
-            call(2, "a0", 1),
-            *(call(at, "a2", 1) for at in (3, 4)),
-        ],
+        [call(1, "a1", 0, hint=hint()), call(2, "a0", 1), *(call(at, "a2", 1) for at in (3, 4))],
         ["g0 gloo a0 a1 a2"],
         ["a1 -> a0 a2 @g0"],
     ),
@@ -322,10 +308,7 @@ def test_an_actor_may_do_nothing_but_receive():
         outputs=(3,),
     )
     plan = placed(built)
-    assert body(plan, "a1") == [
-        "Broadcast root 0 @g0 tells c2 hears c1 -> s0 #3",
-        "Write s0 -> c3",
-    ]
+    assert body(plan, "a1") == ["Broadcast root 0 @g0 tells c2 hears c1 -> s0 #3", "Write s0 -> c3"]
     with pytest.raises(PlacementError, match=r"broadcast of Stage \(pipeline\.py:4\) runs on an"):
         place(built, {"a0": HERE}, HERE, 4)
 

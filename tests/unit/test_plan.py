@@ -76,12 +76,7 @@ def test_a_plan_reads_as_text(plan: Plan):
         Call("a1", "odd name", (Slot(0), Slot(3)), (), (4,), 6),
     )
     assert plan.program("a0").ops[2] == Call(
-        "a0",
-        "fwd",
-        (Slot(0), Const("k0")),
-        (("scale", Slot(1)), ("a b", Const("k1"))),
-        (2, 3),
-        3,
+        "a0", "fwd", (Slot(0), Const("k0")), (("scale", Slot(1)), ("a b", Const("k1"))), (2, 3), 3
     )
     assert plan.channels[3] == ChannelSpec("c3", "a0", ("driver", "a1"), "ring", (4,), 2)
     assert plan.actors == (ActorSpec("a0", "Stage", "0123abcd"), ActorSpec("a1", "It's", ""))

@@ -135,14 +135,7 @@ def nothing_ran() -> Iterator[None]:
 
 HOSTILE = pickle.dumps(Hostile())
 JOIN = messages.JoinGroup(
-    number=1,
-    group="g",
-    token="",
-    backend="gloo",
-    rank=0,
-    labels=(),
-    keys=(),
-    secrets=(),
+    number=1, group="g", token="", backend="gloo", rank=0, labels=(), keys=(), secrets=()
 )
 ASKED = [JOIN, messages.SendTensors(number=2, key="k"), messages.Execute(number=3)]
 KINDS = [each for each in vars(messages).values() if isinstance(each, type)]

@@ -235,9 +235,7 @@ def test_nothing_is_said_by_short_gets_or_if_the_option_says_so(
 
 
 def test_a_graph_whose_executions_take_long_is_not_said_to_hang_each_time(
-    driven: Drive,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    driven: Drive, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven(report_after_s=SOON_S)
     say_why = graph.engine.say_why
@@ -253,9 +251,7 @@ def test_a_graph_whose_executions_take_long_is_not_said_to_hang_each_time(
 
 
 def test_nothing_is_said_of_a_result_that_came_meanwhile(
-    driven: Drive,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    driven: Drive, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven(report_after_s=SOON_S)
     monkeypatch.setattr(graph.engine, "report_within", lambda _: graph.echo() or "a verdict")
@@ -264,9 +260,7 @@ def test_nothing_is_said_of_a_result_that_came_meanwhile(
 
 
 def test_an_event_loop_has_it_said_on_another_thread(
-    driven: Drive,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    driven: Drive, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven(report_after_s=SOON_S)
     threads: list[threading.Thread] = []

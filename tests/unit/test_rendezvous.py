@@ -18,26 +18,11 @@ from rcg.errors import DeadlockError
 from rcg.ir.channels import TENSOR
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
-from rcg.ir.nodes import (
-    InputValue,
-    MethodCall,
-    Node,
-    NodeArg,
-    Part,
-    TensorHint,
-)
+from rcg.ir.nodes import InputValue, MethodCall, Node, NodeArg, Part, TensorHint
 from rcg.ir.ops import Build, Call, Collective, Copy, Free, Op, Read, Write
 from rcg.ir.plan import Plan
 from tests.unit.graphs_by_hand import call, graph, input_value, rank, site
-from tests.unit.random_graphs import (
-    Case,
-    StuckError,
-    cases,
-    evaluate,
-    interpret,
-    is_meeting,
-    swaps,
-)
+from tests.unit.random_graphs import Case, StuckError, cases, evaluate, interpret, is_meeting, swaps
 
 HERE = "node-1"
 

@@ -298,9 +298,7 @@ def test_ctrl_c_while_a_value_is_awaited_counts_no_thread_that_does_not_run(ray,
     monkeypatch.setattr(awaiting, "_MOST", most)
     ray.made.add(1)
     for _ in ctrl_c_anywhere(
-        lambda: future(1).result(GUARD_S),
-        "rcg.rdt.awaiting.future_of",
-        "rcg.threads.start_thread",
+        lambda: future(1).result(GUARD_S), "rcg.rdt.awaiting.future_of", "rcg.threads.start_thread"
     ):
         until(lambda: not awaiting._waiting and not awaiting._is_polling)
     assert future(1).result(GUARD_S) == 1

@@ -183,7 +183,7 @@ def test_a_frame_has_a_row_for_each_event():
     assert tuple(frame.columns) == COLUMNS
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     assert [row["name"] for row in rows if row["process"] == "a0"] == [
-        *("read c0", "Stage.fwd", "write c1"),
+        *("read c0", "Stage.fwd", "write c1")
     ]
     taken = next(row for row in rows if row["name"] == "read c0")
     assert taken == {

@@ -71,10 +71,7 @@ def test_parts_are_cut_to_the_window():
     ("row", "expected"),
     [
         (event(0, 0, 0, 10, waited=99, coded=99), [(0, WAITING, 0, 10)]),
-        (
-            event(0, 0, 0, 10, waited=4, coded=99),
-            [(0, WAITING, 0, 4), (0, SERIALIZATION, 4, 10)],
-        ),
+        (event(0, 0, 0, 10, waited=4, coded=99), [(0, WAITING, 0, 4), (0, SERIALIZATION, 4, 10)]),
         (event(3, 0, 0, 10, waited=-5, coded=-5), [(0, COMMUNICATION, 0, 10)]),
         (event(1, 0, 10, 3, waited=2), []),
     ],

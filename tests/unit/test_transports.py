@@ -58,10 +58,7 @@ def edge(
 @pytest.mark.parametrize("transport", ["auto", "shm"])
 def test_shared_memory_is_tcp_for_readers_on_other_nodes(transport: str):
     plan = compile_graph(
-        graph_of(edge(transport, readers=2)),
-        {"a0": "here", "a1": "here", "a2": "there"},
-        "here",
-        4,
+        graph_of(edge(transport, readers=2)), {"a0": "here", "a1": "here", "a2": "there"}, "here", 4
     ).plan
     assert str(plan.channels[1]) == "channel c1 a0 -> a1 a2 ring node=1 slots=4"
     assert plan.crossings()["c1"] == ("n1",)

@@ -17,13 +17,7 @@ from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of
 from rcg.views.svg.schedule import schedule_of
 from tests.unit.traces import event, graph_trace
-from tests.unit.views_traces import (
-    check_picture,
-    microbatches,
-    pipeline,
-    simulated,
-    times,
-)
+from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated, times
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -39,14 +39,7 @@ from rcg_widgets import (
 from rcg_widgets.base import script
 from rcg_widgets.sampler import Sampler
 from tests.harness.peers import until
-from tests.unit.live_reports import (
-    GRAPH_ID,
-    backlog,
-    does,
-    idle_chain,
-    later,
-    report_of,
-)
+from tests.unit.live_reports import GRAPH_ID, backlog, does, idle_chain, later, report_of
 from tests.unit.test_progress import Clock
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather
@@ -98,7 +91,7 @@ def test_a_payload_is_read_back() -> None:
     }
     head, found = unpack(pack({"title": "µ"}, columns))
     assert [each["name"] for each in head["columns"] if "planes" in each] == [
-        *("none", "two", "start", "duration"),
+        *("none", "two", "start", "duration")
     ]
     assert head["title"] == "µ"
     assert [each["name"] for each in head["columns"]] == list(columns)

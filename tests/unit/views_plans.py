@@ -8,12 +8,7 @@ from typing import Any
 from rcg.compiler import compile_graph
 from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import (
-    ConstArg,
-    NestedArg,
-    Node,
-    Part,
-)
+from rcg.ir.nodes import ConstArg, NestedArg, Node, Part
 from rcg.ir.plan import Plan
 from rcg.views.data.topology import Topology, topology_of
 from tests.unit.graphs_by_hand import call, graph, input_value, site
