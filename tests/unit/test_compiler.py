@@ -126,17 +126,6 @@ def test_inputs_for_the_same_readers_share_a_channel():
         Read c5 -> s5
         Output s4, s5
     """)
-    assert body(plan, "a0") == lines("""
-        Read c0 -> s0, s1
-        Read c1 -> s2
-        Call a0.fwd(s0, s2) -> s3 #4
-        Write s3 -> c3
-        Free s0, s2, s3
-        Read c4 -> s4
-        Call a0.fwd(s1, s4) -> s5 #6
-        Write s5 -> c5
-        Free s1, s4, s5
-    """)
 
 
 def test_values_of_one_call_for_the_same_readers_share_a_channel():

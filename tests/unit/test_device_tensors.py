@@ -149,16 +149,6 @@ def test_a_lazily_conjugated_one_is_resolved_on_the_device(edge):
         assert found.cpu().tolist() == [1 - 2j, 3 + 1j]
 
 
-def test_one_that_serves_both_takes_those_of_each_in_calls_of_their_own(edge):
-    channel = edge(communicator=Both)
-    value = [on_fake(3), torch.ones(4), torch.ones(5), on_fake(6)]
-    found, copies = sent(channel, value)
-    assert copies == {}
-    assert channel.sent() == [12, 16, 20, 24]
-    assert types_of(*found) == ["fake", "cpu", "cpu", "fake"]
-    assert [each.cpu().tolist() for each in found] == [each.cpu().tolist() for each in value]
-
-
 @st.composite
 def values(draw: st.DrawFn) -> Any:
     """A tensor, or several of both devices in a list: some are views of one storage."""

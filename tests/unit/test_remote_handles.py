@@ -28,7 +28,6 @@ from rcg.wire.packets import LargeBody, PacketStream
 from rcg.wire.payloads import open_buffers, open_payloads, room_for, send_buffers, send_payloads
 from tests.harness.driven import Driven
 from tests.harness.peers import GUARD_S, descriptors, until
-from tests.harness.served import is_served
 from tests.harness.tcp import LOCAL, bare_pair, free_port, stream_pair
 
 LARGE_BYTES = 5_000_000
@@ -285,8 +284,3 @@ def test_memory_is_taken_only_for_what_came():
         sockets.send(PacketStream(bare), message, body=b"x")
         with sockets.receive(stream, 1) as received, pytest.raises(ValueError, match="size"):
             open_payloads(received)
-
-
-def test_a_graph_is_served_on_its_node_as_ever(served):
-    served.control.listen_tcp(LOCAL)
-    assert is_served(served, "a0")
