@@ -15,9 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rcg.ir.signature import ExecutionSignature
 from rcg.options import Deadline
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.graph_control import GraphControl
+from rcg.runtime.remote.client import HandleFacts
 from rcg.wire import messages
 from rcg.wire.codec import encode
 from rcg.wire.liveness import Ending
@@ -102,6 +104,22 @@ class Loop:
 
     def processor_ns(self) -> tuple[int, int]:
         return 3, 5
+
+
+def handle_facts(address: str, secret: str, **changes: Any) -> HandleFacts:
+    """What a handle knows of a graph of this process, with one argument."""
+    facts: dict[str, Any] = {
+        "graph_id": "cafe",
+        "owner_pid": os.getpid(),
+        "node": None,
+        "signature": ExecutionSignature.of([None]),
+        "buffers": (),
+        "outputs": (),
+        "is_multi": False,
+        "get_timeout_s": None,
+        "submit_timeout_s": None,
+    }
+    return HandleFacts(address=address, secret=secret, **{**facts, **changes})
 
 
 def as_json(message: messages.Message) -> dict[str, Any]:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from rcg.rdt import ahead
 from rcg.rdt.ahead import Ahead, may_come_ahead
 from rcg.rdt.envelope import Envelope, Holder, Whole
 from rcg.serialization.payloads import LoneTable
+from tests.harness.peers import until
 
 torch = pytest.importorskip("torch")
 
@@ -48,18 +47,11 @@ def source() -> Source:
     return Source()
 
 
-def wait_until(check: Callable[[], object]) -> None:
-    until_s = time.monotonic() + 30
-    while not check():
-        assert time.monotonic() < until_s
-        time.sleep(0.001)
-
-
 def test_what_is_announced_is_there_when_it_is_taken(source: Source) -> None:
     found = Ahead(source.pull, MOST_BYTES)
     found.announce(envelope("a"))
     found.announce(envelope("a"))
-    wait_until(lambda: found.facts().values == 1)
+    until(lambda: found.facts().values == 1)
     assert found.take(envelope("a")) == ["a"]
     assert found.take(envelope("a")) is None
     assert found.take(envelope("never")) is None
@@ -70,7 +62,7 @@ def test_a_call_that_was_quicker_gets_it_itself(source: Source) -> None:
     source.may_go_on.clear()
     found = Ahead(source.pull, MOST_BYTES)
     found.announce(envelope("a"))
-    wait_until(lambda: source.asked == ["a"])
+    until(lambda: source.asked == ["a"])
     found.announce(envelope("b"))
     assert found.take(envelope("b")) is None  # not begun
     assert found.take(envelope("c")) is None
@@ -78,7 +70,7 @@ def test_a_call_that_was_quicker_gets_it_itself(source: Source) -> None:
     source.may_go_on.set()
     assert found.take(envelope("a")) == ["a"]  # waited for
     found.announce(envelope("d"))
-    wait_until(lambda: found.facts().values == 2)
+    until(lambda: found.facts().values == 2)
     assert found.take(envelope("d")) == ["d"]
     assert source.asked == ["a", "d"]
 
@@ -88,10 +80,10 @@ def test_no_more_than_the_limit_is_held(source: Source) -> None:
     for key in "abc":
         found.announce(envelope(key))
     found.announce(envelope("larger", MOST_BYTES + 1))
-    wait_until(lambda: found.facts().values == 2)
+    until(lambda: found.facts().values == 2)
     assert source.asked == ["a", "b"]
     assert found.take(envelope("a")) == ["a"]
-    wait_until(lambda: found.facts().values == 3)
+    until(lambda: found.facts().values == 3)
     assert source.asked == ["a", "b", "c"]
 
 
@@ -100,19 +92,19 @@ def test_what_nobody_takes_makes_room(source: Source, monkeypatch: pytest.Monkey
     found = Ahead(source.pull, MOST_BYTES)
     for key in "abcd":
         found.announce(envelope(key))
-    wait_until(lambda: source.asked == ["a", "b", "c", "d"])
-    wait_until(lambda: found.take(envelope("a")) is None)
+    until(lambda: source.asked == ["a", "b", "c", "d"])
+    until(lambda: found.take(envelope("a")) is None)
 
 
 def test_what_cannot_be_had_is_asked_for_again_by_the_call(source: Source) -> None:
     source.error = RuntimeError("its owner is gone")
     found = Ahead(source.pull, MOST_BYTES)
     found.announce(envelope("a"))
-    wait_until(lambda: source.asked == ["a"])
+    until(lambda: source.asked == ["a"])
     assert found.take(envelope("a")) is None
     source.error = None
     found.announce(envelope("b"))
-    wait_until(lambda: found.facts().values == 1)
+    until(lambda: found.facts().values == 1)
     assert found.take(envelope("b", 300)) is None  # made again by an actor that was restarted
 
 

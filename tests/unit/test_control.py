@@ -318,19 +318,12 @@ def test_a_peer_with_a_descriptor_above_1023_is_watched():
     """``select.select`` takes none of these."""
     held = [os.dup(0) for _ in range(1100)]
     try:
-        with watched(os.getppid()) as pidfd:
+        with contextlib.closing(liveness.pidfd_of(os.getppid())) as pidfd:
             assert pidfd.fd > 1023
             assert liveness.how_it_ended(pidfd.fd) is How.LEFT
     finally:
         for fd in held:
             os.close(fd)
-
-
-@contextlib.contextmanager
-def watched(pid: int) -> Iterator[Descriptor]:
-    found = liveness.pidfd_of(pid)
-    yield found
-    found.close()
 
 
 # --- no lock

@@ -17,7 +17,6 @@ import pytest
 
 from rcg import _native
 from rcg.errors import ChannelClosed, OutOfDescriptors, OutOfThreads, RcgError
-from rcg.ir.signature import ExecutionSignature
 from rcg.runtime.control.acceptor import refusal_of
 from rcg.runtime.remote.client import Client, HandleFacts, ask_report
 from rcg.runtime.remote.handle import CompiledDAGHandle
@@ -37,7 +36,7 @@ from tests.harness.peers import (
     with_descriptors,
 )
 from tests.harness.places import closing
-from tests.harness.served import as_json, interrupted_at_each_line
+from tests.harness.served import as_json, handle_facts, interrupted_at_each_line
 
 SMALL = (_native.KIND_PICKLE, pickle.dumps(7), None, 0)
 LARGE = (_native.KIND_PICKLE, pickle.dumps(bytes(100_000)), None, 0)
@@ -58,18 +57,13 @@ class Owner:
         self._answers = answers
         self._ready = ready
         self._is_closing = False
-        self.facts = HandleFacts(
+        self.facts = handle_facts(
+            address,
+            "secret",
             graph_id="cafe" * 8,
-            address=address,
-            secret="secret",
-            owner_pid=os.getpid(),
-            node=None,
-            signature=ExecutionSignature.of([None]),
             buffers=("c1", "c2"),
             outputs=(0, 1),
             is_multi=True,
-            get_timeout_s=None,
-            submit_timeout_s=None,
         )
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

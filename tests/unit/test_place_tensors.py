@@ -14,7 +14,14 @@ from rcg.compiler.place import place
 from rcg.errors import PlacementError
 from rcg.ir.channels import STATUS, TENSOR, ChannelSpec, memory_sources
 from rcg.ir.graph import Graph
-from rcg.ir.nodes import CollectiveCall, CommunicatorSpec, InputValue, MethodCall, Part, TensorHint
+from rcg.ir.nodes import (
+    CollectiveCall,
+    CommunicatorSpec,
+    InputValue,
+    Part,
+    TensorHint,
+    upstream_of,
+)
 from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from tests.unit.graphs_by_hand import call, graph, rank, site
@@ -51,15 +58,7 @@ def placed(graph: Graph) -> Plan:
 
 def planned(*nodes: Any, communicators: Any = ()) -> Plan:
     """The plan of a graph that returns what none of its nodes takes."""
-    taken: set[int] = set()
-    for node in nodes:
-        match node:
-            case MethodCall():
-                taken |= {arg.node for arg in node.args}
-            case CollectiveCall():
-                taken |= {*node.args}
-            case Part():
-                taken.add(node.call)
+    taken = {each for node in nodes for each in upstream_of(node)}
     returned = tuple(
         node.id for node in nodes if node.id not in taken and getattr(node, "num_returns", 1) == 1
     )

@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.errors import RcgError
-from rcg.ir.signature import ExecutionSignature
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
@@ -34,12 +33,13 @@ from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import ControlStore
-from rcg.runtime.remote.client import Client, HandleFacts, ask_report
+from rcg.runtime.remote.client import Client, ask_report
 from rcg.wire import messages, proof, sockets
 from rcg.wire.codec import Message, encode
 from rcg.wire.liveness import Ending
 from rcg.wire.messages import Challenge, Opening, Stop, Use, UseStore
 from tests.harness.peers import GUARD_S, challenge_of, enter, is_over, until
+from tests.harness.served import handle_facts
 
 SECRET = "5ec4e7"
 OPENING = UseStore(graph="cafe", secret=SECRET, group="g0")
@@ -290,27 +290,11 @@ def test_another_user_is_refused_and_counted(monkeypatch):
 # --- before the proof: who connects to something else
 
 
-def facts_of(address: str) -> HandleFacts:
-    return HandleFacts(
-        graph_id="cafe",
-        address=address,
-        secret=SECRET,
-        owner_pid=os.getpid(),
-        node=None,
-        signature=ExecutionSignature.of([None]),
-        buffers=(),
-        outputs=(),
-        is_multi=False,
-        get_timeout_s=None,
-        submit_timeout_s=None,
-    )
-
-
 CLIENTS: dict[str, Callable[[str], object]] = {
     "member": lambda address: ControlClient(address, "cafe", SECRET, "a0"),
     "rank": lambda address: ControlStore(address, "cafe", SECRET, "g"),
-    "handle": lambda address: Client(facts_of(address)),
-    "report": lambda address: ask_report(facts_of(address)),
+    "handle": lambda address: Client(handle_facts(address, SECRET)),
+    "report": lambda address: ask_report(handle_facts(address, SECRET)),
     "taker of tensors": lambda address: Connection(
         Holder(address, "tensors-cafe", SECRET, "Actor(Maker, cafe)", "cafe", ""), ""
     ),

@@ -15,7 +15,6 @@ from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule, unordered
 from rcg.compiler.simulate import Costs, simulate
 from rcg.errors import DeadlockError
-from rcg.ir.channels import TENSOR
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import InputValue, MethodCall, Node, NodeArg, Part, TensorHint
@@ -314,43 +313,6 @@ def _name(op: Op) -> Any:
     if isinstance(op, Collective):
         return frozenset((*op.tells, *op.hears))
     return (*op.channels_in, *op.channels_out)[0]
-
-
-def test_programs_that_wait_for_each_others_values_are_refused_after_scheduling():
-    """No graph gives such a plan; scheduling keeps it valid, and simulating refuses it."""
-    plan = Plan.from_text(
-        """
-        plan positional=1 keywords=[] returns=one
-        actor a0 'Left' ''
-        actor a1 'Right' ''
-        group g0 gloo a0 a1
-        channel c0 driver -> a0 a1 ring node=0 slots=4
-        channel c1 a0 -> a1 tensor @g0 node=1 slots=4
-        channel c2 a1 -> a0 tensor @g0 node=2 slots=4
-        channel c3 a1 -> driver ring node=2 slots=4
-        program driver
-          Input * -> s0
-          Write s0 -> c0
-          Read c3 -> s1
-          Output s1
-        program a0
-          Read c0 -> s0
-          Read c2 -> s1
-          Call a0.f(s0, s1) -> s2 #1
-          Write s2 -> c1
-        program a1
-          Read c0 -> s0
-          Read c1 -> s1
-          Call a1.g(s0, s1) -> s2 #2
-          Write s2 -> c2
-          Write s2 -> c3
-        """
-    )
-    scheduled = schedule(plan)
-    scheduled.check()
-    with pytest.raises(DeadlockError, match=r"a0 \(Left\) waits for a1 \(Right\) at `Read c2"):
-        simulate(scheduled)
-    assert [each.kind for each in scheduled.channels].count(TENSOR) == 2
 
 
 @given(cases(max_actors=5, has_tensors=True))

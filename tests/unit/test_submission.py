@@ -23,6 +23,7 @@ from rcg.runtime.failure import capture_own
 from rcg.serialization import size_of
 from tests.harness.driven import Driven
 
+Drive = Callable[..., Driven]
 MB = 1 << 20
 
 
@@ -37,7 +38,7 @@ def events(graph: Driven) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("make", [bytes, lambda size: [b"x" * size]], ids=["bytes", "pickled"])
 def test_arguments_that_never_fit_are_refused_with_their_size(
-    driven: Callable[..., Driven], make: Callable[[int], Any]
+    driven: Drive, make: Callable[[int], Any]
 ) -> None:
     graph = driven(memory_cap_bytes=MB)
     encode = graph.session.node.codec.encode
@@ -59,7 +60,7 @@ def test_arguments_that_never_fit_are_refused_with_their_size(
 # --- the window
 
 
-def test_an_execution_is_complete_when_every_output_is(driven: Callable[..., Driven]) -> None:
+def test_an_execution_is_complete_when_every_output_is(driven: Drive) -> None:
     graph = driven(outputs=3, limit=2)
     refs = [graph.engine.execute(i) for i in range(2)]
     graph.take()
@@ -75,9 +76,7 @@ def test_an_execution_is_complete_when_every_output_is(driven: Callable[..., Dri
     assert [ref.get(timeout=0) for ref in refs[0]] == [0, 0, 0]
 
 
-def test_a_full_window_waits_for_the_execution_that_makes_room(
-    driven: Callable[..., Driven],
-) -> None:
+def test_a_full_window_waits_for_the_execution_that_makes_room(driven: Drive) -> None:
     graph = driven(limit=4, memory_cap_bytes=16 * MB)
     refs = []
     for number in range(6):
@@ -95,7 +94,7 @@ def test_a_full_window_waits_for_the_execution_that_makes_room(
     assert graph.window.admitted == 2
 
 
-def test_waiting_for_room_takes_results_off_every_output(driven: Callable[..., Driven]) -> None:
+def test_waiting_for_room_takes_results_off_every_output(driven: Drive) -> None:
     graph = driven(outputs=2, limit=1, submit_timeout_s=0)
     (one, _) = graph.engine.execute(0)
     value = graph.take()
@@ -112,7 +111,7 @@ def test_waiting_for_room_takes_results_off_every_output(driven: Callable[..., D
     assert one.get(timeout=0) == 0
 
 
-def test_the_users_limit_counts_what_is_not_fetched(driven: Callable[..., Driven]) -> None:
+def test_the_users_limit_counts_what_is_not_fetched(driven: Drive) -> None:
     """It may be more than the channels hold."""
     graph = driven(limit=4, slots=2, is_strict=True)
     assert (graph.window.limit, graph.session.plan.window) == (2, 2)
@@ -127,9 +126,7 @@ def test_the_users_limit_counts_what_is_not_fetched(driven: Callable[..., Driven
     graph.engine.execute(4)
 
 
-def test_looking_for_room_discards_results_whose_refs_are_gone(
-    driven: Callable[..., Driven],
-) -> None:
+def test_looking_for_room_discards_results_whose_refs_are_gone(driven: Drive) -> None:
     graph = driven(limit=1)
     ref = graph.engine.execute(0)
     graph.echo()
@@ -142,9 +139,7 @@ def test_looking_for_room_discards_results_whose_refs_are_gone(
     assert 0 not in buffer.dropped
 
 
-def test_a_reader_that_is_a_ring_behind_is_waited_for_once_by_time(
-    driven: Callable[..., Driven],
-) -> None:
+def test_a_reader_that_is_a_ring_behind_is_waited_for_once_by_time(driven: Drive) -> None:
     """The result is here, and the actor has not moved on in its input ring yet."""
     graph = driven(limit=2)
     writer = graph.submission._writers[0]
@@ -171,7 +166,7 @@ def test_a_reader_that_is_a_ring_behind_is_waited_for_once_by_time(
 
 
 def test_without_memory_an_execution_waits_for_the_others_and_alone_is_stashed(
-    driven: Callable[..., Driven],
+    driven: Drive,
 ) -> None:
     graph = driven(limit=4, memory_cap_bytes=2 * MB)
     memory = graph.session.node.memory
@@ -198,7 +193,7 @@ def test_without_memory_an_execution_waits_for_the_others_and_alone_is_stashed(
     assert kept.all()
 
 
-def test_what_has_no_memory_even_alone_is_an_error(driven: Callable[..., Driven]) -> None:
+def test_what_has_no_memory_even_alone_is_an_error(driven: Drive) -> None:
     """Its bytes fit the cap, and with the table of its buffers they do not."""
     graph = driven(limit=16, memory_cap_bytes=4 * MB)  # of slots that its table does not fit
     encode = graph.session.node.codec.encode
@@ -213,7 +208,7 @@ def test_what_has_no_memory_even_alone_is_an_error(driven: Callable[..., Driven]
 # --- the end
 
 
-def test_a_graph_that_is_over_takes_no_execution(driven: Callable[..., Driven]) -> None:
+def test_a_graph_that_is_over_takes_no_execution(driven: Drive) -> None:
     graph = driven(limit=1)
     inputs = graph.submission.encode((1,), {})
     graph.session.close_nowait()
@@ -230,9 +225,7 @@ def test_a_graph_that_is_over_takes_no_execution(driven: Callable[..., Driven]) 
 
 
 @pytest.mark.parametrize("value", [b"not encoded", [1, 2]], ids=["bytes", "pickled"])
-def test_encoding_is_recorded_with_the_execution_it_was_for(
-    driven: Callable[..., Driven], value: Any
-) -> None:
+def test_encoding_is_recorded_with_the_execution_it_was_for(driven: Drive, value: Any) -> None:
     graph = driven(limit=2)
     inputs = graph.submission.encode((value,), {})
     assert graph.submission.try_submit(inputs, graph.engine._refs())
@@ -241,7 +234,7 @@ def test_encoding_is_recorded_with_the_execution_it_was_for(
 
 
 def test_nothing_is_recorded_of_an_execution_that_another_thread_was_quicker_with(
-    driven: Callable[..., Driven], monkeypatch: pytest.MonkeyPatch
+    driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven(limit=2)
     inputs = graph.submission.encode(([1],), {})
@@ -268,7 +261,7 @@ def test_nothing_is_recorded_of_an_execution_that_another_thread_was_quicker_wit
     ids=["statistics", "report"],
 )
 def test_a_dropped_failure_is_counted_while_it_lies_on_the_ring(
-    driven: Callable[..., Driven], count: Callable[[Any], int]
+    driven: Drive, count: Callable[[Any], int]
 ) -> None:
     graph = driven(outputs=2)
     refs = graph.engine.execute(1)
