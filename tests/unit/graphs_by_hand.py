@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from rcg.compiler import compile_graph
 from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import CollectiveCall, InputValue, MethodCall, NodeArg, Site, TensorHint
+from rcg.ir.plan import Plan
+
+HERE = "node-1"
 
 
 def site(line: int) -> Site:
@@ -72,3 +76,12 @@ def graph(*nodes: Any, outputs: Any = None, **changes: Any) -> Graph:
         "keywords": tuple(key for key in keys if isinstance(key, str)),
     }
     return Graph(**{**fields, **changes})
+
+
+def planned(graph: Graph, channel_slots: int = 10) -> Plan:
+    """The plan of a graph whose actors are all on the driver's node."""
+    return compile_graph(graph, here(graph), HERE, channel_slots).plan
+
+
+def here(graph: Graph) -> dict[str, str]:
+    return {actor.id: HERE for actor in graph.actors}

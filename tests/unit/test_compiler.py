@@ -16,24 +16,13 @@ from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import Costs, Simulation, check_deadlock_free, simulate
 from rcg.errors import DeadlockError, InternalError, PlacementError
-from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NestedArg, Part
 from rcg.ir.ops import Call, Op, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
-from tests.unit.graphs_by_hand import call, graph, input_value, site
+from tests.unit.graphs_by_hand import HERE, call, graph, here, input_value, planned, site
 from tests.unit.random_graphs import Case, StuckError, cases, evaluate, interpret
-
-HERE = "node-1"
-
-
-def here(graph: Graph) -> dict[str, str]:
-    return {actor.id: HERE for actor in graph.actors}
-
-
-def planned(graph: Graph, channel_slots: int = 10) -> Plan:
-    return compile_graph(graph, here(graph), HERE, channel_slots).plan
 
 
 def body(plan: Plan, process: str) -> str:

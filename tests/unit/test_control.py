@@ -257,14 +257,6 @@ def test_the_oldest_silent_stranger_is_ended_first(served):
         connection.close()
 
 
-def test_a_stranger_that_says_nothing_is_ended_in_time(monkeypatch):
-    monkeypatch.setattr(acceptor.Acceptor.__init__, "__kwdefaults__", {"timeout_s": 0.05})
-    served = Served()
-    with served.stranger() as stranger:
-        assert is_over(stranger)
-    served.close()
-
-
 # --- no descriptors left
 
 

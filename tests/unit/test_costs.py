@@ -20,15 +20,14 @@ from rcg.ir.plan import Plan
 from rcg.option_kinds import check_cost_s
 from rcg.trace.analysis.costs import call_costs_of
 from rcg.trace.analysis.what_if import from_simulation
+from tests.unit.graphs_by_hand import HERE, here
 from tests.unit.pipelines import Script
-from tests.unit.test_rendezvous import HERE
 
 MS = 1_000_000
 
 
 def compiled(graph: Graph, costs: Any = (), **options: Any) -> Simulation:
-    nodes = {actor.id: HERE for actor in graph.actors}
-    return compile_graph(graph, nodes, HERE, 8, costs=costs, **options)
+    return compile_graph(graph, here(graph), HERE, 8, costs=costs, **options)
 
 
 def chain(*actors: int) -> Graph:

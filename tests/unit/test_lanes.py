@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rcg.channels import open_reader, open_writer
 from rcg.compiler import compile_graph, overlap_gain, without_overlap
 from rcg.compiler.lanes import LOCAL_SLOTS
-from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule
 from rcg.compiler.simulate import simulate
 from rcg.ir.channels import LOCAL, TENSOR, ChannelSpec
@@ -23,14 +22,14 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Copy, Free, Read, Write
 from rcg.ir.plan import Plan
 from tests.conformance.test_channels import open_nodes
+from tests.unit.graphs_by_hand import HERE, here, planned
 from tests.unit.pipelines import Script
 from tests.unit.random_graphs import Case, cases, evaluate, interpret
-from tests.unit.test_rendezvous import HERE, inputs_of, planned
+from tests.unit.test_rendezvous import inputs_of
 
 
 def overlapped(graph: Graph, channel_slots: int = 4) -> Plan:
-    nodes = {actor.id: HERE for actor in graph.actors}
-    return compile_graph(graph, nodes, HERE, channel_slots, overlap=True).plan
+    return compile_graph(graph, here(graph), HERE, channel_slots, overlap=True).plan
 
 
 def tensor_graphs() -> st.SearchStrategy[Case]:
@@ -126,15 +125,6 @@ def test_a_value_that_is_used_on_is_copied_before_another_lane_gets_it(case: Cas
                 }
                 assert later.isdisjoint(op.slots)
                 assert not has_calls or copies.issuperset(op.slots)
-
-
-@given(tensor_graphs())
-def test_overlap_off_is_the_plan_without_lanes(case: Case):
-    nodes = {actor.id: HERE for actor in case.graph.actors}
-    plan = compile_graph(case.graph, nodes, HERE, 4).plan
-    assert not plan.lanes
-    assert LOCAL not in {channel.kind for channel in plan.channels}
-    assert plan == schedule(place(case.graph, nodes, HERE, 4))
 
 
 @given(tensor_graphs())

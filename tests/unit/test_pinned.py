@@ -83,23 +83,6 @@ def test_nothing_is_locked_any_more_once_locking_has_failed(boards: Any) -> None
 
 
 @needs_vmsplice
-def test_what_cannot_be_unlocked_is_never_copied_from() -> None:
-    board = Board()
-    owner, reader = board.member(0), Reader(board)
-    writer = owner.writer(0, 0)
-    assert sent(writer, pattern(128 * KB, 1)) == reader.read()
-    reader.device.refuses_to_unlock = True
-    for n in range(3):
-        owner.trim()
-        assert sent(writer, pattern(128 * KB, n)) == reader.read()
-        assert reader.was_locked == [False]
-    assert reader.device.locked  # the pages of the first one
-    assert claimed(owner) == 0  # no exception holds a buffer
-    reader.pins.close()
-    board.close()
-
-
-@needs_vmsplice
 def test_a_small_tensor_in_a_block_that_was_locked(boards: Any) -> None:
     board = boards(2, (Ring(), Ring()))
     owner, reader = board.member(0), Reader(board)

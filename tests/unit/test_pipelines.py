@@ -12,19 +12,17 @@ from fractions import Fraction
 
 import pytest
 
-from rcg.compiler import compile_graph
 from rcg.compiler.simulate import SimulatedOp, simulate
 from rcg.ir.channels import TENSOR
 from rcg.ir.graph import Graph
 from rcg.ir.ops import Call, Op
 from rcg.ir.plan import Plan
+from tests.unit import graphs_by_hand as by_hand
 from tests.unit.pipelines import gpipe, interleaved, one_forward_one_backward, zero_bubble
-
-HERE = "node-1"
 
 
 def planned(graph: Graph) -> Plan:
-    plan = compile_graph(graph, {actor.id: HERE for actor in graph.actors}, HERE, 4).plan
+    plan = by_hand.planned(graph, 4)
     between = [each for each in plan.channels if "driver" not in (each.writer, *each.readers)]
     assert between
     assert all(channel.kind == TENSOR for channel in between)

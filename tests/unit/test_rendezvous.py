@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.compiler import compile_graph, order
+from rcg.compiler import order
 from rcg.compiler.place import place
 from rcg.compiler.schedule import schedule, unordered
 from rcg.compiler.simulate import Costs, simulate
@@ -20,19 +20,12 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.nodes import InputValue, MethodCall, Node, NodeArg, Part, TensorHint
 from rcg.ir.ops import Build, Call, Collective, Copy, Free, Op, Read, Write
 from rcg.ir.plan import Plan
-from tests.unit.graphs_by_hand import call, graph, input_value, rank, site
+from tests.unit.graphs_by_hand import HERE, call, graph, here, input_value, planned, rank, site
 from tests.unit.random_graphs import Case, StuckError, cases, evaluate, interpret, is_meeting, swaps
-
-HERE = "node-1"
 
 
 def placed(graph: Graph, channel_slots: int = 4) -> Plan:
-    return place(graph, {actor.id: HERE for actor in graph.actors}, HERE, channel_slots)
-
-
-def planned(graph: Graph, channel_slots: int = 4) -> Plan:
-    nodes = {actor.id: HERE for actor in graph.actors}
-    return compile_graph(graph, nodes, HERE, channel_slots).plan
+    return place(graph, here(graph), HERE, channel_slots)
 
 
 def inputs_of(case: Case, executions: int) -> list[dict[Any, Any]]:

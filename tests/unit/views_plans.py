@@ -5,17 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rcg.compiler import compile_graph
 from rcg.ir.channels import ActorSpec
-from rcg.ir.graph import Graph
 from rcg.ir.nodes import ConstArg, NestedArg, Node, Part
 from rcg.ir.plan import Plan
 from rcg.views.data.topology import Topology, topology_of
-from tests.unit.graphs_by_hand import call, graph, input_value, site
-
-
-def planned(graph: Graph) -> Plan:
-    return compile_graph(graph, {actor.id: "here" for actor in graph.actors}, "here", 10).plan
+from tests.unit.graphs_by_hand import call, graph, input_value, planned, site
 
 
 class Builder:
