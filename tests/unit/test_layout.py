@@ -34,7 +34,7 @@ def test_each_node_has_its_members_and_rings() -> None:
     PLAN.check()
     here, there = Layout.of(PLAN), Layout.of(PLAN, "n1")
     assert (here.node, here.host, there.node, there.host) == ("n0", DRIVER, "n1", "a1")
-    assert there.channel(1) == "c2"
+    assert [there.channel(ring) for ring in (1, 3)] == ["c2", None]
     # Blocks come from processes of the node, those of other nodes' values from its gate.
     assert here.memory_sources == {DRIVER: 0b101, "a0": 0b111, "n0": 0b100}
     assert there.memory_sources == {"a1": 0b101, "a2": 0b111, "n1": 0b100}

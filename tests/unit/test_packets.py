@@ -327,11 +327,6 @@ def test_a_send_whose_packet_another_thread_has_begun_to_send_is_no_failure(monk
     assert sent == [20]
 
 
-def fill_up_waiting(stream: PacketStream) -> None:
-    for _ in range(100):
-        stream.send(bytes(60_000))
-
-
 def test_the_timeout_of_a_signal_handler_ends_a_send_that_has_begun():
     def ring(*_: object) -> None:
         raise TimeoutError("of the user")
@@ -341,7 +336,7 @@ def test_the_timeout_of_a_signal_handler_ends_a_send_that_has_begun():
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         try:
             with pytest.raises(TimeoutError, match="of the user"):
-                fill_up_waiting(ours)
+                list(map(ours.send, [bytes(60_000)] * 100))
         finally:
             signal.signal(signal.SIGALRM, before)
 

@@ -15,7 +15,6 @@ from rcg import _native
 from rcg.errors import OutOfSharedMemory
 from rcg.ir.channels import MOST_SLOTS, ChannelSpec
 from rcg.ir.ids import DRIVER
-from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.memory import SMALLEST_USEFUL_SHM, Segments, addresses_for, default_memory_cap
 from tests.harness.board import BLOCK, BYTES, PICKLE, Board, Ring, claimed, pattern, reader
 from tests.harness.places import plan_without_ops
@@ -29,13 +28,6 @@ LINE = (
 
 def open_files() -> list[str]:
     return sorted(os.listdir("/proc/self/fd"))
-
-
-def test_numbers_of_processes_and_channels() -> None:
-    layout = Layout.of(plan_without_ops(ACTORS, *LINE))
-    assert layout.members == {DRIVER: 0, "a0": 1, "a1": 2, "a2": 3}
-    assert layout.rings == {"c0": 0, "c1": 1}
-    assert [layout.channel(i) for i in range(3)] == ["c0", "c1", None]
 
 
 def test_a_process_takes_blocks_only_from_those_that_may_reach_it() -> None:

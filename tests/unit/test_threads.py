@@ -27,6 +27,7 @@ from rcg.rdt import awaiting
 from rcg.rdt.envelope import Holder
 from rcg.rdt.groups import MemberGroups
 from rcg.rdt.keeper import Keeper
+from rcg.rdt.process import _Reach
 from rcg.rdt.pull import Connections, Wanted, at_each_holder
 from rcg.rdt.service import Service
 from rcg.rdt.store import Entry, Store
@@ -309,17 +310,11 @@ def test_ctrl_c_while_a_value_is_awaited_counts_no_thread_that_does_not_run(ray,
 
 def member(key: str) -> tuple[Store, MemberGroups, Service, Holder]:
     """A process that holds tensors, and is a member of the group g."""
-    store, groups = Store(key), MemberGroups(key, reach())
+    store, groups = Store(key), MemberGroups(key, _Reach())
     service = Service(store, groups, deque(), "secret", f"\0rcg-test-{uuid.uuid4().hex}")
     service.open()
     holder = service.holder = Holder(service.address, key, "secret", f"Actor({key})", key, "")
     return store, groups, service, holder
-
-
-def reach() -> Any:
-    from rcg.rdt.process import _Reach
-
-    return _Reach()
 
 
 def joined(groups: MemberGroups, rank: int, *keys: str, name: str = "g") -> None:
@@ -364,7 +359,7 @@ class Trio:
         self.pulling = {}
         joined(self.groups, 0, "a", "b", "c")
         for rank, key in enumerate("bc", 1):
-            groups = MemberGroups(key, reach())
+            groups = MemberGroups(key, _Reach())
             joined(groups, rank, "a", "b", "c")
             self.pulling[key] = Connections(key, groups, deque())
 
