@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import ray
 
 import rcg
 from rcg.experimental.collective import destroy_all_collective_groups
-from tests.cluster.stage import eventually
+from tests.cluster.stage import GUARD_S, eventually
 
 __all__ = ["Pool", "Resting"]
 
@@ -77,7 +78,7 @@ class Pool:
     """The actors of a state machine, which its next case uses again.
 
     Args:
-        cls: Their class.
+        cls: Their class, with a method ``pid``.
         count: How many there are.
         spares: How many more have started when one of them dies.
     """
@@ -88,8 +89,10 @@ class Pool:
         self._spares = [cls.remote() for _ in range(spares)]
 
     def kill(self, place: int) -> None:
-        """Kill an actor, and put another one in its place."""
+        """Kill an actor, wait until its process has ended, and put another one in its place."""
+        process = Path(f"/proc/{rcg.get(self.actors[place].pid.remote(), timeout=GUARD_S)}")
         rcg.kill(self.actors[place])
+        eventually(lambda: not process.exists())
         self._spares.append(self._cls.remote())
         self.actors[place] = self._spares.pop(0)
 

@@ -94,7 +94,7 @@ class Parties(Pool):
 
     def __init__(self) -> None:
         super().__init__(rcg.remote(num_cpus=0)(Party), COUNT, SPARES)
-        rcg.get([each.ready.remote() for each in self.actors], timeout=START_S)
+        rcg.get([each.pid.remote() for each in self.actors], timeout=START_S)
         # As long as somebody publishes, the owner of the names does not end.
         self._anchor = rcg.weights.publish("anchor", {"w": torch.zeros(1)})
 
