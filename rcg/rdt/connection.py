@@ -243,7 +243,7 @@ class Connection:
         """
         self._send(CheckTensors(number=number))
 
-    def ask_whether_kept(self, keys: tuple[str, ...]) -> int:
+    def ask_to_check(self, keys: tuple[str, ...]) -> int:
         """Ask whether objects, as many as ``batches`` gives, lay there until they were read.
 
         Returns the number of the question. The caller holds the lock.

@@ -362,9 +362,9 @@ class Nixl:
             here = places_of([target for target, _ in pairs])
             holder, ways = wanted[0].envelope.holder, [_how(each) for each in wanted]
             envelopes = [each.envelope for each in wanted]
-            self._connections.check_kept(envelopes)  # who reads freed memory may end its owner
+            self._connections.check_objects(envelopes)  # who reads freed memory may end its owner
             self.read(holder, ways, wholes, Spans(there, here), times)
-            self._connections.check_kept(envelopes)
+            self._connections.check_objects(envelopes)
         return [
             parts if each.into is None else fill(each.into, parts)
             for each, parts in zip(wanted, found, strict=True)

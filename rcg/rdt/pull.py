@@ -170,7 +170,7 @@ class Connections:
         """Raise as ``Connection`` does if a process cannot be reached."""
         Connection(holder, self._key, *self._how).close()
 
-    def check_kept(self, envelopes: Sequence[Envelope]) -> None:
+    def check_objects(self, envelopes: Sequence[Envelope]) -> None:
         """Check that objects of one process lay there until now, when they have been read.
 
         Raises:
@@ -183,7 +183,7 @@ class Connections:
                 if not connection.has_ended:
                     try:
                         for some in batches([each.key for each in envelopes]):
-                            number = connection.ask_whether_kept(some)
+                            number = connection.ask_to_check(some)
                             with connection.next() as received:
                                 answer_to(received, number, connection.holder)
                     except Refused as error:

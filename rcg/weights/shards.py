@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -141,10 +140,16 @@ class Tie(NamedTuple):
 
 
 def ties_of(tensors: Mapping[str, Any]) -> dict[str, Tie]:
-    """Return the tensors that are others, too, or lie inside of others, by their names."""
+    """Return the tensors that are others, too, or lie inside of others, by their names.
+
+    Of tensors that are not in one piece only those are found that are the very same.
+
+    Raises:
+        ValueError: Two share some of their memory, and neither lies inside of the other.
+    """
     found: dict[str, Tie] = {}
     first: dict[tuple[Any, ...], str] = {}
-    runs: list[tuple[str, int, int, str]] = []  # device, where it begins, minus its end, name
+    runs: dict[str, tuple[str, int, int]] = {}  # the device, and where it begins and ends
     for name, each in tensors.items():
         if each.numel():
             start = each.data_ptr()
@@ -152,19 +157,19 @@ def ties_of(tensors: Mapping[str, Any]) -> dict[str, Tie]:
             if first.setdefault(place, name) != name:
                 found[name] = Tie(first[place], 0)
             elif each.is_contiguous():
-                runs.append((str(each.device), start, -start - each.nbytes, name))
-    outer = None
-    for each in sorted(runs, key=operator.itemgetter(0, 1, 2)):
-        device, start, end, name = each
-        if outer is not None and device == outer[0] and start < -outer[2]:
-            if end < outer[2]:
-                raise ValueError(
-                    f"{outer[3]} and {name} share some of their memory, and neither lies inside of "
-                    "the other: leave one out of names="
-                )
-            found[name] = Tie(outer[3], start - outer[1])
-        else:
-            outer = each
+                runs[name] = str(each.device), start, start + each.nbytes
+    outer, last = "", ("", 0, 0)
+    for name, run in sorted(runs.items(), key=lambda each: (*each[1][:2], -each[1][2])):
+        device, start, end = run
+        if device != last[0] or start >= last[2]:
+            outer, last = name, run
+            continue
+        if end > last[2]:
+            raise ValueError(
+                f"{outer} and {name} share some of their memory, and neither lies inside of the "
+                "other: leave one out of names="
+            )
+        found[name] = Tie(outer, start - last[1])
     return found
 
 

@@ -85,13 +85,12 @@ A process connects to the endpoint of the process that compiled a graph. Its fir
                                         connection ends
                                     or, on one node: TensorsAt, TensorsOnGpu; between nodes:
                                         TensorsRegistered
-      CheckTensors             -->
-      CheckObjects             -->
-                               <--  TensorsHere or TensorsGone
                                     or, to another node: TensorsFollow, their bytes, and then
                                         TensorsHere or TensorsGone
                                     or: ObjectsHere + the arrays
                                     or: TensorsGone
+      CheckTensors, CheckObjects -->                   when they have been read
+                               <--  TensorsHere or TensorsGone
       NoteSlices + a table     -->
       PullSlices               -->                     as PullTensors, but: SlicesAt + addresses
       SendTensors + what the transport says -->            a user's transport
