@@ -21,6 +21,7 @@ from rcg.channels.base import Signal
 from rcg.errors import ChannelBroken, ChannelClosed, ChannelTimeout
 from rcg.runtime.control.joining import join
 from rcg.runtime.remote import handle as handles
+from rcg.runtime.remote import server
 from rcg.runtime.remote.client import Client, ask_report
 from rcg.runtime.remote.handle import CompiledDAGHandle
 from rcg.wire import messages, sockets
@@ -154,7 +155,29 @@ def test_a_teardown_reaches_the_client_while_something_is_being_sent(echoing, mo
         echoing.handle.execute(1)
 
 
+def test_a_teardown_reaches_the_client_while_the_thread_that_says_so_is_held_up(
+    echoing, monkeypatch
+):
+    """What the client sends meanwhile wakes the thread that would close the connection."""
+    known, main = PacketStream.post, threading.current_thread()
+
+    def post(stream: PacketStream, data: bytes) -> None:
+        if threading.current_thread() is main:
+            with pytest.raises(ChannelClosed):
+                echoing.handle.execute(2)
+            time.sleep(0.1)
+        known(stream, data)
+
+    assert echoing.handle.execute(1).get(GUARD_S) == 1
+    monkeypatch.setattr(PacketStream, "post", post)
+    echoing.graph.session.close_nowait()
+    until(lambda: echoing.handle._client.error)
+    with pytest.raises(ChannelClosed, match="torn down by its owner"):
+        echoing.handle.execute(1)
+
+
 def test_a_teardown_reaches_a_client_that_is_slow_to_read_a_large_result(echoing, monkeypatch):
+    monkeypatch.setattr(server, "_LINGER_S", GUARD_S)
     known = Client._take
 
     def take(client: Client, received: Any) -> None:

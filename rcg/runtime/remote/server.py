@@ -170,6 +170,7 @@ class _Connection:
             self._hang_up()
             self._feed.forget_close(self._hang_up)
             if isinstance(self._connection, PacketStream):  # or the client would not learn why
+                liveness.ends_within(self._ending.fd, _LINGER_S)  # another thread is saying it
                 self._connection.end_within(_LINGER_S)
                 if thread.is_alive():
                     thread.join(_LINGER_S)
