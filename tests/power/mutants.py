@@ -2,14 +2,15 @@
 """Change the code where tests should see it, and count the changes that no test sees.
 
 A mutant is one small change of a function: another comparison, a dropped statement, a number that
-is one more. The tests that reach its file (``tests/reaches.json``) run on a copy of the tree, layer
-after layer, the narrowest first; the first that fails has killed it, as has a test that hangs.
-What survives shows where a test is missing, or code that changes nothing::
+is one more. First the tests that reach its file (``tests/reaches.json``) run once, to find those
+that execute its place. Those run on a copy of the tree with the change, layer after layer, the
+narrowest first; the first that fails has killed it, as has a test that hangs. What survives shows
+where a test is missing, or code that changes nothing::
 
     python -m tests.power.mutants --room rcg/weights --count 40 --seed 7
 
-Without a room it takes the sources that the last commits changed. ``--write`` puts the result into
-the table of docs/mutants.md.
+Several rooms may be given: the tests run once for all. Without a room it takes the sources that the
+last commits changed. ``--write`` puts the result into the table of docs/mutants.md.
 """
 
 from __future__ import annotations
@@ -29,19 +30,23 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Queue
 from typing import Any, Final
 
 from tests.power import choice, reaches
 from tests.power.reaches import ROOT, Reach, layer_of
 
 LAYERS: Final = ("unit", "process", "conformance", "cluster")
+CHANGED: Final = "what changed"
+NO_TEST: Final = "no test"
 PAGE: Final = ROOT / "docs/mutants.md"
 # So many seconds of tests of each layer meet a mutant, as the map measured them.
-_SHARE_S: Final = {"unit": 90.0, "process": 60.0, "conformance": 60.0, "cluster": 150.0}
-_HANG_S: Final = 90
+_SHARE_S: Final = {"unit": 60.0, "process": 45.0, "conformance": 45.0, "cluster": 90.0}
+_HANG_S: Final = 60
 _SWAPS: Final[dict[type[ast.AST], type[ast.AST]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -66,6 +71,11 @@ class Mutant:
     change: str
     text: str = field(repr=False)
 
+    @property
+    def place(self) -> str:
+        """Its source and line."""
+        return f"{self.source}:{self.line}"
+
 
 @dataclass
 class Fate:
@@ -73,7 +83,7 @@ class Fate:
 
     Attributes:
         mutant: The mutant.
-        killed_by: The layer whose test failed; "" if it survived, "no test" if none reaches it.
+        killed_by: The layer whose test failed; "" if it survived, ``NO_TEST`` if none executes it.
         test: The test that failed, or where one hung.
     """
 
@@ -159,10 +169,9 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def narrowest_for(source: str, known: dict[str, Reach], layer: str) -> list[str]:
-    """Return the tests of a layer that may kill a mutant of a source, the narrowest first."""
-    found = [test for test, each in known.items()
-             if layer_of(test) == layer and source in each.sources and each.core_s]  # fmt: skip
+def narrowest_for(tests: Collection[str], known: dict[str, Reach], layer: str) -> list[str]:
+    """Return those tests of a layer that are to meet a mutant, the narrowest first."""
+    found = [test for test in tests if layer_of(test) == layer and known[test].core_s]
     found.sort(key=lambda test: (len(known[test].sources), known[test].core_s))
     chosen, left_s = [], _SHARE_S[layer]
     for test in found:
@@ -241,21 +250,19 @@ class Copy:
         return self._sound[test]
 
 
-def fate_of(mutant: Mutant, tree: Copy, known: dict[str, Reach]) -> Fate:
-    """Run the tests that reach a mutant until one kills it."""
-    is_reached = False
+def fate_of(mutant: Mutant, tree: Copy, tests: Collection[str], known: dict[str, Reach]) -> Fate:
+    """Run the tests that execute a mutant until one kills it."""
     for layer in LAYERS:
-        tests = narrowest_for(mutant.source, known, layer)
-        while tests:
-            is_reached = True
+        left = narrowest_for(tests, known, layer)
+        while left:
             with tree.with_mutant(mutant):
-                killer = tree.failing(tests)
+                killer = tree.failing(left)
             if killer is None:
                 break
             if tree.is_sound(killer):
                 return Fate(mutant, layer, killer)
-            tests = [each for each in tests if each != killer.partition("::")[0]]
-    return Fate(mutant, "" if is_reached else "no test")
+            left = [each for each in left if each != killer.partition("::")[0]]
+    return Fate(mutant, "" if tests else NO_TEST)
 
 
 def sample(files: Sequence[str], count: int, seed: int) -> list[Mutant]:
@@ -270,7 +277,7 @@ def row_of(fates: Sequence[Fate]) -> dict[str, Any]:
     return {
         "mutants": len(fates),
         **{layer: counts[layer] for layer in LAYERS},
-        "survived": counts[""] + counts["no test"],
+        "survived": counts[""] + counts[NO_TEST],
     }
 
 
@@ -292,36 +299,64 @@ def write(room: str, seed: int, fates: Sequence[Fate]) -> None:
 def main() -> int:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.power.mutants")
-    parser.add_argument("--room", help="a folder or file of rcg, as weights; else what changed")
-    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--room", action="append", default=[],
+                        help="a folder or file of rcg, as weights; else what changed")  # fmt: skip
+    parser.add_argument("--count", type=int, default=40, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--jobs", type=int, default=1, help="so many mutants at the same time")
     parser.add_argument("--list", action="store_true", help="show the sample, run nothing")
     parser.add_argument("--write", action="store_true", help="put the result into docs/mutants.md")
     given = parser.parse_args()
-    room = given.room and f"rcg/{given.room.removeprefix('rcg/').strip('/')}"
-    changed = () if room else choice.changed()
-    files = [
-        each for each in reaches.sources() if each in changed or f"{each}/".startswith(f"{room}/")
-    ]
-    chosen = sample(files, given.count, given.seed)
-    print(f"{len(chosen)} mutants of {room or 'what changed'}, --seed {given.seed}", flush=True)
+    rooms = [f"rcg/{each.removeprefix('rcg/').strip('/')}" for each in given.room] or [CHANGED]
+    chosen = {room: sample(files_of(room), given.count, given.seed) for room in rooms}
+    every = [mutant for of_room in chosen.values() for mutant in of_room]
+    print(f"{len(every)} mutants of {', '.join(rooms)}, --seed {given.seed}", flush=True)
     if given.list:
-        print(*(f"{each.source}:{each.line}: {each.change}" for each in chosen), sep="\n")
+        print(*(f"{each.place}: {each.change}" for each in every), sep="\n")
         return 0
-    known, fates = reaches.load(), []
-    with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
-        tree = Copy(Path(folder))
-        for mutant in chosen:
-            began = time.monotonic()
-            fates.append(fate := fate_of(mutant, tree, known))
-            what = f"{mutant.source}:{mutant.line}: {mutant.change}"
-            verdict = f"killed by {fate.test}" if fate.test else "SURVIVED" + " " * bool(
-                fate.killed_by) + fate.killed_by  # fmt: skip
-            print(f"{time.monotonic() - began:5.0f} s  {what}\n         {verdict}", flush=True)
-    print(json.dumps(row_of(fates)))
-    if given.write:
-        write(room or "what changed", given.seed, fates)
+    known = reaches.load()
+    executed_by = reaches.executing(
+        reaching({each.source for each in every}, known),
+        [(each.source, each.line) for each in every],
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder,
+        ThreadPoolExecutor(given.jobs) as jobs,
+    ):
+        trees = Queue[Copy]()
+        for number in range(given.jobs):
+            trees.put(Copy(Path(folder, str(number))))
+
+        def fate(mutant: Mutant) -> Fate:
+            began, tree = time.monotonic(), trees.get()
+            try:
+                found = fate_of(mutant, tree, executed_by.get(mutant.place, ()), known)
+            finally:
+                trees.put(tree)
+            verdict = f"killed by {found.test}" if found.test else f"SURVIVED {found.killed_by}"
+            print(f"{time.monotonic() - began:5.0f} s  {mutant.place}: {mutant.change}\n"
+                  f"         {verdict}", flush=True)  # fmt: skip
+            return found
+
+        fates = dict(zip(every, jobs.map(fate, every), strict=True))
+    for room, mutants in chosen.items():
+        of_room = [fates[each] for each in mutants]
+        print(room, json.dumps(row_of(of_room)))
+        if given.write:
+            write(room, given.seed, of_room)
     return 0
+
+
+def files_of(room: str) -> list[str]:
+    """Return the sources of a room, or what changed."""
+    changed = choice.changed() if room == CHANGED else ()
+    return [each for each in reaches.sources() if each in changed or f"{each}/".startswith(room)]
+
+
+def reaching(sources: Set[str], known: dict[str, Reach]) -> list[str]:
+    """Return the tests that may execute mutants of sources."""
+    return [test for test, reach in known.items()
+            if layer_of(test) in LAYERS and reach.core_s and reach.sources & sources]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
@@ -143,26 +142,57 @@ def stale(reaches: Mapping[str, Reach]) -> Iterator[str]:
 
 def measure(tests: Iterable[str]) -> list[str]:
     """Run test files, put what they reach into the map, and return those that did not pass."""
+    failed = []
+    for chosen, measured in _in_batches(tests, {}):
+        save(load() | measured)
+        failed += [test for test in chosen if test not in measured]
+    return failed
+
+
+def executing(tests: Iterable[str], places: Iterable[tuple[str, int]]) -> dict[str, set[str]]:
+    """Run what the core has of test files; returns the files that execute each place.
+
+    A place is a source and a line of a function in it; the keys are ``source:line``.
+    """
+    found = defaultdict[str, set[str]](set)
+    lines = defaultdict[str, list[int]](list)
+    for source, line in sorted(set(places)):
+        lines[source].append(line)
+    for _, measured in _in_batches(tests, lines):
+        for test, reach in measured.items():
+            for place in reach.sources:
+                found[place].add(test)
+    return found
+
+
+def _in_batches(
+    tests: Iterable[str], places: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[Sequence[str], dict[str, Reach]]]:
     batches = []
     for layer, of_layer in groupby(sorted(tests, key=layer_of), layer_of):
         chosen = list(of_layer)
         size = _BATCH.get(layer, 4)
         batches += [(layer, chosen[at : at + size]) for at in range(0, len(chosen), size)]
-    saving = Lock()
     with ThreadPoolExecutor(_WORKERS) as workers:
-        measured = workers.map(lambda batch: _measure(*batch, saving), batches)
-        return [test for failed in measured for test in failed]
+        measured = workers.map(lambda batch: _measured(*batch, places), batches)
+        yield from zip((tests for _, tests in batches), measured, strict=True)
 
 
-def _measure(layer: str, tests: Sequence[str], saving: Lock) -> list[str]:
+def _measured(
+    layer: str, tests: Sequence[str], places: Mapping[str, Sequence[int]]
+) -> dict[str, Reach]:
+    """Run test files of a layer; returns what those reach that pass."""
     module = "tests.netns" if layer == "netns" else "pytest"
     nbval = NBVAL.split() if layer == "notebooks" else []
     # More examples would not reach more.
     quick = [] if layer == "notebooks" else ["--hypothesis-profile=quick"]
+    marked = "not gpu and not full" if places else "not gpu"
     with tempfile.TemporaryDirectory(prefix="reaches-", ignore_cleanup_errors=True) as folder:
         paths = [str(SITE), str(ROOT), str(ROOT / "widgets"), os.environ.get("PYTHONPATH", "")]
         ours = {"REACHES_FOLDER": folder, "REACHES_ROOT": str(ROOT)}
-        command = [sys.executable, "-m", module, "-q", "-p", "rcg_reaches", "-m", "not gpu"]
+        if places:
+            ours["REACHES_PLACES"] = json.dumps(places)
+        command = [sys.executable, "-m", module, "-q", "-p", "rcg_reaches", "-m", marked]
         done = subprocess.run(
             [*command, "-p", "no:cacheprovider", *quick, *nbval, *tests],
             env={**os.environ, **ours, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
@@ -172,20 +202,17 @@ def _measure(layer: str, tests: Sequence[str], saving: Lock) -> list[str]:
         )
         seconds = Path(folder, "seconds.json")
         spent = json.loads(seconds.read_text()) if seconds.exists() else {}
-        measured, failed = {}, []
+        measured = {}
         for test in tests:
             notes = Path(folder, test.replace("/", "%"))
             if not any(spent.get(test, {}).values()):
                 print(f"{test} did not pass, exit status {done.returncode}", flush=True)
-                failed.append(test)
                 continue
             noted = notes.read_text().split("\n") if notes.exists() else []
             measured[test] = Reach(
                 spent[test]["core"], spent[test]["full"], frozenset(filter(None, noted))
             )
-        with saving:
-            save(load() | measured)
-        return failed
+        return measured
 
 
 def main() -> int:

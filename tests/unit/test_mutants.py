@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.power.mutants import mutants_of, narrowest_for
+from tests.power.mutants import mutants_of, narrowest_for, reaching
 from tests.power.reaches import Reach
 
 SOURCE = '''
@@ -48,9 +48,9 @@ def test_the_narrowest_tests_of_a_layer_come_first_and_fit_its_share():
         "tests/unit/test_full.py": Reach(0, 5, narrow),
         "tests/cluster/test_a.py": Reach(500, 0, narrow),
     }
-    assert narrowest_for("rcg/a.py", known, "unit") == [
+    assert narrowest_for(known, known, "unit") == [
         "tests/unit/test_narrow.py",
         "tests/unit/test_wide.py",
     ]
-    assert narrowest_for("rcg/a.py", known, "cluster") == ["tests/cluster/test_a.py"]
-    assert narrowest_for("rcg/b.py", known, "process") == []
+    assert narrowest_for(known, known, "cluster") == ["tests/cluster/test_a.py"]
+    assert reaching({"rcg/b.py"}, known) == ["tests/unit/test_slow.py", "tests/unit/test_wide.py"]

@@ -2,7 +2,8 @@
 """Notes which sources a process executes; Python imports this at its start (``PYTHONPATH``).
 
 ``tests.power.reaches`` sets the environment; actors and other processes inherit it. Every function
-of the sources gets a first statement that notes its file. The note is written at once, because
+of the sources gets a first statement that notes its file. If it is about places, lines of sources,
+the statements there get one that notes the place instead. The note is written at once, because
 tests kill processes. What a module executes while it is imported does not count: nearly every test
 imports nearly everything.
 """
@@ -10,6 +11,7 @@ imports nearly everything.
 import ast
 import builtins
 import importlib.machinery
+import json
 import marshal
 import os
 import types
@@ -18,16 +20,18 @@ FOLDER = os.environ["REACHES_FOLDER"]
 ROOT = os.environ["REACHES_ROOT"]
 SOURCES = tuple(f"{ROOT}/{each}/" for each in ("rcg", "widgets", "benchmarks", "release", "tests"))
 NOW = f"{FOLDER}/now"
+# Lines by source; None if it is about sources.
+PLACES: dict[str, list[int]] | None = json.loads(os.environ.get("REACHES_PLACES", "null"))
 
 noted: set[str] = set()
 
 
-def note(path: str) -> None:
-    """Write down that the test file of this moment executes a source."""
-    noted.add(path)
+def note(what: str) -> None:
+    """Write down that the test file of this moment executes a source, or a place."""
+    noted.add(what)
     try:
         with open(NOW) as now, open(f"{FOLDER}/{now.read()}", "a") as notes:
-            notes.write(f"{path}\n")
+            notes.write(f"{what}\n")
     except OSError:  # no test file yet, or no descriptor left in a test about that
         pass
 
@@ -40,20 +44,43 @@ def begin(name: str) -> None:
     noted.clear()
 
 
-class _Noting(ast.NodeTransformer):
-    def __init__(self, path: str) -> None:
-        self._source = f"if {path!r} not in __rcg_noted__: __rcg_note__({path!r})"
+def _noting(what: str, before: ast.stmt) -> ast.stmt:
+    """Return the statement that notes something, for the line of another."""
+    (made,) = ast.parse(f"if {what!r} not in __rcg_noted__: __rcg_note__({what!r})").body
+    for each in ast.walk(made):
+        ast.copy_location(each, before)
+    return made
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        (noting,) = ast.parse(self._source).body
-        at = int(ast.get_docstring(node, clean=False) is not None)
-        for each in ast.walk(noting):
-            ast.copy_location(each, node.body[0])
-        node.body.insert(at, noting)
-        return node
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+def _functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def _note_source(tree: ast.Module, source: str) -> None:
+    for function in _functions(tree):
+        at = int(ast.get_docstring(function, clean=False) is not None)
+        function.body.insert(at, _noting(source, function.body[0]))
+
+
+def _note_places(tree: ast.Module, source: str, lines: list[int]) -> None:
+    for line in lines:
+        blocks = [
+            block
+            for function in _functions(tree)
+            for node in ast.walk(function)
+            for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+            if isinstance(block, list)
+        ]
+        within = [
+            (statement.lineno, block, statement)
+            for block in blocks
+            for statement in block
+            if statement.lineno <= line <= (statement.end_lineno or 0)
+        ]
+        if within:  # the innermost begins last
+            _, block, statement = max(within, key=lambda each: each[0])
+            block.insert(block.index(statement), _noting(f"{source}:{line}", statement))
 
 
 def _compiled(path: str) -> types.CodeType:
@@ -64,7 +91,12 @@ def _compiled(path: str) -> types.CodeType:
             return marshal.load(file)
     except OSError:
         with open(path, "rb") as file:
-            tree = _Noting(path.removeprefix(f"{ROOT}/")).visit(ast.parse(file.read()))
+            tree = ast.parse(file.read())
+        source = path.removeprefix(f"{ROOT}/")
+        if PLACES is None:
+            _note_source(tree, source)
+        else:
+            _note_places(tree, source, PLACES.get(source, []))
         code = compile(tree, path, "exec", dont_inherit=True)
         with open(f"{cache}.{os.getpid()}", "wb") as file:
             marshal.dump(code, file)
