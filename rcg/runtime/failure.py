@@ -109,7 +109,7 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
         look()
     except KeyboardInterrupt:
         # The loop has its actor's main thread, where the exception may raise KeyboardInterrupt.
-        thread = threading.Thread(target=look, name="rcg-failure")
+        thread = threading.Thread(target=look, name="rcg-failure", daemon=True)
         try:
             start_thread(thread, "to describe an exception").join()
         except OutOfThreads as lack:

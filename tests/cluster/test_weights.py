@@ -847,6 +847,7 @@ def test_who_asks_starts_no_owner(ray_session) -> None:
         rcg.weights.subscribe("asked", into) as reader,
     ):
         assert reader.lag == 0
+        assert repr(reader) == "<Subscriber of 'asked': 1 tensor, 8 B, no version yet, 0 B beside>"
     forget_the_dead()
     client.leave_cluster()
     with pytest.raises(ValueError, match="nobody publishes the weights 'asked'"):

@@ -41,11 +41,13 @@ from tests.power import choice, reaches
 from tests.power.reaches import ROOT, Reach, layer_of
 
 LAYERS: Final = ("unit", "process", "conformance", "cluster")
+# Meets what those do not execute: what runs between machines only.
+FAR: Final = "netns"
 CHANGED: Final = "what changed"
 NO_TEST: Final = "no test"
 PAGE: Final = ROOT / "docs/mutants.md"
 # So many seconds of tests of each layer meet a mutant, as the map measured them.
-_SHARE_S: Final = {"unit": 60.0, "process": 45.0, "conformance": 45.0, "cluster": 90.0}
+_SHARE_S: Final = {"unit": 60.0, "process": 45.0, "conformance": 45.0, "cluster": 90.0, FAR: 90.0}
 _HANG_S: Final = 60
 _SWAPS: Final[dict[type[ast.AST], type[ast.AST]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -215,7 +217,8 @@ class Copy:
 
     def failing(self, tests: Sequence[str]) -> str | None:
         """Run tests; returns the one that failed or hung, None if all passed."""
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        module = "tests.netns" if tests[0].startswith(f"tests/{FAR}/") else "pytest"
+        command = [sys.executable, "-m", module, "-q", "-x", "-p", "no:cacheprovider"]
         options = ["--hypothesis-profile=quick", "-m", "not full and not gpu", "--tb=no"]
         paths = os.pathsep.join([str(self.root), str(self.root / "widgets")])
         process = subprocess.Popen(
@@ -252,7 +255,7 @@ class Copy:
 
 def fate_of(mutant: Mutant, tree: Copy, tests: Collection[str], known: dict[str, Reach]) -> Fate:
     """Run the tests that execute a mutant until one kills it."""
-    for layer in LAYERS:
+    for layer in (*LAYERS, FAR):
         left = narrowest_for(tests, known, layer)
         while left:
             with tree.with_mutant(mutant):
@@ -276,7 +279,7 @@ def row_of(fates: Sequence[Fate]) -> dict[str, Any]:
     counts = Counter(fate.killed_by for fate in fates)
     return {
         "mutants": len(fates),
-        **{layer: counts[layer] for layer in LAYERS},
+        **{layer: counts[layer] for layer in (*LAYERS, FAR)},
         "survived": counts[""] + counts[NO_TEST],
     }
 
@@ -288,9 +291,9 @@ def write(room: str, seed: int, fates: Sequence[Fate]) -> None:
     row = row_of(fates)
     killed = row["mutants"] - row["survived"]
     share = f"{100 * killed / row['mutants']:.0f} %"
-    cells = [row["mutants"], f"{killed} ({share})", *(row[layer] for layer in LAYERS), seed]
+    cells = [row["mutants"], f"{killed} ({share})", *(row[layer] for layer in (*LAYERS, FAR)), seed]
     rows[room] = "".join(f"| {cell} " for cell in cells) + "|"
-    titles = ["room", "mutants", "killed", *(f"by {layer}" for layer in LAYERS), "seed"]
+    titles = ["room", "mutants", "killed", *(f"by {layer}" for layer in (*LAYERS, FAR)), "seed"]
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     lines += [f"| `{room}` {rest}" for room, rest in sorted(rows.items())]
     PAGE.write_text(head + "\n".join(lines) + "\n")
@@ -316,7 +319,7 @@ def main() -> int:
         return 0
     known = reaches.load()
     executed_by = reaches.executing(
-        reaching({each.source for each in every}, known),
+        reaching({each.source for each in every}, known, LAYERS),
         [(each.source, each.line) for each in every],
     )
     with (
@@ -330,7 +333,8 @@ def main() -> int:
         def fate(mutant: Mutant) -> Fate:
             began, tree = time.monotonic(), trees.get()
             try:
-                found = fate_of(mutant, tree, executed_by.get(mutant.place, ()), known)
+                tests = executed_by.get(mutant.place) or reaching({mutant.source}, known, [FAR])
+                found = fate_of(mutant, tree, tests, known)
             finally:
                 trees.put(tree)
             verdict = f"killed by {found.test}" if found.test else f"SURVIVED {found.killed_by}"
@@ -353,10 +357,12 @@ def files_of(room: str) -> list[str]:
     return [each for each in reaches.sources() if each in changed or f"{each}/".startswith(room)]
 
 
-def reaching(sources: Set[str], known: dict[str, Reach]) -> list[str]:
-    """Return the tests that may execute mutants of sources."""
+def reaching(
+    sources: Set[str], known: dict[str, Reach], layers: Collection[str] = LAYERS
+) -> list[str]:
+    """Return the tests of some layers that may execute mutants of sources."""
     return [test for test, reach in known.items()
-            if layer_of(test) in LAYERS and reach.core_s and reach.sources & sources]  # fmt: skip
+            if layer_of(test) in layers and reach.core_s and reach.sources & sources]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -289,6 +289,18 @@ def test_a_driver_without_descriptors_keeps_no_processor_busy(served):
     served.client("a0").close()
 
 
+def test_a_member_that_cannot_begin_says_so(served, monkeypatch):
+    def fail(_: object) -> None:
+        raise OSError("no such descriptor")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(control_client, "_descriptors_of", fail)
+        with pytest.raises(OSError, match="no such descriptor"):
+            served.client("a0")
+    until(lambda: "a0" in served.control.members.gone)
+    assert "it could not start: no such descriptor" in str(served.control.members.gone["a0"])
+
+
 @pytest.mark.parametrize("spare", range(4))
 def test_an_endpoint_without_descriptors_is_not_made_and_leaves_none(spare):
     before = descriptors()

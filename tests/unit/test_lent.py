@@ -33,6 +33,7 @@ def opened(place, size=LEAST_BYTES):
 def test_each_side_keeps_its_own_bytes():
     ours = bytes_in(lend(LEAST_BYTES)).fill_(1)
     (place,) = freeze([ours[100:]])
+    assert int(ours[100]) == 1  # reading makes no copy of a page
     assert place.start == 100 and freeze([ours[100:]]) == [place]
     one, other = opened(place), opened(place)
     ours[100] = 2

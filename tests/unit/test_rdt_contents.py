@@ -6,10 +6,14 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rcg.errors import UnpicklableError
+from rcg.rdt import answers
 from rcg.rdt.custom import take_apart_objects
 from rcg.rdt.envelope import Parts, Whole, take_apart
 from rcg.rdt.parts import find_lost, tensors_in
@@ -175,3 +179,19 @@ def test_a_value_whose_attributes_are_its_own_affair():
     assert len(payloads) == 2 and versions.find_written() is None
     value["inner"][0]["b"][0] = 3
     assert versions.find_written() is value["inner"][0]["b"]
+
+
+def test_a_way_that_failed_is_not_tried_again(monkeypatch):
+    monkeypatch.setattr(answers, "answer_to", lambda *_: None)
+    asked: list[int] = []
+    connection: Any = SimpleNamespace(
+        failed=set(), end_reading=asked.append, next=nullcontext, holder=None
+    )
+
+    def fail() -> None:
+        raise OSError("no such memory")
+
+    assert answers.try_to_read(connection, 1, "memory", lambda: None)
+    assert not connection.failed
+    assert not answers.try_to_read(connection, 2, "mapping", fail)
+    assert connection.failed == {"mapping"} and asked == [1, 2]

@@ -88,6 +88,7 @@ def test_the_node_of_an_envelope_is_asked_and_all_others_for_a_handle(ray: Any) 
     nodes = ray(n1="tcp://1", n2="")
     assert reach.place_of(FAR) == "tcp://1"
     assert nodes.asked == ["n1"]
+    assert FAR.key in reach._places  # where it is connected to the next time
     nodes = ray(n1="", n2="tcp://2")
     assert reach.place_of(BY_HANDLE) == "tcp://2"
     assert nodes.asked == ["n1", "n2"]

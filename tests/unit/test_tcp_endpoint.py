@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -457,6 +459,22 @@ def test_a_connection_that_says_it_too_slowly():
         until(lambda: dict(poller.poll(0)).get(fd))
         made.look()
         assert not len(made) and tally.so_far == Refusals(silent=1)
+    made.close()
+
+
+def test_an_acceptor_that_can_do_nothing_pauses(monkeypatch):
+    poller, door = select.poll(), TcpListener(LOCAL)
+    made = acceptor.Acceptor(door, poller, Tally())
+    made.look()
+    with connect_tcp(door.address, GUARD_S):
+        assert [fd for fd, _ in poller.poll(GUARD_S * 1000)] == [door.sock.fileno()]
+        monkeypatch.setattr(acceptor, "_ACCEPT_RETRY_S", 0.05)
+        made._not_accepted(OSError(errno.ENOMEM, "no memory"))
+        made.look()
+        assert not poller.poll(0) and 0 < made.timeout_ms() <= 51
+        time.sleep(0.05)
+        made.look()
+        assert poller.poll(0) and made.timeout_ms() is None
     made.close()
 
 

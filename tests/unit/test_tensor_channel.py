@@ -492,3 +492,8 @@ def test_a_device_that_is_not_there_fails_the_value(edge, is_direct):
     with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
         channel.send(torch.ones(3))
     assert channel.readers[0].seq == 1
+
+
+def test_what_is_not_kept_needs_memory_too():
+    with pytest.raises(TransferFailed, match="the communicator failed"):
+        tensor_channel.nowhere([3, 5], ["cpu", "none"])

@@ -80,7 +80,7 @@ def test_an_interpreter_that_ends_is_no_lack_of_threads():
 
 
 def started_here(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """The threads that a file makes, and whether ``start_thread`` starts each."""
+    """The threads that a file makes, and whether ``start_thread`` starts each, as a daemon."""
     nodes = [*ast.walk(tree)]
     calls = [(ast.unparse(each.func), each) for each in nodes if isinstance(each, ast.Call)]
     starts = {ast.unparse(each.args[0]) for name, each in calls if name == "start_thread"}
@@ -90,10 +90,14 @@ def started_here(tree: ast.AST) -> Iterator[tuple[str, bool]]:
     for name, each in calls:
         if name in ("threading.Thread", "threading.Timer"):
             text = ast.unparse(each)
-            yield text, text in starts or names.get(each) in starts
+            is_started = text in starts or names.get(each) in starts
+            ends_alone = "daemon=True" in text or f"{names.get(each)}.daemon" in names.values()
+            yield text, is_started and ends_alone
 
 
 def test_every_thread_of_rcg_is_started_where_its_failure_is_an_error_of_rcg():
+    bad = "one = threading.Thread(target=f)\nstart_thread(one, '')"
+    assert [is_right for _, is_right in started_here(ast.parse(bad))] == [False]
     found = 0
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
@@ -226,6 +230,17 @@ def test_a_value_that_a_running_thread_can_get_waits_for_it():
         assert names == ["rcg-pull"] * 20 and not any(each.done() for each in others)
     busy.set()
     assert first.result(GUARD_S) and [each.result(GUARD_S) for each in others] == [*range(20)]
+
+
+def test_threads_that_have_nothing_to_do_end_one_by_one():
+    busy = threading.Event()
+    waiting = [awaiting.submit("holder", busy.wait) for _ in range(3)]
+    lane = awaiting._lanes["holder"]
+    assert lane.threads == 3
+    busy.set()
+    assert all(each.result(GUARD_S) for each in waiting)
+    until(lambda: not lane.threads)
+    assert not awaiting._lanes
 
 
 def test_ctrl_c_while_a_thread_is_started_counts_none_that_does_not_run():

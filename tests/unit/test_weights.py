@@ -196,6 +196,15 @@ def test_publishers_of_one_name_must_agree() -> None:
     assert disagreements(have, {"w": whole(4, 5)}) == [
         "w: A has float32[4, 4], this process float32[4, 5]"
     ]
+    have = [Member("A", {"v": whole(1)}), *have, Member("B", {"w": whole(4, 4)})]
+    assert disagreements(have, {"w": whole(4, 5), "v": whole(2)}) == [
+        "w: A has float32[4, 4], this process float32[4, 5]",
+        "v: A has float32[1], this process float32[2]",
+    ]
+    have = [Member("A", {"w": whole(4, 4)}), Member("B", {"w": rows(0, 2, 4, 4)})]
+    assert disagreements(have, {"w": rows(2, 4, 4, 4, dim=1)}) == [
+        "w: B splits it along dimension 0, this process along 1"
+    ]
 
 
 def test_slices_of_two_publishers_are_the_same_or_disjoint() -> None:
@@ -605,6 +614,20 @@ def test_who_is_absent_keeps_its_name() -> None:
     asyncio.run(run())
 
 
+def test_who_asks_for_all_is_told_of_those_who_come_back() -> None:
+    async def run() -> None:
+        company = Company()
+        await company.present("one")
+        await company.push("one")
+        company.start()
+        asking = asyncio.ensure_future(company.owner.members("w"))
+        await asyncio.sleep(0.01)
+        await company.present("one")
+        assert await asking == ([company.members["one"]], [])
+
+    asyncio.run(run())
+
+
 def test_a_version_of_which_nobody_has_a_part_is_not_done() -> None:
     async def run() -> None:
         company = Company()
@@ -859,6 +882,32 @@ def test_a_change_that_takes_long_stops_no_loop_and_no_deadline() -> None:
         await asyncio.gather(changing, reading)
 
     asyncio.run(main())
+
+
+def test_a_coroutine_that_does_not_wait_its_turn_waits_for_the_change_that_is_made() -> None:
+    readers, order = Readers(), list[str]()
+    is_changing, may_end = threading.Event(), threading.Event()
+
+    def change() -> None:
+        is_changing.set()
+        assert may_end.wait(60)
+        order.append("changed")
+
+    async def read() -> None:
+        with Frozen(readers):
+            order.append("read")
+
+    changing = threading.Thread(target=readers.change, args=(change, Deadline(None), ""))
+    reading = threading.Thread(target=asyncio.run, args=(read(),))
+    changing.start()
+    assert is_changing.wait(60)
+    reading.start()
+    while reading.is_alive() and not readers._news._waiters:
+        time.sleep(0)
+    may_end.set()
+    changing.join()
+    reading.join()
+    assert order == ["changed", "read"]
 
 
 def test_clients_come_while_all_are_ended() -> None:
