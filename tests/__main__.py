@@ -111,7 +111,7 @@ PARTS: Final = (
     (
         Stage("unit, conformance, process, whole", PURE),
         Stage("deaths", DEATHS, REST),
-        Stage("random graphs", of_cluster("random_dags random_tensors"), CORE),
+        Stage("random graphs", of_cluster("random_tensors"), CORE),
         Stage("three nodes, packages", "tests/nodes tests/packaging", REST),
     ),
     (

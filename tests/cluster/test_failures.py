@@ -28,7 +28,6 @@ from tests.cluster.stage import (
 )
 from tests.harness.shell import interactive_shell
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 SOON_S = 0.05
@@ -236,6 +235,8 @@ class Ending:
 
     @rcg.method(tensor_transport="object_store")
     def give_tensor(self, kind):
+        import torch  # here, or the actors of all other tests import it too
+
         return torch.ones(2), EndsWhenLoaded(kind)
 
     def give(self, kind):

@@ -22,7 +22,7 @@ from rcg.errors import ChannelBroken, ChannelTimeout, ExecutionError
 from rcg.ir.ops import Call
 from rcg.runtime.actor import failpoints
 from tests.cluster.stage import GUARD_S, awaited, compile_one, in_thread
-from tests.harness.circles import core_where
+from tests.harness.circles import core_has, core_where
 from tests.harness.hostile import (
     ENDS,
     ERRORS,
@@ -217,7 +217,7 @@ class EndsWithoutAWord(Raises):
             raise SystemExit("hostile")
 
 
-@pytest.mark.parametrize("is_logging_broken", [False, True])
+@pytest.mark.parametrize("is_logging_broken", core_has(True, [False, True]))
 @pytest.mark.parametrize(
     "ending",
     [

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-import torch
 
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
@@ -193,6 +192,8 @@ class Own:
 
     @rcg.method(tensor_transport="object_store")
     def tensor(self, n):
+        import torch  # here, or the actors of all other tests import it too
+
         return torch.full((n,), float(self.total))
 
     @rcg.method(num_returns=2)

@@ -134,7 +134,8 @@ def check(ref: Any, expected: Any) -> None:
         assert rcg.get(ref) == expected
 
 
-# RCG_TEST_EXAMPLES=5000 looks further.
+# RCG_TEST_EXAMPLES=5000 looks further. The core has those of test_random_tensors.py.
+@pytest.mark.full
 @settings(
     max_examples=int(os.environ.get("RCG_TEST_EXAMPLES", settings.default.max_examples)),
     deadline=None,

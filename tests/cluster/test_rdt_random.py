@@ -141,6 +141,7 @@ class Play:
             rcg.kill(each)
 
 
+@pytest.mark.full
 def test_random_calls_give_what_plain_python_gives(dice):
     play = Play(dice)
     for _ in range(250):

@@ -57,6 +57,7 @@ def run(path: Path, text: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.full
 def test_random_cases_are_new_in_each_run_and_a_failure_says_how_to_have_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
