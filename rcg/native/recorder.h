@@ -147,7 +147,7 @@ static uint64_t mark(Member *m, uint32_t op, uint64_t execution) {
     if (m->is_open) close_open(m, stamp(&m->clock));
     uint64_t t = m->closed_ns ? m->closed_ns : stamp(&m->clock);
     m->open = (Record){.start_ns = t, .execution = execution, .op = op, .peer = NO_MEMBER};
-    m->coding_since_ns = 0;
+    m->coding_since_ns = m->left_ns = 0;
     m->is_open = true;
     now_doing(m, op, execution, t, NOW_RUNNING);
     return t;

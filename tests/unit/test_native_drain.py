@@ -101,6 +101,28 @@ def test_a_write_that_waited_names_the_reader_that_was_late(boards: Any) -> None
     assert event["peer"] == 2
 
 
+@pytest.mark.parametrize("comes", ["while it waits again", "while it does something else"])
+def test_a_wait_that_times_out_goes_on_with_the_next_read(boards: Any, comes: str) -> None:
+    """As of a loop that gives memory back when nothing has come for a while."""
+    board = boards()
+    sender, loop = board.member(0), board.member(1, looping=True)
+    writer, end = sender.writer(0, 0), loop.reader(0, 0, pickle.loads, Failed)
+    with pytest.raises(_native.TimedOut):
+        end.read(1_000_000)
+    time.sleep(0.02)
+    if comes == "while it waits again":
+        thread = threading.Thread(target=end.read)
+        thread.start()
+        until_waiting(loop, 1)
+    before_ns = time.monotonic_ns()
+    writer.write(BYTES, b"x")
+    thread.join() if comes == "while it waits again" else end.read()
+    loop.mark(1, 0)
+    (event,) = events_of(sender, 1)[2]
+    assert event["peer"] == 0
+    assert event["start_ns"] + event["waited_ns"] > before_ns
+
+
 def test_times_are_those_of_the_monotonic_clock(boards: Any) -> None:
     member = boards(events=1 << 15).member(0, looping=True)
     around = []
