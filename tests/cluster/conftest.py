@@ -43,9 +43,9 @@ def turns(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def stages(ray_session: None) -> Company:
-    """Gives the tests of a module so many actors, which they share."""
+    """Gives tests so many actors, which all share: to start one costs a second of a processor."""
     return Company()
 
 
@@ -55,7 +55,7 @@ def victims(ray_session: None) -> Victims:
     return Victims()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def survivors(ray_session: None) -> list[Any]:
     """Two actors that live on."""
     return [Survivor.remote(), Survivor.remote()]

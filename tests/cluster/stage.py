@@ -282,7 +282,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Company:
-    """Actors that the tests of one module share; made when first asked for."""
+    """Actors that tests share; made when first asked for."""
 
     def __init__(self) -> None:
         self._members: list[Any] = []
