@@ -51,7 +51,7 @@ typedef struct {
     Record open;
     uint64_t closed_ns;
     uint64_t coding_since_ns; /* the rest of it is decoding */
-    uint64_t left_ns;         /* when its wait for a frame timed out, if it did; that goes on with the next call */
+    uint64_t left_ns;         /* when it began to wait for a frame, if that wait timed out; it goes on with the next */
     bool is_open;
     Learned learned;     /* of waits for any of several rings */
     struct Stash *stash; /* made when it is first needed */

@@ -226,18 +226,19 @@ static Outcome read_begin(End *e, uint64_t deadline, Reading *r) {
     if (outcome) return outcome;
     if (m->looping) r->start = mark(m, e->op, e->seq);
     else if (m->recording) r->start = stamp(&m->clock);
-    if (m->looping && m->left_ns) { /* it went on, whatever the loop did meanwhile */
-        m->open.waited_ns += since_ns(m->left_ns);
-        m->left_ns = 0;
-    }
+    uint64_t left = m->looping ? m->left_ns : 0; /* that wait goes on, whatever the loop did meanwhile */
     if (m->looping && poisoned(m)) outcome = POISONED;
     else if (!has_frame(e)) {
         Watch w = frame_watch(e);
         if (m->recording && !m->looping) now_doing(m, e->op, e->seq, r->start, NOW_IDLE);
         if (m->recording) store_relaxed(&m->recorder->ring, e->index);
         outcome = wait_for(m, &w, 1, &e->learned, deadline, r->start, &r->waited);
-        if (outcome) m->open.waited_ns += r->waited; /* a loop comes again for the same frame */
-        if (outcome == TIMED_OUT && m->is_open) m->left_ns = now_ns();
+        if (outcome == TIMED_OUT && m->is_open) m->left_ns = left ? left : r->start ? r->start : now_ns() - r->waited;
+        else if (outcome) m->open.waited_ns += r->waited; /* a loop comes again for the same frame */
+    }
+    if (left && !outcome) {
+        r->waited = since_ns(left);
+        m->left_ns = 0;
     }
     if (outcome) e->busy = false;
     return outcome;
@@ -251,14 +252,14 @@ static void read_take(End *e, Incoming *in, const Reading *times) {
     settle(in, true);
     atomic_store(&r->reader[e->reader].seq, ++e->seq); /* before the load of `room_wanted` */
     if (atomic_load(&r->room_wanted)) ring_doorbell(m, e->writer);
+    uint32_t peer = waited ? e->writer : NO_MEMBER;
     if (m->looping) {
         m->open.waited_ns += waited;
         m->open.bytes += payload;
-        if (m->open.waited_ns) m->open.peer = e->writer;
+        if (waited) m->open.peer = peer;
     } else if (m->recording) {
         uint64_t end = stamp(&m->clock);
         if (waited > end - times->start) waited = end - times->start; /* it is measured by another clock */
-        uint32_t peer = waited ? e->writer : NO_MEMBER;
         write_event(m, &(Record){times->start, end, waited, 0, e->seq - 1, payload, e->op, peer});
         now_doing(m, e->op, e->seq - 1, end, NOW_IDLE);
     }
