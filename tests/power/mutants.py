@@ -356,7 +356,9 @@ def main() -> int:
 def files_of(room: str) -> list[str]:
     """Return the sources of a room, or what changed."""
     changed = choice.changed() if room == CHANGED else ()
-    return [each for each in reaches.sources() if each in changed or f"{each}/".startswith(room)]
+    return [
+        each for each in reaches.sources() if each in changed or f"{each}/".startswith(f"{room}/")
+    ]
 
 
 def reaching(
