@@ -234,7 +234,7 @@ static Outcome read_begin(End *e, uint64_t deadline, Reading *r) {
         if (m->recording) store_relaxed(&m->recorder->ring, e->index);
         outcome = wait_for(m, &w, 1, &e->learned, deadline, r->start, &r->waited);
         if (outcome == TIMED_OUT && m->is_open) m->left_ns = left ? left : r->start ? r->start : now_ns() - r->waited;
-        else if (outcome) m->open.waited_ns += r->waited; /* a loop comes again for the same frame */
+        else if (outcome && !left) m->open.waited_ns += r->waited; /* a loop comes again for the same frame */
     }
     if (left && !outcome) {
         r->waited = since_ns(left);
