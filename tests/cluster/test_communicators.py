@@ -24,7 +24,7 @@ from rcg.experimental.channel.communicator import Communicator
 from tests.cluster.stage import GUARD_S
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.full]
 
 
 class Worker:
@@ -150,7 +150,6 @@ def own(workers: list[Any], tmp_path: Path) -> OwnGloo:
     return OwnGloo([rcg.unwrap(each) for each in workers], str(tmp_path / uuid.uuid4().hex))
 
 
-@pytest.mark.full
 def test_an_edge_and_collectives_over_one_communicator_of_the_users(workers, tmp_path):
     mine = own(workers, tmp_path)
     a, b, c = workers
@@ -234,7 +233,6 @@ def test_the_cpu_communicator_reduces_and_leaves_edges_to_shared_memory(workers,
         assert [get(graph.execute(n)) for n in (1, 4)] == [[1.0, 6.0, 6.0, 6.0], [4.0, *[24.0] * 3]]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("moment", ["initialize", "get_world_size"])
 def test_one_that_cannot_start_is_an_error_of_compile_and_leaves_nothing(workers, tmp_path, moment):
     class Broken(OwnGloo):

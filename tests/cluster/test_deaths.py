@@ -71,7 +71,8 @@ def raises_death(call):
 # --- who notices
 
 
-@pytest.mark.parametrize("use", core_has("report", ["teardown", "report", "statistics"]))
+@pytest.mark.full
+@pytest.mark.parametrize("use", ["teardown", "report", "statistics"])
 def test_who_hears_of_a_death_may_use_the_graph(victims, survivors, gate, use):
     """On the thread that receives the news, where a ``__del__`` may run as well."""
     victim = victims.take()
@@ -87,7 +88,8 @@ def test_who_hears_of_a_death_may_use_the_graph(victims, survivors, gate, use):
     graph.teardown()
 
 
-@pytest.mark.parametrize("kind", core_has("kill -9", ["kill -9", "exit"]))
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["kill -9", "exit"])
 def test_a_child_of_the_dead_does_not_hide_its_death(victims, survivors, gate, kind):
     """The child inherits every socket and all memory, and sleeps for ever."""
     victim = victims.take()
@@ -207,7 +209,8 @@ def test_a_death_ends_a_compile_that_waits_for_somebody_else(victims, survivors,
     victims.give_back(slow)
 
 
-@pytest.mark.parametrize("moment", core_has("method", ["start", "read", "method"]))
+@pytest.mark.full
+@pytest.mark.parametrize("moment", ["start", "read", "method"])
 def test_a_loop_on_the_main_thread_dies_like_any_other(victims, survivors, gate, moment):
     victim = victims.take()
     pid = rcg.get(victim.expect.remote(Fate(moment, "kill -9", gate)))

@@ -29,7 +29,7 @@ def run(path: Path, program: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    "path", core_where(lambda path: path.stem != "paths", PROGRAMS), ids=lambda path: path.stem
+    "path", core_where(lambda path: path.stem == "refusals", PROGRAMS), ids=lambda path: path.stem
 )
 @pytest.mark.filterwarnings("ignore:enable_asyncio is not needed")
 def test_with_only_its_imports_changed_it_prints_the_same(path: Path) -> None:

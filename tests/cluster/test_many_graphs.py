@@ -157,6 +157,7 @@ def test_a_main_thread_graph_beside_others_on_other_actors(stages):
     assert rcg.get(waiting) == "later"
 
 
+@pytest.mark.full
 def test_threads_that_compile_and_tear_down_disturb_nobody(stages):
     """One graph is under load all the time, on the same actors."""
     a, b = stages(2)

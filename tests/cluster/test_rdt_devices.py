@@ -20,7 +20,7 @@ from rcg.experimental.collective import create_collective_group, destroy_collect
 torch = pytest.importorskip("torch")
 fake_device = pytest.importorskip("tests.harness.fake_device", exc_type=ImportError)
 checks = pytest.importorskip("tests.gpu.checks", exc_type=ImportError)
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.full]
 
 LARGE = 3_000_000  # numbers: several pieces
 
@@ -87,7 +87,6 @@ def get(ref: Any) -> Any:
     return rcg.get(ref, timeout=60)
 
 
-@pytest.mark.full
 def test_a_tensor_stays_on_its_device_and_is_not_copied(pair):
     a, b = pair
     refs = [call(a.make, 1), call(a.make, 2, LARGE)]
@@ -98,7 +97,6 @@ def test_a_tensor_stays_on_its_device_and_is_not_copied(pair):
     assert (copies, get(a.copies.remote())) == ({}, {})
 
 
-@pytest.mark.full
 def test_tensors_of_the_users_on_a_device_receive_those_of_others(pair):
     a, b = pair
     refs = [call(a.make, 3), call(a.make, 4, LARGE)]
@@ -107,7 +105,6 @@ def test_tensors_of_the_users_on_a_device_receive_those_of_others(pair):
     assert copies == {}
 
 
-@pytest.mark.full
 def test_the_driver_gets_them_through_the_object_store(pair):
     a, _ = pair
     copied = rcg.get(call(a.make, 5), _tensor_transport="object_store")
@@ -121,7 +118,6 @@ def test_the_driver_gets_them_through_the_object_store(pair):
         rcg.experimental.set_target_device_for_ref(call(a.make, 5), "cpu")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "text"),
     [
@@ -138,7 +134,6 @@ def test_tensors_elsewhere_are_refused_where_they_are_made(pair, method, text):
         get(pair[1].look.remote(call(getattr(pair[0], method))))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["nccl", "cuda_ipc"])
 def test_what_make_gpu_checks_works_on_the_fake_device(name):
     machine = checks.machine_of("fake")
@@ -151,7 +146,6 @@ def test_without_a_group_tensors_are_copied_on_the_device():
     assert checks.direct(machine, "auto", ways) == "4 KB to 64 MiB, there and back"
 
 
-@pytest.mark.full
 def test_what_cannot_be_copied_on_the_device_comes_through_the_host():
     with checks.actors(checks.machine_of("fake"), "cuda_ipc", 2) as (a, b):
         get(b.forbid_mapping.remote())

@@ -21,7 +21,7 @@ from rcg.trace.model import SPAN_BASE, GraphTrace
 from tests.cluster.stage import GUARD_S
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.full]
 
 
 @rcg.remote(num_cpus=0)
@@ -103,7 +103,6 @@ def spans(graph: GraphTrace, process: str) -> dict[str, int]:
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("overlap", [False, True])
 def test_methods_show_what_torch_did_in_them(workers, overlap, monkeypatch):
     started_ns = []
@@ -132,7 +131,6 @@ def test_methods_show_what_torch_did_in_them(workers, overlap, monkeypatch):
         assert np.sum(plain.graph().lane("a1").events["op"] < SPAN_BASE) > 0
 
 
-@pytest.mark.full
 def test_all_graphs_of_a_process_and_those_compiled_meanwhile(workers):
     with compiled(workers) as one, rcg.profile(torch=True) as profile:
         rcg.get(one.execute(5), timeout=GUARD_S)
@@ -151,7 +149,6 @@ def test_a_profile_that_began_before_its_first_graph_has_what_came_before(worker
     assert profile.trace.start_ns <= begun_ns, "as tensors may have moved by reference since"
 
 
-@pytest.mark.full
 def test_thread_locals_and_grad_mode_are_those_of_the_thread(workers):
     with InputNode() as inp:
         dag = workers[0].remembered.bind(inp)

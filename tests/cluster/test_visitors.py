@@ -18,7 +18,7 @@ from rcg.bench.record import HERE
 from rcg.bench.rows import ROWS
 from tests.harness.board import ROOT
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.full]
 
 PACE = Pace(calls=20, time_ns=10**11, warm_up=2)
 
@@ -30,7 +30,6 @@ def visitor(ray_session):
     made.end()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["echo", "asyncio", "pipeline-4", "scatter-2", "arguments-8"])
 def test_it_takes_turns_on_a_row(visitor, name):
     row = next(row for row in ROWS if row.name == name)
@@ -47,7 +46,6 @@ def test_it_takes_turns_on_a_row(visitor, name):
     loop.close()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["numpy-10mb-loan", "numpy-10mb-new-loan"])
 def test_it_lends_arrays_where_its_version_can(visitor, name):
     row = next(row for row in ROWS if row.name == name)
@@ -63,7 +61,6 @@ def test_a_graph_that_lends_nothing_gets_the_arrays_as_they_are():
     assert lent(object(), payload) is payload
 
 
-@pytest.mark.full
 def test_its_actors_are_processes_of_this_machine(visitor):
     assert len(set(visitor.pids())) == 4
     for pid in visitor.pids():
@@ -78,7 +75,6 @@ def test_what_goes_wrong_there_is_said_here(visitor):
     visitor.open(row, (b"x",), None).close()  # and it goes on
 
 
-@pytest.mark.full
 def test_a_folder_without_a_built_rcg_is_absent(tmp_path):
     (tmp_path / "rcg").mkdir()
     (tmp_path / "rcg" / "__init__.py").write_text("raise ImportError('nothing here')\n")
