@@ -23,7 +23,7 @@ from rcg.options import Deadline
 from rcg.progress import Progress
 from rcg.rdt.envelope import Holder
 from rcg.rdt.slices import regions_from
-from rcg.weights import client
+from rcg.weights import client, owner
 from rcg.weights.client import Moved
 from rcg.weights.owner import Owner, Roll, Unused, Version
 from rcg.weights.planning import Copy, WeightsPlan
@@ -614,7 +614,9 @@ def test_who_is_absent_keeps_its_name() -> None:
     asyncio.run(run())
 
 
-def test_who_asks_for_all_is_told_of_those_who_come_back() -> None:
+def test_who_asks_for_all_is_told_of_those_who_come_back(monkeypatch) -> None:
+    monkeypatch.setattr(owner, "_BACK_S", 60.0)
+
     async def run() -> None:
         company = Company()
         await company.present("one")
