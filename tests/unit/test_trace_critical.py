@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from rcg.trace.analysis.critical import LOST, Outlier, Paths, SteadyPath, critical_path
+from rcg.trace.analysis.critical import LOST, Paths, PathStall, critical_path
 from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.model import NO_PEER, GraphTrace
@@ -92,7 +92,7 @@ def test_the_steady_path_goes_to_the_first_submission_and_names_the_bottleneck()
     most = path.shares[0]
     assert (most.process, most.op, most.kind, most.total_ns) == ("a1", 1, COMPUTE, 24)
     assert path.bottleneck.text == "a1 (Stage).fwd"
-    assert path.bottleneck_share == 24 / 53
+    assert path.bottleneck.share == 24 / 53
     assert {(s.process, s.op, s.kind): s.total_ns for s in path.shares if s.process == "a0"} == {
         ("a0", 0, WAITING): 1,
         ("a0", 0, COMMUNICATION): 1,
@@ -125,18 +125,18 @@ def one_by_one(took: Sequence[int]) -> GraphTrace:
     return graph_trace(rows)
 
 
-def test_an_op_that_was_slow_once_is_not_the_bottleneck():
+def test_what_an_op_took_beyond_its_usual_time_once_is_a_stall():
+    """From the first to the last completion: 11 executions of 46 ns, and 490 more in one."""
     path = Paths(one_by_one([10] * 5 + [500] + [10] * 6)).steady()
-    assert max(path.shares, key=lambda share: share.total_ns).text == "a0 (Stage).fwd"
+    total = 11 * 46 + 490
+    assert path.end_ns - path.start_ns == total
     assert path.bottleneck.text == "a1 (Stage).fwd"
-    # 30 ns of 10 + 30 and 6 of reads and writes; the user's code takes none.
-    assert path.bottleneck_share == pytest.approx(30 / 46, abs=0.01)
-    assert path.outlier == Outlier(5, 500, 10.0, 490 / path_ns(path), "a0 (Stage).fwd")
-    assert Paths(one_by_one([10] * 12)).steady().outlier is None
-
-
-def path_ns(path: SteadyPath) -> int:
-    return path.end_ns - path.start_ns
+    assert path.bottleneck.share == 11 * 30 / total
+    assert path.stalls == (PathStall(5, COMPUTE, 500, 10.0, 490 / total, "a0 (Stage).fwd"),)
+    assert str(path.stalls[0]) == "once, in execution 5: a0 (Stage).fwd 500 ns, usually 10 ns"
+    assert Paths(one_by_one([10] * 12)).steady().stalls == ()
+    own = {each.text: each.total_ns for each in path.shares}
+    assert own["a0 (Stage).fwd"] == 11 * 10  # without the stall
 
 
 def test_a_call_that_waited_for_another_graph_keeps_the_path_in_its_lane():
@@ -257,7 +257,9 @@ def test_of_simulated_timelines_paths_add_up_to_the_latency(made: Simulated):
                 assert step.duration_ns <= waking
     steady = paths.steady()
     total = executions.last_completion_ns - executions.first_submission_ns
-    assert sum(share.total_ns for share in steady.shares) == total and steady.is_whole
+    shares = sum(share.share for share in (*steady.shares, *steady.stalls))
+    assert shares == pytest.approx(1) and steady.end_ns - steady.start_ns == total
+    assert steady.is_whole
 
 
 # --- a driver's op in several events

@@ -125,7 +125,7 @@ def test_what_has_not_ended_counts_with_its_time_so_far() -> None:
     assert graph.latency_p99_ns == pytest.approx(51 + 0.98 * (end - 65 - 51))
     assert graph.critical is not None and graph.critical.bottleneck is not None
     assert graph.critical.bottleneck.text == "a1 (Stage).fwd"
-    assert graph.critical.bottleneck_share > 0.999
+    assert graph.critical.bottleneck.share > 0.999
     assert graph.critical.end_ns == end - 5
     (call,) = [op for op in graph.ops if op.text == "a1 (Stage).fwd"]
     assert (call.count, call.total_ns) == (3, 24 + end - 90)

@@ -183,9 +183,45 @@ def test_an_op_that_only_one_trace_has_has_no_ratio():
     assert "-" in str(graph)
 
 
-def test_a_comparison_with_the_same_throughput_says_how_latency_changed():
-    rate = Change("executions", 100.0, 100.0, (1.0, 1.0))
-    late, same = (Change("latency", 4e6, after, (1e5, 1e5)) for after in (2e6, 4e6))
-    found = GraphComparison(("a", "a"), True, rate, late, (), ())
-    assert found.answer == "latency 0.50x ±0.03: 4 ms to 2 ms; throughput as before"
-    assert replace(found, latency=same).answer.startswith("no change beyond the noise, 1.00x")
+PM = "\N{PLUS-MINUS SIGN}"
+
+
+@pytest.mark.parametrize(
+    ("rates", "spread", "latency", "answer"),
+    [
+        # A spread of 1 % on both sides, 1.4 % of the ratio, shows that they are alike.
+        ((100, 100), 1, 4e6, f"alike, 1.00x {PM}0.01: 100 /s to 100 /s"),
+        (
+            (100, 100),
+            1,
+            2e6,
+            f"latency 0.50x {PM}0.03: 4 ms to 2 ms; throughput alike, 1.00x {PM}0.01",
+        ),
+        # 120 of 100 with spreads of 40 each: 1.2 +- 0.62; 12 * (0.62 / 0.2)^2 * 1.5 executions.
+        (
+            (100, 120),
+            40,
+            4e6,
+            f"not enough to say, 1.20x {PM}0.62: 100 /s to 120 /s; about 180 executions would tell",
+        ),
+        (
+            (100, 120),
+            None,
+            4e6,
+            "not enough to say, 1.20x: 100 /s to 120 /s; run at least 11 executions",
+        ),
+        (
+            (100, 120),
+            40,
+            2e6,
+            f"latency 0.50x {PM}0.03: 4 ms to 2 ms; throughput not known, 1.20x {PM}0.62",
+        ),
+        ((100, 220), 10, 4e6, f"2.20x {PM}0.24: 100 /s to 220 /s"),
+    ],
+)
+def test_what_is_not_proven_is_not_called_unchanged(rates, spread, latency, answer):
+    rate = Change("executions", *map(float, rates), (spread, spread))
+    late = Change("latency", 4e6, latency, (1e5, 1e5))
+    ops = (Change("a", 1.0, 1.0),)
+    found = GraphComparison(("a", "a"), True, rate, late, ops, (), (12, 20))
+    assert found.answer == answer

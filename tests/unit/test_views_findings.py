@@ -124,7 +124,7 @@ def test_a_comparison_says_what_is_noise() -> None:
         for call_us in (400, 800)
     )
     [same] = before.compare(before).graphs
-    assert same.throughput.is_noise and same.answer.startswith("no change beyond the noise, 1.00x")
+    assert same.throughput.is_noise and same.answer.startswith("alike, 1.00x")
     picture = comparison_picture(same)
     assert "no change beyond the noise" in picture and "rcg-noise" in picture
     assert f">{same.answer}<" in picture

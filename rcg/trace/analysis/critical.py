@@ -25,8 +25,9 @@ This room must know neither shares nor how paths are shown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Final, Self
 
@@ -36,7 +37,7 @@ import numpy.typing as npt
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Pass
-from rcg.text import columns, cut, plural, share_text, time_text, visible
+from rcg.text import IN_LINE, brief, columns, cut, plural, share_text, time_text, visible
 from rcg.trace.analysis.dependencies import Dependencies, Walk
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.intervals import Ints, Times
@@ -51,9 +52,8 @@ LOST: Final = "unknown: the events before are lost or older than the trace"
 
 _MOST_CHANNELS: Final = 3  # a process reads so many, or writes them, each under its own name
 _MAX_STEPS: Final = 30
-_MANY: Final = 10  # executions, of which what is on the path of one or two is no rule
-_FEW: Final = 3
-_NOTABLE: Final = 0.05  # of a path
+_FEW: Final = 3  # executions: what fewer waited for has no usual time
+_NOTABLE: Final = 0.05  # of a path: what is beyond the usual time, and less, is no stall
 _STANDS_OUT: Final = 0.1  # of a path
 _SHORT: Final = 0.01  # of a path: steps that a table has together
 _STEP_HEAD: Final = ("", "kind", "execution", "takes")
@@ -182,7 +182,7 @@ def _rows(steps: Sequence[Step], are_short: bool) -> list[tuple[str, str, str, s
 
 @dataclass(frozen=True, slots=True)
 class PathShare:
-    """The share of one kind of time of one op in a long path.
+    """The share of one kind of time of one op in a long path, without stalls.
 
     Attributes:
         process: Its process.
@@ -202,59 +202,102 @@ class PathShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlier:
-    """What one op took in one execution beyond what it usually takes.
+class PathStall:
+    """What one op took in one execution beyond its usual time, if that is a notable part of a path.
 
     Attributes:
         execution: The execution.
+        kind: The kind of time.
         took_ns: Its time on the path in this execution.
-        usual_ns: The median of this time over the executions; 0 if it is on the path of few.
+        usual_ns: The median of this time over the executions; 0 if it has none.
         share: The share of the path that is beyond ``usual_ns``, from 0 to 1.
         text: Its displayed name.
     """
 
     execution: int
+    kind: TimeKind
     took_ns: int
     usual_ns: float
     share: float
     text: str
 
+    def __str__(self) -> str:
+        usual = f", usually {time_text(self.usual_ns)}" if self.usual_ns else ""
+        name, took = brief(self.text, IN_LINE), time_text(self.took_ns)
+        return f"once, in execution {self.execution}: {name} {took}{usual}"
+
+
+@dataclass(frozen=True, slots=True)
+class PathGroup:
+    """All that counts as one in a path, over all kinds of time.
+
+    Attributes:
+        text: Its displayed name.
+        share: The sum of the shares of its parts.
+        ops: Its ops, each as its process and its index in the program; none for the time between.
+    """
+
+    text: str
+    share: float
+    ops: frozenset[tuple[str, int]]
+
 
 @dataclass(frozen=True)
 class SteadyPath:
-    """The path from the last completion back to the first submission, through all executions.
+    """The path from the last completion back, through all executions.
+
+    It goes back to the first completion, as the throughput does that it explains; of fewer
+    executions than have a spread (``spread.py``), to the first submission.
 
     Attributes:
-        start_ns: The first submission.
+        start_ns: Where it begins.
         end_ns: The last completion whose Write is in the trace.
-        shares: The parts of the path, largest first. They add up to it.
-        bottleneck: The ops of one text with the largest share, over all kinds of time: what to make
-            faster first. Each counts with its median time per execution, so that one that was once
-            slow is not taken for it; in a graph that hangs, with all its time. None if the path is
-            empty, or if its largest share is unknown.
-        bottleneck_share: The share of the bottleneck, from 0 to 1, of the path without what its
-            outlier took beyond its usual time.
-        outlier: What took longest beyond its usual time, if that is 5 % of the path.
-        is_whole: Whether the path reaches back to the first submission.
+        shares: The parts of the path, largest first. With ``stalls`` they add up to it.
+        stalls: What was once much slower than usual, largest first; none in a graph that hangs.
+        is_whole: Whether the path reaches back to its beginning.
     """
 
     start_ns: int
     end_ns: int
     shares: tuple[PathShare, ...]
-    bottleneck: PathShare | None
-    bottleneck_share: float
+    stalls: tuple[PathStall, ...]
     is_whole: bool
-    outlier: Outlier | None = None
+
+    @cached_property
+    def groups(self) -> tuple[PathGroup, ...]:
+        """What counts as one, largest first. Stalls are in none."""
+        parts: dict[str, list[PathShare]] = {}
+        for each in self.shares:
+            parts.setdefault(each.text, []).append(each)
+        found = [
+            PathGroup(
+                text,
+                sum(each.share for each in own),
+                frozenset((each.process, each.op) for each in own if each.op is not None),
+            )
+            for text, own in parts.items()
+        ]
+        return tuple(sorted(found, key=lambda each: -each.share))
 
     @property
-    def bottleneck_ops(self) -> frozenset[tuple[str, int]]:
-        """The ops of the bottleneck, each as its process and its index in the program."""
+    def bottleneck(self) -> PathGroup | None:
+        """What to make faster first; None if the path is empty or mostly unknown."""
+        most = next(iter(self.groups), None)
+        return None if most is None or most.text == LOST else most
+
+    @property
+    def is_user_code(self) -> bool:
+        """Whether the bottleneck is the user's code between the ops of the driver."""
         most = self.bottleneck
-        return frozenset(
-            (each.process, each.op)
+        return most is not None and any(
+            each.process == DRIVER and each.op is None and each.text == most.text
             for each in self.shares
-            if each.op is not None and most is not None and each.text == most.text
         )
+
+    @property
+    def stalled(self) -> float:
+        """The share of the path that is stalls, from 0 to 1."""
+        return sum(each.share for each in self.stalls)
 
     def since(self, origin_ns: int) -> SteadyPath:
         """Return the same with times that count from an origin."""
@@ -397,24 +440,25 @@ class Paths:
         return lane[kept], start[kept], end[kept]
 
     def steady(self) -> SteadyPath | None:
-        """Return the path through all executions; None without a submission and a completion.
+        """Return the path through all executions; None without a beginning and a completion.
 
         The path ends with the last completion whose Write is in the trace: a driver may receive the
         last results before the actor that sent them has recorded its Write.
         """
         executions = self.executions
-        first = executions.first_submission_ns
         completed = np.where(self._is_written(), executions.completed_ns, UNSEEN)
         if completed.max(initial=UNSEEN) == UNSEEN:
             completed = executions.completed_ns
         last = int(completed.max(initial=UNSEEN))
+        first = executions.first_submission_ns
+        if executions.throughput_spread is not None:
+            first = int(completed[completed != UNSEEN].min())
         if first is None or last <= first:
             return None
         event = self._completion(int(executions.index[int(np.argmax(completed))]))
         if event == NONE:
             return None
-        walk = self._dependencies.walk(event, last, first)
-        return self._steady(walk, first, last, counts_usual=True)
+        return self._steady(self._dependencies.walk(event, last, first), first, last)
 
     def until(self, process: str, end_ns: int) -> SteadyPath | None:
         """Return the path that led to the last event of a process."""
@@ -423,7 +467,8 @@ class Paths:
         events = np.flatnonzero(self._dependencies.lane == number)
         if first is None or end_ns <= first or not len(events):
             return None
-        return self._steady(self._dependencies.walk(int(events[-1]), end_ns, first), first, end_ns)
+        walk = self._dependencies.walk(int(events[-1]), end_ns, first)
+        return replace(self._steady(walk, first, end_ns, has_stalls=False), stalls=())
 
     def _walk_of(self, execution: int) -> Walk | None:
         begun, written, over = self._times(execution)
@@ -455,9 +500,7 @@ class Paths:
                     found.append(event)
         return max(found, key=lambda event: int(dependencies.bounds[event, 3]), default=NONE)
 
-    def _steady(
-        self, walk: Walk, first: int, last: int, *, counts_usual: bool = False
-    ) -> SteadyPath:
+    def _steady(self, walk: Walk, first: int, last: int, *, has_stalls: bool = True) -> SteadyPath:
         graph, dependencies = self._graph, self._dependencies
         length = walk.end - walk.start
         places = max((len(program.ops) for program in graph.plan.programs), default=0) + 3
@@ -466,9 +509,9 @@ class Paths:
         code = (dependencies.lane[walk.event] * places + op) * len(TimeKind) + walk.kind
         # Only combinations that occur: all possible ones are lanes times ops.
         codes, which = np.unique(code, return_inverse=True)
-        totals = np.bincount(which, length, len(codes)).astype(np.int64).tolist()
-        found = []
-        for each, total in zip(codes.tolist(), totals, strict=True):
+        totals = np.bincount(which, length, len(codes)).astype(np.int64)
+        parts = []
+        for each in codes.tolist():
             place, kind = divmod(each, len(TimeKind))
             number, at = divmod(place, places)
             lane, is_between = graph.lanes[number], at >= places - 2
@@ -476,40 +519,69 @@ class Paths:
             made = graph.program(lane).ops[at : at + 1]
             if made and isinstance(made[0], Collective):  # of all ranks: they take it together
                 text = made[0].title(actor_labels(graph.plan))
-            found.append(
-                PathShare(
-                    process=lane.process,
-                    op=None if is_between else at,
-                    kind=TimeKind(kind),
-                    total_ns=total,
-                    share=total / (last - first),
-                    text=text,
-                )
+            parts.append(
+                PathShare(lane.process, None if is_between else at, TimeKind(kind), 0, 0.0, text)
             )
-        names = [each.text for each in found]
-        shares = sorted((each for each in found if each.total_ns), key=lambda each: -each.total_ns)
-        times = _times_of(names, which, dependencies.execution[walk.event], length)
-        weights = {
-            name: each.usual_total_ns if counts_usual else float(each.ns.sum())
-            for name, each in times.items()
-        }
-        most = max(weights, key=lambda name: weights[name], default=None)
-        outlier = _outlier(times, last - first) if counts_usual else None
-        beyond = 0.0 if outlier is None else outlier.share
-        usual_ns = (last - first) * (1 - beyond)
-        is_whole = not bool(walk.is_unknown.any() and length[walk.is_unknown].sum())
-        known = next((each for each in shares if each.text == most), None)
-        if known is not None and known.text == LOST:
-            known = None
+        stalls: list[PathStall] = []
+        if has_stalls and len(np.unique(dependencies.execution[walk.event])) >= _FEW:
+            for at, stall in self._stalls(walk, parts, which, last - first):
+                totals[at] -= round(stall.share * (last - first))
+                stalls.append(stall)
+        found = [
+            replace(part, total_ns=total, share=total / (last - first))
+            for part, total in zip(parts, totals.tolist(), strict=True)
+            if total
+        ]
         return SteadyPath(
             start_ns=first,
             end_ns=last,
-            shares=tuple(shares),
-            bottleneck=known,
-            bottleneck_share=min(weights[most] / usual_ns, 1.0) if known and most else 0.0,
-            is_whole=is_whole,
-            outlier=outlier,
+            shares=tuple(sorted(found, key=lambda each: -each.total_ns)),
+            stalls=tuple(sorted(stalls, key=lambda each: -each.share)),
+            is_whole=not bool(walk.is_unknown.any() and length[walk.is_unknown].sum()),
         )
+
+    def _stalls(
+        self, walk: Walk, parts: Sequence[PathShare], which: Ints, path_ns: int
+    ) -> Iterator[tuple[int, PathStall]]:
+        """Yield what took notably longer than usual in one execution, with the number of its part.
+
+        Args:
+            walk: The steps of the path.
+            parts: The parts of the path.
+            which: The number of the part of each step.
+            path_ns: The length of the path.
+        """
+        execution = self._dependencies.execution[walk.event]
+        code, pair = np.unique(which * (int(execution.max()) + 1) + execution, return_inverse=True)
+        took = np.bincount(pair, walk.end - walk.start, len(code)).astype(np.int64)
+        part, of = np.divmod(code, int(execution.max()) + 1)
+        for at in np.flatnonzero(took >= _NOTABLE * path_ns).tolist():
+            number, took_ns = int(part[at]), int(took[at])
+            if parts[number].text == LOST:
+                continue
+            usual_ns = self._usual_ns(parts[number], took[part == number])
+            share = round(took_ns - usual_ns) / path_ns
+            if share >= _NOTABLE:
+                kind, text = parts[number].kind, parts[number].text
+                yield number, PathStall(int(of[at]), kind, took_ns, usual_ns, share, text)
+
+    def _usual_ns(self, part: PathShare, on_path: Times) -> float:
+        """Return how long a part of an op usually takes.
+
+        Args:
+            part: The part.
+            on_path: How long it took on the path, in each execution that has it there. Waiting is
+                compared with this: off the path, a wait says nothing about the op.
+        """
+        if part.op is None or part.kind in (TimeKind.WAITING, TimeKind.IDLE):
+            return float(np.median(on_path)) if len(on_path) >= _FEW else 0.0
+        dependencies = self._dependencies
+        number = next(
+            at for at, each in enumerate(self._graph.lanes) if each.process == part.process
+        )
+        rows = (dependencies.lane == number) & (dependencies.op == part.op)
+        took = dependencies.time_of(np.flatnonzero(rows), part.kind)
+        return float(np.median(took[took > 0]))  # an op of a driver may have events without it
 
     def _names(
         self, lane: LaneTrace, op: int, is_between: bool = False, is_unknown: bool = False
@@ -530,65 +602,3 @@ class Paths:
                 self._groups[lane.process] = group_names(self._graph, lane)
             return text_of(self._graph, lane, op), self._groups[lane.process][op]
         return text, text
-
-
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """The time of one place on a path, by execution.
-
-    Attributes:
-        execution: The executions on whose way it is, of [n].
-        ns: Its time in each, of [n].
-        of: How many executions are on the path.
-    """
-
-    execution: Ints
-    ns: Times
-    of: int
-
-    @property
-    def usual_ns(self) -> float:
-        """What it usually takes; 0 of what is on the path of one or two of many executions."""
-        return 0.0 if len(self.ns) < _FEW and self.of >= _MANY else float(np.median(self.ns))
-
-    @property
-    def usual_total_ns(self) -> float:
-        """What it takes in all executions, if it takes as long as usual in each."""
-        return len(self.ns) * self.usual_ns
-
-
-def _times_of(
-    names: Sequence[str], which: Ints, execution: Ints, length: Times
-) -> dict[str, _Times]:
-    """Return the times of each place.
-
-    Args:
-        names: The places; one may be named several times.
-        which: For each step of a path the number of its name.
-        execution: Its execution.
-        length: Its time.
-    """
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    place = np.array([numbers[name] for name in names], np.int64)[which]
-    executions, row = np.unique(execution, return_inverse=True)
-    code, pair = np.unique(place * len(executions) + row, return_inverse=True)
-    ns = np.bincount(pair, length, len(code)).astype(np.int64)
-    of, row = np.divmod(code, max(len(executions), 1))
-    return {
-        name: _Times(executions[row[of == number]], ns[of == number], len(executions))
-        for name, number in numbers.items()
-    }
-
-
-def _outlier(times: dict[str, _Times], path_ns: int) -> Outlier | None:
-    """Return what took longest beyond its usual time; None if nothing notable did."""
-    most: Outlier | None = None
-    for text, each in times.items():
-        if each.of < _FEW or text == LOST:
-            continue
-        at = int(np.argmax(each.ns))
-        usual_ns, took_ns = each.usual_ns, int(each.ns[at])
-        share = (took_ns - usual_ns) / path_ns
-        if share >= _NOTABLE and (most is None or share > most.share):
-            most = Outlier(int(each.execution[at]), took_ns, usual_ns, share, text)
-    return most

@@ -125,6 +125,12 @@ class Dependencies:
         wanted = np.atleast_1d(execution)
         return np.full(len(wanted), NONE) if table is None else table.at(wanted)
 
+    def time_of(self, event: Ints, kind: TimeKind) -> Times:
+        """Return how long each of these events spent on a kind of time."""
+        length = np.diff(self.bounds[event], axis=1)
+        found: Times = np.where(KINDS[self.shape[event]] == kind, length, 0).sum(axis=1)
+        return found
+
     def _table_of(self, crossing: Crossing) -> _Table:
         event = self._rows_of(crossing.node, crossing.op)
         return _Table(self.execution[event], event, event)

@@ -40,7 +40,7 @@ from rcg.trace.analysis.ops import OpTimes, Stall, has_alike, ops_of, stall_of
 from rcg.trace.analysis.parts import TimeKind, events_of
 from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.shares import shares_of
-from rcg.trace.analysis.spread import is_noise, spread_of
+from rcg.trace.analysis.spread import LEAST, SEEN, is_noise, spread_of
 from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
 from rcg.trace.analysis.transfers import wires_of
 from rcg.trace.analysis.verdict import verdict_of
@@ -52,6 +52,8 @@ _NOTABLE = 0.01
 _LITTLE: Final = 0.03  # of a time that is said to have changed
 _SHORT: Final = 0.01  # of the longest op: what changed by less is not said
 _MAX_ROWS: Final = 24  # of a table in a comparison
+_ALIKE: Final = 0.05  # a spread of a ratio that is no larger shows that there is no change
+_SURE: Final = 1.5  # times as many executions, because a spread is an estimate itself
 
 
 def summarize(trace: Recording, paths: Mapping[GraphTrace, Paths] | None = None) -> Summary:
@@ -259,6 +261,7 @@ class GraphComparison(Displayed):
         ops: Median time of each op without waiting, in ns; of all calls of a method by an actor. Of
             different plans, those that both have.
         shares: Share of the window, from 0 to 1, per process and kind: ``a0 (Stage) compute``.
+        executions: How many executions the figures are of, in both traces.
     """
 
     titles: tuple[str, str]
@@ -267,6 +270,7 @@ class GraphComparison(Displayed):
     latency: Change
     ops: tuple[Change, ...]
     shares: tuple[Change, ...]
+    executions: tuple[int, int] = (0, 0)
 
     @property
     def title(self) -> str:
@@ -276,21 +280,36 @@ class GraphComparison(Displayed):
     @property
     def answer(self) -> str:
         """The answer in one line: ``1.90x ±0.05: 118 /s to 224 /s; a2 (Shard).work 0.50x``."""
-        rate = self.throughput
-        rates = f"{rate_text(rate.before)} to {rate_text(rate.after)}"
-        ratio = f"{spread_text(rate.ratio, rate.spread)}: {rates}"
-        if rate.is_noise is None:
-            return f"{ratio}, from too few executions to tell it from noise"
-        if rate.is_noise:
-            late = self.latency
-            if late.is_noise is not False:
-                return f"no change beyond the noise, {ratio}"
-            times = f"{time_text(late.before)} to {time_text(late.after)}"
-            return f"latency {spread_text(late.ratio, late.spread)}: {times}; throughput as before"
+        rate, late = self.throughput, self.latency
+        ratio = f"{spread_text(rate.ratio, rate.spread)}: {_sides(rate, rate_text)}"
+        if rate.is_noise is not False:
+            is_alike = rate.is_noise and (rate.spread or 0.0) <= _ALIKE
+            if late.is_noise is False:
+                said = f"latency {spread_text(late.ratio, late.spread)}: {_sides(late, time_text)}"
+                rest = spread_text(rate.ratio, rate.spread)
+                return f"{said}; throughput {'alike' if is_alike else 'not known'}, {rest}"
+            if is_alike:
+                return f"alike, {ratio}"
+            return f"not enough to say, {ratio}; {self._enough()}"
         most = max(self.ops, key=_gained_ns, default=None)
         if most is None or _gained_ns(most) <= _SHORT * max(map(_size, self.ops)):
             return ratio
         return f"{ratio}; most changed: {most.text} {spread_text(most.ratio, most.spread)}"
+
+    def _enough(self) -> str:
+        """Return how many executions would tell a change of the throughput from noise, as text.
+
+        A spread becomes smaller as the root of the number of executions.
+        """
+        rate, count = self.throughput, min(self.executions)
+        off, spread = abs((rate.ratio or 1.0) - 1), rate.spread
+        if spread is None:
+            return f"run at least {LEAST + 1} executions"
+        if off < SEEN:
+            return "run more executions"
+        needed = count * (spread / off) ** 2 * _SURE
+        digits = max(len(str(round(needed))) - 2, 0)
+        return f"about {math.ceil(needed / 10**digits) * 10**digits:,} executions would tell"
 
     def __repr__(self) -> str:
         return f"<GraphComparison {visible(self.title)}: {_gain(self)}>"
@@ -393,6 +412,7 @@ def _graph(before: GraphSummary, after: GraphSummary, is_same_plan: bool) -> Gra
             if is_same_plan or change.ratio is not None
         ),
         shares=tuple(_shares(before, after)),
+        executions=(before.complete, after.complete),
     )
 
 
@@ -438,6 +458,10 @@ def _gained_ns(change: Change) -> float:
 
 def _left_out(count: int, word: str, where: str) -> list[str]:
     return [f"    {plural(count, f'more {word}')}: {where}"] if count else []
+
+
+def _sides(change: Change, text: Callable[[float | None], str]) -> str:
+    return f"{text(change.before)} to {text(change.after)}"
 
 
 def _gain(graph: GraphComparison) -> str:

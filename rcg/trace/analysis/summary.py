@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from enum import Enum
 from itertools import chain
 
 from rcg.ir.costs import Predicted
@@ -26,13 +27,13 @@ from rcg.text import (
     time_text,
     wrapped,
 )
-from rcg.trace.analysis.critical import Outlier, SteadyPath
+from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes, Stall
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares, Shares
 from rcg.trace.analysis.transfers import Wire
-from rcg.trace.analysis.verdict import Verdict
+from rcg.trace.analysis.verdict import Form, Verdict
 
 _MAX_GRAPHS = 6
 _MAX_OPS = 24
@@ -128,6 +129,19 @@ class GraphSummary:
     name: str = ""
 
     @property
+    def limiting_ops(self) -> frozenset[tuple[str, int]]:
+        """The ops that limit it, by process and index in the program; none if nothing is known to.
+
+        Of a graph that hangs these are the ops of the largest share of the path.
+        """
+        if self.critical is None or self.critical.bottleneck is None:
+            return frozenset()
+        is_said = self.stall is not None or (
+            self.verdict is not None and self.verdict.form is Form.LIMITS
+        )
+        return self.critical.bottleneck.ops if is_said else frozenset()
+
+    @property
     def has_latency(self) -> bool:
         """Whether an execution has ended: of a hang, latencies count those so far as well."""
         return self.stall is None or self.complete > 0
@@ -187,9 +201,7 @@ class Summary:
 
 
 def _as_data(items: list[tuple[str, object]]) -> dict[str, object]:
-    return {
-        name: value.name.lower() if isinstance(value, TimeKind) else value for name, value in items
-    }
+    return {name: value.name.lower() if isinstance(value, Enum) else value for name, value in items}
 
 
 def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
@@ -348,26 +360,12 @@ def _critical(graph: GraphSummary) -> list[str]:
     if len(shares) > len(most):
         left = sum(shares.values()) - sum(share for _, share in most)
         rows.append((f"{len(shares) - len(most)} more", "", share_text(left)))
+    for stall in path.stalls:
+        name = f"beyond its usual time, execution {stall.execution}"
+        rows.append((name, stall.kind.name.lower(), share_text(stall.share)))
     lines = ["", "  What the results waited for (the critical path of all executions)"]
     lines += columns(rows, left=2, indent="    ")
-    if path.bottleneck is not None:
-        hangs = "" if graph.stall is None else "; it has not ended"
-        lines.append(
-            f"    bottleneck: {brief(path.bottleneck.text, IN_LINE)}, "
-            f"{share_text(path.bottleneck_share)} of the path{hangs}"
-        )
-    if path.outlier is not None:
-        lines.append(f"    {outlier_text(path.outlier)}")
-    return lines
-
-
-def outlier_text(outlier: Outlier) -> str:
-    """Return what took longest beyond its usual time, as text."""
-    usual = f", usually {time_text(outlier.usual_ns)}" if outlier.usual_ns else ""
-    return (
-        f"once, in execution {outlier.execution}: {brief(outlier.text, IN_LINE)} "
-        f"{time_text(outlier.took_ns)}{usual}"
-    )
+    return [*lines, *(f"    {stall}" for stall in path.stalls)]
 
 
 def _wires(graph: GraphSummary) -> list[str]:

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on a graph: what limits it, what would help, and how sure that is.
+"""The verdict on a graph, in one of four forms, and how sure it is.
 
 ```
 a2 (Shard).work limits this: 91 % of the critical path; twice as fast there gives 1.83x ±0.02
-  try: max_inflight_executions=3 instead of 10: the same throughput, latency 27 ms instead of 127
+balanced: 8 Stage actors are equally busy, within 4 % (noise 6 %); Stage.fwd on all gives 1.9x
+one stall dominated: a1 (Shard).work took 94 ms in execution 7, usually 8 ms
+not enough to say: 4 executions are complete; run 6 more
 ```
 
-What limits a graph is what takes the largest share of the critical path (``critical.py``). What
-that gives, and each piece of advice, comes from a replay of the measured times with the change
+What limits a graph is what takes the largest share of the critical path (``critical.py``). The
+gain, and each piece of advice, comes from a replay of the measured times with the change
 (``what_if.py``): there is none if the unchanged replay is not like the trace, if the gain is no
-larger than its spread, or if the trace is too short for a spread (``spread.py``). If a replay fails
-with an exception, the verdict says so instead.
+larger than its spread, or if the trace is too short for a spread (``spread.py``). A gain is never
+more than the share allows: if a share ``s`` of a path takes half the time, ``1 - s / 2`` of its
+length are left, and no result comes sooner. Where twice as fast gives less than 1.05x, nothing
+limits the graph alone: it is balanced. If a replay fails with an exception, the verdict says so.
 
 This room must know neither Ray nor how a verdict is shown, except as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -27,11 +32,12 @@ from rcg.error_text import describe_error
 from rcg.ir.channels import STATUS
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Pass
-from rcg.text import IN_LINE, brief, share_text, spread_text
-from rcg.trace.analysis.advice import LIMITS, TWICE_AS_FAST, Advice, Advisor, Elsewhere
-from rcg.trace.analysis.critical import Paths, SteadyPath
+from rcg.text import IN_LINE, brief, plural, share_text, spread_text, time_text
+from rcg.trace.analysis.advice import TWICE_AS_FAST, Advice, Advisor, Elsewhere
+from rcg.trace.analysis.costs import Cost, MeasuredCosts
+from rcg.trace.analysis.critical import PathGroup, Paths, PathStall, SteadyPath
 from rcg.trace.analysis.intervals import Ints
-from rcg.trace.analysis.spread import LEAST
+from rcg.trace.analysis.spread import LEAST, half_width
 from rcg.trace.analysis.transfers import read_of, write_of
 from rcg.trace.analysis.what_if import (
     MAX_ERROR_PERCENT,
@@ -41,11 +47,45 @@ from rcg.trace.analysis.what_if import (
 from rcg.trace.model import GraphTrace
 
 _MAX_ADVICE: Final = 3
-_NOTHING: Final = 0.005  # what a gain is rounded to
-_LITTLE: Final = 1.05  # a gain of more is one, although its spread may be larger
+_LITTLE: Final = 1.05  # the least gain of what limits a graph
+_SAME: Final = 0.05  # of the busiest actor's time, by which others may differ and be as busy
+_FEW_NAMES: Final = 3
 _MAX_FAILURE: Final = 200  # characters of it
 _MAX_OPS: Final = 4_000  # of a plan that is replayed unasked
 _REPLAYED_OPS: Final = 25_000  # in one replay, about
+
+
+class Form(Enum):
+    """What a verdict says."""
+
+    LIMITS = "limits"
+    BALANCED = "balanced"
+    STALLED = "stalled"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Actors that are equally busy, and none of the others busier.
+
+    Attributes:
+        labels: Their displayed names, in the order of the plan.
+        within: By how much their mean times per execution differ at most, as a share.
+        noise: How far these times may be off, as a share (``spread.py``).
+    """
+
+    labels: tuple[str, ...]
+    within: float
+    noise: float
+
+    def __str__(self) -> str:
+        classes = {label.partition(" (")[2].rstrip(")") for label in self.labels}
+        few = " and ".join(brief(label, IN_LINE) for label in self.labels)
+        who = few if len(self.labels) <= _FEW_NAMES else f"{len(self.labels)} actors"
+        if len(self.labels) > _FEW_NAMES and len(classes) == 1 and (name := classes.pop()):
+            who = f"{len(self.labels)} {brief(name, IN_LINE)} actors"
+        within, noise = share_text(self.within, 0), share_text(self.noise, 0)
+        return f"{who} are equally busy, within {within} (noise {noise})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,44 +93,60 @@ class Verdict:
     """What limits a graph. ``str()`` is a sentence.
 
     Attributes:
-        text: The displayed name of what limits it.
-        share: Its share of the critical path, from 0 to 1.
+        form: What it says.
+        text: The displayed name of what takes the largest share of the critical path.
+        share: This share, from 0 to 1.
         gain: Predicted throughput, divided by that of now, if it took half the time; None if that
             cannot be predicted.
         spread: How far ``gain`` may be off.
         error_percent: The error of the unchanged replay; None if nothing was replayed.
         elsewhere: What the method gives on all actors of its class, if one alone gives nothing.
+        alike: The actors that are equally busy, if it is balanced and there are several.
+        stalls: What was once much slower than usual, longest first.
+        known: How many executions are known from their submission to their completion.
         advice: What helps: the largest gain of throughput first, then latency; at most three.
         failure: Why there is no advice, if the replays that give it failed, or "".
     """
 
-    text: str
-    share: float
+    form: Form
+    text: str = ""
+    share: float = 0.0
     gain: float | None = None
     spread: float | None = None
     error_percent: float | None = None
     elsewhere: Elsewhere | None = None
+    alike: Alike | None = None
+    stalls: tuple[PathStall, ...] = ()
+    known: int = 0
     advice: tuple[Advice, ...] = ()
     failure: str = ""
 
     def __str__(self) -> str:
         name, share = brief(self.text, IN_LINE), share_text(self.share, 0)
-        every = self.elsewhere
-        if every is not None:
-            what = f"{brief(every.text, IN_LINE)} on all {every.actors} actors limits this"
-            share = share_text(every.share, 0)
-        elif self._limits():
-            what = f"{name} limits this"
-        else:
-            what = f"nothing limits this alone: {name}, the largest,"
-        joined = ": " if self._limits() or every is not None else " is "
-        return "; ".join([f"{what}{joined}{share} of the critical path", *self._then()])
+        match self.form:
+            case Form.UNKNOWN:
+                missing = LEAST - self.known
+                what = f"{plural(self.known, 'execution')} {_are(self.known)} complete"
+                return f"not enough to say: {what}; run {missing} more"
+            case Form.STALLED:
+                return self._stalled()
+            case Form.BALANCED if self.alike is not None:
+                what = f"balanced: {self.alike}"
+            case Form.BALANCED:
+                what = f"balanced: {name} takes most, {share} of the critical path"
+            case Form.LIMITS:
+                what = f"{name} limits this: {share} of the critical path"
+        return "; ".join([what, *self._then()])
 
-    def _limits(self) -> bool:
-        """Return whether less time there would help: others may take as long."""
-        error, gain, spread = self.error_percent or 0.0, self.gain, self.spread
-        helps = gain is None or spread is None or gain > min(1 + spread, _LITTLE)
-        return self.share >= LIMITS and (helps or abs(error) > MAX_ERROR_PERCENT)
+    def _stalled(self) -> str:
+        most, *more = self.stalls
+        usual = f", usually {time_text(most.usual_ns)}" if most.usual_ns else ""
+        stalls = "one stall" if not more else f"{len(self.stalls)} stalls"
+        share = share_text(sum(each.share for each in self.stalls), 0)
+        return (
+            f"{stalls} dominated: {brief(most.text, IN_LINE)} took {time_text(most.took_ns)} in "
+            f"execution {most.execution}{usual}; {share} of the critical path"
+        )
 
     def _then(self) -> Iterator[str]:
         error, gain, every = self.error_percent, self.gain, self.elsewhere
@@ -98,21 +154,23 @@ class Verdict:
             yield f"no advice: {brief(self.failure, _MAX_FAILURE)}"
         elif error is not None and abs(error) > MAX_ERROR_PERCENT:
             yield f"no prediction, a replay of this trace is {share_text(abs(error) / 100, 0)} off"
-        elif gain is not None and every is not None:
-            yield f"twice as fast there gives {spread_text(every.gain, every.spread)}"
-            yield f"{brief(self.text, IN_LINE)} alone {spread_text(gain, self.spread)}"
+        elif every is not None:
+            gives = spread_text(every.gain, every.spread)
+            yield f"{brief(every.text, IN_LINE)} twice as fast on all {every.actors} gives {gives}"
+        elif gain is not None and self.form is Form.BALANCED:
+            yield "twice as fast in one place gives nothing beyond the noise"
         elif gain is not None and self.spread is not None:
-            if max(abs(gain - 1), self.spread) < _NOTHING:
-                yield "twice as fast there gives nothing"
-                return
-            noise = "" if abs(gain - 1) > self.spread else ", which is noise"
-            yield f"twice as fast there gives {spread_text(gain, self.spread)}{noise}"
+            yield f"twice as fast there gives {spread_text(gain, self.spread)}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def verdict_of(
     graph: GraphTrace, path: SteadyPath | None, paths: Paths, cores: int = 0
 ) -> Verdict | None:
-    """Return the verdict on a graph; None if its trace is too short, or has no path.
+    """Return the verdict on a graph; None if nothing completed, or its trace has no path.
 
     Args:
         graph: The measured graph. It must not hang.
@@ -120,17 +178,21 @@ def verdict_of(
         paths: The paths of the graph.
         cores: How many processors each node of the cluster has; 0 if that is not known.
     """
-    executions = paths.executions
-    if path is None or path.bottleneck is None or executions.is_timed.sum() < LEAST:
+    known = int(paths.executions.is_timed.sum())
+    if known and known < LEAST:
+        return Verdict(Form.UNKNOWN, known=known)
+    if path is None or path.bottleneck is None or not known:
         return None
-    most, share = path.bottleneck, path.bottleneck_share
-    ops = sum(len(program.ops) for program in graph.plan.programs)
-    places = _places_of(graph, path)
-    is_user = most.process == DRIVER and most.op is None
+    most, ops = path.bottleneck, sum(len(program.ops) for program in graph.plan.programs)
+    said = Verdict(Form.LIMITS, most.text, most.share, stalls=path.stalls, known=known)
+    if path.stalled > most.share:
+        return replace(said, form=Form.STALLED)
+    places = _places_of(graph, most)
+    is_user = path.is_user_code
     if is_user and _awaits(graph):
         return None
     if ops > _MAX_OPS or not (places or is_user):
-        return Verdict(most.text, share)
+        return said
     try:
         replays = Replays(graph, max(16, min(64, _REPLAYED_OPS // ops)), paths.dependencies)
         found = replays.with_changes(
@@ -138,13 +200,51 @@ def verdict_of(
         )
         error, spread, gain = found.error_percent, found.spread, found.speedup
         if error is None or abs(error) > MAX_ERROR_PERCENT or spread is None or gain is None:
-            return Verdict(most.text, share, error_percent=error)
+            return replace(said, error_percent=error)
+        gain = min(gain, 1 / (1 - most.share / 2))
         advisor = Advisor(replays, spread / gain, cores)
+        is_alone = gain >= _LITTLE
         elsewhere = None if advisor.is_worth_it(gain) else advisor.elsewhere(places, path)
         advice = sorted(advisor.advice(), key=lambda each: (each.is_latency, -each.gain))
     except Exception as failure:  # noqa: BLE001 - the figures of a profile stand without advice
-        return Verdict(most.text, share, failure=describe_error(failure).partition("\n")[0])
-    return Verdict(most.text, share, gain, spread, error, elsewhere, tuple(advice[:_MAX_ADVICE]))
+        return replace(said, failure=describe_error(failure).partition("\n")[0])
+    return replace(
+        said,
+        form=Form.LIMITS if is_alone else Form.BALANCED,
+        gain=gain,
+        spread=spread,
+        error_percent=error,
+        elsewhere=None if is_alone else elsewhere,
+        alike=None if is_alone else alike_of(graph, replays.measured),
+        advice=tuple(advice[:_MAX_ADVICE]),
+    )
+
+
+def alike_of(graph: GraphTrace, measured: MeasuredCosts) -> Alike | None:
+    """Return the actors that are as busy as the busiest, within the noise; None if it is alone.
+
+    Busy is what an actor's ops take in an execution, on average, without waiting. Actors that
+    differ by less than ``_SAME`` count as alike even if the noise is smaller.
+    """
+
+    def busy_of(costs: Mapping[Place, Cost]) -> dict[str, float]:
+        found = dict.fromkeys((actor.id for actor in graph.plan.actors), 0.0)
+        for (process, _), cost in costs.items():
+            if process in found:
+                found[process] += cost.own_ns
+        return found
+
+    busy = busy_of(measured.costs)
+    most = max(busy, key=lambda actor: busy[actor], default=None)
+    if most is None or not busy[most] or not measured.batches:
+        return None
+    noise = half_width([busy_of(each)[most] for each in measured.batches]) / busy[most]
+    least = (1 - max(noise, _SAME)) * busy[most]
+    alike = [actor for actor, each in busy.items() if each >= least]
+    if len(alike) < 2:
+        return None
+    within = 1 - min(busy[actor] for actor in alike) / busy[most]
+    return Alike(tuple(map(graph.plan.label, alike)), within, noise)
 
 
 def _awaits(graph: GraphTrace) -> bool:
@@ -174,9 +274,9 @@ def _awaits(graph: GraphTrace) -> bool:
     return bool(len(gap_ns) and np.median(late_ns) < np.median(gap_ns) / 2)
 
 
-def _places_of(graph: GraphTrace, path: SteadyPath) -> list[Place]:
+def _places_of(graph: GraphTrace, most: PathGroup) -> list[Place]:
     """Return the ops of the bottleneck but those of gates; of a collective, those of all ranks."""
-    known = path.bottleneck_ops
+    known = most.ops
     ops = [graph.op(graph.lane(process), at) for process, at in known]
     made = {(op.word, op.group) for op in ops if isinstance(op, Collective)}
     return [

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -14,6 +13,7 @@ from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
+from rcg.trace.analysis.verdict import Form
 from rcg.trace.model import GraphTrace
 from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
 from rcg.views.data.lettering import DOT
@@ -86,8 +86,9 @@ class TopologyFigures:
         channel_bytes: Size of one frame, by the id of the channel.
         open_ns: Time so far of calls that did not end, by their node. It is shown instead of
             ``call_ns``.
-        on_path: Share of the critical path of all executions, without what its outlier took beyond
-            its usual time, that is spent in calls and collectives, from 0 to 1, by their node.
+        on_path: Share of the critical path of all executions that is spent in calls and
+            collectives, without stalls, from 0 to 1, by their node. Empty if the graph is balanced:
+            which of its actors have more is then noise.
     """
 
     call_ns: Mapping[int, float] = field(default_factory=dict)
@@ -164,12 +165,11 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
         keys.append((DEVICE, f"{share} of {plural(count, 'actor')}"))
     path = graph.critical
     if path is not None and path.bottleneck and not (graph.verdict or graph.stall):
-        share = share_text(path.bottleneck_share, 0)
+        share = share_text(path.bottleneck.share, 0)
         keys.append(("bottleneck", f"{share} {visible(path.bottleneck.text)}"))
-    if path is not None and path.outlier is not None:
-        once = path.outlier
-        text = f"{time_text(once.took_ns)} {visible(once.text)}"
-        keys.append((f"once, in execution {once.execution}", text))
+    for stall in () if path is None else path.stalls[:1]:
+        text = f"{time_text(stall.took_ns)} {visible(stall.text)}"
+        keys.append((f"once, in execution {stall.execution}", text))
     return keys
 
 
@@ -216,22 +216,13 @@ def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFig
         for channel in op.values_out if each.bytes else ():
             values[channel] = each.bytes / each.count
     on_path: dict[int, float] = {}
-    parts = () if path is None else path.shares
-    share: Counter[str] = Counter()
-    for part in parts:
-        share[part.text] += part.share  # type: ignore[assignment]
-    usual: dict[str, float] = dict(share)
-    if path is not None and (once := path.outlier):
-        usual[once.text] -= once.share
-        usual = {text: each / (1 - once.share) for text, each in usual.items()}
-    if path is not None and path.bottleneck is not None:
-        usual[path.bottleneck.text] = path.bottleneck_share
-    for part in parts:
+    is_balanced = summary.verdict is not None and summary.verdict.form is Form.BALANCED
+    for part in () if path is None or is_balanced else path.shares:
         ops_there = () if part.op is None else plan.program(part.process).ops[part.op :]
         made = ops_there[0] if ops_there else None
         if isinstance(made, Call | Collective):
-            node, factor = numbers[made.node], usual[part.text] / share[part.text]
-            on_path[node] = on_path.get(node, 0.0) + part.share * factor
+            node = numbers[made.node]
+            on_path[node] = on_path.get(node, 0.0) + part.share
     so_far = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
     return TopologyFigures(calls, values, open_ns=so_far, on_path=on_path)
 

@@ -260,8 +260,7 @@ def ops_table(summary: GraphSummary, ops: Sequence[OpTimes]) -> str:
     """Return a table of the times of each op as HTML, in the order of the programs."""
     head = ("op", "count", "median", "p99", "total", "waited", "moved", "speed")
     rows = [_op_row(each) for each in ops]
-    bottleneck = () if summary.critical is None else summary.critical.bottleneck_ops
-    marked = [(each.process, each.op) in bottleneck for each in ops]
+    marked = [(each.process, each.op) in summary.limiting_ops for each in ops]
     return table(head, rows, marked)
 
 
