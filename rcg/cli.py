@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _trace(asked: argparse.Namespace) -> int:
     from rcg.errors import RcgError
-    from rcg.trace.analysis.figures import summarize
+    from rcg.trace.measured import summarize
     from rcg.trace.trace import Trace
     from rcg.views.html.mimebundle import text_of
 

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from rcg.errors import TraceError
 from rcg.ir.costs import CallCosts
 from rcg.text import plural
+from rcg.trace.analysis.comparison import Comparison
 from rcg.trace.analysis.costs import call_costs_of
-from rcg.trace.analysis.critical import CriticalPath, critical_path
-from rcg.trace.analysis.executions import Executions, executions_of
-from rcg.trace.analysis.figures import Comparison, compare, summarize
+from rcg.trace.analysis.critical import CriticalPath
+from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.summary import Summary
-from rcg.trace.analysis.what_if import WhatIf, what_if
+from rcg.trace.analysis.what_if import WhatIf
+from rcg.trace.measured import Measured, compared, measured_of, summarize
 from rcg.trace.model import GraphTrace
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import of_trace, text_of
@@ -97,7 +98,9 @@ class Profile:
             raise TraceError(
                 "no graph was recorded: compile one, and run it while the profile is on"
             )
-        known = ", ".join(f"{at}: {_name_of(each)}" for at, each in enumerate(graphs))
+        known = ", ".join(
+            f"{at}: {_name_of(each)}" for at, each in enumerate(measured_of(self.trace))
+        )
         at = next(at for at, each in enumerate(graphs) if each is active[0])
         wanted = "there are several graphs" if graph is None else f"there is no graph {graph!r}"
         raise TraceError(
@@ -105,12 +108,16 @@ class Profile:
             f"{known}"
         )
 
+    def measured(self, graph: int | str | None = None) -> Measured:
+        """Return what one graph did: all its figures, each computed once. See ``graph``."""
+        return Measured.of(self.trace, self.graph(graph))
+
     def executions(self, graph: int | str | None = None) -> Executions:
         """Return when each execution was submitted, completed and fetched. See ``graph``.
 
         Times are nanoseconds from the beginning of the trace.
         """
-        return executions_of(self.graph(graph)).since(self.trace.start_ns)
+        return self.measured(graph).executions.since(self.trace.start_ns)
 
     def critical_path(self, execution: int, graph: int | str | None = None) -> CriticalPath:
         """Return the steps that an execution's latency consists of, from its submission on.
@@ -118,16 +125,18 @@ class Profile:
         Times are nanoseconds from the beginning of the trace.
         """
         origin_ns = self.trace.start_ns
-        steps = critical_path(self.graph(graph), execution)
+        steps = self.measured(graph).paths.of(execution)
         return CriticalPath((step.since(origin_ns) for step in steps), steps.usual_ns)
 
     def call_costs(self) -> CallCosts:
         """Return what methods and transfers took, by actor, for ``compile(costs=profile)``."""
-        return call_costs_of(self.trace.graphs)
+        return call_costs_of(
+            (each.graph.plan, each.costs.costs) for each in measured_of(self.trace)
+        )
 
     def compare(self, other: Profile) -> Comparison:
         """Compare this profile with a later one: per operation, shares, throughput, latency."""
-        return compare(self.trace, other.trace)
+        return compared(self.trace, other.trace)
 
     def what_if(
         self,
@@ -154,8 +163,7 @@ class Profile:
             TraceError: There is no such method, or too little was recorded.
             ValueError: A factor is not a positive number.
         """
-        return what_if(
-            self.graph(graph),
+        return self.measured(graph).replays.what_if(
             scale,
             communication=communication,
             serialization=serialization,
@@ -197,6 +205,5 @@ class Profile:
         return of_trace(self._trace)
 
 
-def _name_of(graph: GraphTrace) -> str:
-    count = len(executions_of(graph))
-    return f"{graph.title}: {plural(count, 'execution')}"
+def _name_of(measured: Measured) -> str:
+    return f"{measured.graph.title}: {plural(len(measured.executions), 'execution')}"

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from rcg.trace.analysis.figures import summarize
+from rcg.trace.measured import summarize
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.figures import card_of
 from rcg.views.data.slicing import slices_of

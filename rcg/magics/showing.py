@@ -12,7 +12,7 @@ from IPython.display import display
 from rcg.ir.plan import Plan
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.text import graph_title, plural, visible
-from rcg.trace.analysis.figures import summarize
+from rcg.trace.measured import summarize
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topology_picture

@@ -21,10 +21,8 @@ This room must know neither Ray nor how graphs run. Tests make traces by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -309,29 +307,6 @@ class Recording(Displayed):
         """A sentence about the graphs that ``active`` leaves out; empty if there are none."""
         count = len(self.graphs) - len(self.active.graphs)
         return f"{plural(count, 'more graph')} did nothing during the recording" if count else ""
-
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-def kept(
-    function: Callable[Concatenate[GraphTrace, _P], _T],
-) -> Callable[Concatenate[GraphTrace, _P], _T]:
-    """Return a function of a graph that computes its result once, and keeps it with the graph.
-
-    Further arguments may only save time: the result must not depend on them.
-    """
-
-    @wraps(function)
-    def found(graph: GraphTrace, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        memory, name = vars(graph), f"_{function.__name__}"
-        if name not in memory:
-            memory[name] = function(graph, *args, **kwargs)
-        result: _T = memory[name]
-        return result
-
-    return found
 
 
 def actor_labels(plan: Plan) -> dict[str, str]:

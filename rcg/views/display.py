@@ -12,9 +12,9 @@ from typing import Final, Unpack
 
 from rcg.display import DrawingOptions, Mimebundle, Views
 from rcg.ir.plan import Plan
+from rcg.trace.analysis.comparison import Comparison, GraphComparison
 from rcg.trace.analysis.critical import CriticalPath
 from rcg.trace.analysis.executions import Executions
-from rcg.trace.analysis.figures import Comparison, GraphComparison
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.trace.model import Recording
 from rcg.views.data.topology import topology_of

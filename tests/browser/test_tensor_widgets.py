@@ -14,7 +14,7 @@ pytest.importorskip("anywidget", reason="anywidget is not installed")
 
 from playwright.sync_api import Locator, Page
 
-from rcg.trace.analysis.figures import summarize
+from rcg.trace.measured import summarize
 from rcg.views.data.packing import pack
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slicing import slices_of

@@ -23,15 +23,13 @@ from rcg.compiler.simulate import Simulation
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
-from rcg.trace.analysis.critical import Paths
-from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.what_if import predict
+from rcg.trace.measured import summarize
 from rcg.trace.model import EVENT, SPAN_BASE, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import of_plan
 from rcg.views.html.page import page_of
 from tests.unit.trace_by_hand import A0_ROWS, DRIVER_APART, END, OPENS, ROWS
-from tests.unit.traces import event, events, graph_trace
+from tests.unit.traces import event, events, graph_trace, measure
 from tests.unit.views_traces import pipeline, simulated
 
 HUGE = "a number of 5000 digits"
@@ -114,11 +112,11 @@ def use(found: Trace, folder: Path) -> None:
         executions.in_flight(found.start_ns, found.end_ns)
         for index in executions.index[:3].tolist():
             profile.critical_path(index, number)
-        Paths(graph).steady()
+        measure(graph).paths.steady()
         of_plan(graph.plan)
         try:
             str(profile.what_if({}, communication=0.5, max_inflight=3, graph=number)).encode()
-            check_replay(predict(graph), graph.plan)
+            check_replay(measure(graph).predict(64), graph.plan)
         except TraceError:
             pass  # nothing was recorded
     found.save(folder / "again.trace")

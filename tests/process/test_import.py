@@ -66,7 +66,7 @@ def of(loaded: set[str], names: tuple[str, ...]) -> set[str]:
         ("import rcg.runtime.actor.loop", (*HEAVY, *SEEING)),
         ("import rcg.runtime.driver.compiled_dag, rcg.runtime.remote.handle", (*HEAVY, *SEEING)),
         ("import rcg.ipython", SEEING),
-        ("import rcg.trace.trace, rcg.trace.analysis.figures", HEAVY),
+        ("import rcg.trace.trace, rcg.trace.measured", HEAVY),
         ("import rcg.views", HEAVY),
         ("import rcg.cli, rcg.doctor, rcg.progress", (*HEAVY, "tqdm")),
         ("import rcg.top", (*HEAVY, "rich", "rcg.views", "rcg.profiles")),

@@ -10,7 +10,6 @@ from rcg.trace.trace import Trace
 from tests.unit.traces import graph_trace, trace
 from tests.unit.views_traces import pipeline
 
-
 WAYS = ("values_out", "values_in")
 
 

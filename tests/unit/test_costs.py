@@ -22,6 +22,7 @@ from rcg.trace.analysis.costs import call_costs_of
 from rcg.trace.analysis.what_if import from_simulation
 from tests.unit.graphs_by_hand import HERE, here
 from tests.unit.pipelines import Script
+from tests.unit.traces import measure
 
 MS = 1_000_000
 
@@ -157,7 +158,7 @@ def test_a_profile_tells_the_costs_of_another_graph_of_the_same_actors():
         return 0.5 * MS if {*op.channels_in, *op.channels_out} & tensors else 1000.0
 
     trace = from_simulation(simulate(measured, cost, 8))
-    found = call_costs_of([trace])
+    found = call_costs_of([(measured, measure(trace).costs.costs)])
     assert found.calls == {
         ("a0a0a0", "f0"): pytest.approx(2 * MS),
         ("a1a1a1", "f1"): pytest.approx(5 * MS),

@@ -33,7 +33,7 @@ from rcg.ir.ops import (
     Write,
 )
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.parts import READ, WRITE, shapes_of
+from rcg.trace.analysis.events import READ, WRITE, shapes_of
 from rcg.views.data.topology import topology_of
 
 CALL = Call("a0", "fwd", (Slot(1), Const("k2")), (("x", Slot(3)), ("y", Const("k4"))), (5, 6), 7)

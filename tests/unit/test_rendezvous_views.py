@@ -15,9 +15,9 @@ from rcg.compiler import compile_graph
 from rcg.compiler.simulate import Simulation
 from rcg.ir.ops import COLLECTIVES, Call, Op
 from rcg.profiles import Profile
-from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.rendezvous import with_waits
-from rcg.trace.analysis.what_if import places_of, predict, what_if
+from rcg.trace.analysis.events import EventTable
+from rcg.trace.analysis.what_if import places_of
+from rcg.trace.measured import summarize
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import topology_figures_of
 from rcg.views.data.topology import nodes_of_calls, topology_of
@@ -26,6 +26,7 @@ from rcg_widgets import ScheduleWidget, TimelineWidget, TopologyWidget
 from tests.unit import chrome_format, views_traces
 from tests.unit.pipelines import gpipe
 from tests.unit.simulated_traces import Simulated, recorded, simulated
+from tests.unit.traces import measure
 from tests.unit.views_traces import check_page, check_picture
 
 
@@ -45,8 +46,8 @@ def test_what_calls_take_is_predicted_and_shown(made: Simulated) -> None:
     graph = made.graph
     trace = Trace((graph,), 0, max(made.end, 1))
     took = calls_ns(made.simulation)
-    assert calls_ns(predict(graph)) == pytest.approx(took)
-    faster = calls_ns(what_if(graph, {"Class a0.f": 0.5}).simulation)
+    assert calls_ns(measure(graph).predict(64)) == pytest.approx(took)
+    faster = calls_ns(measure(graph).replays.what_if({"Class a0.f": 0.5}).simulation)
     halved = {
         call: ns / 2 if call[0] == "a0" and call[2] == "f" else ns for call, ns in took.items()
     }
@@ -123,7 +124,6 @@ def test_the_waits_of_reads_take_time_in_proportion_to_the_ops(monkeypatch: pyte
         ).plan
         (graph,) = views_traces.simulated(plan, 2).graphs
         asked = 0
-        for lane in graph.lanes:
-            with_waits(graph, lane)
+        EventTable(graph)
         counts.append(asked / sum(len(program.ops) for program in plan.programs))
     assert counts[1] < 1.2 * counts[0]

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from rcg.trace.analysis.critical import LOST, Paths, PathStall, critical_path
-from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.critical import LOST, PathStall
+from rcg.trace.analysis.events import TimeKind
 from rcg.trace.model import NO_PEER, GraphTrace
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, ROWS, by_hand
-from tests.unit.traces import PIPELINE, changed, event, graph_trace
+from tests.unit.traces import PIPELINE, changed, event, graph_trace, measure
 
 COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = TimeKind
 
@@ -60,7 +59,7 @@ SECOND = [
 
 
 def test_a_path_goes_from_process_to_process_along_what_was_waited_for():
-    steps = critical_path(by_hand(), 0)
+    steps = measure(by_hand()).paths.of(0)
     assert brief(steps) == FIRST
     assert [step.text for step in steps[:5]] == [
         "driver write c0",
@@ -73,20 +72,20 @@ def test_a_path_goes_from_process_to_process_along_what_was_waited_for():
 
 
 def test_what_did_not_wait_hangs_on_the_event_before_it_also_of_another_execution():
-    steps = critical_path(by_hand(), 1)
+    steps = measure(by_hand()).paths.of(1)
     assert brief(steps) == SECOND
     assert sum(step.duration_ns for step in steps) == 51
 
 
 def test_there_is_no_path_of_what_the_trace_does_not_hold():
-    assert critical_path(by_hand(), 7) == ()
-    assert critical_path(by_hand(driver=()), 0) == ()
-    assert critical_path(graph_trace({}), 0) == ()
-    assert Paths(graph_trace({})).steady() is None
+    assert measure(by_hand()).paths.of(7) == ()
+    assert measure(by_hand(driver=())).paths.of(0) == ()
+    assert measure(graph_trace({})).paths.of(0) == ()
+    assert measure(graph_trace({})).paths.steady() is None
 
 
 def test_the_steady_path_goes_to_the_first_submission_and_names_the_bottleneck():
-    path = Paths(by_hand()).steady()
+    path = measure(by_hand()).paths.steady()
     assert (path.start_ns, path.end_ns, path.is_whole) == (10, 63, True)
     assert sum(share.total_ns for share in path.shares) == 53
     most = path.shares[0]
@@ -127,21 +126,21 @@ def one_by_one(took: Sequence[int]) -> GraphTrace:
 
 def test_what_an_op_took_beyond_its_usual_time_once_is_a_stall():
     """From the first to the last completion: 11 executions of 46 ns, and 490 more in one."""
-    path = Paths(one_by_one([10] * 5 + [500] + [10] * 6)).steady()
+    path = measure(one_by_one([10] * 5 + [500] + [10] * 6)).paths.steady()
     total = 11 * 46 + 490
     assert path.end_ns - path.start_ns == total
     assert path.bottleneck.text == "a1 (Stage).fwd"
     assert path.bottleneck.share == 11 * 30 / total
     assert path.stalls == (PathStall(5, COMPUTE, 500, 10.0, 490 / total, "a0 (Stage).fwd"),)
     assert str(path.stalls[0]) == "once, in execution 5: a0 (Stage).fwd 500 ns, usually 10 ns"
-    assert Paths(one_by_one([10] * 12)).steady().stalls == ()
+    assert measure(one_by_one([10] * 12)).paths.steady().stalls == ()
     own = {each.text: each.total_ns for each in path.shares}
     assert own["a0 (Stage).fwd"] == 11 * 10  # without the stall
 
 
 def test_a_call_that_waited_for_another_graph_keeps_the_path_in_its_lane():
     rows = [A1_ROWS[0], event(1, 0, 31, 43, waited=5), *A1_ROWS[2:]]
-    steps = brief(critical_path(by_hand(a1=rows), 0))
+    steps = brief(measure(by_hand(a1=rows)).paths.of(0))
     at = steps.index(("a1", 1, 0, WAITING, 31, 36))
     assert steps[at + 1] == ("a1", 1, 0, COMPUTE, 36, 43)
     assert steps[:at] == FIRST[:10]
@@ -149,11 +148,11 @@ def test_a_call_that_waited_for_another_graph_keeps_the_path_in_its_lane():
 
 def test_a_path_ends_with_a_note_where_events_were_lost():
     # The write that a1 waited for is missing.
-    steps = critical_path(by_hand(a0=A0_ROWS[:2]), 0)
+    steps = measure(by_hand(a0=A0_ROWS[:2])).paths.of(0)
     assert_whole(steps, 10, 46)
     assert (steps[0].op, steps[0].kind, steps[0].end_ns) == (None, IDLE, 29)
     assert steps[0].text == LOST
-    path = Paths(by_hand(a0=A0_ROWS[:2])).steady()
+    path = measure(by_hand(a0=A0_ROWS[:2])).paths.steady()
     assert not path.is_whole
     assert sum(share.total_ns for share in path.shares) == 53
     assert path.bottleneck.text == "a1 (Stage).fwd"
@@ -161,7 +160,7 @@ def test_a_path_ends_with_a_note_where_events_were_lost():
 
 def test_a_gap_in_an_actor_that_lost_events_ends_the_path():
     graph = changed(by_hand(a1=[*A1_ROWS[:2], *A1_ROWS[4:]]), "a1", lost=2)
-    steps = critical_path(graph, 1)
+    steps = measure(graph).paths.of(1)
     assert_whole(steps, 12, 63)
     assert brief(steps)[0] == ("a1", None, 1, IDLE, 12, 48)
 
@@ -172,7 +171,7 @@ def test_paths_add_up_also_when_clocks_disagree(process, offset):
     """Reads end before the writes that they wait for, and events hang on what is later."""
     moved = [(row[0] + offset, row[1] + offset, *row[2:]) for row in ROWS[process]]
     graph = by_hand(**{process: moved})
-    paths, executions = Paths(graph), executions_of(graph)
+    paths, executions = measure(graph).paths, measure(graph).executions
     for at, execution in enumerate(executions.index.tolist()):
         steps = paths.of(execution)
         if executions.latency_ns[at]:
@@ -223,7 +222,7 @@ def test_of_several_readers_the_slowest_made_room_or_whom_the_event_names(peer, 
     }
     # The driver reads execution 1 of c1 before a1 is done with it.
     rows["driver"].append(event(3, 1, 21, 23, waited=1))
-    steps = brief(critical_path(graph_trace(rows, plan=FORKED), 1))
+    steps = brief(measure(graph_trace(rows, plan=FORKED)).paths.of(1))
     at = next(number for number, step in enumerate(steps) if step[:3] == ("a0", 3, 1))
     assert steps[at - 1] == before
 
@@ -233,7 +232,7 @@ def test_a_write_may_end_after_the_reader_it_woke_goes_on():
     rows = [*DRIVER_ROWS]
     rows[0] = event(1, 0, 10, 14, bytes=100)
     rows[1] = event(1, 1, 14, 15, bytes=100)
-    steps = critical_path(by_hand(driver=rows), 0)
+    steps = measure(by_hand(driver=rows)).paths.of(0)
     assert brief(steps)[:2] == [
         ("driver", 1, 0, COMMUNICATION, 10, 13),
         ("a0", 0, 0, COMMUNICATION, 13, 14),
@@ -242,11 +241,11 @@ def test_a_write_may_end_after_the_reader_it_woke_goes_on():
 
 @given(simulated())
 def test_of_simulated_timelines_paths_add_up_to_the_latency(made: Simulated):
-    paths, executions = Paths(made.graph), executions_of(made.graph)
+    paths, executions = measure(made.graph).paths, measure(made.graph).executions
     assert executions.is_complete.all()
     for at, execution in enumerate(executions.index.tolist()):
         steps = paths.of(execution)
-        assert steps == critical_path(made.graph, execution)
+        assert steps == measure(made.graph).paths.of(execution)
         assert_whole(steps, executions.submitted_ns[at], executions.completed_ns[at])
         assert all(step.text != LOST and step.duration_ns > 0 for step in steps)
         # Whatever is waited for on the path is waking up: a few ns, as drawn. The first step may
@@ -267,7 +266,7 @@ def test_of_simulated_timelines_paths_add_up_to_the_latency(made: Simulated):
 
 def test_the_steady_path_ends_with_the_last_completion_that_was_noted():
     """The driver has execution 1 before the trace holds a1's Write of it."""
-    path = Paths(by_hand(a1=A1_ROWS[:5])).steady()
+    path = measure(by_hand(a1=A1_ROWS[:5])).paths.steady()
     assert (path.start_ns, path.end_ns, path.is_whole) == (10, 46, True)
     assert path.bottleneck.text == "a1 (Stage).fwd"
     assert sum(share.total_ns for share in path.shares) == 36
@@ -275,13 +274,13 @@ def test_the_steady_path_ends_with_the_last_completion_that_was_noted():
 
 
 def test_without_any_write_of_a_result_the_steady_path_is_that_of_the_driver():
-    path = Paths(by_hand(a1=())).steady()
+    path = measure(by_hand(a1=())).paths.steady()
     assert (path.end_ns, path.is_whole, path.bottleneck) == (65, False, None)
 
 
 def test_a_path_begins_with_what_was_encoded_before_there_was_room():
     graph = by_hand(driver=DRIVER_APART)
-    first, second = critical_path(graph, 0), critical_path(graph, 1)
+    first, second = measure(graph).paths.of(0), measure(graph).paths.of(1)
     assert brief(first) == [("driver", 1, 0, SERIALIZATION, 7, 10), *FIRST]
     assert_whole(second, 8, 63)
     assert brief(second)[0] == ("driver", 1, 1, SERIALIZATION, 8, 12)
@@ -294,5 +293,5 @@ def test_a_wait_for_what_never_came_is_no_loss():
         event(3, 5, 2, 8, waited=5, peer=2),  # of another thread, in vain
         event(1, 1, 9, 10, bytes=8),
     ]
-    path = Paths(by_hand(driver=rows)).steady()
+    path = measure(by_hand(driver=rows)).paths.steady()
     assert path.is_whole

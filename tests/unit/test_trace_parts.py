@@ -10,26 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.trace.analysis.intervals import Cover, disjoint, without
-from rcg.trace.analysis.parts import Parts, TimeKind, events_of, parts_of
+from rcg.trace.analysis.events import EventTable, TimeKind, with_open
+from rcg.trace.analysis.intervals import MAX_INT64, MIN_INT64, Cover, disjoint, without
+from rcg.trace.analysis.parts import parts_of
 from rcg.trace.model import SPAN_BASE, OpenOp
 from tests.unit.traces import event, graph_trace
 
 COMPUTE, COMMUNICATION, SERIALIZATION, WAITING = list(TimeKind)[:4]
 
 
-def listed(parts: Parts) -> list[tuple[int, TimeKind, int, int]]:
-    return [
-        (int(row), TimeKind(int(kind)), int(start), int(end))
-        for row, kind, start, end in zip(
-            parts.row, parts.kind, parts.start_ns, parts.end_ns, strict=True
-        )
-    ]
-
-
-def of(rows, process="a0", window=(None, None), **options):
-    graph = graph_trace({process: rows}, **options)
-    return listed(parts_of(graph, graph.lane(process), *window))
+def of(rows, process="a0", until=None, window=(MIN_INT64, MAX_INT64), **options):
+    """The parts of events: the row of each in its lane, its kind, and when it begins and ends."""
+    table = EventTable(graph_trace({process: rows}, **options), until)
+    parts = parts_of(table, table.number(process)).clipped(*window)
+    columns = (table.row[parts.row], parts.kind, parts.start_ns, parts.end_ns)
+    found = zip(*(each.tolist() for each in columns), strict=True)
+    return [(row, TimeKind(kind), start, end) for row, kind, start, end in found]
 
 
 # One turn of an actor, 100 ns:
@@ -95,16 +91,15 @@ def test_times_that_contradict_each_other_are_cut_to_fit(row, expected):
     ],
 )
 def test_what_a_process_is_in_at_the_end_counts(now, expected):
-    assert of(TURN, window=(None, 120), opens={"a0": now}) == PARTS + expected
+    assert of(TURN, until=120, opens={"a0": now}) == PARTS + expected
 
 
-def test_without_an_end_an_open_op_ends_with_the_last_event():
+def test_an_open_op_becomes_the_last_event():
     graph = graph_trace({"a0": TURN, "a1": [event(0, 0, 90, 110)]}, opens={"a0": OpenOp(1, 1, 100)})
-    lane = graph.lane("a0")
-    assert listed(parts_of(graph, lane))[-1] == (3, COMPUTE, 100, 110)
-    row = events_of(lane, 110)[3]
+    row = with_open(graph.lane("a0"), 110).events[3]
     assert (row["op"], row["start_ns"], row["end_ns"]) == (1, 100, 110)
-    assert events_of(graph.lane("a1"), 110) is graph.lane("a1").events
+    assert with_open(graph.lane("a1"), 110) is graph.lane("a1")
+    assert not EventTable(graph).is_open.any()
 
 
 stretches = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(

@@ -12,10 +12,10 @@ from rcg.compiler.simulate import Costs, simulate
 from rcg.ir.channels import Group
 from rcg.ir.graph import Graph
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import crossings_of, reads_of, writes_of
 from rcg.ir.ops import Call
-from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.transfers import crossings_of, read_of, write_of
 from rcg.trace.analysis.what_if import from_simulation
+from rcg.trace.measured import summarize
 from rcg.trace.model import Clock, GraphTrace
 from tests.unit.pipelines import Script
 from tests.unit.traces import event, events, trace
@@ -69,7 +69,7 @@ def recorded(far, *, window=1, sends=0, wire=WIRE, clock=0, used=0.0, group=(), 
         sizes[channel.id] = BYTES if is_large else 0
         if is_large and plan.crossings().get(channel.id):
             (reader,) = channel.readers
-            waking[reader, read_of(plan, reader, channel.id)] = wire
+            waking[reads_of(plan)[channel.id, reader]] = wire
             each[channel.writer, 0] = sends
     run = simulate(plan, Costs(each, waking), 40, window=window, is_driver_draining=False)
     found = from_simulation(run, graph_id="5f1c" * 8, limit=window)
@@ -78,13 +78,13 @@ def recorded(far, *, window=1, sends=0, wire=WIRE, clock=0, used=0.0, group=(), 
         rows = lane.events[(lane.process != DRIVER) | (lane.events["op"] > 0)]
         for channel in plan.channels:
             if channel.writer == lane.process:
-                at = write_of(plan, lane.process, channel.id)
+                _, at = writes_of(plan)[channel.id]
                 rows["bytes"][rows["op"] == at] = sizes[channel.id]
         lanes[lane.process] = replace(lane, events=rows, processor_ns=(0, round(used)))
     passed: dict[str, list] = {}
-    for crossing in crossings_of(plan):
+    for crossing in crossings_of(plan).values():
         writes = lanes[crossing.writer].events
-        writes = writes[writes["op"] == write_of(plan, crossing.writer, crossing.channel)]
+        writes = writes[writes["op"] == writes_of(plan)[crossing.channel][1]]
         late = wire if sizes[crossing.channel] else 0
         passed.setdefault(crossing.node, []).extend(
             event(crossing.op, row["execution"], row["end_ns"] + late, row["end_ns"] + late)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rcg.errors import TraceError
-from rcg.trace.analysis.figures import summarize
+from rcg.trace.measured import summarize
 from rcg.trace.model import SPAN_BASE, Clock
 from rcg.trace.trace import Trace
 from tests.unit.simulated_traces import Simulated, simulated

@@ -10,17 +10,16 @@ from hypothesis import given
 
 from rcg.ir.ops import Read, Write
 from rcg.profiles import Profile
-from rcg.trace.analysis.executions import UNSEEN, executions_of
-from rcg.trace.analysis.parts import TimeKind
-from rcg.trace.analysis.shares import shares_of
+from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.executions import UNSEEN
 from rcg.trace.model import GraphTrace, OpenOp
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, END, ROWS, by_hand
-from tests.unit.traces import changed, event, graph_trace, one_execution
+from tests.unit.traces import changed, event, graph_trace, measure, one_execution, shares_in
 
 
 def test_executions_go_from_the_drivers_write_to_the_last_write_for_the_driver():
-    found = executions_of(by_hand())
+    found = measure(by_hand()).executions
     assert found.index.tolist() == [0, 1]
     assert found.submitted_ns.tolist() == [10, 12]
     assert found.completed_ns.tolist() == [46, 63]
@@ -36,7 +35,7 @@ def test_executions_go_from_the_drivers_write_to_the_last_write_for_the_driver()
 
 def test_what_a_trace_that_began_in_the_middle_does_not_hold_is_unseen():
     # Recorded from 13 to 60: without the first writes and the last read.
-    found = executions_of(by_hand(driver=DRIVER_ROWS[2:3], a0=A0_ROWS[1:], a1=A1_ROWS[:5]))
+    found = measure(by_hand(driver=DRIVER_ROWS[2:3], a0=A0_ROWS[1:], a1=A1_ROWS[:5])).executions
     assert found.submitted_ns.tolist() == [UNSEEN, UNSEEN]
     assert found.completed_ns.tolist() == [46, UNSEEN]
     assert not found.is_complete.any()
@@ -45,7 +44,7 @@ def test_what_a_trace_that_began_in_the_middle_does_not_hold_is_unseen():
 
 
 def test_of_lost_events_in_the_middle_only_these_executions_suffer():
-    found = executions_of(by_hand(driver=[DRIVER_ROWS[0], *DRIVER_ROWS[2:]]))
+    found = measure(by_hand(driver=[DRIVER_ROWS[0], *DRIVER_ROWS[2:]])).executions
     assert found.submitted_ns.tolist() == [10, UNSEEN]
     assert found.latency_ns.tolist() == [36]
     # Both ended, so there is a rate; the second counts as in flight from the first's start.
@@ -54,16 +53,16 @@ def test_of_lost_events_in_the_middle_only_these_executions_suffer():
 
 
 def test_of_a_lost_completion_the_next_one_ends_the_flight():
-    found = executions_of(by_hand(driver=DRIVER_ROWS[:2], a1=A1_ROWS[3:]))
+    found = measure(by_hand(driver=DRIVER_ROWS[:2], a1=A1_ROWS[3:])).executions
     assert found.completed_ns.tolist() == [UNSEEN, 63]
     assert found.in_flight(0, END).total_ns == 53
     # That of the last one: to the end.
-    found = executions_of(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5]))
+    found = measure(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5])).executions
     assert found.in_flight(0, END).total_ns == 70
 
 
 def test_a_completion_is_not_before_its_submission_whatever_the_clocks():
-    found = executions_of(by_hand(a1=[event(3, 0, 1, 2), event(3, 1, 3, 4)]))
+    found = measure(by_hand(a1=[event(3, 0, 1, 2), event(3, 1, 3, 4)])).executions
     assert found.latency_ns.tolist() == [0, 0]
 
 
@@ -77,7 +76,7 @@ def test_shares_are_those_worked_out_by_hand():
     a1       12+12     1+2+1+2   4       19 (R0 from 10)                 10 + 17
     ```
     """
-    shares = shares_of(by_hand(), 0, END)
+    shares = shares_in(by_hand(), 0, END)
     assert [[lane.of(kind) for kind in TimeKind] for lane in shares.lanes] == [
         [0, 6, 0, 42, 32],
         [20, 6, 4, 23, 27],
@@ -100,7 +99,7 @@ def test_shares_are_those_worked_out_by_hand():
 @pytest.mark.parametrize("window", [(0, 80), (13, 60), (0, 10), (70, 70), (-5, 200), (30, 20)])
 def test_shares_add_up_to_any_window(window):
     start, end = window
-    for lane in shares_of(by_hand(), start, end).lanes:
+    for lane in shares_in(by_hand(), start, end).lanes:
         assert lane.duration_ns == max(end - start, 0)
         assert min(lane.of(kind) for kind in TimeKind) >= 0
         assert sum(lane.waiting_for.values()) == lane.waiting_ns
@@ -117,7 +116,7 @@ def test_who_is_waited_for_without_a_peer_is_what_the_plan_says():
         ],
         "a1": [event(0, 0, 0, 8, waited=8, peer=77)],
     }
-    driver, a0, a1 = shares_of(graph_trace(rows), 0, 40).lanes
+    driver, a0, a1 = shares_in(graph_trace(rows), 0, 40).lanes
     assert driver.waiting_for == {"a0 (Stage)": 4}
     assert a0.waiting_for == {"driver": 5, "another graph": 3, "a1 (Stage)": 2, "unknown": 1}
     assert a1.waiting_for == {"a0 (Stage)": 8}
@@ -126,13 +125,13 @@ def test_who_is_waited_for_without_a_peer_is_what_the_plan_says():
 def test_only_a_read_can_wait_for_nothing():
     """After 63 nothing is in flight; calls and writes wait all the same."""
     rows = [*A0_ROWS, event(1, 1, 64, 70, waited=5), event(3, 1, 70, 80, waited=7)]
-    lane = shares_of(graph_trace({**ROWS, "a0": rows}), 0, END).lanes[1]
+    lane = shares_in(graph_trace({**ROWS, "a0": rows}), 0, END).lanes[1]
     assert lane.waiting_for == {"another graph": 5, "a1 (Stage)": 7, "driver": 3}
 
 
 def test_the_bubble_ends_with_the_last_completion():
     rows = [*A0_ROWS, event(1, 2, 63, 75)]
-    found = shares_of(graph_trace({**ROWS, "a0": rows}), 0, END)
+    found = shares_in(graph_trace({**ROWS, "a0": rows}), 0, END)
     assert found.bubble == pytest.approx(1 - 44 / 106)
 
 
@@ -190,7 +189,7 @@ def test_communication_is_hidden_behind_methods_of_the_same_actor():
     a1.comm                                   |R|R c1 receives . . .| W             20 + 2
     ```
     """
-    shares = shares_of(graph_trace(LANES_ROWS, plan=WITH_LANES), 0, 80)
+    shares = shares_in(graph_trace(LANES_ROWS, plan=WITH_LANES), 0, 80)
     assert [lane.communication_ns for lane in shares.lanes] == [4, 3, 21, 1, 22]
     # Of what a0.comm sends, from 40 on; of what a1.comm receives, from 50 on, and its Write.
     assert [lane.hidden for lane in shares.lanes] == [None, None, 15 / 21, None, 7 / 22]
@@ -209,7 +208,7 @@ def test_communication_is_hidden_behind_methods_of_the_same_actor():
 
 
 def test_lost_driver_events_make_no_idle_time_of_waiting():
-    shares = shares_of(changed(by_hand(driver=()), "driver", lost=4), 0, END)
+    shares = shares_in(changed(by_hand(driver=()), "driver", lost=4), 0, END)
     # In flight from the start of the window to the last completion, 63.
     assert shares.lanes[1].waiting_ns == 13 + 20
 
@@ -223,7 +222,7 @@ def test_of_simulated_timelines_shares_are_what_the_simulation_knows(made: Simul
         each[span.process] += span.end - span.start
         if not isinstance(made.graph.plan.program(span.process).ops[span.op], Read | Write):
             computed[span.process] += span.end - span.start
-    for lane in shares_of(made.graph, 0, end).lanes:
+    for lane in shares_in(made.graph, 0, end).lanes:
         assert lane.duration_ns == end
         assert min(lane.of(kind) for kind in TimeKind) >= 0
         assert sum(lane.waiting_for.values()) == lane.waiting_ns
@@ -236,7 +235,7 @@ def test_of_simulated_timelines_shares_are_what_the_simulation_knows(made: Simul
 
 
 def test_what_was_encoded_before_there_was_room_counts_and_queueing_does_not():
-    found = executions_of(by_hand(driver=DRIVER_APART))
+    found = measure(by_hand(driver=DRIVER_APART)).executions
     assert found.encoded_ns.tolist() == [3, 4]
     assert found.submitted_ns.tolist() == [10 - 3, 12 - 4]
     assert found.completed_ns.tolist() == [46, 63]
@@ -247,12 +246,14 @@ def test_what_was_encoded_before_there_was_room_counts_and_queueing_does_not():
         event(1, 1, 8, 14, coded=4, bytes=100),
         *DRIVER_ROWS[2:],
     ]
-    assert found.latency_ns.tolist() == executions_of(by_hand(driver=whole)).latency_ns.tolist()
+    assert (
+        found.latency_ns.tolist() == measure(by_hand(driver=whole)).executions.latency_ns.tolist()
+    )
 
 
 def test_a_wait_in_vain_fetches_nothing():
     rows = [*DRIVER_ROWS[:3], event(3, 1, 48, 60, waited=12, peer=2)]
-    found = executions_of(by_hand(driver=rows))
+    found = measure(by_hand(driver=rows)).executions
     assert found.fetched_ns.tolist() == [48, UNSEEN]
     assert found.completed_ns.tolist() == [46, 63]
 
@@ -260,32 +261,32 @@ def test_a_wait_in_vain_fetches_nothing():
 def test_a_completion_is_no_later_than_when_the_driver_had_it():
     """a1 noted the end of its Write late, or its clock is ahead: the driver had it at 47."""
     rows = [*A1_ROWS[:2], event(3, 0, 43, 55, coded=1, bytes=100), *A1_ROWS[3:]]
-    assert executions_of(by_hand(a1=rows)).completed_ns.tolist() == [47, 63]
+    assert measure(by_hand(a1=rows)).executions.completed_ns.tolist() == [47, 63]
     # A wait in vain before, or decoding later on, says nothing of that.
-    found = executions_of(by_hand(a1=rows, driver=DRIVER_APART))
+    found = measure(by_hand(a1=rows, driver=DRIVER_APART)).executions
     assert found.completed_ns.tolist() == [47, 63]
     rows = [*DRIVER_ROWS[:2], event(3, 0, 14, 19, waited=5, peer=2), *DRIVER_APART[-2:]]
-    assert executions_of(by_hand(driver=rows)).completed_ns.tolist() == [46, 63]
+    assert measure(by_hand(driver=rows)).executions.completed_ns.tolist() == [46, 63]
 
 
 def test_an_open_read_that_waited_again_and_again_waited_all_the_time():
     """a0 was in its third Read since 43 and looked up at 79; nothing was in flight from 63 on."""
     graph = changed(by_hand(), "a0", open=OpenOp(0, 2, 43, 79, 0))
-    assert shares_of(graph, 0, END).lanes == shares_of(by_hand(), 0, END).lanes
+    assert shares_in(graph, 0, END).lanes == shares_in(by_hand(), 0, END).lanes
 
 
 # --- where they begin
 
 
 def test_what_was_not_seen_stays_unseen_wherever_zero_is():
-    found = executions_of(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5])).since(10)
+    found = measure(by_hand(driver=DRIVER_ROWS[:3], a1=A1_ROWS[:5])).executions.since(10)
     assert found.submitted_ns.tolist() == [0, 2]
     assert found.completed_ns.tolist() == [36, UNSEEN]
     assert found.latency_ns.tolist() == [36]
 
 
 def window(graph: GraphTrace, start: int = 0, end: int = END) -> tuple[int, int]:
-    return executions_of(graph).busy_stretch(start, end)
+    return measure(graph).executions.busy_stretch(start, end)
 
 
 def test_shares_are_those_of_the_time_with_executions():

@@ -7,16 +7,14 @@ import json
 
 import pytest
 
-from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.ops import stall_of
+from rcg.trace.measured import summarize
 from rcg.trace.model import GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.data.topology import nodes_of_calls
 from rcg.views.html.page import page_of
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_ROWS, END, ROWS, by_hand
-from tests.unit.traces import event, graph_trace, trace
+from tests.unit.traces import event, graph_trace, measure, trace
 
 SECOND = 1_000_000_000
 SUBMITTED = event(1, 2, 65, 66, bytes=100)
@@ -47,7 +45,7 @@ def recorded(**changes: OpenOp) -> Trace:
 
 
 def found(graph: GraphTrace, end: int = 2 * SECOND):
-    return stall_of(graph, executions_of(graph), 5, end)
+    return measure(graph, 5, end).stall
 
 
 def test_a_call_that_did_not_return_is_what_the_graph_hangs_on() -> None:

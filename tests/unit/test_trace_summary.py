@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rcg.trace.analysis.figures import Change, GraphComparison, compare, summarize
-from rcg.trace.analysis.ops import ops_of
+from rcg.trace.analysis.comparison import Change, GraphComparison
+from rcg.trace.measured import compared, summarize
 from rcg.trace.model import Clock
 from tests.unit.test_trace_critical import one_by_one
 from tests.unit.trace_by_hand import A1_ROWS, END, by_hand
-from tests.unit.traces import PIPELINE, changed, event, graph_trace, trace
+from tests.unit.traces import PIPELINE, changed, event, graph_trace, measure, trace
 from tests.unit.views_traces import pipeline
 from tests.unit.views_traces import simulated as simulated_plan
 
@@ -42,7 +42,7 @@ def test_ops_are_counted_without_their_waiting():
             event(1, 2, 90, 190),
         ]
     }
-    read, call = ops_of(graph_trace(rows))
+    read, call = measure(graph_trace(rows)).ops
     assert (read.text, read.kind, read.count) == ("a0 (Stage) read c0", "read", 2)
     assert (read.median_ns, read.total_ns, read.waited_ns) == (15, 30, 20)
     assert (read.bytes, read.gb_per_s) == (6_000, None)  # it looks at them where they lie
@@ -74,14 +74,14 @@ def test_what_lies_outside_of_the_window_is_cut_off():
         "a1": [event(0, 0, 0, 900, waited=890), event(1, 0, 900, 990)],
     }
     graph = graph_trace(rows)
-    read, call, write = ops_of(graph, 1_000, 1_100)
+    read, call, write = measure(graph, 1_000, 1_100).ops
     assert (read.count, read.total_ns, read.waited_ns) == (2, 5, 5 + 50)
     assert (call.count, call.total_ns) == (1, 30)
     assert (write.total_ns, write.gb_per_s) == (10, 400 / 8)
     # The rate is that of the whole Write: 400 bytes in 8 ns.
-    assert ops_of(graph, 1_046, 1_100)[-1].gb_per_s == 400 / 8
-    assert ops_of(graph, 1_046, 1_100)[-1].total_ns == 4
-    (whole, *_) = ops_of(graph)
+    assert measure(graph, 1_046, 1_100).ops[-1].gb_per_s == 400 / 8
+    assert measure(graph, 1_046, 1_100).ops[-1].total_ns == 4
+    (whole, *_) = measure(graph).ops
     assert whole.waited_ns == 1_005 + 70
     (found,) = summarize(trace(graph, start=1_000, end=1_100)).graphs
     assert found.ops == (read, call, write)
@@ -130,7 +130,7 @@ FASTER = [
 
 def test_a_comparison_holds_both_and_the_ratio():
     before, after = trace(by_hand(), end=80), trace(by_hand(a1=FASTER), end=70)
-    (graph,) = compare(before, after).graphs
+    (graph,) = compared(before, after).graphs
     assert graph.is_same_plan
     assert (graph.throughput.before, graph.throughput.after) == (1e9 / 17, 1e9 / 14)
     assert graph.throughput.ratio == pytest.approx(17 / 14)
@@ -141,7 +141,7 @@ def test_a_comparison_holds_both_and_the_ratio():
     shares = {share.text: share for share in graph.shares}
     assert shares["a1 (Stage) compute"].before == 24 / 55
     assert shares["a1 (Stage) compute"].after == 12 / 55
-    text = str(compare(before, after))
+    text = str(compared(before, after))
     assert "CompiledDAG(5f1c5f1c): the same plan" in text
     assert "    a1 (Stage).fwd        12 ns    6 ns  0.50x" in text
 
@@ -157,7 +157,7 @@ def test_graphs_are_matched_by_plan_and_else_by_order():
     other = graph_trace({}, plan=PIPELINE.replace("fwd", "bwd"))
     third = graph_trace({}, plan=PIPELINE.replace("fwd", "step"))
     first = replace(by_hand(), graph_id="first")
-    found = compare(
+    found = compared(
         trace(first, replace(other, graph_id="other"), end=END),
         trace(replace(third, graph_id="third"), replace(first, graph_id="again"), end=END),
     )
@@ -166,18 +166,18 @@ def test_graphs_are_matched_by_plan_and_else_by_order():
         "CompiledDAG(other) -> CompiledDAG(third)",
     ]
     assert [graph.is_same_plan for graph in found.graphs] == [True, False]
-    found = compare(trace(first, end=END), trace(other, first, end=END))
+    found = compared(trace(first, end=END), trace(other, first, end=END))
     assert [graph.title for graph in found.graphs] == ["CompiledDAG(first)"]
     assert found.only_after == ("CompiledDAG(5f1c5f1c)",) and found.only_before == ()
-    found = compare(trace(other, first, end=END), trace(end=END))
+    found = compared(trace(other, first, end=END), trace(end=END))
     assert found.only_before == ("CompiledDAG(5f1c5f1c)", "CompiledDAG(first)")
     assert "CompiledDAG(first) is only in the first" in str(found)
-    assert str(compare(trace(end=1), trace(end=1))) == "Neither trace holds a graph."
+    assert str(compared(trace(end=1), trace(end=1))) == "Neither trace holds a graph."
 
 
 def test_an_op_that_only_one_trace_has_has_no_ratio():
     before = trace(by_hand(), end=END)
-    (graph,) = compare(before, trace(graph_trace({}), end=END)).graphs
+    (graph,) = compared(before, trace(graph_trace({}), end=END)).graphs
     assert {op.ratio for op in graph.ops} == {None}
     assert graph.throughput.ratio is None
     assert "-" in str(graph)

@@ -10,27 +10,24 @@ import pytest
 from hypothesis import given, settings
 
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.costs import costs_of
-from rcg.trace.analysis.critical import critical_path
 from rcg.trace.analysis.dependencies import Dependencies
-from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.ops import ops_of, stall_of
+from rcg.trace.analysis.events import EventTable
 from rcg.trace.analysis.parts import TimeKind, parts_of
 from rcg.trace.analysis.rendezvous import exchanges_of
-from rcg.trace.analysis.shares import shares_of
 from rcg.trace.export.files import check_plan
 from rcg.trace.model import OpenOp
 from tests.unit.simulated_traces import simulated
 from tests.unit.tensors_by_hand import END, PLAN, ROWS, tensor_trace, tensors_by_hand
-from tests.unit.traces import event
+from tests.unit.traces import event, measure, shares_in
 
 COMPUTE, COMMUNICATION, SERIALIZATION, WAITING, IDLE = TimeKind
 
 
 def parts(process, **changes):
     graph = tensors_by_hand(**changes)
-    found = parts_of(graph, graph.lane(process))
-    columns = (found.row, found.kind, found.start_ns, found.end_ns)
+    table = EventTable(graph)
+    found = parts_of(table, table.number(process))
+    columns = (table.row[found.row], found.kind, found.start_ns, found.end_ns)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [(row, TimeKind(kind), start, end) for row, kind, start, end in rows]
 
@@ -52,9 +49,15 @@ def test_a_read_never_waits_longer_than_it_lasts():
 
 
 def test_an_exchange_begins_when_the_last_end_arrived():
-    found = list(exchanges_of(tensors_by_hand()))
+    table = EventTable(tensors_by_hand())
+    found = list(exchanges_of(table))
     assert [
-        (each.ends[-1][0], each.rows.tolist(), each.begin_ns.tolist(), each.end_ns.tolist())
+        (
+            each.ends[-1][0],
+            table.row[each.rows].tolist(),
+            each.begin_ns.tolist(),
+            each.end_ns.tolist(),
+        )
         for each in found
     ] == [
         ("a1", [[2, 0]], [56], [80]),
@@ -65,13 +68,13 @@ def test_an_exchange_begins_when_the_last_end_arrived():
 
 
 def test_an_exchange_lacks_executions_of_which_an_end_is_missing():
-    found = list(exchanges_of(tensors_by_hand(a2=ROWS["a2"][:2])))
+    found = list(measure(tensors_by_hand(a2=ROWS["a2"][:2])).exchanges)
     assert [len(each.execution) for each in found] == [1, 0, 0]
     assert [each.rows.shape for each in found] == [(1, 2), (0, 2), (0, 2)]
 
 
 def steps(graph):
-    path = critical_path(graph, 0)
+    path = measure(graph).paths.of(0)
     return [(step.text, step.kind, step.start_ns, step.end_ns) for step in path]
 
 
@@ -104,11 +107,11 @@ def is_acyclic(before):
 @settings(max_examples=25)
 @given(simulated(has_tensors=True))
 def test_no_event_of_a_rendezvous_depends_on_itself(made):
-    assert is_acyclic(Dependencies(made.graph).before)
+    assert is_acyclic(Dependencies(EventTable(made.graph)).before)
 
 
 def test_shares_count_exchanges_as_communication_and_waits_for_others_as_waiting():
-    found = shares_of(tensors_by_hand(), 0, END)
+    found = shares_in(tensors_by_hand(), 0, END)
     times = {
         lane.process: (
             lane.compute_ns,
@@ -128,11 +131,11 @@ def test_shares_count_exchanges_as_communication_and_waits_for_others_as_waiting
 
 def test_a_collective_beside_a_method_of_another_actor_is_not_hidden():
     busy = [*ROWS["a0"], event(0, 1, 80, 140, waited=60, peer=0), event(1, 1, 140, 200)]
-    assert shares_of(tensors_by_hand(a0=busy), 0, END).hidden == 0.0
+    assert shares_in(tensors_by_hand(a0=busy), 0, END).hidden == 0.0
 
 
 def test_ops_have_rates_where_tensors_move():
-    found = {(each.process, each.op): each for each in ops_of(tensors_by_hand())}
+    found = {(each.process, each.op): each for each in measure(tensors_by_hand()).ops}
     assert found["a0", 2].gb_per_s == 2400 / 24
     assert found["a1", 0].gb_per_s == 2400 / 24
     assert found["a1", 2].gb_per_s == 1300 / 26
@@ -143,7 +146,7 @@ def test_ops_have_rates_where_tensors_move():
 
 def test_costs_wake_from_the_arrival_of_the_last():
     graph = tensors_by_hand()
-    costs = costs_of(graph).costs
+    costs = measure(graph).costs.costs
     allreduce = costs["a1", 2]
     assert (allreduce.waiting_ns, allreduce.coding_ns, allreduce.moving_ns) == (32, 2, 26)
     assert allreduce.waking_ns == 132 - 130
@@ -155,7 +158,7 @@ def test_costs_wake_from_the_arrival_of_the_last():
 def stalled(**opens):
     rows = {process: rows[:2] for process, rows in ROWS.items()}
     graph = tensors_by_hand(opens, **rows)
-    return stall_of(graph, executions_of(graph), 0, 10_000)
+    return measure(graph, 0, 10_000).stall
 
 
 def test_a_rank_waits_for_the_one_that_it_names_or_else_for_all_others():

@@ -15,12 +15,11 @@ from rcg.ir.costs import CALL, MOVE, Cost
 from rcg.ir.ops import Call, Collective, Read
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.advice import Advice, Advisor, best_cuts
-from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.figures import compare, summarize
 from rcg.trace.analysis.latency import latency_of
 from rcg.trace.analysis.spread import LEAST, half_width, spread_of
 from rcg.trace.analysis.verdict import Form
-from rcg.trace.analysis.what_if import from_simulation, what_if
+from rcg.trace.analysis.what_if import from_simulation
+from rcg.trace.measured import compared, summarize
 from rcg.trace.model import NO_PEER, SPAN_BASE
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.html.page import ops_table
@@ -28,7 +27,7 @@ from tests.unit.test_costs import chain, compiled
 from tests.unit.test_trace_critical import one_by_one
 from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand
-from tests.unit.traces import ALLREDUCE, changed, event, events, trace
+from tests.unit.traces import ALLREDUCE, changed, event, events, measure, trace
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import simulated as simulated_plan
 
@@ -113,7 +112,7 @@ def one_after_the_other(first, second):
 def test_the_spread_is_that_of_parts_of_the_trace():
     """a1 takes 20 us in one half of the trace and 30 in the other: 22/12 and 32/17."""
     graph = one_after_the_other(pipeline(), pipeline({("a1", 1): 30_000}))
-    found = what_if(graph, {"a1.fwd": 0.5})
+    found = measure(graph).replays.what_if({"a1.fwd": 0.5})
     assert min(found.batch_speedups) == pytest.approx(22 / 12, rel=0.01)
     assert max(found.batch_speedups) == pytest.approx(32 / 17, rel=0.01)
     assert found.spread >= half_width(found.batch_speedups) > 0
@@ -179,7 +178,7 @@ def test_of_too_few_executions_nothing_is_said(executions):
     assert str(summary.verdict) == (
         f"not enough to say: {complete} complete; run {LEAST - executions} more"
     )
-    found = what_if(graph, {"a1.fwd": 0.5})
+    found = measure(graph).replays.what_if({"a1.fwd": 0.5})
     assert found.spread is None and "too few executions" in found.answer
     assert verdict(pipeline(executions=LEAST, window=1)).form is Form.LIMITS
 
@@ -240,7 +239,7 @@ def test_what_is_advised_is_what_really_happens():
         before = pipeline(window=window)
         after = pipeline(window=3)
         (advice,) = verdict(before).advice
-        (found,) = compare(trace(before, end=1 << 30), trace(after, end=1 << 30)).graphs
+        (found,) = compared(trace(before, end=1 << 30), trace(after, end=1 << 30)).graphs
         then = found.throughput.ratio if window == 1 else 1 / found.latency.ratio
         assert advice.gain == pytest.approx(then, rel=0.01)
 
@@ -255,7 +254,7 @@ def test_three_in_flight_need_no_advice():
 def test_latency_is_queued_and_in_service():
     """By hand, from 10 to 46 but 12 to 13 and 28 to 29; from 12 to 63, of which it is worked 34."""
     graph = by_hand()
-    found = latency_of(graph, executions_of(graph))
+    found = measure(graph).latency
     assert (found.service_ns, found.queued_ns) == (34, (2 + 17) / 2)
     assert found.counts == ()  # two are no distribution
     summary = summary_of_graph(graph, end=80)
@@ -264,9 +263,10 @@ def test_latency_is_queued_and_in_service():
 
 def test_executions_that_took_longer_than_clocks_count_have_no_latency():
     graph = by_hand()
-    executions = executions_of(graph)
+    found = measure(graph)
+    executions = found.executions
     long = replace(executions, submitted_ns=executions.submitted_ns - (1 << 62))
-    assert latency_of(graph, long) is None
+    assert latency_of(found.table, found.parts, long) is None
 
 
 # --- what is alike is one ------------------------------------------------------------------------

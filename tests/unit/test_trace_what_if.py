@@ -11,12 +11,10 @@ from hypothesis import given
 from rcg.compiler.simulate import Costs, simulate
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.costs import costs_of
-from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.what_if import from_simulation, predict, what_if
+from rcg.trace.analysis.what_if import Replays, from_simulation
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, DRIVER_APART, by_hand
-from tests.unit.traces import PIPELINE, event, graph_trace
+from tests.unit.traces import PIPELINE, event, graph_trace, measure
 
 # Driver: Input 0, Write 1, Read 3; actors: Read 0, Call 1, Write 3.
 COSTS = {
@@ -57,7 +55,8 @@ def without_input(graph):
 @given(simulated(is_driver_draining=False))
 def test_the_unchanged_replay_of_a_simulated_timeline_is_that_timeline(made: Simulated):
     count = made.simulation.executions
-    found = what_if(made.graph, executions=count)
+    seen = measure(made.graph)
+    found = Replays(seen.table, seen.costs, seen.executions, count).what_if()
     assert found.window == made.window
     assert found.measured_throughput == found.baseline_throughput == found.throughput
     assert found.error_percent is None or found.error_percent == 0
@@ -69,21 +68,26 @@ def test_the_unchanged_replay_of_a_simulated_timeline_is_that_timeline(made: Sim
 
 def test_by_hand_the_bottleneck_sets_the_rate():
     # a1 takes 1 + 20 + 1 us for each execution and never waits.
-    found = what_if(pipeline())
+    found = measure(pipeline()).replays.what_if()
     assert found.throughput == 1e9 / 22_000
     # Twice as fast it takes 12, as a0 does.
-    assert what_if(pipeline(), {"a1.fwd": 0.5}).throughput == 1e9 / 12_000
+    assert measure(pipeline()).replays.what_if({"a1.fwd": 0.5}).throughput == 1e9 / 12_000
     # Both twice as fast: a1 takes 12, a0 7.
-    assert what_if(pipeline(), {"Stage.fwd": 0.5}).throughput == 1e9 / 12_000
+    assert measure(pipeline()).replays.what_if({"Stage.fwd": 0.5}).throughput == 1e9 / 12_000
     # One under way: 2 + 1+10+1 + 1+20+1 + 1 = 37.
-    assert what_if(pipeline(), max_inflight=1).throughput == pytest.approx(1e9 / 37_000)
+    assert measure(pipeline()).replays.what_if(max_inflight=1).throughput == pytest.approx(
+        1e9 / 37_000
+    )
     # Five times slower, a0 is the bottleneck: 1 + 50 + 1.
-    assert what_if(pipeline(), {"a0 (Stage).fwd": 5}).throughput == 1e9 / 52_000
+    assert measure(pipeline()).replays.what_if({"a0 (Stage).fwd": 5}).throughput == 1e9 / 52_000
     # Factors multiply: a1 is as it was, a0 twice as fast.
-    assert what_if(pipeline(), {"Stage.fwd": 0.5, "a1.fwd": 2}).throughput == 1e9 / 22_000
+    assert (
+        measure(pipeline()).replays.what_if({"Stage.fwd": 0.5, "a1.fwd": 2}).throughput
+        == 1e9 / 22_000
+    )
     # Reads and writes take twice as long.
-    assert what_if(pipeline(), communication=2).throughput == 1e9 / 24_000
-    assert what_if(pipeline(), serialization=9).throughput == 1e9 / 22_000
+    assert measure(pipeline()).replays.what_if(communication=2).throughput == 1e9 / 24_000
+    assert measure(pipeline()).replays.what_if(serialization=9).throughput == 1e9 / 22_000
 
 
 @pytest.mark.parametrize(
@@ -97,25 +101,25 @@ def test_by_hand_the_bottleneck_sets_the_rate():
 @pytest.mark.parametrize("window", [1, 3])
 @pytest.mark.parametrize("thinking", [0, 30_000])
 def test_what_is_predicted_is_what_the_changed_pipeline_does(changes, options, window, thinking):
-    predicted = what_if(pipeline(window=window, thinking=thinking), **options)
-    really = what_if(pipeline(changes, window=window, thinking=thinking))
+    predicted = measure(pipeline(window=window, thinking=thinking)).replays.what_if(**options)
+    really = measure(pipeline(changes, window=window, thinking=thinking)).replays.what_if()
     assert predicted.throughput == pytest.approx(really.measured_throughput, rel=1e-9)
     assert predicted.latency_ns == pytest.approx(really.measured_latency_ns, rel=1e-9)
 
 
 def test_coding_is_scaled_apart_from_moving():
     # By hand: a1 takes 2 + 12 + 3, of which coding is 1 + 1.
-    before = what_if(by_hand(), max_inflight=10)
-    after = what_if(by_hand(), max_inflight=10, serialization=11)
-    periods = [1e9 / executions_of(each.graph).throughput for each in (before, after)]
+    before = measure(by_hand()).replays.what_if(max_inflight=10)
+    after = measure(by_hand()).replays.what_if(max_inflight=10, serialization=11)
+    periods = [1e9 / measure(each.graph).executions.throughput for each in (before, after)]
     assert periods == pytest.approx([17, 37])
     assert after.throughput / before.throughput == pytest.approx(17 / 37)
 
 
 def test_a_driver_of_several_threads_fetches_while_it_submits():
     graph = pipeline({("driver", 3): 40_000}, draining=True, window=4)
-    found = what_if(graph)
-    assert costs_of(graph).is_driver_parallel
+    found = measure(graph).replays.what_if()
+    assert measure(graph).costs.is_driver_parallel
     assert found.baseline_throughput == pytest.approx(found.measured_throughput, rel=1e-9)
 
 
@@ -138,11 +142,13 @@ def test_what_is_waited_for_without_an_event_is_not_the_users_time():
         ],
     }
     graph = graph_trace(rows)
-    measured = costs_of(graph)
+    measured = measure(graph).costs
     # From 50, when the result is there, to 60, and from 61 to the next submission.
     assert measured.user_ns == 10 + 39
     assert measured.window == 1
-    assert what_if(graph).baseline_throughput == pytest.approx(1e9 / 100, rel=1e-3)
+    assert measure(graph).replays.what_if().baseline_throughput == pytest.approx(
+        1e9 / 100, rel=1e-3
+    )
 
 
 def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanwhile():
@@ -151,7 +157,7 @@ def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanw
     plan = plan.replace("Read c2 -> s1", "Read c1 -> s2\n  Read c2 -> s1")
     costs = Costs({place: cost for place, cost in COSTS.items() if place[0] != "driver"})
     simulation = simulate(Plan.from_text(plan), costs, 64, window=8)
-    found = what_if(from_simulation(simulation, limit=8))
+    found = measure(from_simulation(simulation, limit=8)).replays.what_if()
     assert found.notes == ("the replay assumes that the driver fetches while it submits",)
     assert found.baseline_throughput == pytest.approx(found.measured_throughput, rel=0.01)
 
@@ -172,13 +178,12 @@ def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanw
 )
 def test_what_cannot_be_asked(options, match):
     with pytest.raises(TraceError, match=match):
-        what_if(pipeline(), **options)
+        measure(pipeline()).replays.what_if(**options)
 
 
 def test_a_trace_without_events_cannot_be_replayed():
-    for replay in (what_if, predict):
-        with pytest.raises(TraceError, match="holds no events of this graph"):
-            replay(graph_trace({}))
+    with pytest.raises(TraceError, match="holds no events of this graph"):
+        measure(graph_trace({})).predict(8)
 
 
 # --- a driver's op in several events
@@ -222,13 +227,13 @@ def test_a_driver_that_decodes_long_is_replayed_as_it_is(window, thinking):
         {("driver", 1): 5_000, ("driver", 3): 40_000}, window=window, thinking=thinking
     )
     graph = taken_apart(plain, encodes=4_000)
-    costs = costs_of(graph)
+    costs = measure(graph).costs
     assert costs.costs["driver", 1].coding_ns == 4_000
     assert costs.costs["driver", 1].moving_ns == 1_000
     assert costs.costs["driver", 3].moving_ns == 1_000
     assert costs.costs["driver", 3].coding_ns == 39_000
-    assert costs.user_ns == costs_of(plain).user_ns
-    found, was = what_if(graph), what_if(plain)
+    assert costs.user_ns == measure(plain).costs.user_ns
+    found, was = measure(graph).replays.what_if(), measure(plain).replays.what_if()
     assert found.baseline_throughput == was.baseline_throughput
     assert found.baseline_latency_ns == found.measured_latency_ns == was.measured_latency_ns
     assert found.error_percent == 0
@@ -237,13 +242,13 @@ def test_a_driver_that_decodes_long_is_replayed_as_it_is(window, thinking):
 def test_an_encoding_that_seems_to_overlap_is_no_second_thread():
     """Its end and the beginning of the Write are from different clocks."""
     graph = by_hand(driver=[event(1, 0, 2, 11, coded=9), *DRIVER_APART[1:]])
-    assert not costs_of(graph).is_driver_parallel
+    assert not measure(graph).costs.is_driver_parallel
 
 
 def test_waking_up_takes_no_less_than_nothing():
     """a0's clock is ahead: a1 goes on at 29 with what was written until 40."""
     rows = [event(3, 0, 25, 40, coded=1, bytes=100)]
     graph = by_hand(a0=[*A0_ROWS[:2], *rows])
-    found = costs_of(graph).costs
+    found = measure(graph).costs.costs
     assert found["a1", 0].waking_ns == 0
     assert all(cost.waking_ns >= 0 for cost in found.values())

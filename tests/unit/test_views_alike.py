@@ -10,7 +10,7 @@ import numpy as np
 
 from rcg.ir.ops import Call, Op
 from rcg.profiles import Profile
-from rcg.trace.analysis.figures import summarize
+from rcg.trace.measured import summarize
 from rcg.trace.trace import Trace
 from rcg.views.data.alike import alike_rows, members_text, name_of_rows, typical
 from rcg.views.data.figures import card_of

@@ -10,11 +10,7 @@ import pytest
 
 from rcg.compiler import compile_graph
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.critical import critical_path
-from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.ops import stall_of
-from rcg.trace.analysis.transfers import wires_of
+from rcg.trace.measured import summarize
 from rcg.trace.model import NO_PEER, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.labels import TopologyLabels
@@ -26,7 +22,7 @@ from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
 from tests.unit.graphs_by_hand import call, graph, input_value, stages
-from tests.unit.traces import event, graph_trace
+from tests.unit.traces import event, graph_trace, measure
 
 GRAPH = graph(
     input_value(0),
@@ -111,7 +107,7 @@ def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:
     """From the end of the write to the end of the pass; each is of another clock."""
     far = replace(record.lane("n1"), clock=Clock(7, 5), node="10.0.0.2")
     lanes = tuple(far if each.process == "n1" else each for each in record.lanes)
-    to_far, back = wires_of(replace(record, lanes=lanes))
+    to_far, back = measure(replace(record, lanes=lanes)).wires
     assert (to_far.channel, to_far.writer, to_far.node) == ("c1", "a0 (Stage)", "n1")
     assert (to_far.frames, to_far.bytes, to_far.median_ns) == (1, 64, 30)
     assert (to_far.address, to_far.error_ns) == ("10.0.0.2", 5)
@@ -122,7 +118,7 @@ def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:
 
 
 def test_the_critical_path_is_on_the_wire_between_nodes(record: GraphTrace) -> None:
-    found = [(step.text, step.kind.name, step.duration_ns) for step in critical_path(record, 0)]
+    found = [(step.text, step.kind.name, step.duration_ns) for step in measure(record).paths.of(0)]
     assert found == [
         ("driver write c0", "COMMUNICATION", 10),
         ("a0 (Stage) read c0", "COMMUNICATION", 10),
@@ -178,5 +174,4 @@ def test_a_gate_that_waits_is_no_stall(record: GraphTrace) -> None:
         record.lane("n1"), open=OpenOp(0, 1, 300, 0, NO_PEER)
     )  # as if it did not say that it waits
     lanes = tuple(long_open if each.process == "n1" else each for each in record.lanes)
-    found = executions_of(record)
-    assert stall_of(replace(record, lanes=lanes), found, 0, 10_000_000_000) is None
+    assert measure(replace(record, lanes=lanes), 0, 10_000_000_000).stall is None

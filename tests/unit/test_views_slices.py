@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.events import TimeKind
 from rcg.trace.model import SPAN_BASE
 from rcg.views.data.slices import (
     COLUMNS,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.trace.analysis.figures import summarize
+from rcg.trace.measured import summarize
 from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
 from rcg.views.data.topology import topology_of
 from rcg.views.svg.summary import summary_of

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 
 from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.events import TimeKind
+from rcg.trace.measured import summarize
 from rcg.views.data.schedule import schedule_payload
 from rcg.views.data.slices import Slices
 from rcg.views.data.slicing import slices_of

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rcg.trace.analysis.executions import executions_of
-from rcg.trace.analysis.parts import TimeKind
-from rcg.trace.analysis.shares import shares_of
+from rcg.trace.analysis.events import TimeKind
+from rcg.trace.measured import Measured
 from rcg.views.data.colours import HATCHED, KIND_COLOURS
 from rcg.views.data.topology import topology_of
 from rcg.views.text import dot_of
@@ -43,10 +42,9 @@ def figure(trace: Any, *, graph: int | str | None = None) -> plotly.graph_object
     except ImportError as error:
         raise ImportError("figure() needs Plotly: pip install 'rcg[notebook]'") from error
     subject, record = recorded(trace, graph)
-    window = (subject.start_ns, subject.end_ns)
-    executions = executions_of(record)
-    window = executions.busy_stretch(*window)
-    lanes = shares_of(record, *window).lanes
+    measured = Measured(record, subject.start_ns, subject.end_ns)
+    window, executions = measured.window, measured.executions
+    lanes = measured.shares.lanes
     length = max(window[1] - window[0], 1)
     latencies = executions.latency_ns
     scale, unit = (

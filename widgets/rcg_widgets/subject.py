@@ -11,8 +11,8 @@ from typing import Any
 from rcg.ir.plan import Plan
 from rcg.profiles import Profile
 from rcg.text import graph_title
-from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.summary import GraphSummary
+from rcg.trace.measured import summarize
 from rcg.trace.model import GraphTrace
 from rcg.trace.trace import Trace
 

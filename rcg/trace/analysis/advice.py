@@ -28,19 +28,20 @@ from rcg.compiler import overlap_gain, without_overlap
 from rcg.ir.channels import TENSOR
 from rcg.ir.costs import CALL, MOVE, Cost
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import Place
 from rcg.ir.ops import Call, Collective, Read
 from rcg.text import IN_LINE, brief, bytes_text, share_text, spread_text, time_text
 from rcg.trace.analysis.critical import SteadyPath, text_of
-from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.events import EventTable
+from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.placement import Placements
 from rcg.trace.analysis.what_if import (
     Factors,
-    Place,
     Replays,
     WhatIf,
     places_of,
 )
-from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
+from rcg.trace.model import SPAN_BASE, LaneTrace
 
 LIMITS: Final = 0.1  # of the path: what has less does not limit anything on its own
 _LEAST_GAIN: Final = 0.05  # that is worth a change
@@ -142,7 +143,7 @@ class Advisor:
     def _cuts(self) -> Iterator[Advice]:
         """Advise where to cut a model whose layers are spans of one method of a chain of actors."""
         graph, measured = self.replays.graph, self.replays.measured
-        stages = _stages_of(graph)
+        stages = _stages_of(self.replays.table, self.replays.executions)
         if not stages:
             return
         layers = [_layers_of(graph.lane(stage.place[0])) for stage in stages]
@@ -183,7 +184,7 @@ class Advisor:
         plan = self.replays.graph.plan
         if len(plan.nodes) < 2:
             return
-        placements = Placements(self.replays.graph, self.replays.measured.costs)
+        placements = Placements(self.replays.table, self.replays.measured.costs)
         for is_exchange in (True, False):
             if (found := placements.best(is_exchange=is_exchange)) is None:
                 continue
@@ -281,8 +282,8 @@ class Advisor:
                 for at, op in enumerate(graph.program(lane).ops)
                 if op.is_call and (lane.process, at) in measured.costs
             }
-            events = lane.events[lane.events["op"] < SPAN_BASE]
-            busy_ns = int((events["end_ns"] - events["start_ns"] - events["waited_ns"]).sum())
+            table = self.replays.table
+            busy_ns = int(table.own_ns[table.of_lane(table.number(lane.process))].sum())
             thread_ns, process_ns = lane.processor_ns
             others_ns = process_ns - used_ns[graph.plan.host_of(lane.process)]
             kept_ns = min(busy_ns - thread_ns, others_ns)
@@ -347,24 +348,25 @@ class _Stage:
     end_ns: float
 
 
-def _stages_of(graph: GraphTrace) -> list[_Stage]:
+def _stages_of(table: EventTable, executions: Executions) -> list[_Stage]:
     """Return the calls of a pipeline, in its order: one of each actor, all of one method.
 
     None if the graph is something else.
     """
-    begun = executions_of(graph)
+    graph, timed = table.graph, executions.index[executions.is_timed]
     stages = []
     for lane in graph.lanes:
         calls = [(at, op) for at, op in enumerate(graph.program(lane).ops) if isinstance(op, Call)]
         if not calls:
             continue
         (at, op), *more = calls
-        events = lane.events[lane.events["op"] == at]
-        events = events[np.isin(events["execution"], begun.index[begun.is_timed])]
-        if more or not len(events):
+        rows = table.rows(lane.process, at)
+        rows = rows[np.isin(table.execution[rows], timed)]
+        if more or not len(rows):
             return []
-        since = begun.submitted_ns[np.searchsorted(begun.index, events["execution"])]
-        start, end = (float((events[key] - since).mean()) for key in ("start_ns", "end_ns"))
+        of = np.searchsorted(executions.index, table.execution[rows])
+        since = executions.submitted_ns[of]
+        start, end = (float((each[rows] - since).mean()) for each in (table.start_ns, table.end_ns))
         name = op.title({actor.id: actor.label for actor in graph.plan.actors})
         stages.append(_Stage((lane.process, at), name, start, end))
     stages.sort(key=lambda stage: stage.start_ns)

@@ -32,16 +32,15 @@ import numpy as np
 from rcg.ir.channels import TENSOR
 from rcg.ir.costs import CallCosts, Transfer
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import Place, writes_of
 from rcg.ir.ops import Call, Collective, Copy, Op, Read
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.dependencies import Dependencies
-from rcg.trace.analysis.executions import UNSEEN, Executions, by_execution, executions_of
-from rcg.trace.analysis.intervals import Ints, Times
-from rcg.trace.analysis.parts import KINDS, WRITE, TimeKind, shapes_of
-from rcg.trace.analysis.rendezvous import NONE
+from rcg.trace.analysis.events import KINDS, NONE, WRITE, EventTable, TimeKind
+from rcg.trace.analysis.executions import UNSEEN, Executions
+from rcg.trace.analysis.intervals import MIN_INT64, Ints, Times
 from rcg.trace.analysis.spread import BATCHES, LEAST, batch_edges
-from rcg.trace.analysis.transfers import is_coding
-from rcg.trace.model import SPAN_BASE, Events, GraphTrace, kept
+from rcg.trace.model import GraphTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,53 +80,49 @@ class MeasuredCosts:
         batches: ``costs`` of the executions of each batch (``spread.py``); none of too few.
     """
 
-    costs: Mapping[tuple[str, int], Cost]
+    costs: Mapping[Place, Cost]
     user_ns: float
     is_driver_parallel: bool
     window: int
-    batches: tuple[Mapping[tuple[str, int], Cost], ...] = ()
+    batches: tuple[Mapping[Place, Cost], ...] = ()
 
 
-@kept
-def costs_of(graph: GraphTrace, known: Dependencies | None = None) -> MeasuredCosts:
+def costs_of(dependencies: Dependencies, executions: Executions) -> MeasuredCosts:
     """Return the measured costs of a graph's ops.
 
     Args:
-        graph: The graph.
-        known: The dependencies between its events; None to compute them.
+        dependencies: What each event depends on; what comes from another node, on its Write.
+        executions: The executions of the graph.
     """
-    executions = executions_of(graph)
-    dependencies = Dependencies(graph) if known is None else known
-    found: dict[tuple[str, int], Cost] = {}
-    batches: tuple[dict[tuple[str, int], Cost], ...] = ()
+    table = dependencies.table
+    graph = table.graph
+    found: dict[Place, Cost] = {}
+    batches: tuple[dict[Place, Cost], ...] = ()
     edges = executions.index[:0]
     if len(executions) >= LEAST:
         batches = tuple({} for _ in range(BATCHES))
         edges = executions.index[batch_edges(len(executions))[1:-1]]
-    batch_of = np.searchsorted(edges, dependencies.execution, side="right")
-    length = np.diff(dependencies.bounds, axis=1)
+    length = np.diff(table.bounds, axis=1)
     woke = np.maximum(dependencies.entered - dependencies.ready, 0)  # clocks may disagree
     woke = np.where(dependencies.follows, woke, UNSEEN)
-    for number, lane in enumerate(graph.lanes):
-        rows = np.flatnonzero(dependencies.lane == number)
-        rows = rows[np.argsort(dependencies.op[rows], kind="stable")]
-        ops = len(graph.program(lane).ops)
-        bounds = np.searchsorted(dependencies.op[rows], np.arange(ops + 1))
-        for op in np.flatnonzero(np.diff(bounds)).tolist():
-            of = rows[bounds[op] : bounds[op + 1]]
-            shape = int(dependencies.shape[of[0]])
-            woken = of[woke[of] != UNSEEN]
-            batch, parts = by_execution(
-                batch_of[of], dependencies.execution[of], list(length[of].T)
-            )
-            found[lane.process, op] = _cost(shape, parts, woke[woken])
-            for number in np.unique(batch).tolist() if batches else ():
-                inside = [part[batch == number] for part in parts]
-                woke_then = woke[woken[batch_of[woken] == number]]
-                batches[number][lane.process, op] = _cost(shape, inside, woke_then)
-    user_ns, is_parallel = _driver(graph, dependencies)
-    window = _window(graph, executions)
-    return MeasuredCosts(found, user_ns, is_parallel, window, batches)
+    for number, op, rows in table.ops():
+        place = graph.lanes[number].process, op
+        shape = int(table.shape[rows[0]])
+        first, parts = table.sums(rows, list(length[rows].T))
+        woken = rows[woke[rows] != UNSEEN]
+        found[place] = _cost(shape, parts, woke[woken])
+        if not batches:
+            continue
+        ends = np.searchsorted(table.execution[first], edges)
+        woken_ends = np.searchsorted(table.execution[woken], edges)
+        own = zip(*(np.split(part, ends) for part in parts), strict=True)
+        for batch, inside, then in zip(
+            batches, own, np.split(woke[woken], woken_ends), strict=True
+        ):
+            if len(inside[0]):
+                batch[place] = _cost(shape, list(inside), then)
+    user_ns, is_parallel = _driver(table)
+    return MeasuredCosts(found, user_ns, is_parallel, _window(graph, executions), batches)
 
 
 def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:
@@ -144,52 +139,45 @@ def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:
 
 
 def _mean(values: Ints) -> float:
-    if not len(values):
+    if not values.any():
         return 0.0
     if len(values) >= 20:  # of a few, the 99th percentile is nearly the largest
-        values = np.minimum(values, np.percentile(values, 99, method="lower"))
+        place = (len(values) - 1) * 99 // 100
+        values = np.minimum(values, np.partition(values, place)[place])
     return float(values.mean())
 
 
-def _driver(graph: GraphTrace, dependencies: Dependencies) -> tuple[float, bool]:
+def _driver(table: EventTable) -> tuple[float, bool]:
     """Return the user's time per execution between the driver's ops, and whether these overlap.
 
     Before a Read, only the time since its frame arrived counts: until then the user's code may have
     waited for it without an event, such as in an ``await``. The first op in the trace is left out,
     because the time before it is not known.
     """
-    program = graph.plan.program(DRIVER)
-    events = graph.driver.events
-    events = events[events["op"] < SPAN_BASE]
-    if len(events) < 2:
+    of = table.of_lane(table.number(DRIVER))
+    rows = np.arange(of.start, of.stop)[~table.is_open[of]]
+    if len(rows) < 2:
         return 0.0, False
-    events = events[np.argsort(events["start_ns"], kind="stable")]
-    busy_until = np.maximum.accumulate(events["end_ns"])[:-1]
-    start, op, execution = (events[name][1:] for name in ("start_ns", "op", "execution"))
-    is_parallel = _overlap(events, shapes_of(program))
+    rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
+    since = np.full(len(table), MIN_INT64)
+    since[rows[1:]] = np.maximum.accumulate(table.end_ns[rows])[:-1]
+    first, writes = rows[0], writes_of(table.graph.plan)
     user_ns = 0.0
-    for at, each in enumerate(program.ops):
-        of = np.flatnonzero(op == at)
-        since = busy_until[of]
-        for channel in each.values_in if len(of) else ():
-            write = dependencies.writes_of(channel, execution[of])
-            since = np.maximum(
-                since, np.where(write == NONE, UNSEEN, dependencies.bounds[write, 3])
-            )
-        gaps = np.maximum(start[of] - since, 0)
-        known = (op[of] != events["op"][0]) | (execution[of] != events["execution"][0])
-        user_ns += _mean(by_execution(op[of[known]], execution[of[known]], (gaps[known],))[1][0])
-    return user_ns, is_parallel
-
-
-def _overlap(events: Events, shapes: Ints) -> bool:
-    """Return whether any of a driver's events, by start, overlap.
-
-    What was encoded before there was room is left out: another clock says when.
-    """
-    is_write = shapes[np.minimum(events["op"], len(shapes) - 1)] == WRITE
-    events = events[~(is_write & is_coding(events))]
-    return bool((events["start_ns"][1:] < np.maximum.accumulate(events["end_ns"])[:-1]).any())
+    for at, each in enumerate(table.graph.plan.program(DRIVER).ops):
+        own = table.rows(DRIVER, at)
+        if at == table.op[first]:
+            own = own[table.execution[own] != table.execution[first]]
+        begun = since[own]
+        for channel in each.values_in if len(own) else ():
+            if channel in writes:
+                write = table.find(*writes[channel], table.execution[own])
+                begun = np.maximum(begun, np.where(write == NONE, UNSEEN, table.end_ns[write]))
+        _, (gaps,) = table.sums(own, [np.maximum(table.start_ns[own] - begun, 0)])
+        user_ns += _mean(gaps)
+    # What was encoded before there was room is left out: another clock says when.
+    timed = rows[~(table.codes[rows] & (table.shape[rows] == WRITE))]
+    start, end = table.start_ns[timed], np.maximum.accumulate(table.end_ns[timed])
+    return user_ns, bool((start[1:] < end[:-1]).any())
 
 
 def _window(graph: GraphTrace, executions: Executions) -> int:
@@ -208,13 +196,11 @@ def _window(graph: GraphTrace, executions: Executions) -> int:
     return int(np.clip(in_flight.max(), 1, most))
 
 
-def call_costs_of(graphs: Iterable[GraphTrace]) -> CallCosts:
-    """Return the measured costs of all graphs together, by actor."""
+def call_costs_of(costs: Iterable[tuple[Plan, Mapping[Place, Cost]]]) -> CallCosts:
+    """Return the measured costs of the ops of some plans together, by actor."""
     calls: dict[tuple[str, str], list[float]] = {}
     transfers: dict[Transfer, list[float]] = {}
-    for graph in graphs:
-        measured = costs_of(graph).costs
-        plan = graph.plan
+    for plan, measured in costs:
         actor_of = _Actors(plan)
         for program in plan.programs:
             actor = actor_of.key(program.process)

@@ -32,17 +32,15 @@ from itertools import groupby
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Pass
 from rcg.text import IN_LINE, brief, columns, cut, plural, share_text, time_text, visible
 from rcg.trace.analysis.dependencies import Dependencies, Walk
-from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
+from rcg.trace.analysis.events import NONE, TimeKind
+from rcg.trace.analysis.executions import UNSEEN, Executions
 from rcg.trace.analysis.intervals import Ints, Times
-from rcg.trace.analysis.parts import TimeKind
-from rcg.trace.analysis.rendezvous import NONE
 from rcg.trace.analysis.spread import LEAST
 from rcg.trace.analysis.transfers import wire_text
 from rcg.trace.model import GraphTrace, LaneTrace, actor_labels
@@ -304,16 +302,6 @@ class SteadyPath:
         return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
 
 
-def critical_path(graph: GraphTrace, execution: int) -> CriticalPath:
-    """Return the steps that make up the latency of an execution, by time.
-
-    The steps have no gaps and add up to the latency. If some of them are not in the trace, the
-    first one is an IDLE step without an op, with the text ``LOST``. If the submission or completion
-    of the execution is not in the trace, the path is empty.
-    """
-    return Paths(graph).of(execution)
-
-
 def text_of(graph: GraphTrace, lane: LaneTrace, op: int) -> str:
     """Return the displayed name of an op: ``a1 (Stage).fwd``, ``driver write c0``."""
     ops = graph.program(lane).ops
@@ -340,37 +328,38 @@ def group_names(graph: GraphTrace, lane: LaneTrace) -> list[str]:
 
 
 class Paths:
-    """The critical paths of a graph. The dependencies between its events are computed once.
+    """The critical paths of a graph.
 
     Args:
-        graph: The graph.
-        executions: The executions of the graph; None to compute them.
+        dependencies: What each event depends on.
+        executions: The executions of the graph.
     """
 
-    def __init__(self, graph: GraphTrace, executions: Executions | None = None) -> None:
-        self._graph = graph
-        self.executions = executions_of(graph) if executions is None else executions
-        self._dependencies = Dependencies(graph, is_wired=True)
+    def __init__(self, dependencies: Dependencies, executions: Executions) -> None:
+        self._dependencies = dependencies
+        self._table = dependencies.table
+        self._graph = dependencies.table.graph
+        self.executions = executions
         self._groups: dict[str, list[str]] = {}
 
-    @property
-    def dependencies(self) -> Dependencies | None:
-        """The dependencies between the events; None if some of them are wires between nodes."""
-        return None if self._graph.plan.gates else self._dependencies
-
     def of(self, execution: int) -> CriticalPath:
-        """Return the path of one execution; see ``critical_path``."""
+        """Return the steps that make up the latency of an execution, by time.
+
+        The steps have no gaps and add up to the latency. If some of them are not in the trace, the
+        first one is an IDLE step without an op, with the text ``LOST``. If the submission or
+        completion of the execution is not in the trace, the path is empty.
+        """
         walk = self._walk_of(execution)
         if walk is None:
             return CriticalPath()
         kept = np.flatnonzero(walk.start < walk.end)[::-1]
-        dependencies = self._dependencies
+        dependencies, table = self._dependencies, self._table
         steps = self._encoding(execution)
         last = NONE
         for at in kept.tolist():
             event, kind = int(walk.event[at]), TimeKind(int(walk.kind[at]))
-            lane = self._graph.lanes[int(dependencies.lane[event])]
-            op, is_between = int(dependencies.op[event]), bool(walk.is_between[at])
+            lane = self._graph.lanes[int(table.lane[event])]
+            op, is_between = int(table.op[event]), bool(walk.is_between[at])
             text, group = self._names(lane, op, is_between, bool(walk.is_unknown[at]))
             if steps and steps[-1].text == text and event == last and dependencies.is_pass[event]:
                 # A value is on the wire before and while the gate takes it.
@@ -381,7 +370,7 @@ class Paths:
                 Step(
                     process=lane.process,
                     op=None if is_between else op,
-                    execution=int(dependencies.execution[event]),
+                    execution=int(table.execution[event]),
                     kind=kind,
                     start_ns=int(walk.start[at]),
                     end_ns=int(walk.end[at]),
@@ -415,13 +404,10 @@ class Paths:
         begun, over = int(executions.submitted_ns[at]), int(executions.completed_ns[at])
         return begun, min(begun + int(executions.encoded_ns[at]), over), over
 
-    def events_of(self, execution: int) -> list[tuple[int, int]]:
-        """Return the lane and row of each event on the path of an execution, last event first."""
+    def rows_of(self, execution: int) -> list[int]:
+        """Return the row of each event on the path of an execution, last event first."""
         walk = self._walk_of(execution)
-        if walk is None:
-            return []
-        dependencies, chain = self._dependencies, list(dict.fromkeys(walk.event.tolist()))
-        return [(int(dependencies.lane[event]), int(dependencies.row[event])) for event in chain]
+        return [] if walk is None else list(dict.fromkeys(walk.event.tolist()))
 
     def lanes_of(self, execution: int) -> tuple[Ints, Times, Times]:
         """Return the steps of the path of an execution as columns, without those that are unknown.
@@ -434,7 +420,7 @@ class Paths:
         if walk is None:
             return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
         # At last the encoding of the inputs, by the driver, if that came before writing them.
-        lane = np.append(self._dependencies.lane[walk.event], 0)
+        lane = np.append(self._table.lane[walk.event], 0)
         start, end = np.append(walk.start, begun), np.append(walk.end, until)
         kept = (start < end) & ~np.append(walk.is_unknown, False)
         return lane[kept], start[kept], end[kept]
@@ -446,7 +432,8 @@ class Paths:
         last results before the actor that sent them has recorded its Write.
         """
         executions = self.executions
-        completed = np.where(self._is_written(), executions.completed_ns, UNSEEN)
+        is_written = self._dependencies.is_written(executions.index)
+        completed = np.where(is_written, executions.completed_ns, UNSEEN)
         if completed.max(initial=UNSEEN) == UNSEEN:
             completed = executions.completed_ns
         last = int(completed.max(initial=UNSEEN))
@@ -455,7 +442,7 @@ class Paths:
             first = int(completed[completed != UNSEEN].min())
         if first is None or last <= first:
             return None
-        event = self._completion(int(executions.index[int(np.argmax(completed))]))
+        event = self._dependencies.completion(int(executions.index[int(np.argmax(completed))]))
         if event == NONE:
             return None
         return self._steady(self._dependencies.walk(event, last, first), first, last)
@@ -463,50 +450,26 @@ class Paths:
     def until(self, process: str, end_ns: int) -> SteadyPath | None:
         """Return the path that led to the last event of a process."""
         first = self.executions.first_submission_ns
-        number = next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
-        events = np.flatnonzero(self._dependencies.lane == number)
-        if first is None or end_ns <= first or not len(events):
+        of = self._table.of_lane(self._table.number(process))
+        if first is None or end_ns <= first or of.start == of.stop:
             return None
-        walk = self._dependencies.walk(int(events[-1]), end_ns, first)
+        walk = self._dependencies.walk(of.stop - 1, end_ns, first)
         return replace(self._steady(walk, first, end_ns, has_stalls=False), stalls=())
 
     def _walk_of(self, execution: int) -> Walk | None:
         begun, written, over = self._times(execution)
-        event = self._completion(execution)
+        event = self._dependencies.completion(execution)
         if UNSEEN in (begun, over) or over <= begun or event == NONE:
             return None
         return self._dependencies.walk(event, over, written)
 
-    def _is_written(self) -> npt.NDArray[np.bool_]:
-        """Return which executions have all Writes that complete them in the trace."""
-        index = self.executions.index
-        written = np.ones(len(index), bool)
-        for op in self._graph.plan.program(DRIVER).ops:
-            for channel in op.values_in:
-                written &= self._dependencies.writes_of(channel, index) != NONE
-        return written
-
-    def _completion(self, execution: int) -> int:
-        """Return the event that completed an execution, as in ``executions_of``."""
-        dependencies, found = self._dependencies, []
-        for op in self._graph.plan.program(DRIVER).ops:
-            for channel in op.values_in:
-                event = int(dependencies.passes_of(channel, DRIVER, execution)[0])
-                if event == NONE:
-                    event = int(dependencies.writes_of(channel, execution)[0])
-                if event == NONE:
-                    event = int(dependencies.reads_of(channel, DRIVER, execution)[0])
-                if event != NONE:
-                    found.append(event)
-        return max(found, key=lambda event: int(dependencies.bounds[event, 3]), default=NONE)
-
     def _steady(self, walk: Walk, first: int, last: int, *, has_stalls: bool = True) -> SteadyPath:
-        graph, dependencies = self._graph, self._dependencies
+        graph, table = self._graph, self._table
         length = walk.end - walk.start
         places = max((len(program.ops) for program in graph.plan.programs), default=0) + 3
-        op = np.minimum(dependencies.op[walk.event], places - 3)
+        op = np.minimum(table.op[walk.event], places - 3)
         op = np.where(walk.is_unknown, places - 1, np.where(walk.is_between, places - 2, op))
-        code = (dependencies.lane[walk.event] * places + op) * len(TimeKind) + walk.kind
+        code = (table.lane[walk.event] * places + op) * len(TimeKind) + walk.kind
         # Only combinations that occur: all possible ones are lanes times ops.
         codes, which = np.unique(code, return_inverse=True)
         totals = np.bincount(which, length, len(codes)).astype(np.int64)
@@ -523,7 +486,7 @@ class Paths:
                 PathShare(lane.process, None if is_between else at, TimeKind(kind), 0, 0.0, text)
             )
         stalls: list[PathStall] = []
-        if has_stalls and len(np.unique(dependencies.execution[walk.event])) >= _FEW:
+        if has_stalls and len(np.unique(table.execution[walk.event])) >= _FEW:
             for at, stall in self._stalls(walk, parts, which, last - first):
                 totals[at] -= round(stall.share * (last - first))
                 stalls.append(stall)
@@ -551,7 +514,7 @@ class Paths:
             which: The number of the part of each step.
             path_ns: The length of the path.
         """
-        execution = self._dependencies.execution[walk.event]
+        execution = self._table.execution[walk.event]
         code, pair = np.unique(which * (int(execution.max()) + 1) + execution, return_inverse=True)
         took = np.bincount(pair, walk.end - walk.start, len(code)).astype(np.int64)
         part, of = np.divmod(code, int(execution.max()) + 1)
@@ -575,12 +538,7 @@ class Paths:
         """
         if part.op is None or part.kind in (TimeKind.WAITING, TimeKind.IDLE):
             return float(np.median(on_path)) if len(on_path) >= _FEW else 0.0
-        dependencies = self._dependencies
-        number = next(
-            at for at, each in enumerate(self._graph.lanes) if each.process == part.process
-        )
-        rows = (dependencies.lane == number) & (dependencies.op == part.op)
-        took = dependencies.time_of(np.flatnonzero(rows), part.kind)
+        took = self._table.time_of(self._table.rows(part.process, part.op), part.kind)
         return float(np.median(took[took > 0]))  # an op of a driver may have events without it
 
     def _names(

@@ -12,7 +12,7 @@
   on the event before it. Other Reads that waited depend on the Write.
 * A collective that waited depends on that of the last rank to arrive.
 * A driver's Read may have several events in an execution. Each of them depends on the Write if the
-  Write ended its wait. Other events depend on the one that moved the frame (``transfers.movers``).
+  Write ended its wait. Other events depend on the one that moved the frame (``events.py``).
 * Every other event depends on the event before it in its lane.
 
 An event depends on at most one other event. So the dependencies of all events are computed at once,
@@ -31,11 +31,11 @@ import numpy.typing as npt
 
 from rcg.ir.channels import TENSOR
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import Crossing, Rendezvous, crossings_of, reads_of, rendezvous_of, writes_of
+from rcg.trace.analysis.events import KINDS, NONE, EventTable, Mask, TimeKind
 from rcg.trace.analysis.intervals import MAX_INT64, MIN_INT64, Ints, Times
-from rcg.trace.analysis.parts import KINDS, READ, WRITE, TimeKind, bounds_of
-from rcg.trace.analysis.rendezvous import NONE, Rendezvous, last_of, rendezvous_of, with_waits
-from rcg.trace.analysis.transfers import Crossing, crossings_of, movers
-from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
+from rcg.trace.analysis.rendezvous import last_of
+from rcg.trace.model import LaneTrace
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +60,14 @@ class Walk:
 
 
 class Dependencies:
-    """All events of a graph's ops, by lane and end, and the event on which each depends.
+    """The event on which each event of a table depends.
+
+    Args:
+        table: The events, without ops that had not ended.
+        is_wired: Whether what comes from another node depends on the Pass of a gate.
 
     Attributes:
-        lane: The lane of each event.
-        row: Its index in ``lane.events``.
-        op: Its op.
-        execution: Its execution.
-        bounds: The bounds of its parts [n, 4].
-        shape: READ, WRITE, OTHER or COLLECTIVE.
-        before: The event on which it depends, or -1.
+        before: The row on which each depends, or ``NONE``.
         entered: When it stopped depending on that event: the end of its wait, or its start.
         follows: Whether it waited for that event; otherwise the event precedes it in its lane.
         ready: When what it waited for was there: the end of that event, or when the last process of
@@ -77,113 +75,69 @@ class Dependencies:
         is_pass: Whether it is the Pass of a gate.
     """
 
-    def __init__(self, graph: GraphTrace, *, is_wired: bool = False) -> None:
-        self._graph = graph
-        self._crossings = crossings_of(graph.plan) if is_wired else ()
-        rows, shapes, bounds, events = [], [], [], []
-        for lane in graph.lanes:
-            row = np.flatnonzero(lane.events["op"] < SPAN_BASE)
-            start, end = (lane.events[name][row] for name in ("start_ns", "end_ns"))
-            if not (end[1:] > end[:-1]).all():  # as those of an actor without coroutines are
-                row = row[np.lexsort((row, start, end))]
-            rows.append(row)
-            events.append(with_waits(graph, lane)[row])
-            shape, bound = bounds_of(graph.program(lane), events[-1])
-            shapes.append(shape)
-            bounds.append(bound)
-        counts = [len(row) for row in rows]
-        self._offsets = np.concatenate(([0], np.cumsum(counts))).tolist()
-        self.lane = np.repeat(np.arange(len(counts)), counts)
-        self.row = np.concatenate(rows)
-        self.op = np.concatenate([each["op"] for each in events]).astype(np.int64)
-        self.execution = np.concatenate([each["execution"] for each in events])
-        self.bounds = np.concatenate(bounds)
-        self.shape = np.concatenate(shapes)
-        self._waited = np.concatenate(
-            [_waits_ns(*each) for each in zip(shapes, bounds, strict=True)]
-        )
-        self._peer = np.concatenate([each["peer"] for each in events])
-        self._writes, self._reads = self._ends()
-        self._passes = {(each.channel, each.node): self._table_of(each) for each in self._crossings}
-        self.is_pass = np.zeros(len(self.op), bool)
-        for table in self._passes.values():
-            self.is_pass[table.event] = True
-        self._nodes = graph.plan.nodes_by_process()
-        self._link()
-
-    def writes_of(self, channel: str, execution: npt.ArrayLike) -> Ints:
-        """Return the Write of a channel in each of these executions, or -1."""
-        return self._writes[channel].at(np.atleast_1d(execution))
-
-    def reads_of(self, channel: str, process: str, execution: npt.ArrayLike) -> Ints:
-        """Return the Read of a channel by a process in each of these executions, or -1."""
-        return self._reads[channel, process].at(np.atleast_1d(execution))
-
-    def passes_of(self, channel: str, process: str, execution: npt.ArrayLike) -> Ints:
-        """Return the Pass by which each of these executions came to a process, or -1."""
-        table = self._passes.get((channel, self._nodes[process]))
-        wanted = np.atleast_1d(execution)
-        return np.full(len(wanted), NONE) if table is None else table.at(wanted)
-
-    def time_of(self, event: Ints, kind: TimeKind) -> Times:
-        """Return how long each of these events spent on a kind of time."""
-        length = np.diff(self.bounds[event], axis=1)
-        found: Times = np.where(KINDS[self.shape[event]] == kind, length, 0).sum(axis=1)
-        return found
-
-    def _table_of(self, crossing: Crossing) -> _Table:
-        event = self._rows_of(crossing.node, crossing.op)
-        return _Table(self.execution[event], event, event)
-
-    def _ends(self) -> tuple[dict[str, _Table], dict[tuple[str, str], _Table]]:
-        """Index the Writes of each channel, and its Reads by each process, by execution."""
-        writes: dict[str, _Table] = {}
-        reads: dict[tuple[str, str], _Table] = {}
-        for number, lane in enumerate(self._graph.lanes):
-            first, last = self._offsets[number : number + 2]
-            order = np.argsort(self.op[first:last], kind="stable") + first
-            ops = self._graph.program(lane).ops
-            bounds = np.searchsorted(self.op[order], np.arange(len(ops) + 1))
-            for at, op in enumerate(ops):
-                for channel in (*op.values_in, *op.values_out):
-                    is_read = bool(op.values_in)
-                    event = order[bounds[at] : bounds[at + 1]]
-                    moves = event
-                    if lane.process == DRIVER:
-                        rows = lane.events[self.row[event]]
-                        moves = event[movers(rows, READ if is_read else WRITE)]
-                    table = _Table(self.execution[moves], moves, event)
-                    if is_read:
-                        reads[channel, lane.process] = table
-                    else:
-                        writes[channel] = table
-        return writes, reads
-
-    def _link(self) -> None:
-        start = self.bounds[:, 0]
-        self.before = np.full(len(start), NONE)
-        self.entered = start.copy()
-        self.follows = np.zeros(len(start), bool)
-        self._is_lost = np.zeros(len(start), bool)
-        arrived = np.full(len(start), NONE)
-        for number, lane in enumerate(self._graph.lanes):
+    def __init__(self, table: EventTable, *, is_wired: bool = True) -> None:
+        self.table = table
+        plan = table.graph.plan
+        self._writes, self._reads = writes_of(plan), reads_of(plan)
+        self._crossings = crossings_of(plan) if is_wired else {}
+        self._nodes = plan.nodes_by_process()
+        count = len(table)
+        self.is_pass = np.zeros(count, bool)
+        for crossing in self._crossings.values():
+            self.is_pass[table.rows(*crossing.place)] = True
+        self.before = np.full(count, NONE)
+        self.entered = table.start_ns.copy()
+        self.follows = np.zeros(count, bool)
+        self._is_lost = np.zeros(count, bool)
+        arrived = np.full(count, NONE)
+        for number, lane in enumerate(table.graph.lanes):
             self._link_lane(number, lane)
-        for channel in self._graph.plan.channels:
+        for channel in plan.channels:
             if channel.kind != TENSOR and channel.id in self._writes:
                 for reader in channel.readers:
                     if (channel.id, reader) in self._reads:
                         self._link_reads(channel.id, reader)
                 self._link_writes(channel.id, channel.readers, channel.slots)
-        for (channel_id, _), table in self._passes.items():
-            self._link_passes(channel_id, table)
-        for rendezvous in rendezvous_of(self._graph.plan):
+        for crossing in self._crossings.values():
+            self._link_passes(crossing)
+        for rendezvous in rendezvous_of(plan):
             self._link_rendezvous(rendezvous, arrived)
-        self.ready = np.where(arrived == NONE, self.bounds[self.before, 3], arrived)
+        self.ready = np.where(arrived == NONE, table.end_ns[self.before], arrived)
+
+    def passed(self, channel: str, process: str, execution: npt.ArrayLike) -> Ints:
+        """Return the Pass by which each of these executions came to a process, or ``NONE``."""
+        crossing = self._crossings.get((channel, self._nodes[process]))
+        if crossing is None:
+            return np.full(np.size(execution), NONE)
+        return self.table.find(*crossing.place, execution)
+
+    def completion(self, execution: int) -> int:
+        """Return the row of the event that completed an execution, as in ``executions_of``."""
+        found = []
+        for op in self.table.graph.plan.program(DRIVER).ops:
+            for channel in op.values_in:
+                row = int(self.passed(channel, DRIVER, execution)[0])
+                for place in (self._writes.get(channel), self._reads[channel, DRIVER]):
+                    if row == NONE and place is not None:
+                        row = int(self.table.find(*place, execution)[0])
+                if row != NONE:
+                    found.append(row)
+        return max(found, key=lambda row: int(self.table.end_ns[row]), default=NONE)
+
+    def is_written(self, execution: Ints) -> Mask:
+        """Return which executions have all Writes that complete them in the trace."""
+        written = np.ones(len(execution), bool)
+        for op in self.table.graph.plan.program(DRIVER).ops:
+            for channel in op.values_in:
+                place = self._writes.get(channel)
+                if place is not None:
+                    written &= self.table.find(*place, execution) != NONE
+        return written
 
     def _link_lane(self, number: int, lane: LaneTrace) -> None:
         """Make each event depend on the event of its lane that ended last before it began."""
-        first, last = self._offsets[number : number + 2]
-        start, end = self.bounds[first:last, 0], self.bounds[first:last, 3]
+        first, last = self.table.first[number : number + 2]
+        start, end = self.table.start_ns[first:last], self.table.end_ns[first:last]
         own = np.arange(last - first)
         before = np.minimum(np.searchsorted(end, start, side="right"), own) - 1
         if lane.lost and lane.process != DRIVER:
@@ -194,48 +148,50 @@ class Dependencies:
         self.before[first:last] = np.where(before >= 0, before + first, NONE)
 
     def _link_reads(self, channel: str, reader: str) -> None:
-        table = self._reads[channel, reader]
-        event = table.event[self._waited[table.event] > 0]
-        on = self._writes[channel].at(self.execution[event])
-        passed = self.passes_of(channel, reader, self.execution[event])
+        table, place = self.table, self._reads[channel, reader]
+        event = table.rows(*place)
+        event = event[table.waited_ns[event] > 0]
+        execution = table.execution[event]
+        on = table.find(*self._writes[channel], execution)
+        passed = self.passed(channel, reader, execution)
         on = np.where(passed == NONE, on, passed)
         # A wait without a frame did not end with a Write, so no Write is missing.
-        came = (on != NONE) | (table.at(self.execution[event]) != NONE)
-        self._depend(event[came], on[came], self.bounds[event[came], 1])
+        came = (on != NONE) | (table.find(*place, execution) != NONE)
+        self._depend(event[came], on[came])
 
-    def _link_passes(self, channel: str, table: _Table) -> None:
+    def _link_passes(self, crossing: Crossing) -> None:
         """Make each Pass depend on the Write of its frame, if that began before.
 
         A gate may record no wait: its events begin when a frame arrives.
         """
-        if channel not in self._writes:
+        if crossing.channel not in self._writes:
             return
-        event = table.event
-        on = self._writes[channel].at(self.execution[event])
-        until = self.bounds[event, 1]
-        is_known = (on != NONE) & (self.bounds[on, 0] < until)
+        table = self.table
+        event = table.rows(*crossing.place)
+        on = table.find(*self._writes[crossing.channel], table.execution[event])
+        until = table.waits_until(event)
+        is_known = (on != NONE) & (table.start_ns[on] < until)
         event, on = event[is_known], on[is_known]
         self.before[event], self.entered[event] = on, until[is_known]
         self.follows[event], self._is_lost[event] = True, False
 
     def _link_writes(self, channel: str, readers: Sequence[str], slots: int) -> None:
-        event = self._writes[channel].event
+        table = self.table
+        event = table.rows(*self._writes[channel])
         # The channel is empty for the first frames.
-        event = event[(self._waited[event] > 0) & (self.execution[event] >= slots)]
-        wanted = self.execution[event] - slots
-        of_readers = [(channel, reader) for reader in readers]
-        found = np.array(
-            [self._reads[each].at(wanted) for each in of_readers if each in self._reads]
-        )
+        event = event[(table.waited_ns[event] > 0) & (table.execution[event] >= slots)]
+        wanted = table.execution[event] - slots
+        of_readers = [self._reads[each] for r in readers if (each := (channel, r)) in self._reads]
+        found = np.array([table.find(*place, wanted) for place in of_readers])
         if not found.size:
             return
-        ends = np.where(found >= 0, self.bounds[found, 3], MIN_INT64)
+        ends = np.where(found >= 0, table.end_ns[found], MIN_INT64)
         slowest = np.argmax(ends, axis=0)
         at = np.arange(len(event))
         # If the event names the peer that it waited for, that peer counts.
-        is_peer = (self.lane[found] == self._peer[event]) & (found >= 0)
+        is_peer = (table.lane[found] == table.peer[event]) & (found >= 0)
         slowest = np.where(is_peer.any(axis=0), np.argmax(is_peer, axis=0), slowest)
-        self._depend(event, found[slowest, at], self.bounds[event, 2])
+        self._depend(event, found[slowest, at])
 
     def _link_rendezvous(self, rendezvous: Rendezvous, arrived: Times) -> None:
         """Make the events of a rendezvous that waited depend on the last to arrive.
@@ -244,14 +200,13 @@ class Dependencies:
             rendezvous: The rendezvous.
             arrived: When the last process arrived, by event. It is filled in.
         """
-        events = [self._rows_of(process, op) for process, op in rendezvous.ends]
-        executions = np.unique(np.concatenate([self.execution[each] for each in events]))
-        table = np.full((len(events), len(executions)), NONE)
-        for at, each in enumerate(events):
-            table[at, np.searchsorted(executions, self.execution[each])] = each
+        events = self.table
+        rows = [events.rows(*place) for place in rendezvous.ends]
+        executions = np.unique(np.concatenate([events.execution[each] for each in rows]))
+        table = np.array([events.find(*place, executions) for place in rendezvous.ends])
         # A missing event has not arrived last, as far as the trace shows.
-        start = np.where(table == NONE, MIN_INT64, self.bounds[table, 0])
-        waited = np.where(table == NONE, MAX_INT64, self._waited[table])
+        start = np.where(table == NONE, MIN_INT64, events.start_ns[table])
+        waited = np.where(table == NONE, MAX_INT64, events.waited_ns[table])
         places = np.arange(len(executions))
         if rendezvous.is_collective:
             last = table[last_of(waited, start), places]
@@ -260,7 +215,7 @@ class Dependencies:
             # The writer, or the last reader if it came after the frame.
             came = np.argmax(start[1:], axis=0) + 1
             is_late = start[came, places] > np.where(
-                table[0] == NONE, MAX_INT64, self.bounds[table[0], 1]
+                table[0] == NONE, MAX_INT64, events.bounds[table[0], 1]
             )
             last = np.where(is_late, table[came, places], table[0])
             on = np.broadcast_to(table[0], table.shape).copy()
@@ -271,33 +226,21 @@ class Dependencies:
             # An event may name a peer whose event is missing.
             is_lost = np.zeros(len(each), bool)
             for other, (process, _) in zip(table, rendezvous.ends, strict=True):
-                is_lost |= (self._peer[each] == self._number_of(process)) & (other == NONE)
+                is_lost |= (events.peer[each] == events.number(process)) & (other == NONE)
             of = np.where(is_lost, NONE, of)
-            is_linked = (is_linked | is_lost) & (each != NONE) & (self._waited[each] > 0)
+            is_linked = (is_linked | is_lost) & (each != NONE) & (events.waited_ns[each] > 0)
             event = each[is_linked]
-            self._depend(event, of[is_linked], self._waits_until(event))
+            self._depend(event, of[is_linked])
             arrived[event] = start.max(axis=0)[is_linked]
 
-    def _number_of(self, process: str) -> int:
-        return next(at for at, lane in enumerate(self._graph.lanes) if lane.process == process)
-
-    def _rows_of(self, process: str, op: int) -> Ints:
-        number = self._number_of(process)
-        first, last = self._offsets[number : number + 2]
-        rows: Ints = np.flatnonzero(self.op[first:last] == op) + first
-        return rows
-
-    def _waits_until(self, event: Ints) -> Times:
-        until: Times = self.bounds[event, np.where(self.shape[event] == WRITE, 2, 1)]
-        return until
-
-    def _depend(self, event: Ints, on: Ints, until: Times) -> None:
-        """Make events whose wait ended at ``until`` depend on others, if these explain the wait."""
+    def _depend(self, event: Ints, on: Ints) -> None:
+        """Make events that waited depend on others, if these explain the wait."""
+        table, until = self.table, self.table.waits_until(event)
         is_missing = on < 0
         self.before[event[is_missing]] = NONE
         self._is_lost[event[is_missing]] = True
-        begun = np.where(self.shape[event] == WRITE, self.bounds[event, 1], self.bounds[event, 0])
-        explains = ~is_missing & (self.bounds[on, 3] > begun) & (self.bounds[on, 0] < until)
+        begun = table.waits_from(event)
+        explains = ~is_missing & (table.end_ns[on] > begun) & (table.start_ns[on] < until)
         chosen = event[explains]
         self.before[chosen] = on[explains]
         self.entered[chosen] = until[explains]
@@ -309,7 +252,7 @@ class Dependencies:
     def walk(self, event: int, end_ns: int, stop_ns: int) -> Walk:
         """Follow the dependencies from an event back to ``stop_ns``."""
         chain = np.array(self._chain(event, stop_ns))
-        bounds, entered = self.bounds[chain], self.entered[chain]
+        bounds, entered = self.table.bounds[chain], self.entered[chain]
         # Time on the path decreases: the path goes through an event from where it was left to where
         # it was entered, and leaves the next event no later than that one ended.
         left = np.minimum(bounds[:, 3], np.concatenate(([end_ns], entered[:-1])))
@@ -323,7 +266,7 @@ class Dependencies:
             end[:, part] = np.maximum(np.minimum(bounds[:, 3 - part], left), start[:, part])
         start[:, 3], end[:, 3] = following, came
         kind = np.empty((count, 4), np.int64)
-        kind[:, :3] = KINDS[self.shape[chain]][:, ::-1]
+        kind[:, :3] = KINDS[self.table.shape[chain]][:, ::-1]
         kind[:, 3] = np.where(self.follows[chain], TimeKind.WAITING, TimeKind.IDLE)
         is_wire = self.is_pass[chain][:, None] & (kind == TimeKind.WAITING)
         kind = np.where(is_wire, TimeKind.COMMUNICATION, kind)
@@ -342,40 +285,14 @@ class Dependencies:
         )
 
     def _chain(self, event: int, stop_ns: int) -> list[int]:
-        before, entered = self.before.item, self.entered.item
+        before, entered = self.before.data, self.entered.data
         chain = []
         # Clocks that disagree could make events depend on each other in a circle.
         for _ in range(len(self.before)):
             chain.append(event)
-            if entered(event) <= stop_ns:
+            if entered[event] <= stop_ns:
                 break
-            event = before(event)
+            event = before[event]
             if event < 0:
                 break
         return chain
-
-
-class _Table:
-    """Finds the event that moved the frame of an execution; the last one if there are several."""
-
-    def __init__(self, execution: Ints, moves: Ints, event: Ints) -> None:
-        order = np.argsort(execution, kind="stable")
-        self._execution = execution[order].astype(np.int64)  # as those that are looked for
-        self._moves = moves[order]
-        self.event = event
-
-    def at(self, execution: Ints) -> Ints:
-        """Return the event of each of these executions, or -1."""
-        if not len(self._moves):
-            return np.full(len(execution), NONE)
-        at = np.searchsorted(self._execution, execution, side="right") - 1
-        found: Ints = np.where(self._execution[at] == execution, self._moves[at], NONE)
-        return found
-
-
-def _waits_ns(shape: Ints, bounds: Times) -> Times:
-    """Return the time that each event waited. The shape determines which part that is."""
-    first = np.where(shape == WRITE, 1, 0)
-    at = np.arange(len(shape))
-    waited: Times = bounds[at, first + 1] - bounds[at, first]
-    return waited

@@ -23,7 +23,7 @@ This room must know neither shares nor paths.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, overload
@@ -33,12 +33,11 @@ import numpy.typing as npt
 
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import crossings_of, writes_of
 from rcg.text import columns, cut, plural, time_text
+from rcg.trace.analysis.events import EventTable, TimeKind
 from rcg.trace.analysis.intervals import MIN_INT64, Cover, Ints, Times
-from rcg.trace.analysis.parts import READ, WRITE
 from rcg.trace.analysis.spread import LEAST, batch_edges, half_width
-from rcg.trace.analysis.transfers import gate_for, is_coding, is_waiting, movers, taken_ns
-from rcg.trace.model import SPAN_BASE, Events, GraphTrace, kept
 
 UNSEEN: Final = MIN_INT64
 """Stands for a time that is not in the trace."""
@@ -239,53 +238,38 @@ class Executions(Displayed):
         return Cover(begun, np.maximum(over, begun))
 
 
-@kept
-def executions_of(graph: GraphTrace) -> Executions:
+def executions_of(table: EventTable) -> Executions:
     """Return when each execution of a graph was submitted, completed and fetched.
 
     Clocks of processes may disagree. A completion before the submission is set to the submission,
     and one after the driver received the frame is set to the time of receiving.
     """
-    index = _indexes(graph)
-    driver, ops = graph.driver, graph.plan.program(DRIVER).ops
-    submitted, encoded = [], []
-    for op, each in enumerate(ops):
+    graph = table.graph
+    index = table.executions()
+    writes, crossings = writes_of(graph.plan), crossings_of(graph.plan)
+    node = graph.plan.node_of(DRIVER)
+    submitted, encoded, completed, fetched = [], [], [], []
+    for op, each in enumerate(graph.plan.program(DRIVER).ops):
         if each.values_out:
-            begun, coded = _submissions(index, driver.events[driver.events["op"] == op])
+            begun, coded = _submissions(table, index, op)
             submitted.append(begun)
             encoded.append(coded)
-    channels = graph.plan.channels_by_id()
-    completed, fetched = [], []
-    for op, each in enumerate(ops):
-        if not each.values_in:
-            continue
-        (channel,) = each.values_in
-        reads = driver.events[driver.events["op"] == op]
-        fetched.append(_ends(index, reads[~is_waiting(reads)]))
-        moved = reads[movers(reads, READ)]
-        moved = moved[~is_coding(moved)]
-        read = _ends(index, moved)
-        writer = graph.lane(channels[channel].writer)
-        at = next(
-            (
-                at
-                for at, other in enumerate(graph.program(writer).ops)
-                if channel in other.values_out
-            ),
-            None,
-        )
-        if at is None:
-            completed.append(read)
-            continue
-        crossing = gate_for(graph.plan, channel, DRIVER)
-        if crossing is not None and len(graph.lane(crossing.node).events):
-            # It is complete when it has arrived on the driver's node.
-            writer, at = graph.lane(crossing.node), crossing.op
-        writes = writer.events[writer.events["op"] == at]
-        written = _ends(index, writes[movers(writes, WRITE)] if writer is driver else writes)
-        here = np.searchsorted(index, moved["execution"])
-        written[here] = np.minimum(written[here], taken_ns(moved))
-        completed.append(np.where(written == UNSEEN, read, written))
+        for channel in each.values_in:
+            reads, moved = table.rows(DRIVER, op), table.moved(DRIVER, op)
+            fetched.append(_ends(table, index, reads[~table.polls[reads]]))
+            moved = moved[~table.codes[moved]]
+            read = _ends(table, index, moved)
+            place, crossing = writes.get(channel), crossings.get((channel, node))
+            if place is None:
+                completed.append(read)
+                continue
+            if crossing is not None and len(graph.lane(crossing.node).events):
+                # It is complete when it has arrived on the driver's node.
+                place = crossing.place
+            written = _ends(table, index, table.moved(*place))
+            here = np.searchsorted(index, table.execution[moved])
+            written[here] = np.minimum(written[here], table.taken_ns(moved))
+            completed.append(np.where(written == UNSEEN, read, written))
     begun, over = _first(submitted, len(index)), _last(completed, len(index))
     over = np.where((begun == UNSEEN) | (over == UNSEEN), over, np.maximum(over, begun))
     apart = _apart(submitted, encoded, len(index))
@@ -296,24 +280,16 @@ def _known_time(time: np.int64) -> int | None:
     return None if time == UNSEEN else int(time)
 
 
-def _indexes(graph: GraphTrace) -> Ints:
-    found = []
-    for lane in graph.lanes:
-        each = lane.events["execution"][lane.events["op"] < SPAN_BASE]
-        found.append(each[:1])
-        found.append(each[1:][each[1:] != each[:-1]])
-    return np.unique(np.concatenate(found)).astype(np.int64)
-
-
-def _submissions(index: Ints, writes: Events) -> tuple[Times, Times]:
+def _submissions(table: EventTable, index: Ints, op: int) -> tuple[Times, Times]:
     """Return when each execution was submitted by a Write, and the time of encoding in advance."""
-    moves = writes[movers(writes, WRITE)]
+    moves, rows = table.moved(DRIVER, op), table.rows(DRIVER, op)
+    apart = rows[table.codes[rows]]
     coded = np.zeros(len(index), np.int64)
-    apart = writes[is_coding(writes)]
-    np.add.at(coded, np.searchsorted(index, apart["execution"]), apart["coded_ns"])
+    took = table.time_of(apart, TimeKind.SERIALIZATION)
+    np.add.at(coded, np.searchsorted(index, table.execution[apart]), took)
     times = np.full(len(index), UNSEEN)
-    at = np.searchsorted(index, moves["execution"])
-    times[at] = moves["start_ns"] - coded[at]
+    at = np.searchsorted(index, table.execution[moves])
+    times[at] = table.start_ns[moves] - coded[at]
     return times, coded
 
 
@@ -326,10 +302,10 @@ def _apart(submitted: list[Times], encoded: list[Times], count: int) -> Times:
     return apart
 
 
-def _ends(index: Ints, events: Events) -> Times:
-    """Return the end of the last event of each execution. The events are sorted by start."""
+def _ends(table: EventTable, index: Ints, rows: Ints) -> Times:
+    """Return the end of the last event of each execution; ``rows`` are by execution and time."""
     times = np.full(len(index), UNSEEN)
-    times[np.searchsorted(index, events["execution"])] = events["end_ns"]
+    times[np.searchsorted(index, table.execution[rows])] = table.end_ns[rows]
     return times
 
 
@@ -375,25 +351,3 @@ def _text(executions: Executions) -> str:
     ]
     note = "  submitted at: from the beginning of the trace on"
     return "\n".join([head, *columns([EXECUTION_HEAD, *rows], left=0), note])
-
-
-def by_execution(op: Ints, execution: Ints, figures: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
-    """Return sums of figures over all events of one op in one execution.
-
-    An op of a driver may have several events in an execution: inputs are encoded before there is
-    room for them, and results are decoded when the user gets them, perhaps after timeouts.
-
-    Returns:
-        The op of each sum, ascending, and the sums of each figure.
-    """
-    is_later = (np.diff(op) > 0) | ((np.diff(op) == 0) & (np.diff(execution) >= 0))
-    if not is_later.all():  # which takes long
-        order = np.lexsort((execution, op))
-        op, execution = op[order], execution[order]
-        figures = [each[order] for each in figures]
-    is_first = np.ones(len(op), bool)
-    is_first[1:] = (np.diff(op) != 0) | (np.diff(execution) != 0)
-    first = np.flatnonzero(is_first)
-    if len(first) == len(op):
-        return op, list(figures)
-    return op[first], [np.add.reduceat(each, first) for each in figures]

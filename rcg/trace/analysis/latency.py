@@ -18,16 +18,18 @@ This room must know neither paths nor how figures are shown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from rcg.ir.index import crossings_of
+from rcg.trace.analysis.events import EventTable, TimeKind
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.intervals import Cover, Ints
-from rcg.trace.analysis.parts import TimeKind, parts_of
-from rcg.trace.analysis.transfers import carried, crossings_of
-from rcg.trace.model import GraphTrace
+from rcg.trace.analysis.parts import Parts
+from rcg.trace.analysis.transfers import carried
 
 BINS: Final = 24
 _LEAST: Final = 10  # executions that have a distribution
@@ -55,8 +57,14 @@ class Latency:
     queued: tuple[float, ...] = ()
 
 
-def latency_of(graph: GraphTrace, executions: Executions) -> Latency | None:
-    """Return the parts of a graph's latency; None if none is in the trace."""
+def latency_of(table: EventTable, parts: Sequence[Parts], executions: Executions) -> Latency | None:
+    """Return the parts of a graph's latency; None if none is in the trace.
+
+    Args:
+        table: The events of the graph.
+        parts: Their parts, by lane.
+        executions: The executions of the graph.
+    """
     timed = executions.is_timed
     index, submitted = executions.index[timed], executions.submitted_ns[timed]
     latency = executions.latency_ns
@@ -78,13 +86,12 @@ def latency_of(graph: GraphTrace, executions: Executions) -> Latency | None:
         starts.append(np.clip(start_ns[known] + shift, begins[at], ends[at]))
         stops.append(np.clip(np.maximum(start_ns, end_ns)[known] + shift, begins[at], ends[at]))
 
-    for lane in graph.lanes:
-        parts = parts_of(graph, lane)
-        parts = parts.where((parts.kind != TimeKind.WAITING) & (parts.row < len(lane.events)))
-        serve(lane.events["execution"][parts.row], parts.start_ns, parts.end_ns)
-    for crossing in crossings_of(graph.plan):
-        writes, passes = carried(graph, crossing)
-        serve(writes["execution"], writes["end_ns"], passes["end_ns"])
+    for own in parts:
+        served = own.where((own.kind != TimeKind.WAITING) & ~table.is_open[own.row])
+        serve(table.execution[served.row], served.start_ns, served.end_ns)
+    for crossing in crossings_of(table.graph.plan).values():
+        sent, came = carried(table, crossing)
+        serve(table.execution[sent], table.end_ns[sent], table.end_ns[came])
     service = Cover(np.concatenate(starts), np.concatenate(stops)).within(begins, ends)
     queued = latency - service
     means = float(queued.mean()), float(service.mean())

@@ -25,22 +25,22 @@ actor was only kept from its processor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import groups_of
 from rcg.ir.ops import Collective
 from rcg.trace.analysis.critical import group_names, text_of
-from rcg.trace.analysis.executions import UNSEEN, Executions, by_execution
-from rcg.trace.analysis.intervals import Ints, window
-from rcg.trace.analysis.parts import COLLECTIVE, READ, WRITE, bounds_of
-from rcg.trace.analysis.rendezvous import groups_of, with_waits
+from rcg.trace.analysis.events import COLLECTIVE, READ, WRITE, EventTable
+from rcg.trace.analysis.executions import UNSEEN, Executions
+from rcg.trace.analysis.intervals import Ints, Times, window
 from rcg.trace.analysis.spread import spread_of
-from rcg.trace.model import SPAN_BASE, GraphTrace, LaneTrace
+from rcg.trace.model import GraphTrace, LaneTrace
 
 MAX_GB_PER_S: Final = 100.0
 """More than a process can copy. A Write that seems faster did not copy."""
@@ -86,35 +86,41 @@ class OpTimes:
 
 
 def ops_of(
-    graph: GraphTrace,
+    table: EventTable,
     start_ns: int | None = None,
     end_ns: int | None = None,
     *,
     by_method: bool = False,
-    known: Sequence[OpTimes] = (),
 ) -> tuple[OpTimes, ...]:
     """Return the times of each op of a graph that ran, in the order of the programs.
 
     Args:
-        graph: The graph.
+        table: The events of the graph.
         start_ns: Time before this is cut off; None cuts nothing.
         end_ns: Time after this is cut off; None cuts nothing.
         by_method: Whether all calls of a method by an actor are one, with the first one's ``op``;
             so are its Reads, and its Writes, if they are many.
-        known: The times of each op in the same window, which save time.
     """
-    found: list[OpTimes] = []
-    for lane in graph.lanes:
-        names = group_names(graph, lane)
-        alike = np.arange(len(names))
-        if known and len(set(names)) == len(names):
-            found += [each for each in known if each.process == lane.process]
-            continue
-        if by_method:
-            alike = np.array([names.index(name) for name in names], np.int64)
-        else:
-            names = [text_of(graph, lane, at) for at in range(len(names))]
-        found += _of_lane(graph, lane, names, alike, *window(start_ns, end_ns))
+    found = []
+    for lane in table.graph.lanes:
+        count = len(table.graph.program(lane).ops)
+        names = (
+            group_names(table.graph, lane)
+            if by_method
+            else [text_of(table.graph, lane, at) for at in range(count)]
+        )
+        groups = groups_of(table.graph.plan, lane.process)
+        alike: dict[str, list[int]] = {}
+        for at, name in enumerate(names):
+            alike.setdefault(name if by_method else f"{name} {at}", []).append(at)
+        texts: Counter[str] = Counter()
+        for ops in alike.values():
+            runs = _runs_of(table, lane.process, ops, groups, *window(start_ns, end_ns))
+            if len(runs.own_ns):
+                text = names[ops[0]]
+                texts[text] += 1
+                text = text if texts[text] == 1 else f"{text} ({texts[text]})"
+                found.append(_times(table, lane, ops[0], text, groups[ops[0]], runs))
     return tuple(found)
 
 
@@ -124,83 +130,79 @@ def has_alike(graph: GraphTrace) -> bool:
     return any(len(set(names)) < len(names) for names in every)
 
 
-def _of_lane(
-    graph: GraphTrace,
-    lane: LaneTrace,
-    names: Sequence[str],
-    alike: Ints,
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs of ops that count as one, as columns by time: an op in one execution each."""
+
+    own_ns: Times
+    waited_ns: Times
+    moving_ns: Times
+    bytes: Ints
+
+
+def _runs_of(
+    table: EventTable,
+    process: str,
+    ops: Sequence[int],
+    groups: Sequence[str | None],
     first_ns: int,
     last_ns: int,
-) -> Iterator[OpTimes]:
-    program = graph.program(lane)
-    events = with_waits(graph, lane)
-    is_within = (events["end_ns"] >= first_ns) & (events["start_ns"] <= last_ns)
-    events = events[is_within & (events["op"] < min(len(program.ops), SPAN_BASE))]
-    shape, bounds = bounds_of(program, events)
-    # The rate uses the whole event: when in the event the bytes were moved is not known.
-    groups = groups_of(graph.plan, lane.process)
-    receives = np.array([group is not None for group in groups] or [False])
-    receives = receives[np.minimum(events["op"], len(receives) - 1)] & (shape == READ)
-    moving = np.where((shape == WRITE) | (shape == COLLECTIVE), bounds[:, 3] - bounds[:, 2], 0)
-    moving = np.where(receives, bounds[:, 2] - bounds[:, 1], moving)
-    bounds = np.clip(bounds, first_ns, last_ns)
-    length = np.diff(bounds, axis=1)
-    at = np.arange(len(events))
-    waited = length[at, np.where(shape == WRITE, 1, 0)]
-    own = bounds[:, 3] - bounds[:, 0] - waited
-    op, (own, waited, moving, size, start) = by_execution(
-        events["op"].astype(np.int64),
-        events["execution"],
-        (own, waited, moving, events["bytes"], bounds[:, 0]),
+) -> _Runs:
+    pieces, starts = [], []
+    for op in ops:
+        rows = table.rows(process, op)
+        is_within = (table.end_ns[rows] >= first_ns) & (table.start_ns[rows] <= last_ns)
+        rows = rows if is_within.all() else rows[is_within]
+        if not len(rows):
+            continue
+        bounds, shape = table.bounds[rows], int(table.shape[rows[0]])
+        # The rate uses the whole event: when in the event the bytes were moved is not known.
+        moving = np.zeros(len(rows), np.int64)
+        if shape in (WRITE, COLLECTIVE):
+            moving = bounds[:, 3] - bounds[:, 2]
+        elif shape == READ and groups[op] is not None:
+            moving = bounds[:, 2] - bounds[:, 1]
+        clipped: Times = np.clip(bounds, first_ns, last_ns)
+        waits = 1 if shape == WRITE else 0
+        waited = clipped[:, waits + 1] - clipped[:, waits]
+        own = clipped[:, 3] - clipped[:, 0] - waited
+        begun, columns = table.sums(rows, (own, waited, moving, table.bytes[rows]))
+        pieces.append(columns)
+        starts.append(table.start_ns[begun])
+    if not pieces:
+        return _Runs(*(np.empty(0, np.int64),) * 4)
+    joined = [np.concatenate(each) for each in zip(*pieces, strict=True)]
+    if len(pieces) > 1:
+        order = np.argsort(np.concatenate(starts), kind="stable")
+        joined = [each[order] for each in joined]
+    return _Runs(*joined)
+
+
+def _times(
+    table: EventTable, lane: LaneTrace, op: int, text: str, group: str | None, runs: _Runs
+) -> OpTimes:
+    median, highest = np.percentile(runs.own_ns, (50, 99))
+    size = int(runs.bytes.sum())
+    return OpTimes(
+        process=lane.process,
+        op=op,
+        text=text,
+        kind=table.graph.op(lane, op).word,
+        count=len(runs.own_ns),
+        median_ns=float(median),
+        p99_ns=float(highest),
+        total_ns=int(runs.own_ns.sum()),
+        waited_ns=int(runs.waited_ns.sum()),
+        bytes=size,
+        gb_per_s=_rate(size, int(runs.moving_ns.sum())),
+        group=group,
+        spread_ns=spread_of(runs.own_ns),
     )
-    op = alike[op] if len(op) else op
-    in_time = own  # by op and execution; alike ops are one after the other in each
-    if len(set(alike.tolist())) < len(alike):
-        in_time = own[np.lexsort((start, op))]
-    order = np.lexsort((own, op))
-    own, waited, moving, size = own[order], waited[order], moving[order], size[order]
-    first = np.searchsorted(op[order], np.arange(len(program.ops) + 1))
-    ran = np.flatnonzero(np.diff(first))
-    begin, end = first[ran], first[ran + 1]
-    if not len(ran):
-        return
-    medians, highest = (_quantiles(own, begin, end, share) for share in (0.5, 0.99))
-    totals = [np.add.reduceat(each, begin).tolist() for each in (own, waited, moving, size)]
-    texts: dict[str, int] = {}
-    for number, each in enumerate(ran.tolist()):
-        text = names[each]
-        texts[text] = texts.get(text, 0) + 1
-        total, wait, moved, count = (values[number] for values in totals)
-        yield OpTimes(
-            process=lane.process,
-            op=each,
-            text=text if texts[text] == 1 else f"{text} ({texts[text]})",
-            kind=program.ops[each].word,
-            count=int(end[number] - begin[number]),
-            median_ns=float(medians[number]),
-            p99_ns=float(highest[number]),
-            total_ns=total,
-            waited_ns=wait,
-            bytes=count,
-            gb_per_s=_rate(count, moved),
-            group=groups[each],
-            spread_ns=spread_of(in_time[begin[number] : end[number]]),
-        )
 
 
 def _rate(size: int, took_ns: int) -> float | None:
     rate = size / took_ns if size and took_ns else None
     return None if rate is None or rate > MAX_GB_PER_S else rate
-
-
-def _quantiles(values: Ints, begin: Ints, end: Ints, share: float) -> npt.NDArray[np.float64]:
-    """Return an interpolated quantile of each range of sorted values, as ``np.percentile``."""
-    place = begin + (end - begin - 1) * share
-    below = np.floor(place).astype(np.int64)
-    above = np.minimum(below + 1, end - 1)
-    low, high = values[below].astype(np.float64), values[above].astype(np.float64)
-    found: npt.NDArray[np.float64] = low + (place - below) * (high - low)
-    return found
 
 
 # --- stalls -------------------------------------------------------------------------------------
@@ -234,11 +236,12 @@ class Stall:
     waiting: tuple[str, ...]
 
 
-def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: int) -> Stall | None:
+def stall_of(table: EventTable, executions: Executions, start_ns: int, end_ns: int) -> Stall | None:
     """Return the op on which a graph hung at the end of its trace; None if it did not hang.
 
     Of several ops it is the one that most processes wait for, then the one that began first.
     """
+    graph = table.graph
     waits = _waits(graph)
     gates = {gate.id for gate in graph.plan.gates}  # these only wait for what others send
     longest = int(executions.latency_ns.max(initial=0))
@@ -250,7 +253,7 @@ def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: i
         waiting = tuple(
             other.label for other in graph.lanes if lane.process in waits_for(waits, other.process)
         )
-        stall = _stall(graph, lane, start_ns, end_ns, waiting)
+        stall = _stall(table, lane, start_ns, end_ns, waiting)
         if stall is None or not (stall.waiting or stall.execution in in_flight):
             continue
         if stall.lasted_ns > longest:
@@ -259,17 +262,16 @@ def stall_of(graph: GraphTrace, executions: Executions, start_ns: int, end_ns: i
 
 
 def _stall(
-    graph: GraphTrace, lane: LaneTrace, start_ns: int, end_ns: int, waiting: tuple[str, ...]
+    table: EventTable, lane: LaneTrace, start_ns: int, end_ns: int, waiting: tuple[str, ...]
 ) -> Stall | None:
-    now = lane.open
+    graph, now = table.graph, lane.open
     if now is None or not 0 <= now.op < len(graph.program(lane).ops):
         return None
     lasted = end_ns - now.since_ns
-    events = lane.events[lane.events["op"] == now.op]
-    own = events["end_ns"] - events["start_ns"] - events["waited_ns"]
+    own = table.own_ns[table.rows(lane.process, now.op)]
     if lasted <= _LONGER * int(own.max(initial=0)) or lasted <= 0:
         return None
-    if not waiting and not len(events):
+    if not waiting and not len(own):
         return None
     return Stall(
         process=lane.process,

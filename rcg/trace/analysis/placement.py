@@ -31,10 +31,11 @@ import numpy as np
 
 from rcg.ir.channels import RING, ChannelSpec
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import Place, reads_of, writes_of
 from rcg.ir.ops import Read
 from rcg.trace.analysis.costs import Cost
-from rcg.trace.analysis.transfers import read_of, wires_of, write_of
-from rcg.trace.model import GraphTrace
+from rcg.trace.analysis.events import EventTable
+from rcg.trace.analysis.transfers import wires_of
 
 _MOST_ACTORS: Final = 32
 _LEAST_NS: Final = 1.0  # on the wire, that a change saves
@@ -57,22 +58,24 @@ class Placement:
     beside: Mapping[str, tuple[str, ...]]
     bytes: float
     wire_ns: float
-    costs: Mapping[tuple[str, int], Cost]
+    costs: Mapping[Place, Cost]
 
 
 class Placements:
     """Finds where actors should be, of at most 32 actors.
 
     Args:
-        graph: The measured graph.
+        table: The events of the measured graph.
         costs: The measured costs of its ops.
     """
 
-    def __init__(self, graph: GraphTrace, costs: Mapping[tuple[str, int], Cost]) -> None:
-        self._graph, self._plan, self._costs = graph, graph.plan, costs
+    def __init__(self, table: EventTable, costs: Mapping[Place, Cost]) -> None:
+        graph = table.graph
+        self._table, self._plan, self._costs = table, graph.plan, costs
+        self._written_at, self._read_at = writes_of(graph.plan), reads_of(graph.plan)
         self._host = {each.process: self._plan.host_of(each.process) for each in graph.lanes}
         self._channels = [each for each in self._plan.channels if each.kind == RING]
-        self._wires = {(each.channel, each.node): each for each in wires_of(graph)}
+        self._wires = {(each.channel, each.node): each for each in wires_of(table)}
         self._bytes = {each.id: self._size(each) for each in self._channels}
         known = sorted((each.bytes / each.frames, each.median_ns) for each in self._wires.values())
         self._sizes, self._times = [size for size, _ in known], [time for _, time in known]
@@ -88,8 +91,7 @@ class Placements:
 
     def _size(self, channel: ChannelSpec) -> float:
         """Return the mean bytes of a channel's frames."""
-        events = self._graph.lane(channel.writer).events
-        sizes = events["bytes"][events["op"] == write_of(self._plan, channel.writer, channel.id)]
+        sizes = self._table.bytes[self._table.rows(*self._written_at[channel.id])]
         return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else 0.0
 
     def _crossings(self, channel: ChannelSpec, nodes: Mapping[str, str]) -> set[str]:
@@ -180,9 +182,7 @@ class Placements:
         shared = {each: tuple(others) for each, others in beside.items()}
         return Placement(moved, shared, count, wire_ns, self._costs_if(now, then))
 
-    def _costs_if(
-        self, now: Mapping[str, str], then: Mapping[str, str]
-    ) -> dict[tuple[str, int], Cost]:
+    def _costs_if(self, now: Mapping[str, str], then: Mapping[str, str]) -> dict[Place, Cost]:
         """Return what the ops cost in another assignment: reads that wait, and what follows."""
         costs = dict(self._costs)
         reads = [
@@ -195,7 +195,7 @@ class Placements:
             if was_ns != is_ns:
                 waking_ns = max(cost.waking_ns - was_ns, near_ns) + is_ns
                 costs[place] = replace(cost, waking_ns=waking_ns)
-        sent: dict[tuple[str, int], list[float]] = {}  # the bytes that each op sends, now and then
+        sent: dict[Place, list[float]] = {}  # the bytes that each op sends, now and then
         for channel in self._channels:
             if (follows := self._follows(channel)) is not None:
                 sums = sent.setdefault(follows, [0.0, 0.0])
@@ -212,11 +212,11 @@ class Placements:
             costs[place] = replace(costs[place], moving_ns=costs[place].moving_ns + more_ns)
         return costs
 
-    def _reads(self) -> Iterator[tuple[ChannelSpec, str, tuple[str, int]]]:
+    def _reads(self) -> Iterator[tuple[ChannelSpec, str, Place]]:
         """Yield the measured Reads of actors."""
         for channel in self._channels:
             for reader in channel.readers:
-                place = reader, read_of(self._plan, reader, channel.id)
+                place = self._read_at[channel.id, reader]
                 if reader != DRIVER and place in self._costs:
                     yield channel, reader, place
 
@@ -225,12 +225,12 @@ class Placements:
         to = nodes[self._host[reader]]
         return self._wire_ns(channel.id, to) if to in self._crossings(channel, nodes) else 0.0
 
-    def _follows(self, channel: ChannelSpec) -> tuple[str, int] | None:
+    def _follows(self, channel: ChannelSpec) -> Place | None:
         """Return the Read of an actor that follows its Write of a channel, if one does."""
         if channel.writer == DRIVER:
             return None
         ops = self._plan.program(channel.writer).ops
-        at = write_of(self._plan, channel.writer, channel.id)
+        _, at = self._written_at[channel.id]
         for step in range(1, len(ops)):
             place = channel.writer, (at + step) % len(ops)
             if place in self._costs:

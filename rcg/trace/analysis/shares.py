@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.ops import Collective, Op, Pass
-from rcg.trace.analysis.executions import executions_of
+from rcg.trace.analysis.events import READ, EventTable, TimeKind
+from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.intervals import Cover, Ints, Times, disjoint
-from rcg.trace.analysis.parts import READ, Parts, TimeKind, events_of, parts_of, shapes_of
+from rcg.trace.analysis.parts import Parts
 from rcg.trace.model import GraphTrace, LaneTrace
 
 ANOTHER_GRAPH = "another graph"
@@ -120,7 +120,9 @@ class Shares:
 
 
 def shares_of(
-    graph: GraphTrace,
+    table: EventTable,
+    parts: Sequence[Parts],
+    executions: Executions,
     start_ns: int,
     end_ns: int,
     *,
@@ -129,16 +131,18 @@ def shares_of(
     """Return where the time of a graph's processes went in a window.
 
     Args:
-        graph: The graph.
+        table: The events of the graph.
+        parts: Their parts, by lane.
+        executions: The executions of the graph.
         start_ns: Beginning of the window, usually that of the trace.
         end_ns: End of the window.
         is_hung: Whether the graph hung at the end. Then the bubble lasts until ``end_ns``.
     """
-    executions = executions_of(graph)
+    graph = table.graph
     flight = executions.in_flight(start_ns, end_ns)
-    parts = [parts_of(graph, lane, start_ns, end_ns) for lane in graph.lanes]
+    parts = [each.clipped(start_ns, end_ns) for each in parts]
     of = {lane.process: each for lane, each in zip(graph.lanes, parts, strict=True)}
-    calls = {each.id: _calls_of(graph, each.id, of, end_ns) for each in graph.plan.actors}
+    calls = {each.id: _calls_of(table, each.id, of[each.id]) for each in graph.plan.actors}
     actor_of = {lane.id: lane.actor for lane in graph.plan.lanes}
     moved = [
         _communication_ns(each, calls.get(actor_of.get(lane.process, lane.process)))
@@ -152,7 +156,7 @@ def shares_of(
     }
     lanes = tuple(
         replace(
-            _lane_shares(graph, lane, each, flight, start_ns, end_ns),
+            _lane_shares(table, lane, each, flight, start_ns, end_ns),
             hidden=_share_of(*found) if lane.process in actor_of else None,
             bubble=unused.get(lane.process, (None, None))[0],
             exposed=unused.get(lane.process, (None, None))[1],
@@ -167,7 +171,7 @@ def shares_of(
 
 
 def _lane_shares(
-    graph: GraphTrace, lane: LaneTrace, parts: Parts, flight: Cover, start_ns: int, end_ns: int
+    table: EventTable, lane: LaneTrace, parts: Parts, flight: Cover, start_ns: int, end_ns: int
 ) -> LaneShares:
     length = parts.duration_ns
     compute, communication, serialization = (
@@ -175,11 +179,8 @@ def _lane_shares(
         for kind in (TimeKind.COMPUTE, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION)
     )
     waits = parts.where(parts.kind == TimeKind.WAITING)
-    events = events_of(lane, end_ns)[waits.row]
-    program = graph.program(lane)
-    op = np.minimum(events["op"], len(program.ops)).astype(np.int64)
     in_flight = flight.within(waits.start_ns, waits.end_ns)
-    waited = np.where(shapes_of(program)[op] == READ, in_flight, waits.duration_ns)
+    waited = np.where(table.shape[waits.row] == READ, in_flight, waits.duration_ns)
     waiting = int(waited.sum())
     return LaneShares(
         process=lane.process,
@@ -189,7 +190,7 @@ def _lane_shares(
         serialization_ns=serialization,
         waiting_ns=waiting,
         idle_ns=max(end_ns - start_ns, 0) - compute - communication - serialization - waiting,
-        waiting_for=_by_peer(graph, lane, op, events["peer"], waited),
+        waiting_for=_by_peer(table.graph, lane, table.op[waits.row], table.peer[waits.row], waited),
     )
 
 
@@ -197,7 +198,7 @@ def _by_peer(
     graph: GraphTrace,
     lane: LaneTrace,
     op: Ints,
-    peer: npt.NDArray[np.uint32],
+    peer: Ints,
     waited: Ints,
 ) -> dict[str, int]:
     """Return the sums of waiting by peer: the lane in the event, or else the peers in the plan."""
@@ -206,7 +207,7 @@ def _by_peer(
     channels = graph.plan.channels_by_id()
     names += [_peer_of(graph, lane, each, channels) for each in graph.program(lane).ops]
     names.append("unknown")
-    who = np.where(peer < count, peer, count + op).astype(np.int64)
+    who = np.where(peer < count, peer, count + op)
     # Sums of doubles are exact below 2**53 ns, which is 104 days.
     sums = np.bincount(who, weights=waited, minlength=len(names)).astype(np.int64)
     found: dict[str, int] = {}
@@ -261,12 +262,11 @@ def _device_share(
     return Cover(begun, ended).total_ns / (end_ns - start_ns)
 
 
-def _calls_of(graph: GraphTrace, actor: str, of: Mapping[str, Parts], end_ns: int) -> Parts:
+def _calls_of(table: EventTable, actor: str, parts: Parts) -> Parts:
     """Return the parts of an actor's methods."""
-    lane, parts = graph.lane(actor), of[actor]
-    is_call = np.array([*(op.is_call for op in graph.program(lane).ops), False])
-    op = np.minimum(events_of(lane, end_ns)["op"][parts.row], len(is_call) - 1)
-    return parts.where(is_call[op.astype(np.int64)])
+    ops = table.graph.plan.program(actor).ops
+    is_call = np.array([*(op.is_call for op in ops), False])
+    return parts.where(is_call[table.op[parts.row]])
 
 
 def _times_of(parts: Parts, kind: TimeKind) -> tuple[Times, Times]:

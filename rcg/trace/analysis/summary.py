@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of a trace as data, with their text and JSON forms.
 
-This file computes nothing: every figure comes from ``figures.summarize``.
+This file computes nothing: every figure comes from ``rcg.trace.measured``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from rcg.text import (
     wrapped,
 )
 from rcg.trace.analysis.critical import SteadyPath
+from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes, Stall
-from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares, Shares
 from rcg.trace.analysis.transfers import Wire
 from rcg.trace.analysis.verdict import Form, Verdict

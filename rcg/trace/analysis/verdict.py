@@ -21,7 +21,7 @@ This room must know neither Ray nor how a verdict is shown, except as text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -29,21 +29,18 @@ from typing import Final
 import numpy as np
 
 from rcg.error_text import describe_error
-from rcg.ir.channels import STATUS
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import Place, reads_of, writes_of
 from rcg.ir.ops import Collective, Pass
 from rcg.text import IN_LINE, brief, plural, share_text, spread_text, time_text
 from rcg.trace.analysis.advice import TWICE_AS_FAST, Advice, Advisor, Elsewhere
 from rcg.trace.analysis.costs import Cost, MeasuredCosts
-from rcg.trace.analysis.critical import PathGroup, Paths, PathStall, SteadyPath
-from rcg.trace.analysis.intervals import Ints
+from rcg.trace.analysis.critical import PathGroup, PathStall, SteadyPath
+from rcg.trace.analysis.events import NONE, EventTable
+from rcg.trace.analysis.executions import Executions
+from rcg.trace.analysis.intervals import MIN_INT64
 from rcg.trace.analysis.spread import LEAST, half_width
-from rcg.trace.analysis.transfers import read_of, write_of
-from rcg.trace.analysis.what_if import (
-    MAX_ERROR_PERCENT,
-    Place,
-    Replays,
-)
+from rcg.trace.analysis.what_if import MAX_ERROR_PERCENT, Replays
 from rcg.trace.model import GraphTrace
 
 _MAX_ADVICE: Final = 3
@@ -52,7 +49,6 @@ _SAME: Final = 0.05  # of the busiest actor's time, by which others may differ a
 _FEW_NAMES: Final = 3
 _MAX_FAILURE: Final = 200  # characters of it
 _MAX_OPS: Final = 4_000  # of a plan that is replayed unasked
-_REPLAYED_OPS: Final = 25_000  # in one replay, about
 
 
 class Form(Enum):
@@ -168,17 +164,23 @@ def _are(count: int) -> str:
 
 
 def verdict_of(
-    graph: GraphTrace, path: SteadyPath | None, paths: Paths, cores: int = 0
+    path: SteadyPath | None,
+    executions: Executions,
+    table: EventTable,
+    replays: Callable[[], Replays],
+    cores: int = 0,
 ) -> Verdict | None:
     """Return the verdict on a graph; None if nothing completed, or its trace has no path.
 
     Args:
-        graph: The measured graph. It must not hang.
         path: The critical path of all executions.
-        paths: The paths of the graph.
+        executions: The executions of the graph, which must not hang.
+        table: Its events.
+        replays: Returns its replays.
         cores: How many processors each node of the cluster has; 0 if that is not known.
     """
-    known = int(paths.executions.is_timed.sum())
+    graph = table.graph
+    known = int(executions.is_timed.sum())
     if known and known < LEAST:
         return Verdict(Form.UNKNOWN, known=known)
     if path is None or path.bottleneck is None or not known:
@@ -189,20 +191,20 @@ def verdict_of(
         return replace(said, form=Form.STALLED)
     places = _places_of(graph, most)
     is_user = path.is_user_code
-    if is_user and _awaits(graph):
+    if is_user and _awaits(table):
         return None
     if ops > _MAX_OPS or not (places or is_user):
         return said
     try:
-        replays = Replays(graph, max(16, min(64, _REPLAYED_OPS // ops)), paths.dependencies)
-        found = replays.with_changes(
+        made = replays()
+        found = made.with_changes(
             (), dict.fromkeys(places, TWICE_AS_FAST), user=0.5 if is_user else 1.0
         )
         error, spread, gain = found.error_percent, found.spread, found.speedup
         if error is None or abs(error) > MAX_ERROR_PERCENT or spread is None or gain is None:
             return replace(said, error_percent=error)
         gain = min(gain, 1 / (1 - most.share / 2))
-        advisor = Advisor(replays, spread / gain, cores)
+        advisor = Advisor(made, spread / gain, cores)
         is_alone = gain >= _LITTLE
         elsewhere = None if advisor.is_worth_it(gain) else advisor.elsewhere(places, path)
         advice = sorted(advisor.advice(), key=lambda each: (each.is_latency, -each.gain))
@@ -215,7 +217,7 @@ def verdict_of(
         spread=spread,
         error_percent=error,
         elsewhere=None if is_alone else elsewhere,
-        alike=None if is_alone else alike_of(graph, replays.measured),
+        alike=None if is_alone else alike_of(graph, made.measured),
         advice=tuple(advice[:_MAX_ADVICE]),
     )
 
@@ -247,29 +249,26 @@ def alike_of(graph: GraphTrace, measured: MeasuredCosts) -> Alike | None:
     return Alike(tuple(map(graph.plan.label, alike)), within, noise)
 
 
-def _awaits(graph: GraphTrace) -> bool:
+def _awaits(table: EventTable) -> bool:
     """Return whether the driver takes results as soon as they are made, and records no wait.
 
     So ``await`` does: the time before is not that of the user's code, and the path does not know.
     """
-    driver = graph.driver
-    before_ns = np.append(driver.events["start_ns"][:1], driver.events["end_ns"][:-1])
-    gaps: list[Ints] = [np.empty(0, np.int64)]
-    late: list[Ints] = [np.empty(0, np.int64)]
-    for channel in graph.plan.channels:
-        if channel.kind == STATUS or DRIVER not in channel.readers:
+    plan, of = table.graph.plan, table.of_lane(table.number(DRIVER))
+    before_ns = np.full(len(table), MIN_INT64)
+    before_ns[of] = np.append(table.start_ns[of][:1], table.end_ns[of][:-1])
+    writes, reads = writes_of(plan), reads_of(plan)
+    gaps, late = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for channel in plan.channels:
+        if (channel.id, DRIVER) not in reads or channel.id not in writes:
             continue
-        writer = graph.lane(channel.writer)
-        made = writer.events[
-            writer.events["op"] == write_of(graph.plan, channel.writer, channel.id)
-        ]
-        at = np.flatnonzero(driver.events["op"] == read_of(graph.plan, DRIVER, channel.id))
-        taken = driver.events[at]
-        if taken["waited_ns"].any():
+        taken = table.rows(*reads[channel.id, DRIVER])
+        if table.waited_ns[taken].any():
             return False  # it waits in its ops, which the path knows
-        _, of, to = np.intersect1d(made["execution"], taken["execution"], return_indices=True)
-        gaps.append(taken["start_ns"][to] - before_ns[at[to]])
-        late.append(taken["start_ns"][to] - made["end_ns"][of])
+        made = table.find(*writes[channel.id], table.execution[taken])
+        taken, made = taken[made != NONE], made[made != NONE]
+        gaps.append(table.start_ns[taken] - before_ns[taken])
+        late.append(table.start_ns[taken] - table.end_ns[made])
     gap_ns, late_ns = (np.concatenate(each) for each in (gaps, late))
     return bool(len(gap_ns) and np.median(late_ns) < np.median(gap_ns) / 2)
 

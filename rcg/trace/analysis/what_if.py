@@ -29,24 +29,23 @@ from rcg.display import Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import Place
 from rcg.ir.ops import Call, Collective, Input, Op
 from rcg.ir.plan import Plan
 from rcg.text import columns, rate_text, share_text, spread_text, time_text, visible
-from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
+from rcg.trace.analysis.costs import Cost, MeasuredCosts
 from rcg.trace.analysis.critical import text_of
-from rcg.trace.analysis.dependencies import Dependencies
+from rcg.trace.analysis.events import EventTable
 from rcg.trace.analysis.executions import Executions, executions_of
 from rcg.trace.analysis.spread import half_width, is_noise
 from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
 
 _MAX_CHANGES_CHARS: Final = 100
+_REPLAYED_OPS: Final = 25_000  # in one replay, about
 _BATCH: Final = 8  # executions in the replay of a batch, besides those that fill the pipeline
 
 MAX_ERROR_PERCENT: Final = 25.0
 """An unchanged replay that is farther from the trace predicts nothing."""
-
-Place = tuple[str, int]
-"""An op: its process, and its index in the program."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,50 +158,6 @@ class WhatIf(Displayed):
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
-def what_if(
-    graph: GraphTrace,
-    scale: Mapping[str, float] | None = None,
-    *,
-    communication: float = 1.0,
-    serialization: float = 1.0,
-    max_inflight: int | None = None,
-    executions: int = 64,
-) -> WhatIf:
-    """Predict the figures of a graph if some of its ops took longer or shorter.
-
-    Args:
-        graph: The measured graph.
-        scale: Factors on the time of calls, by ``Stage.fwd`` (the method on all actors of the
-            class), ``a0.fwd``, ``a0 (Stage).fwd`` or the label of a lane and the method. 0.5 is
-            twice as fast. If several names match an op, their factors are multiplied.
-        communication: Factor on the time of moving bytes. Waking up is not scaled.
-        serialization: Factor on the time of encoding and decoding.
-        max_inflight: Number of executions to keep in flight. Channels with fewer slots get more.
-            None: the largest number in the trace.
-        executions: Number of executions to simulate.
-
-    Raises:
-        TraceError: A name is not known, a factor is not finite and above 0, a number is below 1, or
-            the trace holds no events of the graph.
-    """
-    for name, factor in (("communication", communication), ("serialization", serialization)):
-        _check_factor(name, factor)
-    for name, number in (("max_inflight", max_inflight), ("executions", executions)):
-        if number is not None and (not isinstance(number, int) or number < 1):
-            raise TraceError(f"`{name}` must be a positive integer, found {number!r}")
-    factors = _factors(graph, scale or {})
-    changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
-    changes += [f"communication took {communication:g}x"] if communication != 1 else []
-    changes += [f"serialization took {serialization:g}x"] if serialization != 1 else []
-    changes += [f"{max_inflight} executions were in flight"] if max_inflight else []
-    replays = Replays(graph, executions)
-    changed = {
-        place: Factors(factors.get(place, 1.0), communication, serialization)
-        for place in replays.measured.costs
-    }
-    return replays.with_changes(tuple(changes), changed, max_inflight)
-
-
 @dataclass(frozen=True, slots=True)
 class Factors:
     """Factors on the parts of an op's time."""
@@ -227,9 +182,10 @@ class Replays:
     """Replays of one graph; what was measured, and the unchanged replay, are computed once.
 
     Args:
-        graph: The measured graph.
-        executions: Number of executions to simulate.
-        known: The dependencies between its events; None to compute them.
+        table: The events of the graph.
+        measured: The measured costs of its ops.
+        executions: Its executions.
+        count: Number of executions to simulate; None for 64, or fewer of a large plan.
 
     Raises:
         TraceError: The trace holds no events of the graph.
@@ -237,21 +193,67 @@ class Replays:
 
     def __init__(
         self,
-        graph: GraphTrace,
-        executions: int = 64,
-        known: Dependencies | None = None,
+        table: EventTable,
+        measured: MeasuredCosts,
+        executions: Executions,
+        count: int | None = None,
     ) -> None:
-        self.graph = graph
-        self.executions = executions_of(graph)
-        self.measured = _measure(graph, known)
-        self._count = executions
+        if not measured.costs:
+            raise TraceError(
+                "the trace holds no events of this graph: run it while it is recorded, then replay "
+                "it"
+            )
+        self.table = table
+        self.graph = table.graph
+        self.executions = executions
+        self.measured = measured
+        ops = sum(len(program.ops) for program in self.graph.plan.programs)
+        self._count = max(16, min(64, _REPLAYED_OPS // ops)) if count is None else count
         self._found: dict[int, list[float]] = {}
+
+    def what_if(
+        self,
+        scale: Mapping[str, float] | None = None,
+        *,
+        communication: float = 1.0,
+        serialization: float = 1.0,
+        max_inflight: int | None = None,
+    ) -> WhatIf:
+        """Predict the figures of the graph if some of its ops took longer or shorter.
+
+        Args:
+            scale: Factors on the time of calls, by ``Stage.fwd`` (the method on all actors of the
+                class), ``a0.fwd``, ``a0 (Stage).fwd`` or the label of a lane and the method. 0.5 is
+                twice as fast. If several names match an op, their factors are multiplied.
+            communication: Factor on the time of moving bytes. Waking up is not scaled.
+            serialization: Factor on the time of encoding and decoding.
+            max_inflight: Number of executions to keep in flight. Channels with fewer slots get
+                more. None: the largest number in the trace.
+
+        Raises:
+            TraceError: A name is not known, a factor is not finite and above 0, or a number is
+                below 1.
+        """
+        for name, factor in (("communication", communication), ("serialization", serialization)):
+            _check_factor(name, factor)
+        if max_inflight is not None and (not isinstance(max_inflight, int) or max_inflight < 1):
+            raise TraceError(f"`max_inflight` must be a positive integer, found {max_inflight!r}")
+        factors = _factors(self.graph, scale or {})
+        changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
+        changes += [f"communication took {communication:g}x"] if communication != 1 else []
+        changes += [f"serialization took {serialization:g}x"] if serialization != 1 else []
+        changes += [f"{max_inflight} executions were in flight"] if max_inflight else []
+        changed = {
+            place: Factors(factors.get(place, 1.0), communication, serialization)
+            for place in self.measured.costs
+        }
+        return self.with_changes(tuple(changes), changed, max_inflight)
 
     @cached_property
     def _unchanged(self) -> tuple[tuple[float | None, float | None], list[str], dict[str, float]]:
         window = self.measured.window
         simulation, notes = _replay(self.graph.plan, self.measured, window, self._count)
-        figures = _figures(executions_of(from_simulation(simulation)))
+        figures = _figures(from_simulation(simulation))
         return figures, notes, _busy(simulation)
 
     def with_changes(
@@ -294,8 +296,8 @@ class Replays:
         busy = _busy(simulation)
         graph_then = from_simulation(simulation, graph_id=graph.graph_id, limit=window)
         base, notes, was = self._unchanged
-        real = _figures(self.executions)
-        figures = zip(_figures(executions_of(graph_then)), base, real, strict=True)
+        real = self.executions.throughput, self.executions.latency_at(50)
+        figures = zip(_figures(graph_then), base, real, strict=True)
         throughput, latency_ns = (
             None if now is None or not before or known is None else known * (now / before)
             for now, before, known in figures
@@ -350,7 +352,7 @@ class Replays:
         window = measured.window
         simulation, _ = _replay(plan, replace(measured, costs=costs), window, self._count)
         (was, _), *_ = self._unchanged
-        return _ratio(_figures(executions_of(from_simulation(simulation)))[0], was)
+        return _ratio(_figures(from_simulation(simulation))[0], was)
 
     def _periods(self, count: int) -> list[float]:
         """Return the period of the unchanged replay of each batch."""
@@ -375,14 +377,9 @@ def _busy(simulation: Simulation) -> dict[str, float]:
     return {process: min(each / period, 1.0) for process, each in simulation.busy().items()}
 
 
-def predict(graph: GraphTrace, executions: int = 64) -> Simulation:
-    """Replay a graph unchanged.
-
-    Raises:
-        TraceError: The trace holds no events of the graph.
-    """
-    measured = _measure(graph)
-    simulation, _ = _replay(graph.plan, measured, measured.window, executions)
+def predict(plan: Plan, measured: MeasuredCosts, executions: int = 64) -> Simulation:
+    """Replay a graph unchanged."""
+    simulation, _ = _replay(plan, measured, measured.window, executions)
     return simulation
 
 
@@ -421,15 +418,6 @@ def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[Place, float
         for place in names[name]:
             factors[place] = factors.get(place, 1.0) * factor
     return factors
-
-
-def _measure(graph: GraphTrace, known: Dependencies | None = None) -> MeasuredCosts:
-    measured = costs_of(graph, known)
-    if not measured.costs:
-        raise TraceError(
-            "the trace holds no events of this graph: run it while it is recorded, then replay it"
-        )
-    return measured
 
 
 def _missing(graph: GraphTrace, measured: MeasuredCosts) -> list[str]:
@@ -496,8 +484,9 @@ def _first_of_driver(plan: Plan) -> int | None:
     return next((at for at, op in enumerate(ops) if op.values_out or isinstance(op, Input)), None)
 
 
-def _figures(executions: Executions) -> tuple[float | None, float | None]:
-    """Return throughput and median latency."""
+def _figures(graph: GraphTrace) -> tuple[float | None, float | None]:
+    """Return throughput and median latency of a replay."""
+    executions = executions_of(EventTable(graph))
     return executions.throughput, executions.latency_at(50)
 
 

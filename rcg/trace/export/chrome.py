@@ -38,10 +38,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.channels import STATUS, TENSOR, ChannelSpec
+from rcg.ir.index import groups_of, rank_of, reads_of, writes_of
 from rcg.progress import progress
+from rcg.trace.analysis.events import NONE, EventTable
 from rcg.trace.analysis.intervals import Ints
-from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, groups_of, last_of, rank_of
-from rcg.trace.analysis.transfers import depth, pairs, read_of, write_of
+from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, last_of
+from rcg.trace.analysis.transfers import depth
 from rcg.trace.export.tracks import LaneTracks, TrackNumbers, beginning, dumps
 from rcg.trace.model import (
     EVENT,
@@ -138,8 +140,9 @@ class _Sheet:
         count = 0
         for graph in trace.graphs:
             lanes: dict[str, LaneTracks] = {}
-            for lane in graph.lanes:
-                tracks = LaneTracks(graph, lane, count, trace.start_ns, self._numbers)
+            table = EventTable(graph)
+            for number, lane in enumerate(graph.lanes):
+                tracks = LaneTracks(table, number, count, trace.start_ns, self._numbers)
                 lanes[lane.process] = tracks
                 events.append(tracks.events)
                 count += len(tracks.events)
@@ -158,7 +161,7 @@ class _Sheet:
                     rows += self._arrows_of(channel, lanes)
                 if channel.kind not in (STATUS, TENSOR):  # a tensor channel holds one frame
                     rows.append(self._depth_of(channel, lanes))
-            for exchange in exchanges_of(graph):
+            for exchange in exchanges_of(table):
                 if exchange.rendezvous.is_collective:
                     rows += self._arrows_between(exchange, lanes)
         rows.append(self._references())
@@ -295,33 +298,31 @@ class _Sheet:
     def _arrows_of(self, channel: ChannelSpec, lanes: dict[str, LaneTracks]) -> list[Rows]:
         """Return an arrow from each Write to each of its Reads, and the ``take`` where it ends."""
         sender = lanes[channel.writer]
-        writes = sender.moving_events(write_of(sender.graph.plan, channel.writer, channel.id))
+        table, plan = sender.table, sender.graph.plan
+        writes = table.moved(*writes_of(plan)[channel.id])
         rows = []
         for process in channel.readers:
-            reader = lanes[process]
-            reads = reader.moving_events(read_of(reader.graph.plan, process, channel.id))
-            sent, took = pairs(sender.events[writes], reader.events[reads])
-            rows += self._arrow((sender, writes[sent]), (reader, reads[took]), "value", channel.id)
+            reader, read = lanes[process], reads_of(plan)[channel.id, process]
+            took = table.find(*read, table.execution[writes])
+            sent, took = writes[took != NONE], took[took != NONE]
+            here, there = (sender, sender.places(sent)), (reader, reader.places(took))
+            rows += self._arrow(here, there, "value", channel.id)
         return rows
 
     def _arrows_between(self, exchange: Exchange, lanes: dict[str, LaneTracks]) -> list[Rows]:
         """Return an arrow from the last rank of a collective to each rank that waited for it."""
         rendezvous = exchange.rendezvous
         rows: list[Rows] = []
-        ranks = []
-        for process, op in exchange.ends:
-            of = lanes[process].of(op)
-            of = of[np.argsort(lanes[process].events["execution"][of], kind="stable")]
-            # Of all its events, those of the executions in which every rank is in the trace.
-            executions = lanes[process].events["execution"][of]
-            ranks.append((lanes[process], of[np.isin(executions, exchange.execution)]))
         if not len(exchange.execution):
             return rows
-        waited = np.array([tracks.events["waited_ns"][of] for tracks, of in ranks])
-        last = last_of(waited, np.array([tracks.events["start_ns"][of] for tracks, of in ranks]))
+        of = exchange.rows.T
+        ranks = [lanes[process] for process, _ in exchange.ends]
+        table = ranks[0].table
+        last = last_of(table.waited_ns[of], table.start_ns[of])
         name = f"{rendezvous.name} @{rendezvous.group}"
-        for at, (sender, out) in enumerate(ranks):
-            for reader, into in ranks:
+        for at, sender in enumerate(ranks):
+            for to, reader in enumerate(ranks):
+                out, into = sender.places(of[at]), reader.places(of[to])
                 is_from = (last == at) & (reader is not sender)
                 is_from &= reader.moves_at[into] > reader.start[into]
                 rows += self._arrow(
@@ -357,13 +358,12 @@ class _Sheet:
         readers = [lanes[process] for process in channel.readers]
         if not readers or any(tracks.lane.lost for tracks in (sender, *readers)):
             return np.empty(0, _ROW)  # the count would be wrong after a lost event
-        plan = sender.graph.plan
-        reads = [
-            reader.events[reader.moving_events(read_of(plan, process, channel.id))]
-            for process, reader in zip(channel.readers, readers, strict=True)
-        ]
-        writes = sender.events[sender.moving_events(write_of(plan, channel.writer, channel.id))]
-        times, frames = depth(writes, reads, 0)
+        table, plan = sender.table, sender.graph.plan
+        reads = [table.moved(*reads_of(plan)[channel.id, each]) for each in channel.readers]
+        writes = table.moved(*writes_of(plan)[channel.id])
+        since = self._trace.start_ns
+        times, frames = depth(table, writes, reads, since)
+        times -= since
         process = self._numbers.process(readers[0].graph, readers[0].lane)
         name = dumps(f"unread in {channel.id}")
         self._prefixes.append(f'{{"ph":"C","name":{name},"pid":{process},"ts":')

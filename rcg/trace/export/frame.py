@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.trace.analysis.rendezvous import groups_of
+from rcg.ir.index import groups_of
 from rcg.trace.model import (
     EVENT,
     KERNEL,

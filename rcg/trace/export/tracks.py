@@ -17,12 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from rcg.ir.ids import DRIVER
 from rcg.text import time_text
+from rcg.trace.analysis.events import NONE, EventTable
 from rcg.trace.analysis.intervals import Ints
-from rcg.trace.analysis.parts import WRITE, bounds_of, shapes_of
-from rcg.trace.analysis.rendezvous import with_waits
-from rcg.trace.analysis.transfers import movers
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace, TensorTransfer
 
 
@@ -97,44 +94,48 @@ def _facts(lane: LaneTrace) -> str:
 
 
 class LaneTracks:
-    """The events of one lane, in the order in which they nest. Times count from 0."""
+    """The events of one lane, in the order in which they nest. Times count from 0.
+
+    Attributes:
+        table: The events of the graph's ops.
+        at: The row of each event in the table, or ``NONE`` for a span.
+    """
 
     def __init__(
-        self, graph: GraphTrace, lane: LaneTrace, first: int, origin_ns: int, numbers: TrackNumbers
+        self, table: EventTable, number: int, first: int, origin_ns: int, numbers: TrackNumbers
     ) -> None:
-        events = with_waits(graph, lane).copy()
+        lane = table.graph.lanes[number]
+        of = np.arange(len(table))[table.of_lane(number)]
+        of = of[~table.is_open[of]]
+        at = np.full(len(lane.events), NONE)
+        at[table.row[of]] = of
+        events = lane.events.copy()
+        events["waited_ns"][table.row[of]] = table.waited_ns[of]
+        events["peer"][table.row[of]] = table.peer[of]
         for name in ("start_ns", "end_ns"):
             events[name] -= origin_ns
         order, self.track = nest(events)
-        self.graph, self.lane, self.first = graph, lane, first
+        self.graph, self.lane, self.first = table.graph, lane, first
+        self.table, self.at = table, at[order]
         self.events: Events = events[order]
         self.start = np.maximum(self.events["start_ns"], 0)
         self.end = np.maximum(self.events["end_ns"], 0)
         self.op = self.events["op"].astype(np.int64)
-        shape, bounds = bounds_of(graph.program(lane), self.events)
-        waits = np.where(shape == WRITE, 1, 0)[:, None]  # a Write encodes before it waits
-        self.waits_at, self.moves_at = (
-            np.maximum(np.take_along_axis(bounds, part, 1)[:, 0], 0) for part in (waits, waits + 1)
-        )
+        self.waits_at, self.moves_at = self.start.copy(), self.start.copy()
+        is_op = self.at != NONE
+        self.waits_at[is_op] = np.maximum(table.waits_from(self.at[is_op]) - origin_ns, 0)
+        self.moves_at[is_op] = np.maximum(table.waits_until(self.at[is_op]) - origin_ns, 0)
         self.threads = [
-            numbers.thread(graph, lane, track)
+            numbers.thread(table.graph, lane, track)
             for track in range(1 + int(self.track.max(initial=0)))
         ]
-        self._by_op = np.argsort(self.op, kind="stable")
-        self._sorted_ops = self.op[self._by_op]
+        self._place = np.full(len(table), NONE)
+        self._place[self.at[is_op]] = np.flatnonzero(is_op)
 
-    def of(self, op: int) -> Ints:
-        """Return the indexes of the events of an op."""
-        begin, end = np.searchsorted(self._sorted_ops, [op, op + 1])
-        return self._by_op[begin:end]
-
-    def moving_events(self, op: int) -> Ints:
-        """Return the indexes of the events of a Read or Write that moved its frames."""
-        found = self.of(op)
-        if self.lane.process != DRIVER:
-            return found
-        shape = int(shapes_of(self.graph.program(self.lane))[op])
-        return found[movers(self.events[found], shape)]
+    def places(self, rows: Ints) -> Ints:
+        """Return the indexes of the events with these rows in the table."""
+        found: Ints = self._place[rows]
+        return found
 
     def begin(self, phase: str, track: int, category: str, name: str) -> str:
         """Return the beginning of a row on a thread of this lane."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.events import TimeKind
 from rcg.views.data.slices import DEVICE_COMMUNICATION, DEVICE_COMPUTE, HIDDEN, SPAN
 
 EXECUTIONS: Final = (

@@ -9,8 +9,8 @@ from typing import Final
 
 from rcg.ir.ops import Call, Collective
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
+from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.latency import Latency
-from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.analysis.verdict import Form

@@ -17,13 +17,13 @@ import numpy.typing as npt
 from rcg.compiler.costs import UNIT_NS
 from rcg.compiler.simulate import Simulation, simulate
 from rcg.errors import TraceError
+from rcg.ir.index import rendezvous_of
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
 from rcg.text import plural, rate_text, time_text, visible
-from rcg.trace.analysis.parts import TimeKind, events_of
-from rcg.trace.analysis.rendezvous import rendezvous_of, with_waits
-from rcg.trace.analysis.what_if import predict
-from rcg.trace.model import SPAN_BASE, GraphTrace
+from rcg.trace.analysis.events import EventTable, TimeKind
+from rcg.trace.measured import Measured
+from rcg.trace.model import GraphTrace
 from rcg.views.data import ViewPayload
 from rcg.views.data.alike import FEW, alike_processes, row_of, typical
 from rcg.views.data.colours import EXECUTIONS
@@ -186,18 +186,15 @@ def _measured_columns(
 ) -> Columns:
     """Return the time of each op without waiting, in the last executions or, if earlier, a part."""
     found = []
+    table = EventTable(record, end_ns)
     for number, lane in enumerate(record.lanes):
-        events = with_waits(record, lane)
-        if lane.open is not None and not lane.open.waiting_since_ns:
-            events = np.concatenate([events, events_of(lane, end_ns)[-1:]])
-        events = events[events["op"] < SPAN_BASE]
-        is_shown = np.array([not op.freed() for op in record.program(lane).ops] or [True])
-        events = events[is_shown[events["op"]]]
-        start = events["start_ns"] + events["waited_ns"]
-        took = np.maximum(events["end_ns"] - start, 0)
-        lanes = np.full(len(events), number)
-        rest = events["execution"], lanes, events["op"], events["bytes"]
-        found.append((start - origin_ns, took, *rest))
+        is_shown = np.array([not op.freed() for op in record.program(lane).ops] + [False])
+        rows = np.arange(len(table))[table.of_lane(number)]
+        rows = rows[is_shown[table.op[rows]]]
+        rows = rows[~(table.is_open[rows] & (table.waited_ns[rows] > 0))]
+        start = table.start_ns[rows] + table.waited_ns[rows]
+        rest = table.execution[rows], table.lane[rows], table.op[rows], table.bytes[rows]
+        found.append((start - origin_ns, table.end_ns[rows] - start, *rest))
     columns = [np.concatenate(each) for each in zip(*found, strict=True)]
     execution = columns[2]
     first = execution.max(initial=0) - most + 1
@@ -274,7 +271,7 @@ def _simulation(
     if op_cost is not None:
         return simulate(plan, op_cost, executions, window=window)
     try:
-        return predict(record, executions=executions)
+        return Measured(record, 0, 0).predict(executions)
     except TraceError:  # nothing was recorded
         return None
 

@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from rcg.compiler.simulate import Simulation
 from rcg.ir.channels import STATUS, TENSOR
-from rcg.ir.ids import DRIVER
+from rcg.ir.index import crossings_of, groups_of
 from rcg.ir.ops import Op, Pass
 from rcg.text import time_text, visible
+from rcg.trace.analysis.events import EventTable, TimeKind
 from rcg.trace.analysis.intervals import without
-from rcg.trace.analysis.parts import READ, WRITE, Parts, TimeKind, events_of, parts_of
-from rcg.trace.analysis.rendezvous import Exchange, exchanges_of, groups_of, with_waits
-from rcg.trace.analysis.transfers import crossings_of, movers, taken_ns
+from rcg.trace.analysis.parts import Parts, parts_of
+from rcg.trace.analysis.rendezvous import Exchange, exchanges_of
 from rcg.trace.analysis.what_if import LATEST_NS, from_simulation
 from rcg.trace.model import SPAN_BASE, Events, GraphTrace, LaneTrace
 from rcg.views.data.lettering import DOT
@@ -127,7 +127,7 @@ class _Collector:
     """Collects the columns, lane by lane, and the ends of transfers in them."""
 
     def __init__(self, graph: GraphTrace, start_ns: int, end_ns: int, origin_ns: int) -> None:
-        self._graph = graph
+        self._graph, self._table = graph, EventTable(graph, end_ns)
         self._start_ns, self._end_ns, self._origin_ns = start_ns, end_ns, origin_ns
         self._numbers: dict[SliceName, int] = {}
         self._columns: list[dict[str, npt.NDArray[Any]]] = []
@@ -147,13 +147,11 @@ class _Collector:
         self._nodes = graph.plan.nodes_by_process()
 
     def add_ops(self, number: int, lane: LaneTrace) -> None:
-        ops = self._graph.program(lane).ops
-        parts = parts_of(self._graph, lane, self._start_ns, self._end_ns)
+        table, ops = self._table, self._graph.program(lane).ops
+        parts = parts_of(table, table.number(lane.process)).clipped(self._start_ns, self._end_ns)
         if not len(parts):
             return
-        rows = events_of(replace(lane, events=with_waits(self._graph, lane)), self._end_ns)
-        events = rows[parts.row]
-        op = np.minimum(events["op"], len(ops)).astype(np.int64)
+        op, peer = table.op[parts.row], table.peer[parts.row]
         groups = groups_of(self._graph.plan, lane.process)
         names = [
             self._number(replace(name_of_op(each), group=group or ""))
@@ -162,14 +160,11 @@ class _Collector:
         if (op == len(ops)).any():
             names.append(self._number(SliceName("unknown op", "unknown")))
         nobody = len(self._graph.lanes)
-        is_waiting = (parts.kind == TimeKind.WAITING) & (events["peer"] < nobody)
-        moves = np.arange(len(rows)) < len(lane.events)  # an open op has moved nothing yet
-        if lane.process == DRIVER:
-            self._exclude(ops, lane.events, moves)
-        self._find_ends(number, ops, op, rows, parts, moves)
+        is_waiting = (parts.kind == TimeKind.WAITING) & (peer < nobody)
+        self._find_ends(number, ops, op, parts)
         if any(groups):
             is_moving = np.array([group is not None for group in groups] + [False])[op]
-            is_moving &= (parts.kind == TimeKind.COMMUNICATION) & moves[parts.row]
+            is_moving &= (parts.kind == TimeKind.COMMUNICATION) & table.moves[parts.row]
             at = np.flatnonzero(is_moving)
             slices = (at + self._count).tolist()
             self._moving[lane.process] = dict(zip(parts.row[at].tolist(), slices, strict=True))
@@ -178,52 +173,37 @@ class _Collector:
             OPS,
             name=np.array(names)[op],
             kind=parts.kind,
-            peer=self._shown_as[np.where(is_waiting, events["peer"], nobody).astype(np.int64)],
+            peer=self._shown_as[np.where(is_waiting, peer, nobody)],
             start=parts.start_ns,
             end=parts.end_ns,
-            execution=events["execution"],
-            bytes=events["bytes"],
+            execution=table.execution[parts.row],
+            bytes=table.bytes[parts.row],
             op=np.where(op < len(ops), np.minimum(op, NO_OP), NO_OP),
         )
 
-    def _exclude(self, ops: tuple[Op, ...], rows: Events, moves: npt.NDArray[np.bool_]) -> None:
-        """Exclude events of Reads and Writes that did not move the frame of their execution."""
-        for position, each in enumerate(ops):
-            if each.values_in or each.values_out:
-                at = np.flatnonzero(rows["op"] == position)
-                moves[at] = False
-                moves[at[movers(rows[at], READ if each.values_in else WRITE)]] = True
-
-    def _find_ends(
-        self,
-        number: int,
-        ops: tuple[Op, ...],
-        op: Ints,
-        rows: Events,
-        parts: Parts,
-        moves: npt.NDArray[np.bool_],
-    ) -> None:
+    def _find_ends(self, number: int, ops: tuple[Op, ...], op: Ints, parts: Parts) -> None:
+        table = self._table
         # Sorted by event; events of a driver's threads may interleave.
         order = np.argsort(parts.row, kind="stable")
         row, is_waiting = parts.row[order], parts.kind[order] == TimeKind.WAITING
         is_last = np.append(row[1:] != row[:-1], True)
         # A read takes its frame when it stops waiting.
         is_after_wait = np.append(True, is_waiting[:-1] | (row[1:] != row[:-1]))
-        takes = np.where(is_waiting, is_last, is_after_wait) & moves[row]
-        is_last &= moves[row]
-        ended, taken = rows["end_ns"], taken_ns(rows)
+        takes = np.where(is_waiting, is_last, is_after_wait) & table.moves[row]
+        is_last &= table.moves[row]
+        ended, taken = table.end_ns, table.taken_ns(np.arange(len(table)))
         op = op[order]
         for position, each in enumerate(ops):
             is_of_op = op == position
             for channel in self._over_rings(each.values_out):
-                found, kept = self._ends(order[is_of_op & is_last], parts, ended, rows)
+                found, kept = self._ends(order[is_of_op & is_last], parts, ended)
                 self._written[channel] = found
-                self._begun[channel] = rows["start_ns"][parts.row[kept]] - self._start_ns
+                self._begun[channel] = table.start_ns[parts.row[kept]] - self._start_ns
             for channel in self._over_rings(each.values_in):
-                found, _ = self._ends(order[is_of_op & takes], parts, taken, rows)
+                found, _ = self._ends(order[is_of_op & takes], parts, taken)
                 self._taken[channel, number] = found
             if isinstance(each, Pass):
-                found, _ = self._ends(order[is_of_op & is_last], parts, ended, rows)
+                found, _ = self._ends(order[is_of_op & is_last], parts, ended)
                 self._passed[each.channel, self._process(number)] = found
 
     def _process(self, number: int) -> str:
@@ -232,15 +212,13 @@ class _Collector:
     def _over_rings(self, channels: tuple[str, ...]) -> list[str]:
         return [channel for channel in channels if channel not in self._over_groups]
 
-    def _ends(self, at: Ints, parts: Parts, times: Ints, rows: Events) -> tuple[TransferEnds, Ints]:
+    def _ends(self, at: Ints, parts: Parts, times: Ints) -> tuple[TransferEnds, Ints]:
         """Return the ends at those parts whose times are in the window, and these parts."""
         moment = times[parts.row[at]]
         at = at[(moment >= self._start_ns) & (moment <= self._end_ns)]
         row = parts.row[at]
         found = TransferEnds(
-            at + self._count,
-            (times[row] - self._start_ns).astype(np.int64),
-            rows["execution"][row].astype(np.int64),
+            at + self._count, times[row] - self._start_ns, self._table.execution[row]
         )
         return found, at
 
@@ -310,7 +288,7 @@ class _Collector:
             pairs.append(np.column_stack([written.row[at], taken.row[to]]).astype(np.int32))
             times.append(np.column_stack([left, taken.at[to]]))
 
-        for each in crossings_of(self._graph.plan):
+        for each in crossings_of(self._graph.plan).values():
             written = self._written.get(each.channel)
             passed = self._passed.get((each.channel, each.node))
             if written is not None and passed is not None:
@@ -322,7 +300,7 @@ class _Collector:
                 add(passed, taken)
             elif (written := self._written.get(channel)) is not None:
                 add(written, taken, self._begun[channel])
-        for exchange in exchanges_of(self._graph):
+        for exchange in exchanges_of(self._table):
             if not exchange.rendezvous.is_collective:
                 found, when = self._shown_exchanges(exchange)
                 pairs.append(found.astype(np.int32))
@@ -334,7 +312,7 @@ class _Collector:
         """Return the slices of the ranks of each collective, and when it began and ended."""
         rows: list[Ints] = []
         times = [np.empty((0, 2), np.int64)]
-        for exchange in exchanges_of(self._graph):
+        for exchange in exchanges_of(self._table):
             if exchange.rendezvous.is_collective:
                 found, when = self._shown_exchanges(exchange)
                 rows += list(found)

@@ -9,7 +9,7 @@ follows from the last written and the last read execution, even if events betwee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from rcg.text import plural, time_text
 from rcg.trace.analysis.critical import Paths
-from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.events import TimeKind
+from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace
 from rcg.views.data import ViewPayload
 from rcg.views.data.colours import DEVICE_COLOURS, HIDDEN_OPACITY, KIND_COLOURS, SPAN_COLOUR, TITLES
@@ -48,7 +49,7 @@ def timeline_payload(record: GraphTrace, slices: Slices, paths: Paths | None = N
     colours: dict[int, Any] = {int(kind): colour for kind, colour in work}
     colours[SPAN] = SPAN_COLOUR
     colours[HIDDEN] = colours[TimeKind.COMMUNICATION], HIDDEN_OPACITY
-    of = _paths(_Chain(paths or Paths(record), record, slices))
+    of = _paths(_Chain(paths or _paths_in(record), record, slices))
     runs = np.concatenate(list(of.values())).T
     head |= {
         "subtitle": _subtitle(record, slices),
@@ -163,15 +164,11 @@ in nanoseconds from the start of the slices."""
 
 def path_of(record: GraphTrace, slices: Slices, execution: int) -> Runs:
     """Return the critical path that ends with an execution, through executions before it."""
-    # What was submitted while the executions of these slices were in flight is enough.
-    first = int(slices.execution.min(initial=execution)) - 2 * record.limit
-    lanes = []
-    for lane in record.lanes:
-        number = lane.events["execution"]
-        events = lane.events[(number >= first) & (number <= execution)]
-        lanes.append(replace(lane, events=events, open=None))
-    cut = replace(record, lanes=tuple(lanes))
-    return _Chain(Paths(cut), cut, slices).until(execution)
+    return _Chain(_paths_in(record), record, slices).until(execution)
+
+
+def _paths_in(record: GraphTrace) -> Paths:
+    return Measured(record, 0, 0).paths
 
 
 def _paths(chain: _Chain) -> dict[int | None, Runs]:

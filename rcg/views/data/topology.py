@@ -36,10 +36,10 @@ from typing import Literal, NamedTuple
 
 from rcg.ir.channels import STATUS, TENSOR, ActorSpec, Group
 from rcg.ir.ids import DRIVER, Slot
+from rcg.ir.index import rank_of, rendezvous_of
 from rcg.ir.ops import Call, Collective, Copy, Input, Op, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
-from rcg.trace.analysis.rendezvous import rank_of, rendezvous_of
 from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, SHM, TCP, kind_of_channel
 
 NodeKind = Literal["input", "attribute", "call", "part", "collective", "output"]

@@ -25,10 +25,10 @@ from rcg.text import (
     time_text,
     visible,
 )
+from rcg.trace.analysis.comparison import Change, Comparison, GraphComparison
 from rcg.trace.analysis.critical import CriticalPath, Step
+from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
-from rcg.trace.analysis.figures import Change, Comparison, GraphComparison
-from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.spread import SEEN
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows

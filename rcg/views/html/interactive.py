@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from rcg.text import visible
-from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.merging import packed_within
@@ -68,7 +67,6 @@ def data_of(
     slices: Slices,
     number: int,
     most_bytes: int,
-    paths: Paths,
 ) -> str:
     """Return the data of the views of a graph as elements that take at most so many bytes.
 
@@ -95,5 +93,5 @@ def data_of(
 
     add("topology", pack(*topology_payload(graph.plan, (graph, summary)), level=_LEVEL))
     add("schedule", pack(*schedule, level=_LEVEL))
-    add("timeline", packed_within(timeline_payload(graph, slices, paths), left * 3 // 4 - 200))
+    add("timeline", packed_within(timeline_payload(graph, slices), left * 3 // 4 - 200))
     return "".join(found)

@@ -9,8 +9,8 @@ from typing import Any, Final
 from rcg.display import Mimebundle
 from rcg.ir.plan import Plan
 from rcg.text import plural, shown_text, visible
-from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.transfers import reference_lines
+from rcg.trace.measured import summarize
 from rcg.trace.model import Recording
 from rcg.views.html.elements import escaped, images
 from rcg.views.html.report import report_of, tensors_report_of

@@ -9,15 +9,14 @@ many graphs, the later ones have fewer pictures or none, so that the file stays 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text, visible
-from rcg.trace.analysis.critical import Paths
-from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.summary import GraphSummary, Summary, stall_text
 from rcg.trace.analysis.transfers import ReferenceSums, reference_sums
+from rcg.trace.measured import summarize
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
 from rcg.views.data.slices import Slices
@@ -72,8 +71,7 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     tables and pictures would take most of it, pictures of later graphs are left out.
     """
     whole, trace = trace, trace.active
-    paths = {graph: Paths(graph) for graph in trace.graphs[:_MAX_GRAPHS] if graph.num_events}
-    summary = summarize(trace, paths)
+    summary = summarize(trace)
     slices = [
         slices_of(graph, trace.start_ns, trace.end_ns) if graph.num_events else None
         for graph in trace.graphs[:_MAX_GRAPHS]
@@ -109,7 +107,7 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     )
     tail = "</body></html>\n"
     left = max_bytes - len((head + script + tail).encode())
-    data = _data(trace, summary, slices, paths, left) if script else ""
+    data = _data(trace, summary, slices, left) if script else ""
     return head + (data + script if data else "") + tail
 
 
@@ -132,7 +130,6 @@ def _data(
     trace: Recording,
     summary: Summary,
     slices: Sequence[Slices | None],
-    paths: Mapping[GraphTrace, Paths],
     max_bytes: int,
 ) -> str:
     """Return the data of the interactive views; graphs with more bars get more of the bytes."""
@@ -142,7 +139,7 @@ def _data(
         if each:
             most = int(left * max(len(each) / bars, 1 / len(slices)))
             graph, figures = trace.graphs[number], summary.graphs[number]
-            found.append(data_of(trace, graph, figures, each, number, most, paths[graph]))
+            found.append(data_of(trace, graph, figures, each, number, most))
             left -= len(found[-1])
             bars -= len(each)
     return "".join(found)

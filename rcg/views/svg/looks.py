@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.events import TimeKind
 from rcg.views.data.colours import (
     DEVICE_COLOURS,
     EXECUTIONS,

@@ -16,7 +16,7 @@ from rcg.errors import DeadlockError, TraceError
 from rcg.ir.plan import Plan
 from rcg.text import time_text
 from rcg.trace.analysis.summary import GraphSummary
-from rcg.trace.analysis.what_if import predict
+from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.excerpts import MAX_EXECUTIONS, Excerpt, excerpt_of
 from rcg.views.data.figures import card_of, topology_figures_of
@@ -146,6 +146,6 @@ def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:
         return None
     count = min(executions + 6 * graph.limit, max(executions, _MAX_SIMULATED // ops))
     try:
-        return predict(graph, executions=count)
+        return Measured(graph, 0, 0).predict(count)
     except (TraceError, DeadlockError):
         return None

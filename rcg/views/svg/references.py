@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from rcg.text import bytes_text, plural, short_label, time_text
-from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.events import TimeKind
 from rcg.trace.model import Recording, TensorTransfer
 from rcg.views.data.lettering import DOT
 from rcg.views.svg.bars import Band, Bars, draw

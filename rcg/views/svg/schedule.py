@@ -25,7 +25,7 @@ import numpy as np
 
 from rcg.compiler.simulate import Simulation
 from rcg.text import brief, plural, ticks_of, time_text
-from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.events import TimeKind
 from rcg.views.data.alike import folded_slices
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.lettering import DOT, SMALL, width_of

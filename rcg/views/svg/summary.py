@@ -13,7 +13,7 @@ from html import escape
 from typing import Final
 
 from rcg.text import brief, plural, share_text, shown_text, ticks_of, time_text, visible, wrapped
-from rcg.trace.analysis.parts import TimeKind
+from rcg.trace.analysis.events import TimeKind
 from rcg.views.data.colours import TITLES
 from rcg.views.data.figures import HINTS, CardRow, ProfileCard
 from rcg.views.data.lettering import SIZE, SMALL, TITLE, width_of

@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 
 from rcg.text import brief, bytes_text, plural, speed_text, time_text
+from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.ops import MAX_GB_PER_S
-from rcg.trace.analysis.parts import TimeKind
 from rcg.views.data.colours import DEVICE_COLOURS, KIND_COLOURS, TITLES
 from rcg.views.data.edge_styles import TCP, style_of
 from rcg.views.data.lettering import DOT

@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a trace, put together, and those of two traces, compared.
-
-Each figure is defined in the file that computes it: ``executions.py``, ``shares.py``,
-``critical.py``, ``ops.py``. This file combines them to one summary per graph. If a graph hangs, ops
-and executions that have not ended count with their time up to the end of the trace.
+"""The figures of two traces, compared.
 
 A ratio is the second trace's value divided by the first's. A throughput is better if its ratio is
 above 1, a time if it is below.
 
-This room must not know how traces are recorded.
+This room must not know how traces are recorded or measured.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from rcg.display import Displayed
-from rcg.ir.ids import DRIVER
+from rcg.ir.plan import Plan
 from rcg.text import (
     columns,
     plural,
@@ -32,169 +26,18 @@ from rcg.text import (
     time_text,
     visible,
 )
-from rcg.trace.analysis.critical import Paths
-from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
-from rcg.trace.analysis.intervals import Times
-from rcg.trace.analysis.latency import latency_of
-from rcg.trace.analysis.ops import OpTimes, Stall, has_alike, ops_of, stall_of
-from rcg.trace.analysis.parts import TimeKind, events_of
-from rcg.trace.analysis.rendezvous import with_waits
-from rcg.trace.analysis.shares import shares_of
-from rcg.trace.analysis.spread import LEAST, SEEN, is_noise, spread_of
-from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
-from rcg.trace.analysis.transfers import wires_of
-from rcg.trace.analysis.verdict import verdict_of
-from rcg.trace.model import GraphTrace, LaneTrace, Recording
+from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.spread import LEAST, SEEN, is_noise
+from rcg.trace.analysis.summary import GraphSummary
 
-_SLOWEST = 5
-# An op that exceeds its usual time by this share of the execution's latency is mentioned.
-_NOTABLE = 0.01
 _LITTLE: Final = 0.03  # of a time that is said to have changed
 _SHORT: Final = 0.01  # of the longest op: what changed by less is not said
 _MAX_ROWS: Final = 24  # of a table in a comparison
 _ALIKE: Final = 0.05  # a spread of a ratio that is no larger shows that there is no change
 _SURE: Final = 1.5  # times as many executions, because a spread is an estimate itself
 
-
-def summarize(trace: Recording, paths: Mapping[GraphTrace, Paths] | None = None) -> Summary:
-    """Return the figures of a trace, graph by graph.
-
-    Args:
-        trace: The trace. It may have begun or ended in the middle of executions, have lost events
-            or be empty.
-        paths: The paths of some of its graphs, which save time.
-    """
-    found = trace.info.get("cores")
-    cores = found if isinstance(found, int) else 0
-    return Summary(
-        graphs=tuple(
-            _of_graph(graph, trace.start_ns, trace.end_ns, cores, (paths or {}).get(graph))
-            for graph in trace.graphs
-        ),
-        duration_ns=trace.duration_ns,
-        events=trace.num_events,
-        lost=trace.lost,
-    )
-
-
-def _of_graph(
-    graph: GraphTrace, start_ns: int, end_ns: int, cores: int, known: Paths | None
-) -> GraphSummary:
-    executions = executions_of(graph)
-    stall = stall_of(graph, executions, start_ns, end_ns)
-    seen = graph if stall is None else _so_far(graph, end_ns)
-    paths = known if known is not None and stall is None else Paths(seen, executions)
-    ops = ops_of(seen, start_ns, end_ns)
-    if stall is None:
-        throughput, latencies = executions.throughput, executions.latency_ns
-        path = paths.steady()
-    else:
-        throughput = executions.throughput_until(end_ns)
-        latencies = executions.latencies_until(end_ns)
-        path = paths.until(stall.process, end_ns)
-    window = executions.busy_stretch(start_ns, end_ns)
-    return GraphSummary(
-        graph_id=graph.graph_id,
-        duration_ns=end_ns - start_ns,
-        executions=len(executions),
-        complete=int(executions.is_complete.sum()),
-        throughput=throughput,
-        latency_p50_ns=_percentile(latencies, 50),
-        latency_p99_ns=_percentile(latencies, 99),
-        shares=shares_of(graph, *window, is_hung=stall is not None),
-        critical=None if path is None else path.since(start_ns),
-        slowest=_slowest(seen, executions, paths, ops, None if stall is None else (stall, end_ns)),
-        ops=ops,
-        lost=sum(lane.lost for lane in graph.lanes),
-        clock_error_ns=max((lane.clock.error_ns for lane in graph.lanes), default=0),
-        stall=stall,
-        predicted=graph.plan.predicted,
-        wires=wires_of(graph),
-        methods=ops_of(seen, start_ns, end_ns, by_method=True, known=ops)
-        if has_alike(graph)
-        else ops,
-        throughput_spread=executions.throughput_spread if stall is None else None,
-        latency_spread_ns=spread_of(latencies) if stall is None else None,
-        latency=latency_of(graph, executions) if stall is None else None,
-        verdict=verdict_of(graph, path, paths, cores) if stall is None else None,
-        name=graph.name,
-    )
-
-
-def _so_far(graph: GraphTrace, end_ns: int) -> GraphTrace:
-    """Return a graph that hangs, with the running ops as events that ended with the trace."""
-    return replace(
-        graph,
-        lanes=tuple(
-            replace(lane, events=events_of(lane, end_ns), open=None)
-            if lane.open is not None and not lane.open.waiting_since_ns
-            else lane
-            for lane in graph.lanes
-        ),
-    )
-
-
-def _percentile(times: Times, percent: float) -> float | None:
-    return float(np.percentile(times, percent)) if len(times) else None
-
-
-def _slowest(
-    graph: GraphTrace,
-    executions: Executions,
-    paths: Paths,
-    ops: tuple[OpTimes, ...],
-    hung: tuple[Stall, int] | None,
-) -> tuple[SlowExecution, ...]:
-    usual = {(each.process, each.op): each for each in ops}
-    index, latency = executions.index[executions.is_timed], executions.latency_ns
-    found = [] if hung is None else _in_flight(executions, *hung)
-    events = [with_waits(graph, lane) for lane in graph.lanes]
-    for at in np.argsort(-latency, kind="stable")[:_SLOWEST].tolist():
-        execution, took = int(index[at]), int(latency[at])
-        most = SlowExecution(execution, took)
-        longest = took * _NOTABLE
-        for number, row in paths.events_of(execution):
-            lane = graph.lanes[number]
-            event = events[number][row]
-            op = usual.get((lane.process, int(event["op"])))
-            own = _own_ns(lane, event)
-            if op is not None and own - op.median_ns > longest:
-                longest = own - op.median_ns
-                most = SlowExecution(
-                    execution, took, op.text, int(event["execution"]), own, op.median_ns
-                )
-        found.append(most)
-    return tuple(found[:_SLOWEST])
-
-
-def _in_flight(executions: Executions, stall: Stall, end_ns: int) -> list[SlowExecution]:
-    """Return the executions that were in flight at the end: all waited for the stalled op."""
-    is_open = (executions.submitted_ns != UNSEEN) & (executions.completed_ns == UNSEEN)
-    index, so_far = executions.index[is_open], end_ns - executions.submitted_ns[is_open]
-    return [
-        SlowExecution(
-            int(index[at]),
-            int(so_far[at]),
-            stall.text,
-            stall.execution,
-            stall.lasted_ns,
-            stall.usual_ns,
-            is_over=False,
-        )
-        for at in np.argsort(-so_far, kind="stable")[:_SLOWEST].tolist()
-    ]
-
-
-def _own_ns(lane: LaneTrace, event: np.void) -> int:
-    """Return the time of an op in the execution of one of its events, without waiting."""
-    events = lane.events
-    if lane.process == DRIVER:
-        same = (events["op"] == event["op"]) & (events["execution"] == event["execution"])
-        event = events[same]
-    return int((event["end_ns"] - event["start_ns"] - event["waited_ns"]).sum())
-
-
-# --- two traces ---------------------------------------------------------------------------------
+Side = Sequence[tuple[Plan, GraphSummary]]
+"""The graphs of one trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,31 +204,29 @@ class Comparison(Displayed):
         return "\n\n".join(blocks) or "Neither trace holds a graph."
 
 
-def compare(before: Recording, after: Recording) -> Comparison:
+def compare(before: Side, after: Side) -> Comparison:
     """Compare two traces, graph by graph.
 
     Graphs with equal plans are matched, in the order of the traces. The remaining graphs are
     matched by position.
     """
-    left, right = summarize(before).graphs, summarize(after).graphs
     pairs: list[tuple[int, int]] = []
-    free = list(range(len(right)))
-    for at, graph in enumerate(before.graphs):
-        same = next((other for other in free if after.graphs[other].plan == graph.plan), None)
+    free = list(range(len(after)))
+    for at, (plan, _) in enumerate(before):
+        same = next((other for other in free if after[other][0] == plan), None)
         if same is not None:
             pairs.append((at, same))
             free.remove(same)
     matched = {at for at, _ in pairs}
-    rest = [at for at in range(len(left)) if at not in matched]
+    rest = [at for at in range(len(before)) if at not in matched]
     pairs += zip(rest, free, strict=False)
     pairs.sort()
     return Comparison(
         graphs=tuple(
-            _graph(left[a], right[b], before.graphs[a].plan == after.graphs[b].plan)
-            for a, b in pairs
+            _graph(before[a][1], after[b][1], before[a][0] == after[b][0]) for a, b in pairs
         ),
-        only_before=tuple(left[at].title for at in rest[len(free) :]),
-        only_after=tuple(right[at].title for at in free[len(rest) :]),
+        only_before=tuple(before[at][1].title for at in rest[len(free) :]),
+        only_after=tuple(after[at][1].title for at in free[len(rest) :]),
     )
 
 
