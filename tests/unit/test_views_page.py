@@ -15,9 +15,9 @@ import pytest
 from rcg.profiles import Profile
 from rcg.trace.trace import Trace
 from rcg.views.data.packing import unpack
-from rcg.views.data.slicing import slices_of
 from rcg.views.html.page import MAX_BYTES, page_of
-from rcg.views.svg.pictures import prediction_of
+from rcg.views.scenes.prediction import prediction_of
+from rcg.views.scenes.timeline import timeline_scene
 from tests.unit.large_trace import large_trace
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import (
@@ -82,14 +82,14 @@ def test_a_page_stays_within_its_bytes_and_says_what_it_left_out() -> None:
     whole = page_of(record, "")
     limits = [len(whole.encode()) - less for less in (15_000, 30_000)]
     large, small, none = (page_of(record, "", max_bytes=most) for most in (*limits, 100_000))
-    everything = len(slices_of(record.graphs[0], record.start_ns, record.end_ns))
+    everything = len(timeline_scene(record.graphs[0], record.start_ns, record.end_ns).bars)
     assert payload_in(whole, "timeline")[0]["sums"] is None
     assert len(payload_in(whole, "timeline")[1]["start"]) == everything
     bars = []
     for page, most in zip((large, small), limits, strict=True):
         assert most - 15_000 < len(page.encode()) <= most
         head, columns = payload_in(page, "timeline")
-        bars.append(int((columns["sum_count"] == 0).sum()))
+        bars.append(int((columns["execution"] >= 0).sum()))
         assert head["sums"]["bars"] + bars[-1] == everything
     assert everything > bars[0] > bars[1] > 500
     assert len({"".join(static_part(page).split()) for page in (whole, large, small)}) == 1
