@@ -629,6 +629,7 @@ class Scene:
         values, look = self._values(bar), self.looks[self.bars.look[bar]]
         label = next(iter(self.labels(bar)), "")
         when = filled(WORDS["numbered"], values) or filled(WORDS["execution"], values)
+        is_op = self.names[self.bars.name[bar]].role != "reference"
         more = [f"for {values['peer']}"] if "peer" in values else []
         more += [values["bytes"]] if "bytes" in values else []
         more += [values["rate"]] if "rate" in values else []
@@ -637,7 +638,7 @@ class Scene:
             values["at"],
             values["took"],
             f"{values['kind']}, {look.colour or look.style}",
-            f"{values['name']}, {when}",
+            f"{values['name']}, {when}" if is_op else values["name"],
             f'"{label}"' if label else "",
             ", ".join(more),
         )

@@ -138,7 +138,7 @@ def _excerpt(trace: Trace) -> Scene:
 
 def references() -> Scene:
     maker, taker = "Actor(Maker, " + "a" * 32 + ")", "Actor(Taker, " + "b" * 32 + ")"
-    one = TensorTransfer("k-1", maker, taker, "gloo", 1 << 20, 1_000, 3_500, 500, "")
+    one = TensorTransfer("k-1", maker, taker, "gloo", 1 << 20, 1_000, 500, 3_500, "")
     transfers = (
         one,
         replace(one, start_ns=1_200, end_ns=6_300, waited_ns=100),  # overlaps with the first
