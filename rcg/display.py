@@ -70,6 +70,10 @@ class Views(Protocol):
         """Write a picture of a plan to a file."""
         ...
 
+    def chrome(self, trace: Any, path: str | PathLike[str]) -> None:
+        """Write a trace to a file for ui.perfetto.dev."""
+        ...
+
 
 _load: Callable[[], Views] | None = None
 

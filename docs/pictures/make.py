@@ -8,16 +8,18 @@ dark reaches a ``<picture>`` but no style sheet in an image.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from rcg.trace.measured import summarize
+from rcg.trace.measured import Measured, summarize
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.figures import card_of
-from rcg.views.data.slicing import slices_of
+from rcg.views.scene import CriticalPaths
+from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.pictures import topology_picture
+from rcg.views.svg.scene import picture_of
 from rcg.views.svg.summary import summary_of
-from rcg.views.svg.timeline import timeline_of
 from tests.harness import readme
 from tests.harness.drawn import digest
 
@@ -36,11 +38,11 @@ def main() -> None:
     trace = globals()["p"].trace.active
     (graph,), (summary,) = trace.graphs, summarize(trace).graphs
     write("graph", topology_picture(graph.plan, title="Pipeline", measured=(graph, summary)))
-    part = excerpt_of(graph, trace.start_ns, trace.end_ns, most=2)
+    part = excerpt_of(Measured.of(trace, graph), most=2)
     if part is None:
         raise RuntimeError("no execution of the program was complete")
-    slices = slices_of(graph, part.start_ns, part.end_ns, trace.start_ns)
-    timeline = timeline_of(slices, about=part.words, width=WIDTH)
+    scene = timeline_scene(Measured.of(trace, graph), part=part)
+    timeline = picture_of(replace(scene, paths=CriticalPaths()), about=part.words, width=WIDTH)
     write("profile", above(summary_of(card_of(summary), width=WIDTH), timeline))
 
 

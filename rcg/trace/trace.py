@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from rcg.trace.export.chrome import to_chrome
+from rcg.display import views
 from rcg.trace.export.files import read, write
 from rcg.trace.export.frame import to_pandas
 from rcg.trace.model import Recording
@@ -29,7 +29,7 @@ class Trace(Recording):
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace JSON for ui.perfetto.dev, compressed if the name ends in ``.gz``."""
-        to_chrome(self, path)
+        views().chrome(self, path)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a DataFrame with one row per event; ``rcg.trace.export.frame`` lists the columns.

@@ -17,6 +17,7 @@ from rcg.trace.analysis.critical import CriticalPath
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.trace.model import Recording
+from rcg.views.chrome import to_chrome
 from rcg.views.data.topology import topology_of
 from rcg.views.html import findings
 from rcg.views.html.mimebundle import mimebundle, of_plan, of_reports, of_trace
@@ -41,6 +42,7 @@ class _Views:
     mimebundle = staticmethod(_mimebundle_of)
     plan = staticmethod(of_plan)
     reports = staticmethod(of_reports)
+    chrome = staticmethod(to_chrome)
 
     def visualize(
         self,

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from rcg.views.data.slicing import slices_of
+from rcg.trace.measured import Measured
 from rcg.views.html.page import page_of
-from rcg.views.svg.timeline import timeline_of
+from rcg.views.scenes.timeline import timeline_scene
+from rcg.views.svg.scene import picture_of
 from tests.unit.views_traces import (
     check_page,
     check_picture,
@@ -41,8 +42,7 @@ def test_many_graphs_fit() -> None:
 @pytest.mark.parametrize("actors", [2, 63])
 def test_a_million_events_are_as_small(actors: int) -> None:
     trace = many_events(actors, 1_000_000)
-    slices = slices_of(trace.graphs[0], trace.start_ns, trace.end_ns)
-    svg = timeline_of(slices)
+    svg = picture_of(timeline_scene(Measured.of(trace, trace.graphs[0])))
     assert len(svg) < 300_000
     assert "narrow bars: height = share of time" in svg
     check_picture(svg)

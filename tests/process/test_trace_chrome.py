@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rcg.trace.export.chrome import to_chrome
+from rcg.views.chrome import to_chrome
 from tests.unit.traces import one_execution
 
 
@@ -39,16 +39,16 @@ def query(tmp_path) -> Iterator:
 def test_perfetto_reads_it(query):
     errors = {row.name: row.value for row in query("select * from stats where severity != 'info'")}
     assert not {name: value for name, value in errors.items() if value}
-    [call] = query("select ts, dur from slice where name = 'Stage.fwd' order by ts limit 1")
+    [call] = query("select ts, dur from slice where name = 'fwd' order by ts limit 1")
     assert (call.ts, call.dur) == (40, 50)
     arrows = query(
         "select o.name as out, i.name as into_ from flow "
         "join slice o on o.id = flow.slice_out join slice i on i.id = flow.slice_in"
     )
     assert {(row.out, row.into_) for row in arrows} == {
-        ("write c0", "take c0"),
+        ("write c0", "read c0"),
         ("write c1", "read c1"),
-        ("write c2", "take c2"),
+        ("write c2", "read c2"),
     }
     names = {row.name for row in query("select name from process where name is not null")}
     assert {"driver", "a0 (Stage)", "a1 (Stage)"} <= names

@@ -11,15 +11,15 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 // As .mjs, which every Node takes for modules.
 const from = fileURLToPath(new URL("../../widgets/rcg_widgets/", import.meta.url));
 const to = mkdtempSync(join(tmpdir(), "rcg-widgets-"));
-for (const name of ["common", "lanes", "timeline", "schedule", "topology", "monitor", "page"]) {
+for (const name of ["common", "lanes", "panel", "scene", "topology", "monitor", "page"]) {
   const text = readFileSync(join(from, `${name}.js`), "utf8").replace(/(from "\.\/\w+)\.js"/g, '$1.mjs"');
   writeFileSync(join(to, `${name}.mjs`), text);
 }
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, rateText, shareText, shorten, speedText, ticksOf, timeText } = await load("common");
 const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
-const { alikeSums, joinsOf, queueSteps, runsOf, sumsOf, tracksOf, withoutChannel } = await load("timeline");
-const { byLane, extentsOf } = await load("schedule");
+const { alikeSums, extentsOf, foundBy, runsOf, sumsOf, withoutChannel } = await load("panel");
+const { Words, filled, linksOf, queueSteps } = await load("scene");
 const { nearestTo, openingOf, scaleToFit } = await load("topology");
 const { Model } = await load("page");
 const { historyOf, sparkOf, wordsOf } = await load("monitor");
@@ -186,21 +186,41 @@ test("a whole picture is made smaller, never larger", () => {
   assert.equal(scaleToFit([0, 0, 500, 5600], 250, Infinity), 0.5);
 });
 
-test("bars go to the track of their lane", () => {
-  const tracks = tracksOf([0, 2, 0, 2], [0, 1, 0, 0], 3);
-  assert.deepEqual(tracks.map(({ lane, track, indices }) => [lane, track, [...indices]]), [[0, 0, [0, 2]], [1, 0, []], [2, 0, [3]], [2, 1, [1]]]);
+test("a bar knows its links", () => {
+  const links = linksOf(Int32Array.from([0, 2, 5]), Int32Array.from([0, 2, 0, 3, 2]), 4);
+  assert.deepEqual([0, 1, 2, 3].map((bar) => [...links(bar)]), [[0, 1], [], [0, 1], [1]]);
 });
 
-test("a bar knows the other ends of its transfer", () => {
-  const joined = joinsOf(Int32Array.from([0, 2, 0, 3]), 4);
-  assert.deepEqual([0, 1, 2, 3].map((mark) => [...joined(mark)]), [[2, 3], [], [0], [0]]);
+test("a template without one of its values is left out", () => {
+  assert.equal(filled("{a} of {b}", { a: "1", b: "" }), "1 of ");
+  assert.equal(filled("{a} of {b}", { a: "1" }), "");
 });
+
+test("a search finds names, rows and executions", () => {
+  const names = [{ text: "fwd" }, { text: "bwd" }];
+  const rows = [{ process: "a1", label: "a1 (Stage)", under: "" }, { process: "a10", label: "a10 (Stage)", under: "" }, { process: "a1.comm", label: "a1.comm", under: "a1" }];
+  const found = (text) => { const { turn, names: of, rows: at } = foundBy(text, names, rows); return [turn, [...of], [...at]]; };
+  assert.deepEqual(found("fw"), [null, [1, 0], [0, 0, 0]]);
+  assert.deepEqual(found("a1"), [null, [0, 0], [1, 0, 1]]);
+  assert.deepEqual(found("stage"), [null, [0, 0], [1, 1, 0]]);
+  assert.deepEqual(found("execution 12"), [12, [0, 0], [0, 0, 0]]);
+  assert.equal(foundBy(" ", names, rows), null);
+});
+
+// What Python says of each bar of some scenes (see test_widgets.py), and their payloads.
+const told = process.env.RCG_SCENES ? JSON.parse(readFileSync(process.env.RCG_SCENES, "utf8")) : [];
+for (const { name, payload, bars } of told) {
+  test(`${name}: a bar has the labels and the words that it has in Python`, () => {
+    const bytes = Buffer.from(payload, "base64");
+    const words = new Words(columnsOf(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length)));
+    assert.deepEqual(bars.map((_, bar) => [words.labels(bar), words.hover(bar)]), bars);
+  });
+}
 
 test("executions have an extent", () => {
   const bars = { start: [0, 5, 20], duration: [2, 4, 1], execution: [7, 7, 8] };
   assert.deepEqual([...extentsOf(bars, () => true)], [[7, [0, 9]], [8, [20, 21]]]);
   assert.deepEqual([...extentsOf(bars, (at) => at > 0)][0], [7, [5, 9]]);
-  assert.deepEqual(byLane([1, 0, 1], 3).map((each) => [...each]), [[1], [0, 2], []]);
 });
 
 test("arrows go to the nearest call", () => {

@@ -13,7 +13,7 @@ from rcg.profiles import Profile
 from rcg.trace.analysis.transfers import reference_lines, reference_sums
 from rcg.trace.model import TensorTransfer
 from rcg.trace.trace import Trace
-from rcg.views.svg.references import references_picture
+from rcg.views.svg.pictures import references_picture
 from tests.unit.chrome_format import read
 from tests.unit.test_trace_save import rewritten
 
@@ -69,8 +69,9 @@ def test_the_picture_has_a_lane_for_each_process_that_gets_some(trace):
     picture = references_picture(trace)
     root = ET.fromstring(picture)
     words = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    titles = [each.text for each in root.iter("{http://www.w3.org/2000/svg}title")]
     assert "Ta<ker bbbbbbbb" in words and "Maker aaaaaaaa" in words
-    assert words.count("Maker aaaaaaaa") > 1  # also in the bars of what it sent
+    assert any("from Maker aaaaaaaa by gloo" in each for each in titles)
     assert references_picture(Trace((), 0, 1)) is None
 
 
@@ -99,8 +100,9 @@ def test_a_file_with_wrong_ones_is_refused(trace, tmp_path: Path, change):
 def test_perfetto_gets_threads_in_which_nothing_overlaps(trace, tmp_path):
     trace.to_chrome(tmp_path / "t.json")
     found = read(tmp_path / "t.json").slices
-    gets = [each for each in found if each.name.startswith("get")]
-    assert sorted(each.args["bytes"] for each in gets) == [0, 10, 1 << 20, 1 << 20]
-    assert all(each.parent is None for each in gets)
-    waits = [each for each in found if each.name.startswith("wait for")]
+    gets = [each for each in found if each.category == "communication"]
+    assert sorted(each.args["bytes"] for each in gets) == [10, 1 << 20, 1 << 20]
+    assert all(each.parent is None for each in found)
+    waits = [each for each in found if each.name.startswith("wait: from ")]
     assert sorted(each.end - each.start for each in waits) == [100, 500, 700]
+    assert "failed: it is gone" in waits[-1].name

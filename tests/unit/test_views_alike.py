@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 
 from rcg.ir.ops import Call, Op
 from rcg.profiles import Profile
-from rcg.trace.measured import summarize
+from rcg.trace.measured import Measured, summarize
 from rcg.trace.trace import Trace
 from rcg.views.data.alike import alike_rows, members_text, name_of_rows, typical
 from rcg.views.data.figures import card_of
-from rcg.views.data.schedule import alike_in, schedule_payload
 from rcg.views.html.findings import comparison_picture, what_if_picture
+from rcg.views.scenes.schedule import schedule_scene
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture
 from tests.unit.traces import changed
 from tests.unit.views_plans import scatter_gather
@@ -35,6 +36,16 @@ def workers(*, slow: str = "") -> Trace:
     return labelled(simulated(scatter_gather(20), 12, op_cost=cost))
 
 
+def members_in(trace: Trace) -> list[list[str]]:
+    """The processes of each row of a schedule that stands for several."""
+    scene = schedule_scene(Measured.of(trace, trace.graphs[0]))
+    return [
+        [scene.rows[each].process for each in row.members]
+        for row in scene.rows
+        if row.members and not row.part
+    ]
+
+
 def names_in(svg: str) -> list[str]:
     check_picture(svg)
     heads = ElementTree.fromstring(svg).findall(f".//{SVG}g[@class='rcg-head']/{SVG}text")
@@ -44,7 +55,7 @@ def names_in(svg: str) -> list[str]:
 def test_a_schedule_has_one_row_for_actors_that_do_the_same() -> None:
     trace = workers()
     (graph,) = trace.graphs
-    assert alike_in(graph) == (tuple(ALL),)
+    assert members_in(trace) == [ALL]
     svg = schedule_picture(trace, graph)
     assert svg is not None
     assert names_in(svg) == ["a0 to a19 (Worker)", "a20 (Reducer)"]
@@ -61,35 +72,34 @@ def test_one_long_call_among_many_counts() -> None:
     events = lane.events.copy()
     is_call = np.array([op.is_call for op in graph.program(lane).ops])
     events["end_ns"][np.flatnonzero(is_call[events["op"]])[-1]] += 10 * CALL_NS
-    assert "a7" not in alike_in(changed(graph, "a7", events=events))[0]
+    late = replace(trace, graphs=(changed(graph, "a7", events=events),))
+    assert "a7" not in members_in(late)[0]
 
 
-def test_the_widget_has_the_rows_of_the_picture_and_those_that_they_stand_for() -> None:
-    (graph,) = workers(slow="a7").graphs
-    head, columns = schedule_payload(graph.plan, graph, executions=5)
-    assert (head["first"], head["last"]) == (7, 11)
-    lanes = head["lanes"]
-    (row,) = [each for each in lanes if "members" in each]
-    assert row["label"] == "a0 to a6, a8 to a19 (Worker)"
-    assert [lanes[each]["process"] for each in row["members"]] == [a for a in ALL if a != "a7"]
-    number = lanes.index(row)
-    assert number == len(graph.plan.programs)
-    assert head["order"].index(number) == head["order"].index(row["members"][0]) - 1
-    assert {len(head[name]) for name in ("ops", "calls", "turns", "tints")} == {len(lanes)}
-    for which in ("measured", "predicted"):
-        lane, execution, start = (
-            columns[f"{which}_{name}"] for name in ("lane", "execution", "start")
-        )
-        op = columns[f"{which}_op"]
-        for at in np.flatnonzero(lane == number):
-            of = np.isin(lane, row["members"]) & (execution == execution[at]) & (op == op[at])
-            assert np.sort(start[of])[of.sum() // 2] == start[at]
-        assert (lane == number).any()
+def test_a_scene_has_the_rows_of_the_picture_and_those_that_they_stand_for() -> None:
+    trace = workers(slow="a7")
+    scene = schedule_scene(Measured.of(trace, trace.graphs[0]), executions=5)
+    bars = scene.bars
+    assert sorted(set(bars.execution.tolist())) == [*range(7, 12)]
+    assert members_in(trace) == [[each for each in ALL if each != "a7"]]
+    folded = [at for at, row in enumerate(scene.rows) if row.members]
+    assert {scene.rows[at].label for at in folded} == {"a0 to a6, a8 to a19 (Worker)"}
+    assert [scene.rows[at].part for at in folded] == ["", "predicted"]
+    for number in folded:
+        members = scene.rows[number].members
+        assert number == min(members) - 2
+        own = np.flatnonzero(bars.row == number)
+        assert len(own)
+        for at in own:
+            of = np.isin(bars.row, members) & (bars.execution == bars.execution[at])
+            of &= (bars.op == bars.op[at]) & (bars.kind == bars.kind[at])
+            assert np.sort(bars.start[of])[of.sum() // 2] == bars.start[at]
+            assert bars.longest[at] == bars.duration[of].max() and bars.count[at] == of.sum()
 
 
 def test_a_few_rows_are_not_folded() -> None:
     trace = simulated(scatter_gather(7), 12)
-    assert alike_in(trace.graphs[0]) == ()
+    assert members_in(trace) == []
     svg = schedule_picture(trace, trace.graphs[0])
     assert svg is not None and len(names_in(svg)) == 8
 

@@ -14,9 +14,10 @@ from rcg.trace.measured import summarize
 from rcg.trace.model import NO_PEER, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.labels import TopologyLabels
-from rcg.views.data.schedule import schedule_payload
-from rcg.views.data.slicing import slices_of
 from rcg.views.data.topology import topology_of
+from rcg.views.scene import WIRE
+from rcg.views.scenes.schedule import schedule_scene
+from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.pictures import timeline_picture
 from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
@@ -136,30 +137,30 @@ def test_the_critical_path_is_on_the_wire_between_nodes(record: GraphTrace) -> N
 
 
 def test_lanes_of_a_node_are_together_below_its_name(record: GraphTrace) -> None:
-    slices = slices_of(record, 0, 300)
-    assert [head.process for head in slices.heads] == ["driver", "a0", "a1", "n0", "n1", "a2"]
-    assert [head.node.partition(" ")[0] for head in slices.heads] == ["n0"] * 4 + ["n1"] * 2
-    trace = Trace((record,), 0, 300)
-    drawn = timeline_picture(trace, record) or ""
+    rows = [row for row in timeline_scene(measure(record, 0, 300)).rows if not row.part]
+    assert [row.process for row in rows] == ["driver", "a0", "a1", "n0", "n1", "a2"]
+    assert [row.node.partition(" ")[0] for row in rows] == ["n0"] * 4 + ["n1"] * 2
+    drawn = timeline_picture(Trace((record,), 0, 300), record) or ""
     assert drawn.count('class="rcg-lane-heading"') == 2
     assert "on the wire between nodes (TCP)" in drawn
-    head = schedule_payload(record.plan, record).head
-    ordered = [head["lanes"][number]["process"] for number in head["order"]]
-    assert ordered == [head.process for head in slices.heads]
-    assert head["lanes"][3]["node"] == "n1 \N{MIDDLE DOT} beef"  # in the order of the plan
+    shown = [row.process for row in schedule_scene(measure(record, 0, 300)).rows if not row.part]
+    assert shown == ["a0", "a1", "a2"]  # those that call methods, in the same order
 
 
 def test_a_value_goes_to_the_gate_and_from_there_to_its_readers(record: GraphTrace) -> None:
-    slices = slices_of(record, 0, 300)
+    scene = timeline_scene(measure(record, 0, 300))
+    bars, links = scene.bars, scene.links
 
-    def place(row: int) -> str:
-        return f"{slices.heads[slices.lane[row]].process} {slices.names[slices.name[row]].text}"
+    def place(bar: int) -> str:
+        return f"{scene.rows[bars.row[bar]].process} {scene.names[bars.name[bar]].text}"
 
     ways = {
-        (place(one), place(other)): (int(left), int(came), bool(is_wire))
-        for (one, other), (left, came), is_wire in zip(
-            slices.transfers.tolist(), slices.transfer_times, slices.is_wire, strict=True
+        tuple(place(bar) for bar in links.ends_of(link)): (
+            int(links.begin[link]),
+            int(links.until[link]),
+            links.kind[link] == WIRE,
         )
+        for link in range(len(links))
     }
     assert ways["a0 write c1", "n1 pass c1"] == (100, 130, True)
     assert ways["n1 pass c1", "a2 read c1"] == (125, 125, False)  # taken before it was noted

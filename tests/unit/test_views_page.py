@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from rcg.profiles import Profile
+from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
 from rcg.views.data.packing import unpack
-from rcg.views.data.slicing import slices_of
 from rcg.views.html.page import MAX_BYTES, page_of
-from rcg.views.svg.pictures import prediction_of
+from rcg.views.scenes.prediction import prediction_of
+from rcg.views.scenes.timeline import timeline_scene
 from tests.unit.large_trace import large_trace
-from tests.unit.traces import event, graph_trace, trace
+from tests.unit.traces import event, graph_trace, measure, trace
 from tests.unit.views_traces import (
     WICKED,
     check_page,
@@ -65,8 +66,8 @@ def test_names_cannot_break_out() -> None:
 
 
 def test_without_enough_of_a_trace_there_is_no_prediction() -> None:
-    assert prediction_of(graph_trace({}), 8) is None
-    assert prediction_of(simulated(pipeline(2), 12).graphs[0], 8) is not None
+    assert prediction_of(measure(graph_trace({})), 8) is None
+    assert prediction_of(measure(simulated(pipeline(2), 12).graphs[0]), 8) is not None
 
 
 def payload_in(page: str, view: str, graph: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -82,14 +83,14 @@ def test_a_page_stays_within_its_bytes_and_says_what_it_left_out() -> None:
     whole = page_of(record, "")
     limits = [len(whole.encode()) - less for less in (15_000, 30_000)]
     large, small, none = (page_of(record, "", max_bytes=most) for most in (*limits, 100_000))
-    everything = len(slices_of(record.graphs[0], record.start_ns, record.end_ns))
+    everything = len(timeline_scene(Measured.of(record, record.graphs[0])).bars)
     assert payload_in(whole, "timeline")[0]["sums"] is None
     assert len(payload_in(whole, "timeline")[1]["start"]) == everything
     bars = []
     for page, most in zip((large, small), limits, strict=True):
         assert most - 15_000 < len(page.encode()) <= most
         head, columns = payload_in(page, "timeline")
-        bars.append(int((columns["sum_count"] == 0).sum()))
+        bars.append(int((columns["execution"] >= 0).sum()))
         assert head["sums"]["bars"] + bars[-1] == everything
     assert everything > bars[0] > bars[1] > 500
     assert len({"".join(static_part(page).split()) for page in (whole, large, small)}) == 1

@@ -10,19 +10,18 @@ from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.measured import summarize
-from rcg.views.data.schedule import schedule_payload
-from rcg.views.data.slices import Slices
-from rcg.views.data.slicing import slices_of
-from rcg.views.data.timeline import timeline_payload
 from rcg.views.data.topology import Topology, nodes_of_calls, topology_of
+from rcg.views.scene import COLLECTIVE, EXCHANGE, VALUE, Scene
+from rcg.views.scenes.schedule import schedule_scene
+from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.pictures import predicted_schedule
 from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
 from tests.unit.random_graphs import Case, cases
-from tests.unit.simulated_traces import Simulated, simulated
-from tests.unit.tensors_by_hand import PLAN, ROWS, tensor_trace, tensors_by_hand
+from tests.unit.tensors_by_hand import ROWS, tensor_trace, tensors_by_hand
 from tests.unit.test_plan_nodes import COLLECTIVES as TEXT
+from tests.unit.traces import measure
 from tests.unit.views_plans import planned
 from tests.unit.views_traces import check_picture
 
@@ -114,90 +113,62 @@ def test_every_rank_is_in_one_node_and_every_channel_of_values_is_drawn(case: Ca
     for picture in topology_payload(plan, None).head["pictures"]:
         calls = [each for each in picture["nodes"] if each["kind"] == "call"]
         assert all(len(each["places"]) == each["count"] for each in calls)
-    schedule_payload(plan, None)
-
-
-# --- slices, timeline, schedule
-
-
-def slices(**changes: object) -> Slices:
-    return slices_of(tensors_by_hand(**changes), 0, 200)
-
-
-def names(found: Slices, rows: object) -> list[tuple[str, str, int, int]]:
-    return [
-        (
-            found.heads[found.lane[row]].process,
-            found.names[found.name[row]].text,
-            int(found.kind[row]),
-            int(found.start[row]),
-        )
-        for row in np.ravel(rows).tolist()
-    ]
 
 
 MOVING = int(TimeKind.COMMUNICATION)
 
 
+def ends_of(scene: Scene, link: int) -> tuple[tuple[str, str, int, int], ...]:
+    """The process, the name, the kind and the beginning of each bar of a link."""
+    bars = scene.bars
+    return tuple(
+        (
+            scene.rows[bars.row[bar]].process,
+            scene.names[bars.name[bar]].text,
+            int(bars.kind[bar]),
+            int(bars.start[bar]),
+        )
+        for bar in scene.links.ends_of(link).tolist()
+    )
+
+
 def test_both_ends_of_a_transfer_of_tensors_are_joined_from_its_beginning_to_its_end() -> None:
-    found = slices()
-    ends = {
-        tuple(names(found, pair)): times
-        for pair, times in zip(found.transfers, found.transfer_times.tolist(), strict=True)
+    scene = timeline_scene(measure(tensors_by_hand(), 0, 200))
+    links = scene.links
+    found = {
+        ends_of(scene, link): (int(links.begin[link]), int(links.until[link]))
+        for link in np.flatnonzero(links.kind == EXCHANGE).tolist()
     }
     write = ("a0", "write c1", MOVING, 56)
-    assert ends[write, ("a1", "read c1", MOVING, 56)] == [56, 80]
-    assert ends[write, ("a2", "read c1", MOVING, 56)] == [56, 80]
-    assert len(ends) == 2 + 3  # three frames in rings
-    assert not any("allreduce" in each[1] for pair in ends for each in pair)
+    assert found == {
+        (write, ("a1", "read c1", MOVING, 56)): (56, 80),
+        (write, ("a2", "read c1", MOVING, 56)): (56, 80),
+    }
+    assert (links.kind == VALUE).sum() == 3  # frames in rings
 
 
 def test_the_ranks_of_a_collective_are_joined() -> None:
-    found = slices()
-    (rows,) = found.collectives
-    assert names(found, rows) == [
+    scene = timeline_scene(measure(tensors_by_hand(), 0, 200))
+    (link,) = np.flatnonzero(scene.links.kind == COLLECTIVE).tolist()
+    assert set(ends_of(scene, link)) == {
         ("a2", "allreduce g1", MOVING, 132),
         ("a1", "allreduce g1", MOVING, 134),
+    }
+    assert (scene.links.begin[link], scene.links.until[link]) == (132, 160)
+    cut = timeline_scene(measure(tensors_by_hand(a2=ROWS["a2"][:4]), 0, 200))
+    assert not (cut.links.kind == COLLECTIVE).any()
+    # A schedule says of an exchange what the timeline says: how long it took is one figure.
+    schedule = schedule_scene(measure(tensors_by_hand(), 0, 200))
+    said = [
+        {
+            line
+            for bar in range(len(each.bars))
+            for line in each.hover(bar)
+            if line.startswith("all 2 ranks") or "a0 (Stage) \N{RIGHTWARDS ARROW}" in line
+        }
+        for each in (scene, schedule)
     ]
-    assert found.collective_times.tolist() == [[132, 160]]
-    assert len(slices(a2=ROWS["a2"][:4]).collectives) == 0
-
-
-@settings(max_examples=25)
-@given(simulated(has_tensors=True))
-def test_every_exchange_of_a_simulation_is_joined_once(made: Simulated) -> None:
-    found = slices_of(made.graph, 0, made.end)
-    assert all(end >= begin for begin, end in found.transfer_times.tolist())
-    for rows, (begin, end) in zip(found.collectives, found.collective_times.tolist(), strict=True):
-        assert len(set(found.lane[rows].tolist())) == len(rows)
-        # It begins when the last rank knows that all have arrived, and ends with the last rank.
-        assert begin == found.start[rows].max()
-        assert end == (found.start[rows] + found.duration[rows]).max()
-
-
-# --- payloads of widgets
-
-
-def test_the_payload_of_a_timeline_has_groups_and_collectives() -> None:
-    graph, found = tensors_by_hand(), slices()
-    head, columns = timeline_payload(graph, found)
-    assert head["groups"]["g1"] == {"title": "Gloo", "lanes": [3, 2]}
-    assert {name["group"] for name in head["names"]} == {"", "g0", "g1"}
-    assert columns["collective_first"].tolist() == [0, 2]
-    assert columns["collectives"].tolist() == found.collectives[0].tolist()
-    assert columns["collective_times"].tolist() == [0.132, 0.16]
-    assert head["meeting"]["name"] == "collective"
-
-
-def test_the_payload_of_a_schedule_has_the_rendezvous_and_bytes() -> None:
-    head, columns = schedule_payload(Plan.from_text(PLAN), tensors_by_hand())
-    assert head["rendezvous"] == [
-        {"name": "c1 @g0 (Gloo)", "ends": [(1, 2), (2, 0), (3, 2)], "is_collective": False},
-        {"name": "allreduce @g1 (Gloo)", "ends": [(3, 4), (2, 2)], "is_collective": True},
-    ]
-    at = (columns["measured_lane"] == 2) & (columns["measured_op"] == 0)
-    assert columns["measured_start"][at].tolist() == [0.056]  # when its writer sends
-    assert columns["measured_bytes"][at].tolist() == [2400]
+    assert said[0] == said[1] and "all 2 ranks: 1.3 kB in 28 ns \N{MIDDLE DOT} 46.4 GB/s" in said[0]
 
 
 def test_the_payload_of_a_topology_has_ranks_groups_and_the_longest_time() -> None:

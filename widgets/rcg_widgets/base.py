@@ -9,6 +9,7 @@ are joined.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ import traitlets
 from rcg.views.html.interactive import joined_script
 from rcg_widgets.static import Pictures, small
 
-__all__ = ["SELECTED", "View", "script", "style"]
+__all__ = ["SELECTED", "View", "Window", "script", "style"]
 
 _HERE: Final = Path(__file__).parent
 
@@ -34,6 +35,25 @@ def script(*names: str) -> str:
 def style() -> str:
     """Return the style sheet of all widgets."""
     return (_HERE / "widgets.css").read_text(encoding="utf-8")
+
+
+class Window(traitlets.List[float]):
+    """A trait: when a time begins and ends, in microseconds; None for all."""
+
+    def __init__(self, help: str = "") -> None:
+        super().__init__(traitlets.Float(), None, allow_none=True, help=help)
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Refuse what is no time: the state of a widget is JSON, which has no ``nan``."""
+        found = super().validate(obj, value)
+        if found is not None and not (
+            len(found) == 2 and all(map(math.isfinite, found)) and found[0] <= found[1]
+        ):
+            raise traitlets.TraitError(
+                f"`window` must be None, or two finite times of which the first is no later, "
+                f"found {found!r}"
+            )
+        return found
 
 
 class View(anywidget.AnyWidget):
@@ -65,9 +85,7 @@ class View(anywidget.AnyWidget):
     selected_execution = traitlets.Int(
         None, allow_none=True, help="Index of the highlighted execution."
     ).tag(sync=True)
-    window = traitlets.List(
-        traitlets.Float(), None, allow_none=True, help="The time that is shown."
-    ).tag(sync=True)
+    window = Window("The time that is shown.").tag(sync=True)
 
     _about = ""
 

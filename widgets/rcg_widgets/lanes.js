@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bars in lanes on a time axis, on a canvas: drawing, zooming and finding. Timeline and schedule
-// define the bars. Times are in microseconds.
+// Bars in rows on a time axis, on a canvas: drawing, zooming and finding. scene.js says which bars and
+// which rows. Times are in microseconds.
 //
 // 1e5 bars are drawn at interactive speed: each row finds its visible bars by binary search, and
 // bars of a few pixels are added up per column. A column shows the share of time of each kind, from
@@ -13,7 +13,6 @@ const PAD_RIGHT = 14;
 const AXIS_HEIGHT = 26;
 const HEADING_HEIGHT = 24;
 const LEAST_SPAN = 0.02;
-const BUCKETS = 24;
 const VIEW_HEIGHT = 520; // of rows of their full height
 const FIT_HEIGHT = 880; // of all rows, lower if necessary
 const LEAST_ROW = 3;
@@ -25,6 +24,8 @@ const SEND_AFTER_MS = 60; // the window, to the views that are linked
 const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
 const AROUND = 40; // its lengths that are shown then
 const MIN_AROUND = 0.5;
+const SHARES = { pale: 0.36, tinted: 0.5, outlined: 0.3, faint: 0.07 }; // of its colour, by the style of a look
+const FRAMED = new Set(["tinted", "outlined", "faint"]);
 
 /** What stands above each lane: the name of its node of the cluster, above the first lane of each. */
 export function headingsOf(nodes) {
@@ -103,11 +104,11 @@ export function labelOf(labels, room, measure) {
 export class Lanes {
   /**
    * @param card The card.
-   * @param options `rows` (label, sub, detail, process, height, gap above, bars, hatched), `start`,
-   *   `duration`, `range`, and `look`, with functions of a bar's number: `bucket` (an index of
-   *   `colours`: a colour, a colour and its opacity, or null for hatched), `text` (one label or
-   *   several, the preferred one first), `alpha`, `isPlain` (whether all are lit), `tell`, `bin` (the
-   *   time that a bar before `until` sums up; 0 for others), `whole` (of a window: with whole bins);
+   * @param options `rows` (label, sub, name, detail, process, height, gap above, bars, hatched),
+   *   `start`, `duration`, `range`; `looks` (colour, style, height), and `look`, with functions of a
+   *   bar's number: `bucket` (an index of `looks`), `text` (its labels, the preferred one first),
+   *   `alpha`, `isPlain` (whether all are lit), `tell`, `bin` (the time that a bar before `until` sums
+   *   up; 0 for others), `whole` (of a window: with whole bins); `rowWith`, the shown row of a bar;
    *   `finest`, the width from which on a bar is drawn on its own; `behind(lanes, context)`,
    *   `above(lanes, context)`; `pick(slice)`, `brushed(from, to)`, without arguments for nothing;
    *   `outside`, what is said before the range; `timeText(us)` and `tickText(us)` for other
@@ -128,6 +129,7 @@ export class Lanes {
     card.body.append(this.scroller, this.axis);
     this.context = this.canvas.getContext("2d");
     this.span = [...(card.model.get("window") ?? this.range)];
+    this.frames = this.looks.map(({ style }) => FRAMED.has(style));
     this.hovered = -1;
     this.brush = null;
     this.brushedRange = null;
@@ -227,7 +229,7 @@ export class Lanes {
       ["text", "faint", "grid", "lane", "wait", "wait-line", "idle-line", "queue", "accent", "strong", "ground"].map((name) => [name, colour(name)]),
     );
     const ground = getComputedStyle(this.card.root).backgroundColor;
-    this.fills = this.colours.map((each) => (Array.isArray(each) ? mixed(each[0], ground, each[1]) : each));
+    this.fills = this.looks.map(({ colour, style }) => (colour ? mixed(colour, ground, SHARES[style] ?? 1) : null));
     this.inks = this.fills.map((each) => (each ? inkOn(each) : this.paints.text));
     this.idleHatch = this.hatch(null, this.paints["idle-line"], 7);
     this.waitPlain = mixed(this.paints["wait-line"], ground, 0.35); // as dark as the hatch is
@@ -304,11 +306,11 @@ export class Lanes {
     if (this.card.subtitle.textContent !== words) this.card.subtitle.textContent = words;
   }
 
-  /** Shows the window of another view, which may have a longer range. */
+  /** Shows the window of another view, which may have a longer range; null is all of this one. */
   follow() {
-    const window = this.card.model.get("window");
+    const window = this.card.model.get("window") ?? this.range;
     clearTimeout(this.sending);
-    if (!window || window.every((each, end) => Math.abs(each - this.span[end]) < 2e-3)) return;
+    if (window.every((each, end) => Math.abs(each - this.span[end]) < 2e-3)) return;
     this.span = [window[0], Math.max(window[1], window[0] + LEAST_SPAN)];
     this.ask();
   }
@@ -354,10 +356,6 @@ export class Lanes {
       this.scroller.scrollTop = row.y - this.viewHeight / 2;
     }
     this.ask();
-  }
-
-  rowWith(slice) {
-    return this.shown.find((row) => row.has(slice));
   }
 
   // Input
@@ -658,10 +656,11 @@ export class Lanes {
     const [first, last] = visibleIn(row.bars, ...(look.whole?.(span) ?? span));
     const left = this.gutter - span[0] * perUs;
     const { y } = row;
-    const height = row.barHeight?.() ?? row.height;
+    const { height } = row;
+    const count = this.looks.length;
     const finest = this.finest ?? 1.5;
     const column = Math.floor(finest) * (this.isCrowded ? 2 : 1);
-    const acc = (this.acc ??= new Float64Array(2 * BUCKETS)); // lit, then faded
+    const acc = (this.acc ??= new Float64Array(2 * count)); // lit, then faded
     const wide = [];
     let now = -1; // columns are those of time, so that they do not change while it is panned
     let from = 0;
@@ -681,21 +680,21 @@ export class Lanes {
       // The highlighted share is below, high enough to be visible. The rest is faded.
       const below = lit && lit < sum ? Math.min(Math.max((whole * lit) / sum, 2), whole) : lit ? whole : 0;
       let at = y + height;
-      for (let slot = 0; slot < 2 * BUCKETS; slot += 1) {
+      for (let slot = 0; slot < 2 * count; slot += 1) {
         if (!acc[slot]) continue;
-        const isLit = slot < BUCKETS;
+        const isLit = slot < count;
         const part = isLit ? (below * acc[slot]) / lit : ((whole - below) * acc[slot]) / (sum - lit);
         context.globalAlpha = isLit ? 1 : dim;
-        context.fillStyle = this.fills[slot % BUCKETS] ?? (this.isCrowded ? this.waitPlain : this.waitHatch);
+        context.fillStyle = this.fills[slot % count] ?? (this.isCrowded ? this.waitPlain : this.waitHatch);
         if (part > LEAST_PART) context.fillRect(from, at - part, to - from, part);
         at -= part;
         acc[slot] = 0;
-        if (most < 0 || size < 30 || part < 11 || slot % BUCKETS !== look.bucket(most)) continue;
+        if (most < 0 || size < 30 || part < 11 || slot % count !== look.bucket(most)) continue;
         const text = labelOf(look.text(most), size - 8, (each) => this.measure(each, this.font));
         context.font = this.font;
         context.textAlign = "center";
         context.textBaseline = "middle";
-        context.fillStyle = isLit && this.fills[slot % BUCKETS] ? this.inks[slot % BUCKETS] : this.paints.faint;
+        context.fillStyle = isLit && this.fills[slot % count] ? this.inks[slot % count] : this.paints.faint;
         context.globalAlpha = 1;
         context.fillText(text, (from + to) / 2, at + part / 2 + 0.5);
       }
@@ -727,7 +726,8 @@ export class Lanes {
       const alpha = isPlain ? 1 : look.alpha(slice);
       const isLit = alpha === 1;
       if (!isLit) dim = Math.max(dim, alpha);
-      acc[look.bucket(slice) + (isLit ? 0 : BUCKETS)] += Math.max(duration[slice], 1e-3) * (look.height?.(slice) ?? 1);
+      const bucket = look.bucket(slice);
+      acc[bucket + (isLit ? 0 : count)] += Math.max(duration[slice], 1e-3) * this.looks[bucket].height;
     }
     flush();
     context.font = this.font;
@@ -744,7 +744,8 @@ export class Lanes {
   /** Marks the picked bar, which may be too narrow to be visible. */
   drawPicked(rows) {
     const { context, picked } = this;
-    const row = picked >= 0 && rows.find((each) => each.has(picked));
+    const own = picked >= 0 && this.rowWith(picked);
+    const row = own && rows.includes(own) ? own : null;
     this.card.root.dataset.marked = "";
     if (!row) return;
     const x = this.x(this.start[picked]);
@@ -771,7 +772,7 @@ export class Lanes {
     const { context, look } = this;
     const bucket = look.bucket(slice);
     const colour = this.fills[bucket];
-    const share = look.height?.(slice) ?? 1;
+    const share = this.looks[bucket].height;
     if (share < 1) {
       y += (height * (1 - share)) / 2;
       height *= share;
@@ -788,6 +789,11 @@ export class Lanes {
     } else {
       context.fillRect(from + gap, y, width - 2 * gap, height);
     }
+    if (this.frames[bucket] && width > 3) {
+      context.strokeStyle = this.looks[bucket].colour;
+      context.lineWidth = 1;
+      context.strokeRect(from + gap + 0.5, y + 0.5, width - 2 * gap - 1, height - 1);
+    }
     this.drawn += 1;
     if (slice === this.picked || slice === this.hovered || look.isMarked?.(slice)) {
       context.globalAlpha = 1;
@@ -796,7 +802,7 @@ export class Lanes {
       context.strokeRect(from, y - 0.5, Math.max(width, 2), height + 1);
     }
     if (width > 22 && height >= 12 && colour) {
-      const shown = labelOf([look.text(slice)].flat(), width - 8, (each) => this.measure(each, this.font));
+      const shown = labelOf(look.text(slice), width - 8, (each) => this.measure(each, this.font));
       if (shown) {
         context.font = this.font;
         // Text on a faded bar has the colour of text on the background.

@@ -3,11 +3,10 @@
 // place of its picture. The views of a graph are linked as rcg_widgets.link links them in a notebook.
 
 import { element, renderer } from "./common.js";
-import { fillSchedule } from "./schedule.js";
-import { fillTimeline } from "./timeline.js";
+import { fillScene } from "./scene.js";
 import { fillTopology } from "./topology.js";
 
-const FILLS = { schedule: fillSchedule, timeline: fillTimeline, topology: fillTopology };
+const FILLS = { schedule: fillScene, timeline: fillScene, topology: fillTopology };
 const LINKED = ["selected_process", "selected_op", "selected_execution", "window"];
 
 const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);

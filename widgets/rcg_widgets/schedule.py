@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedule: ``schedule.js`` draws when each actor works on which execution."""
+"""The schedule: ``scene.js`` paints the scene of ``rcg.views.scenes.schedule``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rcg.ir.ops import Op
+from rcg.trace.measured import Measured
 from rcg.views.data.packing import pack
-from rcg.views.data.schedule import schedule_payload
+from rcg.views.scenes.schedule import predicted_scene, schedule_scene
 from rcg_widgets.base import View, script
 from rcg_widgets.static import schedules
 from rcg_widgets.subject import subject_of
@@ -40,7 +41,7 @@ class ScheduleWidget(View):
         ValueError: ``executions`` is below 1.
     """
 
-    _esm = script("common", "lanes", "schedule")
+    _esm = script("common", "lanes", "panel", "scene")
 
     def __init__(
         self,
@@ -54,18 +55,18 @@ class ScheduleWidget(View):
         if executions is not None and executions < 1:
             raise ValueError(f"`executions` must be a positive integer, found {executions}")
         subject = subject_of(what, graph)
-        shown = schedule_payload(
-            subject.plan,
-            subject.record,
-            origin_ns=subject.start_ns,
-            end_ns=subject.end_ns,
-            executions=executions,
-            op_cost=op_cost,
-        )
+        if subject.record is None:
+            scene = predicted_scene(subject.plan, executions=executions, op_cost=op_cost)
+        else:
+            scene = schedule_scene(
+                Measured.of(subject.trace, subject.record),
+                executions=executions,
+                op_cost=op_cost,
+            )
         super().__init__(
-            f"{len(subject.plan.actors)} actors, {shown.head['count']:,} executions",
+            f"{len(subject.plan.actors)} actors, {scene.num_executions:,} executions",
             schedules(subject),
-            payload=pack(*shown),
-            window=shown.head["window"],
+            payload=pack(*scene.to_payload()),
+            window=scene.window and [each / 1e3 for each in scene.window],
             title=title,
         )

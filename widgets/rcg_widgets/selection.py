@@ -7,7 +7,7 @@ from typing import Any
 
 import traitlets
 
-from rcg_widgets.base import SELECTED, View
+from rcg_widgets.base import SELECTED, View, Window
 
 __all__ = ["Selection", "link"]
 
@@ -25,7 +25,7 @@ class Selection(traitlets.HasTraits):
     selected_process = traitlets.Unicode(None, allow_none=True)
     selected_op = traitlets.Int(None, allow_none=True)
     selected_execution = traitlets.Int(None, allow_none=True)
-    window = traitlets.List(traitlets.Float(), None, allow_none=True)
+    window = Window()
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timeline: ``timeline.js`` draws the slices of ``rcg.views.data.slices``."""
+"""The timeline: ``scene.js`` paints the scene of ``rcg.views.scenes.timeline``."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from rcg.trace.measured import Measured
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.packing import pack
-from rcg.views.data.slicing import slices_of
-from rcg.views.data.timeline import timeline_payload
+from rcg.views.scenes.timeline import timeline_scene
 from rcg_widgets.base import View, script
 from rcg_widgets.static import timelines
 from rcg_widgets.subject import recorded
@@ -33,19 +33,18 @@ class TimelineWidget(View):
         TraceError: The trace has no such graph, or it has several and none was chosen.
     """
 
-    _esm = script("common", "lanes", "timeline")
+    _esm = script("common", "lanes", "panel", "scene")
 
     def __init__(
         self, trace: Any, *, graph: int | str | None = None, title: str = "Timeline"
     ) -> None:
         subject, record = recorded(trace, graph)
-        start_ns, end_ns = subject.start_ns, subject.end_ns
-        slices = slices_of(record, start_ns, end_ns)
-        part = excerpt_of(record, start_ns, end_ns)
+        measured = Measured.of(subject.trace, record)
+        scene, part = timeline_scene(measured), excerpt_of(measured)
         super().__init__(
-            f"{len(record.lanes)} processes, {len(slices):,} bars",
+            f"{len(record.lanes)} processes, {len(scene.bars):,} bars",
             timelines(subject),
-            payload=pack(*timeline_payload(record, slices)),
-            window=part and part.window(start_ns),
+            payload=pack(*scene.to_payload()),
+            window=part and part.window(measured.start_ns),
             title=title,
         )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +26,6 @@ from rcg.ir.plan import Plan
 from rcg.text import brief, run_text
 from rcg.views.data.folding import fold
 from rcg.views.data.node_lanes import lanes_under
-from rcg.views.data.slices import OPS, Ints, Slices
 from rcg.views.data.topology import topology_of
 
 FEW: Final = 8
@@ -41,6 +40,7 @@ _NAME: Final = re.compile(r"(a\d+(\.\w+)?)(?: \((.*?)\))?(.*)")  # of a row
 _CHANNEL: Final = re.compile(r" c\d+$")  # at the end of one
 
 Columns = Mapping[str, npt.NDArray[Any]]
+Ints = npt.NDArray[np.int64]
 
 
 # --- actors that do the same at the same time ----------------------------------------------------
@@ -145,54 +145,6 @@ def row_of(processes: Sequence[str], labels: Sequence[str]) -> tuple[str, str]:
     """Return the label of a row for several, ``a0 to a61 (Worker)``, and which these are."""
     label = run_text(processes) + labels[0].removeprefix(processes[0])
     return label, members_text(labels)
-
-
-def folded_slices(slices: Slices, alike: Sequence[Sequence[str]]) -> Slices:
-    """Return the slices with one lane for those that are alike: that of the first.
-
-    The others have no slices. A bar begins and ends when the median of its bars does.
-    """
-    numbers = {head.process: number for number, head in enumerate(slices.heads)}
-    lane = np.arange(len(slices.heads))
-    heads = list(slices.heads)
-    for members in alike:
-        at = [numbers[each] for each in members]
-        lane[at] = at[0]
-        label, detail = row_of(members, [heads[each].label for each in at])
-        heads[at[0]] = replace(heads[at[0]], label=label, detail=detail, count=len(members))
-    if (lane == np.arange(len(lane))).all():
-        return slices
-    to = lane[slices.lane]
-    is_alone = np.array([head.count == 1 for head in heads])[to]
-    # A key that no other row has leaves a row as it is.
-    own = np.where(is_alone | (slices.track != OPS), np.arange(len(slices)), -1)
-    keys = (to, slices.track, slices.execution, slices.op, slices.kind, own)
-    found = typical(keys, slices.start, slices.start + slices.duration)
-    order = np.lexsort((found.start, slices.track[found.row], to[found.row]))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    of, row = place[found.of], found.row[order]
-    pairs = of[slices.transfers]
-    _, kept = np.unique(pairs, axis=0, return_index=True)
-    kept.sort()
-    return replace(
-        slices,
-        heads=tuple(heads),
-        **{name: getattr(slices, name)[row] for name in _KEPT},
-        lane=to[row].astype(np.uint16),
-        start=found.start[order],
-        duration=(found.end - found.start)[order],
-        transfers=pairs[kept].astype(np.int32),
-        transfer_times=slices.transfer_times[kept],
-        is_wire=slices.is_wire[kept],
-        collectives=tuple([np.unique(of[rows]) for rows in slices.collectives]),
-        written={},
-        taken={},
-        lengths=np.column_stack([found.least, found.most])[order],
-    )
-
-
-_KEPT: Final = ("track", "name", "kind", "peer", "execution", "bytes", "op")
 
 
 # --- figures that are the same -------------------------------------------------------------------

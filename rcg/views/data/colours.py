@@ -1,15 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Colours and names of kinds of time, and colours of executions, for all views.
+"""Kinds of time and executions: their names, their colours and their looks in all views.
 
-The colours are those of Okabe and Ito, which colour-blind people can distinguish, and two more.
+The colours are those of Okabe and Ito, which colour-blind people can distinguish, and two more. No
+kind is distinguished by colour alone: each has a pattern or a frame as well.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from rcg.trace.analysis.events import TimeKind
-from rcg.views.data.slices import DEVICE_COMMUNICATION, DEVICE_COMPUTE, HIDDEN, SPAN
+
+SPAN: Final = 5
+"""The kind of a user's span."""
+
+HIDDEN: Final = 6
+"""The kind of communication in a lane while a method of its actor runs."""
+
+DEVICE_COMPUTE: Final = 7
+"""The kind of what a device computes."""
+
+DEVICE_COMMUNICATION: Final = 8
+"""The kind of a device's copies, and of NCCL's kernels."""
+
+PREDICTED: Final = 9
+"""The kind of what was simulated. The other kinds are those of ``TimeKind``."""
 
 EXECUTIONS: Final = (
     "#0072b2",
@@ -30,23 +46,57 @@ KIND_COLOURS: Final = {
 }
 """Colours of work, for light and dark pictures."""
 
-HIDDEN_OPACITY: Final = 0.36
-"""The opacity of the colour of communication where a method of its actor hides it."""
-
 TITLES: Final = {
     **{kind.value: kind.name.lower() for kind in TimeKind},
     SPAN: "span",
     HIDDEN: "hidden communication",
     DEVICE_COMPUTE: "GPU compute",
     DEVICE_COMMUNICATION: "GPU copy or NCCL",
+    PREDICTED: "predicted",
 }
 """Displayed names of kinds."""
-
-DEVICE_COLOURS: Final = {DEVICE_COMPUTE: "#56b4e9", DEVICE_COMMUNICATION: "#cc79a7"}
-"""Colours of what devices do."""
 
 HATCHED: Final = {TimeKind.WAITING: "#98a2ae", TimeKind.IDLE: "#d5dae0"}
 """Colours of hatched time, in which a process does not work."""
 
-SPAN_COLOUR: Final = "#9b6fb8"
-"""The colour of the user's spans."""
+SOLID, DOTTED, CROSSED, WAITING, IDLE, PALE, TINTED, OUTLINED, FAINT, FRAMED = (
+    "solid", "dotted", "crossed", "waiting", "idle", "pale", "tinted", "outlined", "faint", "framed"
+)  # fmt: skip
+"""Styles of bars. ``PALE`` has a third of its colour, ``TINTED`` half of it and a frame,
+``OUTLINED`` and ``FAINT`` little of it and a frame; ``FRAMED`` is a light box."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How bars are drawn.
+
+    Attributes:
+        title: What they are, in a legend. Looks of one title are one entry.
+        colour: Their colour; "" if their style has its own.
+        style: Their style.
+        height: Their height, as a share of that of their row.
+    """
+
+    title: str
+    colour: str = ""
+    style: str = SOLID
+    height: float = 1.0
+
+
+KIND_LOOKS: Final = tuple(
+    Look(TITLES[kind], colour, style)
+    for kind, (colour, style) in enumerate(
+        [
+            (KIND_COLOURS[TimeKind.COMPUTE], SOLID),
+            (KIND_COLOURS[TimeKind.COMMUNICATION], DOTTED),
+            (KIND_COLOURS[TimeKind.SERIALIZATION], CROSSED),
+            ("", WAITING),
+            ("", IDLE),
+            ("#9b6fb8", FRAMED),
+            (KIND_COLOURS[TimeKind.COMMUNICATION], PALE),
+            ("#56b4e9", SOLID),
+            ("#cc79a7", SOLID),
+        ]
+    )
+)
+"""The looks of kinds of time, by the kind."""

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from rcg.trace.model import SPAN_BASE, GraphTrace
+from rcg.trace.analysis.events import EventTable
+from rcg.trace.analysis.intervals import Ints
+from rcg.trace.measured import Measured
+from rcg.trace.model import GraphTrace
 
 MAX_EXECUTIONS: Final = 8
 """An excerpt has at most so many executions."""
@@ -53,9 +55,7 @@ class Excerpt:
         return [(each - origin_ns) / 1e3 for each in (self.start_ns, self.end_ns)]
 
 
-def excerpt_of(
-    graph: GraphTrace, start_ns: int, end_ns: int, *, most: int = MAX_EXECUTIONS
-) -> Excerpt | None:
+def excerpt_of(measured: Measured, *, most: int = MAX_EXECUTIONS) -> Excerpt | None:
     """Return an excerpt with the last executions that ran in a full pipeline, at most so many.
 
     The pipeline empties at the end, so as many executions as may be in flight are left out there,
@@ -63,31 +63,30 @@ def excerpt_of(
     excerpt would last, the excerpt shows that call instead. If no execution has all its calls in
     the trace, there is no excerpt.
     """
-    calls = []
-    counts_of_calls = []
-    for lane in graph.lanes:
-        ops = graph.program(lane).ops
-        is_call = np.array([op.is_call for op in ops] + [False])
-        counts_of_calls.append(int(is_call.sum()))
-        op = np.where(lane.events["op"] < SPAN_BASE, lane.events["op"], len(ops))
-        calls.append(lane.events[is_call[np.minimum(op, len(ops))]])
-    rows = np.concatenate([each[["execution", "start_ns", "end_ns"]] for each in calls])
-    rows = rows[(rows["start_ns"] >= start_ns) & (rows["end_ns"] <= end_ns)]
-    executions, counts = np.unique(rows["execution"], return_counts=True)
+    table, graph = measured.table, measured.graph
+    start_ns, end_ns = measured.start_ns, measured.end_ns
+    found, counts_of_calls = [np.empty(0, np.int64)], []
+    for program in graph.plan.programs:
+        calls = [at for at, op in enumerate(program.ops) if op.is_call]
+        counts_of_calls.append(len(calls))
+        found += [table.rows(program.process, at) for at in calls]
+    rows = np.concatenate(found)
+    rows = rows[(table.start_ns[rows] >= start_ns) & (table.end_ns[rows] <= end_ns)]
+    executions, counts = np.unique(table.execution[rows], return_counts=True)
     whole = executions[counts >= max(sum(counts_of_calls), 1)]
     held = _excerpt_of_hang(graph, start_ns, end_ns)
     if not len(whole):
         return held
     busiest = max([1, *counts_of_calls])
     count = max(1, min(most, _MAX_CALLS // busiest, len(whole)))
-    first, last, begun, ended = _choose(rows, whole, count, graph.limit)
+    first, last, begun, ended = _choose(table, rows, whole, count, graph.limit)
     # With long gaps between calls, fewer executions are shown, so that a call is wide enough.
-    usual = max(1.0, float(np.median(rows["end_ns"] - rows["start_ns"])))
+    usual = max(1.0, float(np.median(table.end_ns[rows] - table.start_ns[rows])))
     for least, widths in ((_MIN_EXECUTIONS, _GOOD_WIDTHS), (1, MAX_WIDTHS)):
         too_long = (ended - begun) / usual / widths
         if too_long > 1 and count > least:
             count = max(least, int(count / too_long))
-            first, last, begun, ended = _choose(rows, whole, count, graph.limit)
+            first, last, begun, ended = _choose(table, rows, whole, count, graph.limit)
     if held is not None and held.end_ns - held.start_ns > ended - begun:
         return held
     if count == len(executions):  # all of the trace, with what the driver did before
@@ -116,10 +115,11 @@ def _excerpt_of_hang(graph: GraphTrace, start_ns: int, end_ns: int) -> Excerpt |
 
 
 def _choose(
-    rows: npt.NDArray[np.void], whole: npt.NDArray[np.int64], count: int, limit: int
+    table: EventTable, rows: Ints, whole: Ints, count: int, limit: int
 ) -> tuple[int, int, int, int]:
     """Return the first and the last of ``count`` executions, and when they began and ended."""
     end = len(whole) - min(limit, len(whole) - count)
     first, last = int(whole[end - count]), int(whole[end - 1])
-    shown = rows[(rows["execution"] >= first) & (rows["execution"] <= last)]
-    return first, last, int(shown["start_ns"].min()), int(shown["end_ns"].max())
+    of = table.execution[rows]
+    shown = rows[(of >= first) & (of <= last)]
+    return first, last, int(table.start_ns[shown].min()), int(table.end_ns[shown].max())

@@ -34,13 +34,13 @@ from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
-from rcg.views.data.schedule import alike_of, executions_to_show
 from rcg.views.html.elements import Cell, card, table, themed
 from rcg.views.html.mimebundle import mimebundle
+from rcg.views.scenes.schedule import scene_of_simulation
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
 from rcg.views.svg.lanes import fitting, heights_for
 from rcg.views.svg.looks import Look, kind_entries, kind_looks
-from rcg.views.svg.schedule import schedule_of
+from rcg.views.svg.scene import picture_of
 
 _TOP: Final = MARGIN + 58
 _LINE: Final = 24.0
@@ -88,16 +88,9 @@ def of_what_if(found: WhatIf) -> Mimebundle:
     figures = ("What if", what_if_picture(found))
     if found.is_far_off:
         return mimebundle(str(found), [figures])
-    count = executions_to_show(found.simulation)
-    predicted = found.simulation.first(count)
-    picture = schedule_of(
-        predicted=predicted,
-        unit_ns=1.0,
-        alike=alike_of(predicted),
-        title="Predicted schedule",
-        about=f"{_changes_of(found)} {DOT} the first {plural(count, 'execution')}",
-        width=WIDTH,
-    )
+    scene = scene_of_simulation(found.simulation)
+    about = f"{_changes_of(found)} {DOT} {scene.about}"
+    picture = picture_of(scene, title="Predicted schedule", about=about)
     return mimebundle(str(found), [figures, ("Predicted schedule", picture)])
 
 

@@ -19,15 +19,15 @@ from typing import Final
 
 from rcg.text import visible
 from rcg.trace.analysis.summary import GraphSummary
+from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace, Recording
-from rcg.views.data.merging import packed_within
 from rcg.views.data.packing import pack
-from rcg.views.data.schedule import schedule_payload
-from rcg.views.data.slices import Slices
-from rcg.views.data.timeline import timeline_payload
+from rcg.views.scene import Scene
+from rcg.views.scenes.schedule import schedule_scene
+from rcg.views.scenes.sums import packed_within
 from rcg.views.svg.topology_payload import topology_payload
 
-_MODULES: Final = ("common", "lanes", "schedule", "timeline", "topology", "page")
+_MODULES: Final = ("common", "lanes", "panel", "scene", "topology", "page")
 _IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./[\w.]+";\n', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export (?!default)", re.MULTILINE)
 _DEFAULT: Final = re.compile(r"^export default .*\n", re.MULTILINE)
@@ -64,7 +64,7 @@ def data_of(
     trace: Recording,
     graph: GraphTrace,
     summary: GraphSummary,
-    slices: Slices,
+    timeline: Scene,
     number: int,
     most_bytes: int,
 ) -> str:
@@ -73,8 +73,8 @@ def data_of(
     The timeline gets what the others leave. A view whose data does not fit keeps its picture. The
     graph is one that did something; ``number`` is its number in the page.
     """
-    schedule = schedule_payload(graph.plan, graph, origin_ns=trace.start_ns, end_ns=trace.end_ns)
-    window = json.dumps(schedule.head["window"])
+    schedule = schedule_scene(Measured.of(trace, graph), timeline=timeline)
+    window = json.dumps(schedule.window and [each / 1e3 for each in schedule.window])
     found = []
     left = most_bytes
 
@@ -92,6 +92,6 @@ def data_of(
             found.append(element)
 
     add("topology", pack(*topology_payload(graph.plan, (graph, summary)), level=_LEVEL))
-    add("schedule", pack(*schedule, level=_LEVEL))
-    add("timeline", packed_within(timeline_payload(graph, slices), left * 3 // 4 - 200))
+    add("schedule", pack(*schedule.to_payload(), level=_LEVEL))
+    add("timeline", packed_within(timeline, left * 3 // 4 - 200))
     return "".join(found)

@@ -15,12 +15,12 @@ from rcg.trace.model import Recording
 from rcg.views.html.elements import escaped, images
 from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
+    references_picture,
     schedule_picture,
     summary_picture,
     timeline_picture,
     topology_picture,
 )
-from rcg.views.svg.references import references_picture
 
 _MAX_GRAPHS: Final = 3  # with pictures; the page of a trace has more
 

@@ -16,22 +16,22 @@ from rcg.text import bytes_text, count_text, plural, short_label, speed_text, ti
 from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.summary import GraphSummary, Summary, stall_text
 from rcg.trace.analysis.transfers import ReferenceSums, reference_sums
-from rcg.trace.measured import summarize
+from rcg.trace.measured import Measured, summarize
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
-from rcg.views.data.slices import Slices
-from rcg.views.data.slicing import slices_of
 from rcg.views.html.elements import STYLE, Cell, card, escaped, table
 from rcg.views.html.interactive import assets, data_of, place_of
+from rcg.views.scene import Scene
+from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
+    references_picture,
     schedule_picture,
     summary_picture,
     timeline_picture,
     topology_picture,
     whole_timeline_picture,
 )
-from rcg.views.svg.references import references_picture
 
 _MAX_GRAPHS: Final = 6
 _MAX_OPS: Final = 2000
@@ -72,8 +72,8 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     """
     whole, trace = trace, trace.active
     summary = summarize(trace)
-    slices = [
-        slices_of(graph, trace.start_ns, trace.end_ns) if graph.num_events else None
+    scenes = [
+        timeline_scene(Measured.of(trace, graph)) if graph.num_events else None
         for graph in trace.graphs[:_MAX_GRAPHS]
     ]
     script = assets()
@@ -86,7 +86,7 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     room.take("".join(transfers))
     parts = [
         _graph(
-            trace, graph, figures, number, (profile, operations), room, *slices[number : number + 1]
+            trace, graph, figures, number, (profile, operations), room, *scenes[number : number + 1]
         )
         for number, (graph, figures, profile, operations) in enumerate(
             zip(trace.graphs, summary.graphs, profiles, tables, strict=True)
@@ -107,7 +107,7 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     )
     tail = "</body></html>\n"
     left = max_bytes - len((head + script + tail).encode())
-    data = _data(trace, summary, slices, left) if script else ""
+    data = _data(trace, summary, scenes, left) if script else ""
     return head + (data + script if data else "") + tail
 
 
@@ -127,21 +127,18 @@ class _Room:
 
 
 def _data(
-    trace: Recording,
-    summary: Summary,
-    slices: Sequence[Slices | None],
-    max_bytes: int,
+    trace: Recording, summary: Summary, scenes: Sequence[Scene | None], max_bytes: int
 ) -> str:
     """Return the data of the interactive views; graphs with more bars get more of the bytes."""
     found = []
-    left, bars = max_bytes, sum(len(each) for each in slices if each is not None)
-    for number, each in enumerate(slices):
-        if each:
-            most = int(left * max(len(each) / bars, 1 / len(slices)))
+    left, bars = max_bytes, sum(len(each.bars) for each in scenes if each is not None)
+    for number, each in enumerate(scenes):
+        if each is not None and len(each.bars):
+            most = int(left * max(len(each.bars) / bars, 1 / len(scenes)))
             graph, figures = trace.graphs[number], summary.graphs[number]
             found.append(data_of(trace, graph, figures, each, number, most))
             left -= len(found[-1])
-            bars -= len(each)
+            bars -= len(each.bars)
     return "".join(found)
 
 
@@ -185,7 +182,7 @@ def _graph(
     number: int,
     known: tuple[str, str],
     room: _Room,
-    slices: Slices | None = None,
+    timeline: Scene | None = None,
 ) -> str:
     title = visible(graph.title)
     parts = [f'<h2 class="rcg-graph">{escaped(title)}</h2>'] if len(trace.graphs) > 1 else []
@@ -209,8 +206,8 @@ def _graph(
             place_of("topology", number),
         )
     parts += [profile] if profile else []
-    if slices is not None:
-        fits, of = " rcg-fits", slices
+    if timeline is not None:
+        fits, of = " rcg-fits", timeline
         add(fits, lambda: schedule_picture(trace, graph), place_of("schedule", number))
         parts.append(f"<div {place_of('timeline', number)}>")  # the view shows what both show
         add(fits, lambda: timeline_picture(trace, graph))

@@ -54,7 +54,7 @@ class Band:
 
 
 @dataclass(frozen=True, eq=False)
-class Bars:
+class Placed:
     """Bars as columns, sorted by band and then by ``left``.
 
     Attributes:
@@ -85,7 +85,7 @@ def draw(
     canvas: Canvas,
     bands: Sequence[Band],
     looks: Sequence[Look],
-    bars: Bars,
+    bars: Placed,
     plot_width: float,
     *,
     labels_of: Callable[[int], Sequence[str]],
@@ -138,7 +138,7 @@ def draw(
 class _Groups:
     """The bars of each band and look, in order."""
 
-    def __init__(self, bars: Bars, num_looks: int) -> None:
+    def __init__(self, bars: Placed, num_looks: int) -> None:
         key = bars.band * num_looks + bars.look
         # NumPy sorts 16-bit integers by counting.
         is_short = len(key) == 0 or int(key.max()) < 1 << 16
@@ -216,7 +216,7 @@ def _boxes(boxes: Sequence[Box]) -> str:
 def _singles(
     bands: Sequence[Band],
     looks: Sequence[Look],
-    bars: Bars,
+    bars: Placed,
     single: Ints,
     hover_of: Callable[[int], str] | None,
 ) -> list[str]:
@@ -251,7 +251,7 @@ def _labels(
     canvas: Canvas,
     bands: Sequence[Band],
     looks: Sequence[Look],
-    bars: Bars,
+    bars: Placed,
     single: Ints,
     labels_of: Callable[[int], Sequence[str]],
 ) -> list[str]:

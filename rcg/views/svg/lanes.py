@@ -13,7 +13,6 @@ from typing import Final
 
 from rcg.text import brief, ticks_of, visible
 from rcg.views.data.lettering import SIZE, SMALL, width_of
-from rcg.views.data.slices import LaneHead
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
 
@@ -80,11 +79,6 @@ def fitting(height: float, count: int) -> float:
     return min(1.0, max(_MOST_HIGH, count * _LEAST_PITCH) / max(height, 1.0))
 
 
-def size_of(heads: Sequence[LaneHead]) -> int:
-    """Return the number of lanes for their heights; two that belong to actors count as one."""
-    return len(heads) - sum(bool(head.under) for head in heads) // 2
-
-
 class LaneChart:
     """The positions of lanes, and the shapes around them.
 
@@ -93,8 +87,8 @@ class LaneChart:
         rows: The lanes, from top to bottom.
         gap: The space between two lanes; above an indented one it is a third of it.
         width: Width of the picture.
-        heads: The heads of all lanes of the graph. Pictures with the same ones have the same room
-            for names, so that a moment has the same place in all of them.
+        names: The names of all processes of the graph. Pictures with the same ones have the same
+            room for names, so that a moment has the same place in all of them.
     """
 
     def __init__(
@@ -103,20 +97,20 @@ class LaneChart:
         rows: Sequence[ChartRow],
         gap: float,
         width: float,
-        heads: Sequence[LaneHead] = (),
+        names: Sequence[str] = (),
     ) -> None:
         self._canvas = canvas
         self._rows = rows
         self._size = SIZE if len(rows) <= _MANY else SMALL
         words = [word for row in rows for word, _ in row.parts]
         parts = max((width_of(word, SMALL) + 12 for word in words), default=0.0)
-        parts = max(parts, _PART) if heads else parts
+        parts = max(parts, _PART) if names else parts
         shown = [row.label for row in rows if not row.is_lane]
-        names = [
-            width_of(visible(name), SIZE if heads else self._size, bold=True)
-            for name in (*shown, *(head.label for head in heads if not head.under))
+        widths = [
+            width_of(visible(name), SIZE if names else self._size, bold=True)
+            for name in (*shown, *names)
         ]
-        self._names = min(max([_MIN_NAMES_WIDTH, *names]), _MAX_NAMES_WIDTH)
+        self._names = min(max([_MIN_NAMES_WIDTH, *widths]), _MAX_NAMES_WIDTH)
         self.left = round(MARGIN + self._names + 14 + parts)
         self.plot_width = max(120.0, width - self.left - MARGIN)
         self.tops: list[float] = []

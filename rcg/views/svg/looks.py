@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The looks of bars: kinds of time, and executions. All pictures use this table.
-
-No kind is distinguished by colour alone, so pictures work in greyscale: communication is dotted,
-and without dots where a method of the actor hides it, serialization is crossed, waiting and idle
-time is hatched, spans are outlined, executions show their number, and bars, tables and legends name
-the kinds.
-"""
+"""Looks as shapes of a picture: fills, patterns, and the text that is legible on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from rcg.trace.analysis.events import TimeKind
-from rcg.views.data.colours import (
-    DEVICE_COLOURS,
-    EXECUTIONS,
-    KIND_COLOURS,
-    SPAN_COLOUR,
-    TITLES,
-)
-from rcg.views.data.slices import HIDDEN, SPAN
+from rcg.views.data import colours
+from rcg.views.data.colours import KIND_LOOKS
 from rcg.views.svg.canvas import Canvas, Paint, swatch
+
+_FRAMED: Final = {colours.TINTED: ".5", colours.OUTLINED: ".3", colours.FAINT: ".07"}
+_SHOWN: Final = 3  # colours of a legend's entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +30,45 @@ class Look:
     radius: float = 2.0
 
 
+def looks_of(canvas: Canvas, looks: Iterable[colours.Look]) -> list[Look]:
+    """Return looks as attributes."""
+    return [_look(canvas, each) for each in looks]
+
+
 def kind_looks(canvas: Canvas) -> dict[int, Look]:
-    """Return the looks of kinds of time, by ``Slices.kind``."""
-    looks = {
-        int(kind): Look(_fill(canvas, kind, colour), _on(canvas, colour, kind))
-        for kind, colour in KIND_COLOURS.items()
-    }
-    looks[TimeKind.WAITING] = Look(canvas.hatch("wait", "wait-line", gap=5), "on-wait", 0.0)
-    looks[TimeKind.IDLE] = Look(idle(canvas), "faint", 0.0)
-    canvas.define(
-        "span", Paint("fill", "#f0e6f6", "#3a2a44"), Paint("stroke", SPAN_COLOUR, "#b98fd4")
-    )
-    looks[SPAN] = Look(canvas.paint("span"), "text")
-    canvas.define("hidden", Paint("fill", "#f0c5a3", "#62330e"))
-    looks[HIDDEN] = Look(canvas.paint("hidden"), "text")
-    for each, colour in DEVICE_COLOURS.items():
-        looks[each] = Look(f' fill="{colour}"', _on(canvas, colour))
-    return looks
-
-
-def execution_looks(canvas: Canvas) -> list[Look]:
-    """Return the looks of executions: full, then tinted, then outlined."""
-    full = [Look(f' fill="{colour}"', _on(canvas, colour)) for colour in EXECUTIONS]
-    paler = [
-        Look(f' fill="{colour}" fill-opacity="{opacity}" stroke="{colour}"', "text")
-        for opacity in (".5", ".14")
-        for colour in EXECUTIONS
-    ]
-    return [*full, *paler]
+    """Return the looks of kinds of time."""
+    return dict(enumerate(looks_of(canvas, KIND_LOOKS)))
 
 
 def kind_entries(canvas: Canvas, kinds: Iterable[int]) -> list[tuple[str, str]]:
     """Return the entries of kinds of time in a legend."""
     looks = kind_looks(canvas)
-    return [(swatch(looks[kind].attributes), TITLES[kind]) for kind in kinds]
+    return [(swatch(looks[kind].attributes), KIND_LOOKS[kind].title) for kind in kinds]
+
+
+def legend_of(
+    canvas: Canvas, looks: Sequence[colours.Look], used: Collection[int]
+) -> list[tuple[str, str]]:
+    """Return an entry for each title of the looks in use: a few of its colours, and the title."""
+    by_title: dict[str, list[colours.Look]] = {}
+    for number in sorted(used):
+        by_title.setdefault(looks[number].title, []).append(looks[number])
+    return [(_sign(canvas, own), title) for title, own in by_title.items()]
+
+
+def _sign(canvas: Canvas, looks: Sequence[colours.Look]) -> str:
+    first = looks[0]
+    if first.height < 1:
+        return f'<rect{_look(canvas, first).attributes} y="3.5" width="14" height="3"/>'
+    if first.style == colours.SOLID and len(looks) > 1:
+        return "".join(
+            f'<rect fill="{each.colour}" x="{at * 5}" width="4" height="10"/>'
+            for at, each in enumerate(looks[:_SHOWN])
+        )
+    if first.style in _FRAMED:
+        frame = _look(canvas, first).attributes
+        return f'<rect{frame} x=".5" y=".5" width="13" height="9" rx="2"/>'
+    return swatch(_look(canvas, first).attributes)
 
 
 def idle(canvas: Canvas) -> str:
@@ -80,27 +76,46 @@ def idle(canvas: Canvas) -> str:
     return canvas.hatch("lane", "idle-line", gap=8)
 
 
-def _fill(canvas: Canvas, kind: TimeKind, colour: str) -> str:
-    if kind == TimeKind.COMPUTE:
-        return f' fill="{colour}"'
-    name = kind.name.lower()
-    canvas.define(name, Paint("fill", colour, colour))
-    if kind == TimeKind.COMMUNICATION:
-        canvas.define(f"{name}-dots", Paint("fill", "#f7c9a5", "#f7c9a5"))
-        return canvas.dotted(name, f"{name}-dots")
-    canvas.define(f"{name}-lines", Paint("stroke", "#7a5200", "#7a5200"))
-    return canvas.crossed(name, f"{name}-lines")
+def _look(canvas: Canvas, look: colours.Look) -> Look:
+    colour = look.colour
+    match look.style:
+        case colours.DOTTED:
+            canvas.define("communication", Paint("fill", colour, colour))
+            canvas.define("communication-dots", Paint("fill", "#f7c9a5", "#f7c9a5"))
+            fill = canvas.dotted("communication", "communication-dots")
+            return Look(fill, _on(canvas, colour, "communication"))
+        case colours.CROSSED:
+            canvas.define("serialization", Paint("fill", colour, colour))
+            canvas.define("serialization-lines", Paint("stroke", "#7a5200", "#7a5200"))
+            fill = canvas.crossed("serialization", "serialization-lines")
+            return Look(fill, _on(canvas, colour, "serialization"))
+        case colours.WAITING:
+            return Look(canvas.hatch("wait", "wait-line", gap=5), "on-wait", 0.0)
+        case colours.IDLE:
+            return Look(idle(canvas), "faint", 0.0)
+        case colours.FRAMED:
+            frame = Paint("fill", "#f0e6f6", "#3a2a44"), Paint("stroke", colour, "#b98fd4")
+            canvas.define("span", *frame)
+            return Look(canvas.paint("span"), "text")
+        case colours.PALE:
+            canvas.define("hidden", Paint("fill", "#f0c5a3", "#62330e"))
+            return Look(canvas.paint("hidden"), "text")
+        case colours.TINTED | colours.OUTLINED | colours.FAINT:
+            share = _FRAMED[look.style]
+            return Look(f' fill="{colour}" fill-opacity="{share}" stroke="{colour}"', "text")
+    radius = 2.0 if look.height == 1 else 0.0
+    return Look(f' fill="{colour}"', _on(canvas, colour), radius)
 
 
-def _on(canvas: Canvas, colour: str, kind: TimeKind = TimeKind.COMPUTE) -> str:
+def _on(canvas: Canvas, colour: str, pattern: str = "") -> str:
     """Return the role of text that is legible on a colour, in light and dark pictures."""
     role = "on-dark" if _contrast_with_white(colour) >= 3.6 else "on-bright"
     tone = "#ffffff" if role == "on-dark" else "#16191d"
-    if kind == TimeKind.COMPUTE:
+    if not pattern:
         canvas.define(role, Paint("fill", tone, tone))
         return role
     # The text has a rim, because there is a pattern below it.
-    role = f"on-{kind.name.lower()}"
+    role = f"on-{pattern}"
     canvas.define(role, Paint("fill", tone, tone), Paint("stroke", colour, colour))
     return role
 

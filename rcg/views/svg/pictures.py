@@ -9,36 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
-from rcg.compiler.simulate import Simulation, simulate
-from rcg.errors import DeadlockError, TraceError
 from rcg.ir.plan import Plan
 from rcg.text import time_text
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace, Recording
-from rcg.views.data.excerpts import MAX_EXECUTIONS, Excerpt, excerpt_of
+from rcg.views.data.excerpts import MAX_EXECUTIONS, excerpt_of
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
-from rcg.views.data.schedule import (
-    MAX_PREDICTED,
-    alike_in,
-    alike_of,
-    executions_to_show,
-)
-from rcg.views.data.slices import Slices
-from rcg.views.data.slicing import slices_of
-from rcg.views.data.timeline import path_of
 from rcg.views.data.topology import topology_of
+from rcg.views.scene import CriticalPaths, Scene
+from rcg.views.scenes.references import references_scene
+from rcg.views.scenes.schedule import predicted_scene, schedule_scene
+from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.canvas import WIDTH
-from rcg.views.svg.schedule import schedule_of
+from rcg.views.svg.scene import picture_of
 from rcg.views.svg.summary import summary_of
-from rcg.views.svg.timeline import timeline_of
 from rcg.views.svg.topology import svg_of
-
-_MAX_SIMULATED: Final = 100_000
 
 
 def topology_picture(
@@ -81,26 +70,10 @@ def summary_picture(summary: GraphSummary, width: float = WIDTH, *, has_answer: 
 
 def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
     """Return what each actor did when, and the prediction; None without a complete execution."""
-    excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns)
-    if excerpt is None:
+    if excerpt_of(Measured.of(trace, graph)) is None:
         return None
-    # What hangs was not predicted.
-    predicted = None if excerpt.is_open else prediction_of(graph, excerpt.last - excerpt.first + 1)
-    return schedule_of(
-        slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns),
-        predicted=predicted,
-        unit_ns=None if predicted is None else 1.0,
-        alike=alike_in(graph),
-        about=_about(trace, excerpt),
-        width=WIDTH,
-    )
-
-
-def _about(trace: Recording, excerpt: Excerpt) -> str:
-    """Return which executions a picture shows, and which part of the trace."""
-    first, last = (each - trace.start_ns for each in (excerpt.start_ns, excerpt.end_ns))
-    when = f"{time_text(first)} to {time_text(last)} of {time_text(trace.duration_ns)}"
-    return f"{excerpt.words} {DOT} {when}"
+    scene = schedule_scene(Measured.of(trace, graph), is_part=True)
+    return picture_of(scene, about=_about(trace, scene))
 
 
 def predicted_schedule(plan: Plan, limit: int) -> str:
@@ -108,44 +81,35 @@ def predicted_schedule(plan: Plan, limit: int) -> str:
 
     All calls take equally long if the plan has no costs.
     """
-    predicted = simulate(plan, executions=MAX_PREDICTED, window=limit)
-    predicted = predicted.first(executions_to_show(predicted))
-    return schedule_of(
-        predicted=predicted,
-        unit_ns=1.0 if plan.costs else None,
-        alike=alike_of(predicted),
-        width=WIDTH,
-    )
+    return picture_of(predicted_scene(plan, window=limit))
 
 
 def timeline_picture(
     trace: Recording, graph: GraphTrace, *, most: int = MAX_EXECUTIONS
 ) -> str | None:
     """Return the timeline of the executions of the schedule; None without a complete execution."""
-    excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns, most=most)
-    if excerpt is None:
+    part = excerpt_of(Measured.of(trace, graph), most=most)
+    if part is None:
         return None
-    slices = slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns)
-    path = path_of(graph, slices, excerpt.last)
-    return timeline_of(slices, path=path, about=_about(trace, excerpt), width=WIDTH)
+    scene = timeline_scene(Measured.of(trace, graph), part=part)
+    return picture_of(scene, about=_about(trace, scene))
 
 
-def whole_timeline_picture(trace: Recording, slices: Slices) -> str:
-    """Return the timeline of a whole trace, whose slices are given."""
+def whole_timeline_picture(trace: Recording, scene: Scene) -> str:
+    """Return the timeline of a whole trace, whose scene is given."""
     about = f"all {time_text(trace.duration_ns)}"
-    return timeline_of(slices, title="Whole trace", about=about, width=WIDTH)
+    return picture_of(replace(scene, paths=CriticalPaths()), title="Whole trace", about=about)
 
 
-def prediction_of(graph: GraphTrace, executions: int) -> Simulation | None:
-    """Return a prediction from the measured costs of a graph, in ns; None if that fails.
+def references_picture(trace: Recording) -> str | None:
+    """Return when each process got tensors by reference; None if none did."""
+    scene = references_scene(trace)
+    return None if scene is None else picture_of(scene, title="Tensors by reference")
 
-    It has more executions than these, before and after them.
-    """
-    ops = sum(len(program.ops) for program in graph.plan.programs)
-    if ops * executions > _MAX_SIMULATED:
-        return None
-    count = min(executions + 6 * graph.limit, max(executions, _MAX_SIMULATED // ops))
-    try:
-        return Measured(graph, 0, 0).predict(count)
-    except (TraceError, DeadlockError):
-        return None
+
+def _about(trace: Recording, scene: Scene) -> str:
+    """Return which executions a picture shows, and which part of the trace."""
+    what, *more = scene.about.split(f" {DOT} ")
+    first, last = time_text(scene.begin), time_text(scene.end)
+    when = f"{first} to {last} of {time_text(trace.duration_ns)}"
+    return f" {DOT} ".join([what, when, *more])

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schedule of a graph: the bars of its timeline, without waits, coloured by execution.
+
+```
+a0 (Stage)  fwd 4 ████ fwd 5 ████ ░░░░ fwd 6 ████      measured
+ predicted  ┌────────┐┌─────────┐┌─────────┐
+  comm             ▬▬▬        ▬▬▬         ▬▬▬          a lane of the actor
+```
+
+If an execution calls a method several times, a colour is one of these calls: a micro-batch. A
+second method of an actor is paler. Processes that call nothing are left out: they are in the
+timeline. Of many actors that do the same at the same time there is a row of medians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from rcg.compiler.costs import UNIT_NS
+from rcg.compiler.simulate import Simulation, simulate
+from rcg.ir.ops import Op
+from rcg.ir.plan import Plan
+from rcg.text import plural
+from rcg.trace.analysis.events import TimeKind
+from rcg.trace.measured import Measured
+from rcg.trace.model import SPAN_BASE, GraphTrace
+from rcg.views.data.alike import FEW, alike_processes, row_of, typical
+from rcg.views.data.colours import EXECUTIONS, FAINT, OUTLINED, PREDICTED, SOLID, TINTED, Look
+from rcg.views.data.excerpts import MAX_WIDTHS, Excerpt, excerpt_of
+from rcg.views.data.lettering import DOT
+from rcg.views.scene import (
+    CALL_NS,
+    NOBODY,
+    PREDICTION,
+    Bars,
+    Column,
+    CriticalPaths,
+    Ints,
+    Row,
+    Scene,
+)
+from rcg.views.scenes.names import OpNames, names_of
+from rcg.views.scenes.prediction import executions_within_budget, fit, prediction_of, scene_of
+from rcg.views.scenes.timeline import clock_words, cut_of
+
+MAX_PREDICTED: Final = 8
+"""Most executions of a prediction alone."""
+
+_MAX_MEASURED: Final = 200  # executions, unless the user says how many
+_NUM_CALLS: Final = 60  # of one actor, in the executions of a prediction alone
+_NUM: Final = len(EXECUTIONS)
+_OTHER, _OUTLINES, _BUSY = _NUM, 2 * _NUM, 4 * _NUM
+_HEIGHT: Final = 28.0
+_LANE: Final = 13.0
+_BELOW: Final = 9.0
+
+
+def schedule_scene(
+    measured: Measured,
+    *,
+    executions: int | None = None,
+    op_cost: Callable[[Op], float] | None = None,
+    is_part: bool = False,
+    timeline: Scene | None = None,
+) -> Scene:
+    """Return the schedule of a graph that ran, and of its prediction.
+
+    Args:
+        measured: What the graph did.
+        executions: Shows so many of the last executions; None: as many as can be told apart.
+        op_cost: Returns the duration of an op in nanoseconds, for the prediction; None takes the
+            measured ones.
+        is_part: Whether only the executions are shown that views show at first, if there are any.
+        timeline: The timeline of the whole recording, if it is known.
+    """
+    graph, start_ns, end_ns = measured.graph, measured.start_ns, measured.end_ns
+    part = excerpt_of(measured) if executions is None else None
+    is_part &= part is not None
+    window = (part.start_ns, part.end_ns) if is_part and part else None
+    if window is None:
+        window = _window_of(graph, start_ns, end_ns, executions or _MAX_MEASURED, part)
+    cut = timeline if timeline and not is_part else cut_of(measured, window)
+    bars = cut.bars
+    begin, end = (each - start_ns for each in window)
+    first, last = _shown(cut, executions or _MAX_MEASURED, part)
+    is_shown = (bars.end > begin) & (bars.start < end)
+    is_shown &= is_part | ((bars.execution >= first) & (bars.execution <= last))
+    names = names_of(graph.plan)
+    scene = replace(_scheduled(cut, is_shown, names), begin=begin, end=end)
+    words = [part.words] if is_part and part else [_count(scene)]
+    compared = range(part.first, part.last + 1) if part else range(first, last + 1)
+    is_open = part is not None and part.is_open  # what hangs was not predicted
+    simulation = None if is_open else prediction_of(measured, len(compared), op_cost)
+    predicted = None
+    if simulation is not None:
+        found = fit(simulation, scene, compared, "given" if op_cost else "measured")
+        predicted = found.scene
+        is_all = is_part or len(compared) == last - first + 1
+        of = "" if is_all else f" for executions {compared.start} to {compared.stop - 1}"
+        words.append(found.note + (of if predicted else ""))
+    if predicted is not None:
+        own = predicted.bars
+        is_near = (own.execution >= compared.start) & (own.execution < compared.stop)
+        is_near &= predicted.where("call")
+        beside = _scheduled(predicted, is_near, names, is_outlined=True)
+        scene = _with_rows_below(scene, beside)
+    scene = _folded(graph.plan, scene)
+    words += ["rows of several actors: medians"] if any(row.members for row in scene.rows) else []
+    words += [f"{letter} = {name}" for name, letter in _initials(scene).items()]
+    words += clock_words(scene.rows)
+    shown = (part.start_ns - start_ns, part.end_ns - start_ns) if part and not is_part else None
+    return replace(scene, about=f" {DOT} ".join(words), window=shown)
+
+
+def predicted_scene(
+    plan: Plan,
+    *,
+    executions: int | None = None,
+    op_cost: Callable[[Op], float] | None = None,
+    window: int = 10,
+) -> Scene:
+    """Return the predicted schedule of a plan, as of a run that has just begun.
+
+    Args:
+        plan: The plan.
+        executions: How many executions; None: as many as can be told apart.
+        op_cost: Returns the duration of an op in nanoseconds; None takes the costs of the plan, or
+            counts each call as one unit.
+        window: How many executions may be in flight.
+    """
+    is_rough = op_cost is None and not plan.costs
+    count = executions or executions_within_budget(plan, executions_of_calls(plan))
+    if is_rough:
+        found = simulate(plan, lambda op: op.cost * UNIT_NS, count, window=window)
+    else:
+        found = simulate(plan, op_cost, count, window=window)
+    return scene_of_simulation(found, is_rough=is_rough, limit=executions)
+
+
+def scene_of_simulation(
+    simulation: Simulation, *, is_rough: bool = False, limit: int | None = None
+) -> Scene:
+    """Return the schedule of a simulation in ns; of a rough one in calls, each ``UNIT_NS`` long.
+
+    Without a limit it has as many of the first executions as can be told apart.
+    """
+    plan = simulation.plan
+    cut = scene_of(simulation, CALL_NS / UNIT_NS if is_rough else 1.0)
+    names = names_of(plan)
+    few = _wide_enough(cut, executions_of_calls(plan))
+    count = limit or few
+    scene = _scheduled(cut, cut.bars.execution < count, names, is_outlined=True)
+    scene = _folded(plan, replace(scene, end=int(scene.bars.end.max(initial=1))))
+    how = "predicted, every call counts as one" if is_rough else "predicted"
+    words = [_count(scene), how]
+    words += ["rows of several actors: medians"] if any(row.members for row in scene.rows) else []
+    words += [f"{letter} = {name}" for name, letter in _initials(scene).items()]
+    window = None
+    is_early = scene.where("call") & (scene.bars.execution < few)
+    if count > few + few // 2 and is_early.any():
+        first, last = (
+            int(scene.bars.start[is_early].min()),
+            int(scene.bars.end[is_early].max()),
+        )
+        window = max(first - (last - first) // 32, 0), last
+    return replace(scene, about=f" {DOT} ".join(words), in_calls=is_rough, window=window)
+
+
+def executions_of_calls(plan: Plan) -> int:
+    """Return how many executions have about ``_NUM_CALLS`` calls of the busiest actor."""
+    most = max(sum(op.is_call for op in program.ops) for program in plan.programs)
+    return min(MAX_PREDICTED, max(1, round(_NUM_CALLS / max(most, 1))))
+
+
+def _wide_enough(scene: Scene, most: int) -> int:
+    """Return how many of the first executions, at most ``most``, last ``MAX_WIDTHS`` calls."""
+    calls = scene.where("call")
+    if not calls.any():
+        return most
+    execution, took = scene.bars.execution[calls], scene.bars.duration[calls]
+    ends = np.zeros(int(execution.max()) + 1)
+    np.maximum.at(ends, execution, scene.bars.end[calls])
+    lasts = np.maximum.accumulate(ends) - scene.bars.start[calls].min()
+    fits = np.searchsorted(lasts, MAX_WIDTHS * max(float(np.median(took)), 1.0), side="right")
+    return min(most, max(1, int(fits)))
+
+
+def _initials(scene: Scene) -> dict[str, str]:
+    return {name.text: name.initial for name in scene.names if name.initial}
+
+
+def _count(scene: Scene) -> str:
+    found = np.unique(scene.bars.execution[scene.where("call")])
+    if not len(found):
+        return "nothing ran"
+    first, last = int(found[0]), int(found[-1])
+    if first == last:
+        return f"execution {first}"
+    return f"{plural(last - first + 1, 'execution')}, {first} to {last}"
+
+
+def _window_of(
+    graph: GraphTrace, start_ns: int, end_ns: int, most: int, part: Excerpt | None
+) -> tuple[int, int]:
+    """Return when the last executions began, or a part if it is earlier, until the end."""
+    starts, last = [], 0
+    for lane in graph.lanes:
+        if len(lane.events):
+            last = max(last, int(lane.events["execution"].max()))
+    first = last - most + 1 if part is None else min(last - most + 1, part.first)
+    for lane in graph.lanes:
+        own = lane.events[(lane.events["execution"] >= first) & (lane.events["op"] < SPAN_BASE)]
+        starts.append(int(own["start_ns"].min(initial=end_ns)))
+    begin = max(start_ns, min(starts, default=start_ns))
+    return (begin, end_ns) if begin < end_ns else (start_ns, end_ns)
+
+
+def _shown(scene: Scene, most: int, part: Excerpt | None) -> tuple[int, int]:
+    """Return the first and the last execution of a view."""
+    is_work = scene.bars.kind != TimeKind.WAITING
+    last = int(scene.bars.execution[is_work].max(initial=0))
+    first = last - most + 1 if part is None else min(last - most + 1, part.first)
+    first = max(first, int(scene.bars.execution.min(initial=0)))
+    return first, min(last, first + most - 1)
+
+
+def _scheduled(cut: Scene, is_shown: Column, names: OpNames, *, is_outlined: bool = False) -> Scene:
+    """Return those bars of a cut that belong in a schedule, with the looks of executions."""
+    bars = cut.bars
+    calling = {
+        process for process, own in names.names.items() if any(name.role == "call" for name in own)
+    }
+    rows = [
+        at for at, row in enumerate(cut.rows) if not row.part and {row.process, row.under} & calling
+    ]
+    kept = is_shown & np.isin(bars.row, rows)
+    kept &= (bars.kind != TimeKind.WAITING) & ~cut.where("free")
+    which = np.flatnonzero(kept)
+    place = np.full(len(cut.rows), -1)
+    place[rows] = np.arange(len(rows))
+    is_call = cut.where("call")[which]
+    call = np.array([name.call or 0 for name in cut.names] or [0])[bars.name[which]]
+    other = [np.array([*names.is_other.get(cut.rows[at].process, ()), False], bool) for at in rows]
+    is_other = np.zeros(len(which), bool)
+    for number, at in enumerate(rows):
+        own = bars.row[which] == at
+        is_other[own] = other[number][np.minimum(bars.op[which][own], len(other[number]) - 1)]
+    colour = (bars.execution[which] * names.repeats + call) % _NUM
+    colour = colour + _OTHER * is_other + _OUTLINES * is_outlined
+    is_lane = np.array([bool(cut.rows[at].under) for at in rows] or [False])[place[bars.row[which]]]
+    found = bars.take(which).with_columns(
+        row=place[bars.row[which]],
+        look=np.where(is_call, colour, _BUSY + is_lane),
+        peer=np.full(len(which), NOBODY),
+    )
+    if is_outlined:
+        found = found.with_columns(kind=np.full(len(which), PREDICTED))
+    moved = np.full(len(bars), -1)
+    moved[which] = np.arange(len(which))
+    return replace(
+        cut,
+        view="schedule",
+        rows=tuple(
+            [replace(cut.rows[at], height=_LANE if cut.rows[at].under else _HEIGHT) for at in rows]
+        ),
+        looks=_looks(names, is_alone=is_outlined),
+        ground="waiting or idle",
+        bars=found,
+        links=cut.links.moved(moved),
+        steps=(),
+        paths=CriticalPaths(),
+        colour_words=names.colour_words,
+    )
+
+
+def _looks(names: OpNames, *, is_alone: bool) -> tuple[Look, ...]:
+    """Return the looks of executions: measured, of another method, predicted, the same, busy."""
+    titles = (
+        f"measured, colour = {names.colour_words}",
+        "another method of the actor",
+        f"predicted, colour = {names.colour_words}" if is_alone else "predicted",
+        "predicted, another method" if is_alone else "predicted",
+    )
+    styles = (SOLID, TINTED, OUTLINED, FAINT)
+    looks = [
+        Look(title, colour, style)
+        for title, style in zip(titles, styles, strict=True)
+        for colour in EXECUTIONS
+    ]
+    busy = "#7d8793"
+    return (*looks, Look("not in a method", busy, height=0.16), Look("not in a method", busy))
+
+
+def _with_rows_below(scene: Scene, beside: Scene) -> Scene:
+    """Return a scene with a row below each one that calls, for the bars of another scene."""
+    calling = np.unique(beside.bars.row)
+    below = {beside.rows[at].process: at for at in calling.tolist()}
+    rows: list[Row] = []
+    place = np.zeros(len(scene.rows), np.int64)
+    places = np.zeros(len(beside.rows), np.int64)
+    for at, row in enumerate(scene.rows):
+        place[at] = len(rows)
+        rows.append(row)
+        if row.process in below:
+            places[below[row.process]] = len(rows)
+            rows.append(replace(row, part=PREDICTION, height=_BELOW))
+    known = {name: at for at, name in enumerate(scene.names)}
+    of = [known.setdefault(name, len(known)) for name in beside.names]
+    own = scene.bars.with_columns(row=place[scene.bars.row])
+    more = beside.bars.with_columns(
+        row=places[beside.bars.row], name=np.array(of or [0])[beside.bars.name]
+    )
+    bars, moved = Bars.joined([own, more])
+    return replace(
+        scene,
+        rows=tuple(rows),
+        names=tuple(known),
+        bars=bars,
+        links=scene.links.moved(moved[: len(own)]),
+    )
+
+
+def _folded(plan: Plan, scene: Scene) -> Scene:
+    """Return a scene with a row of medians for the rows of actors that do the same."""
+    if len(plan.actors) <= FEW:
+        return scene
+    bars = scene.bars
+    numbers = {program.process: at for at, program in enumerate(plan.programs)}
+    is_own = np.array([row.part == "" for row in scene.rows])[bars.row]
+    lane = np.array([numbers[row.process] for row in scene.rows])[bars.row]
+    seen = {name: getattr(bars, name)[is_own] for name in ("start", "duration", "execution", "op")}
+    found = alike_processes(plan, {**seen, "lane": lane[is_own]})
+    if not found:
+        return scene
+    rows: list[Row] = list(scene.rows)
+    parts = [bars.counted()]
+    before: dict[int, int] = {}  # the row that each new one is before
+    for members in found:
+        for part in ("", PREDICTION):
+            at = [
+                number
+                for number, row in enumerate(scene.rows)
+                if row.process in members and row.part == part
+            ]
+            if not at:
+                continue
+            own = np.flatnonzero(np.isin(bars.row, at))
+            keys = [getattr(bars, name)[own] for name in ("execution", "op", "kind", "look")]
+            many = typical(keys, bars.start[own], bars.end[own])
+            end = _before_next(many.start, many.end)
+            of = own[many.row]
+            parts.append(
+                bars.take(of).with_columns(
+                    row=np.full(len(of), len(rows)),
+                    start=many.start,
+                    duration=end - many.start,
+                    count=many.count,
+                    shortest=many.least,
+                    longest=many.most,
+                    total=end - many.start,
+                )
+            )
+            label, detail = row_of(members, [scene.rows[n].label for n in at])
+            before[len(rows)] = next(n for n, row in enumerate(rows) if row.process in members)
+            rows.append(replace(scene.rows[at[0]], label=label, detail=detail, members=tuple(at)))
+    places = sorted(range(len(rows)), key=lambda at: (before.get(at, at), at not in before, at))
+    place = np.argsort(places)
+    joined, moved = Bars.joined([each.with_columns(row=place[each.row]) for each in parts])
+    shown = [
+        replace(rows[at], members=tuple(place[list(rows[at].members)].tolist())) for at in places
+    ]
+    return replace(
+        scene, rows=tuple(shown), bars=joined, links=scene.links.moved(moved[: len(bars)])
+    )
+
+
+def _before_next(start: Ints, end: Ints) -> Ints:
+    """Return the ends of bars, none later than the next begins: medians of many may overlap."""
+    order = np.argsort(start, kind="stable")
+    following = np.append(start[order][1:], end[order][-1:])
+    found = np.empty_like(end)
+    found[order] = np.maximum(np.minimum(end[order], following), start[order])
+    return found

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paints a scene as a picture: rows of bars, names at the left, an axis below.
+
+```
+a0 (Stage)  ops    ░░░░│fwd 7 ████████│▓│░░░░░│fwd 8 ███████  idle time is hatched
+                        ━━━━━━━━━━━━━━━━┓                      the critical path
+a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│
+                                       ┗━━━━━━━━━━━━━━━━━━
+            queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                          one scale for all queues
+```
+
+Bars of a few pixels are merged, and their height is a share of the time. A few values have a line
+from the write to the read; the ranks of a collective have one through all of them, with a dot on
+each, where the last of them arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rcg.text import plural, ticks_of
+from rcg.views.data.lettering import DOT, SMALL, width_of
+from rcg.views.scene import (
+    CALL_NS,
+    COLLECTIVE,
+    EXCHANGE,
+    LINK_LOOKS,
+    PREDICTION,
+    QUEUE,
+    VALUE,
+    WIRE,
+    Ints,
+    Row,
+    Scene,
+    Steps,
+)
+from rcg.views.svg.bars import MIN_TEXT_HEIGHT, Band, Placed, draw
+from rcg.views.svg.canvas import WIDTH, Canvas, Paint
+from rcg.views.svg.lanes import ChartRow, LaneChart, fitting, headings_of, heights_for
+from rcg.views.svg.looks import idle, legend_of, looks_of
+
+_MAX_BARS_BYTES: Final = 210_000
+_MAX_VALUES: Final = 16  # lines from writes to reads
+_MAX_JOINS: Final = 48  # lines of tensors, and of collectives
+_MAX_QUEUES: Final = 24  # processes, whose queues are shown
+_NARROW: Final = 4  # pixels: bars that are narrower are shares of time
+_ROWS_PER_NUMBER: Final = 6  # the number of an execution is repeated after so many processes
+_MAX_NUMBERS: Final = 400
+_DOT: Final = 2.4
+_LEAST_STEP: Final = 1.5
+_PATH_WIDTH: Final = 2.2
+_JOIN_SIGNS: Final = (
+    "M3 0C3 6 11 4 11 10", "M0 5H14", "M3 0L11 10", ""
+)  # fmt: skip
+_DOTS: Final = (
+    '<g{}><path fill="none" d="M7 0V10" stroke-width="1.4"/>'
+    '<circle cx="7" cy="1.5" r="1.8"/><circle cx="7" cy="8.5" r="1.8"/></g>'
+)
+
+
+def picture_of(scene: Scene, *, title: str = "", about: str = "", width: float = WIDTH) -> str:
+    """Return a scene as the text of an SVG file, of at most about 300 KB.
+
+    Args:
+        scene: The scene.
+        title: The title; "" is the view's name.
+        about: Replaces the line below the title.
+        width: The width of the picture.
+    """
+    return _Picture(scene, width).text(title or scene.view.capitalize(), about or scene.about)
+
+
+class _Picture:
+    def __init__(self, scene: Scene, width: float) -> None:
+        self._scene, self._canvas = scene, Canvas()
+        self._looks = looks_of(self._canvas, scene.looks)
+        lanes = len({row.process for row in scene.rows if not row.under})
+        shown = [at for at in scene.folded if scene.rows[at].part != QUEUE or lanes <= _MAX_QUEUES]
+        groups = [list(own) for _, own in groupby(shown, lambda at: scene.rows[at].process)]
+        heads = [scene.rows[own[0]] for own in groups]
+        # Two lanes that belong to actors count as one.
+        count = len(heads) - sum(bool(head.under) for head in heads) // 2
+        self._size = heights_for(count, 1.0, 0.72, 0.5)
+        self._gap = heights_for(count, 13.0, 8.0, 4.0)
+        self._between = 3.0 if count <= 24 else 1.0
+        heights = sum(self._height(scene.rows[at]) for at in shown) + len(groups) * self._gap
+        shrink = fitting(heights + (len(shown) - len(groups)) * self._between, count)
+        self._size, self._gap = self._size * shrink, round(self._gap * shrink, 1)
+        # In a timeline, parts are named; a prediction shows what it is.
+        parts = {scene.rows[at].part for at in shown} - {"", PREDICTION}
+        self._is_named = scene.view == "timeline" and bool(parts) and len(groups) <= 24
+        self._offsets: dict[int, Band] = {}
+        headings = headings_of([head.node for head in heads])
+        rows = [self._chart_row(*each) for each in zip(groups, headings, strict=True)]
+        labels = [row.label for row in scene.rows if not row.under]
+        self._frame = LaneChart(self._canvas, rows, self._gap, width, labels)
+        self._bands = {
+            at: Band(self._frame.tops[number] + band.y, band.height)
+            for number, own in enumerate(groups)
+            for at in own
+            for band in (self._offsets[at],)
+        }
+        self._scale = self._frame.plot_width / max(scene.end - scene.begin, 1)
+        self._processes = sum(max(1, len(head.members)) for head in heads if not head.under)
+
+    def _height(self, row: Row) -> float:
+        return round(row.height * self._size, 1)
+
+    def _chart_row(self, own: Sequence[int], heading: str) -> ChartRow:
+        y = 0.0
+        parts, grounds = [], []
+        named = ""
+        for at in own:
+            row = self._scene.rows[at]
+            height = self._height(row)
+            self._offsets[at] = Band(y, height)
+            if self._is_named and row.part != named:
+                parts.append((row.part or "ops", y + height / 2))
+            elif self._is_named and at == own[0]:
+                parts.append(("ops", y + height / 2))
+            named = row.part
+            if row.has_ground:
+                grounds.append((y, y + height))
+            y += height + self._between
+        head = self._scene.rows[own[0]]
+        return ChartRow(
+            head.short or head.label,
+            head.detail,
+            y - self._between,
+            tuple(parts),
+            tuple(grounds),
+            heading,
+            bool(head.under),
+        )
+
+    def text(self, title: str, about: str) -> str:
+        scene, frame = self._scene, self._frame
+        placed, bands = self._placed()
+        is_timeline = scene.view == "timeline"
+        drawn = draw(
+            self._canvas,
+            bands,
+            self._looks,
+            placed,
+            frame.plot_width,
+            labels_of=scene.labels,
+            hover_of=lambda bar: "\n".join(scene.hover(bar)),
+            budget=_MAX_BARS_BYTES,
+            finest=_NARROW if is_timeline else 1,
+        )
+        words = [about]
+        # In a schedule, what is not in a method is thin anyway.
+        counts = np.ones(len(scene.bars), bool) if is_timeline else scene.where("call")
+        merged, every = int(counts[drawn.merged].sum()), int(counts[placed.row].sum())
+        if merged > 1 + every / (5 if is_timeline else 50):
+            words.append(f"{plural(merged, 'narrow bar')}: height = share of time")
+        curves = [*self._lines(WIRE, _MAX_VALUES), *self._lines(VALUE, _MAX_VALUES)]
+        straight = self._lines(EXCHANGE, _MAX_JOINS)
+        collectives, note = self._collectives()
+        path = self._path()
+        shapes = {VALUE: curves, WIRE: curves, EXCHANGE: straight, COLLECTIVE: collectives}
+        kinds = {kind for kind, own in shapes.items() if own and (scene.links.kind == kind).any()}
+        body = [
+            *self._queues(),
+            *curves,
+            *straight,
+            '<g class="rcg-bars">',
+            *drawn.shapes,
+            "</g>",
+            *collectives,
+            *path,
+            *drawn.labels,  # no line crosses them
+            *(self._numbers(placed, bands) if scene.view == "schedule" else []),
+        ]
+        processes = plural(self._processes, "process")
+        return frame.document(
+            title,
+            f" {DOT} ".join([*words, *note]),
+            self._ticks(),
+            body,
+            self._legend(placed, kinds, has_path=bool(path)),
+            f"{title}: what {processes} did when",
+        )  # fmt: skip
+
+    # Bars
+
+    def _x(self, time: float) -> float:
+        return (time - self._scene.begin) * self._scale
+
+    def _xs(self, times: Ints) -> npt.NDArray[np.float64]:
+        return np.asarray((times - self._scene.begin) * self._scale)
+
+    def _placed(self) -> tuple[Placed, list[Band]]:
+        scene, bars = self._scene, self._scene.bars
+        shares = sorted({look.height for look in scene.looks})
+        of_look = np.array([shares.index(look.height) for look in scene.looks])
+        bands = [
+            Band(band.y + band.height * (1 - share) / 2, max(band.height * share, 2.0))
+            for at in self._bands
+            for band in (self._bands[at],)
+            for share in shares
+        ]
+        number = np.full(len(scene.rows), -1)
+        number[list(self._bands)] = np.arange(len(self._bands))
+        end, width = bars.start + bars.duration, self._frame.plot_width
+        left = np.clip(self._xs(bars.start), 0, width)
+        right = np.clip(self._xs(end), 0, width)
+        row = np.flatnonzero((number[bars.row] >= 0) & (right > left))
+        band = number[bars.row[row]] * len(shares) + of_look[bars.look[row]]
+        order = np.argsort(band, kind="stable")
+        row, band = row[order], band[order]
+        look = bars.look[row].astype(np.int64)
+        return Placed(band, left[row], right[row] - left[row], look, row), bands
+
+    def _numbers(self, placed: Placed, bands: Sequence[Band]) -> list[str]:
+        """Return numbers beside calls that are too narrow for them, where nothing is done."""
+        scene, frame = self._scene, self._frame
+        is_call = scene.where("call")[placed.row]
+        lane = scene.bars.row[placed.row]
+        is_call &= np.array([row.part != PREDICTION for row in scene.rows])[lane]
+        calls = np.flatnonzero(is_call)
+        calls = calls[np.lexsort((placed.left[calls], lane[calls]))]
+        is_last = np.append(lane[calls][1:] != lane[calls][:-1], True)[: len(calls)]
+        following = np.append(placed.left[calls][1:], frame.plot_width)[: len(calls)]
+        ends = np.where(is_last, frame.plot_width, following)
+        places = {at: number for number, at in enumerate(self._bands)}
+        latest: dict[tuple[int, str], int] = {}
+        texts: list[str] = []
+        for at, end in zip(calls.tolist(), ends.tolist(), strict=True):
+            bar, width = int(placed.row[at]), float(placed.width[at])
+            labels = scene.labels(bar)
+            key, here = (int(scene.bars.execution[bar]), labels[-1]), places[int(lane[at])]
+            if width < 2 or here - latest.get(key, -_ROWS_PER_NUMBER) < _ROWS_PER_NUMBER:
+                continue
+            band = bands[int(placed.band[at])]
+            room = width_of(labels[-1], SMALL, bold=True)
+            fits = min(width_of(label, SMALL, bold=True) for label in labels) <= width - 4
+            x = float(placed.left[at]) + width + 2
+            if band.height >= MIN_TEXT_HEIGHT and fits:
+                latest[key] = here
+            elif x + room + 3 <= end:
+                latest[key] = here
+                y = band.middle + SMALL * 0.36
+                texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{labels[-1]}</text>')
+            if len(texts) == _MAX_NUMBERS:
+                break
+        if not texts:
+            return []
+        return [
+            f'<g class="rcg-beside"><g{self._canvas.paint("on-idle")} font-size="{SMALL:g}" '
+            f'font-weight="600" stroke-width="2.5" paint-order="stroke" pointer-events="none">'
+            f"{''.join(texts)}</g></g>"
+        ]
+
+    # Lines
+
+    def _bands_of(self, link: int) -> list[Band]:
+        """Return the bands of the ends of a link that are shown."""
+        rows = self._scene.standing[self._scene.bars.row[self._scene.links.ends_of(link)]]
+        return [self._bands[row] for row in rows.tolist() if row in self._bands]
+
+    def _shown(self, kind: int) -> list[int]:
+        links, scene = self._scene.links, self._scene
+        is_shown = (links.kind == kind) & (links.begin <= scene.end) & (links.until >= scene.begin)
+        found = np.flatnonzero(is_shown).tolist()
+        return [link for link in found if len(self._bands_of(link)) == len(links.ends_of(link))]
+
+    def _line_paint(self, kind: int) -> str:
+        look = LINK_LOOKS[kind]
+        paints = [Paint(each, look["light"], look["dark"]) for each in ("stroke", "fill")]
+        role = "collective" if kind == COLLECTIVE else "wire" if kind == WIRE else "transfer"
+        self._canvas.define(role, *(paints if kind == COLLECTIVE else paints[:1]))
+        return self._canvas.paint(role)
+
+    def _lines(self, kind: int, most: int) -> list[str]:
+        """Return the lines of values, or of tensors, from end to end; none if there are many."""
+        scene = self._scene
+        found = self._shown(kind)
+        if kind != EXCHANGE:
+            other = self._shown(VALUE if kind == WIRE else WIRE)
+            if scene.view != "timeline" or len(found) + len(other) > most:
+                return []
+        if not 0 < len(found) <= most:
+            return []
+        paths = []
+        for link in found:
+            here, there = self._bands_of(link)
+            y, to_y = here.y, there.y + there.height
+            if there.y > here.y:
+                y, to_y = here.y + here.height, there.y
+            times = scene.links.begin[link], scene.links.until[link]
+            x, to_x = (self._x(float(time)) for time in times)
+            middle = (y + to_y) / 2
+            curve = f"C{x:.1f} {middle:g} {to_x:.1f} {middle:g} " if kind != EXCHANGE else "L"
+            paths.append(f"M{x:.1f} {y:g}{curve}{to_x:.1f} {to_y:g}")
+        dashes = LINK_LOOKS[kind]["dashes"]
+        style = (
+            f' stroke-width="1.8" stroke-dasharray="{dashes}"'
+            if dashes
+            else (' stroke-width="1.2" stroke-opacity=".75"')
+        )
+        return [
+            f'<g class="rcg-transfers" pointer-events="none"><path{self._line_paint(kind)} '
+            f'fill="none"{style} d="{"".join(paths)}"/></g>'
+        ]  # fmt: skip
+
+    def _collectives(self) -> tuple[list[str], list[str]]:
+        """Return the lines of collectives, and a note if there are too many to draw."""
+        links = self._scene.links
+        found = []
+        for link in self._shown(COLLECTIVE):
+            middles = sorted({band.middle for band in self._bands_of(link)})
+            if len(middles) > 1:
+                found.append((self._x(float(links.begin[link])), middles))
+        if not found:
+            return [], []
+        if len(found) > _MAX_JOINS:
+            return [], [f"{plural(len(found), 'collective')} not joined"]
+        lines = "".join(f"M{x:.1f} {min(middles):g}V{max(middles):g}" for x, middles in found)
+        dots = "".join(
+            f'<circle cx="{x:.1f}" cy="{y:g}" r="{_DOT}"/>' for x, middles in found for y in middles
+        )
+        return [
+            f'<g class="rcg-collectives" pointer-events="none"><g{self._line_paint(COLLECTIVE)}>'
+            f'<path fill="none" stroke-width="1.4" d="{lines}"/>{dots}</g></g>'
+        ], []
+
+    def _path(self) -> list[str]:
+        """Return the critical path: below the bars that are on it, from row to row."""
+        paths = self._scene.paths
+        if not len(paths.until) or not paths.until[0]:
+            return []
+        self._canvas.define("path", Paint("stroke", "#16191d", "#ffffff"))
+        runs, steps = [], []
+        before = None
+        for at in range(int(paths.until[0])):
+            band = self._bands[int(paths.row[at])]
+            y = band.y + band.height + 1
+            x, to_x = self._x(float(paths.begin[at])), self._x(float(paths.end[at]))
+            runs.append(f"M{x:.1f} {y:g}H{max(to_x, x + 1):.1f}")
+            if before is not None:
+                steps.append(f"M{x:.1f} {before:g}V{y:g}")
+            before = y
+        if len(runs) * _NARROW > self._frame.plot_width:
+            steps = []  # a thicket
+        return [
+            f'<g class="rcg-critical" pointer-events="none"><g{self._canvas.paint("path")} '
+            f'fill="none"><path stroke-width="{_PATH_WIDTH}" d="{"".join(runs)}"/>'
+            f'<path stroke-width="1" d="{"".join(steps)}"/></g></g>'
+        ]
+
+    # Queues
+
+    def _queues(self) -> list[str]:
+        paths = [self._steps(each) for each in self._scene.steps if each.row in self._bands]
+        return [f"<g{self._canvas.paint('queue')}>", *paths, "</g>"] if any(paths) else []
+
+    def _steps(self, steps: Steps) -> str:
+        """Return the area below the depth. A column of pixels has its highest depth."""
+        band = self._bands[steps.row]
+        column = 1 if len(self._scene.steps) <= 12 else 2
+        edges = np.arange(0, self._frame.plot_width, column)
+        first = np.searchsorted(self._xs(steps.at), edges, side="right") - 1
+        depth = np.maximum.reduceat(steps.depth, np.maximum(first, 0))
+        height = np.round(depth / max(self._scene.depth, 1) * band.height, 1)
+        height = np.where(depth > 0, np.maximum(height, _LEAST_STEP), 0.0)
+        changes = np.concatenate(([0], np.flatnonzero(np.diff(height)) + 1))
+        ends = np.append(edges[changes[1:]], self._frame.plot_width)
+        base = band.y + band.height
+        boxes = "".join(
+            f"M{x:g} {base:g}v-{up:g}H{end:g}V{base:g}z"
+            for x, end, up in zip(
+                edges[changes].tolist(), ends.tolist(), height[changes].tolist(), strict=True
+            )
+            if up
+        )
+        if not boxes:
+            return ""
+        hover = f"up to {steps.most} of {steps.slots} frames written and not read yet"
+        return f'<path d="{boxes}"><title>{hover}</title></path>'
+
+    # Words
+
+    def _ticks(self) -> list[tuple[float, str]]:
+        scene, frame = self._scene, self._frame
+        length = scene.end - scene.begin
+        if not scene.in_calls:
+            return frame.ticks(length, scene.begin)
+        # A unit is a call, so ticks are whole numbers.
+        ticks = ticks_of(length / CALL_NS * 1e9, frame.most_ticks)
+        return [
+            (at / 1e9 * CALL_NS * self._scale, scene.time_text(at / 1e9 * CALL_NS))
+            for at, _ in ticks
+            if at % 1_000_000_000 == 0
+        ]
+
+    def _legend(self, placed: Placed, links: set[int], *, has_path: bool) -> list[tuple[str, str]]:
+        canvas, scene = self._canvas, self._scene
+        entries = legend_of(canvas, scene.looks, set(placed.look.tolist()))
+        entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', scene.ground))
+        if has_path:
+            line = '<path{} fill="none" stroke-width="2.2" d="M0 2H6V8H14"/>'
+            entries.append((line.format(canvas.paint("path")), "critical path"))
+        for kind in sorted(links):
+            paint, look = self._line_paint(kind), LINK_LOOKS[kind]
+            dashes = ' stroke-dasharray="4 2"' if look["dashes"] else ""
+            line = f'fill="none" stroke-width="1.3"{dashes} d="{_JOIN_SIGNS[kind]}"'
+            sign = _DOTS.format(paint) if kind == COLLECTIVE else f"<path{paint} {line}/>"
+            if all(words != look["title"] for _, words in entries):
+                entries.append((sign, look["title"]))
+        if any(each.row in self._bands for each in scene.steps) and scene.depth:
+            step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'
+            entries.append((step, f"frames that wait to be read, up to {scene.depth}"))
+        return entries

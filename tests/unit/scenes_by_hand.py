@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenes of records by hand and of small simulations, for approved texts and for every painter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rcg.trace.measured import Measured
+from rcg.trace.model import SPAN_BASE, GraphTrace, OpenOp, TensorTransfer
+from rcg.trace.trace import Trace
+from rcg.views.data.excerpts import excerpt_of
+from rcg.views.scene import Scene
+from rcg.views.scenes.references import references_scene
+from rcg.views.scenes.schedule import predicted_scene, schedule_scene
+from rcg.views.scenes.timeline import timeline_scene
+from tests.unit.tensors_by_hand import tensor_trace
+from tests.unit.test_trace_shares import LANES_ROWS, WITH_LANES
+from tests.unit.test_views_nodes import ROWS as NODE_ROWS
+from tests.unit.test_views_nodes import TEXT as NODE_TEXT
+from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
+from tests.unit.traces import changed, event, events, graph_trace, measure
+from tests.unit.views_plans import scatter_gather
+from tests.unit.views_traces import labelled, microbatches, pipeline, simulated, times
+
+ROWS = {
+    "driver": [event(1, 0, 0, 100, coded=40), event(3, 0, 100, 990, waited=800, peer=2)],
+    "a0": [
+        event(0, 0, 50, 140, waited=60, coded=10, bytes=64, peer=0),
+        event(1, 0, 140, 500),
+        event(SPAN_BASE, 0, 200, 300),
+        event(3, 0, 500, 600, coded=30, bytes=900),
+    ],
+    "a1": [
+        event(0, 0, 80, 660, waited=520, coded=20, bytes=900, peer=1),
+        event(1, 0, 660, 800),
+        event(3, 0, 800, 900, coded=10, waited=20, bytes=7, peer=0),
+    ],
+}
+"""One execution of two stages, in 1000 ns."""
+
+
+def whole(graph: GraphTrace, end: int) -> Scene:
+    """The timeline of all of a record that begins at 0."""
+    return timeline_scene(measure(graph, 0, end))
+
+
+def spans() -> Scene:
+    """Spans in spans, and two that overlap because a method's coroutines alternate."""
+    rows = [
+        event(1, 0, 0, 1000),
+        event(SPAN_BASE, 0, 100, 900),
+        event(SPAN_BASE + 1, 0, 200, 400),
+        event(SPAN_BASE + 2, 0, 300, 500),
+        event(SPAN_BASE + 1, 0, 600, 700),
+    ]
+    return whole(graph_trace({"a0": rows}, spans={"a0": ("all", "part", "aside")}), 1000)
+
+
+def devices() -> Scene:
+    kernels = [
+        event(SPAN_BASE + 1, 0, 20, 95, peer=0),
+        event(SPAN_BASE + 2, 0, 30, 40, peer=1),
+        event(SPAN_BASE + 3, 0, 90, 200, peer=1),
+    ]
+    names = ("attention", "gemm", "ncclDevKernel_SendRecv", "Memcpy HtoD (Pinned -> Device)")
+    graph = graph_trace({"a0": [event(1, 0, 10, 100)]}, spans={"a0": names})
+    streams = ("GPU 0, stream 7", "GPU 0, stream 13")
+    return whole(changed(graph, "a0", kernels=events(kernels), streams=streams), 150)
+
+
+def queues() -> Scene:
+    """Four executions are submitted at once: the queue of a0 is deep, that of a1 never is."""
+    rows: dict[str, list[tuple[int, ...]]] = {"driver": [], "a0": [], "a1": []}
+    for number in range(4):
+        at = 20 + number * 100
+        rows["driver"].append(event(1, number, number, number + 1, bytes=64))
+        rows["a0"] += [event(0, number, at, at + 1), event(3, number, at + 80, at + 81)]
+        rows["a1"].append(event(0, number, at + 100, at + 101))
+    return whole(graph_trace(rows), 600)
+
+
+def _hand_schedule(rows: dict[str, list[tuple[int, ...]]], end: int, **more: object) -> Scene:
+    return schedule_scene(measure(graph_trace(rows, **more), 0, end))
+
+
+def write_that_waits() -> Scene:
+    """A Write encodes 8, waits 20 for room, and publishes 1."""
+    rows: dict[str, list[tuple[int, ...]]] = {"driver": [], "a0": []}
+    for number in range(2):
+        at = number * 60
+        rows["driver"].append(event(1, number, at, at + 1))
+        rows["a0"] += [
+            event(0, number, at + 1, at + 2),
+            event(1, number, at + 2, at + 10),
+            event(3, number, at + 10, at + 39, waited=20, coded=8, bytes=10**7, peer=0),
+        ]
+    return _hand_schedule(rows, 120)
+
+
+def hang() -> Scene:
+    rows = {
+        "a0": [event(0, 0, 0, 10), event(1, 0, 10, 30), event(3, 0, 30, 40), event(0, 1, 40, 50)],
+        "a1": [event(0, 0, 0, 50), event(1, 0, 50, 70), event(3, 0, 70, 80)],
+    }
+    return _hand_schedule(rows, 1_000, opens={"a0": OpenOp(1, 1, 50)})
+
+
+def _scheduled(trace: Trace, *, is_part: bool = True) -> Scene:
+    (graph,) = trace.graphs
+    return schedule_scene(Measured.of(trace, graph), is_part=is_part)
+
+
+def training() -> Trace:
+    """Three stages, forward and back."""
+    return labelled(simulated(pipeline(3, is_training=True), 12, op_cost=times(140, 90), window=3))
+
+
+def batches() -> Trace:
+    """1F1B of three micro-batches."""
+    return labelled(simulated(microbatches(2, 3), 3, window=2))
+
+
+def alike() -> Trace:
+    """Nine workers, one of which is slow, and a reducer."""
+
+    def cost(op: object) -> float:
+        is_slow = getattr(op, "actor", "") == "a4"
+        return (3e5 if is_slow else 1e5) if getattr(op, "is_call", False) else 1e3
+
+    return labelled(simulated(scatter_gather(9), 3, op_cost=cost))
+
+
+def _excerpt(trace: Trace) -> Scene:
+    (graph,) = trace.graphs
+    part = excerpt_of(Measured.of(trace, graph), most=1)
+    return timeline_scene(Measured.of(trace, graph), part=part)
+
+
+def references() -> Scene:
+    maker, taker = "Actor(Maker, " + "a" * 32 + ")", "Actor(Taker, " + "b" * 32 + ")"
+    one = TensorTransfer("k-1", maker, taker, "gloo", 1 << 20, 1_000, 500, 3_500, "")
+    transfers = (
+        one,
+        replace(one, start_ns=1_200, end_ns=6_300, waited_ns=100),  # overlaps with the first
+        replace(one, source=taker, target=maker, start_ns=2_000, end_ns=2_300, waited_ns=0),
+        replace(one, start_ns=9_000, end_ns=9_700, waited_ns=700, error="it is gone", bytes=0),
+    )
+    found = references_scene(Trace((), 900, 20_000, {}, transfers))
+    assert found is not None
+    return found
+
+
+def _of_trace(trace: Trace) -> Scene:
+    return timeline_scene(Measured.of(trace, trace.graphs[0]))
+
+
+SCENES: dict[str, Callable[[], Scene]] = {
+    "timeline": lambda: whole(graph_trace(ROWS, spans={"a0": ("attention <b>",)}), 1000),
+    "timeline-spans": spans,
+    "timeline-devices": devices,
+    "timeline-queues": queues,
+    "timeline-nodes": lambda: whole(
+        graph_trace(NODE_ROWS, plan=NODE_TEXT, limit=4, opens={"n0": OpenOp(0, 1, 210, 210)}), 300
+    ),
+    "timeline-tensors": lambda: _of_trace(tensor_trace()),
+    "timeline-lanes": lambda: whole(graph_trace(LANES_ROWS, plan=WITH_LANES), 80),
+    "timeline-driver-apart": lambda: whole(by_hand(driver=DRIVER_APART), END),
+    "timeline-cut": lambda: timeline_scene(measure(graph_trace(ROWS), 120, 700)),
+    "timeline-unknown": lambda: whole(graph_trace({"a0": [event(99, 0, 0, 10)]}), 20),
+    "timeline-excerpt": lambda: _excerpt(training()),
+    "schedule": lambda: _scheduled(training()),
+    "schedule-batches": lambda: _scheduled(batches()),
+    "schedule-alike": lambda: _scheduled(alike()),
+    "schedule-tensors": lambda: _scheduled(tensor_trace(), is_part=False),
+    "schedule-write-that-waits": write_that_waits,
+    "schedule-hang": hang,
+    "schedule-nothing": lambda: _hand_schedule({}, 10),
+    "predicted": lambda: predicted_scene(pipeline(2), executions=2),
+    "predicted-batches": lambda: predicted_scene(microbatches(2, 3), executions=1),
+    "predicted-costs": lambda: predicted_scene(
+        pipeline(2), executions=1, op_cost=lambda op: 3e6 if op.is_call else 1e3
+    ),
+    "references": references,
+}
+"""Makers of scenes by name."""

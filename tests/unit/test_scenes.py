@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenes: approved texts, and what holds for every scene and every painter of it."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from rcg.ir.plan import Plan
+from rcg.trace.analysis.events import TimeKind
+from rcg.trace.measured import Measured
+from rcg.trace.model import OpenOp
+from rcg.trace.trace import Trace
+from rcg.views.data.colours import TITLES
+from rcg.views.data.excerpts import excerpt_of
+from rcg.views.data.packing import pack, unpack
+from rcg.views.scene import COLLECTIVE, Scene
+from rcg.views.scenes.prediction import MAX_SIMULATED
+from rcg.views.scenes.schedule import predicted_scene, schedule_scene
+from rcg.views.scenes.timeline import timeline_scene
+from rcg.views.svg.pictures import schedule_picture
+from rcg.views.svg.scene import picture_of
+from tests.unit.approved import check_approved
+from tests.unit.chrome_format import read
+from tests.unit.scenes_by_hand import SCENES, queues, training, write_that_waits
+from tests.unit.simulated_traces import Simulated, recorded, simulated
+from tests.unit.traces import event, graph_trace, measure
+from tests.unit.views_traces import check_picture, microbatches, pipeline
+from tests.unit.views_traces import simulated as run
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene_is_as_approved(name: str) -> None:
+    check_approved(name, str(SCENES[name]()))
+
+
+# --- what holds for every scene -------------------------------------------------------------------
+
+
+def check_scene(scene: Scene) -> None:
+    """Bars of a row never overlap, and everything refers to something that there is."""
+    bars = scene.bars
+    same = bars.row[1:] == bars.row[:-1]
+    assert (np.diff(bars.row.astype(int)) >= 0).all()
+    assert (bars.start[1:][same] >= bars.end[:-1][same]).all()
+    assert (bars.duration >= 0).all()
+    assert (bars.row < len(scene.rows)).all() and (bars.look < len(scene.looks)).all()
+    assert (bars.name < len(scene.names)).all()
+    assert (scene.links.begin <= scene.links.until).all()
+    assert (scene.links.ends < len(bars)).all() and (scene.links.ends >= 0).all()
+    for row in scene.rows:
+        assert all(scene.rows[each].part == row.part for each in row.members)
+    for steps in scene.steps:
+        assert (steps.depth >= 0).all() and (np.diff(steps.at) >= 0).all()
+        assert scene.depth >= steps.most
+    at = 0
+    for until in scene.paths.until.tolist():
+        begin, end = scene.paths.begin[at:until], scene.paths.end[at:until]
+        assert (begin < end).all() and (begin[1:] >= end[:-1]).all()
+        at = until
+
+
+def check_schedule_of(timeline: Scene, schedule: Scene) -> None:
+    """A schedule has bars of the timeline: the same times, words, bytes."""
+    seen = Counter(facts(timeline))
+    rows = np.array([not row.members for row in schedule.rows] or [True])
+    own = rows[schedule.bars.row] & (schedule.bars.kind != 9)
+    assert not Counter(facts(schedule, own)) - seen
+
+
+def facts(scene: Scene, kept: np.ndarray | None = None) -> list[tuple[object, ...]]:
+    """What a scene states of each bar: whose, when, how long, what, and how much."""
+    which = np.arange(len(scene.bars)) if kept is None else np.flatnonzero(kept)
+    return [
+        (
+            scene.rows[scene.bars.row[bar]].process,
+            int(scene.bars.start[bar]),
+            int(scene.bars.duration[bar]),
+            scene.names[scene.bars.name[bar]].text,
+            int(scene.bars.execution[bar]),
+            int(scene.bars.bytes[bar]),
+            TITLES[int(scene.bars.kind[bar])],
+            tuple(scene.labels(bar)),
+        )
+        for bar in which.tolist()
+    ]
+
+
+def check_payload(scene: Scene) -> None:
+    """A payload reads back as it was."""
+    head, columns = unpack(pack(*scene.to_payload()))
+    for name in ("start", "duration"):
+        np.testing.assert_array_equal(np.rint(columns[name] * 1e3), getattr(scene.bars, name))
+    for name in ("row", "kind", "look", "name", "peer", "execution", "bytes", "op", "count"):
+        np.testing.assert_array_equal(columns[name], getattr(scene.bars, name))
+    assert len(head["rows"]) == len(scene.rows) and head["about"] == scene.about
+
+
+def check_static(scene: Scene) -> None:
+    """A picture says of each bar that it shows alone what the scene says of it."""
+    picture = picture_of(scene)
+    check_picture(picture)
+    told = Counter("\n".join(scene.hover(bar)) for bar in range(len(scene.bars)))
+    rects = ElementTree.fromstring(picture).iter(f"{SVG}rect")
+    drawn = [each.find(f"{SVG}title") for each in rects if each.get("class") == "rcg-bar"]
+    assert not Counter(each.text for each in drawn if each is not None) - told
+
+
+def check_perfetto(trace: Trace, scene: Scene, path: Path) -> None:
+    """A file for Perfetto has each bar of the timeline: when, how long, of what, bytes."""
+    trace.to_chrome(path)
+    found = read(path)
+    said = Counter(
+        (
+            each.start,
+            each.end - each.start,
+            each.name.removeprefix("wait: "),
+            each.category,
+            each.args["execution"],
+            each.args["bytes"],
+        )
+        for each in found.slices
+    )
+    own = Counter(
+        (start, took, text, kind, execution, size)
+        for _, start, took, text, execution, size, kind, _ in facts(scene)
+    )
+    assert said == own
+    pairs = scene.links.kind != COLLECTIVE
+    assert len(found.arrows) + found.about["arrows_left_out"] == int(pairs.sum())
+
+
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(recorded())
+def test_all_painters_of_any_recording_say_the_same(tmp_path: Path, trace: Trace) -> None:
+    (graph,) = trace.graphs
+    timeline = timeline_scene(Measured.of(trace, graph))
+    schedule = schedule_scene(Measured.of(trace, graph), timeline=timeline)
+    plan = predicted_scene(graph.plan)
+    for scene in (timeline, schedule, plan):
+        check_scene(scene)
+        check_payload(scene)
+        check_static(scene)
+        assert str(scene)
+    check_schedule_of(timeline, schedule)
+    check_perfetto(trace, timeline, tmp_path / "trace.json")
+    part = excerpt_of(Measured.of(trace, graph))
+    if part is not None:
+        excerpt = timeline_scene(Measured.of(trace, graph), part=part)
+        check_scene(excerpt)
+        assert not Counter(facts(excerpt)) - Counter(facts(timeline))
+        shown = schedule_scene(Measured.of(trace, graph), is_part=True)
+        check_scene(shown)
+        check_schedule_of(timeline, shown)
+
+
+@settings(max_examples=25)
+@given(simulated(has_tensors=True))
+def test_every_exchange_of_a_simulation_is_joined_once(made: Simulated) -> None:
+    scene = timeline_scene(measure(made.graph, 0, made.end))
+    bars, links = scene.bars, scene.links
+    for link in np.flatnonzero(links.kind == COLLECTIVE).tolist():
+        ends = links.ends_of(link)
+        assert len(set(bars.row[ends].tolist())) == len(ends)
+        # It begins when the last rank knows that all have arrived, and ends with the last rank.
+        assert links.begin[link] == bars.start[ends].max()
+        assert links.until[link] == bars.end[ends].max()
+
+
+# --- figures that were wrong, by hand -------------------------------------------------------------
+
+
+def test_a_bar_has_one_name_in_all_views() -> None:
+    """Its actor, method, call and execution: a micro-batch is no execution."""
+    trace = run(microbatches(2, 3), 3, window=2)
+    (graph,) = trace.graphs
+    heads = []
+    for scene in (
+        timeline_scene(Measured.of(trace, graph)),
+        schedule_scene(Measured.of(trace, graph)),
+    ):
+        is_one = scene.where("call") & (scene.bars.execution == 1)
+        is_one &= scene.bars.kind == TimeKind.COMPUTE
+        heads.append([(scene.labels(bar), scene.hover(bar)[:2]) for bar in np.flatnonzero(is_one)])
+    assert heads[0] == heads[1]
+    assert (["bwd 2", "B2"], ["Stage#1.bwd", "call 2 of execution 1"]) in heads[0]
+
+
+def test_a_prediction_is_in_one_place_in_picture_and_view() -> None:
+    trace = training()
+    (graph,) = trace.graphs
+    found = []
+    for is_part in (True, False):
+        scene = schedule_scene(Measured.of(trace, graph), is_part=is_part)
+        found.append(facts(scene, scene.bars.kind == 9))
+    assert found[0] == found[1] != []
+
+
+def test_all_queues_of_a_picture_have_the_scale_that_its_legend_names() -> None:
+    """Four frames are four times as high as one."""
+    picture = picture_of(queues())
+    heights = {
+        int(most): max(map(float, re.findall(r"v-([\d.]+)H", path)))
+        for path, most in re.findall(r'<path d="([^"]*)"><title>up to (\d+) of', picture)
+    }
+    assert set(heights) == {1, 4} and heights[4] == pytest.approx(4 * heights[1], abs=0.2)
+    assert "frames that wait to be read, up to 4" in picture
+    head, _ = queues().to_payload()
+    assert head["depth"] == 4
+
+
+def test_what_a_write_did_is_drawn_where_it_did_it() -> None:
+    scene = write_that_waits()
+    of_write = np.array([name.text == "write c1" for name in scene.names])[scene.bars.name]
+    first = of_write & (scene.bars.execution == 0)
+    assert scene.bars.start[first].tolist() == [10, 38]
+    assert scene.bars.end[first].tolist() == [18, 39]
+
+
+def test_only_what_moves_bytes_has_a_rate() -> None:
+    """Values are read where they lie: 4 kB in 0.1 us are no 40 GB/s."""
+    rows = {
+        "driver": [event(1, 0, 0, 100, bytes=4000)],
+        "a0": [event(0, 0, 100, 200, bytes=4000), event(3, 0, 300, 400, bytes=4000)],
+    }
+    scene = timeline_scene(measure(graph_trace(rows), 0, 500))
+    rates = {
+        scene.names[scene.bars.name[bar]].text: [x for x in scene.hover(bar) if "/s" in x]
+        for bar in range(len(scene.bars))
+    }
+    assert rates == {"write c0": ["4 kB · 40 GB/s"], "read c0": [], "write c1": ["4 kB · 40 GB/s"]}
+
+
+def test_a_prediction_of_a_large_plan_is_short() -> None:
+    """About 20,000 ops: as many executions as cost little."""
+    plan = microbatches(8, 300)
+    ops = sum(len(program.ops) for program in plan.programs)
+    scene = predicted_scene(plan)
+    assert ops > 18_000 and scene.num_executions == 1
+    assert len(scene.bars) <= MAX_SIMULATED
+
+
+# --- what a picture shows -------------------------------------------------------------------------
+
+
+def test_what_is_shown_are_whole_executions_before_the_pipeline_runs_empty() -> None:
+    trace = run(pipeline(3), 40)
+    part = excerpt_of(Measured.of(trace, trace.graphs[0]), most=8)
+    assert part is not None and (part.first, part.last) == (22, 29)
+    assert part.words == "all of executions 22 to 29"
+    few = run(pipeline(3), 3)
+    part = excerpt_of(Measured.of(few, few.graphs[0]))
+    assert part is not None and (part.first, part.last) == (0, 2)
+    assert part.start_ns <= few.graphs[0].driver.events["start_ns"].min()  # the submission
+    nothing = graph_trace({"a0": [event(1, 0, 0, 5)]})
+    assert excerpt_of(measure(nothing, 0, 100)) is None
+    assert schedule_picture(Trace((nothing,), 0, 100), nothing) is None
+
+
+def test_a_call_that_has_not_returned_is_what_is_shown() -> None:
+    rows = {
+        "a0": [event(0, 0, 0, 10), event(1, 0, 10, 30), event(3, 0, 30, 40), event(0, 1, 40, 50)],
+        "a1": [event(0, 0, 0, 50), event(1, 0, 50, 70), event(3, 0, 70, 80)],
+    }
+    stuck = graph_trace(rows, opens={"a0": OpenOp(1, 1, 50)})
+    part = excerpt_of(measure(stuck, 0, 10_000))
+    assert part is not None and part.words == "execution 1, not finished"
+    assert (part.start_ns, part.end_ns) == (0, 10_000)
+    moment = excerpt_of(measure(stuck, 0, 85))  # as long as any other call may take
+    assert moment is not None and not moment.is_open
+    never = graph_trace({}, opens={"a1": OpenOp(1, 0, 500)})
+    part = excerpt_of(measure(never, 0, 900))
+    assert part is not None and part.start_ns == 450
+    waiting = graph_trace({}, opens={"a1": OpenOp(0, 0, 500, 500, 1)})
+    assert excerpt_of(measure(waiting, 0, 900)) is None
+
+
+def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
+    trace = run(pipeline(3), 60, window=4)
+    (graph,) = trace.graphs
+    given = {"op_cost": lambda op: 16e6 if op.is_call else 1e3, "is_part": True}
+    scene = schedule_scene(Measured.of(trace, graph), **given)
+    assert re.search(r"not drawn: the prediction, 6\d\.\d /s, does not keep in step", scene.about)
+    assert not (scene.bars.kind == 9).any()
+
+
+@pytest.mark.parametrize("actors", [2, 12, 63])
+def test_a_picture_is_readable_from_few_to_many_actors(actors: int) -> None:
+    trace = run(pipeline(actors), 30, spans=True)
+    (graph,) = trace.graphs
+    part = excerpt_of(Measured.of(trace, graph), most=6)
+    svg = picture_of(timeline_scene(Measured.of(trace, graph), part=part))
+    assert len(svg) < 300_000
+    for actor in range(1, actors + 1):
+        assert f"Stage#{actor}</text>" in svg
+    check_picture(svg)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_picture_of_every_scene_is_well_formed(name: str) -> None:
+    scene = SCENES[name]()
+    check_scene(scene)
+    check_static(scene)
+    svg = picture_of(scene)
+    for row in (scene.rows[at] for at in scene.folded if not scene.rows[at].under):
+        assert row.label in unescape(svg)
+    assert picture_of(replace(scene)) == svg
+
+
+def test_a_recording_that_ends_before_it_starts_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 ns before it starts"):
+        timeline_scene(measure(graph_trace({}), 5, 4))
+
+
+def test_every_op_of_a_plan_has_its_name_once() -> None:
+    text = str(microbatches(2, 3))
+    assert str(predicted_scene(Plan.from_text(text))) == str(predicted_scene(microbatches(2, 3)))

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands around the bars of a scene: search, sums of a range, steps from execution to execution,
+// which rows are shown. It knows bars by their names, kinds and rows, and not how they are painted.
+
+import { button, countText, element, shareText, timeText } from "./common.js";
+import { visibleIn } from "./lanes.js";
+
+const MAX_SUMS = 200; // rows of the table
+const MANY = 8; // processes: with more, alike rows of the table are one
+const ALIKE = 3; // rows that are
+const SAME_SHARE = 0.03; // of the range: how far their times may differ,
+const SAME_PART = 0.2; // and of the longest of them,
+const TINY = 0.002; // unless it is so little of the range
+const WHAT = ["process", "what", "kind"];
+
+/**
+ * What happened in a range: the bars of each row that are the same in `keyOf`, with their number, the
+ * time that they take of the range, and the longest of them. The largest sums come first. A bar may be
+ * a sum itself, of `countOf` bars; `weightOf` is the time that a unit of its length stands for.
+ */
+export function sumsOf(rows, start, duration, keyOf, from, to, countOf = () => 1, longestOf = (slice) => duration[slice], weightOf = () => 1) {
+  const found = [];
+  for (const row of rows) {
+    if (!row.bars || row.hidden) continue;
+    const sums = new Map();
+    const [first, last] = visibleIn(row.bars, from, to);
+    for (let at = first; at < last; at += 1) {
+      const slice = row.bars.indices[at];
+      const took = Math.min(start[slice] + duration[slice], to) - Math.max(start[slice], from);
+      if (took <= 0) continue;
+      const key = keyOf(slice);
+      const sum = sums.get(key) ?? { row, slice, count: 0, total: 0, longest: 0 };
+      sum.count += countOf(slice);
+      sum.total += took * weightOf(slice);
+      sum.longest = Math.max(sum.longest, longestOf(slice));
+      sums.set(key, sum);
+    }
+    found.push(...sums.values());
+  }
+  return found.sort((one, other) => other.total - one.total);
+}
+
+/** The sums, with one, that in the middle, for several of the same key whose times are alike. Each has the `rows` that it stands for. */
+export function alikeSums(sums, keyOf, range) {
+  const found = [];
+  const byKey = new Map();
+  for (const sum of sums) byKey.set(keyOf(sum), [...(byKey.get(keyOf(sum)) ?? []), sum]);
+  for (const each of byKey.values()) {
+    for (let at = 0, end; at < each.length; at = end) {
+      end = at + 1;
+      const least = each[at].total - Math.max(Math.min(range * SAME_SHARE, each[at].total * SAME_PART), range * TINY);
+      while (end < each.length && each[end].total >= least) end += 1;
+      const same = each.slice(at, end);
+      const longest = Math.max(...same.map((one) => one.longest));
+      if (same.length < ALIKE) found.push(...same.map((one) => ({ ...one, rows: [one.row] })));
+      else found.push({ ...same[same.length >> 1], longest, rows: same.map(({ row }) => row).sort((one, other) => one.lane - other.lane) });
+    }
+  }
+  return found;
+}
+
+/** A name without that of its channel. */
+export function withoutChannel({ text, channel }) {
+  return channel ? text.replace(` ${channel}`, "") : text;
+}
+
+/** Names with those in a row as one: `a0 to a5, a7`. */
+export function runsOf(names) {
+  const runs = [];
+  const isNext = (one, other) => one && other.replace(/\d+/, (number) => number - 1) === one;
+  for (const each of names) {
+    if (isNext(runs.at(-1)?.at(-1), each)) runs.at(-1).push(each);
+    else runs.push([each]);
+  }
+  return runs.map((run) => (run.length > 2 ? `${run[0]} to ${run.at(-1)}` : run.join(", "))).join(", ");
+}
+
+/** What a search finds among names, rows and executions: text, or the number of an execution. */
+export function foundBy(text, names, rows) {
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) return null;
+  const turn = /^(?:execution\s*|#)?(\d+)$/.exec(wanted)?.[1];
+  const exact = rows.some((each) => each.process.toLowerCase() === wanted);
+  const isRow = ({ process, label, under }) => (exact ? [process, under].some((each) => each.toLowerCase() === wanted) : `${process} ${label}`.toLowerCase().includes(wanted));
+  return {
+    turn: turn === undefined ? null : Number(turn),
+    names: Uint8Array.from(names, (each) => (turn === undefined && each.text.toLowerCase().includes(wanted) ? 1 : 0)),
+    rows: Uint8Array.from(rows, (each) => (turn === undefined && isRow(each) ? 1 : 0)),
+  };
+}
+
+/** When the first counted bar of each execution begins and its last one ends: [from, to] by execution. */
+export function extentsOf({ start, duration, execution }, isCounted) {
+  const found = new Map();
+  for (let at = 0; at < start.length; at += 1) {
+    if (!isCounted(at)) continue;
+    const extent = found.get(execution[at]);
+    const end = start[at] + duration[at];
+    if (!extent) found.set(execution[at], [start[at], end]);
+    else {
+      extent[0] = Math.min(extent[0], start[at]);
+      extent[1] = Math.max(extent[1], end);
+    }
+  }
+  return found;
+}
+
+/** The search of a scene: `hits`, what it found, and an input that goes from hit to hit. */
+export class Search {
+  constructor(scene) {
+    this.scene = scene;
+    this.hits = null;
+    this.shown = element("span", { class: "rcg-value rcg-found", role: "status" });
+    this.input = element("input", {
+      class: "rcg-input", type: "search", placeholder: "actor, method, execution", "aria-label": "find bars by name, actor or execution",
+      oninput: () => this.find(this.input.value),
+      onkeydown: (event) => {
+        event.stopPropagation();
+        if (event.key === "Enter") this.next();
+      },
+    });
+    scene.card.controls.append(this.input, this.shown);
+  }
+
+  isHit(slice) {
+    const { name, row, execution } = this.scene.columns;
+    return this.hits.names[name[slice]] === 1 || this.hits.rows[row[slice]] === 1 || execution[slice] === this.hits.turn;
+  }
+
+  find(text) {
+    const { head, columns, lanes } = this.scene;
+    this.hits = foundBy(text, head.names, head.rows);
+    let count = 0;
+    // A row for several stands for bars that are counted as well.
+    if (this.hits) for (let slice = 0; slice < columns.name.length; slice += 1) if (!this.scene.isMedian(slice) && this.isHit(slice)) count += this.scene.countOf(slice);
+    const where = this.hits && head.sums && this.hits.turn !== null ? " among the single bars" : "";
+    this.shown.textContent = this.hits ? `${countText(count)} found${where}` : "";
+    lanes.choose(-1);
+  }
+
+  next() {
+    if (!this.hits) return;
+    const { columns, lanes } = this.scene;
+    const { start } = columns;
+    const after = lanes.picked >= 0 && this.isHit(lanes.picked) ? start[lanes.picked] : lanes.span[0];
+    let best = -1;
+    let first = -1;
+    for (let slice = 0; slice < start.length; slice += 1) {
+      if (!this.isHit(slice) || !lanes.rowWith(slice)) continue;
+      if (start[slice] > after && (best < 0 || start[slice] < start[best])) best = slice;
+      if (first < 0 || start[slice] < start[first]) first = slice;
+    }
+    const slice = best >= 0 ? best : first;
+    if (slice < 0) return;
+    lanes.reveal(slice, true);
+    lanes.choose(slice);
+  }
+}
+
+/** The table of what happened in a brushed range. */
+export class SumsTable {
+  constructor(scene) {
+    this.scene = scene;
+    this.root = element("div", { class: "rcg-sums", hidden: true });
+    scene.card.body.append(this.root);
+    this.isAscending = false;
+    this.sortedBy = "time";
+    // Of many processes, the transfers of one are together, and so are processes that are alike.
+    this.isMany = new Set(scene.head.rows.map((each) => each.process)).size > MANY;
+    const texts = scene.head.names.map((each) => (this.isMany ? withoutChannel(each) : each.text));
+    this.whats = [...new Set(texts)];
+    this.whatOf = texts.map((each) => this.whats.indexOf(each));
+  }
+
+  show(from, to) {
+    const { scene, root, whats, whatOf, isMany } = this;
+    const { head, columns, card } = scene;
+    const { name, kind } = columns;
+    root.hidden = from === undefined;
+    card.root.dataset.sums = "";
+    if (root.hidden) return;
+    const each = sumsOf(scene.rows, columns.start, columns.duration, (slice) => whatOf[name[slice]] * 256 + kind[slice], from, to, scene.countOf, scene.longestOf, scene.weightOf);
+    const isSame = ({ row, slice }) => (isMany ? `${whatOf[name[slice]]} ${kind[slice]} ${row.part} ${row.isLane} ${row.process === "driver"}` : slice);
+    const table = alikeSums(each, isSame, to - from).map(({ rows: same, slice, count, total, longest }) => ({
+      process: [same.length === 1 ? same[0].name : `each of ${same.length}: ${runsOf(same.map((row) => row.process))}`],
+      what: [whats[whatOf[name[slice]]]],
+      kind: [head.kinds[kind[slice]]],
+      count: [countText(count), count],
+      time: [scene.time(total), total],
+      share: [shareText(total / (to - from)), total],
+      longest: [scene.time(longest), longest],
+    }));
+    const key = ([text, value]) => value ?? text;
+    const order = (one, other) => (key(one[this.sortedBy]) < key(other[this.sortedBy]) ? -1 : key(one[this.sortedBy]) > key(other[this.sortedBy]) ? 1 : 0);
+    table.sort((one, other) => (this.isAscending ? order(one, other) : order(other, one)));
+    const names = [...WHAT, "count", "time", "share", "longest"];
+    const sort = (column) => () => {
+      this.isAscending = this.sortedBy === column ? !this.isAscending : WHAT.includes(column);
+      this.sortedBy = column;
+      this.show(from, to);
+    };
+    const sign = (column) => (column === this.sortedBy ? (this.isAscending ? "ascending" : "descending") : null);
+    const heads = names.map((column) => element("th", { scope: "col", "aria-sort": sign(column) }, element("button", { type: "button", onclick: sort(column) }, column)));
+    const cells = (line) => names.map((column) => element("td", { class: line[column].length > 1 ? "rcg-number" : null }, line[column][0]));
+    const more = table.length - MAX_SUMS;
+    const { sums } = head;
+    const words = [
+      `${scene.time(from)} to ${scene.time(to)}: ${scene.time(to - from)}`,
+      more > 0 ? `the first ${MAX_SUMS} of ${countText(table.length)} rows` : "",
+      sums && from < sums.until_us ? `to within ${timeText(sums.bin_us)}` : "",
+    ];
+    root.replaceChildren(
+      element("div", { class: "rcg-controls" }, element("span", {}, words.filter(Boolean).join(", ")), button("×", "close the sums", () => scene.lanes.mark(null))),
+      element("div", { class: "rcg-sums-table" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...table.slice(0, MAX_SUMS).map((line) => element("tr", {}, ...cells(line)))))),
+    );
+    card.root.dataset.sums = table.length;
+  }
+}
+
+/** Steps from execution to execution. `current` is the selected one, or null. */
+export class Stepper {
+  constructor(scene) {
+    this.scene = scene;
+    const { columns, card } = scene;
+    const isCall = (slice) => scene.isCall(slice) && !scene.isSum(slice);
+    // From its calls: the driver submits long before and fetches long after them.
+    this.extents = extentsOf(columns, isCall);
+    this.first = Infinity;
+    this.last = -Infinity;
+    for (const each of this.extents.keys()) {
+      this.first = Math.min(this.first, each);
+      this.last = Math.max(this.last, each);
+    }
+    if (!this.extents.size) this.first = this.last = 0;
+    this.slider = element("input", {
+      class: "rcg-range", type: "range", min: this.first, max: this.last, "aria-label": "execution",
+      oninput: () => this.step(Number(this.slider.value)),
+      onkeydown: (event) => event.stopPropagation(),
+    });
+    this.shown = element("span", { class: "rcg-value", role: "status" });
+    this.back = button("‹", "the execution before", () => this.step(this.current === null ? this.last : this.current - 1));
+    this.forth = button("›", "the next execution", () => this.step(this.current === null ? this.first : this.current + 1));
+    card.controls.append(element("span", { class: "rcg-step" }, element("span", {}, "execution"), this.back, this.slider, this.forth, this.shown));
+  }
+
+  get current() {
+    const { execution } = this.scene.selected;
+    return execution === null || !this.extents.has(execution) ? null : execution;
+  }
+
+  step(to) {
+    this.scene.select({ selected_process: null, selected_op: null, selected_execution: Math.min(Math.max(to, this.first), this.last) });
+    this.scene.letGo();
+    this.goTo();
+  }
+
+  /** Shows the selected execution, if no part of it is in sight or on request. */
+  goTo(isAlways = true) {
+    const extent = this.extents.get(this.current);
+    if (!extent) return;
+    const [from, to] = extent;
+    const { lanes } = this.scene;
+    const pad = (to - from) * 0.35;
+    if (isAlways || to < lanes.span[0] || from > lanes.span[1]) lanes.show(from - pad, to + pad);
+  }
+
+  tell() {
+    const { current } = this;
+    this.slider.value = current ?? this.first;
+    this.shown.textContent = current === null ? "" : countText(current);
+    this.back.disabled = current !== null && current <= this.first;
+    this.forth.disabled = current !== null && current >= this.last;
+    this.scene.card.root.dataset.execution = current ?? "";
+  }
+}
+
+/** Chooses rows: which processes, which parts of them, and one row or all for actors that are alike. */
+export class Filter {
+  constructor(scene) {
+    this.scene = scene;
+    this.isFolded = true;
+    this.parts = new Map(); // whether each kind of row is shown
+    const { card, head } = scene;
+    this.inOne = new Set(head.rows.flatMap((each) => each.members));
+    this.firsts = scene.rows.filter((row) => row.isFirst);
+    this.count = element("summary", {});
+    const list = element("div", { class: "rcg-menu-list" });
+    this.menu = element("details", { class: "rcg-menu" }, this.count, list);
+    // What can be ticked is what is a row: several actors together while they are folded.
+    this.boxes = new Map(this.firsts.map((row) => [row.lane, element("input", {
+      type: "checkbox", checked: true,
+      onchange: ({ target }) => {
+        for (const each of row.members) this.boxes.get(each).checked = target.checked;
+        this.apply();
+      },
+    })]));
+    for (const { lane, name } of this.firsts) list.append(element("label", {}, this.boxes.get(lane), name));
+    const every = (value) => () => {
+      for (const box of this.boxes.values()) box.checked = value;
+      this.apply();
+    };
+    list.prepend(element("div", { class: "rcg-controls" }, button("all", "show every process", every(true)), button("none", "hide every process", every(false))));
+    card.controls.append(this.menu);
+    if (this.inOne.size) this.toggle("fold", "one row, of medians, for actors that do the same at the same time", true, (isOn) => (this.isFolded = isOn));
+    card.listen(document, "pointerdown", (event) => {
+      if (this.menu.open && !event.composedPath().includes(this.menu)) this.menu.open = false;
+    });
+    card.listen(this.menu, "keydown", (event) => {
+      if (event.key === "Escape") this.menu.open = false;
+    });
+  }
+
+  /** A button that is on or off. */
+  toggle(text, words, isOn, change) {
+    const made = button(text, words, () => {
+      isOn = !isOn;
+      made.setAttribute("aria-pressed", isOn);
+      change(isOn);
+      this.apply();
+    });
+    made.setAttribute("aria-pressed", isOn);
+    this.scene.card.controls.append(made);
+  }
+
+  /** A button that shows or hides one part of all processes. */
+  togglePart(part, text, words, isOn) {
+    this.parts.set(part, isOn);
+    this.toggle(text, words, isOn, (value) => this.parts.set(part, value));
+  }
+
+  /** Whether a row is one now: several that are alike, or each of them. */
+  isRow(row) {
+    return row.members.length ? this.isFolded : !(this.isFolded && this.inOne.has(row.lane));
+  }
+
+  apply() {
+    const { scene } = this;
+    const shown = new Map();
+    let count = 0;
+    for (const row of this.firsts) {
+      const box = this.boxes.get(row.lane);
+      if (row.members.length) {
+        const ticked = row.members.filter((each) => this.boxes.get(each).checked).length;
+        box.checked = ticked > 0;
+        box.indeterminate = ticked > 0 && ticked < row.members.length;
+      }
+      box.parentElement.hidden = !this.isRow(row);
+      const isShown = this.isRow(row) && box.checked;
+      shown.set(row.lane, isShown);
+      if (isShown) count += Math.max(row.members.length, 1);
+    }
+    for (const row of scene.rows) row.hidden = !(shown.get(row.head) && this.isRow(row) && (this.parts.get(row.part) ?? true));
+    this.count.textContent = `${count} of ${this.firsts.filter((row) => !row.members.length).length} processes`;
+    scene.card.root.dataset.rows = scene.rows.filter((row) => !row.hidden && row.isFirst).length;
+    scene.lanes.place();
+    scene.lanes.ask();
+  }
+}
