@@ -64,7 +64,7 @@ from rcg.views.scene import (
     Scene,
     Steps,
 )
-from rcg.views.scenes.names import names_of
+from rcg.views.scenes.names import OpNames, names_of
 from rcg.views.scenes.path import path_until, paths_of
 
 _MAX_NAMES: Final = 1 << 16
@@ -130,12 +130,21 @@ def _executions(scene: Scene) -> str:
 
 
 def cut_of(
-    graph: GraphTrace, start_ns: int, end_ns: int, window: tuple[int, int] | None = None
+    graph: GraphTrace,
+    start_ns: int,
+    end_ns: int,
+    window: tuple[int, int] | None = None,
+    names: OpNames | None = None,
 ) -> Scene:
-    """Return the bars of a graph, whole ones, that are in a window; see ``timeline_scene``."""
+    """Return the bars of a graph, whole ones, that are in a window; see ``timeline_scene``.
+
+    The names of its ops save time, if they are known.
+    """
     if end_ns < start_ns:
         raise ValueError(f"the recording ends {start_ns - end_ns} ns before it starts")
-    found = _Cut(graph, start_ns, end_ns, window or (start_ns, end_ns))
+    found = _Cut(
+        graph, start_ns, end_ns, window or (start_ns, end_ns), names or names_of(graph.plan)
+    )
     for at in order_of(graph.plan):
         found.add_ops(graph.lanes[at])
         found.add_spans(graph.lanes[at])
@@ -156,11 +165,16 @@ class _Cut:
     """Collects the bars, lane by lane, and the ends of transfers in them."""
 
     def __init__(
-        self, graph: GraphTrace, start_ns: int, end_ns: int, window: tuple[int, int]
+        self,
+        graph: GraphTrace,
+        start_ns: int,
+        end_ns: int,
+        window: tuple[int, int],
+        names: OpNames,
     ) -> None:
         self._graph, self._plan = graph, graph.plan
         self._start_ns, self._end_ns, self._window = start_ns, end_ns, window
-        self._op_names = names_of(graph.plan).names
+        self._names = names
         self._numbers: dict[Name, int] = {}
         self._rows: list[Row] = []
         self._bars: list[Bars] = []
@@ -190,7 +204,7 @@ class _Cut:
         rows = events_of(replace(lane, events=with_waits(self._graph, lane)), self._end_ns)
         events = rows[parts.row]
         op = np.minimum(events["op"], len(ops)).astype(np.int64)
-        names = self._op_names[lane.process]
+        names = self._names.names[lane.process]
         numbers = [self._number(name) for name in names]
         if (op == len(ops)).any():
             numbers.append(self._number(Name("unknown op", "unknown")))
@@ -442,6 +456,7 @@ class _Cut:
             tuple([replace(each, row=int(place[each.row])) for each in steps]),
             groups=groups,
             slots={channel.id: channel.slots for channel in carriers if channel.kind != TENSOR},
+            repeats=self._names.repeats,
         )
 
     def _add_queues(self) -> list[Steps]:
