@@ -172,6 +172,7 @@ class Name:
         call: Which call of its method by its actor in an execution (its micro-batch), from 0 on;
             None if each method is called once.
         initial: The letter of a method, if those of all methods differ, or "".
+        is_other: Whether it is of another method than the first one of its actor.
     """
 
     text: str
@@ -180,6 +181,7 @@ class Name:
     group: str = ""
     call: int | None = None
     initial: str = ""
+    is_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +401,7 @@ class Scene:
         paths: The critical paths.
         groups: The groups, by id.
         slots: How many frames a channel holds.
-        colour_words: What a colour means, if that is not in the titles of the looks.
+        repeats: How often an actor calls one method in an execution, at most.
         in_calls: Whether its unit of time is a call; see ``CALL_NS``.
         window: What a view shows at first; None for all.
     """
@@ -418,7 +420,7 @@ class Scene:
     paths: CriticalPaths = field(default_factory=CriticalPaths)
     groups: Mapping[str, Group] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
-    colour_words: str = ""
+    repeats: int = 1
     in_calls: bool = False
     window: tuple[int, int] | None = None
 
@@ -685,7 +687,6 @@ class Scene:
             "paths": list(paths.executions),
             "groups": {name: asdict(each) for name, each in self.groups.items()},
             "slots": dict(self.slots),
-            "colour_words": self.colour_words,
             "in_calls": self.in_calls,
             "link_looks": LINK_LOOKS,
             "labels": LABELS,

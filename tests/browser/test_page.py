@@ -71,8 +71,10 @@ def point_of_call(timeline: Locator, execution: int) -> dict[str, float]:
     found: dict[str, float] = timeline.evaluate(
         """(card, execution) => {
           const lanes = card.rcgLanes;
-          const wanted = `execution ${execution} · compute`;
-          const is = (slice) => lanes.look.tell(slice)[1]?.startsWith(wanted);
+          const is = (slice) => {
+            const [, which, kind] = lanes.look.tell(slice);
+            return which === `execution ${execution}` && kind.startsWith("compute");
+          };
           const slice = [...lanes.start.keys()].find(is);
           lanes.reveal(slice, true);
           const row = lanes.rowWith(slice);

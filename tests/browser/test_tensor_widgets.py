@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.traces import measure
+
 pytest.importorskip("playwright", reason="Playwright for Python is not installed")
 pytest.importorskip("anywidget", reason="anywidget is not installed")
 
@@ -16,9 +18,8 @@ from playwright.sync_api import Locator, Page
 
 from rcg.trace.measured import summarize
 from rcg.views.data.packing import pack
-from rcg.views.data.schedule import schedule_payload
-from rcg.views.data.slicing import slices_of
-from rcg.views.data.timeline import timeline_payload
+from rcg.views.scenes.schedule import schedule_scene
+from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.topology_payload import topology_payload
 from rcg_widgets.base import script, style
 from tests.browser.lab import SCREENSHOTS, data, wait_for
@@ -27,12 +28,10 @@ from tests.unit.views_plans import ring_of_stages, scatter_gather
 
 GRAPH = tensors_by_hand()
 [SUMMARY] = summarize(tensor_trace()).graphs
+SCENE = ("common", "lanes", "panel", "scene")
 VIEWS = {
-    "timeline": (
-        ("common", "lanes", "timeline"),
-        timeline_payload(GRAPH, slices_of(GRAPH, 0, 175)),
-    ),
-    "schedule": (("common", "lanes", "schedule"), schedule_payload(GRAPH.plan, GRAPH)),
+    "timeline": (SCENE, timeline_scene(measure(GRAPH, 0, 175)).to_payload()),
+    "schedule": (SCENE, schedule_scene(measure(GRAPH, 0, 175)).to_payload()),
     "topology": (
         ("common", "topology"),
         topology_payload(GRAPH.plan, (GRAPH, SUMMARY)),
@@ -128,7 +127,7 @@ def test_a_bar_of_an_exchange_shows_bytes_time_group_and_rank(
 
 def test_the_schedule_joins_each_exchange(show: Open) -> None:
     page = show("schedule")
-    wait_for(card(page), "data.joins === '3'")  # to two readers, and among the ranks
+    wait_for(card(page), "data.transfers === '2' && data.collectives === '1'")
     legend = page.locator(".rcg-legend").inner_text()
     assert "transfer" in legend and "collective" in legend
 

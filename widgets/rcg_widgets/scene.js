@@ -176,7 +176,7 @@ class Scene {
     this.isPathShown = true;
     this.isOwn = false;
     this.takeSelection();
-    card.root.classList.add(`rcg-${head.view}`);
+    card.root.classList.add("rcg-scene", `rcg-${head.view}`);
     this.makeRows();
     this.search = new Search(this);
     this.stepper = new Stepper(this);

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from rcg.ir.index import groups_of
 from rcg.ir.ops import Op, Pass
@@ -16,56 +16,41 @@ from rcg.views.scene import Name
 
 @dataclass(frozen=True)
 class OpNames:
-    """The names of the ops of a plan.
+    """The names of the ops of a plan, by process, and how often an actor calls one method at most.
 
-    Attributes:
-        names: The name of each op, by process.
-        is_other: Which ops are calls of another method than the first one of their actor.
-        repeats: How often an actor calls one method in an execution, at most.
+    That is in an execution.
     """
 
-    names: dict[str, tuple[Name, ...]]
-    is_other: dict[str, tuple[bool, ...]]
+    names: Mapping[str, tuple[Name, ...]]
     repeats: int
-
-    @property
-    def colour_words(self) -> str:
-        """What a colour of a schedule means."""
-        return "execution" if self.repeats == 1 else "execution and call, number = call"
 
 
 def names_of(plan: Plan) -> OpNames:
     """Return the names of all ops of a plan."""
-    calls = [
-        (program.process, name_of(op).text)
-        for program in plan.programs
-        for op in program.ops
-        if op.is_call
-    ]
+    own = {program.process: [name_of(op) for op in program.ops] for program in plan.programs}
+    calls = [(process, x.text) for process, found in own.items() for x in found if x.role == "call"]
     repeats = max(Counter(calls).values(), default=1)
     initials = initials_of(text for _, text in calls)
-    names, others = {}, {}
     for program in plan.programs:
+        found = own[program.process]
         groups = groups_of(plan, program.process)
         seen: Counter[str] = Counter()
-        found, is_other = [], []
-        for op, group in zip(program.ops, groups, strict=True):
-            name = name_of(op, group or "")
-            if op.is_call:
+        for at, (name, group) in enumerate(zip(found, groups, strict=True)):
+            if name.role == "call":
                 call = seen[name.text] if repeats > 1 else None
                 seen[name.text] += 1
-                name = Name(name.text, name.role, call=call, initial=initials.get(name.text, ""))
-            is_other.append(op.is_call and name.text != next(iter(seen)))
-            found.append(name)
-        names[program.process], others[program.process] = tuple(found), tuple(is_other)
-    return OpNames(names, others, repeats)
+                initial, is_other = initials.get(name.text, ""), name.text != next(iter(seen))
+                found[at] = replace(name, call=call, initial=initial, is_other=is_other)
+            elif group:
+                found[at] = replace(name, group=group)
+    return OpNames({process: tuple(found) for process, found in own.items()}, repeats)
 
 
-def name_of(op: Op, group: str = "") -> Name:
+def name_of(op: Op) -> Name:
     """Return the name of an op."""
     passed = (op.channel,) if isinstance(op, Pass) else ()
     channels = (*op.values_in, *op.values_out, *passed)
-    return Name(visible(op.title()), op.word, channels[0] if channels else "", group)
+    return Name(visible(op.title()), op.word, *channels[:1])
 
 
 def initials_of(methods: Iterable[str]) -> dict[str, str]:

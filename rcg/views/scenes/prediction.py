@@ -7,8 +7,8 @@ fitted to. One that drifts away from them is a number instead of bars.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,8 @@ from rcg.text import rate_text
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.what_if import LATEST_NS, from_simulation
 from rcg.trace.measured import Measured
-from rcg.views.scene import Scene
+from rcg.views.data.colours import PREDICTED
+from rcg.views.scene import NOBODY, Bars, Scene
 from rcg.views.scenes.timeline import cut_of
 
 Floats = npt.NDArray[np.float64]
@@ -63,92 +64,97 @@ def prediction_of(
 
 def scene_of(simulation: Simulation, unit_ns: float = 1.0) -> Scene:
     """Return the cut of a simulation, as if it had been recorded in units of this many ns."""
-    scaled = replace(
-        simulation,
-        timeline=tuple(
-            [
-                span._replace(start=span.start * unit_ns, end=span.end * unit_ns)
-                for span in simulation.timeline
-            ]
-        ),
-    )
-    end_ns = round(min(scaled.duration, LATEST_NS))
-    return cut_of(Measured(from_simulation(scaled), 0, end_ns))
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """A prediction in the time and with the executions of a measurement.
-
-    There is no scene if it does not fit; ``note`` says why.
-    """
-
-    scene: Scene | None
-    note: str
+    scaled = [
+        span._replace(start=span.start * unit_ns, end=span.end * unit_ns)
+        for span in simulation.timeline
+    ]
+    made = replace(simulation, timeline=tuple(scaled))
+    return cut_of(Measured(from_simulation(made), 0, round(min(made.duration, LATEST_NS))))
 
 
 def fit(
     simulation: Simulation, measured: Scene, executions: range, costs: str = "measured"
-) -> Fitted:
-    """Fit a prediction in ns to the measured calls of some executions.
+) -> tuple[Bars | None, str]:
+    """Fit the calls of a prediction in ns to the measured ones of some executions.
 
     Args:
         simulation: The prediction.
         measured: The measured bars.
         executions: The executions to fit it to, which have all their calls in the measurement.
         costs: Which costs it is from.
+
+    Returns:
+        The predicted calls of these executions, in the rows of their processes and without names;
+        None if they do not fit. And which costs they are from, or why they do not fit.
     """
-    predicted = scene_of(simulation)
+    calls = measured.where("call") & (measured.bars.kind == TimeKind.COMPUTE)
+    own = measured.bars.take(np.flatnonzero(calls))
+    told = _calls_of(simulation, measured)
     spare = max(0, simulation.executions - len(executions))
-    processes = list(dict.fromkeys(row.process for row in measured.rows))
-    seen = _starts(measured, executions, processes)
-    told = _starts(predicted, range(simulation.executions), processes)
-    misfit, offset, shift, away = _align(seen, told, executions.start, spare)
-    period = _period(seen)
-    usual = max(_mean_call(measured, executions), 1.0)
-    if misfit > _MAX_MISFIT * usual or _drift(away) > _MAX_DRIFT * period:
-        rate = f", {rate_text(1e9 / _period(told))}," if _period(told) else ""
-        return Fitted(None, f"not drawn: the prediction{rate} does not keep in step")
-    bars = predicted.bars
-    bars = bars.with_columns(start=bars.start + round(shift), execution=bars.execution + offset)
-    links = predicted.links
-    links = replace(links, begin=links.begin + round(shift), until=links.until + round(shift))
-    return Fitted(replace(predicted, bars=bars, links=links), f"predicted from {costs} costs")
+    wanted = _starts(own, len(measured.rows), executions)
+    known = _starts(told, len(measured.rows), range(simulation.executions))
+    misfit, offset, shift, away = _align(wanted, known, executions.start, spare)
+    is_in = (own.execution >= executions.start) & (own.execution < executions.stop)
+    usual = float(own.duration[is_in].mean()) if is_in.any() else 0.0
+    if misfit > _MAX_MISFIT * max(usual, 1.0) or _drift(away) > _MAX_DRIFT * _period(wanted):
+        rate = f", {rate_text(1e9 / _period(known))}," if _period(known) else ""
+        return None, f"not drawn: the prediction{rate} does not keep in step"
+    told = told.with_columns(start=told.start + round(shift), execution=told.execution + offset)
+    is_in = (told.execution >= executions.start) & (told.execution < executions.stop)
+    return told.take(np.flatnonzero(is_in)), f"predicted from {costs} costs"
 
 
-def _starts(scene: Scene, executions: range, processes: Sequence[str]) -> Floats:
-    """Return when each process began its first call of each execution [processes, executions]."""
-    bars, numbers = scene.bars, {name: at for at, name in enumerate(processes)}
-    of = np.array([numbers.get(row.process, -1) for row in scene.rows] or [-1])[bars.row]
-    is_in = (bars.execution >= executions.start) & (bars.execution < executions.stop)
-    is_call = scene.where("call") & (bars.kind == TimeKind.COMPUTE)
-    calls = np.flatnonzero(is_call & is_in & (of >= 0))
-    found = np.full((len(numbers), len(executions)), np.nan)
-    at = of[calls], bars.execution[calls] - executions.start
-    np.fmin.at(found, at, bars.start[calls].astype(float))
+def _calls_of(simulation: Simulation, scene: Scene) -> Bars:
+    """Return the calls of a simulation in the rows of a scene."""
+    rows = {row.process: at for at, row in enumerate(scene.rows)}
+    is_call = {
+        program.process: [op.is_call for op in program.ops] for program in simulation.plan.programs
+    }
+    calls = [
+        (rows[process], op, execution, start, end)
+        for process, op, execution, start, end in simulation.timeline
+        if process in rows and is_call[process][op]
+    ]
+    columns = np.rint(np.clip(np.array(calls, float).reshape(-1, 5), 0, LATEST_NS))
+    row, op, execution, start, end = columns.astype(np.int64).T
+    nothing = np.zeros(len(row))
+    found = Bars().with_columns(
+        row=row,
+        op=op,
+        execution=execution,
+        start=start,
+        duration=end - start,
+        kind=nothing + PREDICTED,
+        look=nothing,
+        name=nothing,
+        peer=nothing + NOBODY,
+        bytes=nothing,
+    )
+    return found.take(np.flatnonzero(start < end))
+
+
+def _starts(calls: Bars, rows: int, executions: range) -> Floats:
+    """Return when each row began its first call of each execution [rows, executions]."""
+    is_in = (calls.execution >= executions.start) & (calls.execution < executions.stop)
+    calls = calls.take(np.flatnonzero(is_in))
+    found = np.full((rows, len(executions)), np.nan)
+    np.fmin.at(found, (calls.row, calls.execution - executions.start), calls.start.astype(float))
     return found
 
 
 def _period(starts: Floats) -> float:
-    """Return the median time between two executions of a process; 0 if there is none."""
+    """Return the median time between two executions of a row; 0 if there is none."""
     times = np.diff(starts, axis=1)
     times = times[~np.isnan(times)]
     return float(np.median(times)) if len(times) else 0.0
 
 
 def _drift(differences: Floats) -> float:
-    """Return the mean distance of a process's calls from where its prediction is on average."""
+    """Return the mean distance of a row's calls from where its prediction is on average."""
     known = differences[~np.isnan(differences).all(axis=1)]
     if not len(known):
         return 0.0
     return float(np.nanmean(np.abs(known - np.nanmedian(known, axis=1, keepdims=True))))
-
-
-def _mean_call(scene: Scene, executions: range) -> float:
-    bars = scene.bars
-    calls = scene.where("call") & (bars.kind == TimeKind.COMPUTE)
-    calls &= (bars.execution >= executions.start) & (bars.execution < executions.stop)
-    return float(bars.duration[calls].mean()) if calls.any() else 0.0
 
 
 def _align(
@@ -159,7 +165,7 @@ def _align(
     The last executions of a prediction run while the pipeline empties, so a third of the spare ones
     is left out. Several offsets are tried because executions may run in groups, of as many as are
     in flight at once. The last result is how much later each call is than predicted
-    [processes, executions].
+    [rows, executions].
     """
     count = measured.shape[1]
     latest = spare - spare // 3

@@ -83,35 +83,26 @@ def schedule_scene(
     window = (part.start_ns, part.end_ns) if is_part and part else None
     if window is None:
         window = _window_of(graph, start_ns, end_ns, executions or _MAX_MEASURED, part)
-    cut = timeline if timeline and not is_part else cut_of(measured, window)
+    names = names_of(graph.plan)
+    cut = timeline if timeline and not is_part else cut_of(measured, window, names)
     bars = cut.bars
     begin, end = (each - start_ns for each in window)
     first, last = _shown(cut, executions or _MAX_MEASURED, part)
     is_shown = (bars.end > begin) & (bars.start < end)
     is_shown &= is_part | ((bars.execution >= first) & (bars.execution <= last))
-    names = names_of(graph.plan)
-    scene = replace(_scheduled(cut, is_shown, names), begin=begin, end=end)
+    scene = replace(_scheduled(graph.plan, cut, is_shown), begin=begin, end=end)
     words = [part.words] if is_part and part else [_count(scene)]
     compared = range(part.first, part.last + 1) if part else range(first, last + 1)
     is_open = part is not None and part.is_open  # what hangs was not predicted
     simulation = None if is_open else prediction_of(measured, len(compared), op_cost)
-    predicted = None
     if simulation is not None:
-        found = fit(simulation, scene, compared, "given" if op_cost else "measured")
-        predicted = found.scene
-        is_all = is_part or len(compared) == last - first + 1
-        of = "" if is_all else f" for executions {compared.start} to {compared.stop - 1}"
-        words.append(found.note + (of if predicted else ""))
-    if predicted is not None:
-        own = predicted.bars
-        is_near = (own.execution >= compared.start) & (own.execution < compared.stop)
-        is_near &= predicted.where("call")
-        beside = _scheduled(predicted, is_near, names, is_outlined=True)
-        scene = _with_rows_below(scene, beside)
+        calls, note = fit(simulation, scene, compared, "given" if op_cost else "measured")
+        is_all = is_part or calls is None or len(compared) == last - first + 1
+        words.append(note if is_all else f"{note} for {_executions(compared[0], compared[-1])}")
+        if calls is not None:
+            scene = _with_rows_below(scene, calls, names)
     scene = _folded(graph.plan, scene)
-    words += ["rows of several actors: medians"] if any(row.members for row in scene.rows) else []
-    words += [f"{letter} = {name}" for name, letter in _initials(scene).items()]
-    words += clock_words(scene.rows)
+    words += [*_explained(scene), *clock_words(scene.rows)]
     shown = (part.start_ns - start_ns, part.end_ns - start_ns) if part and not is_part else None
     return replace(scene, about=f" {DOT} ".join(words), window=shown)
 
@@ -150,15 +141,12 @@ def scene_of_simulation(
     """
     plan = simulation.plan
     cut = scene_of(simulation, CALL_NS / UNIT_NS if is_rough else 1.0)
-    names = names_of(plan)
     few = _wide_enough(cut, executions_of_calls(plan))
     count = limit or few
-    scene = _scheduled(cut, cut.bars.execution < count, names, is_outlined=True)
+    scene = _scheduled(plan, cut, cut.bars.execution < count, is_outlined=True)
     scene = _folded(plan, replace(scene, end=int(scene.bars.end.max(initial=1))))
     how = "predicted, every call counts as one" if is_rough else "predicted"
-    words = [_count(scene), how]
-    words += ["rows of several actors: medians"] if any(row.members for row in scene.rows) else []
-    words += [f"{letter} = {name}" for name, letter in _initials(scene).items()]
+    words = [_count(scene), how, *_explained(scene)]
     window = None
     is_early = scene.where("call") & (scene.bars.execution < few)
     if count > few + few // 2 and is_early.any():
@@ -189,18 +177,22 @@ def _wide_enough(scene: Scene, most: int) -> int:
     return min(most, max(1, int(fits)))
 
 
-def _initials(scene: Scene) -> dict[str, str]:
-    return {name.text: name.initial for name in scene.names if name.initial}
+def _explained(scene: Scene) -> list[str]:
+    """Return what rows and labels mean."""
+    words = ["rows of several actors: medians"] if any(row.members for row in scene.rows) else []
+    initials = {name.text: name.initial for name in scene.names if name.initial}
+    return words + [f"{initial} = {text}" for text, initial in initials.items()]
 
 
 def _count(scene: Scene) -> str:
-    found = np.unique(scene.bars.execution[scene.where("call")])
-    if not len(found):
-        return "nothing ran"
-    first, last = int(found[0]), int(found[-1])
-    if first == last:
-        return f"execution {first}"
-    return f"{plural(last - first + 1, 'execution')}, {first} to {last}"
+    found = np.unique(scene.bars.execution[scene.where("call")]).tolist()
+    if len(found) < 2:
+        return f"execution {found[0]}" if found else "nothing ran"
+    return f"{plural(found[-1] - found[0] + 1, 'execution')}, {found[0]} to {found[-1]}"
+
+
+def _executions(first: int, last: int) -> str:
+    return f"execution {first}" if first == last else f"executions {first} to {last}"
 
 
 def _window_of(
@@ -228,100 +220,93 @@ def _shown(scene: Scene, most: int, part: Excerpt | None) -> tuple[int, int]:
     return first, min(last, first + most - 1)
 
 
-def _scheduled(cut: Scene, is_shown: Column, names: OpNames, *, is_outlined: bool = False) -> Scene:
+def _scheduled(plan: Plan, cut: Scene, is_shown: Column, *, is_outlined: bool = False) -> Scene:
     """Return those bars of a cut that belong in a schedule, with the looks of executions."""
     bars = cut.bars
-    calling = {
-        process for process, own in names.names.items() if any(name.role == "call" for name in own)
-    }
+    calling = {each.process for each in plan.programs if any(op.is_call for op in each.ops)}
     rows = [
         at for at, row in enumerate(cut.rows) if not row.part and {row.process, row.under} & calling
     ]
-    kept = is_shown & np.isin(bars.row, rows)
-    kept &= (bars.kind != TimeKind.WAITING) & ~cut.where("free")
-    which = np.flatnonzero(kept)
+    is_busy = (bars.kind != TimeKind.WAITING) & ~cut.where("free")
+    which = np.flatnonzero(is_shown & is_busy & np.isin(bars.row, rows))
     place = np.full(len(cut.rows), -1)
     place[rows] = np.arange(len(rows))
-    is_call = cut.where("call")[which]
-    call = np.array([name.call or 0 for name in cut.names] or [0])[bars.name[which]]
-    other = [np.array([*names.is_other.get(cut.rows[at].process, ()), False], bool) for at in rows]
-    is_other = np.zeros(len(which), bool)
-    for number, at in enumerate(rows):
-        own = bars.row[which] == at
-        is_other[own] = other[number][np.minimum(bars.op[which][own], len(other[number]) - 1)]
-    colour = (bars.execution[which] * names.repeats + call) % _NUM
-    colour = colour + _OTHER * is_other + _OUTLINES * is_outlined
-    is_lane = np.array([bool(cut.rows[at].under) for at in rows] or [False])[place[bars.row[which]]]
+    row = place[bars.row[which]]
+    is_lane = np.array([bool(cut.rows[at].under) for at in rows] or [False])[row]
+    colour = _colours(cut, bars.execution[which], bars.name[which]) + _OUTLINES * is_outlined
     found = bars.take(which).with_columns(
-        row=place[bars.row[which]],
-        look=np.where(is_call, colour, _BUSY + is_lane),
+        row=row,
+        look=np.where(cut.where("call")[which], colour, _BUSY + is_lane),
         peer=np.full(len(which), NOBODY),
     )
     if is_outlined:
         found = found.with_columns(kind=np.full(len(which), PREDICTED))
     moved = np.full(len(bars), -1)
     moved[which] = np.arange(len(which))
+    shown = [cut.rows[at] for at in rows]
     return replace(
         cut,
         view="schedule",
-        rows=tuple(
-            [replace(cut.rows[at], height=_LANE if cut.rows[at].under else _HEIGHT) for at in rows]
-        ),
-        looks=_looks(names, is_alone=is_outlined),
+        rows=tuple([replace(each, height=_LANE if each.under else _HEIGHT) for each in shown]),
+        looks=_looks(cut.repeats, is_alone=is_outlined),
         ground="waiting or idle",
         bars=found,
         links=cut.links.moved(moved),
         steps=(),
         paths=CriticalPaths(),
-        colour_words=names.colour_words,
     )
 
 
-def _looks(names: OpNames, *, is_alone: bool) -> tuple[Look, ...]:
+def _colours(scene: Scene, execution: Column, name: Column) -> Column:
+    """Return the look of measured calls: by execution, or by call of it; paler of other methods."""
+    marks = [(each.call or 0, each.is_other) for each in scene.names] or [(0, False)]
+    call, is_other = np.array(marks, np.int64).T
+    return np.asarray((execution * scene.repeats + call[name]) % _NUM + _OTHER * is_other[name])
+
+
+def _looks(repeats: int, *, is_alone: bool) -> tuple[Look, ...]:
     """Return the looks of executions: measured, of another method, predicted, the same, busy."""
+    colour = "execution" if repeats == 1 else "execution and call, number = call"
     titles = (
-        f"measured, colour = {names.colour_words}",
+        f"measured, colour = {colour}",
         "another method of the actor",
-        f"predicted, colour = {names.colour_words}" if is_alone else "predicted",
+        f"predicted, colour = {colour}" if is_alone else "predicted",
         "predicted, another method" if is_alone else "predicted",
     )
     styles = (SOLID, TINTED, OUTLINED, FAINT)
     looks = [
-        Look(title, colour, style)
+        Look(title, each, style)
         for title, style in zip(titles, styles, strict=True)
-        for colour in EXECUTIONS
+        for each in EXECUTIONS
     ]
     busy = "#7d8793"
     return (*looks, Look("not in a method", busy, height=0.16), Look("not in a method", busy))
 
 
-def _with_rows_below(scene: Scene, beside: Scene) -> Scene:
-    """Return a scene with a row below each one that calls, for the bars of another scene."""
-    calling = np.unique(beside.bars.row)
-    below = {beside.rows[at].process: at for at in calling.tolist()}
+def _with_rows_below(scene: Scene, calls: Bars, names: OpNames) -> Scene:
+    """Return a scene with predicted calls, each in a row below the one that it is of."""
+    known = {name: at for at, name in enumerate(scene.names)}
     rows: list[Row] = []
     place = np.zeros(len(scene.rows), np.int64)
-    places = np.zeros(len(beside.rows), np.int64)
+    name = np.zeros(len(calls), np.int64)
+    calling = set(calls.row.tolist())
     for at, row in enumerate(scene.rows):
         place[at] = len(rows)
         rows.append(row)
-        if row.process in below:
-            places[below[row.process]] = len(rows)
+        if at in calling:
             rows.append(replace(row, part=PREDICTION, height=_BELOW))
-    known = {name: at for at, name in enumerate(scene.names)}
-    of = [known.setdefault(name, len(known)) for name in beside.names]
-    own = scene.bars.with_columns(row=place[scene.bars.row])
-    more = beside.bars.with_columns(
-        row=places[beside.bars.row], name=np.array(of or [0])[beside.bars.name]
+            own = names.names[row.process]
+            of = [known.setdefault(x, len(known)) if x.role == "call" else 0 for x in own]
+            name[calls.row == at] = np.array(of)[calls.op[calls.row == at]]
+    scene = replace(scene, rows=tuple(rows), names=tuple(known))
+    below = calls.with_columns(
+        row=place[calls.row] + 1,
+        name=name,
+        look=_colours(scene, calls.execution, name) + _OUTLINES,
     )
-    bars, moved = Bars.joined([own, more])
-    return replace(
-        scene,
-        rows=tuple(rows),
-        names=tuple(known),
-        bars=bars,
-        links=scene.links.moved(moved[: len(own)]),
-    )
+    above = scene.bars.with_columns(row=place[scene.bars.row])
+    bars, moved = Bars.joined([above, below])
+    return replace(scene, bars=bars, links=scene.links.moved(moved[: len(above)]))
 
 
 def _folded(plan: Plan, scene: Scene) -> Scene:

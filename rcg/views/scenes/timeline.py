@@ -62,7 +62,7 @@ from rcg.views.scene import (
     Scene,
     Steps,
 )
-from rcg.views.scenes.names import names_of
+from rcg.views.scenes.names import OpNames, names_of
 from rcg.views.scenes.path import path_until, paths_of
 
 _MAX_NAMES: Final = 1 << 16
@@ -114,12 +114,17 @@ def _executions(scene: Scene) -> str:
     return f"executions {first} to {last}" if first != last else f"execution {first}"
 
 
-def cut_of(measured: Measured, window: tuple[int, int] | None = None) -> Scene:
-    """Return the bars of a graph, whole ones, that are in a window; see ``timeline_scene``."""
+def cut_of(
+    measured: Measured, window: tuple[int, int] | None = None, names: OpNames | None = None
+) -> Scene:
+    """Return the bars of a graph, whole ones, that are in a window; see ``timeline_scene``.
+
+    The names of its ops save time, if they are known.
+    """
     graph, start_ns, end_ns = measured.graph, measured.start_ns, measured.end_ns
     if end_ns < start_ns:
         raise ValueError(f"the recording ends {start_ns - end_ns} ns before it starts")
-    found = _Cut(measured, window or (start_ns, end_ns))
+    found = _Cut(measured, window or (start_ns, end_ns), names or names_of(graph.plan))
     for at in order_of(graph.plan):
         found.add_ops(graph.lanes[at])
         found.add_spans(graph.lanes[at])
@@ -139,13 +144,13 @@ class _Ends:
 class _Cut:
     """Collects the bars, lane by lane, and the ends of transfers in them."""
 
-    def __init__(self, measured: Measured, window: tuple[int, int]) -> None:
+    def __init__(self, measured: Measured, window: tuple[int, int], names: OpNames) -> None:
         graph = measured.graph
         self._measured, self._table = measured, measured.table
         self._graph, self._plan = graph, graph.plan
         self._start_ns, self._end_ns = measured.start_ns, measured.end_ns
         self._window = window
-        self._op_names = names_of(graph.plan).names
+        self._names = names
         self._numbers: dict[Name, int] = {}
         self._rows: list[Row] = []
         self._bars: list[Bars] = []
@@ -174,7 +179,7 @@ class _Cut:
         if not len(parts):
             return
         op, peer = table.op[parts.row], table.peer[parts.row]
-        names = self._op_names[lane.process]
+        names = self._names.names[lane.process]
         numbers = [self._number(name) for name in names]
         if (op == len(ops)).any():
             numbers.append(self._number(Name("unknown op", "unknown")))
@@ -381,6 +386,7 @@ class _Cut:
             tuple([replace(each, row=int(place[each.row])) for each in steps]),
             groups=groups,
             slots={channel.id: channel.slots for channel in carriers if channel.kind != TENSOR},
+            repeats=self._names.repeats,
         )
 
     def _add_queues(self) -> list[Steps]:

@@ -51,6 +51,7 @@ _MAX_QUEUES: Final = 24  # processes, whose queues are shown
 _NARROW: Final = 4  # pixels: bars that are narrower are shares of time
 _ROWS_PER_NUMBER: Final = 6  # the number of an execution is repeated after so many processes
 _MAX_NUMBERS: Final = 400
+_LEAST_NUMBERED: Final = 2  # pixels
 _DOT: Final = 2.4
 _LEAST_STEP: Final = 1.5
 _PATH_WIDTH: Final = 2.2
@@ -231,11 +232,12 @@ class _Picture:
         places = {at: number for number, at in enumerate(self._bands)}
         latest: dict[tuple[int, str], int] = {}
         texts: list[str] = []
-        for at, end in zip(calls.tolist(), ends.tolist(), strict=True):
+        wide = placed.width[calls] >= _LEAST_NUMBERED
+        for at, end in zip(calls[wide].tolist(), ends[wide].tolist(), strict=True):
             bar, width = int(placed.row[at]), float(placed.width[at])
             labels = scene.labels(bar)
             key, here = (int(scene.bars.execution[bar]), labels[-1]), places[int(lane[at])]
-            if width < 2 or here - latest.get(key, -_ROWS_PER_NUMBER) < _ROWS_PER_NUMBER:
+            if here - latest.get(key, -_ROWS_PER_NUMBER) < _ROWS_PER_NUMBER:
                 continue
             band = bands[int(placed.band[at])]
             room = width_of(labels[-1], SMALL, bold=True)
