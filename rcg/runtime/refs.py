@@ -392,6 +392,14 @@ def _fetch_watching(
         patience = min(2 * patience, _MAX_POLL_S)
 
 
+async def wait_for_all(refs: Sequence[CompiledDAGRef]) -> None:
+    """Wait until ``get`` of each of the refs would not wait."""
+    for ref in refs:
+        each = ref._first if type(ref) is TwinRef else ref
+        if each.state < READY:
+            await each._source.wait_async(each)
+
+
 def wait_refs(
     refs: Sequence[CompiledDAGRef], *, num_returns: int = 1, timeout_s: float | None = None
 ) -> tuple[list[CompiledDAGRef], list[CompiledDAGRef]]:

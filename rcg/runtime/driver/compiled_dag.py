@@ -22,6 +22,7 @@ from rcg.options import timeout_from_user
 from rcg.runtime.control import registry
 from rcg.runtime.driver.engine import UNSET, Engine
 from rcg.runtime.driver.session import Session
+from rcg.runtime.mapping import MapResults, map_inputs
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports, Statistics
 from rcg.runtime.remote.handle import handle_from
 from rcg.text import graph_title
@@ -81,6 +82,43 @@ class CompiledDAG(Displayed):
         errors.
         """
         return await self._engine.execute_async(*args, **kwargs)
+
+    def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
+        """Execute for each input; return an iterator over the results, in the order of the inputs.
+
+        It keeps ``in_flight`` executions in flight, so the actors work at the same time::
+
+            for result in graph.map(batches, in_flight=3): ...
+            async for result in graph.map(requests, in_flight=3): ...
+
+        An execution is in flight from its start until its result is yielded. The inputs may be
+        endless: one is taken when there is room for it, first when the first result is asked for.
+        A result that is there is yielded before another input is waited for. With ``in_flight=1``,
+        an input may depend on the result before it.
+
+        What a method raises is raised in place of its result. Then the iteration can go on: the
+        next result is that of the next input. So it is with an input that cannot be sent. An
+        exception of ``inputs`` is raised after the results of those before it, and is the end.
+        After a ``ChannelTimeout``, Ctrl-C or a cancellation nothing is lost: ask again to go on
+        waiting. When the graph has ended, the error is raised once, after the results that came.
+
+        ``close()``, or dropping the iterator, takes no more inputs and waits for nothing:
+        executions that were started run to their end, and their results are discarded.
+
+        Args:
+            *inputs: An iterable for each positional argument of ``execute``; the shortest ends all,
+                as in Python's ``map``. In ``async for`` they may be asynchronous, and are then
+                waited for while results are.
+            in_flight: How many executions may be in flight. None: as many as the graph allows.
+            **keywords: An iterable for each keyword argument of ``execute``.
+
+        Raises:
+            ValueError: ``in_flight`` is not a positive integer, or is more than the graph's
+                ``max_inflight_executions``.
+            TypeError: There are no inputs, or they cannot be iterated.
+        """
+        limit = self._engine.session.options.max_inflight_executions
+        return map_inputs(self, inputs, keywords, in_flight, limit)
 
     def empty(self, shape: Any, dtype: Any = float) -> Any:
         """Return a new array in the graph's shared memory, which ``execute`` sends without a copy.
