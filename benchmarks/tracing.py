@@ -141,7 +141,7 @@ def measure_what_if() -> tuple[Figure, ...]:
     nothing = float("nan")  # a figure that fails
     predicted = before.what_if({f"a{SLOWEST}.hold_on": 0.5}).throughput or nothing
     measured = after.executions().throughput or nothing
-    fewer = before.what_if(max_inflight=1).throughput or nothing
+    fewer = before.what_if(in_flight=1).throughput or nothing
     rates = {
         "before": before.executions().throughput or 0.0,
         "predicted": predicted,

@@ -135,7 +135,7 @@ class Profile:
         *,
         communication: float = 1.0,
         serialization: float = 1.0,
-        max_inflight: int | None = None,
+        in_flight: int | None = None,
         graph: int | str | None = None,
     ) -> WhatIf:
         """Predict throughput and timeline if some operations took another time.
@@ -147,7 +147,7 @@ class Profile:
                 ``{"a0.fwd": 0.5}`` for one.
             communication: Factor for reading and writing channels.
             serialization: Factor for encoding and decoding.
-            max_inflight: How many executions may be in flight; None for as many as now.
+            in_flight: How many executions may be in flight; None for as many as now.
             graph: See ``graph``.
 
         Raises:
@@ -159,7 +159,7 @@ class Profile:
             scale,
             communication=communication,
             serialization=serialization,
-            max_inflight=max_inflight,
+            in_flight=in_flight,
         )
 
     def to_pandas(self) -> pd.DataFrame:

@@ -117,7 +117,7 @@ def use(found: Trace, folder: Path) -> None:
         Paths(graph).steady()
         of_plan(graph.plan)
         try:
-            str(profile.what_if({}, communication=0.5, max_inflight=3, graph=number)).encode()
+            str(profile.what_if({}, communication=0.5, in_flight=3, graph=number)).encode()
             check_replay(predict(graph), graph.plan)
         except TraceError:
             pass  # nothing was recorded

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rcg.channels.base import GraphEnded
-from rcg.errors import CapacityExceededError, ChannelClosed, ChannelTimeout, GraphError, UnpicklableError
+from rcg.errors import (
+    CapacityExceededError,
+    ChannelClosed,
+    ChannelTimeout,
+    GraphError,
+    UnpicklableError,
+)
 from rcg.runtime.mapping import MapResults, map_inputs
 from tests.harness.driven import Driven, run_once
 from tests.harness.peers import GUARD_S, until
@@ -170,7 +177,7 @@ def test_a_result_that_is_there_does_not_wait_for_the_next_input(
         for number in range(3):
             taken.append(number)
             # As a source that waits for a moment: the result before is there by then.
-            until(lambda: all(buffer.has(number - 1) for buffer in graph.buffers))
+            until(partial(graph.buffers[0].has, number - 1))
             yield number
 
     results = graph.map(slow(), in_flight=3)
@@ -220,7 +227,12 @@ def test_several_iterables_end_with_the_shortest(working: Callable[..., Working]
 @pytest.mark.parametrize(
     ("inputs", "in_flight", "error", "text"),
     [
-        ([[1]], 5, ValueError, "compile it with max_inflight_executions=5, or map with in_flight=4"),
+        (
+            [[1]],
+            5,
+            ValueError,
+            "compile it with max_inflight_executions=5, or map with in_flight=4",
+        ),
         ([[1]], 0, ValueError, "`in_flight` must be a positive integer, found 0"),
         ([[1]], "2", ValueError, "`in_flight` must be a positive integer, found '2'"),
         ([], 1, TypeError, "needs an iterable of inputs for each argument"),
@@ -391,7 +403,9 @@ def test_it_is_iterated_asynchronously_with_inputs_of_either_kind(
         found = [result async for result in graph.map([1, "bad-", 3], in_flight=2)]
         assert found == [2, "bad-bad-", 6]
         results = graph.map(counting(Source()), "ab", in_flight=2)
-        with pytest.raises(GraphError, match="1 positional args, got 2"):  # as `execute` says it, in its place
+        with pytest.raises(
+            GraphError, match="1 positional args, got 2"
+        ):  # as `execute` says it, in its place
             await anext(results)
         results = graph.map(counting(Source()), in_flight=3)
         assert [await anext(results) for _ in range(5)] == [0, 2, 4, 6, 8]

@@ -78,7 +78,7 @@ def test_every_view_takes_every_recording(tmp_path: Path, trace: Trace, other: T
         check_shown(profile.critical_path(execution))
     names = places_of(graph)
     if graph.num_events:
-        check_shown(profile.what_if({next(iter(names)): 0.5} if names else {}, max_inflight=3))
+        check_shown(profile.what_if({next(iter(names)): 0.5} if names else {}, in_flight=3))
     profile.call_costs()
     profile.save_html(tmp_path / "page.html")
     check_page((tmp_path / "page.html").read_text())

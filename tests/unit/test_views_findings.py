@@ -53,7 +53,7 @@ def findings(profile: Profile) -> list[Any]:
     return [
         executions,
         profile.critical_path(last),
-        profile.what_if(max_inflight=3),
+        profile.what_if(in_flight=3),
         profile.compare(profile),
         profile.compare(small()),
         *profile.compare(profile).graphs,

@@ -165,7 +165,7 @@ def what_if(
     *,
     communication: float = 1.0,
     serialization: float = 1.0,
-    max_inflight: int | None = None,
+    in_flight: int | None = None,
     executions: int = 64,
 ) -> WhatIf:
     """Predict the figures of a graph if some of its ops took longer or shorter.
@@ -177,7 +177,7 @@ def what_if(
             twice as fast. If several names match an op, their factors are multiplied.
         communication: Factor on the time of moving bytes. Waking up is not scaled.
         serialization: Factor on the time of encoding and decoding.
-        max_inflight: Number of executions to keep in flight. Channels with fewer slots get more.
+        in_flight: Number of executions to keep in flight. Channels with fewer slots get more.
             None: the largest number in the trace.
         executions: Number of executions to simulate.
 
@@ -187,20 +187,20 @@ def what_if(
     """
     for name, factor in (("communication", communication), ("serialization", serialization)):
         _check_factor(name, factor)
-    for name, number in (("max_inflight", max_inflight), ("executions", executions)):
+    for name, number in (("in_flight", in_flight), ("executions", executions)):
         if number is not None and (not isinstance(number, int) or number < 1):
             raise TraceError(f"`{name}` must be a positive integer, found {number!r}")
     factors = _factors(graph, scale or {})
     changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
     changes += [f"communication took {communication:g}x"] if communication != 1 else []
     changes += [f"serialization took {serialization:g}x"] if serialization != 1 else []
-    changes += [f"{max_inflight} executions were in flight"] if max_inflight else []
+    changes += [f"{in_flight} executions were in flight"] if in_flight else []
     replays = Replays(graph, executions)
     changed = {
         place: Factors(factors.get(place, 1.0), communication, serialization)
         for place in replays.measured.costs
     }
-    return replays.with_changes(tuple(changes), changed, max_inflight)
+    return replays.with_changes(tuple(changes), changed, in_flight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class Replays:
         self,
         changes: tuple[str, ...],
         factors: Mapping[Place, Factors],
-        max_inflight: int | None = None,
+        in_flight: int | None = None,
         *,
         user: float = 1.0,
         has_spread: bool = True,
@@ -270,15 +270,15 @@ class Replays:
         Args:
             changes: The changes, as text.
             factors: The factors of the ops that change.
-            max_inflight: As in ``what_if``.
+            in_flight: As in ``what_if``.
             user: Factor on the time of the user's code before each submission.
             has_spread: Whether the spread of the speedup is computed as well.
             executions: The least number of executions to simulate.
             instead: What ops cost instead of what was measured, before the factors.
         """
         graph, measured = self.graph, self.measured
-        window = max_inflight or measured.window
-        plan = graph.plan if max_inflight is None else _with_slots(graph.plan, max_inflight)
+        window = in_flight or measured.window
+        plan = graph.plan if in_flight is None else _with_slots(graph.plan, in_flight)
         user_ns = measured.user_ns * user
 
         def changed(costs: Mapping[Place, Cost]) -> MeasuredCosts:
