@@ -31,7 +31,7 @@ from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Input, Op
 from rcg.ir.plan import Plan
-from rcg.text import columns, rate_text, share_text, spread_text, time_text, visible
+from rcg.text import columns, plural, rate_text, share_text, spread_text, time_text, visible
 from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.dependencies import Dependencies
@@ -194,7 +194,10 @@ def what_if(
     changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
     changes += [f"communication took {communication:g}x"] if communication != 1 else []
     changes += [f"serialization took {serialization:g}x"] if serialization != 1 else []
-    changes += [f"{in_flight} executions were in flight"] if in_flight else []
+    if in_flight:
+        changes += [
+            f"{plural(in_flight, 'execution')} {'was' if in_flight == 1 else 'were'} in flight"
+        ]
     replays = Replays(graph, executions)
     changed = {
         place: Factors(factors.get(place, 1.0), communication, serialization)
