@@ -25,7 +25,7 @@ from rcg.runtime.driver.session import Session
 from rcg.runtime.mapping import MapResults, map_inputs
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports, Statistics
 from rcg.runtime.remote.handle import handle_from
-from rcg.text import graph_title
+from rcg.text import graph_title, stated
 
 if TYPE_CHECKING:
     from rcg.runtime.observe.profiler import Profiler
@@ -279,6 +279,7 @@ class CompiledDAG(Displayed):
             ValueError: The format is unknown, or "ascii" with ``channel_details``.
             FileNotFoundError: There is no such folder.
         """
+        title = stated(repr(self), self.state)
         return views().visualize(
             self._engine.plan,
             self._engine.actor_ids(),
@@ -288,7 +289,7 @@ class CompiledDAG(Displayed):
             view=view,
             channel_details=channel_details,
             legend=legend,
-            title=repr(self),
+            title=title,
             dark=dark,
         )
 
@@ -298,8 +299,8 @@ class CompiledDAG(Displayed):
     def _mimebundle(self, views: Views) -> Mimebundle:
         return views.plan(
             self.plan,
-            text=repr(self),
-            title=graph_title(self.name, self.get_id()),
+            text=stated(repr(self), self.state),
+            title=self.title,
             actor_ids=self._engine.actor_ids(),
             addresses=self.addresses(),
         )
@@ -312,6 +313,19 @@ class CompiledDAG(Displayed):
     def name(self) -> str:
         """What views call it: ``compile(name=)``, or the variable, or its last method."""
         return self._engine.session.name
+
+    @property
+    def title(self) -> str:
+        """Its name and the beginning of its id, and what is wrong with it, if anything is."""
+        return stated(graph_title(self.name, self.get_id()), self.state)
+
+    @property
+    def state(self) -> str:
+        """What is wrong with it in a few words, as pictures say it; "" if nothing is.
+
+        An actor that died, one that others have waited for for five seconds, or "torn down".
+        """
+        return self._engine.report(0).trouble
 
     def weak(self) -> Callable[[], CompiledDAG | None]:
         """Return a function that returns this graph, and None once nobody uses it any more.

@@ -28,6 +28,7 @@ from rcg.runtime.control.registry import follow
 from rcg.runtime.node.host import NodeHost, Recorded, Recording, newest_events
 from rcg.runtime.node.layout import Layout, takers_of
 from rcg.runtime.node.node import Node
+from rcg.runtime.observe.report import Report
 from rcg.runtime.observe.transfers import transfers_between
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import (
@@ -71,6 +72,9 @@ class RecordedGraph(Protocol):
     control: GraphControl
     pid: int
     is_over: bool
+
+    def report(self, patience_s: float) -> Report:
+        """Return what each process does; with 0, without asking any."""
 
     def check_running(self) -> None:
         """Raise ``ChannelClosed`` or ``ActorDiedError`` if it has ended."""
@@ -449,7 +453,8 @@ def _graph_trace(
             )
         )
     limit = session.options.max_inflight_executions
-    return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit, session.name)
+    trouble = session.report(0).trouble
+    return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit, session.name, trouble)
 
 
 def _with_numbers(plan: Plan, recorded: Recorded) -> Events:

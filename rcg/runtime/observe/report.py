@@ -27,6 +27,7 @@ from rcg.runtime.observe.activity import (
     Verdict,
     alike_of,
     holding_up,
+    trouble_of,
     verdict_of,
 )
 from rcg.text import bytes_text, cut, graph_title, plural, table, time_text, visible
@@ -170,6 +171,11 @@ class Report(Displayed):
     def verdict(self) -> Verdict:
         """What holds the graph up, in one sentence, with the line of source if it is known."""
         return self.verdict_on()
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the graph in a few words, as titles of pictures say; "" if nothing."""
+        return trouble_of(self.state, self.processes)
 
     def verdict_on(self, late_s: float = 0.0) -> Verdict:
         """Return the verdict that blames only processes that are in their op for ``late_s``."""

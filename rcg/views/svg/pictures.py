@@ -14,7 +14,7 @@ from typing import Final
 from rcg.compiler.simulate import Simulation, simulate
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.plan import Plan
-from rcg.text import time_text
+from rcg.text import stated, time_text
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import predict
 from rcg.trace.model import GraphTrace, Recording
@@ -91,6 +91,7 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
         predicted=predicted,
         unit_ns=None if predicted is None else 1.0,
         alike=alike_in(graph),
+        title=stated("Schedule", graph.state),
         about=_about(trace, excerpt),
         width=WIDTH,
     )
@@ -103,10 +104,10 @@ def _about(trace: Recording, excerpt: Excerpt) -> str:
     return f"{excerpt.words} {DOT} {when}"
 
 
-def predicted_schedule(plan: Plan, limit: int) -> str:
+def predicted_schedule(plan: Plan, limit: int, state: str = "") -> str:
     """Return the predicted schedule of a plan with at most so many executions in flight.
 
-    All calls take equally long if the plan has no costs.
+    All calls take equally long if the plan has no costs. The title says the state of the graph.
     """
     predicted = simulate(plan, executions=MAX_PREDICTED, window=limit)
     predicted = predicted.first(executions_to_show(predicted))
@@ -114,6 +115,7 @@ def predicted_schedule(plan: Plan, limit: int) -> str:
         predicted=predicted,
         unit_ns=1.0 if plan.costs else None,
         alike=alike_of(predicted),
+        title=stated("Schedule", state),
         width=WIDTH,
     )
 
@@ -127,7 +129,8 @@ def timeline_picture(
         return None
     slices = slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns)
     path = path_of(graph, slices, excerpt.last)
-    return timeline_of(slices, path=path, about=_about(trace, excerpt), width=WIDTH)
+    title = stated("Timeline", graph.state)
+    return timeline_of(slices, path=path, title=title, about=_about(trace, excerpt), width=WIDTH)
 
 
 def whole_timeline_picture(trace: Recording, slices: Slices) -> str:
