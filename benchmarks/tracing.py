@@ -24,7 +24,7 @@ from rcg.bench.contestants import ACTOR_OPTIONS
 from rcg.bench.graphs import Worker
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import Figure, medians
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 
 MAX_RECORDER_NS = 50.0
 RECORDER_EVENTS = RECORDER_ROUNDS = 1_000

@@ -20,6 +20,7 @@ from rcg.trace.model import Recording
 from rcg.views.data.topology import topology_of
 from rcg.views.html import findings
 from rcg.views.html.mimebundle import mimebundle, of_plan, of_reports, of_trace
+from rcg.views.html.runs import of_runs
 from rcg.views.visualize import visualize
 
 
@@ -41,6 +42,7 @@ class _Views:
     mimebundle = staticmethod(_mimebundle_of)
     plan = staticmethod(of_plan)
     reports = staticmethod(of_reports)
+    runs = staticmethod(of_runs)
 
     def visualize(
         self,

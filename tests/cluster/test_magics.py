@@ -14,7 +14,7 @@ import rcg
 from rcg.dag import InputNode
 from rcg.errors import AttachError
 from rcg.magics import magics
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.runtime.observe.attach import find_live
 from rcg.trace.trace import Trace
 from tests.harness.shell import interactive_shell

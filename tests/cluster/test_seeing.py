@@ -54,7 +54,7 @@ def test_an_actor_that_executes_has_loaded_neither_views_nor_analysis(stages):
         assert rcg.get([graph.execute(i) for i in range(3)]) == [0, 1, 2]
         loaded = ray.get(rcg.unwrap(stage).__ray_call__.remote(rooms_of))
     assert "rcg.runtime.actor.loop" in loaded
-    seeing = ("rcg.views", "rcg.trace.analysis", "rcg.trace.export", "rcg.profiles")
+    seeing = ("rcg.views", "rcg.trace.analysis", "rcg.trace.export", "rcg.profiling")
     assert [name for name in loaded if name.startswith(seeing)] == []
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from rcg.compiler.simulate import Simulation
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.analysis.critical import Paths
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.what_if import predict

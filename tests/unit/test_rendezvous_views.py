@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from rcg.compiler import compile_graph
 from rcg.compiler.simulate import Simulation
 from rcg.ir.ops import COLLECTIVES, Call, Op
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.rendezvous import with_waits
 from rcg.trace.analysis.what_if import places_of, predict, what_if

@@ -9,7 +9,7 @@ import pytest
 
 from rcg.errors import TraceError
 from rcg.ir.ids import DRIVER
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.model import GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.html.page import page_of

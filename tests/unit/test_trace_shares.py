@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from rcg.ir.ops import Read, Write
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.analysis.executions import UNSEEN, executions_of
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.shares import shares_of

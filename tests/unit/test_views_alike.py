@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 
 from rcg.ir.ops import Call, Op
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.trace import Trace
 from rcg.views.data.alike import alike_rows, members_text, name_of_rows, typical

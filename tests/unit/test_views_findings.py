@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.trace import Trace
 from rcg.views.html.findings import comparison_picture, of_what_if, path_picture, what_if_picture
 from tests.unit.traces import event, graph_trace, trace

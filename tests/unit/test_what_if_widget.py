@@ -13,7 +13,7 @@ import traitlets
 
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.analysis.what_if import what_if
 from rcg_widgets import WhatIfWidget
 from tests.unit.test_trace_what_if import pipeline

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from rcg.ir.plan import Plan
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.analysis.figures import summarize
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.model import GraphTrace

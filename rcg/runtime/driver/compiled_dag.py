@@ -216,12 +216,15 @@ class CompiledDAG(Displayed):
         """
         return self._engine.statistics()
 
-    def profile(self, *, max_events: int | None = None, torch: bool = False) -> Profiler:
+    def profile(
+        self, *, name: str = "", max_events: int | None = None, torch: bool = False
+    ) -> Profiler:
         """Return a profiler of this graph: ``with cdag.profile() as p: ...; print(p)``.
 
         It can be started at any time, without compiling again. ``rcg.profile`` records all graphs.
 
         Args:
+            name: What the profile is called, as in ``rcg.profiles()``; by default the time.
             max_events: How many events are kept; later ones are counted as lost. None for five
                 million.
             torch: Whether torch's profiler runs in the actors meanwhile, on the threads that run
@@ -237,7 +240,9 @@ class CompiledDAG(Displayed):
             session = reference()
             return [] if session is None else [session]
 
-        found: Profiler = _profiler().Profiler(sessions, max_events=max_events, torch=torch)
+        found: Profiler = _profiler().Profiler(
+            sessions, name=name, max_events=max_events, torch=torch
+        )
         return found
 
     def trace(self) -> Trace:
@@ -405,14 +410,14 @@ def teardown_all() -> None:
         raise
 
 
-def profile_all(*, max_events: int | None = None, torch: bool = False) -> Profiler:
+def profile_all(*, name: str = "", max_events: int | None = None, torch: bool = False) -> Profiler:
     """Return a profiler of all live graphs of this process, and of those compiled meanwhile."""
 
     def sessions() -> list[Session]:
         return [engine.session for engine in registry.live(Engine)]
 
     found: Profiler = _profiler().Profiler(
-        sessions, is_following=True, max_events=max_events, torch=torch
+        sessions, is_following=True, name=name, max_events=max_events, torch=torch
     )
     return found
 

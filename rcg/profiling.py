@@ -8,13 +8,16 @@ saved. This room puts analysis and views together; it must not know how traces a
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from rcg.errors import TraceError
 from rcg.ir.costs import CallCosts
+from rcg.runs import Kept, Runs, checked_name
 from rcg.text import plural
 from rcg.trace.analysis.costs import call_costs_of
 from rcg.trace.analysis.critical import CriticalPath, critical_path
@@ -31,19 +34,38 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_kept: Final = Kept()
+"""The profiles that this process has recorded: ``rcg.profiles()``."""
+
+
 class Profile:
     """The recorded executions of graphs. Prints as a summary; a notebook shows pictures.
 
     Args:
         trace: The recorded trace; None while recording.
+        name: What tells it from other profiles; by default what the trace was called when it was
+            recorded.
     """
 
-    def __init__(self, trace: Trace | None = None) -> None:
+    def __init__(self, trace: Trace | None = None, name: str = "") -> None:
         self._trace = trace
+        self._name = checked_name(name)
 
     def complete(self, trace: Trace) -> None:
-        """Set the recorded trace; once."""
+        """Set the recorded trace, once, and keep the profile for ``rcg.profiles()``."""
+        if self._name:  # so that a file of it has the name as well
+            trace = replace(trace, info={**trace.info, "name": self._name})
         self._trace = trace
+        _kept.add(self)
+
+    @property
+    def name(self) -> str:
+        """What tells it from other profiles: the name it was recorded under, or when it was."""
+        info = {} if self._trace is None else self._trace.info
+        given = self._name or info.get("name")
+        if isinstance(given, str) and given:
+            return given
+        return time.strftime("%H:%M:%S", time.localtime(info.get("time", time.time())))
 
     @property
     def is_complete(self) -> bool:
@@ -125,9 +147,27 @@ class Profile:
         """Return what methods and transfers took, by actor, for ``compile(costs=profile)``."""
         return call_costs_of(self.trace.graphs)
 
-    def compare(self, other: Profile) -> Comparison:
-        """Compare this profile with a later one: per operation, shares, throughput, latency."""
-        return compare(self.trace, other.trace)
+    @overload
+    def compare(self, other: Profile, /) -> Comparison: ...
+    @overload
+    def compare(self, other: Profile, another: Profile, /, *others: Profile) -> Runs: ...
+    def compare(self, *others: Profile) -> Comparison | Runs:
+        """Compare this profile with a later one, or several, which are each compared with this.
+
+        Returns:
+            Of two profiles, what changed: per operation, shares, throughput, latency. Of more, a
+            row for each: throughput, latency, and what limits it.
+
+        Raises:
+            TypeError: There is no other.
+        """
+        match others:
+            case ():
+                raise TypeError("compare() needs another profile, or several")
+            case (other,):
+                return compare(self.trace, other.trace)
+            case _:
+                return Runs((self, *others))
 
     def what_if(
         self,
@@ -195,6 +235,13 @@ class Profile:
         if self._trace is None:
             return {"text/plain": str(self)}
         return of_trace(self._trace)
+
+
+def kept_profiles(keep: int | None = None) -> Runs:
+    """Return the profiles of this process that are kept; see ``rcg.profiles``."""
+    if keep is not None:
+        _kept.reduce(keep)
+    return _kept.runs()
 
 
 def _name_of(graph: GraphTrace) -> str:
