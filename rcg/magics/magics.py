@@ -75,8 +75,7 @@ def _profile_parser() -> MagicParser:
     parser = parser_of(
         "rcg_profile",
         "Profile the compiled graphs that run in a statement (%rcg_profile) or a cell "
-        "(%%rcg_profile)\nand show the result. The value of the last expression is returned, and "
-        "all variables stay.",
+        "(%%rcg_profile)\nand show the result. A statement returns its value; all variables stay.",
         "with rcg.profile() as p: ...",
         "[statement]",
     )
@@ -147,7 +146,8 @@ class RcgMagics(Magics):
                 )
             run = _compiled(self.shell, code if cell is None else cell)
             try:
-                return self._profile(options, run)
+                value = self._profile(options, run)
+                return value if cell is None else None  # below a cell stands the profile alone
             except BaseException as error:
                 end_at_caller(error)
                 raise

@@ -58,7 +58,7 @@ def test_there_is_a_bar_per_part_a_line_per_transfer_and_a_queue_per_reader() ->
     root = ElementTree.fromstring(svg)
     (transfers,) = [each for each in root.iter() if each.get("class") == "rcg-transfers"]
     assert (transfers[0].get("d") or "").count("M") == 3
-    assert svg.count("frames written and not read yet") == 3
+    assert svg.count("values written and not read yet") == 3
     for words in ("attention", "waits for", "idle", "transfer", "spans", "ops", "900 B"):
         assert words in svg
     check_picture(svg)

@@ -185,7 +185,7 @@ export function fillTimeline(card, { head, columns }) {
       return at < 0 ? 0 : depths[at];
     };
     rows.splice(after + 1, 0, {
-      lane: queue.lane, process, isQueue: true, name: label, detail: `frames written for it that it has not read yet; ${queue.slots} would fill it`,
+      lane: queue.lane, process, isQueue: true, name: label, detail: `values written for it that it has not read yet; ${queue.slots} would fill it`,
       label: "", sub: "queue", height: 14, gap: 3, isBare: true, hidden: !isQueueShown,
       has: () => false,
       tellAt: (time) => [`${label}: ${merged && time < merged.until_us ? "at most " : ""}${countText(depthAt(time))} in the queue`, `at most ${queue.most}, room for ${queue.slots}`],
@@ -551,7 +551,7 @@ export function fillTimeline(card, { head, columns }) {
     lanes.reveal(slice, true);
     lanes.choose(slice);
   }
-  const queueButton = button("queues", "show how many frames wait for each process", () => {
+  const queueButton = button("queues", "show how many values wait for each process", () => {
     isQueueShown = !isQueueShown;
     queueButton.setAttribute("aria-pressed", isQueueShown);
     for (const row of rows) if (row.isQueue) row.hidden = !isQueueShown;

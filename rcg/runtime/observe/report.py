@@ -159,7 +159,7 @@ class Report(Displayed):
         """Lines about the connections to other nodes, and those that were refused."""
         lines = [
             f"sent by {each.sender} to node {each.node}: {bytes_text(each.sent_bytes)}, "
-            f"{plural(each.waiting, 'frame')} waiting"
+            f"{plural(each.waiting, 'value')} waiting"
             for each in self.sockets
         ]
         if self.refused:

@@ -486,7 +486,7 @@ def fit(
     drift = 0.0 if is_rough else _drift(away)
     if misfit > _MAX_MISFIT * max(_mean_call(measured), 1.0) or drift > _MAX_DRIFT * seen.period:
         rate = f", {rate_text(1e9 / told.period)}," if told.period else ""
-        note = f"not drawn: the prediction{rate} drifts away"
+        note = f"not drawn: the prediction{rate} is not like what was measured"
         return FittedPrediction(None, 0.0, note)
     return FittedPrediction(
         replace(predicted, execution=predicted.execution + offset), shift, note, offset

@@ -6,7 +6,7 @@ a0 (Stage)  ops    ░░░░│fwd 7 ████████│▓│░░�
                         ━━━━━━━━━━━━━━━━┓                      the critical path
 a1 (Stage)  ops    ░░░░░░░░░░░░░░░░░░░░│▓│fwd 7 █████████│
                                        ┗━━━━━━━━━━━━━━━━━━
-            queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                          frames written and not read yet
+            queue  ▁▁▁▁▁▁▂▂▂▂▁▁▁▁▁▁▁                          values written and not read yet
   comm      ops    ░░░░░░░░░░░░░░│▓▓▓▓│░░░░░░░░░░│▓▓▓▓│░░░░   a lane of the actor
 ```
 
@@ -347,7 +347,7 @@ class _Timeline:
         )
         if not boxes:
             return ""
-        hover = f"up to {most} of {queue.slots} frames written and not read yet"
+        hover = f"up to {most} of {queue.slots} values written and not read yet"
         return f'<path d="{boxes}"><title>{hover}</title></path>'
 
     # Words
@@ -373,5 +373,5 @@ class _Timeline:
         if self._queues:
             most = max(int(queue.depth.max()) for queue in self._queues.values())
             step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'
-            entries.append((step, f"frames that wait to be read, up to {most}"))
+            entries.append((step, f"values that wait to be read, up to {most}"))
         return entries
