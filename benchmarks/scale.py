@@ -19,7 +19,7 @@ from rcg.ir.channels import ActorSpec
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import ConstArg, InputValue, MethodCall, NodeArg, Site
 from rcg.ir.plan import Plan
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.model import EVENT, NO_PEER, GraphTrace, LaneTrace
 from rcg.trace.trace import Trace
 from rcg.views.html.page import page_of

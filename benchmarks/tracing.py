@@ -24,7 +24,7 @@ from rcg.bench.contestants import ACTOR_OPTIONS
 from rcg.bench.graphs import Worker
 from rcg.bench.measure import Pace, Turn, call_turn, take_rounds
 from rcg.bench.record import Figure, medians
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 
 MAX_RECORDER_NS = 50.0
 RECORDER_EVENTS = RECORDER_ROUNDS = 1_000
@@ -141,7 +141,7 @@ def measure_what_if() -> tuple[Figure, ...]:
     nothing = float("nan")  # a figure that fails
     predicted = before.what_if({f"a{SLOWEST}.hold_on": 0.5}).throughput or nothing
     measured = after.executions().throughput or nothing
-    fewer = before.what_if(max_inflight=1).throughput or nothing
+    fewer = before.what_if(in_flight=1).throughput or nothing
     rates = {
         "before": before.executions().throughput or 0.0,
         "predicted": predicted,

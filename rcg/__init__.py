@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from rcg.comm.registry import register_communicator
     from rcg.dag import InputNode, MultiOutputNode
     from rcg.interop import compile, plan
-    from rcg.profiles import Profile
+    from rcg.profiling import Profile
     from rcg.rdt.refs import TensorRef
     from rcg.rdt.transports import register_tensor_transport
     from rcg.refs import cancel, get, put, wait
+    from rcg.runs import Runs
     from rcg.runtime.driver.compiled_dag import CompiledDAG
     from rcg.runtime.node.arrays import empty
     from rcg.runtime.observe.attach import LiveGraph
@@ -85,6 +86,7 @@ __all__ = [
     "Trace",
     "live",
     "profile",
+    "profiles",
     "span",
     # the session
     "shutdown",
@@ -105,7 +107,7 @@ _HOMES: Final = {
         "rcg.comm.registry": "register_communicator",
         "rcg.dag": "InputNode MultiOutputNode",
         "rcg.interop": "compile plan",
-        "rcg.profiles": "Profile",
+        "rcg.profiling": "Profile",
         "rcg.rdt.refs": "TensorRef",
         "rcg.rdt.transports": "register_tensor_transport",
         "rcg.refs": "cancel get put wait",
@@ -156,7 +158,7 @@ def report() -> Reports:
     return found
 
 
-def profile(*, max_events: int | None = None, torch: bool = False) -> Profiler:
+def profile(*, name: str = "", max_events: int | None = None, torch: bool = False) -> Profiler:
     """Return a profiler of all compiled DAGs of this process, including those compiled later.
 
     ``with rcg.profile() as p`` gives a ``Profile``, which is complete at the end of the block::
@@ -166,9 +168,10 @@ def profile(*, max_events: int | None = None, torch: bool = False) -> Profiler:
         print(p)                        # or show it in a notebook
         p.trace.save("run.rcg")
 
-    ``CompiledDAG.profile`` records one of them.
+    ``CompiledDAG.profile`` records one of them. ``rcg.profiles()`` compares those of this process.
 
     Args:
+        name: What the profile is called there; by default the time.
         max_events: How many events of each graph are kept; later ones are counted as lost. None for
             five million.
         torch: Whether torch's profiler runs in the actors meanwhile, on the threads that run
@@ -176,7 +179,32 @@ def profile(*, max_events: int | None = None, torch: bool = False) -> Profiler:
             GPUs in a row per stream. Torch's profiler slows small operations down.
     """
     execute = importlib.import_module("rcg.runtime.driver.compiled_dag")
-    found: Profiler = execute.profile_all(max_events=max_events, torch=torch)
+    found: Profiler = execute.profile_all(name=name, max_events=max_events, torch=torch)
+    return found
+
+
+def profiles(*, keep: int | None = None) -> Runs:
+    """Return the profiles that this process has recorded, the oldest first, side by side.
+
+    The result prints as a table, and a notebook shows bars: throughput and latency of each, against
+    the first, and what limits it. It is a sequence of ``Profile``; ``profiles()["after"]`` is the
+    newest of that name, and a slice is a comparison of some::
+
+        with rcg.profile(name="one by one"): ...
+        with rcg.profile(name="three in flight"): ...
+        rcg.profiles()
+
+    At most the newest 20 are kept, and those before the newest only while the events of all take no
+    more than 256 MB; one that the program holds itself is listed as well. What is to outlive the
+    process is saved by ``profile.trace.save(path)``.
+
+    Args:
+        keep: Let go of all but the newest so many first; 0 of all.
+
+    Raises:
+        ValueError: ``keep`` is negative.
+    """
+    found: Runs = importlib.import_module("rcg.profiling").kept_profiles(keep)
     return found
 
 

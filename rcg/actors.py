@@ -19,7 +19,7 @@ from rcg import cluster
 from rcg.cluster import at_users_line
 from rcg.dag.authoring import bind_method
 from rcg.dag.binding import OWN_OPTIONS
-from rcg.dag.nodes import ClassMethodNode
+from rcg.dag.nodes import ClassMethodNode, DAGNode
 from rcg.dag.tasks import ClassNode, FunctionNode, bind_class, bind_function
 from rcg.option_kinds import check_cost_s
 from rcg.rdt.actors import DECLARED, declare_targets, declare_transport, derive
@@ -115,10 +115,16 @@ class ActorMethod:
         self._method = ray_method
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise TypeError: an actor's methods are called with ``remote``."""
+        """Raise TypeError: an actor's methods are called with ``remote``, or bound into a DAG."""
+        remote = f"'object.{self._name}.remote()'"
+        bind = f"'object.{self._name}.bind()'"
+        if any(issubclass(type(each), DAGNode) for each in (*args, *kwargs.values())):
+            instead = f"try {bind}: an argument is a node of a DAG"
+        else:
+            instead = f"try {remote}, or {bind} in a DAG"
         raise TypeError(
             "Actor methods cannot be called directly. Instead of running "
-            f"'object.{self._name}()', try 'object.{self._name}.remote()'."
+            f"'object.{self._name}()', {instead}."
         )
 
     @at_users_line

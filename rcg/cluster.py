@@ -40,6 +40,8 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _LOOP_THREAD: Final = "AsyncIO Thread: default"
+_IN_INIT: Final = "in its creation task"  # what Ray says if an actor's `__init__` raised
+_STYLES: Final = re.compile(r"\x1b\[[\d;]*m")  # of terminals
 _LOOP_NAME_TIMEOUT_S: Final = 5.0
 
 # Ray adds this parameter to the methods of an actor when it traces; users never pass it.
@@ -590,6 +592,26 @@ def death_of(handle: Any, timeout_s: float) -> str | None:
     except ray.exceptions.RayActorError as error:
         return "" if is_actor_unavailable(error) else str(error)
     return None
+
+
+def why_dead(said: str) -> str:
+    r"""Return why an actor is dead as a clause, of the paragraphs that Ray says of it.
+
+    >>> why_dead("The actor died.\n\tpid: 7\nThe actor is dead because it was killed. Note that")
+    'it was killed'
+    >>> why_dead("an error raised in its creation task, ...\nValueError: no such model")
+    'its __init__ raised ValueError: no such model'
+    """
+    lines = _STYLES.sub("", said).strip().splitlines() or ["Ray does not say why"]
+    _, is_told, why = "\n".join(lines).rpartition("The actor is dead because ")
+    if not is_told and _IN_INIT in lines[0]:
+        return f"its __init__ raised {lines[-1].strip()}"
+    return re.split(r"\.(?:\s|$)", why if is_told else lines[0])[0]
+
+
+def is_dead_in_init(said: str) -> bool:
+    """Return whether Ray says of the death of an actor that its ``__init__`` raised."""
+    return _IN_INIT in said.partition("\n")[0]
 
 
 def rays_collective(kind: str, group: str) -> Callable[..., Any] | None:

@@ -59,6 +59,10 @@ class Views(Protocol):
         """Return the displayed forms of reports of graphs, and of the one of tensors, if any."""
         ...
 
+    def runs(self, runs: Any) -> Mimebundle:
+        """Return the displayed forms of profiles side by side."""
+        ...
+
     def visualize(
         self,
         plan: Any,

@@ -45,6 +45,13 @@ def progress(work: Iterable[T] | int, label: str = "") -> Progress[T]:
     return Progress(len(items) if isinstance(items, Sized) else None, label, items=items)
 
 
+def notice(text: str) -> None:
+    """Print a line that is no error: on standard error, which is red in a notebook; there not."""
+    stream = sys.stdout if _is_notebook() else sys.stderr
+    if stream is not None:
+        print(text, file=stream, flush=True)
+
+
 class Progress(Generic[T]):
     """Counts steps and shows them, once they take long. Iterating counts each item as a step.
 
@@ -52,7 +59,8 @@ class Progress(Generic[T]):
         total: How many steps there will be, None if that is not known.
         label: What is being done.
         items: What iterating goes through.
-        stream: Where text goes; standard error if None.
+        stream: Where text goes; None for standard error, which is red in a notebook, and there for
+            standard output.
         clock: Seconds; tests pass their own.
     """
 
@@ -70,7 +78,8 @@ class Progress(Generic[T]):
         self._items = items
         self._clock = clock
         self._done = 0
-        self._stream = sys.stderr if stream is None else stream
+        usual = sys.stdout if _is_notebook() else sys.stderr
+        self._stream = usual if stream is None else stream
         self._look: _Line | _Tqdm | None = None
         self._is_shown = is_progress_wanted() and (self._stream.isatty() or _is_notebook())
         self._next = clock() + SILENT_S

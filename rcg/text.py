@@ -364,6 +364,15 @@ def cut(rows: Sequence[_Row], gap: Callable[[int], _Row], most: int = 2 * _ENDS)
     return [*rows[:half], gap(len(rows) - 2 * half), *rows[len(rows) - half :]]
 
 
+def stated(title: str, state: str) -> str:
+    """Return a title with the state of what it is of, if that is worth a word.
+
+    >>> stated("pipeline (87752519)", ""), stated("Schedule", "torn down")
+    ('pipeline (87752519)', 'Schedule: torn down')
+    """
+    return f"{title}: {state}" if state else title
+
+
 def graph_title(name: str, graph_id: str) -> str:
     """Return what views call a graph: its name, if it has one, and the beginning of its id.
 

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from rcg.trace.measured import Measured, summarize
+from rcg.trace.model import Recording
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.figures import card_of
 from rcg.views.scene import CriticalPaths
 from rcg.views.scenes.timeline import timeline_scene
+from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.pictures import topology_picture
 from rcg.views.svg.scene import picture_of
 from rcg.views.svg.summary import summary_of
@@ -25,6 +27,14 @@ from tests.harness.drawn import digest
 
 FOLDER: Final = Path(__file__).parent
 WIDTH: Final = 840  # of a page on GitHub, so that letters keep their size
+GUTTER: Final = 56.0  # of a notebook: where the prompts are
+
+CELL: Final = """\
+with ray.profile() as p:
+    results = list(graph.map(range(100), in_flight=10))
+p
+"""
+"""The cell of the notebook at the top of the README. It runs after the program of the guide."""
 
 _DARK: Final = re.compile(r"<style>@media \(prefers-color-scheme:dark\)\{(.*?)\}</style>", re.S)
 _HOVER: Final = re.compile(r"<title>.*?</title>", re.S)  # an image shows none
@@ -36,6 +46,13 @@ def main() -> None:
     program = readme.blocks(readme.ROOT / "docs/guide/profiling.md")[0]
     exec(compile(program.text, "pipeline.py", "exec"), globals())
     trace = globals()["p"].trace.active
+    draw_profile(trace)
+    exec(compile("\n".join(CELL.splitlines()[:-1]), "cell.py", "exec"), globals())
+    draw_notebook(globals()["p"].trace.active)
+
+
+def draw_profile(trace: Recording) -> None:
+    """Draw the graph, and where the time went: what a notebook shows of a profile."""
     (graph,), (summary,) = trace.graphs, summarize(trace).graphs
     write("graph", topology_picture(graph.plan, title="Pipeline", measured=(graph, summary)))
     part = excerpt_of(Measured.of(trace, graph), most=2)
@@ -46,15 +63,58 @@ def main() -> None:
     write("profile", above(summary_of(card_of(summary), width=WIDTH), timeline))
 
 
-def above(first: str, second: str) -> str:
-    """Return one picture below another, both of the same width."""
-    sizes = [_SIZE.search(picture) for picture in (first, second)]
-    (width, top), (_, bottom) = [tuple(map(float, size.groups())) for size in sizes if size]
-    lower = second.replace("<svg ", f'<svg y="{top:g}" ', 1)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{top + bottom:g}" '
-        f'viewBox="0 0 {width:g} {top + bottom:g}">\n{first}{lower}</svg>\n'
+def draw_notebook(trace: Recording) -> None:
+    """Draw a cell, with the first two pictures that a notebook shows below it."""
+    (graph,), (summary,) = trace.graphs, summarize(trace).graphs
+    topology = topology_picture(graph.plan, title=graph.title, measured=(graph, summary))
+    figures = summary_of(card_of(summary), width=WIDTH - GUTTER)
+    canvas = Canvas()
+    canvas.define(
+        "cell", Paint("fill", "#f6f7f9", "#1a212a"), Paint("stroke", "#dde2e7", "#303a46")
     )
+    canvas.define("prompt", Paint("fill", "#307fc1", "#64a8e0"))
+    lines = CELL.splitlines()
+    height = 19 * len(lines) + 17
+    shapes = [
+        f'<rect{canvas.paint("cell")} x="{GUTTER:g}" y="6" width="{WIDTH - GUTTER - 4:g}" '
+        f'height="{height}" rx="3"/>',
+        canvas.text("[3]:", 12, 27, GUTTER, role="prompt", size=13, monospace=True),
+    ]
+    for at, line in enumerate(lines):
+        code, spaces = line.lstrip(), len(line) - len(line.lstrip())
+        x = GUTTER + 12 + 7.83 * spaces  # an SVG leaves spaces out
+        shapes.append(canvas.text(code, x, 27 + 19 * at, WIDTH, size=13, monospace=True))
+    code = canvas.document(shapes, WIDTH, height + 16, "A cell of a notebook")
+    write("notebook", above(code, shifted(topology), shifted(figures)))
+
+
+def shifted(picture: str) -> str:
+    """Return an output of a cell at its place in the page, on the ground of the page."""
+    _, height = sizes_of(picture)
+    inner = picture.replace("<svg ", f'<svg x="{GUTTER:g}" ', 1)
+    return Canvas().document([inner], WIDTH, height, "")
+
+
+def above(*pictures: str) -> str:
+    """Return pictures one below the other, as wide as the first."""
+    sizes = [sizes_of(picture) for picture in pictures]
+    width, height = sizes[0][0], sum(each for _, each in sizes)
+    placed, y = "", 0.0
+    for picture, (_, own) in zip(pictures, sizes, strict=True):
+        placed += picture.replace("<svg ", f'<svg y="{y:g}" ', 1) if y else picture
+        y += own
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
+        f'viewBox="0 0 {width:g} {height:g}">\n{placed}</svg>\n'
+    )
+
+
+def sizes_of(picture: str) -> tuple[float, float]:
+    """Return the width and the height of a picture."""
+    found = _SIZE.search(picture)
+    if found is None:
+        raise ValueError("it is no picture")
+    return float(found[1]), float(found[2])
 
 
 def write(name: str, picture: str) -> None:

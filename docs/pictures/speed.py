@@ -165,6 +165,17 @@ def _chain(of: Reports) -> str:
     )
 
 
+def _why(of: Reports) -> str:
+    """Return why one would not use Ray's own compiled graphs, in a sentence."""
+    times = of.median("chain-4", RAY_GRAPH) / of.median("chain-4", RCG)
+    return (
+        f"**Why not Ray's own compiled graphs?** A chain of four is {times:.0f} times as fast here,"
+        " "
+        "results stay yours, a death or\na hang is an error that names the actor and the line, and "
+        "you see where the time goes ([differences](docs/differences.md)).\n"
+    )
+
+
 def _costs(of: Reports) -> str:
     across = next(row for row in of.two.rows if row.name == "echo").summaries
     further = (of.median("chain-4") - of.median("echo")) / 3
@@ -215,6 +226,7 @@ def _references(of: Reports) -> str:
 
 TEXTS: Final[Mapping[str, Callable[[Reports], str]]] = {
     "front": lambda of: f"{_chain(of)}:\n\n{_FRONT.text(of.one)}\nOn {machine(of.one)}.\n",
+    "why": _why,
     "sentence": lambda of: f"{_chain(of)} ([all figures](performance.md)).\n",
     "costs": lambda of: f"From the tables below:\n\n{_costs(of)}",
     "one-node": lambda of: (

@@ -48,7 +48,7 @@ from rcg.magics.showing import (
     topologies,
     with_executions,
 )
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.progress import progress
 from rcg.runtime.driver.compiled_dag import CompiledDAG, live_graphs, profile_all
 from rcg.runtime.observe.attach import find_live
@@ -75,12 +75,16 @@ def _profile_parser() -> MagicParser:
     parser = parser_of(
         "rcg_profile",
         "Profile the compiled graphs that run in a statement (%rcg_profile) or a cell "
-        "(%%rcg_profile)\nand show the result. The value of the last expression is returned, and "
-        "all variables stay.",
+        "(%%rcg_profile)\nand show the result. A statement returns its value; all variables stay.",
         "with rcg.profile() as p: ...",
         "[statement]",
     )
     parser.add_argument("-o", metavar="NAME", help="keep the Profile in this variable")
+    parser.add_argument(
+        "--name",
+        default="",
+        help="what rcg.profiles() calls it; by default the variable, or the time",
+    )
     parser.add_argument(
         "-n",
         metavar="EXECUTIONS",
@@ -128,6 +132,10 @@ class RcgMagics(Magics):
                     f"{number_text(options.n)}"
                 )
             name = options.o
+            if len(options.name) > 80 or not options.name.isprintable():
+                raise UsageError(
+                    "%rcg_profile: --name takes at most 80 letters that can be printed"
+                )
             if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
                 raise UsageError(f"%rcg_profile: -o takes a variable's name, found {quoted(name)}")
             for option in ("html", "perfetto"):
@@ -138,21 +146,22 @@ class RcgMagics(Magics):
                 )
             run = _compiled(self.shell, code if cell is None else cell)
             try:
-                return self._profile(options, run)
+                value = self._profile(options, run)
+                return value if cell is None else None  # below a cell stands the profile alone
             except BaseException as error:
                 end_at_caller(error)
                 raise
         return None
 
     def _profile(self, options: argparse.Namespace, run: Callable[[], Any]) -> Any:
-        value = None
+        value, name = None, options.name or options.o or ""
         interrupt: KeyboardInterrupt | None = None
         profile: Profile | None = None
         try:
             recording = (
-                find_live(options.attach).profiler(torch=options.torch)
+                find_live(options.attach).profiler(name=name, torch=options.torch)
                 if options.attach
-                else profile_all(torch=options.torch)
+                else profile_all(name=name, torch=options.torch)
             )
             with recording as profile:
                 if options.o:

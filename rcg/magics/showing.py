@@ -11,7 +11,7 @@ from IPython.display import display
 
 from rcg.ir.plan import Plan
 from rcg.runtime.driver.compiled_dag import CompiledDAG
-from rcg.text import graph_title, plural, visible
+from rcg.text import plural, visible
 from rcg.trace.measured import summarize
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import mimebundle
@@ -36,9 +36,7 @@ def topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
             found.append((f"Topology of {title}", picture))
         return found
     is_plan = isinstance(shown, Plan)
-    plan, title = (
-        (shown, "Plan") if is_plan else (shown.plan, graph_title(shown.name, shown.get_id()))
-    )
+    plan, title = (shown, "Plan") if is_plan else (shown.plan, shown.title)
     picture = topology_picture(plan, title=title, channel_details=channel_details)
     return [(f"Topology of {title}", picture)]
 
@@ -51,8 +49,8 @@ def schedules(shown: Any) -> list[tuple[str, str]]:
         return [(f"Schedule of {name}", svg) for name, svg in made if svg is not None]
     if isinstance(shown, Plan):
         return [("Schedule of the plan", predicted_schedule(shown, _MAX_INFLIGHT))]
-    picture = predicted_schedule(shown.plan, shown.plan.window)
-    return [(f"Schedule of {graph_title(shown.name, shown.get_id())}", picture)]
+    picture = predicted_schedule(shown.plan, shown.plan.window, shown.state)
+    return [(f"Schedule of {shown.title}", picture)]
 
 
 def display_pictures(pictures: Sequence[tuple[str, str]], magic: str, nothing: str) -> None:

@@ -263,8 +263,7 @@ def _death_of(ours: Here, holder: Holder) -> str | None:
     reason = cluster.death_of(handle, ASK_TIMEOUT_S)
     if reason is None:  # on another node
         return None
-    _, _, why = reason.rpartition("The actor is dead because ")
-    return shortened(why.strip().rpartition("\n")[2], _MOST_TEXT)
+    return shortened(cluster.why_dead(reason), _MOST_TEXT)
 
 
 def _ask(

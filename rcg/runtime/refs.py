@@ -7,7 +7,6 @@ A ref knows its graph and its buffer and nothing of how frames travel.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from rcg.cluster import RefType, end_at_caller
 from rcg.error_text import is_ctrl_c_possible
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user
+from rcg.progress import notice
 from rcg.runtime.actor.turns import turns
 from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.failure import to_exception
@@ -86,7 +86,7 @@ class ResultSource(Protocol):
         """
 
     def say_why(self, ref: CompiledDAGRef, waited_s: float) -> None:
-        """Say what a ``get`` waits for, on standard error; only once while it is the same."""
+        """Say what a ``get`` waits for, by a notice; only once while it is the same."""
 
     def be_patient(self, took_s: float) -> None:
         """Wait longer the next time before saying so: executions may take as long as this one."""
@@ -294,9 +294,8 @@ def say_once(
         finally:
             if not verdict:
                 said.pop(hang, None)
-        if verdict and not dag.has(ref) and sys.stderr is not None:
-            waited = time_text(waited_s * 1e9)
-            print(f"rcg: get() has waited {waited}. {verdict}", file=sys.stderr, flush=True)
+        if verdict and not dag.has(ref):
+            notice(f"rcg: get() has waited {time_text(waited_s * 1e9)}. {verdict}")
 
 
 def report_after_s(ref: CompiledDAGRef) -> float | None:
@@ -390,6 +389,14 @@ def _fetch_watching(
             if other.done():
                 other.get()
         patience = min(2 * patience, _MAX_POLL_S)
+
+
+async def wait_for_all(refs: Sequence[CompiledDAGRef]) -> None:
+    """Wait until ``get`` of each of the refs would not wait."""
+    for ref in refs:
+        each = ref._first if type(ref) is TwinRef else ref
+        if each.state < READY:
+            await each._source.wait_async(each)
 
 
 def wait_refs(

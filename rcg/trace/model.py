@@ -32,7 +32,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
-from rcg.text import graph_title, plural, time_text
+from rcg.text import graph_title, plural, stated, time_text
 
 SPAN = "span"
 """The word for a user's span. The words for ops are ``Op.word``."""
@@ -174,6 +174,7 @@ class GraphTrace:
             an index in it.
         limit: The limit of executions in flight.
         name: What people call it, or "".
+        state: What was wrong with it at the end, in a few words, or "".
     """
 
     graph_id: str
@@ -181,14 +182,15 @@ class GraphTrace:
     lanes: tuple[LaneTrace, ...]
     limit: int = 10
     name: str = ""
+    state: str = ""
 
     def __repr__(self) -> str:
         return f"<GraphTrace of {self.graph_id[:8]!a}: {plural(self.num_events, 'event')}>"
 
     @property
     def title(self) -> str:
-        """Its name and the beginning of its id, for people."""
-        return graph_title(self.name, self.graph_id)
+        """Its name and the beginning of its id, for people, and what was wrong with it."""
+        return stated(graph_title(self.name, self.graph_id), self.state)
 
     def program(self, lane: LaneTrace) -> Program:
         """Return the program of a lane's process."""

@@ -21,6 +21,7 @@ from rcg.views.chrome import to_chrome
 from rcg.views.data.topology import topology_of
 from rcg.views.html import findings
 from rcg.views.html.mimebundle import mimebundle, of_plan, of_reports, of_trace
+from rcg.views.html.runs import of_runs
 from rcg.views.visualize import visualize
 
 
@@ -43,6 +44,7 @@ class _Views:
     plan = staticmethod(of_plan)
     reports = staticmethod(of_reports)
     chrome = staticmethod(to_chrome)
+    runs = staticmethod(of_runs)
 
     def visualize(
         self,

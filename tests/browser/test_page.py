@@ -13,7 +13,7 @@ pytest.importorskip("playwright", reason="Playwright for Python is not installed
 
 from playwright.sync_api import Locator, Page
 
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.views.html.page import page_of
 from tests.browser.lab import SCREENSHOTS, data, wait_for
 from tests.unit.large_trace import large_trace

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("rcg_widgets", reason="the widgets need anywidget", exc_type=ImportError)
 
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.views.html.findings import of_executions, of_path
 from rcg_widgets.base import style
 from tests.unit.views_traces import pipeline, simulated

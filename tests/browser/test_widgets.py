@@ -16,7 +16,14 @@ EXECUTIONS = 2000
 
 CELLS = (
     f"""
-from rcg_widgets import LiveMonitor, ScheduleWidget, TimelineWidget, TopologyWidget, link
+from rcg_widgets import (
+    LiveMonitor,
+    ScheduleWidget,
+    TimelineWidget,
+    TopologyWidget,
+    WhatIfWidget,
+    link,
+)
 from tests.unit.views_traces import labelled, microbatches, pipeline, simulated, times
 
 trace = simulated(pipeline(6, is_training=True), {EXECUTIONS}, jitter=0.1, spans=True)
@@ -95,6 +102,7 @@ cost = lambda op: 1e5 if op.is_call else 1e3
 alike = labelled(simulated(scatter_gather(40), 12, op_cost=cost, jitter=0.02))
 ScheduleWidget(alike, title="Alike")
 """,
+    "what = WhatIfWidget(short)\nwhat",
     """
 import json
 from rcg.views.scenes.timeline import timeline_scene
@@ -118,7 +126,7 @@ def shown(lab: Lab) -> Iterator[Notebook]:
             for output in outputs:
                 assert output["output_type"] != "error", output["traceback"]
         notebook.page.wait_for_function(
-            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 16"
+            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 17"
         )
         yield notebook
 
@@ -605,6 +613,22 @@ def test_the_monitor_has_a_row_for_each_actor_and_names_the_one_that_hangs(
         "a0 to a10 (Stage)", "a11 (Stage)", "a12 to a39 (Stage)"
     ]  # fmt: skip
     assert monitor.locator(".rcg-row[data-state='stuck']").inner_text().startswith("a11")
+
+
+def test_a_slider_asks_the_kernel_what_would_be(shown: Notebook) -> None:
+    found = card(shown, "what-if", "What if")
+    assert data(found)["answer"] == "as measured: move a slider"
+    assert found.locator(".rcg-change-row").count() == 6
+    found.get_by_label("in flight", exact=True).fill("1")
+    wait_for(found, "data.waiting === 'false' && data.answer.includes(' /s to ')")
+    assert "if 1 execution was in flight" in found.inner_text()
+    found.get_by_label("time of", exact=True).fill("0.5")
+    wait_for(found, "data.waiting === 'false'")
+    assert "Stage.fwd took 0.5x" in found.inner_text()
+    shown.screenshot("what-if-light", found)
+    found.get_by_label("all as measured").click()
+    wait_for(found, "data.answer.startsWith('as measured')")
+    assert shown.errors == []
 
 
 @pytest.mark.parametrize("width", [1280, 640])

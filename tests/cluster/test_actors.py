@@ -176,6 +176,17 @@ def test_a_method_that_is_not_there(counter):
         _ = counter.__wrapped__
 
 
+def test_a_method_that_is_called_says_remote_and_in_a_dag_bind(counter):
+    with pytest.raises(
+        TypeError, match=r"try 'object.add.remote\(\)', or 'object.add.bind\(\)' in"
+    ):
+        counter.add(1)
+    with InputNode() as inp, pytest.raises(TypeError, match=r"try 'object.pair.bind\(\)': an arg"):
+        counter.add.bind(counter.pair(inp))
+    with InputNode() as inp, pytest.raises(TypeError, match=r"try 'object.add.bind\(\)': an arg"):
+        counter.add(1, times=inp.times)
+
+
 def test_errors_of_bind_end_at_the_users_line(counter):
     with InputNode() as inp:
         dag = counter.add.bind(inp)

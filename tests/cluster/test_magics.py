@@ -14,7 +14,7 @@ import rcg
 from rcg.dag import InputNode
 from rcg.errors import AttachError
 from rcg.magics import magics
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.runtime.observe.attach import find_live
 from rcg.trace.trace import Trace
 from tests.harness.shell import interactive_shell
@@ -85,7 +85,7 @@ text = "$HOME {{total}}  two  spaces"
 total
 """
     )
-    assert value == 20
+    assert value is None  # the profile is what stands below the cell
     assert shell.user_ns["total"] == 20
     assert shell.user_ns["text"] == "$HOME {total}  two  spaces"
     profile = shell.user_ns["profile"]
@@ -94,6 +94,13 @@ total
     assert len(shown) == 1
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert (tmp_path / "x.json.gz").read_bytes()[:2] == b"\x1f\x8b"
+
+
+def test_a_profile_is_named_by_the_option_or_the_variable(cell):
+    rcg.profiles(keep=0)
+    cell("%rcg_profile --quiet --name 'with 3' rcg.get(cdag.execute(4))")
+    cell("%rcg_profile --quiet -o before rcg.get(cdag.execute(4))")
+    assert [run.name for run in rcg.profiles()] == ["with 3", "before"]
 
 
 def test_quiet_shows_nothing(cell, shell):

@@ -814,7 +814,7 @@ def test_the_report_names_an_owner_that_does_not_answer_and_says_which_is_dead_a
     rcg.wait([of_b], timeout=GUARD_S)
     assert state_of(of_b) == "failed"
     text = str(rcg.report())
-    assert "is dead: it was killed by `ray.kill`." in text and "does not answer" not in text
+    assert "is dead: it was killed by `ray.kill`" in text and "does not answer" not in text
 
 
 @pytest.mark.full

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from base64 import b64decode
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import ray
 
 import rcg
 from rcg.dag import InputNode
+from rcg.errors import ActorDiedError
 from rcg.runtime.observe.drivers import find_drivers
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import but_gates, local_writer, near_driver
@@ -52,7 +54,7 @@ def test_an_actor_that_executes_has_loaded_neither_views_nor_analysis(stages):
         assert rcg.get([graph.execute(i) for i in range(3)]) == [0, 1, 2]
         loaded = ray.get(rcg.unwrap(stage).__ray_call__.remote(rooms_of))
     assert "rcg.runtime.actor.loop" in loaded
-    seeing = ("rcg.views", "rcg.trace.analysis", "rcg.trace.export", "rcg.profiles")
+    seeing = ("rcg.views", "rcg.trace.analysis", "rcg.trace.export", "rcg.profiling")
     assert [name for name in loaded if name.startswith(seeing)] == []
 
 
@@ -126,6 +128,59 @@ def test_it_works_after_a_death_and_after_teardown(stages, gate):
     assert report.state == "closed"
     assert "pass_gate_when" in str(report)
     assert "ended" in row(str(report), "a1 (Plain)")
+
+
+def test_what_is_wrong_with_a_graph_stands_over_its_pictures(victims, stages):
+    (stage,) = stages(1)
+    victim = victims.take()
+    with InputNode() as inp:
+        graph = stage.echo.bind(victim.full.bind(inp)).compile(name="two")
+    title = f"two ({graph.get_id()[:8]})"
+    with rcg.profile() as before:
+        rcg.get(graph.execute(8))
+    assert (graph.state, graph.title, before.trace.graphs[0].title) == ("", title, title)
+    assert graph._repr_mimebundle_()["text/plain"] == repr(graph)
+    with rcg.profile() as during:
+        rcg.kill(victim)
+        until(lambda: graph.state)
+    died = f"{title}: a0 (Mortal) died"
+    assert graph.title == during.trace.graphs[0].title == died
+    found = graph._repr_mimebundle_()
+    assert found["text/plain"] == f"{graph!r}: a0 (Mortal) died"
+    pictures = re.findall(r'base64,([^"]+)', found["text/html"])
+    assert pictures and all(f">{died}<".encode() in b64decode(each) for each in pictures)
+    graph.teardown()
+    assert graph.title == died
+
+    with InputNode() as inp:
+        graph = stage.echo.bind(inp).compile()
+    graph.teardown()
+    assert graph.state == "torn down"
+
+    with InputNode() as inp:
+        dag = victim.full.bind(inp)
+    with pytest.raises(ActorDiedError) as raised:
+        dag.compile()
+    text = re.sub("Actor.*?[)]", "it", raised.value.message)
+    assert text == "it is dead, so the graph cannot be compiled: it was killed by `ray.kill`"
+    assert raised.value.__cause__ is None
+
+
+def test_an_actor_that_failed_to_start_names_its_own_error_in_a_sentence(ray_session):
+    with InputNode() as inp:
+        dag = Broken.remote().echo.bind(inp)
+    with pytest.raises(ActorDiedError) as raised:
+        dag.compile()
+    assert raised.value.message.endswith(": its __init__ raised ValueError: no model there")
+
+
+@rcg.remote(num_cpus=0)
+class Broken:
+    def __init__(self):
+        raise ValueError("no model there")
+
+    def echo(self, x):
+        return x
 
 
 def test_all_graphs_of_the_process(stages):

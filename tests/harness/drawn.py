@@ -18,7 +18,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any, Final
 
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.model import TensorTransfer
 from rcg.trace.trace import Trace
 from tests.unit.live_reports import chain_that_hangs

@@ -116,6 +116,7 @@ def handle_facts(address: str, secret: str, **changes: Any) -> HandleFacts:
         "buffers": (),
         "outputs": (),
         "is_multi": False,
+        "max_inflight_executions": 10,
         "get_timeout_s": None,
         "submit_timeout_s": None,
     }

@@ -22,7 +22,7 @@ import numpy as np
 from rcg.compiler.simulate import Simulation
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.measured import summarize
 from rcg.trace.model import EVENT, SPAN_BASE, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
@@ -115,7 +115,7 @@ def use(found: Trace, folder: Path) -> None:
         measure(graph).paths.steady()
         of_plan(graph.plan)
         try:
-            str(profile.what_if({}, communication=0.5, max_inflight=3, graph=number)).encode()
+            str(profile.what_if({}, communication=0.5, in_flight=3, graph=number)).encode()
             check_replay(measure(graph).predict(64), graph.plan)
         except TraceError:
             pass  # nothing was recorded

@@ -25,7 +25,7 @@ HEAVY = (
     "rcg_widgets",
 )
 # What only a process that shows something needs.
-SEEING = ("rcg.views", "rcg.trace.analysis", "rcg.trace.export", "rcg.profiles")
+SEEING = ("rcg.views", "rcg.trace.analysis", "rcg.trace.export", "rcg.profiling")
 # What only a process that compiles a DAG needs: each actor whose module writes one imports rcg.dag.
 DRIVING = ("rcg.runtime.driver", "rcg.runtime.actor", "rcg.compiler", "rcg.channels", "rcg.wire")
 HELP = """
@@ -69,7 +69,7 @@ def of(loaded: set[str], names: tuple[str, ...]) -> set[str]:
         ("import rcg.trace.trace, rcg.trace.measured", HEAVY),
         ("import rcg.views", HEAVY),
         ("import rcg.cli, rcg.doctor, rcg.progress", (*HEAVY, "tqdm")),
-        ("import rcg.top", (*HEAVY, "rich", "rcg.views", "rcg.profiles")),
+        ("import rcg.top", (*HEAVY, "rich", "rcg.views", "rcg.profiling")),
         (HELP, (*HEAVY, "ray", "numpy", "rcg.errors")),
         pytest.param(EXAMINE, (*HEAVY, "ray", "numpy"), marks=pytest.mark.full),
     ],

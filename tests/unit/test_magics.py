@@ -45,7 +45,7 @@ def shell():
         ("%rcg_graph 1 / 0", "cannot be evaluated: ZeroDivisionError: division by zero"),
         ("%rcg_graph 3", "3 is an int; it takes a compiled graph"),
         ("%rcg_graph cdag --channels plan", "there is unexpected text after the options: 'plan'"),
-        ("%rcg_graph rcg.profiles.Profile()", "this profile is still being recorded"),
+        ("%rcg_graph rcg.profiling.Profile()", "this profile is still being recorded"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(shell, capsys, source, sentence):

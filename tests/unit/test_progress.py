@@ -10,7 +10,7 @@ import types
 import pytest
 
 from rcg import options
-from rcg.progress import Progress, progress
+from rcg.progress import Progress, notice, progress
 
 
 class Terminal(io.StringIO):
@@ -176,3 +176,15 @@ def test_widgets_in_a_notebook(monkeypatch):
         work.advance(2)
     assert made[0]["total"] == 4
     assert made[1:] == ["echo", 2, "closed"]
+
+
+def test_a_notice_is_no_error_so_a_notebook_does_not_show_it_in_red(monkeypatch, capsys):
+    notice("it takes a while")
+    found = capsys.readouterr()
+    assert (found.out, found.err) == ("", "it takes a while\n")
+    notebook(monkeypatch)
+    notice("it takes a while")
+    found = capsys.readouterr()
+    assert (found.out, found.err) == ("it takes a while\n", "")
+    monkeypatch.setattr(sys, "stdout", None)
+    notice("nobody reads it")

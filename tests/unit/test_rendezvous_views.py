@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from rcg.compiler import compile_graph
 from rcg.compiler.simulate import Simulation
 from rcg.ir.ops import COLLECTIVES, Call, Op
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.analysis.events import EventTable
 from rcg.trace.analysis.what_if import places_of
 from rcg.trace.measured import summarize
@@ -79,7 +79,7 @@ def test_every_view_takes_every_recording(tmp_path: Path, trace: Trace, other: T
         check_shown(profile.critical_path(execution))
     names = places_of(graph)
     if graph.num_events:
-        check_shown(profile.what_if({next(iter(names)): 0.5} if names else {}, max_inflight=3))
+        check_shown(profile.what_if({next(iter(names)): 0.5} if names else {}, in_flight=3))
     profile.call_costs()
     profile.save_html(tmp_path / "page.html")
     check_page((tmp_path / "page.html").read_text())

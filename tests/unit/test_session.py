@@ -454,16 +454,16 @@ class _Silent:
 def test_compiling_says_how_many_actors_have_not_answered(
     count: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warnings: list[str] = []
-    monkeypatch.setattr(answers._log, "warning", lambda text, *args: warnings.append(text % args))
+    notices: list[str] = []
+    monkeypatch.setattr(answers, "notice", notices.append)
     actors = {f"a{number}": f"Actor(Shard, {number:032x})" for number in range(count)}
     named = answers.Named(Bindings(actors={name: _Named(text) for name, text in actors.items()}))
     monkeypatch.setattr(answers, "_SILENT_WAIT_S", 0.0)
     monkeypatch.setattr(cluster, "get", lambda ref: ref)
     monkeypatch.setattr(cluster, "wait", _Silent(2).wait)
     assert answers.gather(actors, named, Deadline(None), "answered") == actors
-    (text,) = warnings  # once, although it looked twice
-    assert text.startswith(f"rcg: compile() waits: {said} (still starting, or busy")
+    (text,) = notices  # once, although it looked twice
+    assert text.startswith(f"rcg: compile() has waited 0 s, and {said} (still starting, or busy")
     assert text.count("Actor(") == min(count, 3)
     assert text.endswith(" and 37 more") is (count == 40)
     monkeypatch.setattr(cluster, "wait", _Silent(2).wait)

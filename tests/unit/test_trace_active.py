@@ -9,7 +9,7 @@ import pytest
 
 from rcg.errors import TraceError
 from rcg.ir.ids import DRIVER
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.model import GraphTrace, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.html.page import page_of
@@ -85,7 +85,7 @@ def test_a_name_comes_before_the_beginning_of_an_id() -> None:
 def test_of_several_the_message_says_how_to_choose() -> None:
     profile = Profile(mixed(idle("dead"), busy("beef"), busy("cafe")))
     with pytest.raises(TraceError) as caught:
-        profile.what_if(max_inflight=2)
+        profile.what_if(in_flight=2)
     text = str(caught.value)
     assert "graph=1" in text
     assert "1: CompiledDAG(beefbeef): 4 executions" in text and "2: CompiledDAG(cafecafe)" in text

@@ -22,10 +22,14 @@ from tests.unit.traces import event, events, trace
 
 US = 1_000
 CALL, WIRE, BYTES = 40 * US, 50 * US, 1_000_000
-CODE = (
-    "for n1: .options(scheduling_strategy="
-    "NodeAffinitySchedulingStrategy(graph.plan.nodes[1].key, soft=False))"
-)
+
+
+def on(name: str, node: int) -> str:
+    """The class of an actor that is put on a node of the plan."""
+    return (
+        f"{name}.options(scheduling_strategy=ray.util.scheduling_strategies."
+        f"NodeAffinitySchedulingStrategy(graph.plan.nodes[{node}].key, soft=False))"
+    )
 
 
 def sending(labels: str, *edges: tuple[int, int]) -> Graph:
@@ -106,16 +110,17 @@ def figures(graph: GraphTrace, cores: int = 0):
 def places(graph: GraphTrace, cores: int = 0) -> list:
     verdict = figures(graph, cores).verdict
     assert verdict is not None and verdict.error_percent == 0
-    return [each for each in verdict.advice if each.text.startswith("place ")]
+    return [each for each in verdict.advice if "NodeAffinity" in each.code]
 
 
 def test_actors_of_a_class_change_places_and_what_that_gives_is_what_happens():
     """Both values cross: 40 + 50 + 40 us; where none does, 40 + 40."""
     before, after = recorded(["a1", "a2"]), recorded(["a2", "a3"])
     (advice,) = places(before)
-    assert advice.text == (
-        "place a0 (E) on n1 beside a1 (H), a2 (E) on n0 beside a3 (H): 1.62x; in each execution "
-        f"2 MB less cross between nodes, 100 µs less on the wire; {CODE}"
+    assert advice.code == f"{on('E', 1)}, {on('E', 0)}"
+    assert advice.effect == (
+        "a0 (E) on n1 beside a1 (H), a2 (E) on n0 beside a3 (H): 1.62x; in each execution "
+        "2 MB less cross between nodes, 100 µs less on the wire"
     )
     assert advice.gain == pytest.approx(130 / 80)
     assert advice.gain == pytest.approx(figures(after).throughput / figures(before).throughput)
@@ -141,8 +146,9 @@ def test_between_classes_no_actors_change_places_but_ray_may_have_room():
     """
     graph = recorded(["a1", "a2"], graph=pairs("ABCD"), used=2_000 * US)
     (advice,) = places(graph)
-    assert advice.text.startswith(
-        "place a0 (A) on n1 beside a1 (B), a2 (C) on n0 beside a3 (D), if Ray has room there: 1.62x"
+    assert advice.code == f"{on('A', 1)}, {on('C', 0)}"
+    assert advice.effect.startswith(
+        "a0 (A) on n1 beside a1 (B), a2 (C) on n0 beside a3 (D), if Ray has room there: 1.62x"
     )
     assert places(graph, cores=2) == [advice]  # 6 ms for three processes on n0, in 5.2 / 1.62 ms
     assert places(graph, cores=1) == []
@@ -151,6 +157,4 @@ def test_between_classes_no_actors_change_places_but_ray_may_have_room():
 def test_actors_that_share_a_communicator_and_a_node_stay_together():
     """What a communicator would take between nodes is not known, so only a1 and a2 may move."""
     (advice,) = places(recorded(["a1", "a2"], group=("a0", "a3")))
-    assert advice.text.startswith(
-        "place a1 (H) on n0 beside a0 (E), a2 (E) on n0 beside a3 (H), if"
-    )
+    assert advice.effect.startswith("a1 (H) on n0 beside a0 (E), a2 (E) on n0 beside a3 (H), if")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rcg.errors import TraceError
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.analysis.transfers import reference_lines, reference_sums
 from rcg.trace.model import TensorTransfer
 from rcg.trace.trace import Trace

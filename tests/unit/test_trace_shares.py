@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from rcg.ir.ops import Read, Write
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.executions import UNSEEN
 from rcg.trace.model import GraphTrace, OpenOp

@@ -204,8 +204,11 @@ def test_more_in_flight_is_advised_where_that_gives_more():
     (advice,) = verdict(replace(pipeline(window=1), limit=1)).advice
     assert advice.gain == pytest.approx(37 / 22)
     assert advice.text == (
-        "keep 3 executions in flight instead of 1 (max_inflight_executions=3): 1.68x"
+        "graph = dag.experimental_compile(max_inflight_executions=3); "
+        "graph.map(batches, in_flight=3)  # 3 in flight instead of 1: 1.68x"
     )
+    (advice,) = verdict(replace(pipeline(window=1), limit=10)).advice
+    assert advice.text == "graph.map(batches, in_flight=3)  # 3 in flight instead of 1: 1.68x"
 
 
 def test_time_until_a_result_that_is_awaited_is_not_the_drivers_own():
@@ -227,11 +230,11 @@ def test_the_largest_gains_of_throughput_come_first_then_latency(monkeypatch):
     monkeypatch.setattr(
         Advisor,
         "advice",
-        lambda _: [Advice(f"{gain}", gain, is_latency) for gain, is_latency in found],
+        lambda _: [Advice("", f"{gain}", gain, is_latency) for gain, is_latency in found],
     )
-    assert [each.text for each in verdict(pipeline()).advice] == ["1.5", "1.2", "1.1"]
+    assert [each.effect for each in verdict(pipeline()).advice] == ["1.5", "1.2", "1.1"]
     found[1:3] = []
-    assert [each.text for each in verdict(pipeline()).advice] == ["1.5", "9.0", "3.0"]
+    assert [each.effect for each in verdict(pipeline()).advice] == ["1.5", "9.0", "3.0"]
 
 
 def test_what_is_advised_is_what_really_happens():
@@ -376,7 +379,9 @@ def test_a_cut_is_advised_that_evens_the_stages_out():
     (advice,) = [
         each for each in verdict(with_layers(pipeline(), layers)).advice if "cut" in each.text
     ]
-    assert advice.text == "cut after layer 3 instead of 2: 1.29x"
+    assert advice.text == (
+        "parts = layers[:3], layers[3:]  # cut after layer 3 instead of 2: 1.29x"
+    )
     assert advice.gain == pytest.approx(22 / 17)
 
 
@@ -430,7 +435,7 @@ def test_a_method_that_waits_for_other_threads_is_advised_against_them(thread, p
     if advice:
         # Whether they are its own workers cannot be told, so there is no gain.
         assert advice[0].gain == 1.0
-        assert advice[0].text == (
+        assert advice[0].effect == (
             "a1 (Stage).fwd is on no processor 50 % of its time while other threads of its process "
             "are: its own workers, or threads that hold the GIL, which could run in another process"
         )

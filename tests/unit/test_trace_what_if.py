@@ -75,7 +75,7 @@ def test_by_hand_the_bottleneck_sets_the_rate():
     # Both twice as fast: a1 takes 12, a0 7.
     assert measure(pipeline()).replays.what_if({"Stage.fwd": 0.5}).throughput == 1e9 / 12_000
     # One under way: 2 + 1+10+1 + 1+20+1 + 1 = 37.
-    assert measure(pipeline()).replays.what_if(max_inflight=1).throughput == pytest.approx(
+    assert measure(pipeline()).replays.what_if(in_flight=1).throughput == pytest.approx(
         1e9 / 37_000
     )
     # Five times slower, a0 is the bottleneck: 1 + 50 + 1.
@@ -109,8 +109,8 @@ def test_what_is_predicted_is_what_the_changed_pipeline_does(changes, options, w
 
 def test_coding_is_scaled_apart_from_moving():
     # By hand: a1 takes 2 + 12 + 3, of which coding is 1 + 1.
-    before = measure(by_hand()).replays.what_if(max_inflight=10)
-    after = measure(by_hand()).replays.what_if(max_inflight=10, serialization=11)
+    before = measure(by_hand()).replays.what_if(in_flight=10)
+    after = measure(by_hand()).replays.what_if(in_flight=10, serialization=11)
     periods = [1e9 / measure(each.graph).executions.throughput for each in (before, after)]
     assert periods == pytest.approx([17, 37])
     assert after.throughput / before.throughput == pytest.approx(17 / 37)
@@ -173,7 +173,7 @@ def test_channels_too_short_for_a_driver_that_fills_its_window_are_drained_meanw
         ({"scale": {"a0.fwd": math.nan}}, "above 0, found nan"),
         ({"scale": {"a0.fwd": "2"}}, "above 0, found '2'"),
         ({"communication": -1}, "factor of `communication`"),
-        ({"max_inflight": 0}, "`max_inflight` must be a positive integer, found 0"),
+        ({"in_flight": 0}, "`in_flight` must be a positive integer, found 0"),
     ],
 )
 def test_what_cannot_be_asked(options, match):

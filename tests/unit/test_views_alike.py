@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from rcg.ir.ops import Call, Op
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.measured import Measured, summarize
 from rcg.trace.trace import Trace
 from rcg.views.data.alike import alike_rows, members_text, name_of_rows, typical

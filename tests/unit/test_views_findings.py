@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.trace import Trace
 from rcg.views.html.findings import comparison_picture, of_what_if, path_picture, what_if_picture
 from tests.unit.traces import event, graph_trace, trace
@@ -53,7 +53,7 @@ def findings(profile: Profile) -> list[Any]:
     return [
         executions,
         profile.critical_path(last),
-        profile.what_if(max_inflight=3),
+        profile.what_if(in_flight=3),
         profile.compare(profile),
         profile.compare(small()),
         *profile.compare(profile).graphs,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
 from rcg.views.data.packing import unpack

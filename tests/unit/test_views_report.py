@@ -76,7 +76,7 @@ def test_connections_to_other_nodes_are_shown() -> None:
     refused = {"n0": str(Refusals()), "n1": str(Refusals(garbage=2, wrong_secret=1))}
     found = replace(REPORT, sockets=(queue,), refused=refused)
     for text in (report_of(found), str(found)):
-        assert "sent by driver to node n1: 3.15 MB, 2 frames waiting" in text
+        assert "sent by driver to node n1: 3.15 MB, 2 values waiting" in text
         assert "refused: node n0: none; node n1: 1 wrong secret, 2 garbage" in text
     assert not REPORT.network
 

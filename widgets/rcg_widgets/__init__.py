@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Widgets for Jupyter: a graph's topology, schedule and timeline, and a monitor of a running one.
+"""Widgets for Jupyter: a graph's topology, schedule and timeline, what if, and a live monitor.
 
 ::
 
@@ -28,6 +28,7 @@ from rcg_widgets.schedule import ScheduleWidget
 from rcg_widgets.selection import Selection, link
 from rcg_widgets.timeline import TimelineWidget
 from rcg_widgets.topology import TopologyWidget
+from rcg_widgets.what_if import WhatIfWidget
 
 __all__ = [
     "LiveMonitor",
@@ -36,6 +37,7 @@ __all__ = [
     "TimelineWidget",
     "TopologyWidget",
     "View",
+    "WhatIfWidget",
     "figure",
     "link",
     "source",

@@ -9,7 +9,7 @@ const USUAL = ["running", "waiting", "ready", "ended"]; // states; of others the
 const TILES = [
   { name: "throughput", title: "throughput", text: (value) => [rateText(value), ""] },
   { name: "in_flight", title: "in flight", text: (value, facts) => [countText(value), facts.limit ? `of ${countText(facts.limit)}` : ""] },
-  { name: "queued", title: "queue depth", text: (value) => [countText(value), value === 1 ? "frame" : "frames"] },
+  { name: "queued", title: "queue depth", text: (value) => [countText(value), value === 1 ? "value" : "values"] },
   { name: "waiting", title: "waiting", text: (value) => [shareText(value, 0), "of the time"], most: 1 },
   { name: "memory", title: "memory", text: (value, facts) => [bytesText(value), facts.cap ? `of ${bytesText(facts.cap)}` : ""] },
 ];
@@ -59,7 +59,7 @@ export function wordsOf(row) {
       row.label,
       `${row.state}${row.doing ? `: ${row.doing}` : ""}`,
       row.busy === null ? "" : `busy ${shareText(row.busy, 0)} of the time since the last look`,
-      row.slots ? `${countText(row.queued)} of ${countText(row.slots)} frames wait in what it reads` : "nothing waits in what it reads",
+      row.slots ? `${countText(row.queued)} of ${countText(row.slots)} values wait in what it reads` : "nothing waits in what it reads",
       `${bytesText(row.memory)} of shared memory`,
     ].filter(Boolean).join("\n"),
   };

@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from rcg.ir.plan import Plan
-from rcg.profiles import Profile
-from rcg.text import graph_title
+from rcg.profiling import Profile
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.measured import summarize
 from rcg.trace.model import GraphTrace
@@ -78,8 +77,7 @@ def subject_of(what: Any, graph: int | str | None = None) -> Subject:
         return _of_record(trace)
     plan = getattr(what, "plan", None)
     if isinstance(plan, Plan):
-        name, graph_id = getattr(what, "name", ""), getattr(what, "get_id", str)()
-        title = graph_title(name, graph_id) if graph_id else ""
+        title = getattr(what, "title", "")
         return Subject(plan, title=title, addresses=getattr(what, "addresses", dict)())
     raise TypeError(
         f"give the widget a plan, a compiled graph or a trace, found {type(what).__name__}"

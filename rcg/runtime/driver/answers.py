@@ -10,19 +10,19 @@ from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Final
 
 from rcg import cluster
+from rcg.error_text import shielded
 from rcg.errors import ActorDiedError, ChannelTimeout, CompileError, PlacementError, RcgError
 from rcg.ir.nodes import Site
 from rcg.ir.plan import Bindings
-from rcg.log import Log
 from rcg.options import Deadline
+from rcg.progress import notice
 from rcg.runtime.driver.session import Session
 from rcg.text import plural
 from rcg.version import __version__
 
-_log = Log()
-
-# After this long, compiling says which actors have not answered.
-_SILENT_WAIT_S: Final = 5.0
+# After this long, compiling says which actors have not answered. The process of an actor is often
+# started in ten seconds, with its imports.
+_SILENT_WAIT_S: Final = 30.0
 _MOST_NAMES: Final = 3  # in a sentence
 # Between two checks for answers and deaths.
 _POLL_S: Final = 0.2
@@ -104,11 +104,9 @@ def gather(
             )
         if pending and begun.expired and not has_warned:
             has_warned = True
-            _log.warning(
-                "rcg: compile() waits: %s not %s (still starting, or busy with a method?): %s",
-                _late(pending, calls),
-                done,
-                named.names(pending),
+            notice(
+                f"rcg: compile() has waited {_SILENT_WAIT_S:g} s, and {_late(pending, calls)} not "
+                f"{done} (still starting, or busy with a method?): {named.names(pending)}"
             )
     return answers
 
@@ -125,11 +123,12 @@ def answer_of(actor: str, ref: Any, named: Named) -> Any:
         return cluster.get(ref)
     except Exception as error:
         if cluster.is_actor_death(error):
+            said = shielded(str, error, otherwise="")
             raise ActorDiedError(
-                f"{name} is dead, so the graph cannot be compiled: {error}",
+                f"{name} is dead, so the graph cannot be compiled: {cluster.why_dead(said)}",
                 actor_id=named.id(actor),
                 **facts,
-            ) from error
+            ) from (error if cluster.is_dead_in_init(said) else None)  # the user's line is there
         own = cluster.cause_of(error) or error
         if isinstance(own, RcgError):
             raise own from None  # it says all, and Ray's traceback says nothing more

@@ -22,9 +22,10 @@ from rcg.options import timeout_from_user
 from rcg.runtime.control import registry
 from rcg.runtime.driver.engine import UNSET, Engine
 from rcg.runtime.driver.session import Session
+from rcg.runtime.mapping import MapResults, map_inputs
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports, Statistics
 from rcg.runtime.remote.handle import handle_from
-from rcg.text import graph_title
+from rcg.text import graph_title, stated
 
 if TYPE_CHECKING:
     from rcg.runtime.observe.profiler import Profiler
@@ -81,6 +82,43 @@ class CompiledDAG(Displayed):
         errors.
         """
         return await self._engine.execute_async(*args, **kwargs)
+
+    def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
+        """Execute for each input; return an iterator over the results, in the order of the inputs.
+
+        It keeps ``in_flight`` executions in flight, so the actors work at the same time::
+
+            for result in graph.map(batches, in_flight=3): ...
+            async for result in graph.map(requests, in_flight=3): ...
+
+        An execution is in flight from its start until its result is yielded. The inputs may be
+        endless: one is taken when there is room for it, first when the first result is asked for.
+        A result that is there is yielded before another input is waited for. With ``in_flight=1``,
+        an input may depend on the result before it.
+
+        What a method raises is raised in place of its result. Then the iteration can go on: the
+        next result is that of the next input. So it is with an input that cannot be sent. An
+        exception of ``inputs`` is raised after the results of those before it, and is the end.
+        After a ``ChannelTimeout``, Ctrl-C or a cancellation nothing is lost: ask again to go on
+        waiting. When the graph has ended, the error is raised once, after the results that came.
+
+        ``close()``, or dropping the iterator, takes no more inputs and waits for nothing:
+        executions that were started run to their end, and their results are discarded.
+
+        Args:
+            *inputs: An iterable for each positional argument of ``execute``; the shortest ends all,
+                as in Python's ``map``. In ``async for`` they may be asynchronous, and are then
+                waited for while results are.
+            in_flight: How many executions may be in flight. None: as many as the graph allows.
+            **keywords: An iterable for each keyword argument of ``execute``.
+
+        Raises:
+            ValueError: ``in_flight`` is not a positive integer, or is more than the graph's
+                ``max_inflight_executions``.
+            TypeError: There are no inputs, or they cannot be iterated.
+        """
+        limit = self._engine.session.options.max_inflight_executions
+        return map_inputs(self, inputs, keywords, in_flight, limit)
 
     def empty(self, shape: Any, dtype: Any = float) -> Any:
         """Return a new array in the graph's shared memory, which ``execute`` sends without a copy.
@@ -178,12 +216,15 @@ class CompiledDAG(Displayed):
         """
         return self._engine.statistics()
 
-    def profile(self, *, max_events: int | None = None, torch: bool = False) -> Profiler:
+    def profile(
+        self, *, name: str = "", max_events: int | None = None, torch: bool = False
+    ) -> Profiler:
         """Return a profiler of this graph: ``with cdag.profile() as p: ...; print(p)``.
 
         It can be started at any time, without compiling again. ``rcg.profile`` records all graphs.
 
         Args:
+            name: What the profile is called, as in ``rcg.profiles()``; by default the time.
             max_events: How many events are kept; later ones are counted as lost. None for five
                 million.
             torch: Whether torch's profiler runs in the actors meanwhile, on the threads that run
@@ -199,7 +240,9 @@ class CompiledDAG(Displayed):
             session = reference()
             return [] if session is None else [session]
 
-        found: Profiler = _profiler().Profiler(sessions, max_events=max_events, torch=torch)
+        found: Profiler = _profiler().Profiler(
+            sessions, name=name, max_events=max_events, torch=torch
+        )
         return found
 
     def trace(self) -> Trace:
@@ -241,6 +284,7 @@ class CompiledDAG(Displayed):
             ValueError: The format is unknown, or "ascii" with ``channel_details``.
             FileNotFoundError: There is no such folder.
         """
+        title = stated(repr(self), self.state)
         return views().visualize(
             self._engine.plan,
             self._engine.actor_ids(),
@@ -250,7 +294,7 @@ class CompiledDAG(Displayed):
             view=view,
             channel_details=channel_details,
             legend=legend,
-            title=repr(self),
+            title=title,
             dark=dark,
         )
 
@@ -260,8 +304,8 @@ class CompiledDAG(Displayed):
     def _mimebundle(self, views: Views) -> Mimebundle:
         return views.plan(
             self.plan,
-            text=repr(self),
-            title=graph_title(self.name, self.get_id()),
+            text=stated(repr(self), self.state),
+            title=self.title,
             actor_ids=self._engine.actor_ids(),
             addresses=self.addresses(),
         )
@@ -274,6 +318,19 @@ class CompiledDAG(Displayed):
     def name(self) -> str:
         """What views call it: ``compile(name=)``, or the variable, or its last method."""
         return self._engine.session.name
+
+    @property
+    def title(self) -> str:
+        """Its name and the beginning of its id, and what is wrong with it, if anything is."""
+        return stated(graph_title(self.name, self.get_id()), self.state)
+
+    @property
+    def state(self) -> str:
+        """What is wrong with it in a few words, as pictures say it; "" if nothing is.
+
+        An actor that died, one that others have waited for for five seconds, or "torn down".
+        """
+        return self._engine.report(0).trouble
 
     def weak(self) -> Callable[[], CompiledDAG | None]:
         """Return a function that returns this graph, and None once nobody uses it any more.
@@ -353,14 +410,14 @@ def teardown_all() -> None:
         raise
 
 
-def profile_all(*, max_events: int | None = None, torch: bool = False) -> Profiler:
+def profile_all(*, name: str = "", max_events: int | None = None, torch: bool = False) -> Profiler:
     """Return a profiler of all live graphs of this process, and of those compiled meanwhile."""
 
     def sessions() -> list[Session]:
         return [engine.session for engine in registry.live(Engine)]
 
     found: Profiler = _profiler().Profiler(
-        sessions, is_following=True, max_events=max_events, torch=torch
+        sessions, is_following=True, name=name, max_events=max_events, torch=torch
     )
     return found
 

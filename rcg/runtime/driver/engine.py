@@ -399,6 +399,7 @@ class Engine:
             outputs=tuple(buffer.number for buffer in self._outputs),
             held=tuple(buffer.number for buffer in self._buffers if buffer.ready == HELD),
             is_multi=self.plan.is_multi,
+            max_inflight_executions=session.options.max_inflight_executions,
             get_timeout_s=self.get_timeout_s,
             report_after_s=session.options.report_after_s,
             submit_timeout_s=session.options.submit_timeout_s,

@@ -2,7 +2,7 @@
 """Starting a plan: asking the actors where they are, and starting their loops.
 
 Both steps are ordinary actor calls, so a busy actor answers when its method has returned. After
-some seconds a log line names the actors that have not answered; at the deadline an error does.
+half a minute a notice names the actors that have not answered; at the deadline an error does.
 
 On several nodes their hosts start first. The host of a node makes its shared memory and its gate,
 listens for other nodes, and connects to this process. Then the members start, as on one node.

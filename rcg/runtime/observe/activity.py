@@ -20,6 +20,9 @@ from rcg.text import ACTOR, brief, count_text, plural, run_text, time_text
 LONG_S: Final = 1.0
 """A process that others wait for is called stuck after this time."""
 
+STUCK_AFTER_S: Final = 5.0
+"""A graph may hang if an op that others wait for takes longer than this."""
+
 SILENT: Final = "does not answer: it is stopped, or native code that it runs holds Python's lock"
 
 LOST: Final = {
@@ -219,6 +222,36 @@ def verdict_of(
     if in_flight:
         return Verdict(f"Nothing holds the graph up: {in_flight}")
     return Verdict("The graph is ready: no execution is in flight")
+
+
+def trouble_of(state: str, processes: Sequence[Activity]) -> str:
+    """Return what is wrong with a graph in a few words, for titles of pictures; "" if nothing is.
+
+    Args:
+        state: Of the graph.
+        processes: What each process does.
+    """
+    for lost, how in LOST.items():
+        found = [each for each in processes if each.state == lost]
+        if found:
+            return f"{_several(found)} {how}"
+    if state == "broken":
+        return "broken"
+    if state == "closed":
+        return "torn down"
+    wanted = _waiters(processes, STUCK_AFTER_S)
+    found = [
+        each
+        for each in processes
+        if each.state == "running" and each.label in wanted and each.for_s >= STUCK_AFTER_S
+    ]
+    if not found:
+        return ""
+    first = max(found, key=lambda each: len(wanted[each.label]))
+    kind = kind_of(first.op).removeprefix("Call ")
+    held = plural(len(wanted[first.label]), "other")
+    wait = "waits" if len(wanted[first.label]) == 1 else "wait"
+    return f"{first.label} in {kind} for {time_text(first.for_s * 1e9)}, {held} {wait}"
 
 
 def _blaming(causes: Sequence[Activity], held: int, state: str, asked: bool) -> Verdict:

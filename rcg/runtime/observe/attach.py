@@ -16,7 +16,7 @@ from typing import Final
 
 from rcg.errors import AttachError, RcgError, TraceError
 from rcg.options import timeout_from_user
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.runtime.control.joining import Joined, check_user, join
 from rcg.runtime.observe.drivers import find_drivers, why_silent
 from rcg.runtime.observe.report import Report
@@ -86,12 +86,18 @@ class LiveGraph:
             joined.close()
 
     def profile(
-        self, seconds: float, *, torch: bool = False, until_interrupt: bool = False
+        self,
+        seconds: float,
+        *,
+        name: str = "",
+        torch: bool = False,
+        until_interrupt: bool = False,
     ) -> Profile:
         """Record from now on for so many seconds, and return the profile.
 
         Args:
             seconds: How long.
+            name: What the profile is called; see ``rcg.profiles``.
             torch: See ``rcg.profile``.
             until_interrupt: Ctrl-C ends the recording early, instead of raising.
 
@@ -104,26 +110,27 @@ class LiveGraph:
         if limit_s is None or limit_s > _MOST_SECONDS:
             raise ValueError(f"record from 0 to {_MOST_SECONDS:g} seconds, found {seconds!r}")
         early = (TimeoutError, *[KeyboardInterrupt] * until_interrupt)
-        with self._recording(torch) as (profile, joined), contextlib.suppress(*early):
+        with self._recording(torch, name) as (profile, joined), contextlib.suppress(*early):
             sockets.wait_for_message(joined.connection, joined.pidfd.fd, limit_s)
         return profile
 
     @contextlib.contextmanager
-    def profiler(self, *, torch: bool = False) -> Iterator[Profile]:
+    def profiler(self, *, name: str = "", torch: bool = False) -> Iterator[Profile]:
         """Record what happens in a block: ``with live.profiler() as p: ...``, then ``print(p)``.
 
         Args:
+            name: What the profile is called; see ``rcg.profiles``.
             torch: See ``rcg.profile``.
 
         Raises:
             AttachError: The process has ended or does not answer, its graph has ended, or cannot
                 be recorded.
         """
-        with self._recording(torch) as (profile, _):
+        with self._recording(torch, name) as (profile, _):
             yield profile
 
     @contextlib.contextmanager
-    def _recording(self, torch: bool) -> Iterator[tuple[Profile, Joined]]:
+    def _recording(self, torch: bool, name: str) -> Iterator[tuple[Profile, Joined]]:
         opening = ProfileGraph(
             graph=GRAPHS, secret=self._address, graph_id=self.graph_id, torch=torch
         )
@@ -131,7 +138,7 @@ class LiveGraph:
         try:
             if not isinstance(joined.message, Ready):
                 raise self._refused(joined.answer)
-            profile = Profile()
+            profile = Profile(name=name)
             try:
                 yield profile, joined
             except BaseException as error:  # of the block, which matters more than the profile

@@ -13,14 +13,18 @@ from itertools import groupby
 from math import isfinite, nan
 from typing import Final
 
-from rcg.runtime.observe.activity import LOST, Activity, by_label, ends_of, kind_of
+from rcg.runtime.observe.activity import (
+    LOST,
+    STUCK_AFTER_S,
+    Activity,
+    by_label,
+    ends_of,
+    kind_of,
+)
 from rcg.runtime.observe.report import Backlog, Report
 from rcg.text import ACTOR, count_text, time_text
 
 __all__ = ["FIGURES", "STUCK_AFTER_S", "Meter", "OpTimeout", "Row", "Sample", "folded"]
-
-STUCK_AFTER_S: Final = 5.0
-"""A graph hangs if an op takes longer than this, and ``_LONGER`` times what is usual."""
 
 _LONGER: Final = 5  # times the longest time between completions
 

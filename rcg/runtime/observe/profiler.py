@@ -22,12 +22,13 @@ from rcg.frames import warn_user
 from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.options import Deadline, Options
-from rcg.profiles import Profile
+from rcg.profiling import Profile
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.registry import follow
 from rcg.runtime.node.host import NodeHost, Recorded, Recording, newest_events
 from rcg.runtime.node.layout import Layout, takers_of
 from rcg.runtime.node.node import Node
+from rcg.runtime.observe.report import Report
 from rcg.runtime.observe.transfers import transfers_between
 from rcg.trace.clocks import now_ns
 from rcg.trace.model import (
@@ -72,6 +73,9 @@ class RecordedGraph(Protocol):
     pid: int
     is_over: bool
 
+    def report(self, patience_s: float) -> Report:
+        """Return what each process does; with 0, without asking any."""
+
     def check_running(self) -> None:
         """Raise ``ChannelClosed`` or ``ActorDiedError`` if it has ended."""
 
@@ -90,6 +94,7 @@ class Profiler:
             have ended are left out.
         max_events: How many events of each graph are kept; None for ``MAX_EVENTS``.
         torch: Whether torch's profiler runs in the actors meanwhile, and its events are spans.
+        name: What the profiles are called; "" for when they were recorded.
 
     Raises:
         ValueError: ``max_events`` is no positive integer.
@@ -102,6 +107,7 @@ class Profiler:
         is_following: bool = False,
         max_events: int | None = None,
         torch: bool = False,
+        name: str = "",
     ) -> None:
         if max_events is None:
             max_events = MAX_EVENTS
@@ -111,7 +117,8 @@ class Profiler:
         self._is_following = is_following
         self._max_events = max_events
         self._has_torch = torch
-        self._run = _Run()
+        self._name = name
+        self._run = _Run(name)
         self._run.is_over = True
 
     def _latest(self) -> _Run:
@@ -139,7 +146,7 @@ class Profiler:
             OutOfSharedMemory: There is no room to record in.
             ChannelClosed, ActorDiedError: A graph has ended.
         """
-        run, last = _Run(), self._latest()
+        run, last = _Run(self._name), self._latest()
         try:
             if not last.is_over or last.next.setdefault(0, run) is not run:
                 raise TraceError("this profile is being recorded already: stop() it first")
@@ -226,9 +233,9 @@ class Profiler:
 class _Run:
     """One recording of all graphs, from ``start`` to ``stop``; what is set is set once."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.start_ns, self.began = now_ns(), time.time()
-        self.profile = Profile()
+        self.profile = Profile(name=name)
         self.recordings: dict[str, _Recording] = {}  # by the id of the graph
         self.is_over = False  # whether its last step is done
         # The run that was begun after it, under 0: the first that put itself there.
@@ -449,7 +456,8 @@ def _graph_trace(
             )
         )
     limit = session.options.max_inflight_executions
-    return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit, session.name)
+    trouble = session.report(0).trouble
+    return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit, session.name, trouble)
 
 
 def _with_numbers(plan: Plan, recorded: Recorded) -> Events:

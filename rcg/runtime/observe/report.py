@@ -27,6 +27,7 @@ from rcg.runtime.observe.activity import (
     Verdict,
     alike_of,
     holding_up,
+    trouble_of,
     verdict_of,
 )
 from rcg.text import bytes_text, cut, graph_title, plural, table, time_text, visible
@@ -158,7 +159,7 @@ class Report(Displayed):
         """Lines about the connections to other nodes, and those that were refused."""
         lines = [
             f"sent by {each.sender} to node {each.node}: {bytes_text(each.sent_bytes)}, "
-            f"{plural(each.waiting, 'frame')} waiting"
+            f"{plural(each.waiting, 'value')} waiting"
             for each in self.sockets
         ]
         if self.refused:
@@ -170,6 +171,11 @@ class Report(Displayed):
     def verdict(self) -> Verdict:
         """What holds the graph up, in one sentence, with the line of source if it is known."""
         return self.verdict_on()
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the graph in a few words, as titles of pictures say; "" if nothing."""
+        return trouble_of(self.state, self.processes)
 
     def verdict_on(self, late_s: float = 0.0) -> Verdict:
         """Return the verdict that blames only processes that are in their op for ``late_s``."""

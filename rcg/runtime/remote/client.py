@@ -81,6 +81,7 @@ class HandleFacts:
     buffers: tuple[str, ...]  # their channels
     outputs: tuple[int, ...]  # numbers of buffers
     is_multi: bool
+    max_inflight_executions: int
     get_timeout_s: float | None
     submit_timeout_s: float | None
     report_after_s: float | None = None

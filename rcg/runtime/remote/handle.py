@@ -19,6 +19,7 @@ from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.by_reference import ByReference, has_references, lower_inputs, wait_until_made
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
+from rcg.runtime.mapping import MapResults, map_inputs
 from rcg.runtime.refs import (
     MOST_PATIENCE_S,
     READY,
@@ -145,6 +146,10 @@ class CompiledDAGHandle:
         except BaseException:
             client.abandon(reply)
             raise
+
+    def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
+        """Execute for each input, and iterate over the results; see ``CompiledDAG.map``."""
+        return map_inputs(self, inputs, keywords, in_flight, self._facts.max_inflight_executions)
 
     def _prepare(self, values: Sequence[Any]) -> PreparedPayloads:
         encoded = list(map(self._codec.encode, values))

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What would help a graph: changes that a replay of the measured times predicts a gain for.
 
-``max_inflight_executions``   throughput stops rising with the number in flight; latency does not
-``overlap``                   the compiler predicts both plans from the measured costs
+how many are in flight        throughput stops rising with the number in flight; latency does not
+overlap                       the compiler predicts both plans from the measured costs
 where to cut                  spans of a method that all actors of a chain have are its layers
 where actors are              values that cross between nodes would not, if actors changed places
 Python's lock                 a method that does not run while other threads of its process do
+
+Advice is a line of Python, which works as it is where the graph is named ``graph``, what it was
+compiled from ``dag``, its inputs ``batches``, and the layers of a model ``layers``.
 
 There is no advice where the model does not hold: where a change gives no more than its spread, or
 the trace has not what it needs.
@@ -64,15 +67,22 @@ class Advice:
     """One change that helps.
 
     Attributes:
-        text: What to change, and what that gives.
+        code: The change, as a line of Python.
+        effect: What that gives.
         gain: The predicted throughput, or the latency of now, divided by the other; 1 if it cannot
             be predicted.
         is_latency: Whether the gain is one of latency.
     """
 
-    text: str
+    code: str
+    effect: str
     gain: float
     is_latency: bool = False
+
+    @property
+    def text(self) -> str:
+        """The line, with what it gives as its comment."""
+        return f"{self.code}  # {self.effect}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +179,9 @@ class Advisor:
         if gain is not None and self.is_worth_it(gain):
             words = "layer" if len(cuts) == 1 else "layers"
             was = ", ".join(map(str, accumulate(counts[:-1])))
+            ends = ["", *map(str, cuts), ""]
             yield Advice(
+                "parts = " + ", ".join(f"layers[{low}:{high}]" for low, high in pairwise(ends)),
                 f"cut after {words} {', '.join(map(str, cuts))} instead of {was}: "
                 f"{spread_text(gain, gain * self.off)}",
                 gain,
@@ -193,8 +205,11 @@ class Advisor:
                 continue
             if not is_exchange and not self._has_processors(found.moved, gain):
                 continue
+            classes = {each.id: each.label for each in plan.actors}
+            keys = [each.id for each in plan.nodes]
+            moved = list(found.moved.items())
             where = []
-            for actor, node in found.moved.items():
+            for actor, node in moved[:_MOST_MOVED]:
                 others = [plan.label(each) for each in found.beside[actor] if each != DRIVER]
                 beside = " and ".join(brief(each, IN_LINE) for each in others)
                 where.append(
@@ -202,15 +217,15 @@ class Advisor:
                     + (f" beside {beside}" if beside else "")
                 )
             room = "" if is_exchange else ", if Ray has room there"
-            more = f" and {len(where) - _MOST_MOVED} more" if len(where) > _MOST_MOVED else ""
-            node = next(iter(found.moved.values()))
-            number = [each.id for each in plan.nodes].index(node)
+            more = f" and {len(moved) - _MOST_MOVED} more" if len(moved) > _MOST_MOVED else ""
             yield Advice(
-                f"place {', '.join(where[:_MOST_MOVED])}{more}{room}: "
+                ", ".join(
+                    _placed(classes[actor], keys.index(node)) for actor, node in moved[:_MOST_MOVED]
+                ),
+                f"{', '.join(where)}{more}{room}: "
                 f"{spread_text(gain, gain * self.off)}; in each execution "
                 f"{bytes_text(found.bytes)} less cross between nodes, {time_text(found.wire_ns)} "
-                f"less on the wire; for {node}: .options(scheduling_strategy="
-                f"NodeAffinitySchedulingStrategy(graph.plan.nodes[{number}].key, soft=False))",
+                "less on the wire",
                 gain,
             )
             return
@@ -253,7 +268,8 @@ class Advisor:
             gain = self.replays.gain_of(without_overlap(plan, costs))
             if gain is not None and self.is_worth_it(gain):
                 gives = spread_text(gain, gain * self.off)
-                yield Advice(f"overlap=False, which costs more here than it hides: {gives}", gain)
+                effect = f"overlap costs more here than it hides: {gives}"
+                yield Advice("graph = dag.experimental_compile(overlap=False)", effect, gain)
             return
         uses_cores = any(group.backend != _ON_DEVICES for group in plan.groups)
         nodes = {plan.node_of(actor.id) for actor in plan.actors}
@@ -262,7 +278,8 @@ class Advisor:
         gain = overlap_gain(plan, costs, window, cores) if costs else None
         if gain is not None and self.is_worth_it(gain):
             gives = spread_text(gain, gain * self.off)
-            yield Advice(f"overlap=True, so that tensors move while methods run: {gives}", gain)
+            effect = f"tensors move while methods run: {gives}"
+            yield Advice("graph = dag.experimental_compile(overlap=True)", effect, gain)
 
     def _locks(self) -> Iterator[Advice]:
         """Say where other threads of a process run while its method does not.
@@ -294,6 +311,7 @@ class Advisor:
             if gain is not None and self.is_worth_it(gain):
                 name = text_of(graph, lane, max(calls, key=lambda place: calls[place])[1])
                 yield Advice(
+                    "graph.report()",
                     f"{brief(name, IN_LINE)} is on no processor {share_text(share, 0)} of its time "
                     "while other threads of its process are: its own workers, or threads that hold "
                     "the GIL, which could run in another process",
@@ -323,19 +341,29 @@ class Advisor:
         count = _TIMES_WINDOW * best
         then = self.replays.with_changes((), {}, best, has_spread=False, executions=count)
         gain = then.speedup
+        code = f"graph.map(batches, in_flight={best})"
+        effect = f"{best} in flight instead of {now}"
         if best > now and gain is not None and self.is_worth_it(gain):
-            how = f" (max_inflight_executions={best})" if best > limit else ""
-            gives = spread_text(gain, gain * self.off)
-            yield Advice(f"keep {best} executions in flight instead of {now}{how}: {gives}", gain)
-        # A limit that the user sets is one at which ``execute`` raises, so it is not advised here.
+            if best > limit:
+                code = f"graph = dag.experimental_compile(max_inflight_executions={best}); {code}"
+            yield Advice(code, f"{effect}: {spread_text(gain, gain * self.off)}", gain)
         was_ns, latency_ns = then.measured_latency_ns, then.latency_ns
         if best < now and latency_ns and was_ns and latency_ns <= _MUCH_SOONER * was_ns:
             yield Advice(
-                f"keep at most {best} executions in flight instead of {now}: the same throughput, "
-                f"latency {time_text(latency_ns)} instead of {time_text(was_ns)}",
+                code,
+                f"{effect}: the same throughput, latency {time_text(latency_ns)} instead of "
+                f"{time_text(was_ns)}",
                 was_ns / latency_ns,
                 is_latency=True,
             )
+
+
+def _placed(name: str, node: int) -> str:
+    """Return the class of an actor with the option that puts it on a node of the plan."""
+    strategy = "ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy"
+    return (
+        f"{name}.options(scheduling_strategy={strategy}(graph.plan.nodes[{node}].key, soft=False))"
+    )
 
 
 @dataclass(frozen=True, slots=True)

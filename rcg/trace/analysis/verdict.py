@@ -3,6 +3,7 @@
 
 ```
 a2 (Shard).work limits this: 91 % of the critical path; twice as fast there gives 1.83x ±0.02
+  try: graph.map(batches, in_flight=3)  # 3 in flight instead of 10: the same throughput, ...
 balanced: 8 Stage actors are equally busy, within 4 % (noise 6 %); Stage.fwd on all gives 1.9x
 one stall dominated: a1 (Shard).work took 94 ms in execution 7, usually 8 ms
 not enough to say: 4 executions are complete; run 6 more

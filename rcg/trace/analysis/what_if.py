@@ -32,7 +32,7 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.index import Place
 from rcg.ir.ops import Call, Collective, Input, Op
 from rcg.ir.plan import Plan
-from rcg.text import columns, rate_text, share_text, spread_text, time_text, visible
+from rcg.text import columns, plural, rate_text, share_text, spread_text, time_text, visible
 from rcg.trace.analysis.costs import Cost, MeasuredCosts
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.events import EventTable
@@ -217,7 +217,7 @@ class Replays:
         *,
         communication: float = 1.0,
         serialization: float = 1.0,
-        max_inflight: int | None = None,
+        in_flight: int | None = None,
     ) -> WhatIf:
         """Predict the figures of the graph if some of its ops took longer or shorter.
 
@@ -227,7 +227,7 @@ class Replays:
                 twice as fast. If several names match an op, their factors are multiplied.
             communication: Factor on the time of moving bytes. Waking up is not scaled.
             serialization: Factor on the time of encoding and decoding.
-            max_inflight: Number of executions to keep in flight. Channels with fewer slots get
+            in_flight: Number of executions to keep in flight. Channels with fewer slots get
                 more. None: the largest number in the trace.
 
         Raises:
@@ -236,18 +236,20 @@ class Replays:
         """
         for name, factor in (("communication", communication), ("serialization", serialization)):
             _check_factor(name, factor)
-        if max_inflight is not None and (not isinstance(max_inflight, int) or max_inflight < 1):
-            raise TraceError(f"`max_inflight` must be a positive integer, found {max_inflight!r}")
+        if in_flight is not None and (not isinstance(in_flight, int) or in_flight < 1):
+            raise TraceError(f"`in_flight` must be a positive integer, found {in_flight!r}")
         factors = _factors(self.graph, scale or {})
         changes = [f"{name} took {factor:g}x" for name, factor in (scale or {}).items()]
         changes += [f"communication took {communication:g}x"] if communication != 1 else []
         changes += [f"serialization took {serialization:g}x"] if serialization != 1 else []
-        changes += [f"{max_inflight} executions were in flight"] if max_inflight else []
+        if in_flight:
+            were = "was" if in_flight == 1 else "were"
+            changes.append(f"{plural(in_flight, 'execution')} {were} in flight")
         changed = {
             place: Factors(factors.get(place, 1.0), communication, serialization)
             for place in self.measured.costs
         }
-        return self.with_changes(tuple(changes), changed, max_inflight)
+        return self.with_changes(tuple(changes), changed, in_flight)
 
     @cached_property
     def _unchanged(self) -> tuple[tuple[float | None, float | None], list[str], dict[str, float]]:
@@ -260,7 +262,7 @@ class Replays:
         self,
         changes: tuple[str, ...],
         factors: Mapping[Place, Factors],
-        max_inflight: int | None = None,
+        in_flight: int | None = None,
         *,
         user: float = 1.0,
         has_spread: bool = True,
@@ -272,15 +274,15 @@ class Replays:
         Args:
             changes: The changes, as text.
             factors: The factors of the ops that change.
-            max_inflight: As in ``what_if``.
+            in_flight: As in ``what_if``.
             user: Factor on the time of the user's code before each submission.
             has_spread: Whether the spread of the speedup is computed as well.
             executions: The least number of executions to simulate.
             instead: What ops cost instead of what was measured, before the factors.
         """
         graph, measured = self.graph, self.measured
-        window = max_inflight or measured.window
-        plan = graph.plan if max_inflight is None else _with_slots(graph.plan, max_inflight)
+        window = in_flight or measured.window
+        plan = graph.plan if in_flight is None else _with_slots(graph.plan, in_flight)
         user_ns = measured.user_ns * user
 
         def changed(costs: Mapping[Place, Cost]) -> MeasuredCosts:

@@ -297,6 +297,7 @@ def _head(trace: Recording) -> dict[str, Any]:
                 "plan": graph.plan.to_json(),
                 "limit": graph.limit,
                 "name": graph.name,
+                "state": graph.state,
                 "lanes": [_lane_head(lane) for lane in graph.lanes],
             }
             for graph in trace.graphs
@@ -441,8 +442,8 @@ def _graph(archive: Archive, number: int, head: checked.Record) -> GraphTrace:
     for lane in lanes:
         check_peers(lane, len(lanes))
     limit = checked.integer(head, "limit", 1, _MAX_INFLIGHT)
-    name = checked.text(head, "name") if "name" in head else ""
-    return GraphTrace(graph_id, plan, lanes, limit, name)
+    name, state = (checked.text(head, key) if key in head else "" for key in ("name", "state"))
+    return GraphTrace(graph_id, plan, lanes, limit, name, state)
 
 
 def _lane(archive: Archive, number: int, head: checked.Record, program: Program) -> LaneTrace:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rcg.display import Mimebundle
 from rcg.ir.plan import Plan
 from rcg.text import plural, shown_text, visible
+from rcg.trace.analysis.summary import Summary
 from rcg.trace.analysis.transfers import reference_lines
 from rcg.trace.measured import summarize
 from rcg.trace.model import Recording
@@ -67,19 +68,29 @@ def of_trace(trace: Recording) -> Mimebundle:
         pictures.append(("Tensors by reference", references))
     more = len(trace.graphs) - _MAX_GRAPHS
     note = f"{plural(more, 'more graph')}: Profile.save_html(path) shows more" if more > 0 else ""
-    notes = filter(None, [note, whole.inactive_text])
-    return mimebundle(_join(str(summary), whole), pictures, "; ".join(notes))
+    notes = filter(None, [note, whole.inactive_text, *_states_of(trace, summary)])
+    return mimebundle(_join(summary, whole), pictures, "; ".join(notes))
 
 
 def text_of(trace: Recording) -> str:
     """Return the summary of the active graphs of a trace as text."""
-    return _join(str(summarize(trace.active)), trace)
+    return _join(summarize(trace.active), trace)
 
 
-def _join(text: str, trace: Recording) -> str:
+def _states_of(trace: Recording, summary: Summary) -> list[str]:
+    """Return a line for each graph with which something was wrong at the end.
+
+    Of one that hangs the summary says more.
+    """
+    found = zip(trace.graphs, summary.graphs, strict=True)
+    return [graph.title for graph, figures in found if graph.state and figures.stall is None]
+
+
+def _join(summary: Summary, trace: Recording) -> str:
     references = "\n".join(reference_lines(trace.transfers))
-    text = text if trace.graphs or not references else ""
-    return "\n\n".join(filter(None, [text, references, trace.inactive_text]))
+    text = str(summary) if trace.graphs or not references else ""
+    states = "\n".join(_states_of(trace.active, summary))
+    return "\n\n".join(filter(None, [states, text, references, trace.inactive_text]))
 
 
 def of_reports(reports: Iterable[Any], text: str, tensors: Any = None) -> Mimebundle:

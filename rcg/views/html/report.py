@@ -100,7 +100,7 @@ def _queue(report: Any, row: Any) -> Cell:
         return Cell("0", "rcg-number rcg-dim")
     fullest = max(queues, key=lambda queue: queue.length / max(queue.slots, 1))
     hover = "\n".join(
-        f"{queue.channel}: {queue.length} of {queue.slots} frames wait" for queue in queues
+        f"{queue.channel}: {queue.length} of {queue.slots} values wait" for queue in queues
     )
     return Cell(f"{fullest.length} / {fullest.slots}", "rcg-number", hover)
 

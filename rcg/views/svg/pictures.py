@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rcg.ir.plan import Plan
-from rcg.text import time_text
+from rcg.text import stated, time_text
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace, Recording
@@ -73,15 +73,15 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
     if excerpt_of(Measured.of(trace, graph)) is None:
         return None
     scene = schedule_scene(Measured.of(trace, graph), is_part=True)
-    return picture_of(scene, about=_about(trace, scene))
+    return picture_of(scene, title=stated("Schedule", graph.state), about=_about(trace, scene))
 
 
-def predicted_schedule(plan: Plan, limit: int) -> str:
+def predicted_schedule(plan: Plan, limit: int, state: str = "") -> str:
     """Return the predicted schedule of a plan with at most so many executions in flight.
 
-    All calls take equally long if the plan has no costs.
+    All calls take equally long if the plan has no costs. The title says the state of the graph.
     """
-    return picture_of(predicted_scene(plan, window=limit))
+    return picture_of(predicted_scene(plan, window=limit), title=stated("Schedule", state))
 
 
 def timeline_picture(
@@ -92,7 +92,7 @@ def timeline_picture(
     if part is None:
         return None
     scene = timeline_scene(Measured.of(trace, graph), part=part)
-    return picture_of(scene, about=_about(trace, scene))
+    return picture_of(scene, title=stated("Timeline", graph.state), about=_about(trace, scene))
 
 
 def whole_timeline_picture(trace: Recording, scene: Scene) -> str:

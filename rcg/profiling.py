@@ -8,13 +8,16 @@ saved. This room puts analysis and views together; it must not know how traces a
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from rcg.errors import TraceError
 from rcg.ir.costs import CallCosts
+from rcg.runs import Kept, Runs, checked_name
 from rcg.text import plural
 from rcg.trace.analysis.comparison import Comparison
 from rcg.trace.analysis.costs import call_costs_of
@@ -32,19 +35,38 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_kept: Final = Kept()
+"""The profiles that this process has recorded: ``rcg.profiles()``."""
+
+
 class Profile:
     """The recorded executions of graphs. Prints as a summary; a notebook shows pictures.
 
     Args:
         trace: The recorded trace; None while recording.
+        name: What tells it from other profiles; by default what the trace was called when it was
+            recorded.
     """
 
-    def __init__(self, trace: Trace | None = None) -> None:
+    def __init__(self, trace: Trace | None = None, name: str = "") -> None:
         self._trace = trace
+        self._name = checked_name(name)
 
     def complete(self, trace: Trace) -> None:
-        """Set the recorded trace; once."""
+        """Set the recorded trace, once, and keep the profile for ``rcg.profiles()``."""
+        if self._name:  # so that a file of it has the name as well
+            trace = replace(trace, info={**trace.info, "name": self._name})
         self._trace = trace
+        _kept.add(self)
+
+    @property
+    def name(self) -> str:
+        """What tells it from other profiles: the name it was recorded under, or when it was."""
+        info = {} if self._trace is None else self._trace.info
+        given = self._name or info.get("name")
+        if isinstance(given, str) and given:
+            return given
+        return time.strftime("%H:%M:%S", time.localtime(info.get("time", time.time())))
 
     @property
     def is_complete(self) -> bool:
@@ -134,9 +156,27 @@ class Profile:
             (each.graph.plan, each.costs.costs) for each in measured_of(self.trace)
         )
 
-    def compare(self, other: Profile) -> Comparison:
-        """Compare this profile with a later one: per operation, shares, throughput, latency."""
-        return compared(self.trace, other.trace)
+    @overload
+    def compare(self, other: Profile, /) -> Comparison: ...
+    @overload
+    def compare(self, other: Profile, another: Profile, /, *others: Profile) -> Runs: ...
+    def compare(self, *others: Profile) -> Comparison | Runs:
+        """Compare this profile with a later one, or several, which are each compared with this.
+
+        Returns:
+            Of two profiles, what changed: per operation, shares, throughput, latency. Of more, a
+            row for each: throughput, latency, and what limits it.
+
+        Raises:
+            TypeError: There is no other.
+        """
+        match others:
+            case ():
+                raise TypeError("compare() needs another profile, or several")
+            case (other,):
+                return compared(self.trace, other.trace)
+            case _:
+                return Runs((self, *others))
 
     def what_if(
         self,
@@ -144,7 +184,7 @@ class Profile:
         *,
         communication: float = 1.0,
         serialization: float = 1.0,
-        max_inflight: int | None = None,
+        in_flight: int | None = None,
         graph: int | str | None = None,
     ) -> WhatIf:
         """Predict throughput and timeline if some operations took another time.
@@ -156,7 +196,7 @@ class Profile:
                 ``{"a0.fwd": 0.5}`` for one.
             communication: Factor for reading and writing channels.
             serialization: Factor for encoding and decoding.
-            max_inflight: How many executions may be in flight; None for as many as now.
+            in_flight: How many executions may be in flight; None for as many as now.
             graph: See ``graph``.
 
         Raises:
@@ -167,7 +207,7 @@ class Profile:
             scale,
             communication=communication,
             serialization=serialization,
-            max_inflight=max_inflight,
+            in_flight=in_flight,
         )
 
     def to_pandas(self) -> pd.DataFrame:
@@ -203,6 +243,13 @@ class Profile:
         if self._trace is None:
             return {"text/plain": str(self)}
         return of_trace(self._trace)
+
+
+def kept_profiles(keep: int | None = None) -> Runs:
+    """Return the profiles of this process that are kept; see ``rcg.profiles``."""
+    if keep is not None:
+        _kept.reduce(keep)
+    return _kept.runs()
 
 
 def _name_of(measured: Measured) -> str:

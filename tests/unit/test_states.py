@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a graph stands in the titles of its pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import BytesIO
+
+import pytest
+
+from rcg.runtime.observe.activity import STUCK_AFTER_S
+from rcg.runtime.observe.report import Report
+from rcg.trace.trace import Trace
+from rcg.views.svg.pictures import predicted_schedule, schedule_picture, timeline_picture
+from tests.unit.live_reports import chain_that_hangs, does, idle_chain, report_of
+from tests.unit.test_trace_what_if import pipeline
+from tests.unit.traces import trace
+
+
+@pytest.mark.parametrize(
+    ("report", "trouble"),
+    [
+        (idle_chain(3), ""),
+        (chain_that_hangs(4, 1, STUCK_AFTER_S - 0.1), ""),
+        # The other three have waited as long for a1, directly or through others.
+        (chain_that_hangs(4, 1, 7.0), "a1 (Stage) in work for 7 s, 3 others wait"),
+        # At work for long, and nobody waits for it.
+        (report_of(does("a0", "running", for_s=60.0), driver="idle"), ""),
+        (report_of(does("a0", "dead"), does("a1", "waiting"), state="broken"), "a0 (Stage) died"),
+        (
+            report_of(does("a0", "dead"), does("a1", "dead"), state="closed"),
+            "a0 (Stage) and 1 more died",
+        ),
+        (report_of(does("a0", "ended"), state="closed"), "torn down"),
+        (report_of(does("a0", "ended"), state="broken"), "broken"),
+    ],
+)
+def test_a_few_words_say_what_is_wrong(report: Report, trouble: str) -> None:
+    assert report.trouble == trouble
+
+
+def test_every_picture_of_a_record_says_what_was_wrong_at_its_end() -> None:
+    died = replace(pipeline(), name="chain", state="a1 (Stage) died")
+    recording = trace(died, end=1 << 24)
+    title = f"chain ({died.graph_id[:8]}): a1 (Stage) died"
+    assert recording.graphs[0].title == title
+    found = recording._repr_mimebundle_()
+    assert found["text/plain"].startswith(f"{title}\n")
+    assert f"<p>{title}</p>" in found["text/html"]
+    for picture in (schedule_picture, timeline_picture):
+        assert ": a1 (Stage) died</text>" in (picture(recording, died) or "")
+    assert "Schedule: torn down</text>" in predicted_schedule(died.plan, 3, "torn down")
+
+    well = trace(replace(died, state=""), end=1 << 24)
+    found = well._repr_mimebundle_()
+    assert "died" not in found["text/plain"] + found["text/html"]
+
+
+def test_a_file_keeps_the_state() -> None:
+    died = replace(pipeline(), state="a1 (Stage) died")
+    file = BytesIO()
+    trace(died, end=1 << 24).save(file)
+    assert Trace.load(file.getvalue()).graphs[0].state == "a1 (Stage) died"
