@@ -169,9 +169,8 @@ def _why(of: Reports) -> str:
     """Return why one would not use Ray's own compiled graphs, in a sentence."""
     times = of.median("chain-4", RAY_GRAPH) / of.median("chain-4", RCG)
     return (
-        f"**Why not Ray's own compiled graphs?** A chain of four is {times:.0f} times as fast here,"
-        " "
-        "results stay yours, a death or\na hang is an error that names the actor and the line, and "
+        f"**Why not Ray's own compiled graphs?** A chain of four is {times:.0f} times as fast, "
+        "results stay yours, a death or a\nhang is an error that names the actor and the line, and "
         "you see where the time goes ([differences](docs/differences.md)).\n"
     )
 

@@ -47,6 +47,9 @@ class Graph(Protocol):
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """As ``execute``, without blocking the event loop."""
 
+    def has_ended(self) -> bool:
+        """Whether nothing can be executed any more."""
+
 
 class MapResults:
     """The results of ``map``, in the order of the inputs: an iterator, also an asynchronous one.
@@ -203,6 +206,8 @@ class MapResults:
         """Raise an error in place of the next result, when those before it were yielded."""
         self._started.append(_Refused(error))
         self._next = None
+        if self._graph.has_ended():
+            self._inputs = None
 
     def _take(self) -> Any:
         """Take the first result, which async code has waited for; raises its exception."""
@@ -212,7 +217,7 @@ class MapResults:
         except BaseException as error:
             if first.has_failed():
                 self._drop_first(first)
-            elif issubclass(type(error), _GRAPH_ENDS):
+            elif issubclass(type(error), _GRAPH_ENDS) and self._graph.has_ended():
                 self.close()
             raise
         self._drop_first(first)
@@ -222,7 +227,7 @@ class MapResults:
         first.let_go()
         if self._started and self._started[0] is first:  # not closed meanwhile
             self._started.popleft()
-        if isinstance(first, _Refused) and issubclass(type(first.error), _GRAPH_ENDS):
+        if isinstance(first, _Refused) and self._inputs is None and self._graph.has_ended():
             self.close()
 
     # --- the end

@@ -215,6 +215,8 @@ def test_several_iterables_end_with_the_shortest(working: Callable[..., Working]
     graph = working()
 
     class Recorded:
+        has_ended = graph.engine.has_ended
+
         def execute(self, *args: Any, **keywords: Any) -> Any:
             calls.append((args, keywords))
             return graph.engine.execute(args[0])
@@ -323,6 +325,17 @@ def test_a_graph_that_ends_raises_once(working: Callable[..., Working]) -> None:
     with pytest.raises(ChannelClosed):
         next(results)
     assert list(results) == []
+
+
+def test_of_a_graph_that_has_ended_no_more_inputs_are_taken(
+    working: Callable[..., Working],
+) -> None:
+    graph, source = working(), Source()
+    graph.session.begin_close()
+    results = graph.map(source, in_flight=4)
+    with pytest.raises(ChannelClosed):
+        next(results)
+    assert source.taken == 1 and list(results) == []
 
 
 def test_it_is_not_asked_twice_at_once(working: Callable[..., Working]) -> None:

@@ -73,3 +73,49 @@ class TestEveryNotebook:
             # Which is how IPython calls a cell, also where an actor says where it is.
             shown = re.sub(r"/tmp/ipykernel_\d+/\d+\.py", "", json.dumps(output))
             assert not re.search(r"/root/|/home/|/tmp/|site-packages", shown)
+
+
+CLAIMS = {
+    # A notebook and one of its cells: what the prose says beside it, and between which throughputs,
+    # as shares of the one before, that is true.
+    ("weight_sync", "0e3a2e95"): ("Hardly: the timeline shows", 0.9, 1.1),
+    ("weight_sync", "5718c32c"): ("no more throughput in it", 0.5, 1.1),
+    ("profiling", "profiling-11"): ("`price` would take 2 ms instead of 8", 3, 4.5),
+    ("profiling", "profiling-13"): ("It gains nothing", 0.95, 1.05),
+    ("profiling", "profiling-15"): ("about four times as fast, as predicted", 3, 4.5),
+    ("language_model", "compare"): ("two batches give little\nmore throughput", 0.7, 1.0),
+    ("overlap", "overlap-15"): ("Without overlap they would", 1.05, 2),
+    ("overlap", "overlap-17"): ("they help less", 0.9, 1.1),
+    ("placement", "c13"): ("what was gained", 1.2, 3),
+    ("minilm_pipeline", "minilm-pipeline-15"): ("at most twice as fast", 1.1, 2.1),
+    ("rdt", "fbc504c8"): ("there is a faster one", 1.2, 20),
+}
+
+
+@pytest.mark.parametrize(("notebook", "cell"), CLAIMS, ids=lambda each: each)
+def test_prose_beside_a_figure_is_true_of_it(notebook: str, cell: str) -> None:
+    (path,) = (each for each in NOTEBOOKS if each.stem == notebook)
+    said, least, most = CLAIMS[notebook, cell]
+    cells = read(path)["cells"]
+    prose = ["".join(each["source"]) for each in cells if each["cell_type"] == "markdown"]
+    assert any(said in text for text in prose)
+    (shown,) = (each["outputs"] for each in cells if each["id"] == cell)
+    text = next("".join(each["data"]["text/plain"]) for each in shown if "data" in each)
+    assert least <= throughput_ratio(text) <= most
+
+
+def throughput_ratio(text: str) -> float:
+    """The throughput after a change, or a predicted one, divided by that before."""
+    row = re.search(r"^ +executions +([\d.,]+) /s +([\d.,]+) /s", text, re.MULTILINE)
+    if row is None:  # a prediction has them below each other
+        row = re.search(r"measured +([\d.,]+) /s.*predicted +([\d.,]+) /s", text, re.DOTALL)
+    assert row is not None
+    before, after = (float(each.replace(",", "")) for each in row.groups())
+    return after / before
+
+
+def test_the_ratio_of_a_stored_figure_is_read() -> None:
+    compared = "1.00x\n\n  executions   68.9 /s  1,378 /s  20x\n  latency  1 ms"
+    assert throughput_ratio(compared) == pytest.approx(20)
+    predicted = "0.5x\n   executions  latency\n  measured  100 /s  1 ms\n  predicted  50 /s  2 ms"
+    assert throughput_ratio(predicted) == pytest.approx(0.5)

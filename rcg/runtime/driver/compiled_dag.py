@@ -120,6 +120,10 @@ class CompiledDAG(Displayed):
         limit = self._engine.session.options.max_inflight_executions
         return map_inputs(self, inputs, keywords, in_flight, limit)
 
+    def has_ended(self) -> bool:
+        """Return whether it was torn down, or lost an actor; asks nobody."""
+        return self._engine.has_ended()
+
     def empty(self, shape: Any, dtype: Any = float) -> Any:
         """Return a new array in the graph's shared memory, which ``execute`` sends without a copy.
 

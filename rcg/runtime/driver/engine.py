@@ -179,6 +179,10 @@ class Engine:
             raise self._no_room() from None
         return refs
 
+    def has_ended(self) -> bool:
+        """Whether it was torn down, or lost a process."""
+        return self.session.is_over
+
     def empty(self, shape: Any, dtype: Any) -> Any:
         """See ``CompiledDAG.empty``."""
         if self.session.is_over:

@@ -151,6 +151,11 @@ class CompiledDAGHandle:
         """Execute for each input, and iterate over the results; see ``CompiledDAG.map``."""
         return map_inputs(self, inputs, keywords, in_flight, self._facts.max_inflight_executions)
 
+    def has_ended(self) -> bool:
+        """Return whether nothing can be executed any more: it was closed, or the graph ended."""
+        client = self._client
+        return self._is_closed or (client is not None and client.error is not None)
+
     def _prepare(self, values: Sequence[Any]) -> PreparedPayloads:
         encoded = list(map(self._codec.encode, values))
         with telling_exhaustion("to send an input to the process that compiled the graph"):
