@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.packing import pack
 from rcg.views.scenes.timeline import timeline_scene
 from rcg_widgets.base import View, script
@@ -38,13 +37,11 @@ class TimelineWidget(View):
         self, trace: Any, *, graph: int | str | None = None, title: str = "Timeline"
     ) -> None:
         subject, record = recorded(trace, graph)
-        start_ns, end_ns = subject.start_ns, subject.end_ns
-        scene = timeline_scene(record, start_ns, end_ns)
-        part = excerpt_of(record, start_ns, end_ns)
+        scene = timeline_scene(record, subject.start_ns, subject.end_ns)
         super().__init__(
             f"{len(record.lanes)} processes, {len(scene.bars):,} bars",
             timelines(subject),
             payload=pack(*scene.to_payload()),
-            window=part and part.window(start_ns),
+            window=scene.window_us,
             title=title,
         )

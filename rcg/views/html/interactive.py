@@ -73,7 +73,7 @@ def data_of(
     graph is one that did something; ``number`` is its number in the page.
     """
     schedule = schedule_scene(graph, trace.start_ns, trace.end_ns, measured=timeline)
-    window = json.dumps(schedule.window and [each / 1e3 for each in schedule.window])
+    window = json.dumps(schedule.window_us)
     found = []
     left = most_bytes
 
