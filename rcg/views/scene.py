@@ -382,6 +382,15 @@ class CriticalPaths:
         return replace(self, row=place[self.row])
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Until when bars are sums, how long the bin of each is, and how many bars are in sums."""
+
+    until: int
+    bin: int
+    bars: int
+
+
 @dataclass(frozen=True, eq=False)
 class Scene:
     """Bars in rows over time.
@@ -404,6 +413,7 @@ class Scene:
         repeats: How often an actor calls one method in an execution, at most.
         in_calls: Whether its unit of time is a call; see ``CALL_NS``.
         window: What a view shows at first; None for all.
+        sums: Which of the bars are sums of many; None if none are.
     """
 
     view: str
@@ -423,6 +433,7 @@ class Scene:
     repeats: int = 1
     in_calls: bool = False
     window: tuple[int, int] | None = None
+    sums: Sums | None = None
 
     # Rows
 
@@ -438,6 +449,11 @@ class Scene:
     def folded(self) -> list[int]:
         """The rows without those that another one stands for."""
         return [at for at in range(len(self.rows)) if self.standing[at] == at]
+
+    @property
+    def window_us(self) -> list[float] | None:
+        """What a view shows at first, in microseconds."""
+        return None if self.window is None else [each / 1e3 for each in self.window]
 
     @property
     def num_executions(self) -> int:
@@ -691,7 +707,11 @@ class Scene:
             "link_looks": LINK_LOOKS,
             "labels": LABELS,
             "words": WORDS,
-            "sums": None,
+            "sums": self.sums and {
+                "until_us": self.sums.until / 1e3,
+                "bin_us": self.sums.bin / 1e3,
+                "bars": self.sums.bars,
+            },
         }  # fmt: skip
         return ViewPayload(head, arrays)
 

@@ -58,7 +58,7 @@ const model = {
   on: (name, callback) => (heard[name] ??= []).push(callback),
   off: () => {},
 };
-window.state = state;
+Object.assign(window, { state, model });
 view.render({ model, el: document.getElementById("here") });
 </script>"""
 
@@ -123,6 +123,14 @@ def test_a_bar_of_an_exchange_shows_bytes_time_group_and_rank(
             break
     assert all(words in tooltip for words in said)
     wait_for(card(page), f"data.ends === '{ends}'")
+
+
+def test_a_window_is_followed_and_none_shows_all(show: Open) -> None:
+    page = show("timeline")
+    page.evaluate("model.set('window', [0.05, 0.1])")
+    wait_for(card(page), "data.from === '0.05' && data.to === '0.1'")
+    page.evaluate("model.set('window', null)")
+    wait_for(card(page), "data.from === '0' && data.to === '0.175'")
 
 
 def test_the_schedule_joins_each_exchange(show: Open) -> None:

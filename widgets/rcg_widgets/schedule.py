@@ -67,6 +67,6 @@ class ScheduleWidget(View):
             f"{len(subject.plan.actors)} actors, {scene.num_executions:,} executions",
             schedules(subject),
             payload=pack(*scene.to_payload()),
-            window=scene.window and [each / 1e3 for each in scene.window],
+            window=scene.window_us,
             title=title,
         )

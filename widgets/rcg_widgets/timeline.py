@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from rcg.trace.measured import Measured
-from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.packing import pack
 from rcg.views.scenes.timeline import timeline_scene
 from rcg_widgets.base import View, script
@@ -39,12 +38,11 @@ class TimelineWidget(View):
         self, trace: Any, *, graph: int | str | None = None, title: str = "Timeline"
     ) -> None:
         subject, record = recorded(trace, graph)
-        measured = Measured.of(subject.trace, record)
-        scene, part = timeline_scene(measured), excerpt_of(measured)
+        scene = timeline_scene(Measured.of(subject.trace, record))
         super().__init__(
             f"{len(record.lanes)} processes, {len(scene.bars):,} bars",
             timelines(subject),
             payload=pack(*scene.to_payload()),
-            window=part and part.window(measured.start_ns),
+            window=scene.window_us,
             title=title,
         )

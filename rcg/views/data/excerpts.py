@@ -50,10 +50,6 @@ class Excerpt:
             return f"all of execution {self.first}"
         return f"all of executions {self.first} to {self.last}"
 
-    def window(self, origin_ns: int) -> list[float]:
-        """Return when it begins and ends, in microseconds from an origin."""
-        return [(each - origin_ns) / 1e3 for each in (self.start_ns, self.end_ns)]
-
 
 def excerpt_of(measured: Measured, *, most: int = MAX_EXECUTIONS) -> Excerpt | None:
     """Return an excerpt with the last executions that ran in a full pipeline, at most so many.

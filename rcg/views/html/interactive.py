@@ -74,7 +74,7 @@ def data_of(
     graph is one that did something; ``number`` is its number in the page.
     """
     schedule = schedule_scene(Measured.of(trace, graph), timeline=timeline)
-    window = json.dumps(schedule.window and [each / 1e3 for each in schedule.window])
+    window = json.dumps(schedule.window_us)
     found = []
     left = most_bytes
 

@@ -14,28 +14,19 @@ they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from rcg.views.data.packing import pack
-from rcg.views.scene import NOBODY, SUM, Bars, Column, CriticalPaths, Ints, Scene, Steps
+from rcg.views.scene import NOBODY, SUM, Bars, Column, CriticalPaths, Ints, Scene, Steps, Sums
 
 _LEVEL: Final = 6  # of compression
 _MAX_SUMS: Final = 60_000
 _MAX_BINS: Final = 2_000
 _MIN_BARS: Final = 500  # single ones; below, the data is not shown at all
 MAX_BARS: Final = 600_000  # single ones; a browser pans that many at 30 frames a second
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """When single bars begin, how long a bin is, and how many bars are in sums."""
-
-    until: int
-    bin: int
-    bars: int
 
 
 def packed_within(scene: Scene, most_bytes: int) -> bytes | None:
@@ -46,28 +37,19 @@ def packed_within(scene: Scene, most_bytes: int) -> bytes | None:
     count = len(scene.bars)
     single = min(count, MAX_BARS)
     while single >= min(count, _MIN_BARS):
-        packed = packed_with_sums(*with_sums(scene, single))
+        packed = pack(*with_sums(scene, single).to_payload(), level=_LEVEL)
         if len(packed) <= most_bytes:
             return packed
         single = int(single * min(most_bytes / len(packed), 0.9))
     return None
 
 
-def packed_with_sums(scene: Scene, sums: Sums | None) -> bytes:
-    """Return the packed payload of a scene, whose head has ``sums``, with times in microseconds."""
-    head, columns = scene.to_payload()
-    if sums is not None:
-        until, length = sums.until / 1e3, sums.bin / 1e3
-        head["sums"] = {"until_us": until, "bin_us": length, "bars": sums.bars}
-    return pack(head, columns, level=_LEVEL)
-
-
-def with_sums(scene: Scene, single: int) -> tuple[Scene, Sums | None]:
-    """Return a scene with about so many single bars, the latest ones, and what was summed."""
+def with_sums(scene: Scene, single: int) -> Scene:
+    """Return a scene with about so many single bars, the latest ones."""
     bars = scene.bars
     start, took = bars.start, bars.duration
     if len(bars) <= single:
-        return scene, None
+        return scene
     until = max(int(np.partition(start, -single)[-single]), 1)
     parts = [getattr(bars, name).astype(np.int64) for name in ("row", "op", "name", "kind")]
     row, op, name, kind = parts
@@ -81,14 +63,14 @@ def with_sums(scene: Scene, single: int) -> tuple[Scene, Sums | None]:
     joined, moved = Bars.joined([bars.take(kept), made])
     place = np.full(len(bars), -1)
     place[kept] = moved[: len(kept)]
-    found = replace(
+    return replace(
         scene,
         bars=joined,
         links=scene.links.moved(place),
         steps=tuple([_queue(each, until, length, bins) for each in scene.steps]),
         paths=_paths(scene.paths, until),
+        sums=Sums(until, length, int(is_merged.sum())),
     )
-    return found, Sums(until, length, int(is_merged.sum()))
 
 
 def _sums(bars: Bars, is_merged: Column, group: Column, row_of: Column, length: int) -> Bars:

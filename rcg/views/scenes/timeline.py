@@ -40,7 +40,7 @@ from rcg.views.data.colours import (
     SPAN,
 )
 from rcg.views.data.edge_styles import style_of
-from rcg.views.data.excerpts import Excerpt
+from rcg.views.data.excerpts import Excerpt, excerpt_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, lanes_under, node_heads, order_of
 from rcg.views.scene import (
@@ -94,7 +94,9 @@ def timeline_scene(measured: Measured, *, part: Excerpt | None = None) -> Scene:
     words += [] if part else [f"{time_text(scene.end - scene.begin)} in all"]
     words += clock_words(scene.rows)
     words += [f"{plural(lost, 'event')} {'was' if lost == 1 else 'were'} lost"] if lost else []
-    return replace(scene, about=f" {DOT} ".join(words), paths=found.moved(lanes))
+    start_ns, first = measured.start_ns, excerpt_of(measured) if part is None else None
+    shown = None if first is None else (first.start_ns - start_ns, first.end_ns - start_ns)
+    return replace(scene, about=f" {DOT} ".join(words), paths=found.moved(lanes), window=shown)
 
 
 def clock_words(rows: Sequence[Row]) -> list[str]:
@@ -350,22 +352,17 @@ class _Cut:
     def scene(self) -> Scene:
         """Return all that was added."""
         steps = self._add_queues()
-        # The rows of a process follow each other, the queue last.
-        first: dict[str, int] = {}
-        for row in self._rows:
-            first.setdefault(row.process, len(first))
+        # The rows of a process follow each other: its ops, which were added first, and at last its
+        # queue.
+        first = {row.process: at for at, row in reversed([*enumerate(self._rows)])}
         order = sorted(range(len(self._rows)), key=lambda at: first[self._rows[at].process])
-        place = np.empty(NOBODY + 1, np.int64)
-        place[order] = np.arange(len(order))
-        lanes = {row.process: at for at, row in reversed([*enumerate(self._rows)])}
+        place = np.argsort(order)
         of_lane = np.full(NOBODY + 1, NOBODY)
         for number, lane in enumerate(self._graph.lanes):
-            of_lane[number] = place[lanes[lane.process]]
-        bars, moved = Bars.joined(self._bars)
-        bars = bars.with_columns(row=place[bars.row], peer=of_lane[bars.peer])
-        again = np.argsort(bars.row, kind="stable")
-        spot = np.empty(len(again), np.int64)
-        spot[again] = np.arange(len(again))
+            of_lane[number] = place[first[lane.process]]
+        bars, moved = Bars.joined(
+            [each.with_columns(row=place[each.row], peer=of_lane[each.peer]) for each in self._bars]
+        )
         begin, end = (each - self._start_ns for each in self._window)
         carriers = [channel for channel in self._plan.channels if channel.kind != STATUS]
         groups = {
@@ -381,8 +378,8 @@ class _Cut:
             tuple(self._numbers),
             KIND_LOOKS,
             "idle",
-            bars.take(again),
-            Links.of(self._links()).moved(spot[moved]),
+            bars,
+            Links.of(self._links()).moved(moved),
             tuple([replace(each, row=int(place[each.row])) for each in steps]),
             groups=groups,
             slots={channel.id: channel.slots for channel in carriers if channel.kind != TENSOR},
