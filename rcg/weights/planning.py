@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcg.display import Displayed, Mimebundle, Views
-from rcg.text import bytes_text, columns, plural, share_text, short_label
+from rcg.table import Table
+from rcg.text import bytes_text, plural, share_text, short_label
 from rcg.weights.shards import Member, Shard, holes, item_bytes, mismatches
 
 _LEAST_PIECE: Final = 1 << 20  # bytes: smaller parts are not split
@@ -235,29 +236,24 @@ class WeightsPlan(Displayed):
         )
 
     def __str__(self) -> str:
-        names, rows = self.matrix()
-        return "\n".join([self.summary, *columns([["", *names], *rows])])
+        return f"{self.summary}\n{self.table().text('  ')}"
 
     __repr__ = __str__
 
     def _mimebundle(self, _: Views) -> Mimebundle:
-        from rcg.views.html.elements import Cell, card, table, themed  # for notebooks only
+        from rcg.views.html.elements import card, themed  # for notebooks only
 
-        names, rows = self.matrix()
-        cells = [[Cell(row[0]), *(Cell(each, "rcg-number") for each in row[1:])] for row in rows]
-        html = card("Who gets how much from whom", self.summary, table(["", *names], cells))
+        html = card("Who gets how much from whom", self.summary, self.table().html())
         return {"text/plain": str(self), "text/html": themed(html)}
 
-    def matrix(self) -> tuple[list[str], list[list[str]]]:
-        """Return the bytes that go from each publisher to each reader, as text.
+    def table(self) -> Table:
+        """Return the bytes that go from each publisher to each reader, and in all, as a table.
 
-        Returns:
-            The heads of the columns, one for each reader and one for all; the rows, one for each
-            publisher and one for all, each with its name first. Of many the first are shown.
+        Of many the first are shown.
         """
         shown = range(min(len(self.readers), _MOST_SHOWN))
         left = len(self.readers) - len(shown)
-        heads = [short_label(self.readers[at]) for at in shown]
+        heads = ["", *(short_label(self.readers[at]) for at in shown)]
         heads += [f"{left} more", "all"] if left else ["all"]
 
         def row(label: str, sizes: NDArray[np.int64]) -> list[str]:
@@ -272,7 +268,8 @@ class WeightsPlan(Displayed):
         others = len(self.publishers) - len(rows)
         if others:
             rows.append(row(f"{others} more", self.bytes[_MOST_SHOWN:].sum(axis=0)))
-        return heads, [*rows, row("all", self.bytes.sum(axis=0))]
+        rows.append(row("all", self.bytes.sum(axis=0)))
+        return Table(heads, rows, "n" + "f" * (len(heads) - 1))
 
 
 def _alike(publishers: Sequence[Member], readers: Sequence[Member]) -> list[_Alike]:

@@ -19,10 +19,10 @@ from rcg.trace.analysis.executions import executions_of
 from rcg.trace.analysis.figures import compare, summarize
 from rcg.trace.analysis.latency import latency_of
 from rcg.trace.analysis.spread import LEAST, half_width, spread_of
+from rcg.trace.analysis.summary import ops_table
 from rcg.trace.analysis.what_if import from_simulation, what_if
 from rcg.trace.model import NO_PEER, SPAN_BASE
 from rcg.views.data.figures import card_of, topology_figures_of
-from rcg.views.html.page import ops_table
 from tests.unit.test_costs import chain, compiled
 from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand
@@ -74,7 +74,7 @@ def test_the_reads_of_a_fan_in_count_as_one():
     assert found.share == pytest.approx(40 / 63, rel=0.02)
     assert found.gain == pytest.approx(63 / 43)
     assert summary.critical.bottleneck_ops == {("a5", op) for op in range(5)}
-    assert ops_table(summary, summary.ops).count("<tr class=rcg-marked>") == 5
+    assert ops_table(summary, summary.ops).html().count("<tr class=rcg-marked>") == 5
 
 
 def test_the_ranks_of_a_collective_count_as_one():

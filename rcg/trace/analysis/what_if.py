@@ -31,7 +31,8 @@ from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Call, Collective, Input, Op
 from rcg.ir.plan import Plan
-from rcg.text import columns, rate_text, share_text, spread_text, time_text, visible
+from rcg.table import Table
+from rcg.text import rate_text, share_text, spread_text, time_text, visible
 from rcg.trace.analysis.costs import Cost, MeasuredCosts, costs_of
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.dependencies import Dependencies
@@ -145,7 +146,8 @@ class WhatIf(Displayed):
             sides += [("replayed, unchanged", self.baseline_throughput, self.baseline_latency_ns)]
         else:
             sides += [("predicted", self.throughput, self.latency_ns)]
-        lines += columns([head, *((who, rate_text(r), time_text(ns)) for who, r, ns in sides)])
+        rows = [(who, rate_text(rate), time_text(ns)) for who, rate, ns in sides]
+        lines.append(Table(head, rows, "nff").text("  "))
         off = ""
         if self.error_percent is not None:
             where = "above" if self.error_percent >= 0 else "below"

@@ -17,7 +17,6 @@ from rcg.display import Mimebundle
 from rcg.text import (
     brief,
     count_text,
-    cut,
     plural,
     rate_text,
     share_text,
@@ -26,7 +25,7 @@ from rcg.text import (
     visible,
 )
 from rcg.trace.analysis.critical import CriticalPath, Step
-from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
+from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.figures import Change, Comparison, GraphComparison
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.spread import SEEN
@@ -35,7 +34,7 @@ from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_r
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
 from rcg.views.data.schedule import alike_of, executions_to_show
-from rcg.views.html.elements import Cell, card, table, themed
+from rcg.views.html.elements import card, themed
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
 from rcg.views.svg.lanes import fitting, heights_for
@@ -63,18 +62,10 @@ _ROLES: Final = ("before", "after")
 def of_executions(executions: Executions) -> Mimebundle:
     """Return the mimebundle of executions: a table of the first and the last ones."""
     count = len(executions)
-    places = cut(range(count), lambda _: -1)
-    number = "rcg-number"
-    gap = [Cell("...", f"{number} rcg-dim"), *(Cell("", number) for _ in EXECUTION_HEAD[1:])]
-    rows = [
-        gap if place < 0 else [Cell(text, number) for text in execution_row(executions[place])]
-        for place in places
-    ]
     complete = count_text(int(executions.is_complete.sum()))
     about = f"{count_text(count)} executions, {complete} complete"
     about += f" {DOT} submission times count from the beginning of the trace"
-    body = table(EXECUTION_HEAD, rows) if rows else ""
-    html = themed(card("Executions", about, body))
+    html = themed(card("Executions", about, executions.table().html() if count else ""))
     return {**mimebundle(str(executions), []), "text/html": html}
 
 

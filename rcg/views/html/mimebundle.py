@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from rcg.display import Mimebundle
 from rcg.ir.plan import Plan
+from rcg.table import escaped
 from rcg.text import plural, shown_text, visible
 from rcg.trace.analysis.figures import summarize
-from rcg.trace.analysis.transfers import reference_lines
+from rcg.trace.analysis.transfers import reference_sums, references_about, references_table
 from rcg.trace.model import Recording
-from rcg.views.html.elements import escaped, images
+from rcg.views.html.elements import images
 from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
     schedule_picture,
@@ -77,7 +78,9 @@ def text_of(trace: Recording) -> str:
 
 
 def _join(text: str, trace: Recording) -> str:
-    references = "\n".join(reference_lines(trace.transfers))
+    sums = reference_sums(trace.transfers)
+    references = f"Tensors by reference: {references_about(sums)}\n{references_table(sums).text()}"
+    references = references if sums else ""
     text = text if trace.graphs or not references else ""
     return "\n\n".join(filter(None, [text, references, trace.inactive_text]))
 
