@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 Mimebundle = dict[str, str]
 """The forms of an object for a notebook: text and, if there is a picture, HTML without a script."""
@@ -19,13 +19,14 @@ Mimebundle = dict[str, str]
 class DrawingOptions(TypedDict):
     """The title of a picture, and the parameters of ``CompiledDAG.visualize``."""
 
-    filename: str | PathLike[str]
+    filename: str | PathLike[str] | None
     format: str | None
     view: bool
     channel_details: bool
     legend: bool
     title: str
     dark: bool | None
+    layout: Literal["phases", "actors", "dot"] | None
 
 
 class Views(Protocol):
@@ -67,7 +68,7 @@ class Views(Protocol):
         addresses: Mapping[str, str],
         **options: Unpack[DrawingOptions],
     ) -> str:
-        """Write a picture of a plan to a file."""
+        """Draw a plan; write a file if one is asked for."""
         ...
 
 

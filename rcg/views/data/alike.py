@@ -67,7 +67,7 @@ def alike_processes(plan: Plan, bars: Columns) -> tuple[tuple[str, ...], ...]:
         return own, *((short, shape(lane)) for short, lane in lanes.get(process, {}).items())
 
     found: list[tuple[str, ...]] = []
-    for card in fold(topology_of(plan)).cards:
+    for card in fold(topology_of(plan), layout="actors").cards:
         by_shape: dict[tuple[object, ...], list[str]] = {}
         for process in card.processes if len(card.processes) >= _ALIKE else ():
             by_shape.setdefault(shape(process), []).append(process)

@@ -23,7 +23,7 @@ from rcg.text import plural, share_text, time_text, visible
 from rcg.views.data.arrangement import RowSize, Sizes, Spacing
 from rcg.views.data.edge_styles import COLLECTIVE, LOCAL, EdgeStyle, style_of
 from rcg.views.data.figures import TopologyFigures
-from rcg.views.data.folding import Card, Folded, Line, Row, fold
+from rcg.views.data.folding import Card, Folded, Layout, Line, Row, fold
 from rcg.views.data.labels import (
     TAG,
     TopologyLabels,
@@ -107,13 +107,14 @@ def svg_of(
     legend: bool = True,
     dark: bool | None = None,
     measured: TopologyFigures | None = None,
+    layout: Layout = "phases",
 ) -> str:
     """Return a picture of a topology, with measured figures, as the text of an SVG file.
 
     With ``channel_details``, each call has a box of its own, which shows the channels that carry
     its value, and their numbers of slots.
     """
-    folded = fold(topology, "calls" if channel_details else "methods")
+    folded = fold(topology, "calls" if channel_details else "methods", layout)
     return _Drawing(folded, title, channel_details, legend, dark, measured).text()
 
 
