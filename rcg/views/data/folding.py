@@ -37,7 +37,7 @@ partition, found by colour refinement).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -132,22 +132,27 @@ class Folded:
         return self.rows[line.source].card == self.rows[line.target].card
 
 
-def fold(topology: Topology, level: Level = "methods", layout: Layout = "phases") -> Folded:
-    """Return a topology folded to a level."""
+def fold(
+    topology: Topology,
+    level: Level = "methods",
+    layout: Layout = "phases",
+    odd: Collection[str] = (),
+) -> Folded:
+    """Return a topology folded to a level; odd actors are cards of their own."""
     phases = _phases(topology) if layout == "phases" else {}
-    folded = _folded(topology, level, phases)
+    folded = _folded(topology, level, phases, odd)
     apart = _apart(folded)
     if not apart:
         return folded
     parts = {**phases, **{node: (phases.get(node), "apart") for node in apart}}
-    return _folded(topology, level, parts)
+    return _folded(topology, level, parts, odd)
 
 
 Parts = Mapping[int, Hashable]
 """What tells nodes of one actor apart that are on different cards of it, by node."""
 
 
-def _folded(topology: Topology, level: Level, parts: Parts) -> Folded:
+def _folded(topology: Topology, level: Level, parts: Parts, odd: Collection[str]) -> Folded:
     layers = layers_of(topology)
     boxes, links = _boxes(topology, level, parts)
     by_card: dict[Hashable, list[Box]] = {}
@@ -155,7 +160,7 @@ def _folded(topology: Topology, level: Level, parts: Parts) -> Folded:
         by_card.setdefault((_card_key(box[0]), parts.get(box[0].id)), []).append(box)
     groups = list(by_card.values())
     if level == "methods":
-        groups = _merged(topology, layers, groups, links)
+        groups = _merged(topology, layers, groups, links, odd)
     groups.sort(key=lambda group: _order(layers, group))
     places = {actor.id: place for place, actor in enumerate(topology.actors)}
     cards: list[Card] = []
@@ -306,7 +311,11 @@ def _order(layers: Sequence[int], group: Sequence[Box]) -> tuple[int, ...]:
 
 
 def _merged(
-    topology: Topology, layers: Sequence[int], groups: Sequence[list[Box]], links: Links
+    topology: Topology,
+    layers: Sequence[int],
+    groups: Sequence[list[Box]],
+    links: Links,
+    odd: Collection[str],
 ) -> list[list[Box]]:
     """Return the cards, those of many alike actors as one."""
     labels = {actor.id: actor.label for actor in topology.actors}
@@ -336,7 +345,8 @@ def _merged(
             break
     merged: dict[Hashable, list[Box]] = {}
     for number, (shade, group) in enumerate(zip(shades, groups, strict=True)):
-        key = shade if sizes[shade] > most else ("alone", number)
+        is_merged = sizes[shade] > most and group[0][0].process not in odd
+        key = shade if is_merged else ("alone", number)
         merged.setdefault(key, []).extend(group)
     return list(merged.values())
 

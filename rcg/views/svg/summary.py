@@ -116,7 +116,10 @@ class _Summary:
         notes = [(figures.note_title, [each.note for each in figures.shares])]
         if self._room >= _ROOM_FOR_WAITS and any(each.waits for each in figures.shares):
             notes.append(("waits most for", [each.waits for each in figures.shares]))
-        wide = [max(width_of(text, SMALL) for text in (head, *texts)) for head, texts in notes]
+        wide = [
+            max(width_of(text, SMALL, bold=True) for text in (head, *texts))
+            for head, texts in notes
+        ]
         wide = [min(each, self._room / (2 + len(notes))) for each in wide]
         ends = [self._room - sum(wide[:at]) - _COLUMN_GAP * at for at in range(len(wide))]
         left = names + 14
@@ -136,7 +139,9 @@ class _Summary:
             for (_, texts), end, width in zip(notes, ends, wide, strict=True):
                 if texts[row]:
                     at = middle + SMALL * 0.36
-                    shapes.append(canvas.note(texts[row], end, at, width + 1, anchor="end"))
+                    style = {"role": "text", "bold": True} if each.is_odd else {}
+                    note = canvas.note(texts[row], end, at, width + 1, anchor="end", **style)
+                    shapes.append(note)
             y += self._bar + self._gap
         axis = self._axis(left, plot, y)
         return [*axis, *shapes], y + (14 if axis else -self._gap)
