@@ -60,6 +60,10 @@ class Views(Protocol):
         """Return the displayed forms of reports of graphs, and of the one of tensors, if any."""
         ...
 
+    def figure(self, thing: object, *, dark: bool | None) -> Any:
+        """Return the plotly figure of a thing whose type the views know."""
+        ...
+
     def visualize(
         self,
         plan: Any,
@@ -106,3 +110,20 @@ class Displayed:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Mimebundle:
         return self._mimebundle(views())
+
+
+class Charted:
+    """Base of objects that are charts of plotly as well."""
+
+    __slots__ = ()
+
+    def figure(self, *, dark: bool | None = None) -> Any:
+        """Return a chart as a ``plotly.graph_objects.Figure``, to restyle, combine or export.
+
+        Args:
+            dark: Whether it is for a dark page; None for ink that is legible on both.
+
+        Raises:
+            ImportError: plotly is not installed.
+        """
+        return views().figure(self, dark=dark)

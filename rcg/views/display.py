@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import singledispatch
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 from rcg.display import DrawingOptions, Mimebundle, Views
 from rcg.ir.plan import Plan
@@ -41,6 +41,11 @@ class _Views:
     mimebundle = staticmethod(_mimebundle_of)
     plan = staticmethod(of_plan)
     reports = staticmethod(of_reports)
+
+    def figure(self, thing: object, *, dark: bool | None) -> Any:
+        from rcg.views.charts import figure_of  # for who asks for charts
+
+        return figure_of(thing, dark=dark)
 
     def visualize(
         self,

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from rcg.display import Displayed, Mimebundle, Views
 from rcg.table import Table
 from rcg.text import bytes_text, plural, share_text, short_label
 from rcg.weights.shards import Member, Shard, holes, item_bytes, mismatches
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 _LEAST_PIECE: Final = 1 << 20  # bytes: smaller parts are not split
 _PIECES: Final = 64  # of what a publisher sends: a piece is at most one part in so many
@@ -245,6 +248,20 @@ class WeightsPlan(Displayed):
 
         html = card("Who gets how much from whom", self.summary, self.table().html())
         return {"text/plain": str(self), "text/html": themed(html)}
+
+    def figure(self, *, dark: bool | None = None) -> Figure:
+        """Return who gets how much from whom as a ``plotly.graph_objects.Figure``.
+
+        Args:
+            dark: Whether it is for a dark page; None for ink that is legible on both.
+
+        Raises:
+            ImportError: plotly is not installed.
+        """
+        from rcg.views.charts import matrix_figure  # for who asks for charts
+
+        rows, columns = ([*map(short_label, each)] for each in (self.publishers, self.readers))
+        return matrix_figure(self.summary, rows, columns, self.bytes, dark)
 
     def table(self) -> Table:
         """Return the bytes that go from each publisher to each reader, and in all, as a table.

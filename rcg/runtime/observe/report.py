@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Final
 
-from rcg.display import Displayed, Mimebundle, Views
+from rcg.display import Charted, Displayed, Mimebundle, Views
 from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Op
@@ -78,7 +78,7 @@ class SocketQueue:
 
 
 @dataclass(frozen=True)
-class Report(Displayed):
+class Report(Charted, Displayed):
     """What a graph does at one moment; prints as text.
 
     Attributes:

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from rcg.display import Displayed
+from rcg.display import Charted, Displayed
 from rcg.ir.ids import DRIVER
 from rcg.table import Table
 from rcg.text import (
@@ -248,7 +248,7 @@ class Change:
 
 
 @dataclass(frozen=True, repr=False)
-class GraphComparison(Displayed):
+class GraphComparison(Charted, Displayed):
     """One graph in both traces.
 
     Attributes:
@@ -314,7 +314,7 @@ class GraphComparison(Displayed):
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Displayed):
+class Comparison(Charted, Displayed):
     """Two traces side by side. ``str()`` is a report.
 
     Attributes:

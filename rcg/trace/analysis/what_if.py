@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Costs, Simulation, simulate, simulated_period
-from rcg.display import Displayed
+from rcg.display import Charted, Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
@@ -51,7 +51,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, repr=False)
-class WhatIf(Displayed):
+class WhatIf(Charted, Displayed):
     """The predicted and the measured figures of a graph.
 
     Throughputs are executions per second from completion to completion. Latencies are medians in ns
