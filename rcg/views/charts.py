@@ -32,6 +32,7 @@ from rcg.views.data.slicing import slices_of
 from rcg.views.html.elements import images
 from rcg.views.html.findings import JUDGED, compared, comparison_picture, judged, what_if_picture
 from rcg.views.svg.canvas import SANS
+from rcg.views.svg.matrix import matrix_of
 from rcg.views.svg.pictures import schedule_picture, summary_picture, timeline_picture
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ def matrix_figure(
     found = _figure(title, [made], dark, x="reader", rows=len(rows))
     for axis, names in (("xaxis", columns), ("yaxis", rows)):  # which may be the same twice
         found.update_layout({axis: {"tickvals": [*range(len(names))], "ticktext": list(names)}})
-    return found
+    picture = matrix_of("Who gets how much from whom", title, rows, columns, sizes)
+    return found.with_picture(title, picture)
 
 
 def _bars_of(name: str, rows: Sequence[str], colour: str, pattern: str = "") -> dict[str, Any]:
@@ -377,20 +379,23 @@ def _chart_type(figure: Any, renderers: Any) -> Any:
             self._drawn = self.to_json() if picture else ""
             return self
 
-        @property
-        def _stored(self) -> str:
-            is_notebook = "plotly_mimetype" in str(renderers.default)
-            is_same = bool(self._picture) and self.to_json() == self._drawn
-            return self._picture if is_notebook and is_same else ""
+        def _is_for_notebooks(self) -> bool:
+            return "plotly_mimetype" in str(renderers.default)
 
         def _ipython_display_(self) -> None:
-            if self._stored:
+            if self._is_for_notebooks():
                 raise NotImplementedError("the mimebundle is shown")
             super()._ipython_display_()
 
         def _repr_mimebundle_(self, *given: Any, **options: Any) -> dict[str, Any]:
             found: dict[str, Any] = super()._repr_mimebundle_(*given, **options)
-            return found | {"text/html": self._stored} if self._stored else found
+            if not self._is_for_notebooks():
+                return found
+            # plotly's HTML has megabytes of script, which viewers without a kernel remove.
+            is_same = bool(self._picture) and self.to_json() == self._drawn
+            html = {"text/html": self._picture} if is_same else {}
+            title = str(self.layout.title.text).replace("<br>", ": ")
+            return {_MIME: found[_MIME], "text/plain": f"chart: {title}", **html}
 
         def __reduce__(self) -> Any:
             return figure, (self.to_dict(),)

@@ -244,10 +244,16 @@ class WeightsPlan(Displayed):
     __repr__ = __str__
 
     def _mimebundle(self, _: Views) -> Mimebundle:
-        from rcg.views.html.elements import card, themed  # for notebooks only
+        from rcg.views.html.mimebundle import mimebundle  # for notebooks only
+        from rcg.views.svg.matrix import matrix_of
 
-        html = card("Who gets how much from whom", self.summary, self.table().html())
-        return {"text/plain": str(self), "text/html": themed(html)}
+        title, (rows, columns) = "Who gets how much from whom", self._names()
+        picture = matrix_of(title, self.summary, rows, columns, self.bytes)
+        return mimebundle(str(self), [(title, picture)])
+
+    def _names(self) -> tuple[list[str], list[str]]:
+        """Return the displayed names of the publishers and of the readers."""
+        return [*map(short_label, self.publishers)], [*map(short_label, self.readers)]
 
     def figure(self, *, dark: bool | None = None) -> Figure:
         """Return who gets how much from whom as a ``plotly.graph_objects.Figure``.
@@ -260,8 +266,7 @@ class WeightsPlan(Displayed):
         """
         from rcg.views.charts import matrix_figure  # for who asks for charts
 
-        rows, columns = ([*map(short_label, each)] for each in (self.publishers, self.readers))
-        return matrix_figure(self.summary, rows, columns, self.bytes, dark)
+        return matrix_figure(self.summary, *self._names(), self.bytes, dark)
 
     def table(self) -> Table:
         """Return the bytes that go from each publisher to each reader, and in all, as a table.
