@@ -9,6 +9,7 @@ viewers without scripts; not once the figure was changed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -394,8 +395,8 @@ def _chart_type(figure: Any, renderers: Any) -> Any:
             # plotly's HTML has megabytes of script, which viewers without a kernel remove.
             is_same = bool(self._picture) and self.to_json() == self._drawn
             html = {"text/html": self._picture} if is_same else {}
-            title = str(self.layout.title.text).replace("<br>", ": ")
-            return {_MIME: found[_MIME], "text/plain": f"chart: {title}", **html}
+            words = re.sub("<[^>]*>", " ", str(self.layout.title.text)).split()
+            return {_MIME: found[_MIME], "text/plain": " ".join(["chart:", *words]), **html}
 
         def __reduce__(self) -> Any:
             return figure, (self.to_dict(),)
