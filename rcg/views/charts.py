@@ -10,7 +10,7 @@ viewers without scripts; not once the figure was changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,10 +25,10 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.trace.model import GraphTrace, Recording
-from rcg.views.data.colours import EXECUTIONS, HATCHED, KIND_COLOURS, SPAN_COLOUR, TITLES
+from rcg.views.data.colours import EXECUTIONS, HATCHED, KIND_COLOURS, TITLES
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.over_time import busy_share, bytes_on_the_way
-from rcg.views.data.slices import OPS, SPAN
+from rcg.views.data.slices import OPS
 from rcg.views.data.slicing import slices_of
 from rcg.views.html.elements import images
 from rcg.views.html.findings import JUDGED, compared, comparison_picture, judged, what_if_picture
@@ -39,13 +39,15 @@ from rcg.views.svg.pictures import schedule_picture, summary_picture, timeline_p
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+KINDS: Final = ("timeline", "schedule", "shares", "latency", "idle", "memory")
+"""The charts of a profile."""
+
 _INKS: Final = {None: "#767b83", False: "#16191d", True: "#eceff3"}
 _LINES: Final = {None: "rgba(128,136,146,.25)", False: "#e3e7eb", True: "#252d37"}
-_COLOURS: Final = {
-    TITLES[kind]: colour for kind, colour in [*KIND_COLOURS.items(), *HATCHED.items()]
-} | {TITLES[SPAN]: SPAN_COLOUR}
+_KINDS: Final = {TITLES[kind]: each for kind, each in [*KIND_COLOURS.items(), *HATCHED.items()]}
 _PATTERNS: Final = {"communication": ".", "serialization": "x", "waiting": "/", "idle": "/"}
 _STATES: Final = {"running": "#009e73", "waiting": "#e69f00", "idle": "#98a2ae"}
+_BLUE: Final = EXECUTIONS[0]
 _ROW: Final = 26  # pixels
 _MIME: Final = "application/vnd.plotly.v1+json"
 _MS: Final = 1e6
@@ -61,82 +63,67 @@ class Bar(NamedTuple):
     look: str
 
 
-def timeline_bars(trace: Recording, graph: GraphTrace) -> Iterator[Bar]:
-    """Yield what the processes did during a few executions, by kind of time."""
-    yield from _bars(trace, graph, lambda kind, _: TITLES[kind])
+def bars_of(trace: Recording, graph: GraphTrace, kind: str) -> Iterator[Bar]:
+    """Yield what the processes did during a few executions.
 
+    In a timeline the looks are the kinds of time; a schedule has calls only, by execution.
 
-def schedule_bars(trace: Recording, graph: GraphTrace) -> Iterator[Bar]:
-    """Yield the calls of a few executions, by execution."""
-    yield from _bars(
-        trace,
-        graph,
-        lambda kind, execution: f"execution {execution}" if kind == TimeKind.COMPUTE else "",
-        only_calls=True,
-    )
-
-
-def _bars(
-    trace: Recording,
-    graph: GraphTrace,
-    look_of: Callable[[int, int], str],
-    *,
-    only_calls: bool = False,
-) -> Iterator[Bar]:
+    Raises:
+        TraceError: No execution is in the trace with all its calls.
+    """
     excerpt = excerpt_of(graph, trace.start_ns, trace.end_ns)
     if excerpt is None:
         raise TraceError("no execution is in the trace with all its calls: record for longer")
     found = slices_of(graph, excerpt.start_ns, excerpt.end_ns, trace.start_ns)
-    offset = found.start_ns - trace.start_ns
-    is_shown = found.where("call") if only_calls else found.track == OPS
+    is_schedule = kind == "schedule"
+    is_shown = found.track == OPS
+    if is_schedule:
+        is_shown = found.where("call") & (found.kind == TimeKind.COMPUTE)
+    start = found.start + (found.start_ns - trace.start_ns)
     for at in np.flatnonzero(is_shown).tolist():
-        execution = int(found.execution[at])
-        if look := look_of(int(found.kind[at]), execution):
-            name = f"{found.names[found.name[at]].text}, execution {execution}"
-            row = found.heads[found.lane[at]].label
-            yield Bar(row, float(found.start[at] + offset), float(found.duration[at]), name, look)
+        execution = f"execution {found.execution[at]}"
+        yield Bar(
+            found.heads[found.lane[at]].label,
+            float(start[at]),
+            float(found.duration[at]),
+            f"{found.names[found.name[at]].text}, {execution}",
+            execution if is_schedule else TITLES[int(found.kind[at])],
+        )
 
 
 def profile_figure(
     kind: str, trace: Recording, graph: GraphTrace, summary: GraphSummary, *, dark: bool | None
 ) -> Figure:
-    """Return a chart of a profile; see ``Profile.figure``.
-
-    Raises:
-        ImportError: plotly is not installed.
-        ValueError: There is no such kind.
-        TraceError: The trace has too little for it.
-    """
-    title = graph.title
+    """Return a chart of a profile; see ``Profile.figure``, which has the errors as well."""
     match kind:
-        case "timeline":
-            bars = timeline_bars(trace, graph)
-            picture = timeline_picture(trace, graph)
-            return _gantt(f"Timeline of {title}", bars, dark, picture)
-        case "schedule":
-            bars = schedule_bars(trace, graph)
-            picture = schedule_picture(trace, graph)
-            return _gantt(f"Schedule of {title}", bars, dark, picture)
+        case "timeline" | "schedule":
+            draw = timeline_picture if kind == "timeline" else schedule_picture
+            title = f"{kind.capitalize()} of {graph.title}"
+            found = _gantt(title, bars_of(trace, graph, kind), dark)
+            return found.with_picture(draw(trace, graph))
         case "shares":
-            return _shares(title, summary, dark)
+            return _shares(summary, dark).with_picture(summary_picture(summary))
         case "latency":
-            return _latency(title, graph, summary, dark)
+            return _latency(graph, dark).with_picture(summary_picture(summary))
         case "idle":
             names, times, shares = busy_share(trace, graph)
-            idle = 100 * (1 - shares)
-            made = {"type": "heatmap", "z": idle, "x": times / _MS, "y": names, "zmin": 0}
-            made |= {"zmax": 100, "colorscale": "Blues", "colorbar": {"title": "idle, %"}}
-            made["hovertemplate"] = "%{y}, %{x:.1f} ms: idle %{z:.0f} %<extra></extra>"
-            return _figure(f"Idle time of {title}", [made], dark, x="ms", rows=len(names))
+            made = {
+                "x": times / _MS,
+                "y": names,
+                "z": 100 * (1 - shares),
+                "zmin": 0,
+                "zmax": 100,
+                "colorbar": {"title": "idle, %"},
+                "hovertemplate": "%{y}, %{x:.1f} ms: idle %{z:.0f} %<extra></extra>",
+            }
+            return _heatmap(f"Idle time of {graph.title}", made, dark, "ms")
         case "memory":
             times, sizes = bytes_on_the_way(trace, graph)
-            made = {"type": "scatter", "x": times / _MS, "y": sizes, "line": {"shape": "hv"}}
-            about = f"Bytes written and not read yet, {title}"
-            return _figure(f"{about}: at most {bytes_text(sizes.max())}", [made], dark, x="ms")
-    raise ValueError(
-        f"unknown chart {kind!r}: it must be one of timeline, schedule, shares, latency, idle, "
-        "memory"
-    )
+            title = f"Bytes of {graph.title} that were written and not read yet"
+            title += f": at most {bytes_text(sizes.max())}"
+            line = {"type": "scatter", "x": times / _MS, "y": sizes, "line": {"shape": "hv"}}
+            return _figure(title, [line], dark, x="ms")
+    raise ValueError(f"unknown chart {kind!r}: it must be one of {', '.join(KINDS)}")
 
 
 @singledispatch
@@ -151,19 +138,19 @@ def figure_of(thing: Any, *, dark: bool | None = None) -> Figure:
 
 @figure_of.register(WhatIf)
 def _(found: WhatIf, *, dark: bool | None = None) -> Figure:
-    names = list(found.busy)
-    sides = [("now", _COLOURS["idle"]), ("then", _COLOURS["compute"])]
     bars = [
-        {
-            **_bars_of(name, names, colour),
-            "x": [100 * each[at] for each in found.busy.values()],
-            "text": [share_text(each[at], 0) for each in found.busy.values()],
-        }
-        for at, (name, colour) in enumerate(sides)
+        _bars(
+            name,
+            list(found.busy),
+            [100 * each[at] for each in found.busy.values()],
+            [share_text(each[at], 0) for each in found.busy.values()],
+            colour,
+        )
+        for at, (name, colour) in enumerate((("now", HATCHED[TimeKind.IDLE]), ("then", _BLUE)))
     ]
     title = f"{found.answer}<br><sub>if {', '.join(found.changes) or 'nothing changed'}</sub>"
-    made = _figure(title, bars, dark, x="busy, %", rows=2 * len(names))
-    return made.with_picture(found.answer, what_if_picture(found))
+    made = _figure(title, bars, dark, x="busy, %", rows=2 * len(found.busy))
+    return made.with_picture(what_if_picture(found))
 
 
 @figure_of.register(Comparison)
@@ -176,128 +163,112 @@ def _(found: Comparison | GraphComparison, *, dark: bool | None = None) -> Figur
     rows = [(change, text_of) for change, _, _, text_of in compared(found) if change.ratio]
     bars = []
     for word, (colour, pattern) in JUDGED.items():
-        each = [(change, text_of) for change, text_of in rows if judged(change, text_of) == word]
-        texts = [f"{spread_text(change.ratio, change.spread)} {word}" for change, _ in each]
-        values = [
-            f"{text_of(change.before)} to {text_of(change.after)}" for change, text_of in each
-        ]
+        said = [(each, text_of) for each, text_of in rows if judged(each, text_of) == word]
         bars.append(
-            {
-                **_bars_of(word, [change.text for change, _ in each], colour, pattern),
-                "base": 1,
-                "textposition": "auto",
-                "x": [(change.ratio or 0.0) - 1 for change, _ in each],
-                "text": texts,
-                "customdata": values,
-                "hovertemplate": "%{y}: %{customdata}<extra></extra>",
-            }
+            _bars(
+                word,
+                [each.text for each, _ in said],
+                [(each.ratio or 0.0) - 1 for each, _ in said],
+                [f"{spread_text(each.ratio, each.spread)} {word}" for each, _ in said],
+                colour,
+                pattern,
+                base=1,
+                hovers=[f"{text(each.before)} to {text(each.after)}" for each, text in said],
+            )
         )
     title = f"{found.answer}<br><sub>after divided by before</sub>"
-    made = _figure(title, bars, dark, x="ratio", rows=len(rows))
+    made = _figure(title, [each for each in bars if each["y"]], dark, x="ratio", rows=len(rows))
     order = [change.text for change, _ in rows]
     made.update_layout(xaxis_type="log", barmode="overlay", yaxis_categoryarray=order)
     made.add_vline(x=1, line={"color": _INKS[dark], "width": 1})
-    return made.with_picture(found.answer, comparison_picture(found))
+    return made.with_picture(comparison_picture(found))
 
 
 def matrix_figure(
     title: str, rows: Sequence[str], columns: Sequence[str], sizes: Any, dark: bool | None
 ) -> Figure:
     """Return how many bytes go from each row to each column as a figure."""
-    texts = [[bytes_text(each) if each else "" for each in row] for row in sizes.tolist()]
-    made = {"type": "heatmap", "z": sizes, "text": texts}
-    made |= {"texttemplate": "%{text}", "colorscale": "Blues", "colorbar": {"title": "bytes"}}
-    made["hovertemplate"] = "%{text}<extra></extra>"
-    found = _figure(title, [made], dark, x="reader", rows=len(rows))
+    made = {
+        "z": sizes,
+        "text": [[bytes_text(each) if each else "" for each in row] for row in sizes.tolist()],
+        "texttemplate": "%{text}",
+        "colorbar": {"title": "bytes"},
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+    found = _heatmap(title, made, dark, "reader")
     for axis, names in (("xaxis", columns), ("yaxis", rows)):  # which may be the same twice
         found.update_layout({axis: {"tickvals": [*range(len(names))], "ticktext": list(names)}})
     picture = matrix_of("Who gets how much from whom", title, rows, columns, sizes)
-    return found.with_picture(title, picture)
+    return found.with_picture(picture)
 
 
-def _bars_of(name: str, rows: Sequence[str], colour: str, pattern: str = "") -> dict[str, Any]:
-    """Return the look of the bars of one kind, each in a row; no kind is told by colour alone."""
-    shape = {"shape": pattern, "fillmode": "overlay", "fgcolor": "rgba(255,255,255,.55)"}
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": list(rows),
-        "marker": {"color": colour, "pattern": {**shape, "solidity": 0.25}},
-        "insidetextanchor": "middle",
-        "textposition": "inside",
-    }
-
-
-def _gantt(title: str, bars: Iterable[Bar], dark: bool | None, picture: str | None) -> Figure:
-    rows: dict[str, None] = {}
-    looks: dict[str, list[Bar]] = {}
+def _gantt(title: str, bars: Iterable[Bar], dark: bool | None) -> Any:
+    by_look: dict[str, list[Bar]] = {}
     for each in bars:
-        rows[each.row] = None
-        looks.setdefault(each.look, []).append(each)
+        by_look.setdefault(each.look, []).append(each)
     made = []
-    for look, found in looks.items():
+    for look, found in by_look.items():
         number = last_number(look)  # of an execution, whose colour is the same in all pictures
-        colour = EXECUTIONS[int(number) % len(EXECUTIONS)] if number else _COLOURS[look]
+        colour = EXECUTIONS[int(number) % len(EXECUTIONS)] if number else _KINDS[look]
         made.append(
-            {
-                **_bars_of(look, [each.row for each in found], colour, _PATTERNS.get(look, "")),
-                "base": [each.start_ns / _MS for each in found],
-                "x": [each.duration_ns / _MS for each in found],
-                "text": [last_number(each.label) for each in found if look not in _PATTERNS],
-                "textangle": 0,
-                "customdata": [f"{each.label}: {time_text(each.duration_ns)}" for each in found],
-                "hovertemplate": "%{customdata}<extra>%{y}</extra>",
-            }
+            _bars(
+                look,
+                [each.row for each in found],
+                [each.duration_ns / _MS for each in found],
+                [last_number(each.label) for each in found if look not in _PATTERNS],
+                colour,
+                _PATTERNS.get(look, ""),
+                base=[each.start_ns / _MS for each in found],
+                hovers=[f"{each.label}: {time_text(each.duration_ns)}" for each in found],
+            )
         )
-    found = _figure(title, made, dark, x="ms", rows=len(rows))
-    found.update_layout(barmode="overlay", bargap=0.25, uniformtext={"minsize": 8, "mode": "hide"})
-    return found.with_picture(title, picture)
+    rows = len({each.row for found in by_look.values() for each in found})
+    chart = _figure(title, made, dark, x="ms", rows=rows)
+    chart.update_layout(barmode="overlay", bargap=0.25)
+    return chart.update_traces(textposition="inside")
 
 
-def _shares(title: str, summary: GraphSummary, dark: bool | None) -> Figure:
+def _shares(summary: GraphSummary, dark: bool | None) -> Any:
     lanes = summary.shares.lanes
-    names = [lane.label for lane in lanes]
     bars = []
     for kind in TimeKind:
-        shares = [lane.of(kind) / (lane.duration_ns or 1) for lane in lanes]
-        name = TITLES[kind]
+        shares, name = [lane.of(kind) / (lane.duration_ns or 1) for lane in lanes], TITLES[kind]
         bars.append(
-            {
-                **_bars_of(name, names, _COLOURS[name], _PATTERNS.get(name, "")),
-                "x": [100 * each for each in shares],
-                "text": [share_text(each, 0) for each in shares],
-                "hovertemplate": f"%{{y}}: {name} %{{text}}<extra></extra>",
-            }
+            _bars(
+                name,
+                [lane.label for lane in lanes],
+                [100 * each for each in shares],
+                [share_text(each, 0) for each in shares],
+                _KINDS[name],
+                _PATTERNS.get(name, ""),
+            )
         )
-    title = f"Where the time of {title} went"
-    found = _figure(title, bars, dark, x="%", rows=len(names))
-    found.update_layout(barmode="stack", uniformtext={"minsize": 9, "mode": "hide"})
-    return found.with_picture(title, summary_picture(summary))
+    title = f"Where the time of {summary.title} went"
+    found = _figure(title, bars, dark, x="%", rows=len(lanes))
+    found.update_layout(barmode="stack", legend_traceorder="normal")
+    return found.update_traces(textposition="inside")
 
 
-def _latency(title: str, graph: GraphTrace, summary: GraphSummary, dark: bool | None) -> Figure:
+def _latency(graph: GraphTrace, dark: bool | None) -> Any:
     latencies = executions_of(graph).latency_ns / _MS
     if not len(latencies):
         raise TraceError("no execution is in the trace from its submission to its completion")
-    made = {"type": "histogram", "x": latencies, "nbinsx": BINS}
-    made["marker"] = {"color": _COLOURS["compute"]}
-    about = f"Latency of {plural(len(latencies), 'execution')} of {title}"
-    found = _figure(about, [made], dark, x="latency, ms")
+    made = {"type": "histogram", "x": latencies, "nbinsx": BINS, "marker": {"color": _BLUE}}
+    title = f"Latency of {plural(len(latencies), 'execution')} of {graph.title}"
+    found = _figure(title, [made], dark, x="latency, ms")
     found.update_layout(yaxis_title="executions", bargap=0.05)
-    line = {"color": _INKS[dark], "width": 1, "dash": "dot"}
     for name, percent, side in (("median", 50, "left"), ("p99", 99, "right")):
         at = float(np.percentile(latencies, percent))
         found.add_vline(
             x=at,
-            line=line,
+            line={"color": _INKS[dark], "width": 1, "dash": "dot"},
             annotation_text=f"{name} {time_text(at * _MS)}",
             annotation_position=f"top {side}",
         )
-    return found.with_picture(about, summary_picture(summary))
+    return found
 
 
-def _report(report: Any, dark: bool | None) -> Figure:
+def _report(report: Any, dark: bool | None) -> Any:
     """Return for how long each process of a graph has been in its op."""
     held_up_by = report.held_up_by
     by_state: dict[str, list[Any]] = {}
@@ -305,26 +276,60 @@ def _report(report: Any, dark: bool | None) -> Figure:
         is_stuck = row.first.label in held_up_by and row.state == "running"
         by_state.setdefault("stuck" if is_stuck else row.state, []).append(row)
     bars = [
-        {
-            **_bars_of(state, [row.label for row in rows], _STATES.get(state, "#b84a00")),
-            "x": [row.first.for_s for row in rows],
-            "text": [f"{state} {row.since}: {row.op}" for row in rows],
-            "textposition": "auto",
-        }
+        _bars(
+            state,
+            [row.label for row in rows],
+            [row.first.for_s for row in rows],
+            [f"{state} {row.since}: {row.op}" for row in rows],
+            _STATES.get(state, "#b84a00"),
+        )
         for state, rows in by_state.items()
     ]
-    found = _figure(str(report.verdict), bars, dark, x="seconds in this op", rows=len(report.rows))
+    title, count = str(report.verdict), len(report.rows)
+    found = _figure(title, bars, dark, x="seconds in this op", rows=count)
     found.update_layout(barmode="stack")
     return found
 
 
-def _figure(
-    title: str,
-    traces: Sequence[dict[str, Any]],
-    dark: bool | None,
+# --- plotly ---------------------------------------------------------------------------------------
+
+
+def _bars(
+    name: str,
+    rows: Sequence[str],
+    lengths: Sequence[float],
+    texts: Sequence[str],
+    colour: str,
+    pattern: str = "",
     *,
-    x: str,
-    rows: int = 8,
+    base: Any = None,
+    hovers: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return the bars of one kind, each in a row; no kind is told by colour alone."""
+    look = {"fillmode": "overlay", "fgcolor": "rgba(255,255,255,.55)", "solidity": 0.25}
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": list(rows),
+        "x": list(lengths),
+        "base": base,
+        "text": list(texts),
+        "textangle": 0,
+        "insidetextanchor": "middle",
+        "customdata": list(hovers or texts),
+        "hovertemplate": f"%{{y}}: %{{customdata}}<extra>{name}</extra>",
+        "marker": {"color": colour, "pattern": {"shape": pattern, **look}},
+    }
+
+
+def _heatmap(title: str, trace: dict[str, Any], dark: bool | None, x: str) -> Any:
+    made = {"type": "heatmap", "colorscale": "Blues", **trace}
+    return _figure(title, [made], dark, x=x, rows=len(trace["z"]))
+
+
+def _figure(
+    title: str, traces: Sequence[dict[str, Any]], dark: bool | None, *, x: str, rows: int = 8
 ) -> Any:
     """Return a figure in the look of rcg: no ground, and ink for the page that it is on."""
     try:
@@ -339,20 +344,14 @@ def _figure(
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"color": ink, "family": SANS, "size": 12.5},
             "title": {"x": 0, "y": 1, "yanchor": "top", "pad": {"l": 14, "t": 14}},
-            "legend": {
-                "orientation": "h",
-                "y": 1,
-                "yanchor": "bottom",
-                "x": 0,
-                "traceorder": "normal",
-            },
+            "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0},
             "margin": {"l": 20, "r": 20, "t": 96, "b": 40},
             "colorway": EXECUTIONS,
+            "uniformtext": {"minsize": 8, "mode": "hide"},
             "xaxis": axis,
             "yaxis": axis,
         }
     }
-
     chart = _chart_type(graph_objects.Figure, io.renderers)(
         list(traces), {"title": {"text": title}, "template": template}
     )
@@ -363,22 +362,20 @@ def _figure(
 
 
 def _chart_type(figure: Any, renderers: Any) -> Any:
-    """Return the type of charts: figures of plotly that are stored with a picture.
-
-    Args:
-        figure: plotly's type of figures.
-        renderers: plotly's renderers.
-    """
+    """Return the type of charts, of plotly's type of figures and its renderers."""
 
     class Chart(figure):
         """A figure; a notebook stores it with rcg's picture, as long as both are the same."""
 
         _picture = _drawn = ""
 
-        def with_picture(self, alt: str, picture: str | None) -> Any:
-            self._picture = images([(alt, picture)]) if picture else ""
-            self._drawn = self.to_json() if picture else ""
+        def with_picture(self, picture: str | None) -> Any:
+            if picture:
+                self._picture, self._drawn = images([(self._words(), picture)]), self.to_json()
             return self
+
+        def _words(self) -> str:
+            return " ".join(re.sub("<[^>]*>", " ", str(self.layout.title.text)).split())
 
         def _is_for_notebooks(self) -> bool:
             return "plotly_mimetype" in str(renderers.default)
@@ -393,10 +390,10 @@ def _chart_type(figure: Any, renderers: Any) -> Any:
             if not self._is_for_notebooks():
                 return found
             # plotly's HTML has megabytes of script, which viewers without a kernel remove.
-            is_same = bool(self._picture) and self.to_json() == self._drawn
-            html = {"text/html": self._picture} if is_same else {}
-            words = re.sub("<[^>]*>", " ", str(self.layout.title.text)).split()
-            return {_MIME: found[_MIME], "text/plain": " ".join(["chart:", *words]), **html}
+            bundle = {_MIME: found[_MIME], "text/plain": f"chart: {self._words()}"}
+            if self._picture and self.to_json() == self._drawn:
+                bundle["text/html"] = self._picture
+            return bundle
 
         def __reduce__(self) -> Any:
             return figure, (self.to_dict(),)

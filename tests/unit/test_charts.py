@@ -18,7 +18,7 @@ from rcg.text import rate_text, share_text, time_text
 from rcg.trace.analysis.figures import Change
 from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.trace import Trace
-from rcg.views.charts import figure_of, schedule_bars, timeline_bars
+from rcg.views.charts import KINDS, bars_of, figure_of
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.over_time import busy_share, bytes_on_the_way
 from rcg.views.data.slicing import slices_of
@@ -31,8 +31,6 @@ from tests.unit.traces import graph_trace
 from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated, times
 
 pytest.importorskip("plotly", reason="Plotly is not installed")
-
-KINDS = ("timeline", "schedule", "shares", "latency", "idle", "memory")
 
 
 def pictures_in(html: str) -> list[str]:
@@ -50,12 +48,12 @@ def test_bars_are_the_calls_and_the_times_of_the_excerpt(profile: Profile) -> No
     assert excerpt is not None
     slices = slices_of(graph, excerpt.start_ns, excerpt.end_ns)
     by_kind: Counter[str] = Counter()
-    for bar in timeline_bars(profile.trace, graph):
+    for bar in bars_of(profile.trace, graph, "timeline"):
         by_kind[bar.look] += bar.duration_ns  # type: ignore[assignment]
     for kind in TimeKind:
         expected = int(slices.duration[slices.kind == kind].sum())
         assert by_kind[kind.name.lower()] == expected
-    calls = [*schedule_bars(profile.trace, graph)]
+    calls = [*bars_of(profile.trace, graph, "schedule")]
     whole = [bar for bar in calls if bar.look == f"execution {excerpt.last}"]
     # 4 stages with a forward and a backward call for each of 8 micro-batches.
     assert Counter(bar.row for bar in whole) == {f"Stage#{at}": 16 for at in range(1, 5)}
