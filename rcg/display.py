@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 Mimebundle = dict[str, str]
 """The forms of an object for a notebook: text and, if there is a picture, HTML without a script."""
@@ -19,13 +19,14 @@ Mimebundle = dict[str, str]
 class DrawingOptions(TypedDict):
     """The title of a picture, and the parameters of ``CompiledDAG.visualize``."""
 
-    filename: str | PathLike[str]
+    filename: str | PathLike[str] | None
     format: str | None
     view: bool
     channel_details: bool
     legend: bool
     title: str
     dark: bool | None
+    layout: Literal["phases", "actors", "dot"] | None
 
 
 class Views(Protocol):
@@ -63,6 +64,10 @@ class Views(Protocol):
         """Return the displayed forms of profiles side by side."""
         ...
 
+    def figure(self, thing: object, *, dark: bool | None) -> Any:
+        """Return the plotly figure of a thing whose type the views know."""
+        ...
+
     def visualize(
         self,
         plan: Any,
@@ -71,7 +76,7 @@ class Views(Protocol):
         addresses: Mapping[str, str],
         **options: Unpack[DrawingOptions],
     ) -> str:
-        """Write a picture of a plan to a file."""
+        """Draw a plan; write a file if one is asked for."""
         ...
 
     def chrome(self, trace: Any, path: str | PathLike[str]) -> None:
@@ -113,3 +118,20 @@ class Displayed:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Mimebundle:
         return self._mimebundle(views())
+
+
+class Charted:
+    """Base of objects that are charts of plotly as well."""
+
+    __slots__ = ()
+
+    def figure(self, *, dark: bool | None = None) -> Any:
+        """Return a chart as a ``plotly.graph_objects.Figure``, to restyle, combine or export.
+
+        Args:
+            dark: Whether it is for a dark page; None for ink that is legible on both.
+
+        Raises:
+            ImportError: plotly is not installed.
+        """
+        return views().figure(self, dark=dark)

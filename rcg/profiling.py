@@ -33,6 +33,7 @@ from rcg.views.html.page import page_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from plotly.graph_objects import Figure
 
 
 _kept: Final = Kept()
@@ -209,6 +210,27 @@ class Profile:
             serialization=serialization,
             in_flight=in_flight,
         )
+
+    def figure(
+        self, kind: str = "timeline", graph: int | str | None = None, *, dark: bool | None = None
+    ) -> Figure:
+        """Return a chart as a ``plotly.graph_objects.Figure``, to restyle, combine or export.
+
+        Args:
+            kind: "timeline" or "schedule", of a few executions; "shares": where the time of each
+                process went; "latency": a histogram; "idle": how much each process was idle over
+                time; "memory": how many bytes were written and not read yet.
+            graph: See ``graph``.
+            dark: Whether it is for a dark page; None for ink that is legible on both.
+
+        Raises:
+            ImportError: plotly is not installed.
+            TraceError: There is no such graph, or too little was recorded.
+            ValueError: There is no such kind.
+        """
+        from rcg.views.charts import profile_figure  # for who asks for charts
+
+        return profile_figure(kind, self.trace, self.measured(graph), dark=dark)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per event. Needs pandas."""

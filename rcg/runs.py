@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, overload
 
 from rcg.display import Displayed, Mimebundle, Views
-from rcg.text import columns, rate_text, spread_text, time_text
+from rcg.table import Table
+from rcg.text import rate_text, spread_text, time_text
 from rcg.trace.analysis.comparison import Change
 from rcg.trace.analysis.summary import GraphSummary, Summary, stall_text
 from rcg.trace.model import GraphTrace
@@ -146,8 +147,8 @@ class Runs(Sequence[Run], Displayed):
              time_text(row.latency.after), *_against(row.latency))
             for row in rows
         ]  # fmt: skip
-        lines = columns([head, *cells], indent="")
-        lines += ["", *(f"{row.name}: {row.verdict}" for row in rows if row.verdict)]
+        lines = [Table(head, cells, "nffffff").text(), ""]
+        lines += [f"{row.name}: {row.verdict}" for row in rows if row.verdict]
         return "\n".join(lines).rstrip()
 
 

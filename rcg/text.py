@@ -331,31 +331,6 @@ def wrapped(text: str, most: int, *, later: str = "") -> list[str]:
 # --- tables -------------------------------------------------------------------------------------
 
 
-def columns(rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ") -> list[str]:
-    """Return rows, at least one, as lines with aligned columns; what cannot be shown is escaped.
-
-    The first ``left`` columns hold names: they are shortened, and aligned to the left.
-    """
-    rows = [
-        (*(brief(cell, IN_LINE) for cell in row[:left]), *map(visible, row[left:])) for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        names = map(str.ljust, row[:left], widths)
-        figures = map(str.rjust, row[left:], widths[left:])
-        lines.append((indent + "  ".join([*names, *figures])).rstrip())
-    return lines
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table; columns with nothing in them are left out."""
-    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
-    cells = [[row[i] for i in used] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
-
-
 def cut(rows: Sequence[_Row], gap: Callable[[int], _Row], most: int = 2 * _ENDS) -> list[_Row]:
     """Return all rows, or those at both ends with a row between them for those left out."""
     if len(rows) <= most + 1:

@@ -12,21 +12,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
-from rcg.runtime.observe.activity import LOST
 from rcg.runtime.observe.drivers import Driver, find_drivers
 from rcg.runtime.observe.live import FIGURES, STUCK_AFTER_S, Meter, Row, Sample
 from rcg.runtime.observe.report import Report
+from rcg.table import Cell, Table, state_cell
 from rcg.text import (
     bytes_text,
     count_text,
     plural,
     rate_text,
     share_text,
-    table,
     visible,
 )
 
@@ -41,11 +39,6 @@ _ROOMY: Final = 12  # so many actors are in one column
 _ROOMY_WIDTH: Final = 80  # characters: there is room for what each does
 _COLUMN: Final = 54
 _BAR: Final = 10
-_QUEUE: Final = 10
-_COLOURS: Final = {
-    "running": "green", "waiting": "", "ready": "bright_black", "stuck": "bold red",
-    "ended": "bright_black", **dict.fromkeys(LOST, "bold red"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +155,7 @@ def text_of(looks: Sequence[Look]) -> str:
                 f"{_title_of(report)}: {status_of(sample)}",
                 ", ".join(figures_of(sample)),
             ]
-            head = ("actor", "state", "busy", "queue", "doing", "memory")
-            lines += [f"  {line}" for line in table(head, list(map(_cells, sample.rows)))]
+            lines.append(_table(sample.rows).text("  "))
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
@@ -207,10 +199,28 @@ def figures_of(sample: Sample) -> list[str]:
     return found
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    busy = "" if row.busy is None else share_text(row.busy, 0)
-    queue = f"{row.queued} of {row.slots}" if row.slots else ""
-    return visible(row.label), row.state, busy, queue, visible(row.doing), bytes_text(row.memory)
+def _table(rows: Sequence[Row], *, is_roomy: bool = True) -> Table:
+    """Return what each actor does; if there is no room, without the last two columns."""
+    head = ("actor", "state", "busy", "queue", "memory", "doing")
+    cells = [
+        (
+            row.label,
+            state_cell(row.state),
+            "" if row.busy is None else f"{_bar(row.busy)} {share_text(row.busy, 0):>5}",
+            Cell(
+                f"{row.queued} of {row.slots}" if row.slots else "",
+                "slow" if row.queued >= row.slots else "",
+            ),
+            Cell(bytes_text(row.memory) if is_roomy else "", "dim"),
+            row.doing if is_roomy else "",
+        )
+        for row in rows
+    ]
+    return Table(head, cells, "nwfffw")
+
+
+def _bar(share: float) -> str:
+    return ("\N{BLACK RECTANGLE}" * round(min(share, 1.0) * _BAR)).ljust(_BAR)
 
 
 # --- with rich ------------------------------------------------------------------------------------
@@ -241,34 +251,12 @@ def drawing_of(looks: Sequence[Look], width: int, pid: int | None = None) -> Ren
 
 def _actors(rows: Sequence[Row], width: int) -> RenderableType:
     """Return the rows of actors, of many in as many columns as fit, from top to bottom."""
-    from rich.table import Table
+    from rich.table import Table as Grid
 
     count = 1 if len(rows) <= _ROOMY else max(1, width // _COLUMN)
     height = -(-len(rows) // count)
-    grid = Table.grid(padding=(0, 2))
     is_roomy = count == 1 and width >= _ROOMY_WIDTH
-    for first in range(height):
-        cells = [_drawn(row, is_roomy=is_roomy) for row in rows[first::height]]
-        grid.add_row(*chain.from_iterable(cells))
+    parts = [rows[first : first + height] for first in range(0, len(rows), height)]
+    grid = Grid.grid(padding=(0, 2))
+    grid.add_row(*(_table(part, is_roomy=is_roomy).rich() for part in parts))
     return grid
-
-
-def _drawn(row: Row, *, is_roomy: bool) -> list[RenderableType]:
-    from rich.progress_bar import ProgressBar
-    from rich.text import Text
-
-    label, state, busy, queue, doing, memory = _cells(row)
-    style = _COLOURS.get(row.state, "")
-    is_full = row.slots > 0 and row.queued >= row.slots
-
-    def cell(text: str, style: str = style, **changes: Any) -> Text:
-        return Text(text, style=style, no_wrap=True, overflow="ellipsis", **changes)
-
-    return [
-        cell(label),
-        cell(state),
-        ProgressBar(1.0, row.busy or 0.0, width=_BAR, complete_style="blue", finished_style="blue"),
-        cell(busy, "", justify="right"),
-        cell(queue.ljust(_QUEUE), "yellow" if is_full else ""),
-        *([cell(doing), cell(memory, "bright_black")] if is_roomy else []),
-    ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
@@ -28,8 +29,8 @@ _OPTIONAL: Final = {
     "torch": ("tensors", "torch"),
     "ipywidgets": ("interactive views", "notebook"),
     "anywidget": ("interactive views", "notebook"),
-    "plotly": ("interactive charts", "notebook"),
-    "graphviz": ("graphs as DOT", "notebook"),
+    "plotly": ("charts: Profile.figure() and others", "notebook"),
+    "graphviz": ("graphs drawn by Graphviz, as PNG and PDF", "notebook"),
     "jupyterlab": ("notebooks", "notebook"),
     "tqdm": ("progress bars", "notebook"),
     "rich": ("rcg top", "notebook"),
@@ -56,6 +57,9 @@ def check_versions() -> Iterator[Check]:
             yield Check("versions", name, "missing", "not installed", advice)
         else:
             yield Check("versions", name, "ok", version)
+    if version_of("graphviz") is not None and shutil.which("dot") is None:
+        advice = "only for graphs drawn by Graphviz, as PNG and PDF: apt install graphviz"
+        yield Check("versions", "dot", "missing", "not installed", advice)
     if importlib.util.find_spec("rcg_widgets") is None:
         advice = "only for interactive views: install rcg again"
         yield Check("versions", "rcg_widgets", "missing", "not installed", advice)

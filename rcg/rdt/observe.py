@@ -19,11 +19,14 @@ from rcg.rdt.connection import ASK_TIMEOUT_S, ask_all
 from rcg.rdt.envelope import Envelope, Holder, closed
 from rcg.rdt.process import Here, existing
 from rcg.rdt.transports import NIXL
-from rcg.text import bytes_text, plural, short_label, table, time_text, visible
+from rcg.table import Cell, Table, state_cell
+from rcg.text import bytes_text, count_text, plural, short_label, time_text, visible
 from rcg.wire.messages import AskHeld
 
 _MOST_TEXT: Final = 160  # characters of Ray's reason
 _ENDED: Final = "its process has ended"
+_SILENT: Final = "does not answer: it is stopped, is being started, or can start no thread"
+_LOST: Final = ("failed", "lost", "dead", "unreachable", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,26 +129,35 @@ class TensorsReport(Displayed):
         return views.reports([], str(self), self)
 
     def _lines(self) -> list[str]:
-        lines = [
-            f"Tensors by reference: {self.about}",
-            *table(
-                ("ref", "owner", "transport", "size", "state", "age", "sent", "waited for by"),
-                [
-                    (
-                        _short(each.ref),
-                        short_label(each.owner),
-                        each.transport,
-                        bytes_text(each.bytes) if each.transport else "",
-                        each.state,
-                        time_text(each.age_s * 1e9) if each.transport else "",
-                        str(each.pulls) if each.transport not in ("", NIXL) else "",
-                        ", ".join(each.waiters),
-                    )
-                    for each in self.refs
-                ],
-            ),
+        tables = [each.text() for each in (self.table(), self.owners_table()) if each.rows]
+        table = "\n".join(tables).split("\n") if tables else []
+        return [f"Tensors by reference: {self.about}", *table]
+
+    def table(self, most: int | None = None) -> Table:
+        """Return a table of so many references; those whose tensors are lost are marked."""
+        shown = self.refs[:most]
+        head = ("reference", "owner", "transport", "size", "state", "age", "sent", "waited for by")
+        rows = [
+            (
+                Cell(_short(each.ref), "code", each.ref),
+                Cell(short_label(each.owner), "strong", each.owner),
+                each.transport,
+                bytes_text(each.bytes) if each.transport else "",
+                state_cell(each.state),
+                time_text(each.age_s * 1e9) if each.transport else "",
+                count_text(each.pulls) if each.transport not in ("", NIXL) else "",
+                ", ".join(each.waiters),
+            )
+            for each in shown
         ]
-        return [*lines, *map(_owner_line, self.owners)]
+        marked = [at for at, each in enumerate(shown) if each.state in _LOST]
+        return Table(head, rows, "nnwfwffw", marked)
+
+    def owners_table(self) -> Table:
+        """Return a table of the processes that hold them; those that do not answer are marked."""
+        head = ("owner", "objects", "size", "freed", "freed unasked", "pid", "")
+        marked = [at for at, each in enumerate(self.owners) if not each.answers]
+        return Table(head, [_owner_row(each) for each in self.owners], "nfffffw", marked)
 
 
 def _short(ref: str) -> str:
@@ -154,27 +166,34 @@ def _short(ref: str) -> str:
     return f"{start[: 15 - len(number)]}-{number}" if dash else ref[:16]
 
 
-def _owner_line(owner: Owner) -> str:
-    name = short_label(owner.label)
-    if owner.death:
-        return f"{name} is dead: {owner.death}"
+def _owner_row(owner: Owner) -> tuple[str | Cell, ...]:
+    name = Cell(short_label(owner.label), "strong", owner.label)
     if not owner.answers:
-        return f"{name} does not answer: it is stopped, is being started, or can start no thread"
-    line = f"{name} holds {plural(owner.objects, 'object')} of {bytes_text(owner.bytes)}"
-    line += f", has freed {owner.freed}"
-    line += f", {owner.unkept} because nobody kept them" if owner.unkept else ""
+        state = f"is dead: {owner.death}" if owner.death else _SILENT
+        return (name, "", "", "", "", "", Cell(state, "bad"))
+    more = []
     if owner.registered:
-        line += (
-            f"; NIXL has {plural(owner.registered, 'piece')} of its memory, "
+        more.append(
+            f"NIXL has {plural(owner.registered, 'piece')} of its memory, "
             f"{bytes_text(owner.registered_bytes)}, registered in "
             f"{time_text(owner.registering_s * 1e9)}"
         )
     if owner.ahead:
-        line += (
-            f"; has got {plural(owner.ahead, 'value')} of {bytes_text(owner.ahead_bytes)} ahead, "
+        more.append(
+            f"has got {plural(owner.ahead, 'value')} of {bytes_text(owner.ahead_bytes)} ahead, "
             f"of which calls have taken {owner.ahead_used}"
         )
-    return line + (f"; refused connections: {owner.refused}" if owner.refused != "none" else "")
+    if owner.refused != "none":
+        more.append(f"refused connections: {owner.refused}")
+    return (
+        name,
+        count_text(owner.objects),
+        bytes_text(owner.bytes),
+        count_text(owner.freed),
+        count_text(owner.unkept) if owner.unkept else "",
+        Cell(str(owner.pid), "dim"),
+        "; ".join(more),
+    )
 
 
 def report_tensors() -> TensorsReport | None:

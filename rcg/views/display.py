@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import singledispatch
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 from rcg.display import DrawingOptions, Mimebundle, Views
 from rcg.ir.plan import Plan
@@ -45,6 +45,11 @@ class _Views:
     reports = staticmethod(of_reports)
     chrome = staticmethod(to_chrome)
     runs = staticmethod(of_runs)
+
+    def figure(self, thing: object, *, dark: bool | None) -> Any:
+        from rcg.views.charts import figure_of  # for who asks for charts
+
+        return figure_of(thing, dark=dark)
 
     def visualize(
         self,

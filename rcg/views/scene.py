@@ -27,7 +27,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.text import brief, bytes_text, columns, count_text, speed_text, time_text
+from rcg.table import Table
+from rcg.text import brief, bytes_text, count_text, speed_text, time_text
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.ops import MAX_GB_PER_S
 from rcg.views.data import ViewPayload
@@ -621,7 +622,8 @@ class Scene:
             node = f"  [{row.node}]" if row.node else ""
             lines += ["", f"{row.label}{f' {_DOT} {row.part}' if row.part else ''}{node}"]
             own = np.flatnonzero(self.bars.row == at).tolist()
-            lines += columns([self._cells(bar) for bar in own], left=5, indent="  ")
+            cells = [self._cells(bar) for bar in own]
+            lines += Table(("",) * 6, cells, "wwwwwf").text("  ").splitlines()[1:]
             for each in self.steps:
                 if each.row == at:
                     pairs = zip(each.at.tolist(), each.depth.tolist(), strict=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topology as text, as Graphviz source, or as a file with a picture.
+"""A topology as text, as Graphviz source, or as a picture that is shown or written to a file.
 
-rcg makes text, Graphviz source and SVG. Graphviz makes other pictures if its ``dot`` is installed.
-Without it the picture is an SVG; a warning names the file if another format was asked for.
+rcg makes text, Graphviz source and SVG. Graphviz makes other pictures, and lays out topologies in
+its own way, where its Python package and its ``dot`` are installed. Without them a file has an SVG;
+a warning names it if another format was asked for.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import os
 import shutil
 import subprocess
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
+from rcg.display import Displayed, Mimebundle, Views
 from rcg.frames import warn_user
+from rcg.views.data.edge_styles import styles
 from rcg.views.data.topology import Topology
+from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.topology import svg_of
 from rcg.views.text import ascii_of, dot_of
 
@@ -26,22 +31,51 @@ _GRAPHVIZ: Final = ("png", "pdf", "jpg", "jpeg", "gif", "bmp", "webp", "tif", "t
 FORMATS: Final = (*_RCG, *_GRAPHVIZ)
 """The formats of ``visualize``."""
 
+LAYOUTS: Final = ("phases", "actors", "dot")
+"""The layouts of ``visualize``: two of rcg, and that of Graphviz."""
+
 _DEFAULT_NAME: Final = "compiled_graph"
-_DRAWING_TIMEOUT_S: Final = 120.0
+_PACKAGE: Final = "its Python package is not installed: pip install 'rcg[notebook]'"
+_PROGRAM: Final = (
+    "its program `dot` is not installed: apt install graphviz, or brew install graphviz"
+)
+
+
+class Drawing(str, Displayed):
+    """What ``visualize`` returns: Graphviz source, or text, that a notebook shows as the picture.
+
+    Args:
+        source: The text that it is.
+        text: What it is in places without pictures.
+        draw: Returns the picture as the text of an SVG file; None if it has none.
+    """
+
+    _text: str
+    _draw: Callable[[], str] | None
+
+    def __new__(cls, source: str, text: str, draw: Callable[[], str] | None = None) -> Drawing:
+        """Make a drawing."""
+        self = super().__new__(cls, source)
+        self._text, self._draw = text, draw
+        return self
+
+    def _mimebundle(self, _: Views) -> Mimebundle:
+        return mimebundle(self._text, [] if self._draw is None else [("Topology", self._draw())])
 
 
 def visualize(
     topology: Topology,
     *,
-    filename: str | os.PathLike[str] = _DEFAULT_NAME,
+    filename: str | os.PathLike[str] | None = None,
     format: str | None = None,
     view: bool = False,
     channel_details: bool = False,
     legend: bool = True,
     title: str = "Compiled graph",
     dark: bool | None = None,
-) -> str:
-    """Draw a topology. Write a file, unless the format is "ascii".
+    layout: Literal["phases", "actors", "dot"] | None = None,
+) -> Drawing:
+    """Draw a topology. Write a file if a name or a format is given, or it is to be opened.
 
     The options are those of ``CompiledDAG.visualize``, and the title of an SVG.
 
@@ -49,53 +83,84 @@ def visualize(
         The text for "ascii". For all other formats, Graphviz source.
 
     Raises:
-        ValueError: The format is unknown, or "ascii" with ``channel_details``.
+        ValueError: The format or the layout is unknown, they do not go together, or the format is
+            "ascii" with ``channel_details``.
         FileNotFoundError: The folder to write into does not exist.
+        ImportError: The layout "dot" was asked for, and Graphviz is not installed.
         OSError: The file cannot be written.
     """
-    path, chosen = _target(filename, format)
+    if layout not in (None, *LAYOUTS):
+        raise ValueError(f"unknown layout {layout!r}: it must be one of {', '.join(LAYOUTS)}")
+    is_written = filename is not None or format is not None or view
+    is_ours = layout in ("phases", "actors")
+    path, chosen = _target(_DEFAULT_NAME if filename is None else filename, format, is_ours=is_ours)
     if chosen == "ascii":
         if channel_details:
             raise ValueError("Parameters 'channel_details' are not compatible with 'ascii' format.")
         text = ascii_of(topology)
         if view:
             print(text)
-        return text
+        return Drawing(text, text)
+    if chosen in _GRAPHVIZ and is_written and is_ours:
+        raise ValueError(
+            f"the format {chosen!r} is drawn by Graphviz, whose layout is 'dot': choose "
+            f"layout='dot', or format='svg' for the layout {layout!r}"
+        )
     if not path.parent.is_dir():
         raise FileNotFoundError(
             f"there is no folder {str(path.parent)!r} to write {path.name!r} into: make it, or "
             "choose another `filename`"
         )
     source = dot_of(topology, channel_details=channel_details, legend=legend)
-    if chosen in ("dot", "gv"):
+
+    by_graphviz = _svg_by_graphviz(source, dark) if layout == "dot" else ""
+
+    def draw() -> str:
+        return by_graphviz or svg_of(
+            topology,
+            title=title,
+            channel_details=channel_details,
+            legend=legend,
+            dark=dark,
+            layout="actors" if layout == "actors" else "phases",
+        )
+
+    if is_written:
+        path = _write(path, chosen, source, draw)
+    if view:
+        _open(path)
+    return Drawing(source, ascii_of(topology), draw)
+
+
+def _write(path: Path, format: str, source: str, draw: Callable[[], str]) -> Path:
+    """Write the file, and return its name: an SVG if Graphviz does not draw."""
+    if format in ("dot", "gv"):
         path.write_text(source, encoding="utf-8")
+    elif format == "svg":
+        path.write_text(draw(), encoding="utf-8")
     else:
-        problem = None if chosen == "svg" else _draw(source, path, chosen)
-        if problem is not None:
+        try:
+            path.write_bytes(_by_graphviz(source, format))
+        except _NotDrawn as problem:
             wanted, path = path, path.with_suffix(".svg")
-        if chosen == "svg" or problem is not None:
-            drawing = svg_of(
-                topology, title=title, channel_details=channel_details, legend=legend, dark=dark
-            )
-            path.write_text(drawing, encoding="utf-8")
-        if problem is not None:
+            path.write_text(draw(), encoding="utf-8")
             warn_user(
                 f"the picture is in {str(path)!r}; {wanted.name!r} needs Graphviz: {problem}",
                 UserWarning,
             )
-    if view:
-        _open(path)
-    return source
+    return path
 
 
-def _target(filename: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
+def _target(
+    filename: str | os.PathLike[str], format: str | None, *, is_ours: bool
+) -> tuple[Path, str]:
     """Return the file to write, with its suffix, and the format."""
     path = Path(filename)
     if not path.name:
         raise ValueError(f"`filename` must name a file, found {os.fspath(filename)!r}")
     suffix = path.suffix.removeprefix(".").lower()
     if format is None:
-        drawn = "png" if shutil.which("dot") else "svg"
+        drawn = "png" if shutil.which("dot") and not is_ours else "svg"
         format = suffix if suffix in FORMATS else drawn
     format = format.lower()
     if format not in FORMATS:
@@ -106,27 +171,66 @@ def _target(filename: str | os.PathLike[str], format: str | None) -> tuple[Path,
     return path, format
 
 
-def _draw(source: str, path: Path, format: str) -> str | None:
-    """Draw with Graphviz; return why that failed, None if it did not."""
-    dot = shutil.which("dot")
-    if dot is None:
-        return "install it, for example with `apt install graphviz`, or use format='svg'"
+class _NotDrawn(ImportError):
+    """Graphviz is not installed, or does not draw; the text says why."""
+
+
+def _by_graphviz(source: str, format: str) -> bytes:
+    """Return what Graphviz draws.
+
+    Raises:
+        _NotDrawn: It cannot.
+    """
     try:
-        subprocess.run(
-            [dot, f"-T{format}", "-o", os.fspath(path.absolute())],
-            input=source.encode(),
-            capture_output=True,
-            check=True,
-            timeout=_DRAWING_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return f"its `dot` took more than {_DRAWING_TIMEOUT_S:g} s"
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().partition("\n")[0]
-        return f"its `dot` failed: {said or f'exit status {error.returncode}'}"
+        import graphviz
+    except ImportError as error:
+        raise _NotDrawn(_PACKAGE) from error
+    try:
+        drawn: bytes = graphviz.Source(source).pipe(format=format)
+    except graphviz.ExecutableNotFound as error:
+        raise _NotDrawn(_PROGRAM) from error
+    except graphviz.CalledProcessError as error:
+        said = bytes(error.stderr or b"").decode(errors="replace").strip().partition("\n")[0]
+        raise _NotDrawn(f"its `dot` failed: {said or f'exit status {error.returncode}'}") from error
     except OSError as error:
-        return f"its `dot` does not start: {error}"
-    return None
+        raise _NotDrawn(f"its `dot` does not start: {error}") from error
+    return drawn
+
+
+_GROUND: Final = ("#ffffff", "#0f1419")
+_INK: Final = ("#16191d", "#eceff3")
+_FONT: Final = 'fontname="Helvetica,Arial,sans-serif"'
+
+
+def _svg_by_graphviz(source: str, dark: bool | None) -> str:
+    """Return an SVG in the layout of Graphviz, with a light and a dark version.
+
+    Raises:
+        ImportError: Graphviz is not installed.
+    """
+    look = f'\tgraph [bgcolor="{_GROUND[0]}" {_FONT}]\n\tnode [{_FONT}]\n\tedge [{_FONT}]\n'
+    try:
+        drawn = _by_graphviz(source.replace("{\n", f"{{\n{look}", 1), "svg").decode()
+    except _NotDrawn as problem:
+        raise ImportError(
+            f"the layout 'dot' needs Graphviz: {problem}; layout='phases' needs nothing"
+        ) from problem
+    picture = drawn[drawn.index("<svg") :].replace('pt"', '"', 2)  # its letters are then as ours
+    if dark is False:
+        return picture
+    rules = [
+        f".graph>polygon{{fill:{_GROUND[1]}}}",
+        f":is(.graph>text,.cluster text,.edge text){{fill:{_INK[1]}}}",
+        ":is(.node,.cluster) :is(ellipse,polygon,path){stroke:#8b96a3}",
+        *[
+            f".edge [{each}='{kind.light}']{{{each}:{kind.dark}}}"
+            for kind in styles()
+            for each in ("stroke", "fill")
+        ],
+    ]
+    style = "".join(rules) if dark else f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
+    at = picture.index(">") + 1
+    return f"{picture[:at]}<style>{style}</style>{picture[at:]}"
 
 
 def _open(path: Path) -> None:

@@ -18,14 +18,18 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcg.display import Displayed, Mimebundle, Views
-from rcg.text import bytes_text, columns, plural, share_text, short_label
+from rcg.table import Table
+from rcg.text import bytes_text, plural, share_text, short_label
 from rcg.weights.shards import Member, Shard, holes, item_bytes, mismatches
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 _LEAST_PIECE: Final = 1 << 20  # bytes: smaller parts are not split
 _PIECES: Final = 64  # of what a publisher sends: a piece is at most one part in so many
@@ -235,29 +239,43 @@ class WeightsPlan(Displayed):
         )
 
     def __str__(self) -> str:
-        names, rows = self.matrix()
-        return "\n".join([self.summary, *columns([["", *names], *rows])])
+        return f"{self.summary}\n{self.table().text('  ')}"
 
     __repr__ = __str__
 
     def _mimebundle(self, _: Views) -> Mimebundle:
-        from rcg.views.html.elements import Cell, card, table, themed  # for notebooks only
+        from rcg.views.html.mimebundle import mimebundle  # for notebooks only
+        from rcg.views.svg.matrix import matrix_of
 
-        names, rows = self.matrix()
-        cells = [[Cell(row[0]), *(Cell(each, "rcg-number") for each in row[1:])] for row in rows]
-        html = card("Who gets how much from whom", self.summary, table(["", *names], cells))
-        return {"text/plain": str(self), "text/html": themed(html)}
+        title, (rows, columns) = "Who gets how much from whom", self._names()
+        picture = matrix_of(title, self.summary, rows, columns, self.bytes)
+        return mimebundle(str(self), [(title, picture)])
 
-    def matrix(self) -> tuple[list[str], list[list[str]]]:
-        """Return the bytes that go from each publisher to each reader, as text.
+    def _names(self) -> tuple[list[str], list[str]]:
+        """Return the displayed names of the publishers and of the readers."""
+        return [*map(short_label, self.publishers)], [*map(short_label, self.readers)]
 
-        Returns:
-            The heads of the columns, one for each reader and one for all; the rows, one for each
-            publisher and one for all, each with its name first. Of many the first are shown.
+    def figure(self, *, dark: bool | None = None) -> Figure:
+        """Return who gets how much from whom as a ``plotly.graph_objects.Figure``.
+
+        Args:
+            dark: Whether it is for a dark page; None for ink that is legible on both.
+
+        Raises:
+            ImportError: plotly is not installed.
+        """
+        from rcg.views.charts import matrix_figure  # for who asks for charts
+
+        return matrix_figure(self.summary, *self._names(), self.bytes, dark)
+
+    def table(self) -> Table:
+        """Return the bytes that go from each publisher to each reader, and in all, as a table.
+
+        Of many the first are shown.
         """
         shown = range(min(len(self.readers), _MOST_SHOWN))
         left = len(self.readers) - len(shown)
-        heads = [short_label(self.readers[at]) for at in shown]
+        heads = ["", *(short_label(self.readers[at]) for at in shown)]
         heads += [f"{left} more", "all"] if left else ["all"]
 
         def row(label: str, sizes: NDArray[np.int64]) -> list[str]:
@@ -272,7 +290,8 @@ class WeightsPlan(Displayed):
         others = len(self.publishers) - len(rows)
         if others:
             rows.append(row(f"{others} more", self.bytes[_MOST_SHOWN:].sum(axis=0)))
-        return heads, [*rows, row("all", self.bytes.sum(axis=0))]
+        rows.append(row("all", self.bytes.sum(axis=0)))
+        return Table(heads, rows, "n" + "f" * (len(heads) - 1))
 
 
 def _alike(publishers: Sequence[Member], readers: Sequence[Member]) -> list[_Alike]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rcg.display import Displayed, Mimebundle, Views
-from rcg.text import bytes_text, plural, short_label, table, time_text, visible
+from rcg.table import Cell, Table
+from rcg.text import bytes_text, plural, short_label, time_text
 
-HEAD = ("weights", "process", "is a", "size", "spare", "version", "waits for")
+_HEAD: Final = ("weights", "process", "is a", "size", "spare", "version", "waits for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,12 @@ class WeightsReport(Displayed):
         readers = len(self.parties) - count
         return f"{plural(count, 'publisher')}, {plural(readers, 'reader')}"
 
-    @property
-    def rows(self) -> Sequence[Sequence[str]]:
-        """What each does, as text; ``HEAD`` has the names of the columns."""
-        return [
+    def table(self) -> Table:
+        """Return what each does, as a table."""
+        rows = [
             (
                 each.weights,
-                short_label(each.label),
+                Cell(short_label(each.label), hover=each.label),
                 "publisher" if each.is_publisher else "reader",
                 bytes_text(each.bytes),
                 bytes_text(each.spare_bytes),
@@ -76,20 +76,18 @@ class WeightsReport(Displayed):
             )
             for each in self.parties
         ]
+        return Table(_HEAD, rows, "nnwffww")
 
     def __str__(self) -> str:
-        lines = table(HEAD, self.rows) if self.parties else []
-        return "\n".join(map(visible, [f"Weights: {self.about}", *lines]))
+        return "\n".join([f"Weights: {self.about}", *([self.table().text()] * bool(self.parties))])
 
     __repr__ = __str__
 
     def html(self) -> str:
         """Return it as a table."""
-        from rcg.views.html.elements import Cell, card, themed
-        from rcg.views.html.elements import table as html_table
+        from rcg.views.html.elements import card, themed  # for notebooks only
 
-        cells = [[Cell(text) for text in row] for row in self.rows]
-        return themed(card("Weights", self.about, html_table(HEAD, cells)))
+        return themed(card("Weights", self.about, self.table().html()))
 
     def _mimebundle(self, views: Views) -> Mimebundle:
         return {"text/plain": str(self), "text/html": self.html()}

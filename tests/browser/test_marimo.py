@@ -41,6 +41,14 @@ def _():
 def _(schedule):
     schedule
     return
+
+@app.cell
+def _():
+    from rcg.profiling import Profile
+    from tests.unit.views_traces import pipeline as stages, simulated as run
+
+    Profile(run(stages(2), 12)).figure("shares", dark=False)
+    return
 """
 
 
@@ -78,6 +86,9 @@ def test_linked_views_show_one_selection(browser: Any, tmp_path: Path) -> None:
         steps = timeline.get_attribute("data-path")  # of the critical path through all executions
         schedule.get_by_label("the next execution").click()
         expect(timeline).not_to_have_attribute("data-path", steps or "", timeout=30_000)
+        pytest.importorskip("plotly", reason="Plotly is not installed")
+        bars = page.locator(".js-plotly-plot .barlayer .point")
+        expect(bars).to_have_count(15, timeout=60_000)  # the driver and two stages, by kind of time
         assert not errors
     finally:
         page.close()

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import sys
+import xml.etree.ElementTree as ElementTree
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,10 @@ from rcg.views.data.topology import topology_of
 from rcg.views.svg.topology import svg_of
 from rcg.views.text import ascii_of, dot_of
 from rcg.views.visualize import FORMATS, visualize
-from tests.unit.views_plans import scatter_gather
+from tests.unit.views_plans import scatter_gather, steps_around_allreduces
 
 TOPOLOGY = topology_of(scatter_gather(3))
+MEETING = topology_of(steps_around_allreduces(3))
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +125,52 @@ def test_wrong_arguments_write_nothing(folder: Path) -> None:
 
 
 def test_without_graphviz_the_picture_is_an_svg(folder: Path, programs: Path) -> None:
-    visualize(TOPOLOGY)
+    visualize(TOPOLOGY, filename="compiled_graph")
     assert written(folder) == ["compiled_graph.svg"]
+
+
+def test_nothing_is_written_unless_asked(folder: Path) -> None:
+    """What is returned is Graphviz source, as Ray's is, and a notebook shows the picture."""
+    drawing = visualize(TOPOLOGY, title="Mine")
+    assert drawing == dot_of(TOPOLOGY) and isinstance(drawing, str)
+    assert written(folder) == []
+    shown = drawing._repr_mimebundle_()
+    assert shown["text/plain"] == ascii_of(TOPOLOGY)
+    (picture,) = re.findall(r"base64,([A-Za-z0-9+/=]+)", shown["text/html"])
+    assert ">Mine<" in b64decode(picture).decode()
+    text = visualize(TOPOLOGY, format="ascii")
+    assert text._repr_mimebundle_() == {"text/plain": text}
+
+
+def test_the_layouts(folder: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (visualize(MEETING, layout=each)._draw() for each in ("phases", "actors"))
+    name = ' font-weight="600">a0 (Stage)<'
+    assert one.count(name) == 2 and other.count(name) == 1
+    assert visualize(MEETING)._draw() == one
+    visualize(MEETING, filename="g", layout="phases")
+    assert written(folder) == ["g.svg"]
+    with pytest.raises(ValueError, match="'png' is drawn by Graphviz, whose layout is 'dot'"):
+        visualize(MEETING, format="png", layout="actors")
+    with pytest.raises(ValueError, match="unknown layout 'neato': it must be one of phases, "):
+        visualize(MEETING, layout="neato")
+    with pytest.raises(ImportError, match=r"needs Graphviz: its .*`dot` is not .*apt install"):
+        visualize(MEETING, layout="dot")
+    monkeypatch.setitem(sys.modules, "graphviz", None)
+    with pytest.raises(ImportError, match=r"not installed: pip install 'rcg\[notebook\]'; layout="):
+        visualize(MEETING, layout="dot")
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
+@pytest.mark.parametrize(("dark", "rules"), [(None, 1), (True, 1), (False, 0)])
+def test_graphviz_lays_out_in_light_and_dark(dark: bool | None, rules: int) -> None:
+    picture = visualize(MEETING, layout="dot", dark=dark)._draw()
+    root = ElementTree.fromstring(picture)
+    texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"Method: fwd", "Method: step", "Collective: allreduce"} <= texts
+    style = [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}style")]
+    assert len(style) == rules
+    assert ("@media" in "".join(style)) == (dark is None)
+    assert float(root.get("width", "")) < 600
 
 
 @pytest.mark.parametrize("asked", [{"filename": "compiled_graph.png"}, {"format": "png"}])
@@ -148,17 +196,17 @@ def test_a_graphviz_that_fails_is_no_error(folder: Path, programs: Path) -> None
 
 
 def test_graphviz_gets_the_source_and_the_name(folder: Path, programs: Path) -> None:
-    install(programs, "dot", "Path(sys.argv[3]).write_text(sys.argv[1] + '\\n' + sys.stdin.read())")
+    install(programs, "dot", "print(sys.argv[-1]); sys.stdout.write(sys.stdin.read())")
     source = visualize(TOPOLOGY, filename="-graph.pdf", channel_details=True)
     assert written(folder) == ["-graph.pdf"]
     assert (folder / "-graph.pdf").read_text() == f"-Tpdf\n{source}"
-    visualize(TOPOLOGY)
-    assert (folder / "compiled_graph.png").read_text().startswith("-Tpng")
+    visualize(TOPOLOGY, filename="graph")
+    assert (folder / "graph.png").read_text().startswith("-Tpng")
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
 def test_graphviz_draws(folder: Path) -> None:
-    visualize(TOPOLOGY)
+    visualize(TOPOLOGY, format="png")
     assert written(folder) == ["compiled_graph.png"]
     assert (folder / "compiled_graph.png").read_bytes().startswith(b"\x89PNG")
 

@@ -127,9 +127,9 @@ def test_top_once_prints_rates_and_a_row_for_each_actor(found, capsys):
         "",
         "pipeline (87752519): running",
         "4 /s, 3 of 10 in flight, 0 frames queued, waiting 38 %, 4.1 kB of 1.05 MB",
-        "  actor       state    busy   doing              memory",
-        "  a0 (Stage)  running  100 %  work, execution 8  1.02 kB",
-        "  a1 (Stage)  waiting  25 %   waits for a0       1.02 kB",
+        "  actor       state                busy   memory  doing",
+        "  a0 (Stage)  running  ▬▬▬▬▬▬▬▬▬▬ 100 %  1.02 kB  work, execution 8",
+        "  a1 (Stage)  waiting  ▬▬          25 %  1.02 kB  waits for a0",
     ]
 
 
@@ -195,7 +195,7 @@ def test_the_live_view_shows_every_actor_within_the_terminal(monkeypatch, count,
     assert {int(each) for each in re.findall(r"a(\d+) \(Stage\)", text)} == set(range(count))
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
-    assert len(lines) == (count if count == 3 or width == 60 else 32) + 5
+    assert len(lines) == (count if count == 3 or width == 60 else 32) + 6
 
 
 def test_only_a_positive_time_is_taken(capsys):

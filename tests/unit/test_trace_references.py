@@ -10,7 +10,7 @@ import pytest
 
 from rcg.errors import TraceError
 from rcg.profiling import Profile
-from rcg.trace.analysis.transfers import reference_lines, reference_sums
+from rcg.trace.analysis.transfers import reference_sums, references_table
 from rcg.trace.model import TensorTransfer
 from rcg.trace.trace import Trace
 from rcg.views.svg.pictures import references_picture
@@ -45,10 +45,10 @@ def test_sums_tell_waiting_from_moving(trace):
     assert (first.transfers, first.bytes, first.failed) == (3, 2 << 20, 1)
     assert (first.waited_ns, first.moved_ns) == (1_300, 7_000)
     assert (second.bytes, second.moved_ns) == (10, 300)
-    lines = reference_lines(trace.transfers)
-    assert lines[0] == "Tensors by reference: 4 transfers of 2.1 MB"
-    assert "Maker aaaaaaaa" in lines[2] and "7 µs" in lines[2]
-    assert reference_lines(()) == []
+    table = references_table([first, second])
+    row = table.text().splitlines()[1]
+    assert row.split("  ")[:3] == ["> Maker aaaaaaaa", " Ta<ker bbbbbbbb", "gloo"]
+    assert "7 µs   300 GB/s" in row  # 2.1 MB in 7 us
 
 
 def test_a_profile_without_graphs_shows_them(trace):

@@ -17,12 +17,12 @@ from rcg.ir.plan import Plan
 from rcg.trace.analysis.advice import Advice, Advisor, best_cuts
 from rcg.trace.analysis.latency import latency_of
 from rcg.trace.analysis.spread import LEAST, half_width, spread_of
+from rcg.trace.analysis.summary import ops_table
 from rcg.trace.analysis.verdict import Form
 from rcg.trace.analysis.what_if import from_simulation
 from rcg.trace.measured import compared, summarize
 from rcg.trace.model import NO_PEER, SPAN_BASE
 from rcg.views.data.figures import card_of, topology_figures_of
-from rcg.views.html.page import ops_table
 from tests.unit.test_costs import chain, compiled
 from tests.unit.test_trace_critical import one_by_one
 from tests.unit.test_trace_what_if import COSTS, pipeline
@@ -74,7 +74,7 @@ def test_the_reads_of_a_fan_in_count_as_one():
     assert found.share == pytest.approx(40 / 63)
     assert found.gain == pytest.approx(63 / 43)
     assert summary.limiting_ops == {("a5", op) for op in range(5)}
-    assert ops_table(summary, summary.ops).count("<tr class=rcg-marked>") == 5
+    assert ops_table(summary, summary.ops).html().count("<tr class=rcg-marked>") == 5
 
 
 def test_the_ranks_of_a_collective_count_as_one():

@@ -13,14 +13,22 @@ from rcg.ir.ops import Call, Op
 from rcg.profiling import Profile
 from rcg.trace.measured import Measured, summarize
 from rcg.trace.trace import Trace
-from rcg.views.data.alike import alike_rows, members_text, name_of_rows, typical
-from rcg.views.data.figures import card_of
+from rcg.views.data.alike import (
+    Odd,
+    alike_rows,
+    members_text,
+    name_of_rows,
+    odd_ones,
+    odd_text,
+    typical,
+)
+from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.html.findings import comparison_picture, what_if_picture
 from rcg.views.scenes.schedule import schedule_scene
-from rcg.views.svg.pictures import predicted_schedule, schedule_picture
+from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topology_picture
 from tests.unit.traces import changed
 from tests.unit.views_plans import scatter_gather
-from tests.unit.views_traces import check_picture, labelled, simulated
+from tests.unit.views_traces import check_picture, labelled, pipeline, simulated
 
 SVG = "{http://www.w3.org/2000/svg}"
 CALL_NS = 400_000
@@ -123,6 +131,42 @@ def test_rows_of_one_kind_with_the_same_figures_are_one() -> None:
     assert name_of_rows(first) == "a0 to a3, a5 to a8 (Stage0 to Stage8) write"
     assert members_text(first).startswith("median of 8: a0 (Stage0) write c0, ")
     assert alike_rows(names[:8], figures[:8], 0.1) == [[at] for at in range(8)]
+
+
+def test_few_of_many_stand_out_by_their_time() -> None:
+    names = [f"a{number} (Worker)" for number in range(32)]
+    took = [100.0 + number % 5 for number in range(32)]  # usually 102, and by 1 off
+    assert odd_ones(names, took) == {}
+    slow = [*took[:18], 153.0, *took[19:]]
+    assert odd_ones(names, slow) == {"a18 (Worker)": Odd(1.5, 31, "Worker")}
+    assert odd_text(odd_ones(names, slow)) == "31 alike, a18 1.50x slower"
+    fast = [51.0, *slow[1:]]
+    assert odd_text(odd_ones(names, fast)) == "30 alike, a0 2.00x faster, a18 1.50x slower"
+    spread = [100.0 + 10 * number for number in range(32)]  # no two are alike
+    assert odd_ones(names, spread) == {}
+    assert odd_ones(names[:3], slow[17:20]) == {}  # of three, no one can say what is usual
+    noisy = [80.0 + 5 * (number % 9) for number in range(31)]  # about 100, and by 10 or more off
+    assert odd_ones(names, [*noisy, 140.0]) == {}
+    assert odd_ones(names, [*noisy, 180.0]).keys() == {"a31 (Worker)"}
+
+
+def test_an_actor_that_stands_out_is_a_card_and_a_row_of_its_own() -> None:
+    trace = workers(slow="a7")
+    (graph,), (summary,) = trace.graphs, summarize(trace).graphs
+    figures = topology_figures_of(graph, summary)
+    assert str(figures.odd["a7"]) == "3.00x slower" and list(figures.odd) == ["a7"]
+    drawn = topology_picture(graph.plan, title="x", measured=(graph, summary))
+    assert ">19 alike, a7 3.00x slower" in drawn and ">3.00x slower than 19 others<" in drawn
+    assert ">Worker \u00d719<" in drawn
+    card = card_of(summary)
+    assert card.about.startswith("19 alike, a7 3.00x slower \u00b7 ")
+    (row,) = [each for each in card.shares if each.is_odd]
+    assert row.label == "a7 (Worker)" and row.note.endswith(" \u00b7 3.00x slower")
+
+
+def test_each_of_sixteen_stages_has_a_row() -> None:
+    (summary,) = summarize(simulated(pipeline(16), 20, op_cost=lambda _: 1_000.0)).graphs
+    assert len(card_of(summary).shares) == 17
 
 
 def test_profiles_predictions_and_comparisons_fold() -> None:

@@ -126,13 +126,15 @@ def test_a_comparison_says_what_is_noise() -> None:
     [same] = before.compare(before).graphs
     assert same.throughput.is_noise and same.answer.startswith("alike, 1.00x")
     picture = comparison_picture(same)
-    assert "no change beyond the noise" in picture and "rcg-noise" in picture
+    assert "no change beyond the noise" in picture and "rcg-alike" in picture
     assert f">{same.answer}<" in picture
     [found] = slower.compare(before).graphs
     assert not found.throughput.is_noise
     assert found.answer.startswith("1.9") and "most changed: Stage#2.fwd 0.50x" in found.answer
     assert str(found).startswith(found.answer)
-    assert f">{found.answer}<" in comparison_picture(found)
+    picture = comparison_picture(found)
+    assert f">{found.answer}<" in picture and "worse" not in picture
+    assert picture.count(" better<") == 5  # both figures, both methods, the legend
 
 
 def test_a_replay_that_is_far_off_is_shown_beside_the_measurement_and_predicts_nothing() -> None:

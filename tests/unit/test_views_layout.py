@@ -18,7 +18,14 @@ from rcg.views.data.folding import LEVELS, Folded, Level, fold
 from rcg.views.data.layout import Rect, TopologyLayout, lay_out
 from rcg.views.data.topology import topology_of
 from tests.unit.random_graphs import Case, cases, placements
-from tests.unit.views_plans import Builder, planned, ring_of_stages, scatter_gather
+from tests.unit.views_plans import (
+    Builder,
+    all_to_all,
+    planned,
+    ring_of_stages,
+    scatter_gather,
+    steps_around_allreduces,
+)
 from tests.unit.views_traces import pipeline
 
 HEAD, ROW, FRAME_HEAD = 25.0, 26.0, 24.0
@@ -139,7 +146,16 @@ def test_nothing_overlaps_where_there_are_several_nodes(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("plan", [scatter_gather(62), ring_of_stages(8, 8), ring_of_stages(63, 4)])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        scatter_gather(62),
+        ring_of_stages(8, 8),
+        ring_of_stages(63, 4),
+        steps_around_allreduces(63),
+        all_to_all(8),
+    ],
+)
 def test_nothing_overlaps_in_large_graphs(plan: Plan, level: Level) -> None:
     folded = fold(topology_of(plan), level)
     layout = lay_out(folded, sized(folded, [90, 60, 130], 1000))

@@ -246,7 +246,10 @@ def test_those_behind_and_before_a_stuck_actor_are_a_row_each() -> None:
     assert (folded.execution, folded.since, folded.pid) == ("3", "9.8 s", "-")
     assert folded.shared_bytes == (count - 5) * (31 << 20)
     assert len(str(report).splitlines()) == 2 + 1 + 4 + 2  # verdict, graph, head, rows, stack
-    assert f"\n{last}  -     waiting  Read" in str(report)
+    lines = str(report).splitlines()[2:]
+    assert lines[4].startswith(f"  {last}  waiting  Read ")
+    (marked_line,) = [line for line in lines if line.startswith(">")]
+    assert marked_line.split()[:4] == [">", "a4", "(Shard)", "stuck"]
     html = report_of(report)
     assert [row[0].text for row in rows(html)] == [label for label, *_ in found]
     assert marked(html) == ["a4 (Shard)"]

@@ -90,6 +90,15 @@ def test_light_and_dark() -> None:
         assert colour in auto
 
 
+def test_a_value_that_several_calls_take_is_one_value():
+    """The driver sends 5 bytes once, and 16 calls of one actor take them."""
+    build = Builder()
+    topology = topology_of(build.plan(*[build.call("a0", "fwd", 0) for _ in range(16)]))
+    (channel,) = {edge.channel for edge in topology.edges if edge.source == 0}
+    drawn = svg_of(topology, measured=TopologyFigures(channel_bytes={channel: 5.0}))
+    assert re.findall(r">([^<>]* B)<", drawn) == ["5 B"]
+
+
 def test_boxes_are_tinted_by_their_share_and_lines_are_as_wide_as_their_bytes():
     """Of an execution of 16 micro-batches: 48 MiB to the second actor, half of it to the driver."""
     build = Builder()
@@ -122,8 +131,8 @@ def test_boxes_are_tinted_by_their_share_and_lines_are_as_wide_as_their_bytes():
     assert [len(each.findall(f"{SVG}rect")) for each in marks(drawn, "rcg-node")] == [1, 2, 1, 1]
     assert re.findall(r">([^<>]* MB)<", drawn) == ["16 \u00d7 3.15 MB", "16 \u00d7 1.57 MB"]
     lines = [each.findall(f"{SVG}path")[0] for each in marks(drawn, "rcg-edge")]
-    assert [line.get("stroke-width") for line in lines] == ["1.25", "6", "3"]
-    words = ["share of the critical path", "width: bytes of an execution"]
+    assert [line.get("stroke-width") for line in lines] == ["1.25", "4.97", "4.73"]  # 50 MB, 25 MB
+    words = ["share of the critical path", "width: 1 kB to 1 GB"]
     for measured, explained in ((figures, words), (replace(figures, on_path={}), words[1:])):
         legend = svg_of(topology, measured=measured)
         assert [each for each in words if f">{each}<" in legend] == explained

@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 
 from rcg.ir.graph import Graph
 from rcg.ir.nodes import InputValue, MethodCall, Part, upstream_of
-from rcg.views.data.folding import LEVELS, Folded, Level, fold
+from rcg.views.data.folding import LEVELS, Folded, Layout, Level, fold
 from rcg.views.data.topology import Topology, topology_of
 from tests.unit.random_graphs import Case, cases
-from tests.unit.views_plans import Builder, planned, scatter_gather
+from tests.unit.views_plans import (
+    Builder,
+    all_to_all,
+    planned,
+    scatter_gather,
+    steps_around_allreduces,
+)
 
 
 def counted(graph: Graph) -> tuple[int, int]:
@@ -106,10 +112,16 @@ def pipeline(stages: int, batches: int) -> Topology:
     return topology_of(build.plan(*values))
 
 
-@given(cases(max_calls=16), st.sampled_from(LEVELS))
-def test_folding_keeps_every_node_and_every_edge_once(case: Case, level: Level) -> None:
+@given(
+    cases(max_calls=16, kinds=["allreduce"]),
+    st.sampled_from(LEVELS),
+    st.sampled_from(["phases", "actors"]),
+)
+def test_folding_keeps_every_node_and_every_edge_once(
+    case: Case, level: Level, layout: Layout
+) -> None:
     topology = topology_of(planned(case.graph))
-    folded = fold(topology, level)
+    folded = fold(topology, level, layout)
     drawn = [node for row in folded.rows for node in row.nodes]
     left_out = {node for node in topology.nodes if node not in drawn}
     assert len(drawn) == len({node.id for node in drawn})
@@ -125,7 +137,7 @@ def test_folding_keeps_every_node_and_every_edge_once(case: Case, level: Level) 
         assert folded.is_inside(line) or line.is_back == (here.layer > there.layer)
     if level == "calls":
         assert all(len(row.nodes) == 1 for row in folded.rows)
-    assert fold(topology, level) == folded
+    assert fold(topology, level, layout) == folded
 
 
 def test_a_pipeline_is_one_box_for_each_method_of_an_actor_and_one_line_between_two() -> None:
@@ -138,6 +150,38 @@ def test_a_pipeline_is_one_box_for_each_method_of_an_actor_and_one_line_between_
     back = [f"a{at + 1}.backward 16< a{at}.backward" for at in range(7)]
     ends = ["input 16> a0.forward", "a7.forward 16> a7.backward", "a0.backward 16> output"]
     assert sorted(written(folded)) == sorted([*between, *back, *ends])
+
+
+def test_around_a_collective_an_actor_has_a_card_for_each_phase() -> None:
+    topology = topology_of(steps_around_allreduces(3, 2))
+    folded = fold(topology)
+    cards = [
+        (card.layer, card.kind, "".join(card.processes), [row.nodes[0].name for row in card.rows])
+        for card in folded.cards
+    ]
+    ranks = [f"a{at}" for at in range(3)]
+    assert cards == [
+        (0, "input", "", [""]),
+        *[(1, "actor", each, ["fwd"]) for each in ranks],
+        (2, "collective", "", ["allreduce"]),
+        *[(3, "actor", each, ["step", "fwd"]) for each in ranks],
+        (4, "collective", "", ["allreduce"]),
+        *[(5, "actor", each, ["step"]) for each in ranks],
+        (6, "output", "", [""]),
+    ]
+    assert not any(line.is_back for line in folded.lines)
+    assert len(fold(topology, layout="actors").cards) == 6
+    many = topology_of(steps_around_allreduces(3, 4))  # as in each layer of a model
+    assert fold(many) == fold(many, layout="actors")
+
+
+def test_actors_that_exchange_values_with_several_have_phases_too() -> None:
+    folded = fold(topology_of(all_to_all(4)))
+    assert [card.layer for card in folded.cards] == [0, *[1] * 4, *[2] * 4, 3]
+    assert not any(line.is_back for line in folded.lines)
+    for plan in (all_to_all(2), pipeline(3, 4)):
+        topology = plan if isinstance(plan, Topology) else topology_of(plan)
+        assert fold(topology) == fold(topology, layout="actors")
 
 
 def test_many_alike_actors_are_one_card() -> None:

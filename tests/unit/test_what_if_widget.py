@@ -14,10 +14,9 @@ import traitlets
 from rcg.errors import TraceError
 from rcg.ir.plan import Plan
 from rcg.profiling import Profile
-from rcg.trace.analysis.what_if import what_if
 from rcg_widgets import WhatIfWidget
 from tests.unit.test_trace_what_if import pipeline
-from tests.unit.traces import PIPELINE, graph_trace, trace
+from tests.unit.traces import PIPELINE, graph_trace, measure, trace
 
 
 def rows(widget: WhatIfWidget) -> dict[str, Any]:
@@ -41,16 +40,19 @@ def test_each_position_shows_what_what_if_answers() -> None:
     graph = pipeline(window=4)
     widget = WhatIfWidget(graph)
     widget.in_flight = 1
-    expected = what_if(graph, in_flight=1)
+    expected = measure(graph).replays.what_if(in_flight=1)
     assert widget.found["answer"] == expected.answer
     assert widget.found["changes"] == "if 1 execution was in flight"
     # One in flight takes 37 us instead of every 22, and its latency is that.
     assert rows(widget)["executions"]["texts"] == ["45,500 /s", "27,000 /s"]
     assert rows(widget)["executions"]["shares"] == [1, pytest.approx(22 / 37, abs=1e-3)]
     widget.scale = {"a1.fwd": 0.5}
-    assert widget.found["answer"] == what_if(graph, {"a1.fwd": 0.5}, in_flight=1).answer
+    assert (
+        widget.found["answer"]
+        == measure(graph).replays.what_if({"a1.fwd": 0.5}, in_flight=1).answer
+    )
     widget.communication = 0.5
-    expected = what_if(graph, {"a1.fwd": 0.5}, in_flight=1, communication=0.5)
+    expected = measure(graph).replays.what_if({"a1.fwd": 0.5}, in_flight=1, communication=0.5)
     assert widget.found["answer"] == expected.answer
     assert widget.prediction.throughput == expected.throughput
     widget.in_flight, widget.scale, widget.communication = 4, {}, 1.0

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rcg.ir.channels import ActorSpec
 from rcg.ir.nodes import ConstArg, NestedArg, Node, Part
 from rcg.ir.plan import Plan
 from rcg.views.data.topology import Topology, topology_of
-from tests.unit.graphs_by_hand import call, graph, input_value, planned, site
+from tests.unit.graphs_by_hand import call, graph, input_value, planned, rank, site
 
 
 class Builder:
@@ -75,6 +76,32 @@ def ring_of_stages(actors: int, layers: int) -> Plan:
             build.call(f"a{i}", "step", values[i], values[(i + 1) % actors]) for i in range(actors)
         ]
     return build.plan(*values)
+
+
+def steps_around_allreduces(ranks: int, steps: int = 1) -> Plan:
+    """Each rank calls ``fwd``, meets the others, and calls ``step``; so several times in a row."""
+    nodes: list[Node] = [input_value(0)]
+    values = [0] * ranks
+
+    def add(make: Callable[[int, int], Node]) -> list[int]:
+        first = len(nodes)
+        nodes.extend(make(first + each, each) for each in range(ranks))
+        return list(range(first, len(nodes)))
+
+    for step in range(steps):
+        given = values
+        made = add(lambda id, each: call(id, f"a{each}", given[each]))  # noqa: B023
+        met = add(lambda id, each: rank(id, each, made[each], collective=step))  # noqa: B023
+        values = add(lambda id, each: call(id, f"a{each}", met[each], method="step"))  # noqa: B023
+    return planned(graph(*nodes, outputs=tuple(values)))
+
+
+def all_to_all(actors: int) -> Plan:
+    """Each actor splits its value among all, and merges what it gets."""
+    build = Builder()
+    parts = [build.call(f"a{i}", "split", 0, num_returns=actors) for i in range(actors)]
+    merged = [build.call(f"a{i}", "merge", [each[i] for each in parts]) for i in range(actors)]
+    return build.plan(*merged)
 
 
 def two_parts() -> Topology:

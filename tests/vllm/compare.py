@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rcg.text import table
+from rcg.table import Table
 from tests.vllm.environment import ROOT
 from tests.vllm.model import PROMPTS, engine, save
 
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in engines
     }
     rows = [(name, *(f"{found[key]:.3g}" for key in FIGURES)) for name, found in medians.items()]
-    print("\n".join(table(("executor", *FIGURES.values()), rows)))
+    print(Table(("executor", *FIGURES.values()), rows, "n" + "f" * len(FIGURES)).text())
     missed = misses(medians) if set(engines) == set(EXECUTORS) else []
     print("\n".join(missed))
     return 1 if missed else 0

@@ -319,9 +319,9 @@ export function fillTopology(card, { head }) {
     const heat = element("span", { class: "rcg-swatch rcg-heat-key" });
     card.legend.append(element("span", { class: "rcg-key" }, heat, "share of the critical path"));
   }
-  if (head.has_bytes) {
-    const wide = drawn("svg", { width: 30, height: 8, "aria-hidden": "true" }, drawn("path", { class: "rcg-wide-key", d: "M0 4H30", "stroke-width": 5 }));
-    card.legend.append(element("span", { class: "rcg-key" }, wide, "width: bytes of an execution"));
+  if (head.width) {
+    const wide = drawn("svg", { width: 30, height: 8, "aria-hidden": "true" }, drawn("path", { class: "rcg-wide-key", d: "M0 3.4L30 1V7L0 4.6z" }));
+    card.legend.append(element("span", { class: "rcg-key" }, wide, head.width));
   }
   card.legend.append(usual);
   for (const group of head.groups) card.legend.append(element("span", { class: "rcg-key rcg-group" }, group));

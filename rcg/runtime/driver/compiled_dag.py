@@ -11,7 +11,7 @@ import math
 import weakref
 from collections.abc import Callable
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rcg import cluster
 from rcg.display import Displayed, Mimebundle, Views, views
@@ -259,34 +259,44 @@ class CompiledDAG(Displayed):
 
     def visualize(
         self,
-        filename: str | PathLike[str] = "compiled_graph",
+        filename: str | PathLike[str] | None = None,
         format: str | None = None,
         view: bool = False,
         channel_details: bool = False,
         *,
         legend: bool = True,
         dark: bool | None = None,
+        layout: Literal["phases", "actors", "dot"] | None = None,
     ) -> str:
-        """Draw the graph: actors as clusters, methods, and the values between them.
+        """Draw the graph: actors as boxes, their methods, and the values between them.
+
+        As the last line of a notebook's cell, the picture is shown. A file is written if there is a
+        ``filename`` or a ``format``, or it is to be opened.
 
         Args:
-            filename: Where to write, with the format as suffix or without. Not used for "ascii".
-            format: "ascii" (text; writes no file), "dot" or "gv" (Graphviz source), "svg" (drawn by
-                rcg), or one that Graphviz draws ("png", "pdf", ...). If its ``dot`` is missing, an
-                SVG is written instead, with a warning. The default is the suffix, else "png" if
+            filename: Where to write, with the format as suffix or without; by default
+                "compiled_graph". Not used for "ascii".
+            format: "ascii" (text; writes no file), "dot" or "gv" (Graphviz source), "svg", or one
+                that Graphviz draws ("png", "pdf", ...). If its package or its ``dot`` is missing,
+                an SVG is written instead, with a warning. The default is the suffix, else "png" if
                 there is a ``dot``, else "svg".
             view: Open the file on a desktop; for "ascii", print.
             channel_details: Show which channel carries each value. An SVG then has a box for each
                 call instead of one for the calls of each method.
             legend: Explain the lines.
             dark: Whether an SVG is dark; None leaves it to the reader's browser.
+            layout: "phases": an actor has a box for what it does before a collective, and one for
+                what it does after; "actors": one box; "dot": that of Graphviz, with a shape for
+                each call. The default is "phases" for an SVG; other pictures have "dot".
 
         Returns:
-            The text, for "ascii"; Graphviz source for all others.
+            The text, for "ascii"; Graphviz source for all others. A notebook shows it as a picture.
 
         Raises:
-            ValueError: The format is unknown, or "ascii" with ``channel_details``.
+            ValueError: The format or the layout is unknown, they do not go together, or the format
+                is "ascii" with ``channel_details``.
             FileNotFoundError: There is no such folder.
+            ImportError: The layout "dot" needs Graphviz, which is not installed.
         """
         title = stated(repr(self), self.state)
         return views().visualize(
@@ -300,6 +310,7 @@ class CompiledDAG(Displayed):
             legend=legend,
             title=title,
             dark=dark,
+            layout=layout,
         )
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Final
 
-from rcg.display import Displayed, Mimebundle, Views
+from rcg.display import Charted, Displayed, Mimebundle, Views
 from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Op
@@ -30,7 +30,8 @@ from rcg.runtime.observe.activity import (
     trouble_of,
     verdict_of,
 )
-from rcg.text import bytes_text, cut, graph_title, plural, table, time_text, visible
+from rcg.table import Cell, Table, state_cell
+from rcg.text import bytes_text, cut, graph_title, plural, time_text, visible
 from rcg.trace.recorder import State
 
 STACKS_TIMEOUT_S: Final = 0.5  # how long live processes may take to say where they are
@@ -78,7 +79,7 @@ class SocketQueue:
 
 
 @dataclass(frozen=True)
-class Report(Displayed):
+class Report(Charted, Displayed):
     """What a graph does at one moment; prints as text.
 
     Attributes:
@@ -209,6 +210,46 @@ class Report(Displayed):
         """What views call the graph."""
         return graph_title(self.name, self.graph_id)
 
+    def table(self, rows: Sequence[Alike]) -> Table:
+        """Return a table of processes; those that hold up others are marked."""
+        held_up_by = self.held_up_by
+        marked = [at for at, row in enumerate(rows) if row.first.label in held_up_by]
+        head = (
+            *("process", "state", "op", "execution", "since", "waiting for"),
+            *("queue", "memory", "pid"),
+        )
+        cells = [self._cells(row, is_marked=at in marked) for at, row in enumerate(rows)]
+        return Table(head, cells, "nwwffwfff", marked)
+
+    def _cells(self, row: Alike, *, is_marked: bool) -> tuple[str | Cell, ...]:
+        where = ""
+        if row.first.stack:  # its line has the name of the file; the whole stack is shown elsewhere
+            where = f"\n{row.users_line.rpartition('/')[2]}"
+        elif self.silent(row.first):
+            where = "\ndoes not answer"
+        members = "\n".join(f"{each.label}: {each.waiting_text}" for each in row.members)
+        return (
+            Cell(row.label, "strong", members if len(row.members) > 1 else ""),
+            state_cell("stuck" if is_marked and row.state == "running" else row.state),
+            Cell(f"{row.op}{where}", "code op"),
+            row.execution,
+            row.since,
+            row.waiting_text,
+            self._queue(row),
+            bytes_text(row.shared_bytes),
+            Cell(row.pid, "dim"),
+        )
+
+    def _queue(self, row: Alike) -> Cell:
+        """Return the fullest channel that a process reads, with all of them in the hover text."""
+        labels = [each.label for each in row.members]
+        queues = [each for each in self.backlogs if each.reader in labels]
+        if not queues:
+            return Cell("0" if self.backlogs else "", "dim")
+        fullest = max(queues, key=lambda each: each.length / max(each.slots, 1))
+        hover = "\n".join(f"{each.channel}: {each.length} of {each.slots} wait" for each in queues)
+        return Cell(f"{fullest.length} / {fullest.slots}", hover=hover)
+
     def _lines(self) -> list[str]:
         rows = self.rows
         lines = [
@@ -216,22 +257,7 @@ class Report(Displayed):
             f"CompiledDAG({self.graph_id}), {self.state}: {self.in_flight} of {self.limit} "
             f"executions in flight, {bytes_text(self.used_bytes)} of "
             f"{bytes_text(self.cap_bytes)} shared memory",
-            *table(
-                ("process", "pid", "state", "op", "execution", "since", "waiting for", "memory"),
-                [
-                    (
-                        row.label,
-                        row.pid,
-                        row.state,
-                        row.op,
-                        row.execution,
-                        row.since,
-                        row.waiting_text,
-                        bytes_text(row.shared_bytes),
-                    )
-                    for row in rows
-                ],
-            ),
+            *self.table(rows).text().split("\n"),
             *self.ages,
         ]
         if self.backlogs:
@@ -345,7 +371,7 @@ class Statistics:
             f"{self.limit} in flight, {self.buffered} buffered; {bytes_text(self.used_bytes)} of "
             f"{bytes_text(self.cap_bytes)} shared memory"
             + (f", {self.stashes} values passed on without any" if self.stashes else ""),
-            *table(
+            Table(
                 ("process", "pid", "execution", "waits", "waited", "memory"),
                 [
                     (
@@ -358,7 +384,8 @@ class Statistics:
                     )
                     for each in self.processes
                 ],
-            ),
+                "nfffff",
+            ).text(),
         ]
         return "\n".join(lines)
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rcg.display import Displayed
+from rcg.display import Charted, Displayed
 from rcg.ir.plan import Plan
+from rcg.table import Table
 from rcg.text import (
-    columns,
     plural,
     rate_text,
     ratio_text,
@@ -93,7 +93,7 @@ class Change:
 
 
 @dataclass(frozen=True, repr=False)
-class GraphComparison(Displayed):
+class GraphComparison(Charted, Displayed):
     """One graph in both traces.
 
     Attributes:
@@ -160,23 +160,23 @@ class GraphComparison(Displayed):
     def __str__(self) -> str:
         same = "the same plan" if self.is_same_plan else "another plan, matched by its place"
         head = ("", "before", "after", "ratio", "")
-        rows = [head, self.throughput.row(rate_text), self.latency.row(time_text)]
-        lines = [visible(self.answer), "", f"{visible(self.title)}: {same}", *columns(rows)]
+        rows = [self.throughput.row(rate_text), self.latency.row(time_text)]
+        lines = [visible(self.answer), "", f"{visible(self.title)}: {same}"]
+        lines.append(Table(head, rows, "nfffw").text("  "))
         ops = _largest(self.ops, _size)
-        rows = [head, *(op.row(time_text) for op in ops)]
-        lines += ["", "  What each op took, median without waiting", *columns(rows, indent="    ")]
+        table = Table(head, [op.row(time_text) for op in ops], "nfffw")
+        lines += ["", "  What each op took, median without waiting", table.text("    ")]
         lines += _left_out(len(self.ops) - len(ops), "op", "comparison.ops")
         seen = [share for share in self.shares if _size(share) >= 0.0005]
         shares = _largest(seen, lambda each: abs((each.after or 0.0) - (each.before or 0.0)))
-        rows = [("", "before", "after", "")]
-        rows += [(*share.row(share_text)[:3], "") for share in shares]
-        lines += ["", "  Where the time went", *columns(rows, indent="    ")]
+        table = Table(head[:3], [share.row(share_text)[:3] for share in shares], "nff")
+        lines += ["", "  Where the time went", table.text("    ")]
         lines += _left_out(len(seen) - len(shares), "share", "comparison.shares")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Displayed):
+class Comparison(Charted, Displayed):
     """Two traces side by side. ``str()`` is a report.
 
     Attributes:

@@ -36,7 +36,8 @@ import numpy as np
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Collective, Pass
-from rcg.text import IN_LINE, brief, columns, cut, plural, share_text, time_text, visible
+from rcg.table import Table
+from rcg.text import IN_LINE, brief, cut, plural, share_text, time_text, visible
 from rcg.trace.analysis.dependencies import Dependencies, Walk
 from rcg.trace.analysis.events import NONE, TimeKind
 from rcg.trace.analysis.executions import UNSEEN, Executions
@@ -156,7 +157,7 @@ class CriticalPath(Displayed, tuple[Step, ...]):
         steps = [row for is_short, run in runs for row in _rows(list(run), is_short)]
         rows = cut(steps, lambda more: (f"... {more:,} more steps", "", "", ""), _MAX_STEPS)
         head = [self.answer, *(f"  {each}" for each in self.about)]
-        return "\n".join([*head, "", *columns([_STEP_HEAD, *rows], left=2)])
+        return "\n".join([*head, "", Table(_STEP_HEAD, rows, "nwff").text("  ")])
 
     def __repr__(self) -> str:
         took = time_text(self.duration_ns) if self else "nothing known"

@@ -34,7 +34,8 @@ import numpy.typing as npt
 from rcg.display import Displayed
 from rcg.ir.ids import DRIVER
 from rcg.ir.index import crossings_of, writes_of
-from rcg.text import columns, cut, plural, time_text
+from rcg.table import Table
+from rcg.text import cut, plural, time_text
 from rcg.trace.analysis.events import EventTable, TimeKind
 from rcg.trace.analysis.intervals import MIN_INT64, Cover, Ints, Times
 from rcg.trace.analysis.spread import LEAST, batch_edges, half_width
@@ -42,8 +43,7 @@ from rcg.trace.analysis.spread import LEAST, batch_edges, half_width
 UNSEEN: Final = MIN_INT64
 """Stands for a time that is not in the trace."""
 
-EXECUTION_HEAD: Final = ("execution", "submitted at", "latency", "fetched after")
-"""The columns of a table of executions."""
+_HEAD: Final = ("execution", "submitted at", "latency", "fetched after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,21 @@ class Executions(Displayed):
         times = (self.submitted_ns, self.completed_ns, self.fetched_ns)
         return Execution(int(self.index[place]), *(_known_time(each[place]) for each in times))
 
+    def table(self) -> Table:
+        """Return a table of the first and the last ones."""
+        places = cut(range(len(self)), lambda _: -1)
+        rows = [("...", "", "", "") if place < 0 else _row(self[place]) for place in places]
+        return Table(_HEAD, rows, "ffff")
+
     def __str__(self) -> str:
-        return _text(self)
+        count, whole = len(self), int(self.is_complete.sum())
+        head = plural(count, "execution")
+        if whole < count:
+            head += f", {whole:,} of them complete"
+        if not count:
+            return head
+        note = "  submitted at: from the beginning of the trace on"
+        return "\n".join([head, self.table().text("  "), note])
 
     def __repr__(self) -> str:
         return f"<Executions: {len(self):,}, {int(self.is_complete.sum()):,} of them complete>"
@@ -325,8 +338,7 @@ def _last(times: list[Times], count: int) -> Times:
     return np.where(unseen, UNSEEN, np.maximum.reduce(times))
 
 
-def execution_row(execution: Execution) -> tuple[str, str, str, str]:
-    """Return the row of an execution in a table. Times have the origin of the execution's."""
+def _row(execution: Execution) -> tuple[str, str, str, str]:
     completed, fetched = execution.completed_ns, execution.fetched_ns
     waited = None if fetched is None or completed is None else fetched - completed
     return (
@@ -335,19 +347,3 @@ def execution_row(execution: Execution) -> tuple[str, str, str, str]:
         time_text(execution.latency_ns),
         time_text(waited),
     )
-
-
-def _text(executions: Executions) -> str:
-    """Return the executions of a graph as a table."""
-    count, whole = len(executions), int(executions.is_complete.sum())
-    head = plural(count, "execution")
-    if whole < count:
-        head += f", {whole:,} of them complete"
-    if not count:
-        return head
-    places = cut(range(count), lambda _: -1)
-    rows = [
-        ("...", "", "", "") if place < 0 else execution_row(executions[place]) for place in places
-    ]
-    note = "  submitted at: from the beginning of the trace on"
-    return "\n".join([head, *columns([EXECUTION_HEAD, *rows], left=0), note])

@@ -14,11 +14,12 @@ from enum import Enum
 from itertools import chain
 
 from rcg.ir.costs import Predicted
+from rcg.table import Cell, Table
 from rcg.text import (
     IN_LINE,
     brief,
     bytes_text,
-    columns,
+    count_text,
     graph_title,
     plural,
     rate_text,
@@ -275,7 +276,7 @@ def _count(graph: GraphSummary) -> str:
 
 
 def _shares(graph: GraphSummary) -> list[str]:
-    rows = [("", *(kind.name.lower() for kind in TimeKind), "", "waits most for")]
+    rows = []
     for lane in graph.shares.lanes:
         length = lane.duration_ns or 1
         parts = (share_text(lane.of(kind) / length) for kind in TimeKind)
@@ -283,13 +284,14 @@ def _shares(graph: GraphSummary) -> list[str]:
             f"{brief(name, IN_LINE)} {share_text(waited / length)}"
             for name, waited in list(lane.waiting_for.items())[:_MAX_PEERS]
         )
-        rows.append((lane.label, *parts, "", peers))
-    rows = _last_to_left(rows)
+        rows.append((lane.label, *parts, f"  {peers}" if peers else ""))
+    names = ("", *(kind.name.lower() for kind in TimeKind), "  waits most for")
+    table = Table(names, rows, "n" + "f" * len(TimeKind) + "w")
     spans = graph.shares.lanes[0].duration_ns if graph.shares.lanes else graph.duration_ns
     until = "the end" if graph.stall is not None else "the last result"
     from_to = f", in {time_text(spans)} from the first submission to {until}"
     head = f"  Where the time of each process went{from_to if spans < graph.duration_ns else ''}"
-    lines = ["", head, *columns(rows, indent="    ")]
+    lines = ["", head, table.text("    ")]
     lines += [
         "    compute: in your methods; communication: moving bytes; serialization: values to bytes",
         "    and back; waiting: for another process; idle: nothing to do, in the driver your code",
@@ -334,8 +336,7 @@ def _prediction(graph: GraphSummary) -> list[str]:
     period_ns = graph.predicted[0].period_ns
     busy = {lane.process: lane.busy_ns / (lane.duration_ns or 1) for lane in graph.shares.lanes}
     labels = {lane.process: lane.label for lane in graph.shares.lanes}
-    rows = [("", "busy, predicted", "measured")]
-    rows += [
+    rows = [
         (labels[each.process], share_text(each.busy_ns / (period_ns or 1)), share_text(share))
         for each in graph.predicted
         if (share := busy.get(each.process)) is not None
@@ -344,7 +345,7 @@ def _prediction(graph: GraphSummary) -> list[str]:
         "",
         f"  One execution each {time_text(period_ns)} was predicted when it was compiled, measured "
         f"is one each {time_text(graph.period_ns)}",
-        *columns(rows, indent="    "),
+        Table(("", "busy, predicted", "measured"), rows, "nff").text("    "),
     ]
 
 
@@ -364,7 +365,7 @@ def _critical(graph: GraphSummary) -> list[str]:
         name = f"beyond its usual time, execution {stall.execution}"
         rows.append((name, stall.kind.name.lower(), share_text(stall.share)))
     lines = ["", "  What the results waited for (the critical path of all executions)"]
-    lines += columns(rows, left=2, indent="    ")
+    lines.append(Table(("", "", ""), rows, "nwf").text("    "))
     return [*lines, *(f"    {stall}" for stall in path.stalls)]
 
 
@@ -372,7 +373,7 @@ def _wires(graph: GraphSummary) -> list[str]:
     """What crossed between nodes, and how long it was on the wire."""
     if not graph.wires:
         return []
-    rows = [("", "frames", "mean size", "on the wire, median", "p99", "clocks")]
+    rows = []
     for wire in sorted(graph.wires, key=lambda each: -each.median_ns * each.frames)[:_MAX_WIRES]:
         place = f" ({brief(wire.address, IN_LINE)})" if wire.address else ""
         rows.append(
@@ -385,7 +386,9 @@ def _wires(graph: GraphSummary) -> list[str]:
                 f"\N{PLUS-MINUS SIGN}{time_text(wire.error_ns)}" if wire.error_ns else "one",
             )
         )
-    lines = ["", "  Communication between nodes", *columns(rows, indent="    ")]
+    head = ("", "frames", "mean size", "on the wire, median", "p99", "clocks")
+    table = Table(head, rows, "nfffff")
+    lines = ["", "  Communication between nodes", table.text("    ")]
     left = len(graph.wires) - _MAX_WIRES
     if left > 0:
         lines.append(f"    and {left} more that took less")
@@ -399,26 +402,39 @@ def _wires(graph: GraphSummary) -> list[str]:
 def _ops(graph: GraphSummary) -> list[str]:
     if not graph.methods:
         return []
-    most = sorted(graph.methods, key=lambda op: -op.total_ns)[:_MAX_OPS]
-    rows = [("", "count", "median", "p99", "total", "size", "speed")]
-    for op in graph.methods:
-        if op in most:
-            is_large = op.bytes >= _SIZE_WITH_RATE * op.count and op.gb_per_s is not None
-            rows.append(
-                (
-                    op.text,
-                    f"{op.count:,}",
-                    time_text(op.median_ns),
-                    time_text(op.p99_ns),
-                    time_text(op.total_ns),
-                    bytes_text(op.bytes) if op.bytes else "",
-                    speed_text(op.gb_per_s) if is_large else "",
-                )
-            )
-    lines = ["", "  What each op took, without waiting", *columns(rows, indent="    ")]
-    if len(graph.methods) > len(most):
-        lines.append(f"    and {len(graph.methods) - len(most)} more that took less")
+    most = ops_table(graph, sorted(graph.methods, key=_cost_ns)[:_MAX_OPS])
+    lines = ["", "  What each op took, without waiting", most.text("    ")]
+    if len(graph.methods) > _MAX_OPS:
+        lines.append(f"    and {len(graph.methods) - _MAX_OPS} more that took less")
     return lines
+
+
+def ops_table(graph: GraphSummary, ops: Sequence[OpTimes]) -> Table:
+    """Return the times of ops, those that took longest first; the bottleneck is marked."""
+    ops = sorted(ops, key=_cost_ns)
+    head = ("op", "count", "median", "p99", "total", "waited", "mean size", "speed")
+    rows = [
+        (
+            Cell(each.text, "code"),
+            count_text(each.count),
+            time_text(each.median_ns),
+            time_text(each.p99_ns),
+            time_text(each.total_ns),
+            time_text(each.waited_ns),
+            bytes_text(each.bytes / each.count) if each.bytes else "",
+            speed_text(each.gb_per_s)
+            if each.bytes >= _SIZE_WITH_RATE * each.count and each.gb_per_s is not None
+            else "",
+        )
+        for each in ops
+    ]
+    marked = [at for at, each in enumerate(ops) if (each.process, each.op) in graph.limiting_ops]
+    return Table(head, rows, "nfffffff", marked)
+
+
+def _cost_ns(op: OpTimes) -> float:
+    """What ops are sorted by."""
+    return -op.total_ns
 
 
 def _slowest(graph: GraphSummary) -> list[str]:
@@ -432,12 +448,7 @@ def _slowest(graph: GraphSummary) -> list[str]:
         )
         for slow in graph.slowest
     ]
-    return ["", "  The slowest executions", *columns(_last_to_left(rows), indent="    ")]
-
-
-def _last_to_left(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    width = max(len(row[-1]) for row in rows)
-    return [(*row[:-1], row[-1].ljust(width)) for row in rows]
+    return ["", "  The slowest executions", Table(("", "", ""), rows, "nfw").text("    ")]
 
 
 def _why(slow: SlowExecution) -> str:

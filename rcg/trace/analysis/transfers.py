@@ -27,8 +27,8 @@ import numpy as np
 
 from rcg.ir.index import Crossing, crossings_of, writes_of
 from rcg.ir.plan import Plan
-from rcg.text import bytes_text, plural, short_label, time_text
-from rcg.text import table as table_of
+from rcg.table import Cell, Table
+from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text
 from rcg.trace.analysis.events import NONE, EventTable
 from rcg.trace.analysis.intervals import Ints, Times
 from rcg.trace.model import TensorTransfer
@@ -186,27 +186,27 @@ def reference_sums(transfers: Iterable[TensorTransfer]) -> list[ReferenceSums]:
     return sorted(found, key=lambda each: -(each.waited_ns + each.moved_ns))
 
 
-def reference_lines(transfers: Iterable[TensorTransfer]) -> list[str]:
-    """Return the sums as lines of text; none without transfers."""
-    sums = reference_sums(transfers)
-    if not sums:
-        return []
-    count, size = sum(each.transfers for each in sums), sum(each.bytes for each in sums)
+def references_table(sums: Sequence[ReferenceSums]) -> Table:
+    """Return the sums as a table; those of which some did not arrive are marked."""
+    head = ("from", "to", "transport", "values", "size", "waited", "moved", "rate", "failed")
     rows = [
         (
-            short_label(each.source),
-            short_label(each.target),
+            Cell(short_label(each.source), "strong", each.source),
+            Cell(short_label(each.target), "strong", each.target),
             each.transport,
-            str(each.transfers),
+            count_text(each.transfers),
             bytes_text(each.bytes),
             time_text(each.waited_ns),
             time_text(each.moved_ns),
-            str(each.failed) if each.failed else "",
+            speed_text(each.bytes / each.moved_ns) if each.moved_ns else "",
+            Cell(count_text(each.failed), "bad") if each.failed else "",
         )
         for each in sums
     ]
-    head = ("from", "to", "transport", "values", "size", "waited", "moved", "failed")
-    return [
-        f"Tensors by reference: {plural(count, 'transfer')} of {bytes_text(size)}",
-        *table_of(head, rows),
-    ]
+    return Table(head, rows, "nnwffffff", [at for at, each in enumerate(sums) if each.failed])
+
+
+def references_about(sums: Sequence[ReferenceSums]) -> str:
+    """Return how much was transferred."""
+    count, size = sum(each.transfers for each in sums), sum(each.bytes for each in sums)
+    return f"{plural(count, 'transfer')} of {bytes_text(size)}"

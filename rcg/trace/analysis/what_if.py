@@ -25,14 +25,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.compiler.simulate import Costs, Simulation, simulate, simulated_period
-from rcg.display import Displayed
+from rcg.display import Charted, Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
 from rcg.ir.index import Place
 from rcg.ir.ops import Call, Collective, Input, Op
 from rcg.ir.plan import Plan
-from rcg.text import columns, plural, rate_text, share_text, spread_text, time_text, visible
+from rcg.table import Table
+from rcg.text import plural, rate_text, share_text, spread_text, time_text, visible
 from rcg.trace.analysis.costs import Cost, MeasuredCosts
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.events import EventTable
@@ -49,7 +50,7 @@ MAX_ERROR_PERCENT: Final = 25.0
 
 
 @dataclass(frozen=True, repr=False)
-class WhatIf(Displayed):
+class WhatIf(Charted, Displayed):
     """The predicted and the measured figures of a graph.
 
     Throughputs are executions per second from completion to completion. Latencies are medians in ns
@@ -144,7 +145,8 @@ class WhatIf(Displayed):
             sides += [("replayed, unchanged", self.baseline_throughput, self.baseline_latency_ns)]
         else:
             sides += [("predicted", self.throughput, self.latency_ns)]
-        lines += columns([head, *((who, rate_text(r), time_text(ns)) for who, r, ns in sides)])
+        rows = [(who, rate_text(rate), time_text(ns)) for who, rate, ns in sides]
+        lines.append(Table(head, rows, "nff").text("  "))
         off = ""
         if self.error_percent is not None:
             where = "above" if self.error_percent >= 0 else "below"

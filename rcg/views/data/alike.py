@@ -17,13 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.plan import Plan
-from rcg.text import brief, run_text
+from rcg.text import brief, ratio_text, run_text
 from rcg.views.data.folding import fold
 from rcg.views.data.node_lanes import lanes_under
 from rcg.views.data.topology import topology_of
@@ -33,6 +34,8 @@ FEW: Final = 8
 
 SAME_SHARE: Final = 0.03  # of the time: alike rows differ by no more
 _ALIKE: Final = 3  # rows that are
+_FAR: Final = 5.0  # times the median distance from what is usual
+_MOST_ODD: Final = 3
 _LONGER: Final = 1.25  # times what is usual: such an actor is not like the others
 _OFF: Final = 0.5  # of a call, that an actor begins earlier or later than the others
 _MOST_NAMED: Final = 8
@@ -67,7 +70,7 @@ def alike_processes(plan: Plan, bars: Columns) -> tuple[tuple[str, ...], ...]:
         return own, *((short, shape(lane)) for short, lane in lanes.get(process, {}).items())
 
     found: list[tuple[str, ...]] = []
-    for card in fold(topology_of(plan)).cards:
+    for card in fold(topology_of(plan), layout="actors").cards:
         by_shape: dict[tuple[object, ...], list[str]] = {}
         for process in card.processes if len(card.processes) >= _ALIKE else ():
             by_shape.setdefault(shape(process), []).append(process)
@@ -151,7 +154,7 @@ def row_of(processes: Sequence[str], labels: Sequence[str]) -> tuple[str, str]:
 
 
 def alike_rows(
-    names: Sequence[str], figures: Sequence[Sequence[float]], tolerance: float
+    names: Sequence[str], figures: Sequence[Sequence[float]], tolerance: float, few: int = FEW
 ) -> list[list[int]]:
     """Return the positions of the rows of a table, those that are alike together.
 
@@ -159,9 +162,10 @@ def alike_rows(
         names: What each row is of: ``a0 (Worker).work``.
         figures: The figures of each row.
         tolerance: How far figures of rows that are alike are from their medians.
+        few: So many rows are not folded.
     """
     groups = [[at] for at in range(len(names))]
-    if len(names) <= FEW:
+    if len(names) <= few:
         return groups
     values = np.asarray(figures, float)
     by_kind: dict[object, list[int]] = {}
@@ -184,6 +188,61 @@ def alike_rows(
                 groups[at] = []
             rest = sorted(set(rest) - set(alike))
     return [group for group in groups if group]
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """One that takes longer, or shorter, than others of its class: so many times as long."""
+
+    ratio: float
+    others: int
+    of: str = ""
+
+    def __str__(self) -> str:
+        how = self.ratio, "slower"
+        how = how if self.ratio > 1 else (1 / self.ratio, "faster")
+        return f"{ratio_text(how[0])} {how[1]}"
+
+
+def odd_ones(names: Sequence[str], took: Sequence[float]) -> dict[str, Odd]:
+    """Return which few of several alike stand out by the time that they take.
+
+    They take a quarter more or less than is usual, and are further from it than five times the
+    median distance of all: what varies that much anyway is not odd.
+
+    Args:
+        names: What each is of: ``a0 (Worker)``; those of one class are alike.
+        took: How long each takes.
+    """
+    by_class: dict[str, list[int]] = {}
+    for at, name in enumerate(names):
+        found = _NAME.fullmatch(name)
+        if found is not None and found[3]:
+            by_class.setdefault(re.sub(r"\d+$", "", found[3]), []).append(at)
+    odd: dict[str, Odd] = {}
+    for of, rest in by_class.items():
+        times = np.asarray(took, float)[rest]
+        usual = float(np.median(times))
+        away = np.abs(times - usual)
+        is_odd = (times > _LONGER * usual) | (times * _LONGER < usual)
+        is_odd &= away > _FAR * np.median(away)
+        if usual > 0 and 0 < is_odd.sum() <= len(rest) // (_ALIKE + 1):
+            for at in np.flatnonzero(is_odd).tolist():
+                odd[names[rest[at]]] = Odd(
+                    float(times[at]) / usual, len(rest) - int(is_odd.sum()), of
+                )
+    return odd
+
+
+def odd_text(odd: Mapping[str, Odd]) -> str:
+    """Return which stand out: ``31 alike, a18 1.50x slower``; "" for none."""
+    if not odd:
+        return ""
+    most = sorted(odd.items(), key=lambda each: -abs(log(each[1].ratio)))
+    named = [f"{name.partition(' ')[0]} {each}" for name, each in most[:_MOST_ODD]]
+    more = [f"{len(most) - _MOST_ODD} more"] if len(most) > _MOST_ODD else []
+    others = sum({each.of: each.others for each in odd.values()}.values())
+    return ", ".join([f"{others} alike", *named, *more])
 
 
 def name_of_rows(names: Sequence[str]) -> str:

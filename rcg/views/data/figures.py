@@ -15,7 +15,15 @@ from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.analysis.verdict import Form
 from rcg.trace.model import GraphTrace
-from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
+from rcg.views.data.alike import (
+    SAME_SHARE,
+    Odd,
+    alike_rows,
+    members_text,
+    name_of_rows,
+    odd_ones,
+    odd_text,
+)
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
 
@@ -26,6 +34,7 @@ QUEUED: Final = "mean queued / in service"
 
 _NOTABLE: Final = 0.01  # of the time that a process waits
 _MAX_PEER: Final = 24
+_MANY_ROWS: Final = 17  # of a driver and 16 stages: no more have a row each
 _LEAST_SPREAD: Final = 0.005  # of a throughput, that is shown
 
 HINTS: Final = {
@@ -45,7 +54,8 @@ HINTS: Final = {
 class CardRow:
     """Where the time of one process went: ``ns`` by kind, in the order of ``TimeKind``.
 
-    The note is at the right end; ``waits`` says what it waits most for, and for which share.
+    The note is at the right end; ``waits`` says what it waits most for, and for which share;
+    ``is_odd``, whether it stands out among others of its class.
     """
 
     label: str
@@ -53,6 +63,7 @@ class CardRow:
     note: str = ""
     hover: str = ""
     waits: str = ""
+    is_odd: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +100,20 @@ class TopologyFigures:
         on_path: Share of the critical path of all executions that is spent in calls and
             collectives, without stalls, from 0 to 1, by their node. Empty if the graph is balanced:
             which of its actors have more is then noise.
+        odd: The actors whose calls take longer, or shorter, than those of others of their class.
     """
 
     call_ns: Mapping[int, float] = field(default_factory=dict)
     channel_bytes: Mapping[str, float] = field(default_factory=dict)
     open_ns: Mapping[int, float] = field(default_factory=dict)
     on_path: Mapping[int, float] = field(default_factory=dict)
+    odd: Mapping[str, Odd] = field(default_factory=dict)
 
 
 def card_of(graph: GraphSummary) -> ProfileCard:
     """Return the profile's card of a graph."""
-    facts = [_ran(graph)]
+    odd = odd_actors(graph)
+    facts = [*filter(None, [odd_text(odd)]), _ran(graph)]
     if graph.clock_error_ns:
         facts.append(f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}")
     if graph.lost:
@@ -108,7 +122,7 @@ def card_of(graph: GraphSummary) -> ProfileCard:
     answer = "" if verdict is None else str(verdict)
     return ProfileCard(
         about=f" {DOT} ".join(facts),
-        shares=_rows(graph),
+        shares=_rows(graph, odd),
         keys=_keys(graph),
         note_title="busy per execution" if graph.executions else "",
         answer=stall_text(graph) if graph.stall else answer,
@@ -117,14 +131,18 @@ def card_of(graph: GraphSummary) -> ProfileCard:
     )
 
 
-def _rows(graph: GraphSummary) -> list[CardRow]:
-    """Return where the time of each process went, those that are alike as one."""
+def _rows(graph: GraphSummary, odd: Mapping[str, Odd]) -> list[CardRow]:
+    """Return where the time of each process went, those of many that are alike as one."""
     lanes = graph.shares.lanes
     shares = [[lane.of(kind) / (lane.duration_ns or 1) for kind in TimeKind] for lane in lanes]
+    # One that stands out is no part of a row, even if its shares are as those of the others.
+    shares = [[*each, 9.0 * (lane.label in odd)] for lane, each in zip(lanes, shares, strict=True)]
     rows = []
-    for group in alike_rows([lane.label for lane in lanes], shares, SAME_SHARE):
+    for group in alike_rows([lane.label for lane in lanes], shares, SAME_SHARE, _MANY_ROWS):
         middle = sorted(group, key=lambda at: lanes[at].busy_ns)[len(group) // 2]
         row = _shares(lanes[middle], graph.executions)
+        if (stands_out := odd.get(row.label)) is not None and len(group) == 1:
+            row = replace(row, note=f"{row.note} {DOT} {stands_out}", is_odd=True)
         if len(group) > 1:
             names = [lanes[at].label for at in group]
             peers = {next(iter(lanes[at].waiting_for), "") for at in group}
@@ -224,7 +242,22 @@ def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFig
             node = numbers[made.node]
             on_path[node] = on_path.get(node, 0.0) + part.share
     so_far = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
-    return TopologyFigures(calls, values, open_ns=so_far, on_path=on_path)
+    labels = {lane.label: lane.process for lane in summary.shares.lanes}
+    odd = {labels[label]: each for label, each in odd_actors(summary).items()}
+    return TopologyFigures(calls, values, open_ns=so_far, on_path=on_path, odd=odd)
+
+
+def odd_actors(graph: GraphSummary) -> dict[str, Odd]:
+    """Return which actors stand out among those of their class, by the usual time of their calls.
+
+    A call that took long once changes no median, and makes no actor odd.
+    """
+    took: dict[str, float] = {}
+    for each in graph.ops:
+        if each.kind == "call":
+            took[each.process] = took.get(each.process, 0.0) + each.median_ns
+    lanes = [lane for lane in graph.shares.lanes if lane.process in took]
+    return odd_ones([lane.label for lane in lanes], [took[lane.process] for lane in lanes])
 
 
 def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:

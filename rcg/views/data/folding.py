@@ -12,6 +12,19 @@ card as well::
     │ work   │                   └────────────┘         └────────────┘
     └────────┘
 
+An actor whose methods straddle a collective, or an all-to-all, has a card for each phase: one for
+what it does before the ranks meet, one for what it does after. So values flow in one direction
+through the collective, which then reads as a place where all meet::
+
+    phases                                    one card for each actor
+
+    ┌ a0 ──┐             ┌ a0 ──┐             ┌ a0 ──┐
+    │ grad │─┐         ┌─│ step │             │ grad │──┐
+    └──────┘ │allreduce│ └──────┘             │ step │<─┤allreduce
+    ┌ a1 ──┐ │         │ ┌ a1 ──┐             └──────┘  │
+    │ grad │─┘         └─│ step │             ... and the same for a1, across these lines
+    └──────┘             └──────┘
+
 The graph of calls has no cycle, but that of cards has: the gradients of a pipeline flow back, two
 actors may take turns. So cards have an order, that of their first calls, and a line against it is
 drawn backward. The layer of a card is the longest path to it over the other lines.
@@ -24,7 +37,7 @@ partition, found by colour refinement).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -35,13 +48,18 @@ Level = Literal["methods", "actors", "calls"]
 LEVELS: Final[tuple[Level, ...]] = ("methods", "actors", "calls")
 """From the most to the least folded."""
 
+Layout = Literal["phases", "actors"]
+"""Whether actors have a card for each phase between collectives, or one for all."""
+
 CardKind = Literal["input", "actor", "collective", "output"]
 
 _MAX_ALIKE: Final = (8, 4, 2)
 """How many alike actors are drawn one by one: the first with few enough cards."""
 
 _MAX_CARDS: Final = 40
-_MAX_APART: Final = 2  # actors with two cards
+_MAX_APART: Final = 2  # actors with two cards for what they scatter and gather
+_MAX_PHASES: Final = 4  # of an actor; with a collective in each layer, it has one card
+_MANY_PARTNERS: Final = 2  # with so many each exchanges values in an all-to-all, at least
 _SEVERAL: Final = 3  # actors whose values are gathered
 _MAX_ATTRIBUTES: Final = 4
 
@@ -65,7 +83,7 @@ class Card:
 
     Attributes:
         id: Its position in ``Folded.cards``.
-        processes: The actors. A few have a second card for what they gather.
+        processes: The actors. They may have other cards, for other phases or for what they gather.
         frame: The node of the cluster that it is on; see ``Topology.frame_of``.
         layer: Its column, from 0. Cards that are connected are in different ones.
     """
@@ -114,22 +132,35 @@ class Folded:
         return self.rows[line.source].card == self.rows[line.target].card
 
 
-def fold(topology: Topology, level: Level = "methods") -> Folded:
-    """Return a topology folded to a level."""
-    folded = _folded(topology, level, frozenset())
+def fold(
+    topology: Topology,
+    level: Level = "methods",
+    layout: Layout = "phases",
+    odd: Collection[str] = (),
+) -> Folded:
+    """Return a topology folded to a level; odd actors are cards of their own."""
+    phases = _phases(topology) if layout == "phases" else {}
+    folded = _folded(topology, level, phases, odd)
     apart = _apart(folded)
-    return _folded(topology, level, apart) if apart else folded
+    if not apart:
+        return folded
+    parts = {**phases, **{node: (phases.get(node), "apart") for node in apart}}
+    return _folded(topology, level, parts, odd)
 
 
-def _folded(topology: Topology, level: Level, apart: frozenset[int]) -> Folded:
+Parts = Mapping[int, Hashable]
+"""What tells nodes of one actor apart that are on different cards of it, by node."""
+
+
+def _folded(topology: Topology, level: Level, parts: Parts, odd: Collection[str]) -> Folded:
     layers = layers_of(topology)
-    boxes, links = _boxes(topology, level)
+    boxes, links = _boxes(topology, level, parts)
     by_card: dict[Hashable, list[Box]] = {}
     for box in boxes:
-        by_card.setdefault((_card_key(box[0]), box[0].id in apart), []).append(box)
+        by_card.setdefault((_card_key(box[0]), parts.get(box[0].id)), []).append(box)
     groups = list(by_card.values())
     if level == "methods":
-        groups = _merged(topology, layers, groups, links)
+        groups = _merged(topology, layers, groups, links, odd)
     groups.sort(key=lambda group: _order(layers, group))
     places = {actor.id: place for place, actor in enumerate(topology.actors)}
     cards: list[Card] = []
@@ -157,6 +188,50 @@ def _folded(topology: Topology, level: Level, apart: frozenset[int]) -> Folded:
     depths[-1] = max(depths[-1], _after_collectives(cards, pairs, depths))
     cards = [replace(card, layer=depths[card.id]) for card in cards]
     return Folded(topology, tuple(cards), tuple(rows), tuple(lines))
+
+
+def _phases(topology: Topology) -> dict[int, int]:
+    """Return how often actors meet before each call and collective, where they do.
+
+    They meet in a collective, and where each takes a value of at least two others that take one of
+    it, as in an all-to-all. Not if that would divide an actor into many parts.
+    """
+    nodes, layers = topology.nodes, layers_of(topology)
+    before = [0] * len(nodes)
+    exchanges = _exchanges(topology)
+    for edge in sorted(topology.edges, key=lambda edge: (layers[edge.source], edge.source)):
+        is_met = nodes[edge.source].kind == "collective" or edge.target in exchanges
+        before[edge.target] = max(before[edge.target], before[edge.source] + is_met)
+    found = {
+        node.id: before[node.id]
+        for node in nodes
+        if node.kind in ("call", "collective") and before[node.id]
+    }
+    parts: dict[str, set[int]] = {}
+    for node in nodes:
+        if node.kind == "call":
+            parts.setdefault(node.process, set()).add(before[node.id])
+    return found if all(len(each) <= _MAX_PHASES for each in parts.values()) else {}
+
+
+def _exchanges(topology: Topology) -> set[int]:
+    """Return the calls that take values of several actors, which take such values of theirs."""
+    nodes = topology.nodes
+    ways: dict[tuple[str, str], dict[str, set[str]]] = {}  # from whom to whom, by the two methods
+    takes: list[tuple[int, tuple[str, str], str]] = []
+    for edge in topology.edges:
+        maker, taker = nodes[edge.source], nodes[edge.target]
+        maker = maker if maker.owner is None else nodes[maker.owner]
+        if maker.kind == taker.kind == "call" and maker.process != taker.process:
+            methods = maker.name, taker.name
+            ways.setdefault(methods, {}).setdefault(maker.process, set()).add(taker.process)
+            takes.append((taker.id, methods, maker.process))
+    partners = Counter(
+        taker
+        for taker, methods, process in dict.fromkeys(takes)
+        if process in ways[methods].get(nodes[taker].process, ())
+    )
+    return {taker for taker, count in partners.items() if count >= _MANY_PARTNERS}
 
 
 def _apart(folded: Folded) -> frozenset[int]:
@@ -196,7 +271,7 @@ _CARD_KINDS: Final[Mapping[NodeKind, CardKind]] = {
 }
 
 
-def _boxes(topology: Topology, level: Level) -> tuple[list[Box], Links]:
+def _boxes(topology: Topology, level: Level, parts: Parts) -> tuple[list[Box], Links]:
     """Return the boxes, in the order of their first nodes, and the edges between them."""
     nodes = topology.nodes
     edges = [edge for edge in topology.edges if nodes[edge.target].owner != edge.source]
@@ -210,7 +285,8 @@ def _boxes(topology: Topology, level: Level) -> tuple[list[Box], Links]:
         if node.kind == "attribute" and level != "calls" and attributes > _MAX_ATTRIBUTES:
             key: Hashable = node.kind
         else:
-            key = node.id if is_alone else (node.kind, _card_key(node), node.name)
+            part = parts.get(node.id)
+            key = node.id if is_alone else (node.kind, _card_key(node), node.name, part)
         found.setdefault(key, []).append(node)
     boxes = [tuple(box) for box in found.values()]
     box_of = {node.id: box for box in boxes for node in box}
@@ -235,7 +311,11 @@ def _order(layers: Sequence[int], group: Sequence[Box]) -> tuple[int, ...]:
 
 
 def _merged(
-    topology: Topology, layers: Sequence[int], groups: Sequence[list[Box]], links: Links
+    topology: Topology,
+    layers: Sequence[int],
+    groups: Sequence[list[Box]],
+    links: Links,
+    odd: Collection[str],
 ) -> list[list[Box]]:
     """Return the cards, those of many alike actors as one."""
     labels = {actor.id: actor.label for actor in topology.actors}
@@ -265,7 +345,8 @@ def _merged(
             break
     merged: dict[Hashable, list[Box]] = {}
     for number, (shade, group) in enumerate(zip(shades, groups, strict=True)):
-        key = shade if sizes[shade] > most else ("alone", number)
+        is_merged = sizes[shade] > most and group[0][0].process not in odd
+        key = shade if is_merged else ("alone", number)
         merged.setdefault(key, []).extend(group)
     return list(merged.values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rcg.ir.channels import Group
@@ -80,21 +80,30 @@ def row_text(row: Row, card: Card) -> str:
     return text if count == 1 else f"{text} {TIMES}{count}"
 
 
-def bytes_of_lines(folded: Folded, channel_bytes: Mapping[str, float]) -> dict[int, float]:
-    """Return the bytes that an execution moves over each line, by its position.
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What an execution moves over a line: how many frames, and their bytes together."""
+
+    frames: int = 0
+    bytes: float = 0.0
+
+
+def moved_over_lines(folded: Folded, channel_bytes: Mapping[str, float]) -> dict[int, Moved]:
+    """Return what an execution moves over each line, by its position.
 
     Of several values in a frame only the sum is known: it belongs to the line of the first one. A
-    value that several methods of one process take crosses once.
+    value that several calls of one process take crosses once.
     """
     seen: set[tuple[str, str]] = set()
-    found: dict[int, float] = {}
+    found: dict[int, Moved] = {}
     for at, line in enumerate(folded.lines):
         for edge in line.edges:
             name = edge.channel or ""
             key = name, folded.topology.nodes[edge.target].process
             if name in channel_bytes and key not in seen:
                 seen.add(key)
-                found[at] = found.get(at, 0.0) + channel_bytes[name]
+                so_far = found.get(at, Moved())
+                found[at] = Moved(so_far.frames + 1, so_far.bytes + channel_bytes[name])
     return found
 
 
@@ -223,17 +232,17 @@ class TopologyLabels:
         lines = [f"{self.card_text(card)} {DOT} {row_text(row, card)}", self.alike_text(card)]
         return list(filter(None, lines))
 
-    def line_text(self, line: Line, moved: float | None) -> str:
+    def line_text(self, line: Line, moved: Moved | None) -> str:
         """Return the text on a line: how many values, of how many bytes; TCP between nodes."""
         count = len(line.edges)
         words = [TAG] if line.kind == TCP else []
         if moved is None:
             words += [f"{TIMES}{count}"] if count > 1 else []
         elif any(channel.values > 1 for channel in self._channels_of(line)):
-            words.append(f"{bytes_text(moved)} in all")
+            words.append(f"{bytes_text(moved.bytes)} in all")
         else:
-            size = bytes_text(moved / count)
-            words.append(size if count == 1 else f"{count} {TIMES} {size}")
+            size = bytes_text(moved.bytes / moved.frames)
+            words.append(size if moved.frames == 1 else f"{moved.frames} {TIMES} {size}")
         return f" {DOT} ".join(words)
 
     def _channels_of(self, line: Line) -> list[Channel]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from html import escape
 from typing import Final
 
@@ -102,41 +101,6 @@ STYLE: Final = (
 """The style sheet of cards and tables. One per page is enough, and more are harmless."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell of a table; its classes are those of the style sheet: ``rcg-number``, ..."""
-
-    text: str
-    classes: str = ""
-    hover: str = ""
-
-    def html(self) -> str:
-        """Return the cell as an element."""
-        classes = f' class="{escape(self.classes)}"' if self.classes else ""
-        hover = f' title="{escaped(self.hover)}"' if self.hover else ""
-        return f"<td{classes}{hover}>{escaped(self.text)}</td>"
-
-
-def table(
-    head: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[bool] | None = None
-) -> str:
-    """Return a table with the marked rows highlighted.
-
-    A column is one of numbers if its first cell is a number.
-    """
-    is_number = [bool(rows) and "rcg-number" in rows[0][at].classes for at in range(len(head))]
-    heads = "".join(
-        f'<th scope="col"{" class=rcg-number" if number else ""}>{escape(visible(name))}</th>'
-        for name, number in zip(head, is_number, strict=True)
-    )
-    body = "".join(
-        f"<tr{' class=rcg-marked' if marked and marked[position] else ''}>"
-        f"{''.join(cell.html() for cell in row)}</tr>"
-        for position, row in enumerate(rows)
-    )
-    return f'<table class="rcg-table"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
-
-
 def card(title: str, about: str, body: str) -> str:
     """Return a card: a title, a line below it, and HTML."""
     line = f'<p class="rcg-about">{escape(visible(about))}</p>' if about else ""
@@ -152,11 +116,6 @@ def images(pictures: Iterable[tuple[str, str]]) -> str:
     """Return pictures as HTML, each of an alternative text and an SVG file; "" without any."""
     found = "".join(f"<div>{img(svg, alt)}</div>" for alt, svg in pictures)
     return f'<div class="rcg rcg-is-auto">{_IMAGES}{found}</div>' if found else ""
-
-
-def escaped(text: str) -> str:
-    """Return text for HTML. Line breaks stay; other characters that cannot be shown are escaped."""
-    return "\n".join(escape(visible(line)) for line in text.split("\n"))
 
 
 def img(svg: str, alt: str) -> str:

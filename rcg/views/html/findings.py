@@ -17,7 +17,6 @@ from rcg.display import Mimebundle
 from rcg.text import (
     brief,
     count_text,
-    cut,
     plural,
     rate_text,
     share_text,
@@ -28,13 +27,13 @@ from rcg.text import (
 from rcg.trace.analysis.comparison import Change, Comparison, GraphComparison
 from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.events import TimeKind
-from rcg.trace.analysis.executions import EXECUTION_HEAD, Executions, execution_row
+from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.spread import SEEN
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
-from rcg.views.html.elements import Cell, card, table, themed
+from rcg.views.html.elements import card, themed
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.scenes.schedule import scene_of_simulation
 from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
@@ -57,24 +56,22 @@ _PALE: Final = 0.45
 _SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
 _SAME_TIME: Final = 0.1  # of a time: alike rows differ by no more
 _STANDS_OUT: Final = 0.1  # of a path: has a line of its own even if many have
-_ROLES: Final = ("before", "after")
+JUDGED: Final = {
+    "better": ("#009e73", ""),
+    "worse": ("#d55e00", "/"),
+    "alike": ("#98a2ae", "."),
+    "changed": ("#0072b2", ""),
+}
+"""What is said of a change, with its colour and its pattern."""
 
 
 def of_executions(executions: Executions) -> Mimebundle:
     """Return the mimebundle of executions: a table of the first and the last ones."""
     count = len(executions)
-    places = cut(range(count), lambda _: -1)
-    number = "rcg-number"
-    gap = [Cell("...", f"{number} rcg-dim"), *(Cell("", number) for _ in EXECUTION_HEAD[1:])]
-    rows = [
-        gap if place < 0 else [Cell(text, number) for text in execution_row(executions[place])]
-        for place in places
-    ]
     complete = count_text(int(executions.is_complete.sum()))
     about = f"{count_text(count)} executions, {complete} complete"
     about += f" {DOT} submission times count from the beginning of the trace"
-    body = table(EXECUTION_HEAD, rows) if rows else ""
-    html = themed(card("Executions", about, body))
+    html = themed(card("Executions", about, executions.table().html() if count else ""))
     return {**mimebundle(str(executions), []), "text/html": html}
 
 
@@ -236,7 +233,7 @@ def what_if_picture(found: WhatIf) -> str:
         (latency, "", _most(latency), time_text),
         *((*each, 1.0, share_text) for each in busiest),
     ]
-    return _changes_picture(found.answer, about, sides, groups)
+    return _changes_picture(found.answer, about, sides, groups, is_judged=not found.is_far_off)
 
 
 def _folded(changes: Sequence[Change], groups: Sequence[Sequence[int]]) -> list[tuple[Change, str]]:
@@ -250,21 +247,30 @@ def _folded(changes: Sequence[Change], groups: Sequence[Sequence[int]]) -> list[
     return found
 
 
-def comparison_picture(found: GraphComparison) -> str:
-    """Return a comparison as the text of an SVG file: two bars per figure."""
+Compared = tuple[Change, str, float, Callable[[float | None], str]]
+"""A change, the hover of its name, the value whose bar is longest, what returns a value as text."""
+
+
+def compared(found: GraphComparison) -> list[Compared]:
+    """Return what a comparison shows: the figures of the graph, and those of the longest ops."""
     longest = max(map(_most, found.ops), default=0.0)
     rows = [(*map(_logarithm, (op.before, op.after)), op.is_noise is True) for op in found.ops]
     folded = _folded(found.ops, alike_rows([op.text for op in found.ops], rows, _SAME_TIME))
     ops = sorted(folded, key=lambda each: -_most(each[0]))[:_MAX_OPS]
     ops = [each for each in ops if _most(each[0]) >= _SHORT * longest]
-    about = found.title
-    if len(ops) < len(folded):
-        about += f" {DOT} the longest of {len(found.ops)} ops"
-    groups = [
+    return [
         (found.throughput, "", _most(found.throughput), rate_text),
         (found.latency, "", _most(found.latency), time_text),
         *((*each, longest, time_text) for each in ops),
     ]
+
+
+def comparison_picture(found: GraphComparison) -> str:
+    """Return a comparison as the text of an SVG file: two bars per figure."""
+    groups = compared(found)
+    about = found.title
+    if len(groups) - 2 < len(found.ops):
+        about += f" {DOT} the longest of {len(found.ops)} ops"
     return _changes_picture(found.answer, about, ("before", "after"), groups)
 
 
@@ -272,27 +278,43 @@ def _changes_picture(
     answer: str,
     about: str,
     sides: tuple[str, str],
-    groups: Sequence[tuple[Change, str, float, Callable[[float | None], str]]],
+    groups: Sequence[Compared],
+    *,
+    is_judged: bool = True,
 ) -> str:
     """Return changes as two bars each; the first two are the figures of the whole graph.
 
     Each has the hover of its name, the value that is as long as there is room, and what returns a
-    value as text. ``sides`` names the two values.
+    value as text. ``sides`` names the two values; ``is_judged``, whether one is better or worse.
     """
     canvas = Canvas()
     canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
-    canvas.define("after", Paint("fill", "#0072b2", "#0072b2"))
-    canvas.define("noise", Paint("fill", "#7fb8d8", "#33586c"))
+    canvas.define("changed", Paint("fill", "#0072b2", "#0072b2"))
+    canvas.define("better", Paint("fill", "#00875f", "#2fae83"))
+    canvas.define("worse", Paint("fill", "#d55e00", "#d55e00"))
+    canvas.define("worse-line", Paint("stroke", "#ffd2b3", "#5c2900"))
+    canvas.define("alike", Paint("fill", "#7fb8d8", "#33586c"))
     widths = [width_of(visible(change.text), SIZE, bold=True) for change, *_ in groups]
     widest = min(_MAX_NAME_WIDTH, max(widths))
     left = MARGIN + widest + 14
-    columns = (_COLUMN, _COLUMN, _COLUMN * 1.4)
+    columns = (_COLUMN, _COLUMN, _COLUMN * 1.9)
     room = WIDTH - left - MARGIN - sum(columns)
     ends = [WIDTH - MARGIN - sum(columns[at + 1 :]) for at in range(3)]
-    has_noise = not all(_is_change(change) for change, *_ in groups)
+    said = [judged(change, text_of) for change, _, _, text_of in groups]
+    if not is_judged:
+        said = ["alike" if word == "alike" else "changed" for word in said]
+    looks = {
+        word: canvas.hatch("worse", "worse-line", gap=4) if word == "worse" else canvas.paint(word)
+        for word in said
+    }
     shapes = canvas.heading(answer, about, WIDTH - 2 * MARGIN)
-    legend = [(swatch(canvas.paint(role)), each) for role, each in zip(_ROLES, sides, strict=True)]
-    legend += [(swatch(canvas.paint("noise")), "no change beyond the noise")] if has_noise else []
+    meanings = {"alike": "no change beyond the noise", "changed": sides[1]}
+    legend = [(swatch(canvas.paint("before")), sides[0])]
+    legend += [
+        (swatch(looks[word]), meanings.get(word, f"{sides[1]}: {word}"))
+        for word in JUDGED
+        if word in looks
+    ]
     shapes += canvas.legend(legend, MARGIN, MARGIN + 49, WIDTH - 2 * MARGIN).shapes
     for name, x, column in zip((*sides, "ratio"), ends, columns, strict=True):
         shapes.append(canvas.note(name, x, _TOP - 4, column, anchor="end"))
@@ -301,13 +323,15 @@ def _changes_picture(
         name = canvas.text(change.text, MARGIN, y + 14, widest + 1, bold=row < 2)
         shapes.append(f"<g><title>{escape(hover)}</title>{name}</g>" if hover else name)
         for at, value in enumerate((change.before, change.after)):
-            role = "noise" if at and not _is_change(change) else _ROLES[at]
+            look = looks[said[row]] if at else canvas.paint("before")
             length = room * min((value or 0.0) / most, 1.0) if most else 0.0
             shapes.append(
-                f'<rect{canvas.paint(role)} x="{left:g}" y="{y + 9 * at:g}" '
+                f'<rect{look} x="{left:g}" y="{y + 9 * at:g}" '
                 f'width="{length:.1f}" height="8" rx="1.5"/>'
             )
         cells = change.row(text_of)[1:3] if text_of is share_text else change.row(text_of)[1:4]
+        if said[row] in ("better", "worse"):
+            cells = (*cells[:2], f"{cells[2]} {said[row]}")
         for at, words in enumerate(cells):
             is_strong = at == 2 and _is_change(change)
             role = "text" if at < 2 or is_strong else "faint"
@@ -348,6 +372,18 @@ def _time(steps: Iterable[Step]) -> int:
 
 def _logarithm(value: float | None) -> float:
     return log(value) if value else -1.0
+
+
+def judged(change: Change, text_of: Callable[[float | None], str]) -> str:
+    """Return what is said of a change, a word of ``JUDGED``; ``text_of`` says what it is of.
+
+    Rates are better if they rise, times if they fall; shares are neither.
+    """
+    if not _is_change(change):
+        return "alike"
+    if change.ratio is None or text_of not in (rate_text, time_text):
+        return "changed"
+    return "better" if (change.ratio > 1) == (text_of is rate_text) else "worse"
 
 
 def _is_change(change: Change) -> bool:

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from rcg.display import Mimebundle
 from rcg.ir.plan import Plan
+from rcg.table import escaped
 from rcg.text import plural, shown_text, visible
 from rcg.trace.analysis.summary import Summary
-from rcg.trace.analysis.transfers import reference_lines
+from rcg.trace.analysis.transfers import reference_sums, references_about, references_table
 from rcg.trace.measured import summarize
 from rcg.trace.model import Recording
-from rcg.views.html.elements import escaped, images
+from rcg.views.html.elements import images
 from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
     references_picture,
@@ -87,7 +88,9 @@ def _states_of(trace: Recording, summary: Summary) -> list[str]:
 
 
 def _join(summary: Summary, trace: Recording) -> str:
-    references = "\n".join(reference_lines(trace.transfers))
+    sums = reference_sums(trace.transfers)
+    references = f"Tensors by reference: {references_about(sums)}\n{references_table(sums).text()}"
+    references = references if sums else ""
     text = str(summary) if trace.graphs or not references else ""
     states = "\n".join(_states_of(trace.active, summary))
     return "\n\n".join(filter(None, [states, text, references, trace.inactive_text]))

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text, visible
-from rcg.trace.analysis.ops import OpTimes
-from rcg.trace.analysis.summary import GraphSummary, Summary, stall_text
-from rcg.trace.analysis.transfers import ReferenceSums, reference_sums
+from rcg.table import escaped
+from rcg.text import count_text, plural, time_text, visible
+from rcg.trace.analysis.summary import GraphSummary, Summary, ops_table, stall_text
+from rcg.trace.analysis.transfers import reference_sums, references_about, references_table
 from rcg.trace.measured import Measured, summarize
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
-from rcg.views.html.elements import STYLE, Cell, card, escaped, table
+from rcg.views.html.elements import STYLE, card
 from rcg.views.html.interactive import assets, data_of, place_of
 from rcg.views.scene import Scene
 from rcg.views.scenes.timeline import timeline_scene
@@ -216,7 +216,7 @@ def _graph(
     if not is_whole:
         parts.append(f'<p class="rcg-about">{_LEFT_OUT}</p>')
     if operations:
-        about = "times without waiting, which has its own column; the bottleneck is marked"
+        about = "longest first; times are without waiting; the bottleneck is marked"
         parts.append(card("Operations", about, operations))
     return "\n".join(parts)
 
@@ -242,32 +242,12 @@ def _operations(summary: GraphSummary) -> str:
     if len(alike) < len(summary.ops):
         tables[f"{plural(len(summary.ops), 'operation')}, each place in a program"] = summary.ops
     return "".join(
-        ops_table(summary, ops)
+        ops_table(summary, ops).html()
         if len(ops) <= _MAX_OPEN and ops is alike
-        else f"<details><summary>{name}</summary>{ops_table(summary, ops)}</details>"
+        else f"<details><summary>{name}</summary>{ops_table(summary, ops).html()}</details>"
         for name, ops in tables.items()
         if len(ops) <= _MAX_OPS
     )
-
-
-def ops_table(summary: GraphSummary, ops: Sequence[OpTimes]) -> str:
-    """Return a table of the times of each op as HTML, in the order of the programs."""
-    head = ("op", "count", "median", "p99", "total", "waited", "moved", "speed")
-    rows = [_op_row(each) for each in ops]
-    marked = [(each.process, each.op) in summary.limiting_ops for each in ops]
-    return table(head, rows, marked)
-
-
-def _op_row(each: OpTimes) -> list[Cell]:
-    times = (each.median_ns, each.p99_ns, each.total_ns, each.waited_ns)
-    numbers = [
-        count_text(each.count),
-        *map(time_text, times),
-        bytes_text(each.bytes) if each.bytes else "-",
-        speed_text(each.gb_per_s),
-    ]
-    cells = [Cell(number, "rcg-number") for number in numbers]
-    return [Cell(each.text, "rcg-code"), *cells]
 
 
 def references_card(trace: Recording) -> str:
@@ -275,26 +255,5 @@ def references_card(trace: Recording) -> str:
     sums = reference_sums(trace.transfers)
     if not sums:
         return ""
-    about = (
-        f"{plural(len(trace.transfers), 'transfer')} of "
-        f"{bytes_text(sum(each.bytes for each in sums))}, those that took longest first"
-    )
-    head = ("from", "to", "transport", "values", "size", "waited", "moved", "rate", "failed")
-    shown = sums[:_MAX_TRANSFERS]
-    rows, marked = [_references_row(each) for each in shown], [bool(each.failed) for each in shown]
-    return card("Tensors by reference", about, table(head, rows, marked))
-
-
-def _references_row(each: ReferenceSums) -> list[Cell]:
-    rate = f"{bytes_text(each.bytes / each.moved_ns * 1e9)}/s" if each.moved_ns else "-"
-    return [
-        Cell(short_label(each.source), "rcg-strong", each.source),
-        Cell(short_label(each.target), "rcg-strong", each.target),
-        Cell(each.transport),
-        Cell(count_text(each.transfers), "rcg-number"),
-        Cell(bytes_text(each.bytes), "rcg-number"),
-        Cell(time_text(each.waited_ns), "rcg-number"),
-        Cell(time_text(each.moved_ns), "rcg-number"),
-        Cell(rate, "rcg-number"),
-        Cell(count_text(each.failed), "rcg-number rcg-bad" if each.failed else "rcg-number"),
-    ]
+    about = f"{references_about(sums)}, those that took longest first"
+    return card("Tensors by reference", about, references_table(sums[:_MAX_TRANSFERS]).html())

@@ -116,7 +116,10 @@ class _Summary:
         notes = [(figures.note_title, [each.note for each in figures.shares])]
         if self._room >= _ROOM_FOR_WAITS and any(each.waits for each in figures.shares):
             notes.append(("waits most for", [each.waits for each in figures.shares]))
-        wide = [max(width_of(text, SMALL) for text in (head, *texts)) for head, texts in notes]
+        wide = [
+            max(width_of(text, SMALL, bold=True) for text in (head, *texts))
+            for head, texts in notes
+        ]
         wide = [min(each, self._room / (2 + len(notes))) for each in wide]
         ends = [self._room - sum(wide[:at]) - _COLUMN_GAP * at for at in range(len(wide))]
         left = names + 14
@@ -136,7 +139,9 @@ class _Summary:
             for (_, texts), end, width in zip(notes, ends, wide, strict=True):
                 if texts[row]:
                     at = middle + SMALL * 0.36
-                    shapes.append(canvas.note(texts[row], end, at, width + 1, anchor="end"))
+                    style = {"role": "text", "bold": True} if each.is_odd else {}
+                    note = canvas.note(texts[row], end, at, width + 1, anchor="end", **style)
+                    shapes.append(note)
             y += self._bar + self._gap
         axis = self._axis(left, plot, y)
         return [*axis, *shapes], y + (14 if axis else -self._gap)
@@ -162,11 +167,10 @@ class _Summary:
         if found is None or not found.counts:
             return [], 0.0
         looks = kind_looks(canvas)
+        words = f"executions, at most {max(found.counts)}; hatched: queued"
         shapes = [
             canvas.text("latency", 0, 0, room / 2, role="faint"),
-            canvas.note(
-                "executions; hatched: their share queued", room, 0, room * 0.8, anchor="end"
-            ),
+            canvas.note(words, room, 0, room * 0.8, anchor="end"),
         ]
         most, width, base = max(found.counts), room / len(found.counts), 10 + _HISTOGRAM
         step_ns = (found.last_ns - found.first_ns) / len(found.counts)
@@ -192,10 +196,16 @@ class _Summary:
                 f'height="{height * (1 - queued):.1f}"/></g>'
             )
         shapes.append(f'<path{canvas.paint("grid")} d="M0 {base:g}H{room:g}"/>')
-        shapes.append(canvas.note(time_text(found.first_ns), 0, base + 14, room / 3))
-        last = f"{time_text(found.last_ns)} and more"
-        shapes.append(canvas.note(last, room, base + 14, room / 2, anchor="end"))
-        return shapes, base + 16
+        last = "and more"
+        right = room - width_of(last, SMALL)
+        for at, label in ticks_of(found.last_ns - found.first_ns, 5, found.first_ns):
+            x = round(at * room / (found.last_ns - found.first_ns), 1)
+            shapes.append(f'<path{canvas.paint("joint")} d="M{x:g} {base:g}v4"/>')
+            half = width_of(label, SMALL) / 2
+            if x - half >= 0 and x + half + 6 <= right:
+                shapes.append(canvas.note(label, x, base + 16, 2 * half + 1, anchor="middle"))
+        shapes.append(canvas.note(last, room, base + 16, room / 2, anchor="end"))
+        return shapes, base + 18
 
     def _stack(self, each: CardRow, left: float, y: float, room: float) -> list[str]:
         looks = kind_looks(self._canvas)

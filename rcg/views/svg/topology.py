@@ -15,21 +15,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import pairwise
-from math import ceil
+from math import ceil, log
 from statistics import median
 from typing import Any, Final
 
 from rcg.text import plural, share_text, time_text, visible
+from rcg.views.data.alike import odd_text
 from rcg.views.data.arrangement import RowSize, Sizes, Spacing
 from rcg.views.data.edge_styles import COLLECTIVE, LOCAL, EdgeStyle, style_of
 from rcg.views.data.figures import TopologyFigures
-from rcg.views.data.folding import Card, Folded, Line, Row, fold
+from rcg.views.data.folding import Card, Folded, Layout, Line, Row, fold
 from rcg.views.data.labels import (
     TAG,
+    Moved,
     TopologyLabels,
-    bytes_of_lines,
     channel_text,
     frame_text,
+    moved_over_lines,
     row_text,
 )
 from rcg.views.data.layout import Point, Rect, TopologyLayout, lay_out
@@ -47,11 +49,16 @@ _MAX_GROUPS: Final = 8
 _GROUP_ROOM: Final = 760.0
 _TIP: Final = 8.0  # the length of an arrow, which no text covers
 _ROUND: Final = 8.0  # the radius of a line's corners
-_MANY_BYTES: Final = 16 << 20  # a line with less is not that wide, even if no other has more
+_LEAST_BYTES, _MOST_BYTES = 1e3, 1e9  # of the thinnest and of the widest line
+_THIN: Final = 1.25
 _NOTABLE: Final = 0.005  # of the critical path
 _HIGH: Final = 0.05  # of it: with less, a dense picture has a tint and no number
 _HEAT: Final = Paint("fill", "#d1345b", "#ff6b8f")
 _MAX_TEXTS: Final = 24  # on lines; of more, the most frequent text is only in the legend
+
+
+WIDTH_TEXT: Final = "width: 1 kB to 1 GB"
+"""What a legend says of lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +114,15 @@ def svg_of(
     legend: bool = True,
     dark: bool | None = None,
     measured: TopologyFigures | None = None,
+    layout: Layout = "phases",
 ) -> str:
     """Return a picture of a topology, with measured figures, as the text of an SVG file.
 
     With ``channel_details``, each call has a box of its own, which shows the channels that carry
     its value, and their numbers of slots.
     """
-    folded = fold(topology, "calls" if channel_details else "methods")
+    odd = measured.odd if measured is not None else ()
+    folded = fold(topology, "calls" if channel_details else "methods", layout, odd)
     return _Drawing(folded, title, channel_details, legend, dark, measured).text()
 
 
@@ -189,10 +198,9 @@ class _Drawing:
             ]
             for row in (folded.rows if channel_details else ())
         }
-        self._bytes = bytes_of_lines(folded, self._measured.channel_bytes)
-        self._most_bytes = max([_MANY_BYTES, *self._bytes.values()])
+        self._moved = moved_over_lines(folded, self._measured.channel_bytes)
         self._texts = {
-            at: "" if folded.is_inside(line) else self._labels.line_text(line, self._bytes.get(at))
+            at: "" if folded.is_inside(line) else self._labels.line_text(line, self._moved.get(at))
             for at, line in enumerate(folded.lines)
         }
         texts = Counter(text for text in self._texts.values() if text not in ("", TAG))
@@ -311,7 +319,7 @@ class _Drawing:
             height = _even(density.pill + _LINE * len(self._detail_lines(row)))
             return (max(64.0, ceil(width + 10)), height), {row.id: RowSize(0, height)}
         rows = {}
-        y = density.head + (_LINE if self._labels.alike_text(card) else 0)
+        y = density.head + (_LINE if self._alike_text(card) else 0)
         pad, aside = density.card_pad, density.card_pad + _BULGE * (card.id in self._looped)
         for row in card.rows:
             lines = 0 if density.is_one_line else len(self._detail_lines(row))
@@ -320,11 +328,18 @@ class _Drawing:
             y += height + density.row_gap
         heads = [
             width_of(self._labels.card_text(card), SIZE, bold=True),
-            width_of(self._labels.alike_text(card), SMALL),
+            width_of(self._alike_text(card), SMALL),
         ]
         head = min(density.name, max(heads)) + 2 * pad + 4
         self._widest = max(self._widest, *heads, natural)
         return (ceil(max(width + pad + aside, head)), y - density.row_gap + pad), rows
+
+    def _alike_text(self, card: Card) -> str:
+        """Return which actors a card stands for, or how the one that it is differs from others."""
+        odd = [each for process in card.processes if (each := self._measured.odd.get(process))]
+        if len(card.processes) == 1 and odd:
+            return f"{odd[0]} than {plural(odd[0].others, 'other')}"
+        return self._labels.alike_text(card)
 
     def _is_pill(self, card: Card) -> bool:
         return len(card.rows) == 1 and card.kind != "actor"
@@ -371,7 +386,7 @@ class _Drawing:
             return ""
         pad = self._density.card_pad
         x, room = rect.x + pad + 2, rect.width - 2 * pad - 2
-        alike = self._labels.alike_text(card)
+        alike = self._alike_text(card)
         y = rect.y + self._density.head
         name = self._text(self._labels.card_text(card), x, y - 6.5, room, bold=True)
         words = "\n".join(self._labels.card_lines(card))
@@ -441,11 +456,12 @@ class _Drawing:
         )
 
     def _width(self, at: int, kind: EdgeStyle) -> float:
-        """Return the width of a line: with measured bytes, as wide as those."""
+        """Return the width of a line: with measured bytes, wider by as much for ten times more."""
         if not self._is_measured:
             return kind.width
-        share = self._bytes.get(at, 0.0) / self._most_bytes
-        return round(max(1.25, self._density.most_bytes * share), 2)
+        moved = self._moved.get(at, Moved()).bytes
+        part = log(max(moved, _LEAST_BYTES) / _LEAST_BYTES) / log(_MOST_BYTES / _LEAST_BYTES)
+        return round(_THIN + (self._density.most_bytes - _THIN) * min(part, 1.0), 2)
 
     def _amounts(self, layout: TopologyLayout) -> list[str]:
         """Return the texts on lines, each where nothing is in its way.
@@ -505,9 +521,9 @@ class _Drawing:
                 for at, share in enumerate((0.01, 0.1, 0.4, 1.0))
             )
             entries.append((shades, "share of the critical path"))
-        if self._bytes:
-            wide = f'<path{self.canvas.paint("joint")} stroke-width="5" d="M0 0h32"/>'
-            entries.append((wide, "width: bytes of an execution"))
+        if self._moved:
+            wedge = f'<path{self.canvas.paint("queue")} d="M0 -.6L32 -3V3L0 .6z"/>'
+            entries.append((wedge, WIDTH_TEXT))
         if self.usual:
             plain = f'<path{self.canvas.paint("joint")} stroke-width="1.5" d="M0 0h32"/>'
             entries.append((plain, f"line without a number: {self.usual}"))
@@ -535,7 +551,7 @@ class _Drawing:
     # Words
 
     def _subtitle(self) -> str:
-        words = self._labels.counts()
+        words = list(filter(None, [odd_text(self._measured.odd), *self._labels.counts()]))
         words += ["median time of a call, mean size of a value"] if self._is_measured else []
         return f" {DOT} ".join(words)
 

@@ -22,7 +22,7 @@ from rcg.views.data import ViewPayload
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.figures import topology_figures_of
 from rcg.views.data.folding import LEVELS, Card, Folded, Line, Row, fold
-from rcg.views.data.labels import TopologyLabels, bytes_of_lines, size_text
+from rcg.views.data.labels import Moved, TopologyLabels, moved_over_lines, size_text
 from rcg.views.data.layout import Rect
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
@@ -33,7 +33,7 @@ from rcg.views.data.topology import (
     nodes_of_calls,
     topology_of,
 )
-from rcg.views.svg.topology import shapes_of
+from rcg.views.svg.topology import WIDTH_TEXT, shapes_of
 
 _MAX_ROWS: Final = 1200  # of a picture that is not the most folded one
 
@@ -84,15 +84,16 @@ class _TopologyHead:
         topology, labels = self._topology, self._labels
         kinds = dict.fromkeys(edge.kind for edge in topology.edges if not labels.is_owned(edge))
         pictures: dict[tuple[int, int], tuple[str, Folded]] = {}
+        odd = {} if self._figures is None else self._figures.odd
         for level in LEVELS:
-            folded = fold(topology, level)
+            folded = fold(topology, level, odd=odd)
             if not pictures or len(folded.rows) <= _MAX_ROWS:
                 pictures.setdefault((len(folded.cards), len(folded.rows)), (level, folded))
         return {
             "subtitle": self._subtitle(),
             "kinds": {name: asdict(style_of(name)) for name in kinds},
             "groups": [f"group {labels.group_text(group)}" for group in topology.groups],
-            "has_bytes": self._figures is not None and bool(self._figures.channel_bytes),
+            "width": WIDTH_TEXT if self._figures and self._figures.channel_bytes else "",
             "has_path": self._figures is not None and bool(self._figures.on_path),
             "pictures": [self._picture(level, folded) for level, folded in pictures.values()],
         }
@@ -129,9 +130,9 @@ class _TopologyHead:
             ],
         }
 
-    def _moved(self, folded: Folded) -> list[float | None]:
+    def _moved(self, folded: Folded) -> list[Moved | None]:
         sizes = {} if self._figures is None else self._figures.channel_bytes
-        moved = bytes_of_lines(folded, sizes)
+        moved = moved_over_lines(folded, sizes)
         return [moved.get(at) for at in range(len(folded.lines))]
 
     def _places(self, node: TopologyNode) -> list[tuple[str, int]]:
@@ -220,11 +221,11 @@ class _TopologyHead:
             lines += [f"{share_text(share)} of the critical path"] if share else []
         return lines
 
-    def _tell_line(self, line: Line, folded: Folded, moved: float | None) -> list[str]:
+    def _tell_line(self, line: Line, folded: Folded, moved: Moved | None) -> list[str]:
         if len(line.edges) == 1:
             return self._tell_edge(line.edges[0])
         lines = self._labels.line_lines(line, folded)
-        return lines if moved is None else [*lines, f"{bytes_text(moved)} in an execution"]
+        return lines if moved is None else [*lines, f"{bytes_text(moved.bytes)} in an execution"]
 
     def _tell_edge(self, edge: TopologyEdge) -> list[str]:
         lines = self._labels.edge_lines(edge)
