@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rcg.ir.ops import Op
+from rcg.text import stated
 from rcg.views.data.packing import pack
 from rcg.views.data.schedule import schedule_payload
 from rcg_widgets.base import View, script
@@ -67,5 +68,5 @@ class ScheduleWidget(View):
             schedules(subject),
             payload=pack(*shown),
             window=shown.head["window"],
-            title=title,
+            title=stated(title, subject.state),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rcg.text import stated
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.packing import pack
 from rcg.views.data.slicing import slices_of
@@ -47,5 +48,5 @@ class TimelineWidget(View):
             timelines(subject),
             payload=pack(*timeline_payload(record, slices)),
             window=part and part.window(start_ns),
-            title=title,
+            title=stated(title, subject.state),
         )
