@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 
+from rcg.profiling import Profile
 from rcg.runtime.observe.activity import STUCK_AFTER_S
 from rcg.runtime.observe.report import Report
 from rcg.trace.trace import Trace
@@ -54,6 +56,22 @@ def test_every_picture_of_a_record_says_what_was_wrong_at_its_end() -> None:
     well = trace(replace(died, state=""), end=1 << 24)
     found = well._repr_mimebundle_()
     assert "died" not in found["text/plain"] + found["text/html"]
+
+
+def test_widgets_and_saved_pages_say_it_too(tmp_path: Path) -> None:
+    died = replace(pipeline(), name="chain", state="a1 (Stage) died")
+    recording = trace(died, end=1 << 24)
+    page = tmp_path / "page.html"
+    Profile(recording).save_html(page)
+    text = page.read_text(encoding="utf-8")
+    assert 'data-title="Schedule: a1 (Stage) died"' in text and f">{died.title}<" in text
+    widgets = pytest.importorskip(
+        "rcg_widgets", reason="the widgets need pip install 'rcg[notebook]'"
+    )
+    assert widgets.TopologyWidget(recording).title == died.title
+    assert widgets.ScheduleWidget(recording).title == "Schedule: a1 (Stage) died"
+    assert widgets.TimelineWidget(recording, title="Mine").title == "Mine: a1 (Stage) died"
+    assert widgets.TimelineWidget(trace(pipeline(), end=1 << 24)).title == "Timeline"
 
 
 def test_a_file_keeps_the_state() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rcg.ir.ops import Op
+from rcg.text import stated
 from rcg.trace.measured import Measured
 from rcg.views.data.packing import pack
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
@@ -68,5 +69,5 @@ class ScheduleWidget(View):
             schedules(subject),
             payload=pack(*scene.to_payload()),
             window=scene.window_us,
-            title=title,
+            title=stated(title, subject.state),
         )

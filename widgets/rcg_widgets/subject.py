@@ -28,6 +28,7 @@ class Subject:
         start_ns: Beginning of its record.
         end_ns: End of its record.
         title: What views call it; "" for a plan.
+        state: What is wrong with it, or was at the end of its record; "" if nothing.
         addresses: Those of its nodes of the cluster; None for those in the record, if any.
     """
 
@@ -36,6 +37,7 @@ class Subject:
     start_ns: int = 0
     end_ns: int = 0
     title: str = ""
+    state: str = ""
     addresses: Mapping[str, str] | None = None
 
     @property
@@ -72,13 +74,16 @@ def subject_of(what: Any, graph: int | str | None = None) -> Subject:
     trace = what if isinstance(what, Trace) else getattr(what, "trace", None)
     if isinstance(trace, Trace):
         record = Profile(trace).graph(graph)
-        return Subject(record.plan, record, trace.start_ns, trace.end_ns, record.title)
+        return Subject(
+            record.plan, record, trace.start_ns, trace.end_ns, record.title, record.state
+        )
     if isinstance(trace, GraphTrace):
         return _of_record(trace)
     plan = getattr(what, "plan", None)
     if isinstance(plan, Plan):
         title = getattr(what, "title", "")
-        return Subject(plan, title=title, addresses=getattr(what, "addresses", dict)())
+        state = getattr(what, "state", "")
+        return Subject(plan, title=title, state=state, addresses=getattr(what, "addresses", dict)())
     raise TypeError(
         f"give the widget a plan, a compiled graph or a trace, found {type(what).__name__}"
     )
@@ -105,4 +110,11 @@ def recorded(what: Any, graph: int | str | None = None) -> tuple[Subject, GraphT
 def _of_record(record: GraphTrace) -> Subject:
     starts = [int(lane.events["start_ns"].min()) for lane in record.lanes if len(lane.events)]
     ends = [int(lane.events["end_ns"].max()) for lane in record.lanes if len(lane.events)]
-    return Subject(record.plan, record, min(starts, default=0), max(ends, default=0), record.title)
+    return Subject(
+        record.plan,
+        record,
+        min(starts, default=0),
+        max(ends, default=0),
+        record.title,
+        record.state,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rcg.text import stated
 from rcg.trace.measured import Measured
 from rcg.views.data.packing import pack
 from rcg.views.scenes.timeline import timeline_scene
@@ -44,5 +45,5 @@ class TimelineWidget(View):
             timelines(subject),
             payload=pack(*scene.to_payload()),
             window=scene.window_us,
-            title=title,
+            title=stated(title, subject.state),
         )

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from rcg.text import visible
+from rcg.text import stated, visible
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace, Recording
@@ -82,7 +82,7 @@ def data_of(
         nonlocal left
         if packed is None:
             return
-        title = graph.title if view == "topology" else view.capitalize()
+        title = graph.title if view == "topology" else stated(view.capitalize(), graph.state)
         element = (
             f'<script type="text/plain" {place_of(view, number)} data-window="{window}" '
             f'data-title="{escape(visible(title))}">{b64encode(packed).decode("ascii")}</script>\n'
