@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart of all pictures over time: a lane per process, names at the left, an axis below.
+"""The rows of a scene in a picture: where they are, their names at the left, an axis below.
 
-All such pictures use it, so a lane has the same position in each of them.
+All such pictures use it, so a moment has the same place in all those of a graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from typing import Final
 
-from rcg.text import brief, ticks_of, visible
+from rcg.text import brief, plural, ticks_of, visible
 from rcg.views.data.lettering import SIZE, SMALL, width_of
+from rcg.views.scene import CALL_NS, PREDICTION, QUEUE, Row, Scene
+from rcg.views.svg.bars import Band
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
 
@@ -21,49 +23,12 @@ _MAX_NAMES_WIDTH: Final = 200.0
 _TOP: Final = MARGIN + 50
 _AXIS: Final = 26.0
 _MANY: Final = 20
-_SOME: Final = 24
+_SOME: Final = 24  # processes: with more, neither their parts have names nor their queues a row
 _MOST_HIGH: Final = 670.0  # of all lanes: with what is around them a screen is full
 _LEAST_PITCH: Final = 13.0  # names do not touch
 _INDENT: Final = 14.0
 _PART: Final = width_of("queue", SMALL) + 12
 _HEADING: Final = 24.0
-
-
-@dataclass(frozen=True, slots=True)
-class ChartRow:
-    """One lane of a chart.
-
-    Attributes:
-        label: Its name.
-        detail: More facts, for the hover text.
-        height: Its height.
-        parts: The names of its parts if it has several, each with the y of the part's middle below
-            the upper end of the lane.
-        grounds: The areas that are hatched as idle: upper and lower end, below the upper end of the
-            lane.
-        heading: What stands above it, such as the name of the node that it is the first lane of.
-        is_lane: Whether it belongs to the row above and is indented below it.
-    """
-
-    label: str
-    detail: str
-    height: float
-    parts: tuple[tuple[str, float], ...] = ()
-    grounds: tuple[tuple[float, float], ...] = ()
-    heading: str = ""
-    is_lane: bool = False
-
-    @property
-    def middle(self) -> float:
-        """Where its name stands, below its upper end."""
-        return sum(self.grounds[0]) / 2 if self.grounds else 0.0
-
-
-def headings_of(nodes: Sequence[str]) -> list[str]:
-    """Return the heading above each lane: the name of its node, above the first lane of each."""
-    return [
-        node if not number or node != nodes[number - 1] else "" for number, node in enumerate(nodes)
-    ]
 
 
 def heights_for(count: int, few: float, some: float, many: float) -> float:
@@ -79,154 +44,168 @@ def fitting(height: float, count: int) -> float:
     return min(1.0, max(_MOST_HIGH, count * _LEAST_PITCH) / max(height, 1.0))
 
 
-class LaneChart:
-    """The positions of lanes, and the shapes around them.
+class RowChart:
+    """The places of the rows of a scene, and the shapes around them.
 
     Args:
         canvas: The canvas.
-        rows: The lanes, from top to bottom.
-        gap: The space between two lanes; above an indented one it is a third of it.
+        scene: The scene.
         width: Width of the picture.
-        names: The names of all processes of the graph. Pictures with the same ones have the same
-            room for names, so that a moment has the same place in all of them.
+
+    Attributes:
+        plot_width: The width of its time.
+        bands: Where each shown row is, by its index.
+        processes: How many processes it is about.
     """
 
-    def __init__(
-        self,
-        canvas: Canvas,
-        rows: Sequence[ChartRow],
-        gap: float,
-        width: float,
-        names: Sequence[str] = (),
-    ) -> None:
-        self._canvas = canvas
-        self._rows = rows
-        self._size = SIZE if len(rows) <= _MANY else SMALL
-        words = [word for row in rows for word, _ in row.parts]
-        parts = max((width_of(word, SMALL) + 12 for word in words), default=0.0)
-        parts = max(parts, _PART) if names else parts
-        shown = [row.label for row in rows if not row.is_lane]
-        widths = [
-            width_of(visible(name), SIZE if names else self._size, bold=True)
-            for name in (*shown, *names)
-        ]
-        self._names = min(max([_MIN_NAMES_WIDTH, *widths]), _MAX_NAMES_WIDTH)
-        self.left = round(MARGIN + self._names + 14 + parts)
-        self.plot_width = max(120.0, width - self.left - MARGIN)
-        self.tops: list[float] = []
-        y, middle = 0.0, -_LEAST_PITCH
-        for number, row in enumerate(rows):
-            if number:
-                y += gap / 3 if row.is_lane else gap
-            y += _HEADING if row.heading else 0.0
-            if not row.is_lane:
-                y = max(y, middle + _LEAST_PITCH - row.middle)
-                middle = y + row.middle
-            self.tops.append(y)
-            y += row.height
-        self.plot_height = y
-        self.most_ticks = max(2, int(self.plot_width // 95))
+    def __init__(self, canvas: Canvas, scene: Scene, width: float) -> None:
+        self._canvas, self._scene = canvas, scene
+        rows = scene.rows
+        is_few = len({row.process for row in rows if not row.under}) <= _SOME
+        shown = [at for at in scene.folded if is_few or rows[at].part != QUEUE]
+        self._groups = [list(own) for _, own in groupby(shown, lambda at: rows[at].process)]
+        heads = [rows[own[0]] for own in self._groups]
+        self.processes = sum(max(1, len(head.members)) for head in heads if not head.under)
+        # In a timeline, parts are named; a prediction shows what it is.
+        parts = {rows[at].part for at in shown} - {"", PREDICTION}
+        is_named = scene.view == "timeline" and bool(parts) and len(heads) <= _SOME
+        self._parts = [self._parts_of(own) if is_named else {} for own in self._groups]
+        self._size = SIZE if len(heads) <= _MANY else SMALL
+        self._place(heads, shown)
+        words = [width_of(word, SMALL) + 12 for own in self._parts for word in own.values()]
+        names = [width_of(visible(row.label), SIZE, bold=True) for row in rows if not row.under]
+        self._names = min(max([_MIN_NAMES_WIDTH, *names]), _MAX_NAMES_WIDTH)
+        self._left = round(MARGIN + self._names + 14 + max([_PART, *words]))
+        self.plot_width = max(120.0, width - self._left - MARGIN)
 
-    def ticks(self, duration_ns: float, first_ns: float) -> list[tuple[float, str]]:
-        """Return the ticks of an axis over the whole plot; see ``ticks_of``."""
-        scale = self.plot_width / max(duration_ns, 1)
-        ticks = ticks_of(duration_ns, self.most_ticks, first_ns)
-        return [(at * scale, label) for at, label in ticks]
+    def _parts_of(self, own: Sequence[int]) -> dict[int, str]:
+        """Return the names of the rows of a process that are the first of their part."""
+        found: dict[str, int] = {}
+        for at in own:
+            found.setdefault(self._scene.rows[at].part, at)
+        return {at: part or "ops" for part, at in found.items()}
+
+    def _place(self, heads: Sequence[Row], shown: Sequence[int]) -> None:
+        # Two lanes that belong to actors count as one.
+        count = len(heads) - sum(bool(head.under) for head in heads) // 2
+        size = heights_for(count, 1.0, 0.72, 0.5)
+        gap = heights_for(count, 13.0, 8.0, 4.0)
+        between = 3.0 if count <= _SOME else 1.0
+        high = sum(self._scene.rows[at].height for at in shown) * size
+        shrink = fitting(high + len(heads) * gap + (len(shown) - len(heads)) * between, count)
+        size, gap = size * shrink, round(gap * shrink, 1)
+        self.bands: dict[int, Band] = {}
+        self._headings: dict[float, str] = {}
+        y, middle, node = 0.0, -_LEAST_PITCH, ""
+        for head, own in zip(heads, self._groups, strict=True):
+            if self.bands:
+                y += gap / 3 if head.under else gap
+            if head.node != node:
+                y, node = y + _HEADING, head.node
+                self._headings[y] = node
+            heights = [round(self._scene.rows[at].height * size, 1) for at in own]
+            if not head.under:
+                y = max(y, middle + _LEAST_PITCH - heights[0] / 2)
+                middle = y + heights[0] / 2
+            for at, height in zip(own, heights, strict=True):
+                self.bands[at] = Band(y, height)
+                y += height + between
+            y -= between
+        self._height = y
+
+    def _ticks(self) -> list[tuple[float, str]]:
+        scene, most = self._scene, max(2, int(self.plot_width // 95))
+        length = scene.end - scene.begin
+        scale = self.plot_width / max(length, 1)
+        if not scene.in_calls:
+            return [(at * scale, label) for at, label in ticks_of(length, most, scene.begin)]
+        # A unit is a call, so ticks are whole numbers.
+        unit = 1_000_000_000
+        calls = [at // unit for at, _ in ticks_of(length / CALL_NS * unit, most) if at % unit == 0]
+        return [(each * CALL_NS * scale, scene.time_text(each * CALL_NS)) for each in calls]
 
     def document(
         self,
         title: str,
         subtitle: str,
-        ticks: Sequence[tuple[float, str]],
         body: Sequence[str],
         legend: Sequence[tuple[str, str]],
-        label: str,
     ) -> str:
-        """Return the picture.
-
-        Ticks and shapes of the body are in pixels of the plot, whose upper left corner is (0, 0).
-        The label describes the picture for people who cannot see it.
-        """
+        """Return the picture; shapes of the body are in pixels from the upper left of the plot."""
         canvas = self._canvas
-        width = self.left + self.plot_width + MARGIN
+        width = self._left + self.plot_width + MARGIN
         explained = canvas.legend(legend, MARGIN, _TOP + 4, width - 2 * MARGIN)
-        is_tall = len(self._rows) > _MANY
+        is_tall = len(self._groups) > _MANY
         top = _TOP + explained.height + (14 if is_tall else 0) + 4
         shapes = [
             *canvas.heading(title, subtitle, width - 2 * MARGIN),
             *explained.shapes,
             f'<g transform="translate({MARGIN:g} {top:g})">',
-            *self._headings(),
+            *self._heading_shapes(),
             *self._heads(),
             "</g>",
-            f'<g transform="translate({self.left:g} {top:g})">',
+            f'<g transform="translate({self._left:g} {top:g})">',
             *self._grounds(),
-            *self._axis(ticks, is_tall=is_tall),
+            *self._axis(self._ticks(), is_tall=is_tall),
             *body,
             "</g>",
         ]
-        return canvas.document(shapes, width, top + self.plot_height + _AXIS + 14, label)
+        # For people who cannot see it.
+        processes = plural(self.processes, "process")
+        label = f"{title}: what {processes} did when"
+        return canvas.document(shapes, width, top + self._height + _AXIS + 14, label)
 
-    def _headings(self) -> list[str]:
-        """Return the headings, each above a line over the whole width."""
+    def _heading_shapes(self) -> list[str]:
+        """Return the names of nodes, each above a line over the whole width."""
         shapes = []
-        width = self.left - MARGIN + self.plot_width
-        for row, top in zip(self._rows, self.tops, strict=True):
-            if row.heading:
-                line = f'<path{self._canvas.paint("joint")} d="M0 {top - 5:g}H{width:g}"/>'
-                text = self._canvas.note(row.heading, 0, top - 10, width, bold=True)
-                shapes.append(f'<g class="rcg-lane-heading">{line}{text}</g>')
+        width = self._left - MARGIN + self.plot_width
+        for top, node in self._headings.items():
+            line = f'<path{self._canvas.paint("joint")} d="M0 {top - 5:g}H{width:g}"/>'
+            text = self._canvas.note(node, 0, top - 10, width, bold=True)
+            shapes.append(f'<g class="rcg-lane-heading">{line}{text}</g>')
         return shapes
 
     def _heads(self) -> list[str]:
         shapes = []
-        room, right = self._names + 8, self.left - MARGIN - 10
-        middles = [top + row.middle for row, top in zip(self._rows, self.tops, strict=True)]
+        room, right = self._names + 8, self._left - MARGIN - 10
+        middles = [self.bands[own[0]].middle for own in self._groups]
+        heads = [self._scene.rows[own[0]] for own in self._groups]
         # Names do not overlap; those of lanes are left out first.
-        named: dict[int, float] = {}
-        for are_lanes in (False, True):
-            for number, middle in enumerate(middles):
-                is_free = all(
-                    abs(middle - other) >= _LEAST_PITCH - 0.01 for other in named.values()
-                )
-                if self._rows[number].is_lane == are_lanes and is_free:
-                    named[number] = middle
-        for number, (row, top) in enumerate(zip(self._rows, self.tops, strict=True)):
-            if number not in named:
-                continue
-            middle = named[number]
-            hover = f"{brief(row.label)}\n{row.detail}" if row.detail else brief(row.label)
-            if row.is_lane:
-                y, left = middle + SMALL * 0.36, self._names + 8 - _INDENT
-                note = self._canvas.note(row.label, _INDENT, y, left, is_whole_in_hover=False)
+        named: set[int] = set()
+        for number in sorted(range(len(heads)), key=lambda at: bool(heads[at].under)):
+            apart = [abs(middles[number] - middles[other]) for other in named]
+            if min(apart, default=_LEAST_PITCH) >= _LEAST_PITCH - 0.01:
+                named.add(number)
+        for number in sorted(named):
+            head, middle = heads[number], middles[number]
+            name = head.short or head.label
+            hover = f"{brief(name)}\n{head.detail}" if head.detail else brief(name)
+            if head.under:
+                y, left = middle + SMALL * 0.36, room - _INDENT
+                note = self._canvas.note(name, _INDENT, y, left, is_whole_in_hover=False)
                 shapes.append(f'<g class="rcg-lane"><title>{escape(hover)}</title>{note}</g>')
             else:
-                shapes.append(self._canvas.head(row.label, middle, room, self._size, hover))
-            shapes += [
-                self._canvas.note(
-                    word, right, top + y + SMALL * 0.36, _MAX_NAMES_WIDTH, anchor="end"
-                )
-                for word, y in row.parts
-            ]
+                shapes.append(self._canvas.head(name, middle, room, self._size, hover))
+            for at, word in self._parts[number].items():
+                y = self.bands[at].middle + SMALL * 0.36
+                shapes.append(self._canvas.note(word, right, y, _MAX_NAMES_WIDTH, anchor="end"))
         return shapes
 
     def _grounds(self) -> list[str]:
         fill = idle(self._canvas)
-        return [
-            f'<g class="rcg-bands"{fill}>'
-            + "".join(
-                f'<rect y="{top + begin:g}" width="{self.plot_width:g}" '
-                f'height="{end - begin:g}" rx="2"/>'
-                for begin, end in row.grounds
-            )
-            + "</g>"
-            for row, top in zip(self._rows, self.tops, strict=True)
+        bands = [
+            self.bands[at] for own in self._groups for at in own if self._scene.rows[at].has_ground
         ]
+        rects = [
+            f'<rect y="{band.y:g}" width="{self.plot_width:g}" height="{band.height:g}" rx="2"/>'
+            for band in bands
+        ]
+        return [f'<g class="rcg-bands"{fill}>{"".join(rects)}</g>']
 
     def _axis(self, ticks: Sequence[tuple[float, str]], *, is_tall: bool) -> list[str]:
-        lines = "".join(f"M{x:g} -4V{self.plot_height + 6:g}" for x, _ in ticks)
+        lines = "".join(f"M{x:g} -4V{self._height + 6:g}" for x, _ in ticks)
         shapes = [f'<path{self._canvas.paint("grid")} d="{lines}"/>'] if lines else []
-        for y in [self.plot_height + 22, *([-9] if is_tall else [])]:
+        for y in [self._height + 22, *([-9] if is_tall else [])]:
             for x, label in ticks:
                 room = width_of(label, SMALL)
                 anchor, end = "middle", self.plot_width + MARGIN - 4

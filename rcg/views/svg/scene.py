@@ -17,37 +17,32 @@ each, where the last of them arrived.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from rcg.text import plural, ticks_of
+from rcg.text import plural
 from rcg.views.data.lettering import DOT, SMALL, width_of
 from rcg.views.scene import (
-    CALL_NS,
     COLLECTIVE,
     EXCHANGE,
     LINK_LOOKS,
     PREDICTION,
-    QUEUE,
     VALUE,
     WIRE,
     Ints,
-    Row,
     Scene,
     Steps,
 )
 from rcg.views.svg.bars import MIN_TEXT_HEIGHT, Band, Placed, draw
 from rcg.views.svg.canvas import WIDTH, Canvas, Paint
-from rcg.views.svg.lanes import ChartRow, LaneChart, fitting, headings_of, heights_for
+from rcg.views.svg.lanes import RowChart
 from rcg.views.svg.looks import idle, legend_of, looks_of
 
 _MAX_BARS_BYTES: Final = 210_000
 _MAX_VALUES: Final = 16  # lines from writes to reads
 _MAX_JOINS: Final = 48  # lines of tensors, and of collectives
-_MAX_QUEUES: Final = 24  # processes, whose queues are shown
 _NARROW: Final = 4  # pixels: bars that are narrower are shares of time
 _ROWS_PER_NUMBER: Final = 6  # the number of an execution is repeated after so many processes
 _MAX_NUMBERS: Final = 400
@@ -80,67 +75,12 @@ class _Picture:
     def __init__(self, scene: Scene, width: float) -> None:
         self._scene, self._canvas = scene, Canvas()
         self._looks = looks_of(self._canvas, scene.looks)
-        lanes = len({row.process for row in scene.rows if not row.under})
-        shown = [at for at in scene.folded if scene.rows[at].part != QUEUE or lanes <= _MAX_QUEUES]
-        groups = [list(own) for _, own in groupby(shown, lambda at: scene.rows[at].process)]
-        heads = [scene.rows[own[0]] for own in groups]
-        # Two lanes that belong to actors count as one.
-        count = len(heads) - sum(bool(head.under) for head in heads) // 2
-        self._size = heights_for(count, 1.0, 0.72, 0.5)
-        self._gap = heights_for(count, 13.0, 8.0, 4.0)
-        self._between = 3.0 if count <= 24 else 1.0
-        heights = sum(self._height(scene.rows[at]) for at in shown) + len(groups) * self._gap
-        shrink = fitting(heights + (len(shown) - len(groups)) * self._between, count)
-        self._size, self._gap = self._size * shrink, round(self._gap * shrink, 1)
-        # In a timeline, parts are named; a prediction shows what it is.
-        parts = {scene.rows[at].part for at in shown} - {"", PREDICTION}
-        self._is_named = scene.view == "timeline" and bool(parts) and len(groups) <= 24
-        self._offsets: dict[int, Band] = {}
-        headings = headings_of([head.node for head in heads])
-        rows = [self._chart_row(*each) for each in zip(groups, headings, strict=True)]
-        labels = [row.label for row in scene.rows if not row.under]
-        self._frame = LaneChart(self._canvas, rows, self._gap, width, labels)
-        self._bands = {
-            at: Band(self._frame.tops[number] + band.y, band.height)
-            for number, own in enumerate(groups)
-            for at in own
-            for band in (self._offsets[at],)
-        }
-        self._scale = self._frame.plot_width / max(scene.end - scene.begin, 1)
-        self._processes = sum(max(1, len(head.members)) for head in heads if not head.under)
-
-    def _height(self, row: Row) -> float:
-        return round(row.height * self._size, 1)
-
-    def _chart_row(self, own: Sequence[int], heading: str) -> ChartRow:
-        y = 0.0
-        parts, grounds = [], []
-        named = ""
-        for at in own:
-            row = self._scene.rows[at]
-            height = self._height(row)
-            self._offsets[at] = Band(y, height)
-            if self._is_named and row.part != named:
-                parts.append((row.part or "ops", y + height / 2))
-            elif self._is_named and at == own[0]:
-                parts.append(("ops", y + height / 2))
-            named = row.part
-            if row.has_ground:
-                grounds.append((y, y + height))
-            y += height + self._between
-        head = self._scene.rows[own[0]]
-        return ChartRow(
-            head.short or head.label,
-            head.detail,
-            y - self._between,
-            tuple(parts),
-            tuple(grounds),
-            heading,
-            bool(head.under),
-        )
+        self._chart = RowChart(self._canvas, scene, width)
+        self._bands = self._chart.bands
+        self._scale = self._chart.plot_width / max(scene.end - scene.begin, 1)
 
     def text(self, title: str, about: str) -> str:
-        scene, frame = self._scene, self._frame
+        scene, chart = self._scene, self._chart
         placed, bands = self._placed()
         is_timeline = scene.view == "timeline"
         drawn = draw(
@@ -148,7 +88,7 @@ class _Picture:
             bands,
             self._looks,
             placed,
-            frame.plot_width,
+            chart.plot_width,
             labels_of=scene.labels,
             hover_of=lambda bar: "\n".join(scene.hover(bar)),
             budget=_MAX_BARS_BYTES,
@@ -178,15 +118,8 @@ class _Picture:
             *drawn.labels,  # no line crosses them
             *(self._numbers(placed, bands) if scene.view == "schedule" else []),
         ]
-        processes = plural(self._processes, "process")
-        return frame.document(
-            title,
-            f" {DOT} ".join([*words, *note]),
-            self._ticks(),
-            body,
-            self._legend(placed, kinds, has_path=bool(path)),
-            f"{title}: what {processes} did when",
-        )  # fmt: skip
+        legend = self._legend(placed, kinds, has_path=bool(path))
+        return chart.document(title, f" {DOT} ".join([*words, *note]), body, legend)
 
     # Bars
 
@@ -208,7 +141,7 @@ class _Picture:
         ]
         number = np.full(len(scene.rows), -1)
         number[list(self._bands)] = np.arange(len(self._bands))
-        end, width = bars.start + bars.duration, self._frame.plot_width
+        end, width = bars.start + bars.duration, self._chart.plot_width
         left = np.clip(self._xs(bars.start), 0, width)
         right = np.clip(self._xs(end), 0, width)
         row = np.flatnonzero((number[bars.row] >= 0) & (right > left))
@@ -220,15 +153,15 @@ class _Picture:
 
     def _numbers(self, placed: Placed, bands: Sequence[Band]) -> list[str]:
         """Return numbers beside calls that are too narrow for them, where nothing is done."""
-        scene, frame = self._scene, self._frame
+        scene, chart = self._scene, self._chart
         is_call = scene.where("call")[placed.row]
         lane = scene.bars.row[placed.row]
         is_call &= np.array([row.part != PREDICTION for row in scene.rows])[lane]
         calls = np.flatnonzero(is_call)
         calls = calls[np.lexsort((placed.left[calls], lane[calls]))]
         is_last = np.append(lane[calls][1:] != lane[calls][:-1], True)[: len(calls)]
-        following = np.append(placed.left[calls][1:], frame.plot_width)[: len(calls)]
-        ends = np.where(is_last, frame.plot_width, following)
+        following = np.append(placed.left[calls][1:], chart.plot_width)[: len(calls)]
+        ends = np.where(is_last, chart.plot_width, following)
         places = {at: number for number, at in enumerate(self._bands)}
         latest: dict[tuple[int, str], int] = {}
         texts: list[str] = []
@@ -348,7 +281,7 @@ class _Picture:
             if before is not None:
                 steps.append(f"M{x:.1f} {before:g}V{y:g}")
             before = y
-        if len(runs) * _NARROW > self._frame.plot_width:
+        if len(runs) * _NARROW > self._chart.plot_width:
             steps = []  # a thicket
         return [
             f'<g class="rcg-critical" pointer-events="none"><g{self._canvas.paint("path")} '
@@ -366,13 +299,13 @@ class _Picture:
         """Return the area below the depth. A column of pixels has its highest depth."""
         band = self._bands[steps.row]
         column = 1 if len(self._scene.steps) <= 12 else 2
-        edges = np.arange(0, self._frame.plot_width, column)
+        edges = np.arange(0, self._chart.plot_width, column)
         first = np.searchsorted(self._xs(steps.at), edges, side="right") - 1
         depth = np.maximum.reduceat(steps.depth, np.maximum(first, 0))
         height = np.round(depth / max(self._scene.depth, 1) * band.height, 1)
         height = np.where(depth > 0, np.maximum(height, _LEAST_STEP), 0.0)
         changes = np.concatenate(([0], np.flatnonzero(np.diff(height)) + 1))
-        ends = np.append(edges[changes[1:]], self._frame.plot_width)
+        ends = np.append(edges[changes[1:]], self._chart.plot_width)
         base = band.y + band.height
         boxes = "".join(
             f"M{x:g} {base:g}v-{up:g}H{end:g}V{base:g}z"
@@ -387,19 +320,6 @@ class _Picture:
         return f'<path d="{boxes}"><title>{hover}</title></path>'
 
     # Words
-
-    def _ticks(self) -> list[tuple[float, str]]:
-        scene, frame = self._scene, self._frame
-        length = scene.end - scene.begin
-        if not scene.in_calls:
-            return frame.ticks(length, scene.begin)
-        # A unit is a call, so ticks are whole numbers.
-        ticks = ticks_of(length / CALL_NS * 1e9, frame.most_ticks)
-        return [
-            (at / 1e9 * CALL_NS * self._scale, scene.time_text(at / 1e9 * CALL_NS))
-            for at, _ in ticks
-            if at % 1_000_000_000 == 0
-        ]
 
     def _legend(self, placed: Placed, links: set[int], *, has_path: bool) -> list[tuple[str, str]]:
         canvas, scene = self._canvas, self._scene
