@@ -90,7 +90,7 @@ class Table:
     """Rows below a head; columns with nothing in them are left out.
 
     Attributes:
-        head: The names of the columns.
+        head: The names of the columns; all of them may be "".
         rows: The cells of each row; text is a cell without looks.
         kinds: What each column holds, a letter each: "n" for names, which are shortened in text,
             "w" for words, "f" for figures, which are aligned to the right.
@@ -114,6 +114,7 @@ class Table:
         if self.marked:
             marks = ["", *(_MARK if row in self.marked else "" for row in range(len(self.rows)))]
             lines = [f"{mark:{len(_MARK)}}{line}" for mark, line in zip(marks, lines, strict=True)]
+        lines = lines if any(self.head) else lines[1:]
         return "\n".join(f"{indent}{line}".rstrip() for line in lines)
 
     def html(self) -> str:

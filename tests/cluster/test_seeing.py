@@ -35,7 +35,8 @@ def compile_gated(a, b, gate, **options):
 
 def row(text, label):
     """The line of the table that is about one process."""
-    return next(line for line in text.splitlines() if line.startswith(label))
+    lines = [line.removeprefix("> ").strip() for line in text.splitlines()[2:]]
+    return next(line for line in lines if line.startswith(label))
 
 
 def states_of(graph):

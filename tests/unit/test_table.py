@@ -57,5 +57,6 @@ def test_nothing_breaks_out_of_a_cell() -> None:
     assert "<script" not in table.html() and len(table.text().splitlines()) == 2
 
 
-def test_a_table_without_rows_is_no_text() -> None:
+def test_a_table_without_rows_is_no_text_and_one_without_names_has_no_head() -> None:
     assert Table(("a", "b"), [], "nf").text() == ""
+    assert Table(("", ""), [("x", "1")], "nf").text("  ") == "  x  1"
