@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import assume
@@ -50,9 +51,16 @@ class Simulated:
 
 @st.composite
 def simulated(
-    draw: st.DrawFn, *, is_driver_draining: bool | None = None, has_tensors: bool = False
+    draw: st.DrawFn,
+    *,
+    is_driver_draining: bool | None = None,
+    has_tensors: bool = False,
+    most: int = 9,
 ) -> Simulated:
-    """A random plan with random whole costs, on random nodes, replayed with a random window."""
+    """A random plan with random whole costs, on random nodes, replayed with a random window.
+
+    It has at most so many executions.
+    """
     case = draw(cases(max_calls=6, max_actors=3, has_tensors=has_tensors))
     window = draw(st.integers(1, 4))
     nodes, driver = draw(placements(case.graph, most=3))
@@ -68,7 +76,7 @@ def simulated(
                 each[program.process, at] = draw(st.sampled_from([0, 0, 2]))
     costs = Costs(each, waking)
     drains = draw(st.booleans()) if is_driver_draining is None else is_driver_draining
-    count = draw(st.integers(1, 9))
+    count = draw(st.integers(1, most))
     try:
         simulation = simulate(plan, costs, count, window=window, is_driver_draining=drains)
     except DeadlockError:
@@ -76,6 +84,33 @@ def simulated(
         raise
     graph = from_simulation(simulation, limit=window, codes=draw(st.booleans()))
     return Simulated(simulation, costs, window, graph)
+
+
+def shaken(made: Simulated, number: random.Random) -> GraphTrace:
+    """The trace of a simulation, less even: as processes record it that are woken up early.
+
+    Ops end after those that they woke have begun to go on, and methods wait for other graphs.
+    Reads and Writes have bytes.
+    """
+    lanes = []
+    for lane in made.graph.lanes:
+        ops = made.graph.program(lane).ops
+        events = lane.events.copy()
+        for before, after in pairwise(range(len(events))):
+            room = int(min(events["waited_ns"][after], 6))
+            is_next = events["end_ns"][before] == events["start_ns"][after]
+            if room and is_next and ops[events["op"][after]].values_in:
+                later = number.randint(0, room)
+                events["end_ns"][before] += later
+                events["start_ns"][after] += later
+                events["waited_ns"][after] -= later
+        for event in events:
+            if ops[event["op"]].is_rendezvous:
+                event["bytes"] = number.randint(1, 1000)
+            if ops[event["op"]].is_call and number.random() < 0.3:
+                event["waited_ns"] = number.randint(0, int(event["end_ns"] - event["start_ns"]))
+        lanes.append(replace(lane, events=events))
+    return replace(made.graph, lanes=tuple(lanes))
 
 
 @st.composite

@@ -131,7 +131,9 @@ def test_what_an_op_took_beyond_its_usual_time_once_is_a_stall():
     assert path.end_ns - path.start_ns == total
     assert path.bottleneck.text == "a1 (Stage).fwd"
     assert path.bottleneck.share == 11 * 30 / total
-    assert path.stalls == (PathStall(5, COMPUTE, 500, 10.0, 490 / total, "a0 (Stage).fwd"),)
+    assert path.stalls == (
+        PathStall("a0", 1, 5, COMPUTE, 500, 10.0, 490 / total, "a0 (Stage).fwd"),
+    )
     assert str(path.stalls[0]) == "once, in execution 5: a0 (Stage).fwd 500 ns, usually 10 ns"
     assert measure(one_by_one([10] * 12)).paths.steady().stalls == ()
     own = {each.text: each.total_ns for each in path.shares}

@@ -205,6 +205,8 @@ class PathStall:
     """What one op took in one execution beyond its usual time, if that is a notable part of a path.
 
     Attributes:
+        process: Its process.
+        op: Index of the op in its program; None for the time between ops.
         execution: The execution.
         kind: The kind of time.
         took_ns: Its time on the path in this execution.
@@ -213,6 +215,8 @@ class PathStall:
         text: Its displayed name.
     """
 
+    process: str
+    op: int | None
     execution: int
     kind: TimeKind
     took_ns: int
@@ -515,10 +519,11 @@ class Paths:
             which: The number of the part of each step.
             path_ns: The length of the path.
         """
-        execution = self._table.execution[walk.event]
-        code, pair = np.unique(which * (int(execution.max()) + 1) + execution, return_inverse=True)
+        of_step = self._table.execution[walk.event]
+        most = int(of_step.max()) + 1
+        code, pair = np.unique(which * most + of_step, return_inverse=True)
         took = np.bincount(pair, walk.end - walk.start, len(code)).astype(np.int64)
-        part, of = np.divmod(code, int(execution.max()) + 1)
+        part, of = np.divmod(code, most)
         for at in np.flatnonzero(took >= _NOTABLE * path_ns).tolist():
             number, took_ns = int(part[at]), int(took[at])
             if parts[number].text == LOST:
@@ -526,8 +531,20 @@ class Paths:
             usual_ns = self._usual_ns(parts[number], took[part == number])
             share = round(took_ns - usual_ns) / path_ns
             if share >= _NOTABLE:
-                kind, text = parts[number].kind, parts[number].text
-                yield number, PathStall(int(of[at]), kind, took_ns, usual_ns, share, text)
+                own = parts[number]
+                yield (
+                    number,
+                    PathStall(
+                        own.process,
+                        own.op,
+                        int(of[at]),
+                        own.kind,
+                        took_ns,
+                        usual_ns,
+                        share,
+                        own.text,
+                    ),
+                )
 
     def _usual_ns(self, part: PathShare, on_path: Times) -> float:
         """Return how long a part of an op usually takes.

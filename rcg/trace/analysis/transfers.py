@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfers: how full channels were, time on the wire between nodes, and tensors by reference.
+"""Transfers: time on the wire between nodes, and tensors by reference.
 
 A channel carries one frame per execution, so a Write and a Read of the same execution belong
 together. A value for another node of the cluster is on the wire from the end of the writer's Write
@@ -30,43 +30,8 @@ from rcg.ir.plan import Plan
 from rcg.table import Cell, Table
 from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text
 from rcg.trace.analysis.events import NONE, EventTable
-from rcg.trace.analysis.intervals import Ints, Times
+from rcg.trace.analysis.intervals import Ints
 from rcg.trace.model import TensorTransfer
-
-
-def depth(
-    table: EventTable, writes: Ints, reads: Sequence[Ints], start_ns: int
-) -> tuple[Times, Ints]:
-    """Return the times at which the number of unread frames in a channel changed, and the numbers.
-
-    A frame is unread from the end of its Write until the last reader has taken it. A frame that was
-    taken but whose Write is not in the trace was there from the beginning.
-
-    Args:
-        table: The events.
-        writes: The rows of the Writes of the channel that move its frames, by execution.
-        reads: The rows of the Reads that move them, by reader.
-        start_ns: The first of the returned times.
-    """
-    executions, gone = table.execution[reads[0]], table.taken_ns(reads[0])
-    for others in reads[1:]:
-        _, mine, theirs = np.intersect1d(executions, table.execution[others], return_indices=True)
-        gone = np.maximum(gone[mine], table.taken_ns(others)[theirs])
-        executions = executions[mine]
-    _, sent, took = np.intersect1d(table.execution[writes], executions, return_indices=True)
-    came = table.end_ns[writes].copy()
-    # The writer records the end of its Write after the frame has become readable.
-    came[sent] = np.minimum(came[sent], gone[took])
-    before = len(gone) - len(took)
-
-    times = np.concatenate([came, gone])
-    steps = np.concatenate([np.ones(len(came), np.int64), np.full(len(gone), -1, np.int64)])
-    changed_at, which = np.unique(np.maximum(times, start_ns), return_inverse=True)
-    changes = np.bincount(which, steps, len(changed_at)).astype(np.int64)
-    kept = changes != 0
-    times = np.concatenate([[start_ns], changed_at[kept]]).astype(np.int64)
-    return times, before + np.concatenate([[0], np.cumsum(changes[kept])]).astype(np.int64)
-
 
 # --- between nodes ------------------------------------------------------------------------------
 

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must be true of the figures of any trace, random or real.
+
+``notebooks/conftest.py`` checks this of every profile that a notebook makes.
+"""
+
+from __future__ import annotations
+
+import re
+from math import isclose
+
+import numpy as np
+
+from rcg.ir.index import crossings_of, reads_of, writes_of
+from rcg.text import IN_LINE, brief
+from rcg.trace.analysis.events import NONE
+from rcg.trace.analysis.verdict import Form
+from rcg.trace.measured import Measured
+
+_TABLE_PERCENT = 0.051  # to what a share of the table is rounded
+
+
+def check_measured(measured: Measured) -> None:
+    """Check the figures of one graph against each other, and its record against causality."""
+    check_parts(measured)
+    check_causality(measured)
+    check_path(measured)
+    check_verdict(measured)
+
+
+def check_parts(measured: Measured) -> None:
+    """The parts of a lane do not overlap; its five times add up to the window."""
+    for parts in measured.parts:
+        assert (parts.start_ns < parts.end_ns).all()
+        assert (parts.start_ns[1:] >= parts.end_ns[:-1]).all()
+    begin, end = measured.window
+    for lane in measured.shares.lanes:
+        assert lane.duration_ns == end - begin and min(lane.busy_ns, lane.waiting_ns) >= 0
+        assert lane.idle_ns >= 0
+        assert sum(lane.waiting_for.values()) == lane.waiting_ns
+
+
+def check_causality(measured: Measured) -> None:
+    """No Read stops waiting before the Write of its value began, as far as clocks can tell."""
+    table, plan = measured.table, measured.graph.plan
+    errors = {lane.process: lane.clock.error_ns for lane in measured.graph.lanes}
+    writes = writes_of(plan)
+    for (channel, process), place in reads_of(plan).items():
+        if channel not in writes or crossings_of(plan).get((channel, plan.node_of(process))):
+            continue
+        reads = table.moved(*place)
+        wrote = table.find(*writes[channel], table.execution[reads])
+        reads, wrote = reads[wrote != NONE], wrote[wrote != NONE]
+        early = table.start_ns[wrote] - table.waits_until(reads)
+        error_ns = errors[process] + errors[writes[channel][0]]
+        assert early.max(initial=-1) <= error_ns, (
+            f"{process} took {channel} of execution "
+            f"{int(table.execution[reads[int(np.argmax(early))]])} "
+            f"{int(early.max())} ns before its Write began"
+        )
+
+
+def check_path(measured: Measured) -> None:
+    """The shares of the critical path add up to 1."""
+    path = measured.path
+    if path is None:
+        return
+    shares = [each.share for each in (*path.shares, *path.stalls)]
+    assert isclose(sum(shares), 1, abs_tol=1e-9) and min(shares) >= 0
+    assert sorted((each.share for each in path.groups), reverse=True) == [
+        each.share for each in path.groups
+    ]
+
+
+def check_verdict(measured: Measured) -> None:
+    """The headline, its table and the gain agree."""
+    verdict, path = measured.verdict, measured.path
+    if verdict is None or path is None or verdict.form is Form.UNKNOWN:
+        return
+    if verdict.gain is not None:
+        assert verdict.gain <= 1 / (1 - verdict.share / 2) + 1e-9
+    if verdict.form is not Form.LIMITS:
+        assert not measured.summary.limiting_ops
+        return
+    said = re.search(r"limits this: ([\d.]+) %", str(verdict))
+    assert said and abs(float(said[1]) - 100 * verdict.share) <= 0.51
+    text = str(measured.summary).partition("What the results waited for")[2]
+    name = re.escape(brief(verdict.text, IN_LINE))
+    kinds = "compute|communication|serialization|waiting|idle"
+    rows = re.findall(rf"^\s+{name}\s+(?:{kinds})\s+([\d.]+) %", text, re.M)
+    own = {(each.text, each.kind) for each in path.shares if each.text == verdict.text}
+    assert rows
+    if len(rows) == len(own):  # none of them is in the last row, with the small ones
+        assert abs(sum(map(float, rows)) - 100 * verdict.share) <= _TABLE_PERCENT * len(rows)
+    else:
+        assert sum(map(float, rows)) <= 100 * verdict.share + 0.51

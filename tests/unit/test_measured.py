@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of random traces: those of a slow oracle, and what must be true of any."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rcg.compiler.simulate import simulate
+from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.what_if import from_simulation
+from rcg.trace.measured import Measured
+from rcg.trace.trace import Trace
+from tests.harness.invariants import check_measured
+from tests.unit.oracle import Oracle
+from tests.unit.simulated_traces import Simulated, recorded, shaken, simulated
+from tests.unit.traces import measure
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(simulated(most=16), st.integers(0, 1 << 32))
+def test_figures_of_random_traces_are_those_of_the_oracle(made: Simulated, seed: int) -> None:
+    graph = shaken(made, random.Random(seed))
+    found, oracle = measure(graph, 0, made.end), Oracle(graph)
+    index = oracle.executions()
+    assert found.executions.index.tolist() == index
+    assert found.executions.submitted_ns.tolist() == [oracle.submitted(n) for n in index]
+    assert found.executions.completed_ns.tolist() == [oracle.completed(n) for n in index]
+
+    shares = oracle.shares(*found.window)
+    for lane in found.shares.lanes:
+        assert {kind: lane.of(kind) for kind in TimeKind if lane.of(kind)} == shares[lane.process]
+
+    ops = oracle.ops()
+    for each in found.ops:
+        own = each.count, each.median_ns, each.total_ns, each.waited_ns, each.bytes
+        assert ops.pop((each.process, each.op)) == own
+    assert not ops
+
+    path = found.path
+    if path is None:
+        return
+    last = max(index, key=lambda n: (oracle.completed(n), -n))
+    came = max(oracle.came(last), key=lambda event: event.end)
+    spent: Counter[tuple[str, int | None, TimeKind]] = Counter()
+    for part in path.shares:
+        spent[part.process, part.op, part.kind] += part.total_ns
+    for stall in path.stalls:
+        took = round(stall.share * (path.end_ns - path.start_ns))
+        spent[stall.process, stall.op, stall.kind] += took
+    assert spent == oracle.path(came, oracle.completed(last), path.start_ns)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(recorded())
+def test_figures_of_any_recording_agree_with_each_other(trace: Trace) -> None:
+    for graph in trace.graphs:
+        check_measured(Measured.of(trace, graph))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(simulated(has_tensors=True))
+def test_figures_of_a_longer_run_agree_with_each_other(made: Simulated) -> None:
+    """Long enough for a verdict."""
+    run = simulate(made.graph.plan, made.costs, 40, window=made.window)
+    graph = from_simulation(run, limit=made.window)
+    check_measured(measure(graph, 0, round(run.duration)))
+
+
+def test_a_wait_that_ends_before_its_write_began_is_refused() -> None:
+    """As the record of an idle loop once had: its wait ended 300 us before the Write."""
+    from tests.unit.trace_by_hand import A1_ROWS, by_hand
+
+    start, end, _, *rest = A1_ROWS[0]
+    check_measured(measure(by_hand()))
+    with pytest.raises(AssertionError, match="a1 took c1 of execution 0 5 ns before its Write"):
+        check_measured(measure(by_hand(a1=[(start, end, 20, *rest), *A1_ROWS[1:]])))
+
+
+def test_what_was_measured_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for the same graph of the same trace gets the same figures."""
+    run = simulate_pipeline()
+    first = Measured.of(run, run.graphs[0])
+    assert Measured.of(run, run.graphs[0]) is first
+    assert Measured.of(replace(run, info={"cores": 4}), run.graphs[0]) is not first
+    assert first.summary is Measured.of(run, run.graphs[0]).summary
+
+
+def simulate_pipeline() -> Trace:
+    from tests.unit.views_traces import pipeline
+    from tests.unit.views_traces import simulated as of_plan
+
+    return of_plan(pipeline(2), 12)
