@@ -39,7 +39,7 @@ def test_trace_prints_the_summary(saved, capsys):
 def test_trace_writes_what_perfetto_reads(saved, tmp_path, capsys):
     path = tmp_path / "run.json.gz"
     assert cli.main(["trace", str(saved), "--perfetto", str(path)]) == 0
-    assert len(read(path).named("Stage.fwd")) == 2
+    assert len(read(path).named("fwd")) == 2
     assert str(path) in capsys.readouterr().err
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rcg.trace.measured import Measured
-from rcg.views.data.packing import unpack
 from rcg.views.scene import SUM, Scene
 from rcg.views.scenes.sums import packed_within, with_sums
 from rcg.views.scenes.timeline import timeline_scene
+from tests.unit.packed import unpack
 from tests.unit.scenes_by_hand import spans
 from tests.unit.test_scenes import check_scene
 from tests.unit.views_traces import pipeline, simulated

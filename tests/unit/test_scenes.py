@@ -21,7 +21,7 @@ from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.colours import TITLES
 from rcg.views.data.excerpts import excerpt_of
-from rcg.views.data.packing import pack, unpack
+from rcg.views.data.packing import pack
 from rcg.views.scene import COLLECTIVE, Scene
 from rcg.views.scenes.prediction import MAX_SIMULATED
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
@@ -30,6 +30,7 @@ from rcg.views.svg.pictures import schedule_picture
 from rcg.views.svg.scene import picture_of
 from tests.unit.approved import check_approved
 from tests.unit.chrome_format import read
+from tests.unit.packed import unpack
 from tests.unit.scenes_by_hand import SCENES, queues, training, write_that_waits
 from tests.unit.simulated_traces import Simulated, recorded, simulated
 from tests.unit.traces import event, graph_trace, measure

@@ -178,22 +178,24 @@ def chrome(tmp_path, trace):
 
 def test_chrome_has_groups_ranks_and_arrows(tmp_path):
     rows = chrome(tmp_path, tensor_trace())
-    (mine,) = [row for row in rows if row.get("ts") == 0.1]
-    assert (mine["name"], mine["dur"]) == ("wait: allreduce g1", 0.032)
-    assert mine["args"] == {
-        "waits for": "a2 (Stage)",
-        "group": "g1",
-        "rank": 1,
-        "execution": 0,
-        "bytes": 1300,
-    }
-    arrows = sorted((row["ph"], row["name"], row["ts"]) for row in rows if row["ph"] in "sf")
-    assert [arrow for arrow in arrows if arrow[1] == "c1"] == [
+    mine = [row for row in rows if row["name"] == "allreduce g1" and row["ts"] >= 0.132]
+    assert [row["args"]["rank"] for row in sorted(mine, key=lambda row: row["ts"])] == [1, 0, 1]
+    moved = {"group": "g1", "rank": 1, "execution": 0, "bytes": 1300}
+    assert moved in [row["args"] for row in mine if row["cat"] == "communication"]
+    (write,) = [
+        row for row in rows if row["name"] == "write c1" and row.get("cat") == "communication"
+    ]
+    assert (write["args"]["group"], write["args"]["rank"]) == ("g0", 0)
+    arrows = [(row["ph"], row["name"], row["ts"]) for row in rows if row["ph"] in "sf"]
+    assert sorted(arrow for arrow in arrows if arrow[1] == "c1") == [
         ("f", "c1", 0.056),
         ("f", "c1", 0.056),
         ("s", "c1", 0.056),
         ("s", "c1", 0.056),
     ]
+    counters = [row for row in rows if row["ph"] == "C"]
+    assert {row["name"] for row in counters} == {f"unread frames ({'5f1c' * 2})"}
+    assert len({row["pid"] for row in counters}) == 3  # each in the process that reads
 
 
 def test_a_loaded_plan_may_combine_a_value_that_was_read():

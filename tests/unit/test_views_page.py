@@ -15,11 +15,11 @@ import pytest
 from rcg.profiling import Profile
 from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
-from rcg.views.data.packing import unpack
 from rcg.views.html.page import MAX_BYTES, page_of
 from rcg.views.scenes.prediction import prediction_of
 from rcg.views.scenes.timeline import timeline_scene
 from tests.unit.large_trace import large_trace
+from tests.unit.packed import unpack
 from tests.unit.traces import event, graph_trace, measure, trace
 from tests.unit.views_traces import (
     WICKED,

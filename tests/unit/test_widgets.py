@@ -25,7 +25,7 @@ from rcg.runtime.observe.live import Meter
 from rcg.runtime.observe.report import Report
 from rcg.trace.model import SPAN_BASE
 from rcg.trace.trace import Trace
-from rcg.views.data.packing import pack, unpack
+from rcg.views.data.packing import pack
 from rcg_widgets import (
     LiveMonitor,
     ScheduleWidget,
@@ -41,6 +41,7 @@ from rcg_widgets.base import script
 from rcg_widgets.sampler import Sampler
 from tests.harness.peers import until
 from tests.unit.live_reports import GRAPH_ID, backlog, does, idle_chain, later, report_of
+from tests.unit.packed import unpack
 from tests.unit.test_progress import Clock
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather

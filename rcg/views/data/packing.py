@@ -26,8 +26,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["pack", "unpack"]
-
 _ALIGNMENT: Final = 8
 _EXACT: Final = float(1 << 52)  # integers whose differences are exact, too
 
@@ -66,34 +64,6 @@ def pack(
     for each in stored:
         parts += [each, b"\0" * (-len(each) % _ALIGNMENT)]
     return zlib.compress(b"".join(parts), level)
-
-
-def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """Return the arguments of ``pack``, and the list of columns in the head."""
-    stored = zlib.decompress(payload)
-    at = 4 + int.from_bytes(stored[:4], "little")
-    head = json.loads(stored[4:at])
-    columns: dict[str, Column] = {}
-    for each in head["columns"]:
-        name, length = each["name"], each["length"]
-        if "planes" in each:
-            size = each["planes"] * length
-            planes = np.frombuffer(stored, np.uint8, size, at).reshape(each["planes"], length)
-            values = np.zeros((8, length), np.uint8)
-            values[: len(planes)] = planes
-            values = np.ascontiguousarray(values.T).view("<u8").ravel()
-            values = (values >> 1).astype(np.int64) ^ -(values & 1).astype(np.int64)
-            if "until" in each:
-                start = np.rint(columns[each["until"]] * each["scale"]).astype(np.int64)
-                values = _until_next(start) - values
-            else:
-                values = values.cumsum()
-            columns[name] = values / each["scale"]
-        else:
-            columns[name] = np.frombuffer(stored, f"<{each['type']}", length, at)
-            size = columns[name].nbytes
-        at += size + -size % _ALIGNMENT
-    return head, columns
 
 
 def _whole(column: Column, *scales: int) -> tuple[int, Column] | None:

@@ -50,6 +50,7 @@ _LEAST_NUMBERED: Final = 2  # pixels
 _DOT: Final = 2.4
 _LEAST_STEP: Final = 1.5
 _PATH_WIDTH: Final = 2.2
+_MAX_RUNS: Final = 3_000  # parts of the path: more show nothing
 _JOIN_SIGNS: Final = (
     "M3 0C3 6 11 4 11 10", "M0 5H14", "M3 0L11 10", ""
 )  # fmt: skip
@@ -273,16 +274,23 @@ class _Picture:
         self._canvas.define("path", Paint("stroke", "#16191d", "#ffffff"))
         runs, steps = [], []
         before = None
-        for at in range(int(paths.until[0])):
-            band = self._bands[int(paths.row[at])]
-            y = band.y + band.height + 1
+        count = int(paths.until[0])
+        is_thicket = count * _NARROW > self._chart.plot_width
+        drawn: dict[int, float] = {}  # up to where, by row
+        for at in range(count):
+            row = int(paths.row[at])
             x, to_x = self._x(float(paths.begin[at])), self._x(float(paths.end[at]))
-            runs.append(f"M{x:.1f} {y:g}H{max(to_x, x + 1):.1f}")
-            if before is not None:
+            to_x = max(to_x, x + 1)
+            if is_thicket and to_x <= drawn.get(row, -1.0) + 0.5:
+                continue
+            y = self._bands[row].y + self._bands[row].height + 1
+            runs.append(f"M{x:.1f} {y:g}H{to_x:.1f}")
+            drawn[row] = to_x
+            if before is not None and not is_thicket:
                 steps.append(f"M{x:.1f} {before:g}V{y:g}")
             before = y
-        if len(runs) * _NARROW > self._chart.plot_width:
-            steps = []  # a thicket
+        if len(runs) > _MAX_RUNS:
+            return []
         return [
             f'<g class="rcg-critical" pointer-events="none"><g{self._canvas.paint("path")} '
             f'fill="none"><path stroke-width="{_PATH_WIDTH}" d="{"".join(runs)}"/>'
