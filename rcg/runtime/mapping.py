@@ -7,7 +7,8 @@ in_flight=3     inputs   0 1 2 . . 3 . . 4      taken when there is room, and no
 ```
 
 An execution is in flight from its start until its result is yielded. So at most ``in_flight``
-results wait here, and input n is taken after result n - in_flight was yielded.
+results wait here, and input n is taken after result n - in_flight was yielded. Where there is room,
+one input is taken before a result is yielded, and others only until the result is there.
 
 This room knows no graph but by ``execute`` and ``execute_async``: one that this process compiled
 and a handle on another's are mapped in the same way.
@@ -17,9 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from rcg.cluster import end_at_caller
@@ -35,6 +36,7 @@ from rcg.runtime.refs import FAILED, CompiledDAGRef, get_refs, wait_for_all
 
 _GRAPH_ENDS: Final = (ActorDiedError, ChannelBroken, ChannelClosed)
 _NO_ROOM: Final = (CapacityExceededError, ChannelTimeout)
+_NO_KEYWORDS: Final[Mapping[str, Any]] = MappingProxyType({})
 _NEEDS_ASYNC: Final = "an input of map() is an async iterable: iterate its results with `async for`"
 
 
@@ -66,8 +68,7 @@ class MapResults:
         self._in_flight = in_flight
         self._next: _Call | None = None  # taken from the inputs, and not started yet
         self._started: deque[_Started | _Refused] = deque()
-        # Held while a result is asked for; nobody waits for it.
-        self._turn = threading.Lock()
+        self._turn: dict[int, object] = {}  # who asks for a result now, under 0
 
     # --- sync
 
@@ -75,21 +76,26 @@ class MapResults:
         return self
 
     def __next__(self) -> Any:
-        with self._in_turn():
-            try:
-                if self._inputs is not None:
-                    self._inputs.open(is_async=False)
-                self._start()
-                if self._started:
-                    return self._take()
-            except BaseException as error:
-                end_at_caller(error)
-                raise
+        mine = object()
+        try:
+            self._take_turn(mine)
+            if self._inputs is not None:
+                self._inputs.open(is_async=False)
+            self._start()
+            if self._started:
+                return self._take()
+        except BaseException as error:
+            end_at_caller(error)
+            raise
+        finally:
+            self._leave_turn(mine)
         raise StopIteration
 
     def _start(self) -> None:
-        """Start executions while there is room for them, and no result to yield."""
-        while self._has_room() and self._take_next():
+        """Start executions while there is room: one, and others while no result is there."""
+        is_first = True
+        while self._has_room(is_first=is_first) and self._take_next():
+            is_first = False
             call = self._next
             if call is None:  # closed meanwhile
                 return
@@ -120,25 +126,30 @@ class MapResults:
         return self
 
     async def __anext__(self) -> Any:
-        with self._in_turn():
-            try:
-                if self._inputs is not None:
-                    self._inputs.open(is_async=True)
-                await self._start_async()
-                if self._started:
-                    await wait_for_all(self._started[0].refs)
-                if self._started:  # not closed meanwhile
-                    return self._take()
-            except GeneratorExit:  # the coroutine that asks is closed
-                raise
-            except BaseException as error:
-                end_at_caller(error)
-                raise
+        mine = object()
+        try:
+            self._take_turn(mine)
+            if self._inputs is not None:
+                self._inputs.open(is_async=True)
+            await self._start_async()
+            if self._started:
+                await wait_for_all(self._started[0].refs)
+            if self._started:  # not closed meanwhile
+                return self._take()
+        except GeneratorExit:  # the coroutine that asks is closed
+            raise
+        except BaseException as error:
+            end_at_caller(error)
+            raise
+        finally:
+            self._leave_turn(mine)
         raise StopAsyncIteration
 
     async def _start_async(self) -> None:
         """As ``_start``."""
-        while self._has_room() and await self._take_next_async():
+        is_first = True
+        while self._has_room(is_first=is_first) and await self._take_next_async():
+            is_first = False
             call = self._next
             if call is None:
                 return
@@ -175,25 +186,26 @@ class MapResults:
 
     # --- both
 
-    @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        if not self._turn.acquire(blocking=False):
+    def _take_turn(self, mine: object) -> None:
+        """Refuse if somebody else asks now. Ctrl-C between any two lines leaves nobody's turn."""
+        if self._turn.setdefault(0, mine) is not mine:
             raise RuntimeError(
                 "a result of this map() is being asked for already, by another thread or "
                 "coroutine, or by its own inputs"
             )
-        try:
-            yield
-        finally:
-            self._turn.release()
 
-    def _has_room(self) -> bool:
+    def _leave_turn(self, mine: object) -> None:
+        if self._turn.get(0) is mine:
+            del self._turn[0]
+
+    def _has_room(self, *, is_first: bool) -> bool:
         """Whether an execution is to be started before a result is yielded.
 
-        A result that is there is yielded first: the next input may take its time.
+        The first always is, so that the actors have work while the caller has a result. Of others,
+        a result that is there is yielded first: the next input may take its time.
         """
-        return len(self._started) < self._in_flight and not (
-            self._started and self._started[0].is_done()
+        return len(self._started) < self._in_flight and (
+            is_first or not self._started or not self._started[0].is_done()
         )
 
     def _note(self, refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
@@ -365,6 +377,8 @@ class _Inputs:
         return self._call(values)
 
     def _call(self, values: Sequence[Any]) -> _Call:
+        if not self._names:
+            return _Call(values, _NO_KEYWORDS)
         named = zip(self._names, values[self._positional :], strict=True)
         return _Call(values[: self._positional], dict(named))
 

@@ -168,7 +168,21 @@ def test_inputs_are_taken_when_a_result_is_asked_for_and_only_as_there_is_room(
     assert asked.result(GUARD_S) == 2
 
 
-def test_a_result_that_is_there_does_not_wait_for_the_next_input(
+def test_one_input_is_taken_for_each_result_however_long_that_has_been_there(
+    working: Callable[..., Working],
+) -> None:
+    """Else the actors of a caller that is slower would run out of work, and it would wait then."""
+    graph, source = working(), Source()
+    results = graph.map(source, in_flight=3)
+    assert next(results) == 0
+    for number in range(1, 6):
+        until(partial(graph.buffers[0].has, source.taken - 1))
+        taken = source.taken
+        assert next(results) == 2 * number
+        assert source.taken == taken + 1
+
+
+def test_a_result_that_is_there_does_not_wait_for_many_inputs(
     working: Callable[..., Working],
 ) -> None:
     graph, taken = working(), []

@@ -93,8 +93,8 @@ class CompiledDAG(Displayed):
 
         An execution is in flight from its start until its result is yielded. The inputs may be
         endless: one is taken when there is room for it, first when the first result is asked for.
-        A result that is there is yielded before another input is waited for. With ``in_flight=1``,
-        an input may depend on the result before it.
+        A result waits for one input at most, so that the actors have work while the caller has the
+        result. With ``in_flight=1``, an input may depend on the result before it.
 
         What a method raises is raised in place of its result. Then the iteration can go on: the
         next result is that of the next input. So it is with an input that cannot be sent. An
