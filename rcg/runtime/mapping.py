@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from rcg.cluster import end_at_caller
@@ -32,12 +31,11 @@ from rcg.errors import (
     ChannelTimeout,
 )
 from rcg.option_kinds import COUNT
+from rcg.runtime.map_inputs import Call, MapInputs
 from rcg.runtime.refs import FAILED, CompiledDAGRef, get_refs, wait_for_all
 
 _GRAPH_ENDS: Final = (ActorDiedError, ChannelBroken, ChannelClosed)
 _NO_ROOM: Final = (CapacityExceededError, ChannelTimeout)
-_NO_KEYWORDS: Final[Mapping[str, Any]] = MappingProxyType({})
-_NEEDS_ASYNC: Final = "an input of map() is an async iterable: iterate its results with `async for`"
 
 
 class Graph(Protocol):
@@ -60,13 +58,13 @@ class MapResults:
     is asked for. One thread or coroutine at a time may ask.
     """
 
-    _pull: asyncio.Task[_Call | None] | None = None
+    _pull: asyncio.Task[Call | None] | None = None
 
-    def __init__(self, graph: Graph, inputs: _Inputs, in_flight: int) -> None:
+    def __init__(self, graph: Graph, inputs: MapInputs, in_flight: int) -> None:
         self._graph = graph
-        self._inputs: _Inputs | None = inputs  # None once there are no more
+        self._inputs: MapInputs | None = inputs  # None once there are no more
         self._in_flight = in_flight
-        self._next: _Call | None = None  # taken from the inputs, and not started yet
+        self._next: Call | None = None  # taken from the inputs, and not started yet
         self._started: deque[_Started | _Refused] = deque()
         self._turn: dict[int, object] = {}  # who asks for a result now, under 0
 
@@ -278,7 +276,7 @@ def _cancel(task: asyncio.Task[Any]) -> None:
         task.get_loop().call_soon_threadsafe(task.cancel)
 
 
-def map_inputs(
+def map_over(
     graph: Graph,
     iterables: Sequence[Any],
     keywords: Mapping[str, Any],
@@ -305,90 +303,7 @@ def map_inputs(
             f"flight: compile it with max_inflight_executions={count}, or map with "
             f"in_flight={limit}"
         )
-    return MapResults(graph, _Inputs(iterables, keywords), count)
-
-
-class _Call:
-    """The arguments of one execution."""
-
-    __slots__ = ("args", "keywords")
-
-    def __init__(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        self.args, self.keywords = args, keywords
-
-
-class _Inputs:
-    """The inputs: an iterable for each argument, which end with the shortest.
-
-    Attributes:
-        is_async: Whether one of them is iterated asynchronously; set by ``open``.
-        calls: The arguments of the executions, if none is; set by ``open``.
-    """
-
-    calls: Iterator[_Call]
-    is_async: bool
-
-    def __init__(self, iterables: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        self._iterables = [*iterables, *keywords.values()]
-        if not self._iterables:
-            raise TypeError("map() needs an iterable of inputs for each argument of an execution")
-        for each in self._iterables:
-            if not (_is_async(each) or _is_sync(each)):
-                raise TypeError(
-                    "map() needs an iterable of inputs for each argument of an execution, found "
-                    f"a {type(each).__name__}"
-                )
-        self._positional, self._names = len(iterables), tuple(keywords)
-        self._iterators: list[Any] = []
-
-    def open(self, *, is_async: bool) -> None:
-        """Begin to iterate, unless that was done.
-
-        Args:
-            is_async: Whether what is both is iterated asynchronously.
-
-        Raises:
-            TypeError: The inputs can only be iterated asynchronously, or it was begun so.
-        """
-        if not self._iterators:
-            asynchronous = [_is_async(each) and is_async for each in self._iterables]
-            if not is_async and not all(map(_is_sync, self._iterables)):
-                raise TypeError(_NEEDS_ASYNC)
-            self.is_async = any(asynchronous)
-            self._iterators = [
-                aiter(each) if is_so else iter(each)
-                for each, is_so in zip(self._iterables, asynchronous, strict=True)
-            ]
-            self._asynchronous = asynchronous
-            self._iterables = []
-            if not self.is_async:
-                self.calls = map(self._call, zip(*self._iterators, strict=False))
-        elif self.is_async and not is_async:
-            raise TypeError(_NEEDS_ASYNC)
-
-    async def next_async(self) -> _Call | None:
-        """Return the arguments of the next execution; None if there is none."""
-        values = []
-        for each, is_async in zip(self._iterators, self._asynchronous, strict=True):
-            try:
-                values.append(await anext(each) if is_async else next(each))
-            except (StopIteration, StopAsyncIteration):
-                return None
-        return self._call(values)
-
-    def _call(self, values: Sequence[Any]) -> _Call:
-        if not self._names:
-            return _Call(values, _NO_KEYWORDS)
-        named = zip(self._names, values[self._positional :], strict=True)
-        return _Call(values[: self._positional], dict(named))
-
-
-def _is_async(value: object) -> bool:
-    return hasattr(type(value), "__aiter__")
-
-
-def _is_sync(value: object) -> bool:
-    return hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__")
+    return MapResults(graph, MapInputs(iterables, keywords), count)
 
 
 class _Started:

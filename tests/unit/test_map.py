@@ -25,7 +25,7 @@ from rcg.errors import (
     GraphError,
     UnpicklableError,
 )
-from rcg.runtime.mapping import MapResults, map_inputs
+from rcg.runtime.mapping import MapResults, map_over
 from tests.harness.driven import Driven, run_once
 from tests.harness.peers import GUARD_S, until
 
@@ -81,7 +81,7 @@ class Working(Driven):
         self.actor.permits.release(calls)
 
     def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
-        return map_inputs(self.engine, inputs, keywords, in_flight, 4)
+        return map_over(self.engine, inputs, keywords, in_flight, 4)
 
     def close(self) -> None:
         if self.actor.permits is not None:
@@ -235,7 +235,7 @@ def test_several_iterables_end_with_the_shortest(working: Callable[..., Working]
             calls.append((args, keywords))
             return graph.engine.execute(args[0])
 
-    results = map_inputs(Recorded(), ("abc", [1, 2]), {"key": itertools.count()}, 2, 4)  # type: ignore[arg-type]
+    results = map_over(Recorded(), ("abc", [1, 2]), {"key": itertools.count()}, 2, 4)  # type: ignore[arg-type]
     assert list(results) == ["aa", "bb"]
     assert calls == [(("a", 1), {"key": 0}), (("b", 2), {"key": 1})]
 

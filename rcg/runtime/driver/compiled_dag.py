@@ -22,7 +22,7 @@ from rcg.options import timeout_from_user
 from rcg.runtime.control import registry
 from rcg.runtime.driver.engine import UNSET, Engine
 from rcg.runtime.driver.session import Session
-from rcg.runtime.mapping import MapResults, map_inputs
+from rcg.runtime.mapping import MapResults, map_over
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports, Statistics
 from rcg.runtime.remote.handle import handle_from
 from rcg.text import graph_title, stated
@@ -118,7 +118,7 @@ class CompiledDAG(Displayed):
             TypeError: There are no inputs, or they cannot be iterated.
         """
         limit = self._engine.session.options.max_inflight_executions
-        return map_inputs(self, inputs, keywords, in_flight, limit)
+        return map_over(self, inputs, keywords, in_flight, limit)
 
     def has_ended(self) -> bool:
         """Return whether it was torn down, or lost an actor; asks nobody."""
