@@ -7,7 +7,8 @@ in_flight=3     inputs   0 1 2 . . 3 . . 4      taken when there is room, and no
 ```
 
 An execution is in flight from its start until its result is yielded. So at most ``in_flight``
-results wait here, and input n is taken after result n - in_flight was yielded.
+results wait here, and input n is taken after result n - in_flight was yielded. Where there is room,
+one input is taken before a result is yielded, and others only until the result is there.
 
 This room knows no graph but by ``execute`` and ``execute_async``: one that this process compiled
 and a handle on another's are mapped in the same way.
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -31,11 +31,11 @@ from rcg.errors import (
     ChannelTimeout,
 )
 from rcg.option_kinds import COUNT
+from rcg.runtime.map_inputs import Call, MapInputs
 from rcg.runtime.refs import FAILED, CompiledDAGRef, get_refs, wait_for_all
 
 _GRAPH_ENDS: Final = (ActorDiedError, ChannelBroken, ChannelClosed)
 _NO_ROOM: Final = (CapacityExceededError, ChannelTimeout)
-_NEEDS_ASYNC: Final = "an input of map() is an async iterable: iterate its results with `async for`"
 
 
 class Graph(Protocol):
@@ -58,16 +58,15 @@ class MapResults:
     is asked for. One thread or coroutine at a time may ask.
     """
 
-    _pull: asyncio.Task[_Call | None] | None = None
+    _pull: asyncio.Task[Call | None] | None = None
 
-    def __init__(self, graph: Graph, inputs: _Inputs, in_flight: int) -> None:
+    def __init__(self, graph: Graph, inputs: MapInputs, in_flight: int) -> None:
         self._graph = graph
-        self._inputs: _Inputs | None = inputs  # None once there are no more
+        self._inputs: MapInputs | None = inputs  # None once there are no more
         self._in_flight = in_flight
-        self._next: _Call | None = None  # taken from the inputs, and not started yet
+        self._next: Call | None = None  # taken from the inputs, and not started yet
         self._started: deque[_Started | _Refused] = deque()
-        # Held while a result is asked for; nobody waits for it.
-        self._turn = threading.Lock()
+        self._turn: dict[int, object] = {}  # who asks for a result now, under 0
 
     # --- sync
 
@@ -75,21 +74,26 @@ class MapResults:
         return self
 
     def __next__(self) -> Any:
-        with self._in_turn():
-            try:
-                if self._inputs is not None:
-                    self._inputs.open(is_async=False)
-                self._start()
-                if self._started:
-                    return self._take()
-            except BaseException as error:
-                end_at_caller(error)
-                raise
+        mine = object()
+        try:
+            self._take_turn(mine)
+            if self._inputs is not None:
+                self._inputs.open(is_async=False)
+            self._start()
+            if self._started:
+                return self._take()
+        except BaseException as error:
+            end_at_caller(error)
+            raise
+        finally:
+            self._leave_turn(mine)
         raise StopIteration
 
     def _start(self) -> None:
-        """Start executions while there is room for them, and no result to yield."""
-        while self._has_room() and self._take_next():
+        """Start executions while there is room: one, and others while no result is there."""
+        is_first = True
+        while self._has_room(is_first=is_first) and self._take_next():
+            is_first = False
             call = self._next
             if call is None:  # closed meanwhile
                 return
@@ -120,25 +124,30 @@ class MapResults:
         return self
 
     async def __anext__(self) -> Any:
-        with self._in_turn():
-            try:
-                if self._inputs is not None:
-                    self._inputs.open(is_async=True)
-                await self._start_async()
-                if self._started:
-                    await wait_for_all(self._started[0].refs)
-                if self._started:  # not closed meanwhile
-                    return self._take()
-            except GeneratorExit:  # the coroutine that asks is closed
-                raise
-            except BaseException as error:
-                end_at_caller(error)
-                raise
+        mine = object()
+        try:
+            self._take_turn(mine)
+            if self._inputs is not None:
+                self._inputs.open(is_async=True)
+            await self._start_async()
+            if self._started:
+                await wait_for_all(self._started[0].refs)
+            if self._started:  # not closed meanwhile
+                return self._take()
+        except GeneratorExit:  # the coroutine that asks is closed
+            raise
+        except BaseException as error:
+            end_at_caller(error)
+            raise
+        finally:
+            self._leave_turn(mine)
         raise StopAsyncIteration
 
     async def _start_async(self) -> None:
         """As ``_start``."""
-        while self._has_room() and await self._take_next_async():
+        is_first = True
+        while self._has_room(is_first=is_first) and await self._take_next_async():
+            is_first = False
             call = self._next
             if call is None:
                 return
@@ -175,25 +184,26 @@ class MapResults:
 
     # --- both
 
-    @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        if not self._turn.acquire(blocking=False):
+    def _take_turn(self, mine: object) -> None:
+        """Refuse if somebody else asks now. Ctrl-C between any two lines leaves nobody's turn."""
+        if self._turn.setdefault(0, mine) is not mine:
             raise RuntimeError(
                 "a result of this map() is being asked for already, by another thread or "
                 "coroutine, or by its own inputs"
             )
-        try:
-            yield
-        finally:
-            self._turn.release()
 
-    def _has_room(self) -> bool:
+    def _leave_turn(self, mine: object) -> None:
+        if self._turn.get(0) is mine:
+            del self._turn[0]
+
+    def _has_room(self, *, is_first: bool) -> bool:
         """Whether an execution is to be started before a result is yielded.
 
-        A result that is there is yielded first: the next input may take its time.
+        The first always is, so that the actors have work while the caller has a result. Of others,
+        a result that is there is yielded first: the next input may take its time.
         """
-        return len(self._started) < self._in_flight and not (
-            self._started and self._started[0].is_done()
+        return len(self._started) < self._in_flight and (
+            is_first or not self._started or not self._started[0].is_done()
         )
 
     def _note(self, refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
@@ -266,7 +276,7 @@ def _cancel(task: asyncio.Task[Any]) -> None:
         task.get_loop().call_soon_threadsafe(task.cancel)
 
 
-def map_inputs(
+def map_over(
     graph: Graph,
     iterables: Sequence[Any],
     keywords: Mapping[str, Any],
@@ -293,88 +303,7 @@ def map_inputs(
             f"flight: compile it with max_inflight_executions={count}, or map with "
             f"in_flight={limit}"
         )
-    return MapResults(graph, _Inputs(iterables, keywords), count)
-
-
-class _Call:
-    """The arguments of one execution."""
-
-    __slots__ = ("args", "keywords")
-
-    def __init__(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        self.args, self.keywords = args, keywords
-
-
-class _Inputs:
-    """The inputs: an iterable for each argument, which end with the shortest.
-
-    Attributes:
-        is_async: Whether one of them is iterated asynchronously; set by ``open``.
-        calls: The arguments of the executions, if none is; set by ``open``.
-    """
-
-    calls: Iterator[_Call]
-    is_async: bool
-
-    def __init__(self, iterables: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        self._iterables = [*iterables, *keywords.values()]
-        if not self._iterables:
-            raise TypeError("map() needs an iterable of inputs for each argument of an execution")
-        for each in self._iterables:
-            if not (_is_async(each) or _is_sync(each)):
-                raise TypeError(
-                    "map() needs an iterable of inputs for each argument of an execution, found "
-                    f"a {type(each).__name__}"
-                )
-        self._positional, self._names = len(iterables), tuple(keywords)
-        self._iterators: list[Any] = []
-
-    def open(self, *, is_async: bool) -> None:
-        """Begin to iterate, unless that was done.
-
-        Args:
-            is_async: Whether what is both is iterated asynchronously.
-
-        Raises:
-            TypeError: The inputs can only be iterated asynchronously, or it was begun so.
-        """
-        if not self._iterators:
-            asynchronous = [_is_async(each) and is_async for each in self._iterables]
-            if not is_async and not all(map(_is_sync, self._iterables)):
-                raise TypeError(_NEEDS_ASYNC)
-            self.is_async = any(asynchronous)
-            self._iterators = [
-                aiter(each) if is_so else iter(each)
-                for each, is_so in zip(self._iterables, asynchronous, strict=True)
-            ]
-            self._asynchronous = asynchronous
-            self._iterables = []
-            if not self.is_async:
-                self.calls = map(self._call, zip(*self._iterators, strict=False))
-        elif self.is_async and not is_async:
-            raise TypeError(_NEEDS_ASYNC)
-
-    async def next_async(self) -> _Call | None:
-        """Return the arguments of the next execution; None if there is none."""
-        values = []
-        for each, is_async in zip(self._iterators, self._asynchronous, strict=True):
-            try:
-                values.append(await anext(each) if is_async else next(each))
-            except (StopIteration, StopAsyncIteration):
-                return None
-        return self._call(values)
-
-    def _call(self, values: Sequence[Any]) -> _Call:
-        named = zip(self._names, values[self._positional :], strict=True)
-        return _Call(values[: self._positional], dict(named))
-
-
-def _is_async(value: object) -> bool:
-    return hasattr(type(value), "__aiter__")
-
-
-def _is_sync(value: object) -> bool:
-    return hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__")
+    return MapResults(graph, MapInputs(iterables, keywords), count)
 
 
 class _Started:

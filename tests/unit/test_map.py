@@ -25,7 +25,7 @@ from rcg.errors import (
     GraphError,
     UnpicklableError,
 )
-from rcg.runtime.mapping import MapResults, map_inputs
+from rcg.runtime.mapping import MapResults, map_over
 from tests.harness.driven import Driven, run_once
 from tests.harness.peers import GUARD_S, until
 
@@ -81,7 +81,7 @@ class Working(Driven):
         self.actor.permits.release(calls)
 
     def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
-        return map_inputs(self.engine, inputs, keywords, in_flight, 4)
+        return map_over(self.engine, inputs, keywords, in_flight, 4)
 
     def close(self) -> None:
         if self.actor.permits is not None:
@@ -168,7 +168,21 @@ def test_inputs_are_taken_when_a_result_is_asked_for_and_only_as_there_is_room(
     assert asked.result(GUARD_S) == 2
 
 
-def test_a_result_that_is_there_does_not_wait_for_the_next_input(
+def test_one_input_is_taken_for_each_result_however_long_that_has_been_there(
+    working: Callable[..., Working],
+) -> None:
+    """Else the actors of a caller that is slower would run out of work, and it would wait then."""
+    graph, source = working(), Source()
+    results = graph.map(source, in_flight=3)
+    assert next(results) == 0
+    for number in range(1, 6):
+        until(partial(graph.buffers[0].has, source.taken - 1))
+        taken = source.taken
+        assert next(results) == 2 * number
+        assert source.taken == taken + 1
+
+
+def test_a_result_that_is_there_does_not_wait_for_many_inputs(
     working: Callable[..., Working],
 ) -> None:
     graph, taken = working(), []
@@ -221,7 +235,7 @@ def test_several_iterables_end_with_the_shortest(working: Callable[..., Working]
             calls.append((args, keywords))
             return graph.engine.execute(args[0])
 
-    results = map_inputs(Recorded(), ("abc", [1, 2]), {"key": itertools.count()}, 2, 4)  # type: ignore[arg-type]
+    results = map_over(Recorded(), ("abc", [1, 2]), {"key": itertools.count()}, 2, 4)  # type: ignore[arg-type]
     assert list(results) == ["aa", "bb"]
     assert calls == [(("a", 1), {"key": 0}), (("b", 2), {"key": 1})]
 

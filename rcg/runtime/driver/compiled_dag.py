@@ -22,7 +22,7 @@ from rcg.options import timeout_from_user
 from rcg.runtime.control import registry
 from rcg.runtime.driver.engine import UNSET, Engine
 from rcg.runtime.driver.session import Session
-from rcg.runtime.mapping import MapResults, map_inputs
+from rcg.runtime.mapping import MapResults, map_over
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports, Statistics
 from rcg.runtime.remote.handle import handle_from
 from rcg.text import graph_title, stated
@@ -93,8 +93,8 @@ class CompiledDAG(Displayed):
 
         An execution is in flight from its start until its result is yielded. The inputs may be
         endless: one is taken when there is room for it, first when the first result is asked for.
-        A result that is there is yielded before another input is waited for. With ``in_flight=1``,
-        an input may depend on the result before it.
+        A result waits for one input at most, so that the actors have work while the caller has the
+        result. With ``in_flight=1``, an input may depend on the result before it.
 
         What a method raises is raised in place of its result. Then the iteration can go on: the
         next result is that of the next input. So it is with an input that cannot be sent. An
@@ -118,7 +118,7 @@ class CompiledDAG(Displayed):
             TypeError: There are no inputs, or they cannot be iterated.
         """
         limit = self._engine.session.options.max_inflight_executions
-        return map_inputs(self, inputs, keywords, in_flight, limit)
+        return map_over(self, inputs, keywords, in_flight, limit)
 
     def has_ended(self) -> bool:
         """Return whether it was torn down, or lost an actor; asks nobody."""

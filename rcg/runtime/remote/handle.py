@@ -19,7 +19,7 @@ from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.by_reference import ByReference, has_references, lower_inputs, wait_until_made
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
-from rcg.runtime.mapping import MapResults, map_inputs
+from rcg.runtime.mapping import MapResults, map_over
 from rcg.runtime.refs import (
     MOST_PATIENCE_S,
     READY,
@@ -149,7 +149,7 @@ class CompiledDAGHandle:
 
     def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
         """Execute for each input, and iterate over the results; see ``CompiledDAG.map``."""
-        return map_inputs(self, inputs, keywords, in_flight, self._facts.max_inflight_executions)
+        return map_over(self, inputs, keywords, in_flight, self._facts.max_inflight_executions)
 
     def has_ended(self) -> bool:
         """Return whether nothing can be executed any more: it was closed, or the graph ended."""
