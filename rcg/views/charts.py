@@ -25,10 +25,10 @@ from rcg.trace.analysis.parts import TimeKind
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.trace.model import GraphTrace, Recording
-from rcg.views.data.colours import EXECUTIONS, HATCHED, KIND_COLOURS, TITLES
+from rcg.views.data.colours import DEVICE_COLOURS, EXECUTIONS, HATCHED, KIND_COLOURS, TITLES
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.over_time import busy_share, bytes_on_the_way
-from rcg.views.data.slices import OPS
+from rcg.views.data.slices import HIDDEN, OPS
 from rcg.views.data.slicing import slices_of
 from rcg.views.html.elements import images
 from rcg.views.html.findings import JUDGED, compared, comparison_picture, judged, what_if_picture
@@ -44,7 +44,11 @@ KINDS: Final = ("timeline", "schedule", "shares", "latency", "idle", "memory")
 
 _INKS: Final = {None: "#767b83", False: "#16191d", True: "#eceff3"}
 _LINES: Final = {None: "rgba(128,136,146,.25)", False: "#e3e7eb", True: "#252d37"}
-_KINDS: Final = {TITLES[kind]: each for kind, each in [*KIND_COLOURS.items(), *HATCHED.items()]}
+_KINDS: Final = {
+    **{TITLES[kind]: colour for kind, colour in (*KIND_COLOURS.items(), *HATCHED.items())},
+    **{TITLES[kind]: colour for kind, colour in DEVICE_COLOURS.items()},
+    TITLES[HIDDEN]: "#f0c5a3",
+}
 _PATTERNS: Final = {"communication": ".", "serialization": "x", "waiting": "/", "idle": "/"}
 _STATES: Final = {"running": "#009e73", "waiting": "#e69f00", "idle": "#98a2ae"}
 _BLUE: Final = EXECUTIONS[0]
