@@ -25,7 +25,7 @@ from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.trace.measured import Measured
 from rcg.trace.model import Recording
-from rcg.views.data.colours import EXECUTIONS, HATCHED, KIND_COLOURS, TITLES
+from rcg.views.data.colours import EXECUTIONS, HATCHED, HIDDEN, KIND_LOOKS, TITLES
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.over_time import busy_share, bytes_on_the_way
 from rcg.views.html.elements import images
@@ -43,7 +43,11 @@ KINDS: Final = ("timeline", "schedule", "shares", "latency", "idle", "memory")
 
 _INKS: Final = {None: "#767b83", False: "#16191d", True: "#eceff3"}
 _LINES: Final = {None: "rgba(128,136,146,.25)", False: "#e3e7eb", True: "#252d37"}
-_KINDS: Final = {TITLES[kind]: each for kind, each in [*KIND_COLOURS.items(), *HATCHED.items()]}
+_KINDS: Final = {
+    **{look.title: look.colour for look in KIND_LOOKS},
+    **{TITLES[kind]: colour for kind, colour in HATCHED.items()},
+    TITLES[HIDDEN]: "#f0c5a3",
+}
 _PATTERNS: Final = {"communication": ".", "serialization": "x", "waiting": "/", "idle": "/"}
 _STATES: Final = {"running": "#009e73", "waiting": "#e69f00", "idle": "#98a2ae"}
 _BLUE: Final = EXECUTIONS[0]

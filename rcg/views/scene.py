@@ -623,7 +623,7 @@ class Scene:
             lines += ["", f"{row.label}{f' {_DOT} {row.part}' if row.part else ''}{node}"]
             own = np.flatnonzero(self.bars.row == at).tolist()
             cells = [self._cells(bar) for bar in own]
-            lines += Table(("",) * 6, cells, "wwwwwf").text("  ").splitlines()[1:]
+            lines += Table(("",) * 6, cells, "wwwwwf").text("  ").splitlines()
             for each in self.steps:
                 if each.row == at:
                     pairs = zip(each.at.tolist(), each.depth.tolist(), strict=True)

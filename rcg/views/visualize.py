@@ -59,6 +59,9 @@ class Drawing(str, Displayed):
         self._text, self._draw = text, draw
         return self
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # elsewhere it is its text
+
     def _mimebundle(self, _: Views) -> Mimebundle:
         return mimebundle(self._text, [] if self._draw is None else [("Topology", self._draw())])
 

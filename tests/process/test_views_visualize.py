@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 import stat
@@ -138,6 +139,7 @@ def test_nothing_is_written_unless_asked(folder: Path) -> None:
     assert shown["text/plain"] == ascii_of(TOPOLOGY)
     (picture,) = re.findall(r"base64,([A-Za-z0-9+/=]+)", shown["text/html"])
     assert ">Mine<" in b64decode(picture).decode()
+    assert type(pickle.loads(pickle.dumps(drawing))) is str
     text = visualize(TOPOLOGY, format="ascii")
     assert text._repr_mimebundle_() == {"text/plain": text}
 

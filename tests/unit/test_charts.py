@@ -25,9 +25,14 @@ from rcg.views.data.over_time import busy_share, bytes_on_the_way
 from rcg.views.html.findings import judged
 from rcg.weights.planning import plan_of
 from rcg.weights.shards import Member
+from tests.unit.tensors_by_hand import tensor_trace
+from tests.unit.test_trace_shares import LANES_ROWS, WITH_LANES
+from tests.unit.test_views_nodes import ROWS as NODES_ROWS
+from tests.unit.test_views_nodes import TEXT as NODES
 from tests.unit.test_views_report import REPORT
 from tests.unit.test_weights import rows
 from tests.unit.traces import graph_trace
+from tests.unit.views_plans import steps_around_allreduces
 from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated, times
 
 pytest.importorskip("plotly", reason="Plotly is not installed")
@@ -127,6 +132,17 @@ def test_ink_is_for_the_page_and_the_ground_is_the_pages(profile: Profile, kind:
         assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
         inks.add(layout.font.color)
     assert len(inks) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lanes_collectives_and_nodes_of_a_cluster_have_charts(kind: str) -> None:
+    for trace in (
+        tensor_trace(),
+        Trace((graph_trace(LANES_ROWS, plan=WITH_LANES),), 0, 80),
+        Trace((graph_trace(NODES_ROWS, plan=NODES, limit=4),), 0, 300),
+        simulated(steps_around_allreduces(3), 12),
+    ):
+        assert Profile(trace).figure(kind).data
 
 
 def test_a_figure_is_stored_with_a_picture_until_it_is_changed(profile: Profile) -> None:
