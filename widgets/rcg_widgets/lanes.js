@@ -811,8 +811,8 @@ export class Lanes {
       context.lineWidth = 1.75;
       context.strokeRect(from, y - 0.5, Math.max(width, 2), height + 1);
     }
-    if (width > 22 && height >= 12 && colour) {
-      const shown = labelOf(look.text(slice), width - 8, (each) => this.measure(each, this.font));
+    if (width > 12 && height >= 12 && colour) {
+      const shown = labelOf(look.text(slice), width - 5, (each) => this.measure(each, this.font));
       if (shown) {
         context.font = this.font;
         // Text on a faded bar has the colour of text on the background.
