@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from rcg.compiler import compile_graph
 from rcg.ir.ops import Call, Op
 from rcg.ir.plan import Plan
 from rcg.trace.measured import Measured
@@ -19,6 +21,7 @@ from rcg.views.scene import Scene
 from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.pictures import pipeline_picture
+from tests.unit.pipelines import Script
 from tests.unit.scenes_by_hand import pipelined, slow_stage
 from tests.unit.views_plans import Builder
 from tests.unit.views_traces import check_picture, labelled, microbatches, pipeline, simulated
@@ -159,6 +162,19 @@ def test_a_micro_batch_is_what_its_values_say() -> None:
     at = int(np.flatnonzero(scene.bars.name == bar)[0])
     assert scene.hover(at)[1:3] == ["call 0 of execution 1", "micro-batch 1"]
     assert scene.labels(at) == ["B1", "1"]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_micro_batches_of_tensors(overlap: bool) -> None:
+    """Tensors go over a communicator, with overlap by lanes of their own."""
+    script = Script(2)
+    for _ in range(3):
+        script.bind(0, "bwd", script.bind(1, "fwd", script.bind(0, "fwd")))
+    nodes = {f"a{stage}": "n" for stage in range(2)}
+    plan = compile_graph(script.graph(), nodes, "n", 10, overlap=overlap).plan
+    assert sorted(microbatches_of(plan).values()) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    starts = ideal_starts(plan, dict.fromkeys(microbatches_of(plan), 1.0))
+    assert max(starts.values()) == 8  # one micro-batch after the other, as they were bound
 
 
 def test_the_ideal_waits_for_values_and_for_the_actor_only() -> None:
