@@ -120,6 +120,22 @@ def test_calls_of_other_executions_are_pale_and_count_as_bubble() -> None:
     assert notes(scene) == {"a0": "33 %", "a1": "33 %"}
 
 
+def test_a_call_that_waits_for_a_method_of_another_graph_does_not_run_meanwhile() -> None:
+    """Each backward call of a1 waits for 1 of its 2: it works for 4 of 9."""
+    trace = run(microbatches(2, 2))
+    (graph,) = trace.graphs
+    lane = graph.lane("a1")
+    backward = [at for at, op in enumerate(graph.program(lane).ops) if op.title() == "bwd"]
+    events = lane.events.copy()
+    events["waited_ns"][np.isin(events["op"], backward)] = MS
+    lanes = tuple([replace(x, events=events) if x is lane else x for x in graph.lanes])
+    scene = pipelined(replace(trace, graphs=(replace(graph, lanes=lanes),)))
+    assert cells(scene, "compute")["a1"] == [
+        ("F0", 1, 2), ("B0", 3, 4), ("F1", 4, 5), ("B1", 6, 7)
+    ]  # fmt: skip
+    assert notes(scene) == {"a0": "33 %", "a1": "56 %"}
+
+
 def test_measured_cells_are_bars_of_the_timeline() -> None:
     trace = slow_stage()
     timeline = timeline_scene(Measured.of(trace, trace.graphs[0]))
