@@ -324,7 +324,8 @@ class Scene {
     // An execution is lit in all rows, or the micro-batch that was clicked; without one, a process or an op in all executions.
     const batch = this.batchOf(this.lanes.picked);
     if (batch !== null && this.batchOf(bar) !== batch) return false;
-    if (execution !== null) return this.columns.execution[bar] === execution;
+    const isOfOne = this.head.view === "pipeline" && !this.stepper.extents.has(execution); // which is another one
+    if (execution !== null && !isOfOne) return this.columns.execution[bar] === execution;
     if (process === null) return true;
     const { process: own, members } = this.head.rows[this.columns.row[bar]];
     const isOf = own === process || members.some((each) => this.head.rows[each].process === process);
