@@ -46,7 +46,9 @@ from rcg.views.scenes.names import OpNames, names_of
 from rcg.views.scenes.timeline import clock_words, cut_of
 
 _HUES: Final = tuple([EXECUTIONS[at] for at in (0, 2, 1, 3, 4, 5, 6, 7)])
-_IDEAL_WORDS: Final = "ideal: each call takes its method's median, and waits for values and actor only"
+_IDEAL_WORDS: Final = (
+    "ideal: each call takes its method's median, and waits for values and actor only"
+)
 _HEIGHT: Final = 24.0
 _BELOW: Final = 8.0
 
