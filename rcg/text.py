@@ -87,10 +87,10 @@ def count_text(count: float) -> str:
 def plural(count: int, word: str) -> str:
     """Return how many there are of something.
 
-    >>> plural(1, "process"), plural(0, "process"), plural(1234, "event")
-    ('1 process', '0 processes', '1,234 events')
+    >>> plural(1, "process"), plural(0, "process"), plural(1234, "event"), plural(2, "batch")
+    ('1 process', '0 processes', '1,234 events', '2 batches')
     """
-    ending = "" if count == 1 else "es" if word.endswith("s") else "s"
+    ending = "" if count == 1 else "es" if word.endswith(("s", "ch")) else "s"
     return f"{count_text(count)} {word}{ending}"
 
 

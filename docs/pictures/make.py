@@ -24,6 +24,7 @@ from rcg.views.svg.scene import picture_of
 from rcg.views.svg.summary import summary_of
 from tests.harness import readme
 from tests.harness.drawn import digest
+from tests.unit.scenes_by_hand import pipelined, slow_stage
 
 FOLDER: Final = Path(__file__).parent
 WIDTH: Final = 840  # of a page on GitHub, so that letters keep their size
@@ -49,6 +50,7 @@ def main() -> None:
     draw_profile(trace)
     exec(compile("\n".join(CELL.splitlines()[:-1]), "cell.py", "exec"), globals())
     draw_notebook(globals()["p"].trace.active)
+    draw_pipeline()
 
 
 def draw_profile(trace: Recording) -> None:
@@ -61,6 +63,12 @@ def draw_profile(trace: Recording) -> None:
     scene = timeline_scene(Measured.of(trace, graph), part=part)
     timeline = picture_of(replace(scene, paths=CriticalPaths()), about=part.words, width=WIDTH)
     write("profile", above(summary_of(card_of(summary), width=WIDTH), timeline))
+
+
+def draw_pipeline() -> None:
+    """Draw the pipeline of a simulated run, of which one stage is slow."""
+    scene = pipelined(slow_stage())
+    write("pipeline", picture_of(scene, width=WIDTH))
 
 
 def draw_notebook(trace: Recording) -> None:

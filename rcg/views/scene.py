@@ -39,7 +39,7 @@ from rcg.views.data.edge_styles import TCP, style_of
 Ints = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
 
-SPANS, QUEUE, PREDICTION = "spans", "queue", "predicted"
+SPANS, QUEUE, PREDICTION, IDEAL = "spans", "queue", "predicted", "ideal"
 """Parts of a process that have rows of their own; so has each stream of its devices."""
 
 NOBODY: Final = (1 << 16) - 1
@@ -80,6 +80,7 @@ _WITHIN: Final = "\N{PLUS-MINUS SIGN}"
 LABELS: Final = {
     "call": ["{name} {number}", "{initial}{number}", "{number}"],
     "numbered": ["{name} {number}", "{initial}{number}"],  # by their call: methods begin at 0 each
+    "batch": ["{initial}{batch}", "{batch}"],
     "waiting": ["waits for {peer}"],
     "serialization": [],
     "reference": ["{name}", "{bytes}"],
@@ -93,6 +94,7 @@ WORDS: Final = {
     "waits": "{row} waits: {name}",
     "execution": "execution {execution}",
     "numbered": "call {call} of execution {execution}",
+    "batch": "micro-batch {batch}",
     "took": f"{{kind}} {{took}} {_DOT} at {{at}}",
     "peer": "for {peer}",
     "rate": f"{{bytes}} {_DOT} {{rate}}",
@@ -132,7 +134,8 @@ class Row:
     Attributes:
         process: The process in the plan that it is about: ``a0``, or a lane of it: ``a0.comm``.
         label: The displayed name of that: ``a0 (Stage)``.
-        part: "" for its ops; ``SPANS``, ``QUEUE``, ``PREDICTION``, or a stream of its devices.
+        part: "" for its ops; ``SPANS``, ``QUEUE``, ``PREDICTION``, ``IDEAL``, or a stream of its
+            devices.
         detail: More facts.
         node: The name of its node of the cluster: ``n1 · 10.0.0.2``; "" if there is only one. Rows
             of a node follow each other.
@@ -141,6 +144,7 @@ class Row:
         height: Its height in pixels, if there is room.
         error_ns: How wrong its clock may be.
         members: The rows that it stands for, whose bars it has the medians of.
+        note: A figure of it, at its right.
     """
 
     process: str
@@ -153,11 +157,12 @@ class Row:
     height: float = 20.0
     error_ns: int = 0
     members: tuple[int, ...] = ()
+    note: str = ""
 
     @property
     def has_ground(self) -> bool:
         """Whether time without a bar is idle time."""
-        return self.part not in (SPANS, QUEUE, PREDICTION)
+        return self.part not in (SPANS, QUEUE, PREDICTION, IDEAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +175,11 @@ class Name:
             ``kernel``, ``reference``; the kind of a collective; ``unknown``.
         channel: The channel that is read or written, or "".
         group: The group over which tensors are exchanged, or "".
-        call: Which call of its method by its actor in an execution (its micro-batch), from 0 on;
-            None if each method is called once.
+        call: Which call of its method by its actor in an execution, from 0 on; None if each method
+            is called once.
         initial: The letter of a method, if those of all methods differ, or "".
         is_other: Whether it is of another method than the first one of its actor.
+        batch: Its micro-batch, from 0 on, in a view of these; else None.
     """
 
     text: str
@@ -183,6 +189,7 @@ class Name:
     call: int | None = None
     initial: str = ""
     is_other: bool = False
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +404,7 @@ class Scene:
     """Bars in rows over time.
 
     Attributes:
-        view: Which view it is: ``timeline``, ``schedule`` or ``references``.
+        view: Which view it is: ``timeline``, ``schedule``, ``pipeline`` or ``references``.
         about: What it shows, in a line.
         begin: When the shown time begins.
         end: When it ends. Bars may reach beyond both.
@@ -415,6 +422,8 @@ class Scene:
         in_calls: Whether its unit of time is a call; see ``CALL_NS``.
         window: What a view shows at first; None for all.
         sums: Which of the bars are sums of many; None if none are.
+        title: What stands out, as a title; "" for the name of the view.
+        noted: What the notes of rows are.
     """
 
     view: str
@@ -435,6 +444,8 @@ class Scene:
     in_calls: bool = False
     window: tuple[int, int] | None = None
     sums: Sums | None = None
+    title: str = ""
+    noted: str = ""
 
     # Rows
 
@@ -484,7 +495,9 @@ class Scene:
         """Return the possible labels of a bar, the preferred one first."""
         name, kind = self.names[self.bars.name[bar]], self.bars.kind[bar]
         key = name.role if name.role in LABELS else "other"
-        if name.call is not None:
+        if name.batch is not None:
+            key = "batch"
+        elif name.call is not None:
             key = "numbered" if name.initial else "call"
         if kind == TimeKind.WAITING:
             key = "waiting"
@@ -513,6 +526,8 @@ class Scene:
         }
         if name.call is not None:
             values["call"] = str(name.call)
+        if name.batch is not None:
+            values["batch"] = str(name.batch)
         if bars.peer[bar] != NOBODY:
             values["peer"] = brief(self.rows[bars.peer[bar]].label)
         # An exchange says its bytes in its link.
@@ -536,6 +551,7 @@ class Scene:
         yield filled(WORDS[head], values)
         if name.role != "reference":
             yield filled(WORDS["numbered"], values) or filled(WORDS["execution"], values)
+        yield filled(WORDS["batch"], values)
         yield filled(WORDS["took"], values)
         yield filled(WORDS["peer"], values)
         yield filled(WORDS["rate"], values) or filled(WORDS["bytes"], values)
@@ -614,13 +630,14 @@ class Scene:
     def __str__(self) -> str:
         """Return a line per bar, link and queue, for people and for comparing."""
         lines = [
-            f"{self.view}: {self.about}",
+            f"{self.view}: {' - '.join(filter(None, [self.title, self.about]))}",
             f"shown: {self.time_text(self.begin)} to {self.time_text(self.end)}",
         ]
         for at in self.folded:
             row = self.rows[at]
             node = f"  [{row.node}]" if row.node else ""
-            lines += ["", f"{row.label}{f' {_DOT} {row.part}' if row.part else ''}{node}"]
+            note = f", {self.noted} {row.note}" if row.note else ""
+            lines += ["", f"{row.label}{f' {_DOT} {row.part}' if row.part else ''}{note}{node}"]
             own = np.flatnonzero(self.bars.row == at).tolist()
             cells = [self._cells(bar) for bar in own]
             lines += Table(("",) * 6, cells, "wwwwwf").text("  ").splitlines()
@@ -699,6 +716,7 @@ class Scene:
             "looks": [asdict(look) for look in self.looks],
             "kinds": [TITLES[kind] for kind in range(len(TITLES))],
             "ground": self.ground,
+            "noted": self.noted,
             "steps": [{"row": each.row, "count": len(each.at), "most": each.most,
                        "slots": each.slots} for each in steps],
             "depth": self.depth,

@@ -18,6 +18,7 @@ CELLS = (
     f"""
 from rcg_widgets import (
     LiveMonitor,
+    PipelineWidget,
     ScheduleWidget,
     TimelineWidget,
     TopologyWidget,
@@ -92,6 +93,7 @@ TimelineWidget(graph_trace({"a0": edge}), title="Edge")
 """,
     "ScheduleWidget(short, op_cost=lambda op: 3e6 if op.is_call else 1e3, title='Drifted')",
     "ScheduleWidget(microbatches(), title='Batches')",
+    "PipelineWidget(labelled(simulated(microbatches(), 3)), title='Step')",
     """
 from tests.unit.views_plans import scatter_gather
 
@@ -126,7 +128,7 @@ def shown(lab: Lab) -> Iterator[Notebook]:
             for output in outputs:
                 assert output["output_type"] != "error", output["traceback"]
         notebook.page.wait_for_function(
-            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 17"
+            "() => document.querySelectorAll('.rcg-card[data-ready]').length === 18"
         )
         yield notebook
 
@@ -183,6 +185,22 @@ def click_bar(card: Any, which: str) -> None:
 
 
 HAS_PREDICTION = "({rcgLanes: l}) => l.shown.some((row) => row.part === 'predicted')"
+
+
+def test_a_click_on_a_cell_lights_its_micro_batch_through_all_stages(shown: Notebook) -> None:
+    step = card(shown, "pipeline", "Step")
+    click_bar(step, "lines.includes('micro-batch 3') && lines[0] === 'a1 (Stage).bwd'")
+    lit = step.evaluate(
+        """({rcgLanes: l}) => [...l.start.keys()].filter((bar) => l.look.alpha(bar) === 1)
+          .map((bar) => l.look.tell(bar).slice(0, 3).join(", "))"""
+    )
+    # Measured, and ideal.
+    expected = [
+        f"a{stage} (Stage).{method}, call 3 of execution 1, micro-batch 3"
+        for stage in range(4)
+        for method in ("fwd", "bwd")
+    ]
+    assert sorted(lit) == sorted(2 * expected)
 
 
 def test_every_view_is_drawn_and_says_nothing_on_the_console(shown: Notebook) -> None:

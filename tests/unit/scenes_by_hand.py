@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from rcg.ir.ops import Call, Op
 from rcg.trace.measured import Measured
 from rcg.trace.model import SPAN_BASE, GraphTrace, OpenOp, TensorTransfer
 from rcg.trace.trace import Trace
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.scene import Scene
+from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.references import references_scene
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
@@ -121,6 +123,25 @@ def batches() -> Trace:
     return labelled(simulated(microbatches(2, 3), 3, window=2))
 
 
+def slow_stage() -> Trace:
+    """1F1B of four stages and eight micro-batches; a2 takes 1.5 times as long as the others."""
+
+    def cost(op: Op) -> float:
+        if not isinstance(op, Call):
+            return 2e4
+        return (1e7 if op.method == "bwd" else 5e6) * (1.5 if op.actor == "a2" else 1.0)
+
+    return labelled(simulated(microbatches(), 3, op_cost=cost, window=1))
+
+
+def pipelined(trace: Trace) -> Scene:
+    """The pipeline of a trace of one graph."""
+    (graph,) = trace.graphs
+    scene = pipeline_scene(Measured.of(trace, graph))
+    assert scene is not None
+    return scene
+
+
 def alike() -> Trace:
     """Nine workers, one of which is slow, and a reducer."""
 
@@ -176,6 +197,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "schedule-write-that-waits": write_that_waits,
     "schedule-hang": hang,
     "schedule-nothing": lambda: _hand_schedule({}, 10),
+    "pipeline": lambda: pipelined(slow_stage()),
     "predicted": lambda: predicted_scene(pipeline(2), executions=2),
     "predicted-batches": lambda: predicted_scene(microbatches(2, 3), executions=1),
     "predicted-costs": lambda: predicted_scene(

@@ -164,7 +164,7 @@ def test_pictures_need_nothing_else_and_are_shown(picture: str) -> None:
     assert not re.search(r"(?:href=|url\()[\"']?+(?!#)", text)
     name, _, look = path.stem.rpartition("-")
     assert (path.parent / f"{name}-{'dark' if look == 'light' else 'light'}.svg").exists()
-    shown = [README, ROOT / "docs/guide/profiling.md"]
+    shown = [README, *(ROOT / f"docs/guide/{page}.md" for page in ("profiling", "pictures"))]
     assert any(f"pictures/{name}-light.svg" in page.read_text(encoding="utf-8") for page in shown)
 
 

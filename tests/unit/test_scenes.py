@@ -23,6 +23,7 @@ from rcg.views.data.colours import TITLES
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.packing import pack
 from rcg.views.scene import COLLECTIVE, Scene
+from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.prediction import MAX_SIMULATED
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
@@ -156,6 +157,11 @@ def test_all_painters_of_any_recording_say_the_same(tmp_path: Path, trace: Trace
         check_payload(scene)
         check_static(scene)
         assert str(scene)
+    pipeline = pipeline_scene(Measured.of(trace, graph), timeline=timeline)
+    if pipeline is not None:
+        check_scene(pipeline)
+        check_payload(pipeline)
+        check_static(pipeline)
     check_schedule_of(timeline, schedule)
     check_perfetto(trace, timeline, tmp_path / "trace.json")
     part = excerpt_of(Measured.of(trace, graph))

@@ -35,7 +35,7 @@ from tests.unit.views_traces import (
 def test_it_has_everything_and_is_alone(plan: object) -> None:
     record = simulated(plan, 30, spans=True)  # type: ignore[arg-type]
     page = page_of(record, "A page")
-    assert len(check_page(page)) == 6
+    assert len(check_page(page)) == 6 + ("Pipeline: bubble" in page)
     for words in ("A page", "Profile", "Schedule", "Timeline", "Whole trace", "Operations", "box"):
         assert words in page
     assert "prefers-color-scheme" in page and "predicted from measured costs" in page

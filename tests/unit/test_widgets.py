@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("anywidget", reason="the widgets need pip install 'rcg[notebook]'")
 from traitlets import TraitError
 
+from rcg.errors import TraceError
 from rcg.ir.plan import Plan
 from rcg.runtime.observe.live import Meter
 from rcg.runtime.observe.report import Report
@@ -28,6 +29,7 @@ from rcg.trace.trace import Trace
 from rcg.views.data.packing import pack
 from rcg_widgets import (
     LiveMonitor,
+    PipelineWidget,
     ScheduleWidget,
     Selection,
     TimelineWidget,
@@ -45,7 +47,7 @@ from tests.unit.packed import unpack
 from tests.unit.test_progress import Clock
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather
-from tests.unit.views_traces import pipeline, simulated
+from tests.unit.views_traces import microbatches, pipeline, simulated
 
 EXECUTIONS = 3
 PLAN = Plan.from_text(PIPELINE)
@@ -274,6 +276,16 @@ def test_what_is_no_graph_is_refused_in_a_sentence(view: Callable[[Any], Any]) -
 def test_what_cannot_be_shown_is_refused(call: Callable[[], Any], match: str) -> None:
     with pytest.raises((TypeError, ValueError), match=match):
         call()
+
+
+def test_a_pipeline_has_micro_batches_and_says_what_it_lacks() -> None:
+    widget = PipelineWidget(simulated(microbatches(2, 3), 3))
+    head, columns = unpack(widget.payload)
+    assert widget.title.startswith("Pipeline: bubble ") and head["noted"] == "bubble"
+    assert {head["names"][name]["batch"] for name in columns["name"]} == {0, 1, 2}
+    assert PipelineWidget(simulated(microbatches(2, 3), 3), title="Step").title == "Step"
+    with pytest.raises(TraceError, match="no pipeline: it needs an execution with all its calls"):
+        PipelineWidget(recorded())
 
 
 @pytest.mark.parametrize("view", [TimelineWidget, TopologyWidget, ScheduleWidget])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Widgets for Jupyter: a graph's topology, schedule and timeline, what if, and a live monitor.
+"""Widgets for Jupyter: the views of a graph, what if, and a live monitor.
 
 ::
 
@@ -24,6 +24,7 @@ except ImportError as _error:
 from rcg_widgets.base import View
 from rcg_widgets.figures import figure, source
 from rcg_widgets.monitor import LiveMonitor
+from rcg_widgets.pipeline import PipelineWidget
 from rcg_widgets.schedule import ScheduleWidget
 from rcg_widgets.selection import Selection, link
 from rcg_widgets.timeline import TimelineWidget
@@ -32,6 +33,7 @@ from rcg_widgets.what_if import WhatIfWidget
 
 __all__ = [
     "LiveMonitor",
+    "PipelineWidget",
     "ScheduleWidget",
     "Selection",
     "TimelineWidget",

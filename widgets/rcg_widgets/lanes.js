@@ -10,6 +10,7 @@ import { button, element, inkOn, lowerBound, mixed, shorten, ticksOf, timeText }
 
 const FONT = "11.5px";
 const PAD_RIGHT = 14;
+const NOTE_GAP = 12;
 const AXIS_HEIGHT = 26;
 const HEADING_HEIGHT = 24;
 const LEAST_SPAN = 0.02;
@@ -105,7 +106,7 @@ export class Lanes {
   /**
    * @param card The card.
    * @param options `rows` (label, sub, name, detail, process, height, gap above, bars, hatched),
-   *   `start`, `duration`, `range`; `looks` (colour, style, height), and `look`, with functions of a
+   *   `start`, `duration`, `range`; `noted`, what the notes of rows are; `looks` (colour, style, height), and `look`, with functions of a
    *   bar's number: `bucket` (an index of `looks`), `text` (its labels, the preferred one first),
    *   `alpha`, `isPlain` (whether all are lit), `tell`, `bin` (the time that a bar before `until` sums
    *   up; 0 for others), `whole` (of a window: with whole bins); `rowWith`, the shown row of a bar;
@@ -215,6 +216,8 @@ export class Lanes {
     const sub = Math.max(...["queue", ...this.rows.map((row) => row.sub ?? "")].map((each) => measure(each, this.font)));
     const most = Math.max(64, Math.min(230, width * 0.3));
     this.subWidth = sub;
+    const notes = this.rows.filter((row) => row.note).map((row) => measure(row.note, this.boldFont));
+    this.noteRoom = notes.length ? NOTE_GAP + Math.ceil(Math.max(measure(this.noted, this.font), ...notes)) : 0;
     this.gutter = Math.min(most, Math.ceil(label + (sub ? sub + 12 : 0)) + 12);
     this.draw();
   }
@@ -271,7 +274,7 @@ export class Lanes {
   // Time
 
   get room() {
-    return Math.max(1, this.width - this.gutter - PAD_RIGHT);
+    return Math.max(1, this.width - this.gutter - PAD_RIGHT - this.noteRoom);
   }
 
   get perUs() {
@@ -310,6 +313,7 @@ export class Lanes {
   follow() {
     const window = this.card.model.get("window") ?? this.range;
     clearTimeout(this.sending);
+    if (window[1] <= this.range[0] || window[0] >= this.range[1]) return; // nothing of it is here
     if (window.every((each, end) => Math.abs(each - this.span[end]) < 2e-3)) return;
     this.span = [window[0], Math.max(window[1], window[0] + LEAST_SPAN)];
     this.ask();
@@ -629,6 +633,12 @@ export class Lanes {
         context.textAlign = "left";
         context.fillText(shown, row.isLane ? INDENT : 0, middle + 0.5);
       }
+      if (row.note && row.isNamed) {
+        context.fillStyle = this.paints.text;
+        context.font = this.boldFont;
+        context.textAlign = "right";
+        context.fillText(row.note, this.width - 2, middle + 0.5);
+      }
       if (row.sub && row.height >= 8) {
         context.fillStyle = this.paints.faint;
         context.font = this.font;
@@ -801,8 +811,8 @@ export class Lanes {
       context.lineWidth = 1.75;
       context.strokeRect(from, y - 0.5, Math.max(width, 2), height + 1);
     }
-    if (width > 22 && height >= 12 && colour) {
-      const shown = labelOf(look.text(slice), width - 8, (each) => this.measure(each, this.font));
+    if (width > 12 && height >= 12 && colour) {
+      const shown = labelOf(look.text(slice), width - 5, (each) => this.measure(each, this.font));
       if (shown) {
         context.font = this.font;
         // Text on a faded bar has the colour of text on the background.
@@ -823,11 +833,15 @@ export class Lanes {
     let end = -Infinity;
     for (const [at, text] of ticks) {
       const width = this.measure(text, this.font);
-      const middle = Math.min(Math.max(this.x(at), this.gutter + width / 2 - 8), this.width - width / 2 - 1);
+      const middle = Math.min(Math.max(this.x(at), this.gutter + width / 2 - 8), this.width - this.noteRoom - width / 2 - 1);
       if (middle - width / 2 < end + 10) continue;
       context.textAlign = "center";
       context.fillText(text, middle, AXIS_HEIGHT / 2 + 1);
       end = middle + width / 2;
+    }
+    if (this.noteRoom) {
+      context.textAlign = "right";
+      context.fillText(this.noted, this.width - 2, AXIS_HEIGHT / 2 + 1);
     }
     if (this.gutter > 70) {
       context.textAlign = "left";

@@ -6,7 +6,7 @@ import { element, renderer } from "./common.js";
 import { fillScene } from "./scene.js";
 import { fillTopology } from "./topology.js";
 
-const FILLS = { schedule: fillScene, timeline: fillScene, topology: fillTopology };
+const FILLS = { pipeline: fillScene, schedule: fillScene, timeline: fillScene, topology: fillTopology };
 const LINKED = ["selected_process", "selected_op", "selected_execution", "window"];
 
 const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);

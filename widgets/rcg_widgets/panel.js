@@ -240,6 +240,7 @@ export class Stepper {
     this.shown = element("span", { class: "rcg-value", role: "status" });
     this.back = button("‹", "the execution before", () => this.step(this.current === null ? this.last : this.current - 1));
     this.forth = button("›", "the next execution", () => this.step(this.current === null ? this.first : this.current + 1));
+    if (scene.head.view === "pipeline") return; // of one execution
     card.controls.append(element("span", { class: "rcg-step" }, element("span", {}, "execution"), this.back, this.slider, this.forth, this.shown));
   }
 

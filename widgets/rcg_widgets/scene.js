@@ -19,7 +19,8 @@ const NARROW = { timeline: 4 }; // pixels: narrower bars are shares of time
 const PATH_ROOM = 4; // pixels for each step of the path from row to row
 const MAX_GB_PER_S = 100; // a write that seems faster forwarded its block
 const TRAITS = ["selected_process", "selected_op", "selected_execution"];
-const PARTS = { queue: ["queues", "show how many frames wait for each process"], predicted: ["predicted", "show what was predicted"] };
+const PARTS = { queue: ["queues", "show how many frames wait for each process"], predicted: ["predicted", "show what was predicted"], ideal: ["ideal", "show the ideal"] };
+const BELOW = new Set(["predicted", "ideal"]); // parts whose rows need no name
 
 /** A template with its values; "" if one of them is not known. */
 export function filled(template, values) {
@@ -77,13 +78,14 @@ export class Words {
 
   values(bar) {
     const { start, duration, kind, peer, execution, bytes, count, shortest, longest } = this.columns;
-    const { text, role, group, call, initial } = this.nameOf(bar);
+    const { text, role, group, call, initial, batch } = this.nameOf(bar);
     const row = this.rowOf(bar);
     const values = {
       row: row.label, name: text, initial, execution: `${execution[bar]}`, number: `${call ?? execution[bar]}`,
       kind: this.head.kinds[kind[bar]], took: this.time(duration[bar]), at: this.time(start[bar]),
     };
     if (call !== null) values.call = `${call}`;
+    if (batch !== null) values.batch = `${batch}`;
     if (peer[bar] !== NOBODY) values.peer = this.head.rows[peer[bar]].label;
     const isMoving = kind[bar] === COMMUNICATION;
     if (bytes[bar] && !(group && isMoving)) { // an exchange says its bytes in its link
@@ -100,10 +102,11 @@ export class Words {
   /** The possible labels of a bar, the preferred one first. */
   labels(bar) {
     const { labels } = this.head;
-    const { text, role, call, initial } = this.nameOf(bar);
+    const { text, role, call, initial, batch } = this.nameOf(bar);
     if (this.isSum(bar)) return [`${countText(this.columns.count[bar])} × ${text}`, `${countText(this.columns.count[bar])} ×`];
     let key = role in labels ? role : "other";
-    if (call !== null) key = initial ? "numbered" : "call";
+    if (batch !== null) key = "batch";
+    else if (call !== null) key = initial ? "numbered" : "call";
     if (this.columns.kind[bar] === WAITING) key = "waiting";
     else if (this.columns.kind[bar] === SERIALIZATION) key = "serialization";
     const values = this.values(bar);
@@ -118,7 +121,7 @@ export class Words {
     const say = (...names) => names.map((each) => filled(words[each], values)).find(Boolean) ?? "";
     const lines = [say(this.columns.kind[bar] === WAITING ? "waits" : role === "call" ? "call" : "op")];
     if (role !== "reference") lines.push(say("numbered", "execution"));
-    lines.push(say("took"), say("peer"), say("rate", "bytes"), say("median"));
+    lines.push(say("batch"), say("took"), say("peer"), say("rate", "bytes"), say("median"));
     const links = [...this.links(this.movingBar(bar))];
     lines.push(...links.slice(0, MAX_LINKS).map((each) => this.linkText(each)));
     if (links.length > MAX_LINKS) lines.push(filled(words.more, { count: `${links.length - MAX_LINKS}` }));
@@ -183,6 +186,7 @@ class Scene {
     const { sums } = head;
     this.lanes = new Lanes(card, {
       rows: this.rows, start: columns.start, duration, looks: head.looks, finest: NARROW[head.view],
+      noted: head.noted,
       range: [head.range[0], Math.max(head.range[1], head.range[0] + 0.001)],
       timeText: this.time, tickText: head.in_calls ? this.time : undefined,
       outside: this.stepper.first > 0 ? `here are executions ${countText(this.stepper.first)} to ${countText(this.stepper.last)}` : "",
@@ -227,7 +231,7 @@ class Scene {
     this.rows = head.rows.map((each, lane) => {
       const isFirst = each.part === "" || head.rows[lane - 1]?.process !== each.process;
       const indices = Int32Array.from({ length: counts[lane + 1] - counts[lane] }, (_, at) => counts[lane] + at); // sorted by row
-      const sub = each.part && head.rows[lane - 1]?.part === each.part ? "" : each.part === "predicted" ? "" : each.part;
+      const sub = each.part && head.rows[lane - 1]?.part === each.part ? "" : BELOW.has(each.part) ? "" : each.part;
       return {
         ...each, lane, isFirst, name: each.label, sub, isLane: Boolean(each.under),
         label: isFirst ? each.short || each.label : "",
@@ -317,12 +321,19 @@ class Scene {
   isLit(bar) {
     if (this.search.hits) return this.search.isHit(bar);
     const { process, op, execution } = this.selected;
-    // An execution is lit in all rows; without one, a process or an op in all executions.
-    if (execution !== null) return this.columns.execution[bar] === execution;
+    // An execution is lit in all rows, or the micro-batch that was clicked; without one, a process or an op in all executions.
+    const batch = this.batchOf(this.lanes.picked);
+    if (batch !== null && this.batchOf(bar) !== batch) return false;
+    const isOfOne = this.head.view === "pipeline" && !this.stepper.extents.has(execution); // which is another one
+    if (execution !== null && !isOfOne) return this.columns.execution[bar] === execution;
     if (process === null) return true;
     const { process: own, members } = this.head.rows[this.columns.row[bar]];
     const isOf = own === process || members.some((each) => this.head.rows[each].process === process);
     return isOf && (op === null || this.columns.op[bar] === op);
+  }
+
+  batchOf(bar) {
+    return bar < 0 ? null : this.words.nameOf(bar).batch;
   }
 
   linkedTo(bar) {
@@ -531,7 +542,8 @@ class Scene {
       ...(links.has(EXCHANGE) || (links.has(VALUE) && head.view === "timeline") ? [["rcg-transfer", "transfer"]] : []),
       ...(links.has(COLLECTIVE) ? [["rcg-meeting", "collective"]] : []),
     ]);
-    const hint = isTouched() ? "drag aside: pan · two fingers: zoom · tap a bar: its execution and its transfers" : "click a bar: its execution and its transfers · drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all";
+    const found = head.view === "pipeline" ? "a cell: its micro-batch through all stages" : "a bar: its execution and its transfers";
+    const hint = isTouched() ? `drag aside: pan · two fingers: zoom · tap ${found}` : `click ${found} · drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all`;
     card.legend.append(element("span", { class: "rcg-hint" }, hint));
   }
 }

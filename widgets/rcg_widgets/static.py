@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rcg.views.html.elements import images
 from rcg.views.svg.pictures import (
+    pipeline_picture,
     predicted_schedule,
     schedule_picture,
     timeline_picture,
@@ -52,6 +53,11 @@ def schedules(subject: Subject) -> Pictures:
         yield from _known(subject, schedule_picture)
 
     return made
+
+
+def pipelines(subject: Subject) -> Pictures:
+    """Return the pipeline."""
+    return lambda: _known(subject, pipeline_picture)
 
 
 def topologies(subject: Subject, title: str) -> Pictures:

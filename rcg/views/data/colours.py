@@ -25,7 +25,10 @@ DEVICE_COMMUNICATION: Final = 8
 """The kind of a device's copies, and of NCCL's kernels."""
 
 PREDICTED: Final = 9
-"""The kind of what was simulated. The other kinds are those of ``TimeKind``."""
+"""The kind of what was simulated."""
+
+IDEAL: Final = 10
+"""The kind of a call without delays. The other kinds are those of ``TimeKind``."""
 
 EXECUTIONS: Final = (
     "#0072b2",
@@ -53,6 +56,7 @@ TITLES: Final = {
     DEVICE_COMPUTE: "GPU compute",
     DEVICE_COMMUNICATION: "GPU copy or NCCL",
     PREDICTED: "predicted",
+    IDEAL: "ideal",
 }
 """Displayed names of kinds."""
 

@@ -51,6 +51,21 @@ class Excerpt:
         return f"all of executions {self.first} to {self.last}"
 
 
+def whole_executions(measured: Measured) -> tuple[Ints, Ints]:
+    """Return the events of calls in a trace, and the executions that have all their calls in it."""
+    table, found, each_has = measured.table, [np.empty(0, np.int64)], 0
+    for program in measured.graph.plan.programs:
+        calls = [at for at, op in enumerate(program.ops) if op.is_call]
+        each_has += len(calls)
+        found += [table.rows(program.process, at) for at in calls]
+    rows = np.concatenate(found)
+    is_inside = table.start_ns[rows] >= measured.start_ns
+    is_inside &= table.end_ns[rows] <= measured.end_ns
+    rows = rows[is_inside]
+    executions, counts = np.unique(table.execution[rows], return_counts=True)
+    return rows, executions[counts >= max(each_has, 1)]
+
+
 def excerpt_of(measured: Measured, *, most: int = MAX_EXECUTIONS) -> Excerpt | None:
     """Return an excerpt with the last executions that ran in a full pipeline, at most so many.
 
@@ -61,15 +76,9 @@ def excerpt_of(measured: Measured, *, most: int = MAX_EXECUTIONS) -> Excerpt | N
     """
     table, graph = measured.table, measured.graph
     start_ns, end_ns = measured.start_ns, measured.end_ns
-    found, counts_of_calls = [np.empty(0, np.int64)], []
-    for program in graph.plan.programs:
-        calls = [at for at, op in enumerate(program.ops) if op.is_call]
-        counts_of_calls.append(len(calls))
-        found += [table.rows(program.process, at) for at in calls]
-    rows = np.concatenate(found)
-    rows = rows[(table.start_ns[rows] >= start_ns) & (table.end_ns[rows] <= end_ns)]
-    executions, counts = np.unique(table.execution[rows], return_counts=True)
-    whole = executions[counts >= max(sum(counts_of_calls), 1)]
+    rows, whole = whole_executions(measured)
+    executions = np.unique(table.execution[rows])
+    counts_of_calls = [sum(op.is_call for op in each.ops) for each in graph.plan.programs]
     held = _excerpt_of_hang(graph, start_ns, end_ns)
     if not len(whole):
         return held

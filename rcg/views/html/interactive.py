@@ -23,6 +23,7 @@ from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.packing import pack
 from rcg.views.scene import Scene
+from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.schedule import schedule_scene
 from rcg.views.scenes.sums import packed_within
 from rcg.views.svg.topology_payload import topology_payload
@@ -73,16 +74,17 @@ def data_of(
     The timeline gets what the others leave. A view whose data does not fit keeps its picture. The
     graph is one that did something; ``number`` is its number in the page.
     """
-    schedule = schedule_scene(Measured.of(trace, graph), timeline=timeline)
-    window = json.dumps(schedule.window_us)
+    measured = Measured.of(trace, graph)
+    schedule = schedule_scene(measured, timeline=timeline)
+    pipeline = pipeline_scene(measured, timeline=timeline)
     found = []
     left = most_bytes
 
-    def add(view: str, packed: bytes | None) -> None:
+    def add(view: str, packed: bytes | None, title: str) -> None:
         nonlocal left
         if packed is None:
             return
-        title = graph.title if view == "topology" else stated(view.capitalize(), graph.state)
+        window = json.dumps(None if view == "pipeline" else schedule.window_us)
         element = (
             f'<script type="text/plain" {place_of(view, number)} data-window="{window}" '
             f'data-title="{escape(visible(title))}">{b64encode(packed).decode("ascii")}</script>\n'
@@ -91,7 +93,13 @@ def data_of(
             left -= len(element)
             found.append(element)
 
-    add("topology", pack(*topology_payload(graph.plan, (graph, summary)), level=_LEVEL))
-    add("schedule", pack(*schedule.to_payload(), level=_LEVEL))
-    add("timeline", packed_within(timeline, left * 3 // 4 - 200))
+    def add_scene(scene: Scene, packed: bytes | None) -> None:
+        add(scene.view, packed, stated(scene.title or scene.view.capitalize(), graph.state))
+
+    add(
+        "topology", pack(*topology_payload(graph.plan, (graph, summary)), level=_LEVEL), graph.title
+    )
+    for scene in filter(None, [pipeline, schedule]):
+        add_scene(scene, pack(*scene.to_payload(), level=_LEVEL))
+    add_scene(timeline, packed_within(timeline, left * 3 // 4 - 200))
     return "".join(found)

@@ -17,6 +17,7 @@ from rcg.trace.model import Recording
 from rcg.views.html.elements import images
 from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
+    pipeline_picture,
     references_picture,
     schedule_picture,
     summary_picture,
@@ -25,6 +26,11 @@ from rcg.views.svg.pictures import (
 )
 
 _MAX_GRAPHS: Final = 3  # with pictures; the page of a trace has more
+_OVER_TIME: Final = (
+    ("Pipeline", pipeline_picture),
+    ("Schedule", schedule_picture),
+    ("Timeline", timeline_picture),
+)
 
 
 def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Mimebundle:
@@ -60,7 +66,7 @@ def of_trace(trace: Recording) -> Mimebundle:
         topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
         pictures.append((f"Topology of {name}", topology))
         pictures.append((f"Profile of {name}", summary_picture(figures)))
-        for what, picture in (("Schedule", schedule_picture), ("Timeline", timeline_picture)):
+        for what, picture in _OVER_TIME:
             svg = picture(trace, graph)
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))

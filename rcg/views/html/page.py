@@ -19,12 +19,14 @@ from rcg.trace.analysis.transfers import reference_sums, references_about, refer
 from rcg.trace.measured import Measured, summarize
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
+from rcg.views.data.microbatches import microbatches_of
 from rcg.views.html.elements import STYLE, card
 from rcg.views.html.interactive import assets, data_of, place_of
 from rcg.views.scene import Scene
 from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
+    pipeline_picture,
     references_picture,
     schedule_picture,
     summary_picture,
@@ -208,6 +210,8 @@ def _graph(
     parts += [profile] if profile else []
     if timeline is not None:
         fits, of = " rcg-fits", timeline
+        if microbatches_of(graph.plan):
+            add(fits, lambda: pipeline_picture(trace, graph), place_of("pipeline", number))
         add(fits, lambda: schedule_picture(trace, graph), place_of("schedule", number))
         parts.append(f"<div {place_of('timeline', number)}>")  # the view shows what both show
         add(fits, lambda: timeline_picture(trace, graph))

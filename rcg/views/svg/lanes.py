@@ -13,7 +13,7 @@ from typing import Final
 
 from rcg.text import brief, plural, ticks_of, visible
 from rcg.views.data.lettering import SIZE, SMALL, width_of
-from rcg.views.scene import CALL_NS, PREDICTION, QUEUE, Row, Scene
+from rcg.views.scene import CALL_NS, IDEAL, PREDICTION, QUEUE, Row, Scene
 from rcg.views.svg.bars import Band
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.looks import idle
@@ -29,6 +29,7 @@ _LEAST_PITCH: Final = 13.0  # names do not touch
 _INDENT: Final = 14.0
 _PART: Final = width_of("queue", SMALL) + 12
 _HEADING: Final = 24.0
+_NOTE_GAP: Final = 12.0
 
 
 def heights_for(count: int, few: float, some: float, many: float) -> float:
@@ -67,7 +68,7 @@ class RowChart:
         heads = [rows[own[0]] for own in self._groups]
         self.processes = sum(max(1, len(head.members)) for head in heads if not head.under)
         # In a timeline, parts are named; a prediction shows what it is.
-        parts = {rows[at].part for at in shown} - {"", PREDICTION}
+        parts = {rows[at].part for at in shown} - {"", PREDICTION, IDEAL}
         is_named = scene.view == "timeline" and bool(parts) and len(heads) <= _SOME
         self._parts = [self._parts_of(own) if is_named else {} for own in self._groups]
         self._size = SIZE if len(heads) <= _MANY else SMALL
@@ -76,7 +77,14 @@ class RowChart:
         names = [width_of(visible(row.label), SIZE, bold=True) for row in rows if not row.under]
         self._names = min(max([_MIN_NAMES_WIDTH, *names]), _MAX_NAMES_WIDTH)
         self._left = round(MARGIN + self._names + 14 + max([_PART, *words]))
-        self.plot_width = max(120.0, width - self._left - MARGIN)
+        notes = [width_of(words, SMALL, bold=True) for words in self._notes(shown)]
+        self._right = MARGIN + (_NOTE_GAP + max(notes) if notes else 0.0)
+        self.plot_width = max(120.0, width - self._left - self._right)
+
+    def _notes(self, shown: Sequence[int]) -> list[str]:
+        """Return the notes of rows, and what they are; nothing without notes."""
+        notes = [self._scene.rows[at].note for at in shown if self._scene.rows[at].note]
+        return [self._scene.noted, *notes] if notes else []
 
     def _parts_of(self, own: Sequence[int]) -> dict[int, str]:
         """Return the names of the rows of a process that are the first of their part."""
@@ -133,7 +141,7 @@ class RowChart:
     ) -> str:
         """Return the picture; shapes of the body are in pixels from the upper left of the plot."""
         canvas = self._canvas
-        width = self._left + self.plot_width + MARGIN
+        width = self._left + self.plot_width + self._right
         explained = canvas.legend(legend, MARGIN, _TOP + 4, width - 2 * MARGIN)
         is_tall = len(self._groups) > _MANY
         top = _TOP + explained.height + (14 if is_tall else 0) + 4
@@ -147,6 +155,7 @@ class RowChart:
             f'<g transform="translate({self._left:g} {top:g})">',
             *self._grounds(),
             *self._axis(self._ticks(), is_tall=is_tall),
+            *self._note_shapes(),
             *body,
             "</g>",
         ]
@@ -190,6 +199,22 @@ class RowChart:
                 y = self.bands[at].middle + SMALL * 0.36
                 shapes.append(self._canvas.note(word, right, y, _MAX_NAMES_WIDTH, anchor="end"))
         return shapes
+
+    def _note_shapes(self) -> list[str]:
+        """Return the notes of rows at the right, below what they are."""
+        rows = self._scene.rows
+        x, room = self.plot_width + self._right - MARGIN, self._right
+        shapes = [
+            self._canvas.note(
+                rows[at].note, x, band.middle + SMALL * 0.36, room, anchor="end", role="text",
+                bold=True,
+            )
+            for at, band in self.bands.items()
+            if rows[at].note
+        ]  # fmt: skip
+        if not shapes:
+            return []
+        return [self._canvas.note(self._scene.noted, x, -9, room, anchor="end"), *shapes]
 
     def _grounds(self) -> list[str]:
         fill = idle(self._canvas)

@@ -21,6 +21,7 @@ from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
 from rcg.views.data.topology import topology_of
 from rcg.views.scene import CriticalPaths, Scene
+from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.references import references_scene
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
@@ -74,6 +75,15 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
         return None
     scene = schedule_scene(Measured.of(trace, graph), is_part=True)
     return picture_of(scene, title=stated("Schedule", graph.state), about=_about(trace, scene))
+
+
+def pipeline_picture(trace: Recording, graph: GraphTrace) -> str | None:
+    """Return one execution of a pipeline: its micro-batches, its bubble, and the ideal.
+
+    None if the graph has no micro-batches, or no complete execution.
+    """
+    scene = pipeline_scene(Measured.of(trace, graph))
+    return None if scene is None else picture_of(scene, title=stated(scene.title, graph.state))
 
 
 def predicted_schedule(plan: Plan, limit: int, state: str = "") -> str:

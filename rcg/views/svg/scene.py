@@ -65,11 +65,13 @@ def picture_of(scene: Scene, *, title: str = "", about: str = "", width: float =
 
     Args:
         scene: The scene.
-        title: The title; "" is the view's name.
+        title: The title; "" is that of the scene, or the view's name.
         about: Replaces the line below the title.
         width: The width of the picture.
     """
-    return _Picture(scene, width).text(title or scene.view.capitalize(), about or scene.about)
+    return _Picture(scene, width).text(
+        title or scene.title or scene.view.capitalize(), about or scene.about
+    )
 
 
 class _Picture:
