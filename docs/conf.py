@@ -25,6 +25,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 # Notebooks show what is stored in them: a picture where a widget would need a kernel.
 nb_execution_mode = "off"
 nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]
+suppress_warnings = ["mystnb.unknown_mime_type"]  # plotly's JSON: its picture is shown
 nb_render_error_lexer = "none"  # rcg's tracebacks are not in IPython's form
 myst_heading_anchors = 4
 highlight_language = "none"

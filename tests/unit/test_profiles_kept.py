@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
 import pytest
 
+import rcg
 from rcg.profiling import Profile, kept_profiles
 from rcg.runs import Kept, Runs
 from rcg.trace.analysis.comparison import Comparison
@@ -158,3 +160,11 @@ def test_a_profile_is_kept_once_and_let_go_of_when_told_to() -> None:
         kept_profiles(keep=-1)
     del other
     assert len(kept_profiles(keep=0)) == 0
+
+
+def test_profiles_can_be_called_after_they_were_imported_as_a_module(monkeypatch) -> None:
+    before = rcg.profiles
+    module = importlib.import_module("rcg.profiles")
+    monkeypatch.setattr(rcg, "profiles", before)  # as it was, after this test
+    assert module.Profile is rcg.Profile
+    assert [*module()] == [*before()]
