@@ -18,7 +18,6 @@ This room must not know how traces are recorded, exported or drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -26,7 +25,6 @@ from typing import Final
 import numpy as np
 
 from rcg.compiler.simulate import Simulation
-from rcg.ir.index import Place
 from rcg.trace.analysis.comparison import Comparison, compare
 from rcg.trace.analysis.costs import MeasuredCosts, costs_of
 from rcg.trace.analysis.critical import Paths, SteadyPath
@@ -184,12 +182,6 @@ class Measured:
         if self.stall is not None:
             return None
         return verdict_of(self.path, self.executions, self.table, lambda: self.replays, self.cores)
-
-    def own_ns(self, places: Iterable[Place]) -> Times:
-        """Return how long each run of some ops took, without waiting."""
-        rows = [self.ended.rows(*place) for place in places]
-        own: Times = self.ended.own_ns[np.concatenate([np.empty(0, np.int64), *rows])]
-        return own
 
     def predict(self, executions: int) -> Simulation:
         """Return an unchanged replay; raises TraceError if nothing was measured."""

@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rcg.compiler.simulate import simulate
+from rcg.profiling import Profile
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.what_if import from_simulation
 from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
+from rcg_widgets.subject import recorded as recorded_subject
 from tests.harness.invariants import check_measured
 from tests.unit.oracle import Oracle
 from tests.unit.simulated_traces import Simulated, recorded, shaken, simulated
@@ -89,6 +91,9 @@ def test_what_was_measured_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert Measured.of(run, run.graphs[0]) is first
     assert Measured.of(replace(run, info={"cores": 4}), run.graphs[0]) is not first
     assert first.summary is Measured.of(run, run.graphs[0]).summary
+    run = replace(run, info={"cores": 4})
+    subject, record = recorded_subject(run)  # of a widget
+    assert Measured.of(subject.trace, record) is Profile(run).measured()
 
 
 def simulate_pipeline() -> Trace:

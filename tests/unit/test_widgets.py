@@ -35,9 +35,7 @@ from rcg_widgets import (
     TimelineWidget,
     TopologyWidget,
     View,
-    figure,
     link,
-    source,
 )
 from rcg_widgets.base import script
 from rcg_widgets.sampler import Sampler
@@ -255,7 +253,7 @@ def test_a_picture_that_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch
 # --- what may be given ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("view", [*VIEWS, figure, source])
+@pytest.mark.parametrize("view", VIEWS)
 def test_what_is_no_graph_is_refused_in_a_sentence(view: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=r"^[^\n]+, found int"):
         view(3)
@@ -620,19 +618,6 @@ def test_what_was_seen_is_kept_within_bounds() -> None:
     assert (rows[:, 3] == 4).all()
     assert monitor.facts == {"limit": 9, "cap": 0, "completed": 0, "most": {"queued": 4.0}}
     assert monitor.samples == 300
-
-
-# --- other libraries ------------------------------------------------------------------------------
-
-
-def test_a_figure_has_the_shares_of_each_process() -> None:
-    pytest.importorskip("plotly", reason="Plotly is not installed")
-    made = figure(recorded())
-    *shares, latencies = made.data
-    assert shares[0].name == "compute"
-    total = np.sum([each.x for each in shares], axis=0)
-    assert total == pytest.approx([1.0] * 3)
-    assert len(latencies.x) == EXECUTIONS
 
 
 # --- the package ----------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ except ImportError as _error:
     ) from _error
 
 from rcg_widgets.base import View
-from rcg_widgets.figures import figure, source
 from rcg_widgets.monitor import LiveMonitor
 from rcg_widgets.pipeline import PipelineWidget
 from rcg_widgets.schedule import ScheduleWidget
@@ -40,7 +39,5 @@ __all__ = [
     "TopologyWidget",
     "View",
     "WhatIfWidget",
-    "figure",
     "link",
-    "source",
 ]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,7 @@ class Subject:
         title: What views call it; "" for a plan.
         state: What is wrong with it, or was at the end of its record; "" if nothing.
         addresses: Those of its nodes of the cluster; None for those in the record, if any.
+        info: What the trace of its record says about itself.
     """
 
     plan: Plan
@@ -39,12 +40,13 @@ class Subject:
     title: str = ""
     state: str = ""
     addresses: Mapping[str, str] | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def trace(self) -> Trace:
         """Its record as a trace of its own."""
         graphs = () if self.record is None else (self.record,)
-        return Trace(graphs, self.start_ns, self.end_ns)
+        return Trace(graphs, self.start_ns, self.end_ns, dict(self.info))
 
     @cached_property
     def measured(self) -> tuple[GraphTrace, GraphSummary] | None:
@@ -75,7 +77,13 @@ def subject_of(what: Any, graph: int | str | None = None) -> Subject:
     if isinstance(trace, Trace):
         record = Profile(trace).graph(graph)
         return Subject(
-            record.plan, record, trace.start_ns, trace.end_ns, record.title, record.state
+            record.plan,
+            record,
+            trace.start_ns,
+            trace.end_ns,
+            record.title,
+            record.state,
+            info=trace.info,
         )
     if isinstance(trace, GraphTrace):
         return _of_record(trace)
