@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import itertools
 import os
@@ -257,12 +258,12 @@ class Known:
 
     def __post_init__(self) -> None:
         if self.transport == "nixl" and self.kind != "large":
-            self.copied = plain(self.twin)
+            self.copied = copy.deepcopy(self.twin)
 
     def at(self, actor: int | None) -> Any:
-        """A copy of what an actor gets, or the driver."""
+        """A copy of what an actor gets, or the driver: what shares memory in it does so there."""
         is_twin = actor == self.actor or self.copied is None
-        return plain(self.twin) if is_twin else self.copied
+        return copy.deepcopy(self.twin if is_twin else self.copied)
 
 
 @dataclass
@@ -353,7 +354,7 @@ class ReferencesModel(RuleBasedStateMachine):
         if error:
             self.check(not known.is_sure, f"{known.who} ({known.kind}) does not arrive: {error}")
             return
-        is_right = are_equal(found, known.at(actor))
+        is_right = are_equal(found, plain(known.at(actor)))
         self.check(is_right, f"{known.who} ({known.kind}) arrived otherwise")
 
     def actor(self, at: int) -> Any:
@@ -401,7 +402,7 @@ class ReferencesModel(RuleBasedStateMachine):
         who = next(self.ids)
         self.note(f"relay {known.who} by actor {actor} as {who}")
         ref = self.actor(actor).relay.remote(who, known.ref)
-        value = plain(known.at(actor))
+        value = known.at(actor)
         self.known.append(Known(who, ref, actor, known.kind, "object_store", value, source=known))
 
     @precondition(lambda self: self.known)
@@ -412,7 +413,7 @@ class ReferencesModel(RuleBasedStateMachine):
             return  # it is the maker's own, and torch does not look whether its memory is there
         self.note(f"take {[each.who for each in some]} at actor {actor}")
         ref = self.actor(actor).take.remote(*(each.ref for each in some))
-        values = [each.at(actor) for each in some]
+        values = [plain(each.at(actor)) for each in some]
         made = Pending(ref, some, actor, values, all(each.is_sure for each in some))
         if waits:
             self.end(made)
