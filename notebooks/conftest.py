@@ -4,6 +4,9 @@
 Each process has a Ray of its own: ``two_nodes.ipynb`` makes a cluster that any ``ray.init()`` of
 the machine would join, and takes it away.
 
+The figures of every profile are checked: that they agree with each other, and that no wait of the
+record ends before its Write began (``tests/harness/invariants.py``).
+
 On a machine that is busy with other things, Ray and rcg may have remarks about that there. (That
 the notebooks themselves are stored without any is a test in ``tests/unit/test_notebooks.py``.)
 """
@@ -15,11 +18,34 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from docs.pictures.notebooks import NEEDS_VLLM, cleaned
+from tests.harness.readme import ROOT
+
+_CHECKS: Final = """
+import sys
+
+sys.path.append({root!r})
+
+from rcg.profiling import Profile
+from rcg.trace.measured import measured_of
+from tests.harness.invariants import check_measured
+
+
+def _complete(profile, trace, complete=Profile.complete):
+    complete(profile, trace)
+    for each in measured_of(trace):
+        check_measured(each)
+
+
+Profile.complete = _complete
+del sys, _complete
+"""
+"""What the kernel of each notebook runs first."""
 
 collect_ignore = [] if find_spec("vllm") else [*NEEDS_VLLM]
 
@@ -30,6 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="nb", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
     os.environ["RAY_TMPDIR"] = folder.name
+    startup = Path(folder.name, "ipython", "profile_default", "startup")
+    startup.mkdir(parents=True)
+    (startup / "checks.py").write_text(_CHECKS.format(root=str(ROOT)), encoding="utf-8")
+    os.environ["IPYTHONDIR"] = str(startup.parent.parent)
 
 
 @pytest.hookimpl

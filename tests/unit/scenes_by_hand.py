@@ -103,7 +103,11 @@ def write_that_waits() -> Scene:
 def hang() -> Scene:
     rows = {
         "a0": [event(0, 0, 0, 10), event(1, 0, 10, 30), event(3, 0, 30, 40), event(0, 1, 40, 50)],
-        "a1": [event(0, 0, 0, 50), event(1, 0, 50, 70), event(3, 0, 70, 80)],
+        "a1": [
+            event(0, 0, 0, 50, waited=30, peer=1),
+            event(1, 0, 50, 70),
+            event(3, 0, 70, 80),
+        ],
     }
     return _hand_schedule(rows, 1_000, opens={"a0": OpenOp(1, 1, 50)})
 

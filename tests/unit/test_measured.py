@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from rcg_widgets.subject import recorded as recorded_subject
 from tests.harness.invariants import check_measured
 from tests.unit.oracle import Oracle
 from tests.unit.simulated_traces import Simulated, recorded, shaken, simulated
+from tests.unit.trace_by_hand import A1_ROWS, by_hand
 from tests.unit.traces import measure
 
 
@@ -74,14 +76,23 @@ def test_figures_of_a_longer_run_agree_with_each_other(made: Simulated) -> None:
     check_measured(measure(graph, 0, round(run.duration)))
 
 
-def test_a_wait_that_ends_before_its_write_began_is_refused() -> None:
-    """As the record of an idle loop once had: its wait ended 300 us before the Write."""
-    from tests.unit.trace_by_hand import A1_ROWS, by_hand
-
+def test_a_read_waits_until_its_write_sends() -> None:
+    """Also where its loop did not see that it waited: it was off the processor, or idle."""
     start, end, _, *rest = A1_ROWS[0]
+    found = measure(by_hand(a1=[(start, end, 0, *rest), *A1_ROWS[1:]]))
+    check_measured(found)
+    (write,) = found.table.find("a0", 3, np.array([0]))
+    (read,) = found.table.find("a1", 0, np.array([0]))
+    sends = 26  # it encodes from 25 on
+    assert found.table.bounds[write, 1] == found.table.waits_until(read) == sends
+    assert found.table.peer[read] == found.table.number("a0")
+
+
+def test_a_read_that_ends_before_its_write_began_is_refused() -> None:
+    start, _, _, *rest = A1_ROWS[0]
     check_measured(measure(by_hand()))
-    with pytest.raises(AssertionError, match="a1 took c1 of execution 0 5 ns before its Write"):
-        check_measured(measure(by_hand(a1=[(start, end, 20, *rest), *A1_ROWS[1:]])))
+    with pytest.raises(AssertionError, match="a1 took c1 of execution 0 6 ns before its Write"):
+        check_measured(measure(by_hand(a1=[(start, 20, 15, *rest), *A1_ROWS[1:]])))
 
 
 def test_what_was_measured_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

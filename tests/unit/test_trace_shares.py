@@ -169,8 +169,8 @@ program a1.comm
 """
 
 LANES_ROWS = {
-    "driver": [event(1, 0, 14, 18)],
-    "a0": [event(0, 0, 0, 2), event(1, 0, 10, 30), event(2, 0, 30, 31), event(1, 1, 40, 60)],
+    "driver": [event(1, 0, 4, 8)],
+    "a0": [event(0, 0, 7, 9), event(1, 0, 10, 30), event(2, 0, 30, 31), event(1, 1, 40, 60)],
     "a0.comm": [event(0, 0, 0, 32, waited=31), event(1, 0, 35, 55, peer=4)],
     "a1": [event(1, 0, 50, 70), event(2, 0, 70, 71)],
     "a1.comm": [event(0, 0, 33, 55, waited=2, peer=2), event(1, 0, 56, 58)],
@@ -182,8 +182,8 @@ def test_communication_is_hidden_behind_methods_of_the_same_actor():
 
     ```
     ns       0    5    10        20        30        40        50        60        70
-    driver             | W |                                                        14 to 18
-    a0       |R   |    |f . . . . . . . . .|W        |f . . . . . . . . .|          2 + 1
+    driver       | W |                                                                 4 to 8
+    a0              |R||f . . . . . . . . .|W        |f . . . . . . . . .|          2 + 1
     a0.comm  |R waits . . . . . . . . . . . |R  |W c1 . . . . . . .|                1 + 20
     a1                                                         |g . . . . . . . . . |
     a1.comm                                   |R|R c1 receives . . .| W             20 + 2
@@ -194,17 +194,17 @@ def test_communication_is_hidden_behind_methods_of_the_same_actor():
     # Of what a0.comm sends, from 40 on; of what a1.comm receives, from 50 on, and its Write.
     assert [lane.hidden for lane in shares.lanes] == [None, None, 15 / 21, None, 7 / 22]
     assert shares.hidden == (15 + 7) / 51
-    # From 14 to 71 methods run for 36 and 20; of the bytes that each actor moves, with its lane, in
-    # 22 and 23, 15 and 7 are hidden.
+    # From 4 to 71 methods run for 40 and 20; of the bytes that each actor moves, with its lane, in
+    # 24 and 23, 15 and 7 are hidden.
     assert [lane.bubble for lane in shares.lanes] == [
         None,
-        pytest.approx(21 / 57),
+        pytest.approx(27 / 67),
         None,
-        pytest.approx(37 / 57),
+        pytest.approx(47 / 67),
         None,
     ]
-    assert [lane.exposed for lane in shares.lanes] == [None, 7 / 57, None, 16 / 57, None]
-    assert shares.exposed == pytest.approx(23 / 114)
+    assert [lane.exposed for lane in shares.lanes] == [None, 9 / 67, None, 16 / 67, None]
+    assert shares.exposed == pytest.approx(25 / 134)
 
 
 def test_lost_driver_events_make_no_idle_time_of_waiting():

@@ -19,8 +19,9 @@ Call        | waiting for another graph's method | compute |          and every 
 
 A gate's Pass is like a Read: it waits for a frame from another node, and publishes it.
 
-A Write of tensors waits until its readers have taken the frame. Its reader's recorder sees only the
-wait for the frame; the rest, until the writer begins to send, is waiting as well::
+A Read waits at least until its writer begins to send, whatever its recorder saw: a loop that was
+off the processor when the frame came has not seen itself wait. A Write of tensors waits until its
+readers have taken the frame, and the recorder of a reader sees only the wait for that::
 
     Write        | encodes | waits for the slowest reader | sends            |
     Read          | waits for the frame |. . . . . . . . .| receives  | decodes |
@@ -51,9 +52,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.ir.channels import TENSOR
 from rcg.ir.ids import DRIVER
-from rcg.ir.index import Place, reads_of, writes_of
+from rcg.ir.index import Place, crossings_of, reads_of, writes_of
 from rcg.ir.ops import Collective, Op, Pass
 from rcg.ir.programs import Program
 from rcg.trace.analysis.intervals import Ints, Times
@@ -218,27 +218,29 @@ class EventTable:
                     self.moves[rows[_movers(of_op, READ if op.values_in else WRITE)]] = True
 
     def _late(self, events: Events) -> Times:
-        """Return how long events waited, Reads of tensors until their writer began to send."""
+        """Return how long events waited, Reads at least until their writer began to send.
+
+        What comes from another node is waited for by a gate, and clocks of nodes may disagree.
+        """
         graph, waited = self.graph, events["waited_ns"].astype(np.int64)
-        channels = [each for each in graph.plan.channels if each.kind == TENSOR]
-        writes, reads = writes_of(graph.plan), reads_of(graph.plan)
-        for channel in channels:
-            for reader in channel.readers:
-                if channel.id not in writes or (channel.id, reader) not in reads:
-                    continue
-                rows = self.rows(*reads[channel.id, reader])
-                sent = self.find(*writes[channel.id], self.execution[rows])
-                rows, sent = rows[sent != NONE], sent[sent != NONE]
-                got, write = events[rows], events[sent]
-                length = np.maximum(got["end_ns"] - got["start_ns"], 0)
-                most = np.maximum(length - np.clip(got["coded_ns"], 0, length), 0)
-                sending = write["start_ns"] + np.maximum(write["coded_ns"], 0)
-                sending = np.minimum(sending + np.maximum(write["waited_ns"], 0), write["end_ns"])
-                until = np.minimum(sending - got["start_ns"], most)
-                is_longer = until > waited[rows]
-                waited[rows[is_longer]] = until[is_longer]
-                unnamed = is_longer & (self.peer[rows] == NO_PEER)
-                self.peer[rows[unnamed]] = self._numbers[channel.writer]
+        writes, crossings = writes_of(graph.plan), crossings_of(graph.plan)
+        for (channel, reader), read in reads_of(graph.plan).items():
+            if channel not in writes or (channel, graph.plan.node_of(reader)) in crossings:
+                continue
+            rows = self.moved(*read)
+            rows = rows[~self.codes[rows]]
+            sent = self.find(*writes[channel], self.execution[rows])
+            rows, sent = rows[sent != NONE], sent[sent != NONE]
+            got, write = events[rows], events[sent]
+            length = np.maximum(got["end_ns"] - got["start_ns"], 0)
+            most = np.maximum(length - np.clip(got["coded_ns"], 0, length), 0)
+            sending = write["start_ns"] + np.maximum(write["coded_ns"], 0)
+            sending = np.minimum(sending + np.maximum(write["waited_ns"], 0), write["end_ns"])
+            until = np.minimum(sending - got["start_ns"], most)
+            is_longer = until > waited[rows]
+            waited[rows[is_longer]] = until[is_longer]
+            unnamed = is_longer & (self.peer[rows] == NO_PEER)
+            self.peer[rows[unnamed]] = self._numbers[writes[channel][0]]
         return waited
 
     # --- rows ------------------------------------------------------------------------------------
