@@ -11,7 +11,7 @@ from math import isclose
 
 import numpy as np
 
-from rcg.ir.index import crossings_of, reads_of, writes_of
+from rcg.ir.index import crossings_of, reads_of, rendezvous_of, writes_of
 from rcg.text import IN_LINE, brief
 from rcg.trace.analysis.events import NONE
 from rcg.trace.analysis.verdict import Form
@@ -41,7 +41,10 @@ def check_parts(measured: Measured) -> None:
 
 
 def check_causality(measured: Measured) -> None:
-    """No Read stops waiting before the Write of its value began, as far as clocks can tell."""
+    """No wait ends before what it waited for was there, as far as clocks can tell.
+
+    That is when the Write of a value begins, and when the last rank of a collective arrives.
+    """
     table, plan = measured.table, measured.graph.plan
     errors = {lane.process: lane.clock.error_ns for lane in measured.graph.lanes}
     writes = writes_of(plan)
@@ -58,6 +61,28 @@ def check_causality(measured: Measured) -> None:
             f"{int(table.execution[reads[int(np.argmax(early))]])} "
             f"{int(early.max())} ns before its Write began"
         )
+
+    nodes = plan.nodes_by_process()
+    for rendezvous in rendezvous_of(plan) if not table.is_open.any() else ():
+        if rendezvous.is_collective and len({nodes[each] for each, _ in rendezvous.ends}) == 1:
+            starts = {
+                process: dict(
+                    zip(table.execution[rows].tolist(), table.start_ns[rows].tolist(), strict=True)
+                )
+                for process, at in rendezvous.ends
+                for rows in [table.rows(process, at)]
+            }
+            for process, at in rendezvous.ends:
+                rows = table.rows(process, at)
+                until = table.waits_until(rows).tolist()
+                for execution, waited in zip(table.execution[rows].tolist(), until, strict=True):
+                    others = [each[execution] for each in starts.values() if execution in each]
+                    early = max(others) - waited
+                    error_ns = 2 * max(errors.values())
+                    assert early <= error_ns or waited == starts[process][execution], (
+                        f"{process} waited for {rendezvous.name} of execution {execution} until "
+                        f"{early} ns before the last rank arrived"
+                    )
 
 
 def check_path(measured: Measured) -> None:

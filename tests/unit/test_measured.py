@@ -23,7 +23,7 @@ from tests.harness.invariants import check_measured
 from tests.unit.oracle import Oracle
 from tests.unit.simulated_traces import Simulated, recorded, shaken, simulated
 from tests.unit.trace_by_hand import A1_ROWS, by_hand
-from tests.unit.traces import measure
+from tests.unit.traces import ALLREDUCE, event, graph_trace, measure
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -86,6 +86,28 @@ def test_a_read_waits_until_its_write_sends() -> None:
     sends = 26  # it encodes from 25 on
     assert found.table.bounds[write, 1] == found.table.waits_until(read) == sends
     assert found.table.peer[read] == found.table.number("a0")
+
+
+def test_a_rank_waits_until_the_last_one_arrives() -> None:
+    """The path goes to the last one: a1 arrives at 40, a0 saw itself wait until 35."""
+    rows = {
+        "driver": [event(1, 0, 0, 2), event(3, 0, 2, 70, waited=60)],
+        "a0": [
+            event(0, 0, 0, 5, waited=2),
+            event(1, 0, 5, 15),
+            event(2, 0, 15, 60, waited=20),
+            event(3, 0, 60, 64),
+        ],
+        "a1": [event(0, 0, 0, 5, waited=2), event(1, 0, 5, 40), event(2, 0, 40, 60, waited=1)],
+    }
+    found = measure(graph_trace(rows, plan=ALLREDUCE), 0, 70)
+    check_measured(found)
+    (first,) = found.table.find("a0", 2, np.array([0]))
+    assert found.table.waits_until(first) == 40
+    assert found.table.peer[first] == found.table.number("a1")
+    steps = [(step.text, step.kind, step.duration_ns) for step in found.paths.of(0)]
+    assert ("a1 (Worker).grad", TimeKind.COMPUTE, 35) in steps
+    assert not any(kind is TimeKind.WAITING for _, kind, took in steps if took > 1)
 
 
 def test_a_read_that_ends_before_its_write_began_is_refused() -> None:
