@@ -205,10 +205,13 @@ def test_more_in_flight_is_advised_where_that_gives_more():
     assert advice.gain == pytest.approx(37 / 22)
     assert advice.text == (
         "graph = dag.experimental_compile(max_inflight_executions=3); "
-        "graph.map(batches, in_flight=3)  # 3 in flight instead of 1: 1.68x"
+        "results = list(graph.map(inputs, in_flight=3))  # 3 in flight instead of 1: 1.68x"
     )
     (advice,) = verdict(replace(pipeline(window=1), limit=10)).advice
-    assert advice.text == "graph.map(batches, in_flight=3)  # 3 in flight instead of 1: 1.68x"
+    assert (
+        advice.text
+        == "results = list(graph.map(inputs, in_flight=3))  # 3 in flight instead of 1: 1.68x"
+    )
 
 
 def test_time_until_a_result_that_is_awaited_is_not_the_drivers_own():

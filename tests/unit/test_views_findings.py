@@ -130,7 +130,7 @@ def test_a_comparison_says_what_is_noise() -> None:
     assert f">{same.answer}<" in picture
     [found] = slower.compare(before).graphs
     assert not found.throughput.is_noise
-    assert found.answer.startswith("1.9") and "most changed: Stage#2.fwd 0.50x" in found.answer
+    assert found.answer.startswith("1.9") and "largest change: Stage#2.fwd " in found.answer
     assert str(found).startswith(found.answer)
     picture = comparison_picture(found)
     assert f">{found.answer}<" in picture and "worse" not in picture

@@ -98,8 +98,8 @@ class TopologyFigures:
         open_ns: Time so far of calls that did not end, by their node. It is shown instead of
             ``call_ns``.
         on_path: Share of the critical path of all executions that is spent in calls and
-            collectives, without stalls, from 0 to 1, by their node. Empty if the graph is balanced:
-            which of its actors have more is then noise.
+            collectives, without stalls, from 0 to 1, by their node. Empty if no actor limits the
+            graph: which of them have more is then noise.
         odd: The actors whose calls take longer, or shorter, than those of others of their class.
     """
 
@@ -234,8 +234,9 @@ def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFig
         for channel in op.values_out if each.bytes else ():
             values[channel] = each.bytes / each.count
     on_path: dict[int, float] = {}
-    is_balanced = summary.verdict is not None and summary.verdict.form is Form.BALANCED
-    for part in () if path is None or is_balanced else path.shares:
+    form = None if summary.verdict is None else summary.verdict.form
+    is_even = form in (Form.BALANCED, Form.STARVED)
+    for part in () if path is None or is_even else path.shares:
         ops_there = () if part.op is None else plan.program(part.process).ops[part.op :]
         made = ops_there[0] if ops_there else None
         if isinstance(made, Call | Collective):
