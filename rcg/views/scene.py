@@ -51,6 +51,9 @@ NO_OP: Final = (1 << 16) - 1
 SUM: Final = -1
 """``execution`` of a bar that is a sum of many."""
 
+NONE: Final = -1
+"""No event, and no bar."""
+
 VALUE, WIRE, EXCHANGE, COLLECTIVE = range(4)
 """Kinds of links: a value from its Write to its Read, or to the gate of another node; tensors over
 a communicator; the ranks of a collective."""
@@ -235,6 +238,8 @@ class Bars:
         shortest: The shortest of them.
         longest: The longest of them.
         total: What they take in all.
+        event: The row of its event in the ``EventTable``, or ``NONE``; empty if none has one. No
+            painter needs it.
     """
 
     row: Column = field(default_factory=_u2)
@@ -251,6 +256,7 @@ class Bars:
     shortest: Column = field(default_factory=_i8)
     longest: Column = field(default_factory=_i8)
     total: Column = field(default_factory=_i8)
+    event: Ints = field(default_factory=_i8)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -275,6 +281,8 @@ class Bars:
         """Return all bars, sorted, and the place of each of them, part after part."""
         if any(len(each.count) for each in parts):
             parts = [each if len(each.count) else each.counted() for each in parts]
+        if any(len(each.event) for each in parts):
+            parts = [each if len(each.event) else each.without_events() for each in parts]
         names = [each.name for each in fields(Bars)]
         columns = {name: [getattr(each, name) for each in parts] for name in names}
         bars = Bars(**{name: np.concatenate([np.empty(0, _TYPES[name]), *each])
@@ -289,11 +297,15 @@ class Bars:
         took = self.duration
         return self.with_columns(count=np.ones(len(self)), shortest=took, longest=took, total=took)
 
+    def without_events(self) -> Bars:
+        """Return the same, of which no bar has an event."""
+        return self.with_columns(event=np.full(len(self), NONE))
+
 
 _TYPES: Final = {
     "row": "<u2", "start": "<i8", "duration": "<i8", "kind": "u1", "look": "u1", "name": "<u2",
     "peer": "<u2", "execution": "<i8", "bytes": "<i8", "op": "<u2", "count": "<i4",
-    "shortest": "<i8", "longest": "<i8", "total": "<i8",
+    "shortest": "<i8", "longest": "<i8", "total": "<i8", "event": "<i8",
 }  # fmt: skip
 
 
@@ -415,7 +427,10 @@ class Scene:
         bars: The bars.
         links: What joins them.
         steps: The queues. All have one scale: the depth of the deepest one.
+        queued: What is in the queues, in words.
         paths: The critical paths.
+        causes: The bar that each one waited for, or that is before it, or ``NONE``; empty if that
+            is not known.
         groups: The groups, by id.
         slots: How many frames a channel holds.
         repeats: How often an actor calls one method in an execution, at most.
@@ -437,7 +452,9 @@ class Scene:
     bars: Bars
     links: Links = field(default_factory=Links)
     steps: tuple[Steps, ...] = ()
+    queued: str = ""
     paths: CriticalPaths = field(default_factory=CriticalPaths)
+    causes: Ints = field(default_factory=_i8)
     groups: Mapping[str, Group] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
     repeats: int = 1
@@ -659,7 +676,20 @@ class Scene:
                     self.time_text(int(times[at])) for times in (self.paths.begin, self.paths.end)
                 )
                 lines.append(f"  {self.rows[self.paths.row[at]].label} {begin} to {end}")
+        caused = self._caused().tolist()
+        lines += ["", "waited for"] if caused else []
+        for bar in caused:
+            of, cause = (
+                f"{self.rows[self.bars.row[at]].label}: {self.names[self.bars.name[at]].text}"
+                for at in (bar, int(self.causes[bar]))
+            )
+            lines.append(f"  {of} at {self.time_text(int(self.bars.start[bar]))}: {cause}")
         return "\n".join(lines) + "\n"
+
+    def _caused(self) -> Ints:
+        """Return the bars whose causes are in other rows."""
+        known = np.flatnonzero(self.causes >= 0)
+        return known[self.bars.row[self.causes[known]] != self.bars.row[known]]
 
     def _cells(self, bar: int) -> tuple[str, ...]:
         """Return when a bar begins, how long it is, and what it is, for a table."""
@@ -686,7 +716,7 @@ class Scene:
         The head has the attributes of the scene, and what is said about bars as templates.
         """
         steps = self.steps
-        bars = {each.name: getattr(self.bars, each.name) for each in fields(Bars)}
+        bars = {name: getattr(self.bars, name) for name in _TYPES if name != "event"}
         for name in ("start", "duration", "shortest", "longest", "total"):
             bars[name] = bars[name] / 1e3
         for name in ("execution", "bytes"):
@@ -694,6 +724,7 @@ class Scene:
         links, paths = self.links, self.paths
         arrays = {
             **bars,
+            "cause": self.causes.astype("<f8"),
             "link_kind": links.kind,
             "link_begin": links.begin / 1e3,
             "link_until": links.until / 1e3,
@@ -720,6 +751,7 @@ class Scene:
             "steps": [{"row": each.row, "count": len(each.at), "most": each.most,
                        "slots": each.slots} for each in steps],
             "depth": self.depth,
+            "queued": self.queued,
             "paths": list(paths.executions),
             "groups": {name: asdict(each) for name, each in self.groups.items()},
             "slots": dict(self.slots),

@@ -21,17 +21,13 @@ const LEAST_PART = 0.3; // pixels: less cannot be seen
 const CROWDED = 30_000; // bars in sight: columns are wider and not hatched, because a canvas is slow with very many boxes
 const LABEL_PITCH = 13; // names do not touch
 const INDENT = 14;
+const PIN_WIDTH = 13;
 const SEND_AFTER_MS = 60; // the window, to the views that are linked
 const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
 const AROUND = 40; // its lengths that are shown then
 const MIN_AROUND = 0.5;
 const SHARES = { pale: 0.36, tinted: 0.5, outlined: 0.3, faint: 0.07 }; // of its colour, by the style of a look
 const FRAMED = new Set(["tinted", "outlined", "faint"]);
-
-/** What stands above each lane: the name of its node of the cluster, above the first lane of each. */
-export function headingsOf(nodes) {
-  return nodes.map((node, at) => (node && node !== nodes[at - 1] ? node : ""));
-}
 
 /** The bars of one row by start, and the latest end of each bar and all before it. */
 export function rowOf(indices, start, duration) {
@@ -106,24 +102,21 @@ export class Lanes {
   /**
    * @param card The card.
    * @param options `rows` (label, sub, name, detail, process, height, gap above, bars, hatched),
-   *   `start`, `duration`, `range`; `noted`, what the notes of rows are; `looks` (colour, style, height), and `look`, with functions of a
+   *   `start`, `duration`, `range`; `pin(row)`, when its name is clicked; `noted`, what the notes of rows are; `looks` (colour, style, height), and `look`, with functions of a
    *   bar's number: `bucket` (an index of `looks`), `text` (its labels, the preferred one first),
    *   `alpha`, `isPlain` (whether all are lit), `tell`, `bin` (the time that a bar before `until` sums
    *   up; 0 for others), `whole` (of a window: with whole bins); `rowWith`, the shown row of a bar;
    *   `finest`, the width from which on a bar is drawn on its own; `behind(lanes, context)`,
    *   `above(lanes, context)`; `pick(slice)`, `brushed(from, to)`, without arguments for nothing;
    *   `outside`, what is said before the range; `timeText(us)` and `tickText(us)` for other
-   *   units. A row with `isLane` belongs to the one above and is indented.
+   *   units. A row with `isLane` belongs to the one above and is indented; one with `isPinned` stays
+   *   at the top.
    */
   constructor(card, options) {
     Object.assign(this, options);
     this.card = card;
     this.scroller = element("div", { class: "rcg-scroller" });
-    this.canvas = element("canvas", {
-      tabindex: 0,
-      role: "application",
-      "aria-label": `${card.model.get("title")}: arrows left and right pan, plus and minus zoom, 0 shows all, arrows up and down go from bar to bar, Escape lets go`,
-    });
+    this.canvas = element("canvas", { tabindex: 0, role: "application", "aria-label": card.model.get("title") });
     this.spacer = element("div");
     this.axis = element("canvas", { class: "rcg-axis", "aria-hidden": "true" });
     this.scroller.append(this.canvas, this.spacer);
@@ -152,7 +145,13 @@ export class Lanes {
   // Layout
 
   place() {
-    this.shown = this.rows.filter((row) => !row.hidden);
+    const shown = this.rows.filter((row) => !row.hidden);
+    this.shown = [...shown.filter((row) => row.isPinned), ...shown.filter((row) => !row.isPinned)];
+    let node = "";
+    for (const row of this.shown) {
+      row.heading = row.isPinned || row.node === node ? "" : row.node; // above the first row of each node of the cluster
+      if (!row.isPinned) ({ node } = row);
+    }
     const sum = (values) => values.reduce((one, other) => one + other, 0);
     const fixed = 24 + HEADING_HEIGHT * this.shown.filter((row) => row.heading).length;
     const wanted = sum(this.shown.flatMap((row) => row.natural));
@@ -162,6 +161,7 @@ export class Lanes {
     const pitch = fixed + named.length * LABEL_PITCH < FIT_HEIGHT ? LABEL_PITCH : 0; // room for all names
     let y = 4;
     let middle = -Infinity;
+    this.pinnedHeight = 0;
     for (const row of this.shown) {
       const [height, gap] = row.natural;
       row.height = Math.max(Math.min(height, LEAST_ROW), height * scale);
@@ -170,8 +170,9 @@ export class Lanes {
         y = Math.max(y, middle + pitch - row.height / 2);
         middle = y + row.height / 2;
       }
-      row.y = scale < 1 ? y : Math.round(y);
+      row.y = row.top = scale < 1 ? y : Math.round(y);
       y += row.height;
+      if (row.isPinned) this.pinnedHeight = y += 4;
     }
     // Names do not overlap; those of lanes are left out first.
     const taken = [];
@@ -356,7 +357,7 @@ export class Lanes {
     const row = this.rowWith(slice);
     if (!row) return;
     const top = this.scroller.scrollTop;
-    if (row.y < top || row.y + row.height > top + this.viewHeight) {
+    if (!row.isPinned && (row.y < top + this.pinnedHeight || row.y + row.height > top + this.viewHeight)) {
       this.scroller.scrollTop = row.y - this.viewHeight / 2;
     }
     this.ask();
@@ -408,6 +409,7 @@ export class Lanes {
       }
       if (!held) {
         if (event.currentTarget === canvas) this.hover(x, y, event);
+        this.pointed = x;
         return;
       }
       held.isMoved ||= Math.abs(x - held.x) > 3;
@@ -440,7 +442,9 @@ export class Lanes {
         this.show(from - margin, to + margin);
       } else if (!isMoved && event.type === "pointerup" && event.currentTarget === canvas) {
         const [x, y] = at(event);
-        this.choose(this.find(x, y), event);
+        const row = x < this.gutter - 2 && this.rowAt(y);
+        if (row) this.pin?.(row);
+        else this.choose(this.find(x, y));
       }
       this.ask();
     };
@@ -452,38 +456,15 @@ export class Lanes {
       card.listen(target, "dblclick", () => this.reset());
     }
     card.listen(canvas, "pointerleave", () => {
+      this.pointed = undefined;
       this.hovered = -1;
       this.pickedPoint ? this.tellPicked() : card.hush();
       this.ask();
     });
-    card.listen(canvas, "keydown", (event) => this.key(event));
   }
 
   root() {
     return this.canvas.getRootNode();
-  }
-
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const act = {
-      ArrowLeft: () => this.pan(-this.room * 0.15),
-      ArrowRight: () => this.pan(this.room * 0.15),
-      ArrowUp: () => this.step(-1),
-      ArrowDown: () => this.step(1),
-      "+": () => this.zoom(0.7),
-      "=": () => this.zoom(0.7),
-      "-": () => this.zoom(1 / 0.7),
-      0: () => this.reset(),
-      Home: () => this.reset(),
-      Escape: () => {
-        if (this.brushedRange) this.mark(null);
-        this.choose(-1);
-      },
-    }[event.key];
-    if (!act) return;
-    event.preventDefault();
-    event.stopPropagation(); // the notebook has shortcuts of its own
-    act();
   }
 
   /** Moves to the next bar in the row of the picked one. */
@@ -496,6 +477,16 @@ export class Lanes {
     const slice = row.bars.indices[Math.min(Math.max(at, 0), row.bars.indices.length - 1)];
     this.reveal(slice);
     this.choose(slice);
+  }
+
+  /** Whether there is something to let go. */
+  get isHeld() {
+    return this.picked >= 0 || Boolean(this.brushedRange);
+  }
+
+  letGo() {
+    if (this.brushedRange) this.mark(null);
+    this.choose(-1);
   }
 
   choose(slice) {
@@ -518,7 +509,7 @@ export class Lanes {
 
   rowAt(y) {
     const at = y + this.scroller.scrollTop;
-    return this.shown.find((row) => at >= row.y - 1 && at <= row.y + row.height + 1);
+    return this.shown.find((row) => at >= row.y - 1 && at <= row.y + row.height + 1 && !row.isCovered);
   }
 
   find(x, y) {
@@ -534,9 +525,9 @@ export class Lanes {
       this.hovered = slice;
       this.ask();
     }
-    this.canvas.style.cursor = slice >= 0 ? "pointer" : x < this.gutter ? "default" : "crosshair";
+    this.canvas.style.cursor = slice >= 0 || (row && x < this.gutter) ? "pointer" : x < this.gutter ? "default" : "crosshair";
     if (slice >= 0) this.card.tell(this.look.tell(slice), event.clientX, event.clientY);
-    else if (row && x < this.gutter) this.card.tell([row.name, row.detail], event.clientX, event.clientY);
+    else if (row && x < this.gutter) this.card.tell([row.name, row.detail, row.isPinned ? "click: no longer at the top" : "click: stays at the top"], event.clientX, event.clientY);
     else if (row?.tellAt && x >= this.gutter) this.card.tell(row.tellAt(this.time(x)), event.clientX, event.clientY);
     else if (this.pickedPoint) this.tellPicked();
     else this.card.hush();
@@ -561,23 +552,40 @@ export class Lanes {
     context.clearRect(0, 0, this.width, this.viewHeight);
     this.drawn = 0;
     const top = this.scroller.scrollTop;
+    for (const row of this.shown) {
+      if (row.isPinned) row.y = row.top + top;
+      row.isCovered = !row.isPinned && this.pinnedHeight > 0 && row.y < top + this.pinnedHeight;
+    }
     const inSight = this.shown.filter((row) => row.y + row.height > top && row.y < top + this.viewHeight);
     const numBars = inSight.reduce((sum, { bars }) => sum + (bars ? visibleIn(bars, ...this.span).reduce((first, end) => end - first) : 0), 0);
     this.isCrowded = numBars > CROWDED;
     context.translate(0, -top);
     const ticks = ticksOf(...this.span, Math.max(2, Math.floor(this.room / 90))).map(([at, text]) => [at, this.tickText?.(at) ?? text]);
-    this.drawGround(inSight, ticks);
-    context.save();
-    context.beginPath();
-    context.rect(this.gutter, top, this.room + 1, this.viewHeight);
-    context.clip();
+    const within = (x, y, width, height, paint) => {
+      context.save();
+      context.beginPath();
+      context.rect(x, top + y, width, height);
+      context.clip();
+      paint();
+      context.restore();
+    };
     this.behind?.(this, context);
-    for (const row of inSight) {
-      if (row.bars) this.drawBars(row);
-      row.draw?.(this, context, row);
+    for (const [isPinned, from, to] of [[false, this.pinnedHeight, this.viewHeight], [true, 0, this.pinnedHeight]]) {
+      const rows = inSight.filter((row) => row.isPinned === isPinned);
+      if (!rows.length) continue;
+      within(0, from, this.width, to - from, () => this.drawGround(rows, ticks));
+      within(this.gutter, from, this.room + 1, to - from, () => {
+        for (const row of rows) {
+          if (row.bars) this.drawBars(row);
+          row.draw?.(this, context, row);
+        }
+      });
     }
-    this.above?.(this, context);
-    context.restore();
+    if (this.pinnedHeight) {
+      context.fillStyle = this.paints.faint;
+      context.fillRect(0, top + this.pinnedHeight, this.width, 1);
+    }
+    within(this.gutter, 0, this.room + 1, this.viewHeight, () => this.above?.(this, context));
     this.drawPicked(inSight);
     const marked = this.brush ?? this.brushedRange?.map((each) => Math.min(Math.max(this.x(each), this.gutter), this.gutter + this.room));
     if (marked) {
@@ -628,10 +636,12 @@ export class Lanes {
       if (row.label && row.isNamed) {
         const font = row.isLane ? this.font : this.boldFont;
         context.fillStyle = row.isLane ? this.paints.faint : this.paints.text;
-        const shown = shorten(row.label, Math.max(room - (row.isLane ? INDENT : 0), 24), (text) => this.measure(text, font));
+        const left = (row.isLane ? INDENT : 0) + (row.isPinned ? PIN_WIDTH : 0);
+        const shown = shorten(row.label, Math.max(room - left, 24), (text) => this.measure(text, font));
         context.font = font;
         context.textAlign = "left";
-        context.fillText(shown, row.isLane ? INDENT : 0, middle + 0.5);
+        context.fillText(shown, left, middle + 0.5);
+        if (row.isPinned) this.drawPin(left - PIN_WIDTH / 2 - 1, middle);
       }
       if (row.note && row.isNamed) {
         context.fillStyle = this.paints.text;
@@ -658,6 +668,15 @@ export class Lanes {
     }
     context.fillStyle = this.paints.grid;
     for (const [at] of ticks) context.fillRect(Math.round(this.x(at)), top, 1, this.viewHeight);
+  }
+
+  drawPin(x, y) {
+    const { context } = this;
+    context.fillStyle = this.paints.accent;
+    context.fillRect(x - 3, y - 5, 6, 2);
+    context.fillRect(x - 2, y - 3, 4, 4);
+    context.fillRect(x - 4, y + 1, 8, 1.5);
+    context.fillRect(x - 0.6, y + 2, 1.2, 4);
   }
 
   drawBars(row) {
@@ -755,7 +774,7 @@ export class Lanes {
   drawPicked(rows) {
     const { context, picked } = this;
     const own = picked >= 0 && this.rowWith(picked);
-    const row = own && rows.includes(own) ? own : null;
+    const row = own && rows.includes(own) && !own.isCovered ? own : null;
     this.card.root.dataset.marked = "";
     if (!row) return;
     const x = this.x(this.start[picked]);

@@ -326,7 +326,7 @@ class _Picture:
         )
         if not boxes:
             return ""
-        hover = f"up to {steps.most} of {steps.slots} frames written and not read yet"
+        hover = f"{self._scene.queued}, up to {steps.most} of {steps.slots}"
         return f'<path d="{boxes}"><title>{hover}</title></path>'
 
     # Words
@@ -347,5 +347,5 @@ class _Picture:
                 entries.append((sign, look["title"]))
         if any(each.row in self._bands for each in scene.steps) and scene.depth:
             step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'
-            entries.append((step, f"frames that wait to be read, up to {scene.depth}"))
+            entries.append((step, f"{scene.queued}, up to {scene.depth}"))
         return entries
