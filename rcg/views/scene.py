@@ -87,6 +87,7 @@ LABELS: Final = {
     "waiting": ["waits for {peer}"],
     "serialization": [],
     "reference": ["{name}", "{bytes}"],
+    "share": [],
     "other": ["{name}"],
 }
 """The possible labels of a bar, the preferred one first."""
@@ -175,7 +176,7 @@ class Name:
     Attributes:
         text: The name of a method, of an op (``read c1``), of a span, or of a kernel.
         role: ``call``, ``read``, ``write``, ``input``, ``output``, ``build``, ``free``, ``span``,
-            ``kernel``, ``reference``; the kind of a collective; ``unknown``.
+            ``kernel``, ``reference``, ``share``; the kind of a collective; ``unknown``.
         channel: The channel that is read or written, or "".
         group: The group over which tensors are exchanged, or "".
         call: Which call of its method by its actor in an execution, from 0 on; None if each method
@@ -416,7 +417,8 @@ class Scene:
     """Bars in rows over time.
 
     Attributes:
-        view: Which view it is: ``timeline``, ``schedule``, ``pipeline`` or ``references``.
+        view: Which view it is: ``timeline``, ``schedule``, ``pipeline``, ``references``, ``heat``,
+            ``shares`` or ``memory``.
         about: What it shows, in a line.
         begin: When the shown time begins.
         end: When it ends. Bars may reach beyond both.
@@ -434,6 +436,7 @@ class Scene:
         groups: The groups, by id.
         slots: How many frames a channel holds.
         repeats: How often an actor calls one method in an execution, at most.
+        in_bytes: Whether queues are of bytes.
         in_calls: Whether its unit of time is a call; see ``CALL_NS``.
         window: What a view shows at first; None for all.
         sums: Which of the bars are sums of many; None if none are.
@@ -458,6 +461,7 @@ class Scene:
     groups: Mapping[str, Group] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
     repeats: int = 1
+    in_bytes: bool = False
     in_calls: bool = False
     window: tuple[int, int] | None = None
     sums: Sums | None = None
@@ -507,6 +511,14 @@ class Scene:
             return time_text(time_ns)
         count = count_text(time_ns / CALL_NS)
         return f"{count} call{'' if count == '1' else 's'}"
+
+    def depth_text(self, depth: int) -> str:
+        """Return a depth of a queue."""
+        return bytes_text(depth) if self.in_bytes else str(depth)
+
+    def most_text(self, steps: Steps) -> str:
+        """Return the largest depth of a queue, and of how many slots if it has some."""
+        return f"{self.depth_text(steps.most)}{f' of {steps.slots}' if steps.slots else ''}"
 
     def labels(self, bar: int) -> list[str]:
         """Return the possible labels of a bar, the preferred one first."""
@@ -563,6 +575,9 @@ class Scene:
 
     def _lines(self, bar: int) -> Iterator[str]:
         values, name = self._values(bar), self.names[self.bars.name[bar]]
+        if name.role == "share":  # of no execution, and at no time
+            yield filled(WORDS["op"], values)
+            return
         is_waiting = self.bars.kind[bar] == TimeKind.WAITING
         head = "waits" if is_waiting else "call" if name.role == "call" else "op"
         yield filled(WORDS[head], values)
@@ -661,8 +676,11 @@ class Scene:
             for each in self.steps:
                 if each.row == at:
                     pairs = zip(each.at.tolist(), each.depth.tolist(), strict=True)
-                    depths = [f"{depth} at {self.time_text(time)}" for time, depth in pairs]
-                    lines.append(f"  up to {each.most} of {each.slots}: {', '.join(depths)}")
+                    depths = [
+                        f"{self.depth_text(depth)} at {self.time_text(time)}"
+                        for time, depth in pairs
+                    ]
+                    lines.append(f"  up to {self.most_text(each)}: {', '.join(depths)}")
         if len(self.links):
             lines += ["", "links"]
             for link in range(len(self.links)):
@@ -689,14 +707,14 @@ class Scene:
     def _caused(self) -> Ints:
         """Return the bars whose causes are in other rows."""
         known = np.flatnonzero(self.causes >= 0)
-        return known[self.bars.row[self.causes[known]] != self.bars.row[known]]
+        return np.asarray(known[self.bars.row[self.causes[known]] != self.bars.row[known]])
 
     def _cells(self, bar: int) -> tuple[str, ...]:
         """Return when a bar begins, how long it is, and what it is, for a table."""
         values, look = self._values(bar), self.looks[self.bars.look[bar]]
         label = next(iter(self.labels(bar)), "")
         when = filled(WORDS["numbered"], values) or filled(WORDS["execution"], values)
-        is_op = self.names[self.bars.name[bar]].role != "reference"
+        is_op = self.names[self.bars.name[bar]].role not in ("reference", "share")
         more = [f"for {values['peer']}"] if "peer" in values else []
         more += [values["bytes"]] if "bytes" in values else []
         more += [values["rate"]] if "rate" in values else []
@@ -744,7 +762,7 @@ class Scene:
             "rows": [{**asdict(row), "error_us": row.error_ns / 1e3, "has_ground": row.has_ground}
                      for row in self.rows],
             "names": [asdict(name) for name in self.names],
-            "looks": [asdict(look) for look in self.looks],
+            "looks": [{**asdict(look), "share": look.share} for look in self.looks],
             "kinds": [TITLES[kind] for kind in range(len(TITLES))],
             "ground": self.ground,
             "noted": self.noted,

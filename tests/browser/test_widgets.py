@@ -385,6 +385,46 @@ def test_a_search_finds_actors_and_executions(shown: Notebook) -> None:
     timeline.get_by_label("show all").click()
 
 
+def test_keys_act_while_the_focus_is_in_the_card(shown: Notebook) -> None:
+    """As in Perfetto; those of the notebook, where "a" makes a cell and "d d" deletes one, do not."""
+    hand = card(shown, "timeline", "Hand")
+    page, canvas = shown.page, hand.locator("canvas").first
+    cells = page.locator(".jp-Cell").count()
+    click_bar(hand, "lines[0].includes('a1') && lines[0].includes('fwd')")
+    wait_for(hand, "data.causes === '2'")  # a0 wrote c1; the driver wrote c0
+    page.keyboard.press("c")
+    wait_for(hand, "data.execution === '0'")
+    assert "read c1" in hand.locator(".rcg-tooltip").inner_text()
+    page.keyboard.press("f")
+    wait_for(hand, "Number(data.to) - Number(data.from) < 0.2")
+    for key in "addss":
+        page.keyboard.press(key)
+    wait_for(hand, "Number(data.to) - Number(data.from) > 0.1")
+    page.keyboard.press("p")
+    wait_for(hand, "data.pinned === 'a1'")
+    assert hand.evaluate("(card) => card.rcgLanes.shown[0].process") == "a1"
+    page.keyboard.press("?")
+    assert hand.locator(".rcg-keys").is_visible()
+    shown.screenshot("timeline-keys-light", hand)
+    page.keyboard.press("?")
+    page.keyboard.press("/")
+    page.keyboard.type("a1 fwd")
+    assert hand.locator(".rcg-found").inner_text() == "1 found"
+    page.keyboard.press("Escape")  # to the picture, whose bar is let go, and out of it
+    assert canvas.evaluate("(canvas) => canvas === document.activeElement")
+    page.keyboard.press("p")  # of no bar
+    page.keyboard.press("0")
+    page.keyboard.press("Escape")
+    assert not canvas.evaluate("(canvas) => canvas === document.activeElement")
+    hand.get_by_label("find bars").fill("")
+    assert page.locator(".jp-Cell").count() == cells
+    assert data(hand)["from"] == "0"
+    # A click on the name lets the row go.
+    where = """({rcgLanes: lanes}) => lanes.shown[0].y + lanes.shown[0].height / 2"""
+    canvas.click(position={"x": 20, "y": hand.evaluate(where)})
+    wait_for(hand, "data.pinned === ''")
+
+
 def test_brush_wheel_and_double_click(shown: Notebook) -> None:
     large = card(shown, "timeline", "Large")
     large.get_by_label("show all").click()

@@ -209,6 +209,26 @@ def test_a_bar_has_the_causes_that_it_has_by_hand() -> None:
     ]
 
 
+def test_the_cells_of_a_heat_strip_are_those_by_hand() -> None:
+    """Slices of 10 ns: half of the one at 140 ns is computed, and 8 ns of the one at 790 ns."""
+    scene = SCENES["heat"]()
+    cells = [
+        (
+            scene.rows[scene.bars.row[bar]].process,
+            int(scene.bars.start[bar]),
+            int(scene.bars.end[bar]),
+            scene.looks[scene.bars.look[bar]].title,
+        )
+        for bar in range(len(scene.bars))
+    ]
+    assert cells == [
+        ("a0", 140, 150, "from 50 %"),
+        ("a0", 150, 500, "from 90 %"),
+        ("a1", 660, 790, "from 90 %"),
+        ("a1", 790, 800, "from 80 %"),
+    ]
+
+
 def test_what_a_view_lacks_is_said() -> None:
     """Spans in ten rows: two are too deep."""
     rows = [event(1, 0, 0, 1000), *(event(SPAN_BASE, 0, at, 900 - at) for at in range(10))]

@@ -26,7 +26,6 @@ const SEND_AFTER_MS = 60; // the window, to the views that are linked
 const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
 const AROUND = 40; // its lengths that are shown then
 const MIN_AROUND = 0.5;
-const SHARES = { pale: 0.36, tinted: 0.5, outlined: 0.3, faint: 0.07 }; // of its colour, by the style of a look
 const FRAMED = new Set(["tinted", "outlined", "faint"]);
 
 /** The bars of one row by start, and the latest end of each bar and all before it. */
@@ -233,7 +232,7 @@ export class Lanes {
       ["text", "faint", "grid", "lane", "wait", "wait-line", "idle-line", "queue", "accent", "strong", "ground"].map((name) => [name, colour(name)]),
     );
     const ground = getComputedStyle(this.card.root).backgroundColor;
-    this.fills = this.looks.map(({ colour, style }) => (colour ? mixed(colour, ground, SHARES[style] ?? 1) : null));
+    this.fills = this.looks.map(({ colour, share }) => (colour ? mixed(colour, ground, share) : null));
     this.inks = this.fills.map((each) => (each ? inkOn(each) : this.paints.text));
     this.idleHatch = this.hatch(null, this.paints["idle-line"], 7);
     this.waitPlain = mixed(this.paints["wait-line"], ground, 0.35); // as dark as the hatch is

@@ -121,6 +121,7 @@ export class Words {
     const { role, channel, group } = this.nameOf(bar);
     const values = this.values(bar);
     const say = (...names) => names.map((each) => filled(words[each], values)).find(Boolean) ?? "";
+    if (role === "share") return [say("op")];
     const lines = [say(this.columns.kind[bar] === WAITING ? "waits" : role === "call" ? "call" : "op")];
     if (role !== "reference") lines.push(say("numbered", "execution"));
     lines.push(say("batch"), say("took"), say("peer"), say("rate", "bytes"), say("median"));
@@ -604,9 +605,9 @@ class Scene {
     const { card, head, columns } = this;
     const seen = new Set(columns.look);
     const entries = new Map(); // one for each title
-    head.looks.forEach(({ title, colour, style }, look) => {
+    head.looks.forEach(({ title, colour, style, share }, look) => {
       if (!seen.has(look) || entries.has(title)) return;
-      entries.set(title, style === "outlined" || style === "faint" ? "rcg-outline" : style === "tinted" ? [colour, 0.5] : style === "pale" ? [colour, 0.36] : colour || "rcg-waiting");
+      entries.set(title, style === "outlined" || style === "faint" ? "rcg-outline" : colour ? [colour, share] : "rcg-waiting");
     });
     const links = new Set(columns.link_kind);
     card.explain([
