@@ -259,6 +259,18 @@ class Bars:
     total: Column = field(default_factory=_i8)
     event: Ints = field(default_factory=_i8)
 
+    @classmethod
+    def of(cls, **columns: Column) -> Bars:
+        """Return bars with some columns: of no op, of the first execution, that wait for nobody."""
+        nothing = np.zeros(len(columns["start"]))
+        rest = {
+            "look": columns.get("kind", nothing),
+            "peer": nothing + NOBODY,
+            "op": nothing + NO_OP,
+        }
+        rest |= dict.fromkeys(("kind", "name", "execution", "bytes"), nothing)
+        return cls().with_columns(**rest | columns)
+
     def __len__(self) -> int:
         return len(self.start)
 

@@ -302,7 +302,7 @@ export class Keys {
     const zoom = (factor) => () => lanes.zoom(factor, lanes.pointed);
     const pan = (share) => () => lanes.pan(lanes.room * share);
     const groups = [
-      ["zoom in, out", { w: zoom(0.7), s: zoom(1 / 0.7) }],
+      ["zoom (in, out)", { w: zoom(0.7), s: zoom(1 / 0.7) }],
       ["pan", { a: pan(-0.15), d: pan(0.15) }],
       ["fit what is selected, or all", { f: () => scene.fit() }],
       ["all", { 0: () => lanes.reset() }],

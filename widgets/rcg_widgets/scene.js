@@ -481,25 +481,16 @@ class Scene {
       if (kind[link] === COLLECTIVE) continue;
       const [one, other] = [...this.words.ends(link)].map((bar) => this.rowInSight(bar));
       if (!one || !other || one === other || Math.max(one.y, other.y) < top || Math.min(one.y, other.y) > top + each.viewHeight) continue;
-      const isDown = other.y > one.y;
-      const [x, toX] = [each.x(begin[link]), each.x(until[link])];
-      const y = isDown ? one.y + one.height : one.y;
-      const toY = isDown ? other.y : other.y + other.height;
-      const middle = (y + toY) / 2;
       const { dashes } = this.head.link_looks[kind[link]];
       count += 1;
       context.globalAlpha = this.isLit(this.words.ends(link)[0]) ? 1 : 0.15;
       context.lineWidth = kind[link] === EXCHANGE ? 1.4 : 1.75;
       context.strokeStyle = context.fillStyle = this.linkColour(kind[link]);
       context.setLineDash(dashes ? dashes.split(" ").map(Number) : []);
-      context.beginPath();
-      context.moveTo(x, y);
-      if (kind[link] === EXCHANGE) context.lineTo(toX, toY);
-      else context.bezierCurveTo(x, middle, toX, middle, toX, toY);
-      context.stroke();
+      const [x, y] = joinRows(context, one, other, each.x(begin[link]), each.x(until[link]), kind[link] === EXCHANGE);
       context.setLineDash([]);
       context.beginPath();
-      context.arc(toX, toY, 2, 0, 7);
+      context.arc(x, y, 2, 0, 7);
       context.fill();
     }
     context.globalAlpha = 1;
@@ -517,19 +508,11 @@ class Scene {
       const [row, other] = [this.rowInSight(bar), this.rowInSight(cause)];
       if (!row || !other || row === other) continue;
       const until = start[bar] + (kind[bar] === WAITING ? duration[bar] : 0);
-      const x = each.x(Math.min(start[cause] + duration[cause], until));
-      const toX = each.x(until);
-      const way = row.y > other.y ? 1 : -1;
-      const [y, toY] = way > 0 ? [other.y + other.height, row.y] : [other.y, row.y + row.height];
-      const middle = (y + toY) / 2;
+      const [x, y, way] = joinRows(context, other, row, each.x(Math.min(start[cause] + duration[cause], until)), each.x(until));
       context.beginPath();
       context.moveTo(x, y);
-      context.bezierCurveTo(x, middle, toX, middle, toX, toY - 5 * way);
-      context.stroke();
-      context.beginPath();
-      context.moveTo(toX, toY);
-      context.lineTo(toX - 3.5, toY - 7 * way);
-      context.lineTo(toX + 3.5, toY - 7 * way);
+      context.lineTo(x - 3.5, y - 7 * way);
+      context.lineTo(x + 3.5, y - 7 * way);
       context.fill();
       count += 1;
     }
@@ -650,6 +633,19 @@ export function queueSteps(edges, depths) {
   }
   close(edges[edges.length - 1]);
   return steps;
+}
+
+/** Draws a line from a row to another one; returns its end, and 1 if it goes down or -1 if up. */
+function joinRows(context, one, other, x, toX, isStraight = false) {
+  const way = other.y > one.y ? 1 : -1;
+  const [y, toY] = way > 0 ? [one.y + one.height, other.y] : [one.y, other.y + other.height];
+  const middle = (y + toY) / 2;
+  context.beginPath();
+  context.moveTo(x, y);
+  if (isStraight) context.lineTo(toX, toY);
+  else context.bezierCurveTo(x, middle, toX, middle, toX, toY);
+  context.stroke();
+  return [toX, toY, way];
 }
 
 function drawQueue(lanes, context, row, times, depths, most) {

@@ -27,7 +27,7 @@ from rcg.views.data.figures import odd_actors
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
 from rcg.views.data.over_time import bytes_on_the_way, shares_over_time
-from rcg.views.scene import NO_OP, NOBODY, QUEUE, Bars, Ints, Name, Row, Scene, Steps
+from rcg.views.scene import QUEUE, Bars, Ints, Name, Row, Scene, Steps
 
 MANY: Final = 16
 """From so many actors on, profiles show them so."""
@@ -70,7 +70,10 @@ def heat_scene(
     )
     start = edges[first[shown]]
     kind = np.full(int(shown.sum()), TimeKind.COMPUTE)
-    bars = _bars(row[shown], start, edges[end[shown]] - start, kind, looks[shown], looks[shown])
+    bars = Bars.of(
+        row=row[shown], start=start, duration=edges[end[shown]] - start, kind=kind,
+        look=looks[shown], name=looks[shown],
+    )  # fmt: skip
     words = _about(measured, f"slices of {time_text(float(edges[1] - edges[0]))}")
     begin, until = int(edges[0]), int(edges[-1])
     return Scene("heat", words, begin, until, rows, names, tints, "nothing of it", bars,
@@ -102,7 +105,7 @@ def shares_scene(measured: Measured) -> Scene:
     lane, start, end, look, name = np.array(cells, np.int64).reshape(-1, 5).T
     start_ns, end_ns = measured.window
     rows = tuple(found[at] for at in order)
-    bars = _bars(lane, start, end - start, look, look, name)
+    bars = Bars.of(row=lane, start=start, duration=end - start, kind=look, name=name)
     about = _about(measured, "those that compute most on top")
     return Scene("shares", about, 0, max(end_ns - start_ns, 1), rows, tuple(names), KIND_LOOKS,
                  "idle", bars, title="Where the time of each actor went",
@@ -136,14 +139,6 @@ def _rows_of(measured: Measured) -> tuple[tuple[Row, ...], list[int]]:
                 note=str(stands_out) if stands_out else "")
         )  # fmt: skip
     return tuple(rows), lanes
-
-
-def _bars(row: Ints, start: Ints, duration: Ints, kind: Ints, look: Ints, name: Ints) -> Bars:
-    nothing = np.zeros(len(row))
-    return Bars().with_columns(
-        row=row, start=start, duration=duration, kind=kind, look=look, name=name,
-        peer=nothing + NOBODY, execution=nothing, bytes=nothing, op=nothing + NO_OP,
-    )  # fmt: skip
 
 
 def _about(measured: Measured, *words: str) -> str:

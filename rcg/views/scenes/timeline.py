@@ -301,7 +301,6 @@ class _Cut:
         kinds = [SPAN] * len(texts) if is_span else moved
         start = np.maximum(events["start_ns"], self._start_ns)
         end = np.minimum(events["end_ns"], self._end_ns)
-        nothing = np.full(len(events), NO_OP)
         self._add(
             row=np.full(len(events), row),
             start=start - self._start_ns,
@@ -310,12 +309,10 @@ class _Cut:
             name=np.array(names)[which],
             execution=events["execution"],
             bytes=events["bytes"],
-            op=nothing,
-            peer=nothing,
         )
 
     def _add(self, **columns: Column) -> None:
-        bars = Bars().with_columns(**columns, look=columns["kind"])
+        bars = Bars.of(**columns)
         self._bars.append(bars)
         self._count += len(bars)
 
