@@ -167,8 +167,8 @@ def point_of(card: Any, which: str) -> tuple[float, float]:
             f"""(card) => {{
               const lanes = card.rcgLanes;
               for (let slice = 0; slice < lanes.start.length; slice += 1) {{
-                const row = lanes.rowWith(slice);
-                const lines = lanes.look.tell(slice);
+                const row = lanes.scene.rowWith(slice);
+                const lines = lanes.scene.tell(slice);
                 const x = lanes.x(lanes.start[slice] + lanes.duration[slice] / 2);
                 if (row && x > lanes.gutter && x < lanes.width - 20 && ({which}))
                   return [x, row.y - lanes.scroller.scrollTop + row.height / 3];
@@ -191,8 +191,8 @@ def test_a_click_on_a_cell_lights_its_micro_batch_through_all_stages(shown: Note
     step = card(shown, "pipeline", "Step")
     click_bar(step, "lines.includes('micro-batch 3') && lines[0] === 'a1 (Stage).bwd'")
     lit = step.evaluate(
-        """({rcgLanes: l}) => [...l.start.keys()].filter((bar) => l.look.alpha(bar) === 1)
-          .map((bar) => l.look.tell(bar).slice(0, 3).join(", "))"""
+        """({rcgLanes: l}) => [...l.start.keys()].filter((bar) => l.scene.isLit(bar))
+          .map((bar) => l.scene.tell(bar).slice(0, 3).join(", "))"""
     )
     # Measured, and ideal.
     expected = [
@@ -266,8 +266,8 @@ def test_micro_batches_have_their_colours(shown: Notebook) -> None:
         """({rcgLanes: lanes}) => {
           const seen = {};
           for (let slice = 0; slice < lanes.start.length; slice += 1) {
-            const text = lanes.look.text(slice).at(-1);
-            seen[/^[FB]/.test(text) ? text : ""] = lanes.look.bucket(slice);
+            const text = lanes.scene.labels(slice).at(-1);
+            seen[/^[FB]/.test(text) ? text : ""] = lanes.look[slice];
           }
           return seen;
         }"""
@@ -304,9 +304,9 @@ def test_a_click_lights_the_execution_in_all_lanes(shown: Notebook) -> None:
     lit = """({rcgLanes: lanes}) => {
       const turns = {};
       for (let slice = 0; slice < lanes.start.length; slice += 1) {
-        if (lanes.look.alpha(slice) !== 1) continue;
-        const row = lanes.rowWith(slice);
-        const turn = /execution (\\d+)/.exec(lanes.look.tell(slice)[1])[1];
+        if (!lanes.scene.isLit(slice)) continue;
+        const row = lanes.scene.rowWith(slice);
+        const turn = /execution (\\d+)/.exec(lanes.scene.tell(slice)[1])[1];
         (turns[turn] ??= new Set()).add(row.name);
       }
       return Object.entries(turns).map(([turn, rows]) => [Number(turn), rows.size]);
@@ -580,7 +580,7 @@ def test_actors_that_do_the_same_are_one_row_until_it_is_opened(shown: Notebook)
     wait_for(schedule, "data.rows === '2'")  # the workers, what reduces
     named = "({rcgLanes: l}) => l.shown.filter((row) => row.isFirst).map((row) => row.label)"
     assert schedule.evaluate(named) == ["a0 to a39 (Worker)", "a40 (Reducer)"]
-    told = "({rcgLanes: lanes}) => lanes.look.tell(lanes.shown[0].bars.indices[0])"
+    told = "({rcgLanes: lanes}) => lanes.scene.tell(lanes.shown[0].bars.indices[0])"
     assert any(re.match("median of 40, of .* to ", line) for line in schedule.evaluate(told))
     boxes = schedule.locator(".rcg-menu-list label:not([hidden])")
     assert boxes.all_text_contents() == schedule.evaluate(named)  # in the order of the rows

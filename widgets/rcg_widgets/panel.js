@@ -163,7 +163,7 @@ export class Search {
     let best = -1;
     let first = -1;
     for (let slice = 0; slice < start.length; slice += 1) {
-      if (!this.isHit(slice) || !lanes.rowWith(slice)) continue;
+      if (!this.isHit(slice) || !this.scene.rowWith(slice)) continue;
       if (start[slice] > after && (best < 0 || start[slice] < start[best])) best = slice;
       if (first < 0 || start[slice] < start[first]) first = slice;
     }
@@ -309,7 +309,7 @@ export class Keys {
       ["find", { "/": () => scene.search.input.focus() }],
       ["the bar before, after", { ArrowUp: () => lanes.step(-1), ArrowDown: () => lanes.step(1) }],
       ["what it waited for", { c: () => scene.goToCause() }],
-      ["its row stays at the top", { p: () => scene.pin(lanes.picked >= 0 && lanes.rowWith(lanes.picked)) }],
+      ["its row stays at the top", { p: () => scene.pin(lanes.picked >= 0 && scene.rowWith(lanes.picked)) }],
       ["let go, then leave", { Escape: () => (lanes.isHeld ? lanes.letGo() : card.root.getRootNode().activeElement?.blur()) }],
       ["these keys", { "?": () => this.show(this.line.hidden) }],
     ];

@@ -15,7 +15,6 @@ const BETTER = { [WIRE]: "within1", [EXCHANGE]: "rate2", [COLLECTIVE]: "rate3" }
 const LINK_ROOM = 9; // pixels of width for each link that is drawn
 const MAX_LINKS = 4; // in a tooltip
 const QUEUE_LANES = 16; // processes: with more, the queues are shown on request
-const NARROW = { timeline: 4 }; // pixels: narrower bars are shares of time
 const MAX_CAUSES = 8; // arrows of the picked bar
 const MAX_BEFORE = 400; // bars that they are looked for in
 const PATH_ROOM = 4; // pixels for each step of the path from row to row
@@ -187,37 +186,12 @@ class Scene {
     this.makeRows();
     this.search = new Search(this);
     this.stepper = new Stepper(this);
-    const { sums } = head;
-    this.lanes = new Lanes(card, {
-      rows: this.rows, start: columns.start, duration, looks: head.looks, finest: NARROW[head.view],
-      noted: head.noted,
-      range: [head.range[0], Math.max(head.range[1], head.range[0] + 0.001)],
-      timeText: this.time, tickText: head.in_calls ? this.time : undefined,
-      outside: this.stepper.first > 0 ? `here are executions ${countText(this.stepper.first)} to ${countText(this.stepper.last)}` : "",
-      rowWith: (bar) => this.rowWith(bar),
-      look: {
-        bucket: (bar) => columns.look[bar],
-        isPlain: () => !this.search.hits && this.selected.execution === null && this.selected.process === null,
-        alpha: (bar) => (this.isLit(bar) ? 1 : 0.22),
-        text: (bar) => this.words.labels(bar),
-        tell: (bar) => (this.isSum(bar) ? this.tellSums(bar) : this.words.hover(bar)),
-        isMarked: (bar) => this.chosen.has(bar) || bar === this.causes[1],
-        until: sums?.until_us,
-        bin: sums && ((bar) => (this.isSum(bar) ? sums.bin_us : 0)),
-        whole: sums && (([from, to]) => (from < sums.until_us ? [Math.floor(from / sums.bin_us), Math.ceil(to / sums.bin_us)].map((each) => each * sums.bin_us) : [from, to])),
-      },
-      behind: (each) => each.tellPart(head.about),
-      above: (each, context) => {
-        if (sums) this.drawBorder(each, context);
-        if (this.isPathShown) this.drawPath(each, context);
-        this.drawLinks(each, context);
-        this.drawCollectives(each, context);
-        this.drawCauses(each, context);
-      },
-      brushed: (from, to) => this.table.show(from, to),
-      pick: (bar) => this.pick(bar),
-      pin: (row) => this.pin(row),
-    });
+    const { first, last } = this.stepper;
+    this.outside = first > 0 ? `here are executions ${countText(first)} to ${countText(last)}` : "";
+    this.labels = (bar) => this.words.labels(bar);
+    this.tell = (bar) => (this.isSum(bar) ? this.tellSums(bar) : this.words.hover(bar));
+    this.isMarked = (bar) => this.chosen.has(bar) || bar === this.causes[1];
+    this.lanes = new Lanes(card, this);
     this.table = new SumsTable(this);
     this.filter = new Filter(this);
     this.addControls();
@@ -338,6 +312,11 @@ class Scene {
     this.lanes.ask();
   }
 
+  /** Whether all bars are lit. */
+  get isPlain() {
+    return !this.search.hits && this.selected.execution === null && this.selected.process === null;
+  }
+
   isLit(bar) {
     if (this.search.hits) return this.search.isHit(bar);
     const { process, op, execution } = this.selected;
@@ -408,6 +387,14 @@ class Scene {
   }
 
   // Painting
+
+  paintAbove(each, context) {
+    if (this.head.sums) this.drawBorder(each, context);
+    if (this.isPathShown) this.drawPath(each, context);
+    this.drawLinks(each, context);
+    this.drawCollectives(each, context);
+    this.drawCauses(each, context);
+  }
 
   /** Where the sums end and the single bars begin. */
   drawBorder(each, context) {
