@@ -216,6 +216,7 @@ class Measured:
             latency=None if hangs else self.latency,
             verdict=self.verdict,
             name=graph.name,
+            state=graph.state,
         )
 
     def _slowest(self) -> tuple[SlowExecution, ...]:

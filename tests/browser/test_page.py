@@ -72,12 +72,12 @@ def point_of_call(timeline: Locator, execution: int) -> dict[str, float]:
         """(card, execution) => {
           const lanes = card.rcgLanes;
           const is = (slice) => {
-            const [, which, kind] = lanes.look.tell(slice);
+            const [, which, kind] = lanes.scene.tell(slice);
             return which === `execution ${execution}` && kind.startsWith("compute");
           };
           const slice = [...lanes.start.keys()].find(is);
           lanes.reveal(slice, true);
-          const row = lanes.rowWith(slice);
+          const row = lanes.scene.rowWith(slice);
           const x = lanes.x(lanes.start[slice] + lanes.duration[slice] / 2);
           return {x, y: row.y + row.height / 2};
         }""",
@@ -117,11 +117,11 @@ def test_what_is_not_in_the_page_is_said_and_not_drawn_as_if_it_were(open_page: 
     first = timeline.evaluate(
         """(card) => {
           const lanes = card.rcgLanes;
-          const { bin, tell, text } = lanes.look;
-          const isSum = (slice) => bin(slice) && text(slice)[0].endsWith("fwd");
+          const { scene } = lanes;
+          const isSum = (slice) => scene.isSum(slice) && scene.labels(slice)[0].endsWith("fwd");
           const sum = [...lanes.start.keys()].find(isSum);
-          lanes.show(0, 6 * bin(sum));
-          return [parseInt(text(sum)[0]), tell(sum)];
+          lanes.show(0, 6 * scene.head.sums.bin_us);
+          return [parseInt(scene.labels(sum)[0]), scene.tell(sum)];
         }"""
     )
     assert first[0] > 1

@@ -12,6 +12,7 @@ from rcg.trace.model import SPAN_BASE, GraphTrace, OpenOp, TensorTransfer
 from rcg.trace.trace import Trace
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.scene import Scene
+from rcg.views.scenes.heat import heat_scene, memory_scene, shares_scene
 from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.references import references_scene
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
@@ -176,6 +177,30 @@ def references() -> Scene:
     return found
 
 
+def by_actor(make: Callable[[Measured], Scene]) -> Scene:
+    """A scene of two stages in 1000 ns, so that a slice of the heat strip is 10 ns.
+
+    a0 computes 145 to 500, and a1 660 to 798.
+    """
+    rows = {
+        "driver": [
+            event(1, 0, 0, 100, coded=40, bytes=64),
+            event(3, 0, 100, 1000, waited=800, peer=2),
+        ],
+        "a0": [
+            event(0, 0, 50, 145, waited=60, coded=10, bytes=64, peer=0),
+            event(1, 0, 145, 500),
+            event(3, 0, 500, 600, coded=30, bytes=900),
+        ],
+        "a1": [
+            event(0, 0, 80, 660, waited=520, coded=20, bytes=900, peer=1),
+            event(1, 0, 660, 798),
+            event(3, 0, 800, 900, coded=10, waited=20, bytes=7, peer=0),
+        ],
+    }
+    return make(measure(graph_trace(rows), 0, 1000))
+
+
 def _of_trace(trace: Trace) -> Scene:
     return timeline_scene(Measured.of(trace, trace.graphs[0]))
 
@@ -208,5 +233,8 @@ SCENES: dict[str, Callable[[], Scene]] = {
         pipeline(2), executions=1, op_cost=lambda op: 3e6 if op.is_call else 1e3
     ),
     "references": references,
+    "heat": lambda: by_actor(heat_scene),
+    "shares": lambda: by_actor(shares_scene),
+    "memory": lambda: by_actor(memory_scene),
 }
 """Makers of scenes by name."""

@@ -21,7 +21,7 @@ from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
 from rcg.views.charts import KINDS, bars_of, figure_of
 from rcg.views.data.excerpts import excerpt_of
-from rcg.views.data.over_time import busy_share, bytes_on_the_way
+from rcg.views.data.over_time import WORK, bytes_on_the_way, shares_over_time
 from rcg.views.html.findings import judged
 from rcg.weights.planning import plan_of
 from rcg.weights.shards import Member
@@ -79,9 +79,10 @@ def test_shares_of_a_process_add_up_and_are_those_of_the_summary(profile: Profil
 
 
 def test_work_over_time_adds_up_to_the_work_of_all(profile: Profile) -> None:
-    names, middles, shares = busy_share(profile.measured())
-    assert (len(names), len(middles)) == shares.shape == (5, 200)
     trace = profile.trace
+    window = trace.start_ns, trace.end_ns
+    edges, shares = shares_over_time(profile.measured(), WORK, *window, 200)
+    assert (5, len(edges) - 1) == shares.shape == (5, 200)
     work = shares.mean(axis=1) * (trace.end_ns - trace.start_ns)
     lanes = profile.summary.graphs[0].shares.lanes
     assert work == pytest.approx([lane.busy_ns for lane in lanes], rel=0.01)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.measured import Measured
-from rcg.trace.model import OpenOp
+from rcg.trace.model import SPAN_BASE, OpenOp
 from rcg.trace.trace import Trace
 from rcg.views.data.colours import TITLES
 from rcg.views.data.excerpts import excerpt_of
@@ -98,6 +98,13 @@ def facts(scene: Scene, kept: np.ndarray | None = None) -> list[tuple[object, ..
     ]
 
 
+def check_causes(scene: Scene) -> None:
+    """A cause is another bar."""
+    known = np.flatnonzero(scene.causes >= 0)
+    assert len(scene.causes) == len(scene.bars)
+    assert (scene.causes[known] != known).all() and (scene.causes < len(scene.bars)).all()
+
+
 def check_payload(scene: Scene) -> None:
     """A payload reads back as it was."""
     head, columns = unpack(pack(*scene.to_payload()))
@@ -163,6 +170,8 @@ def test_all_painters_of_any_recording_say_the_same(tmp_path: Path, trace: Trace
         check_payload(pipeline)
         check_static(pipeline)
     check_schedule_of(timeline, schedule)
+    check_causes(timeline)
+    check_causes(schedule)
     check_perfetto(trace, timeline, tmp_path / "trace.json")
     part = excerpt_of(Measured.of(trace, graph))
     if part is not None:
@@ -172,6 +181,60 @@ def test_all_painters_of_any_recording_say_the_same(tmp_path: Path, trace: Trace
         shown = schedule_scene(Measured.of(trace, graph), is_part=True)
         check_scene(shown)
         check_schedule_of(timeline, shown)
+
+
+def test_a_bar_has_the_causes_that_it_has_by_hand() -> None:
+    """Of two stages: the driver writes c0, a0 computes and writes c1, a1 computes and writes c2."""
+    scene = SCENES["timeline"]()
+    steps = [
+        f"{scene.rows[scene.bars.row[bar]].process} {scene.names[scene.bars.name[bar]].text} "
+        f"{TITLES[int(scene.bars.kind[bar])]}"
+        for bar in range(len(scene.bars))
+    ]
+    path, bar = [], steps.index("a1 fwd compute")
+    while bar >= 0:
+        path.append(steps[bar])
+        bar = int(scene.causes[bar])
+    assert path == [
+        "a1 fwd compute",
+        "a1 read c1 serialization",  # after 600 to 640
+        "a1 read c1 communication",  # which began when a0 had written
+        "a0 write c1 communication",
+        "a0 write c1 serialization",
+        "a0 fwd compute",
+        "a0 read c0 serialization",
+        "a0 read c0 communication",  # at 110, when the driver had written
+        "driver write c0 communication",
+        "driver write c0 serialization",
+    ]
+
+
+def test_the_cells_of_a_heat_strip_are_those_by_hand() -> None:
+    """Slices of 10 ns: half of the one at 140 ns is computed, and 8 ns of the one at 790 ns."""
+    scene = SCENES["heat"]()
+    cells = [
+        (
+            scene.rows[scene.bars.row[bar]].process,
+            int(scene.bars.start[bar]),
+            int(scene.bars.end[bar]),
+            scene.looks[scene.bars.look[bar]].title,
+        )
+        for bar in range(len(scene.bars))
+    ]
+    assert cells == [
+        ("a0", 140, 150, "from 50 %"),
+        ("a0", 150, 500, "from 90 %"),
+        ("a1", 660, 790, "from 90 %"),
+        ("a1", 790, 800, "from 80 %"),
+    ]
+
+
+def test_what_a_view_lacks_is_said() -> None:
+    """Spans in ten rows: two are too deep."""
+    rows = [event(1, 0, 0, 1000), *(event(SPAN_BASE, 0, at, 900 - at) for at in range(10))]
+    graph = graph_trace({"a0": rows}, spans={"a0": ("inside",)})
+    scene = timeline_scene(measure(graph, 0, 1000))
+    assert scene.about.endswith("2 spans deeper than 8 not shown")
 
 
 @settings(max_examples=25)
@@ -221,10 +284,12 @@ def test_all_queues_of_a_picture_have_the_scale_that_its_legend_names() -> None:
     picture = picture_of(queues())
     heights = {
         int(most): max(map(float, re.findall(r"v-([\d.]+)H", path)))
-        for path, most in re.findall(r'<path d="([^"]*)"><title>up to (\d+) of', picture)
+        for path, most in re.findall(
+            r'<path d="([^"]*)"><title>values on[^<]* up to (\d+) of', picture
+        )
     }
     assert set(heights) == {1, 4} and heights[4] == pytest.approx(4 * heights[1], abs=0.2)
-    assert "frames that wait to be read, up to 4" in picture
+    assert "values on their way: written and not read yet, up to 4" in picture
     head, _ = queues().to_payload()
     assert head["depth"] == 4
 

@@ -52,7 +52,7 @@ def test_bars_are_events_with_times_from_the_beginning(written):
         ("write c1", "read c1"),
         ("write c2", "read c2"),
     ]
-    assert found.counters["unread frames (5f1c5f1c)"]
+    assert found.counters["unread values (5f1c5f1c)"]
 
 
 def test_no_counter_where_events_were_lost(written):

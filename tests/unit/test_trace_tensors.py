@@ -194,7 +194,7 @@ def test_chrome_has_groups_ranks_and_arrows(tmp_path):
         ("s", "c1", 0.056),
     ]
     counters = [row for row in rows if row["ph"] == "C"]
-    assert {row["name"] for row in counters} == {f"unread frames ({'5f1c' * 2})"}
+    assert {row["name"] for row in counters} == {f"unread values ({'5f1c' * 2})"}
     assert len({row["pid"] for row in counters}) == 3  # each in the process that reads
 
 

@@ -21,7 +21,7 @@ from tests.unit.views_traces import check_picture, pipeline, simulated
 def test_shares_are_as_wide_as_they_are_large() -> None:
     rows = [CardRow("a", (3e6, 0, 0, 2e6, 0), "", "waits"), CardRow("b", (1e6, 0, 0, 4e6, 0))]
     for width in (360, 1040):
-        svg = summary_of(ProfileCard("", rows, [("throughput", "515 /s")]), width=width)
+        svg = summary_of(ProfileCard("Profile", "", rows, [("throughput", "515 /s")]), width=width)
         check_picture(svg)
         rects = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}rect")
         found = [float(each.get("width", "nan")) for each in rects if len(each)]
@@ -38,6 +38,13 @@ def test_a_card_of_nothing_says_what_to_do_and_an_axis_has_more_than_its_origin(
     assert not figures.keys and not figures.note_title
     svg = summary_of(replace(figures, shares=[replace(figures.shares[0], label="a" * 60)]))
     assert re.findall(r">([\d.]+ ms)<", svg)[:2] == ["0 ms", "1 ms"]
+
+
+def test_the_title_of_a_card_says_what_is_wrong_with_the_graph() -> None:
+    graph = replace(graph_trace(ROWS), state="a1 died")
+    (found,) = summarize(trace(graph, end=END)).graphs
+    assert card_of(found).title == "Profile: a1 died"
+    assert "Profile: a1 died</text>" in summary_of(card_of(found))
 
 
 def test_topologies_get_medians_of_calls_and_sizes_of_values() -> None:

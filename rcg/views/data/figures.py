@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rcg.ir.ops import Call, Collective
-from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
+from rcg.text import brief, count_text, plural, rate_text, share_text, stated, time_text, visible
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.shares import LaneShares
@@ -71,6 +71,7 @@ class ProfileCard:
     """The content of a profile's card.
 
     Attributes:
+        title: The title, with the state of the graph if that is worth a word.
         about: The line below the title.
         shares: One row per process.
         keys: Names and values of the key figures.
@@ -78,6 +79,7 @@ class ProfileCard:
         answer: What limits the graph, in a sentence above all; "" if that is not known.
     """
 
+    title: str
     about: str
     shares: Sequence[CardRow]
     keys: Sequence[tuple[str, str]]
@@ -121,6 +123,7 @@ def card_of(graph: GraphSummary) -> ProfileCard:
     verdict = graph.verdict
     answer = "" if verdict is None else str(verdict)
     return ProfileCard(
+        title=stated("Profile", graph.state),
         about=f" {DOT} ".join(facts),
         shares=_rows(graph, odd),
         keys=_keys(graph),

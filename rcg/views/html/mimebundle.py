@@ -17,6 +17,7 @@ from rcg.trace.model import Recording
 from rcg.views.html.elements import images
 from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
+    actors_pictures,
     pipeline_picture,
     references_picture,
     schedule_picture,
@@ -70,6 +71,7 @@ def of_trace(trace: Recording) -> Mimebundle:
             svg = picture(trace, graph)
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))
+        pictures += [(f"{what} of {name}", svg) for what, svg in actors_pictures(trace, graph)]
     references = references_picture(whole)
     if references is not None:
         pictures.append(("Tensors by reference", references))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from rcg.table import escaped
@@ -26,6 +27,7 @@ from rcg.views.scene import Scene
 from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
+    actors_pictures,
     pipeline_picture,
     references_picture,
     schedule_picture,
@@ -210,6 +212,8 @@ def _graph(
     parts += [profile] if profile else []
     if timeline is not None:
         fits, of = " rcg-fits", timeline
+        for _, picture in actors_pictures(trace, graph) if is_whole else []:
+            add(fits, partial(str, picture))
         if microbatches_of(graph.plan):
             add(fits, lambda: pipeline_picture(trace, graph), place_of("pipeline", number))
         add(fits, lambda: schedule_picture(trace, graph), place_of("schedule", number))

@@ -19,8 +19,10 @@ from rcg.views.data.excerpts import MAX_EXECUTIONS, excerpt_of
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
+from rcg.views.data.over_time import WORK
 from rcg.views.data.topology import topology_of
 from rcg.views.scene import CriticalPaths, Scene
+from rcg.views.scenes.heat import MANY, heat_scene, memory_scene, shares_scene
 from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.references import references_scene
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
@@ -74,7 +76,7 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
     if excerpt_of(Measured.of(trace, graph)) is None:
         return None
     scene = schedule_scene(Measured.of(trace, graph), is_part=True)
-    return picture_of(scene, title=stated("Schedule", graph.state), about=_about(trace, scene))
+    return _stated(scene, graph, _about(trace, scene))
 
 
 def pipeline_picture(trace: Recording, graph: GraphTrace) -> str | None:
@@ -83,7 +85,7 @@ def pipeline_picture(trace: Recording, graph: GraphTrace) -> str | None:
     None if the graph has no micro-batches, or no complete execution.
     """
     scene = pipeline_scene(Measured.of(trace, graph))
-    return None if scene is None else picture_of(scene, title=stated(scene.title, graph.state))
+    return None if scene is None else _stated(scene, graph)
 
 
 def predicted_schedule(plan: Plan, limit: int, state: str = "") -> str:
@@ -102,13 +104,44 @@ def timeline_picture(
     if part is None:
         return None
     scene = timeline_scene(Measured.of(trace, graph), part=part)
-    return picture_of(scene, title=stated("Timeline", graph.state), about=_about(trace, scene))
+    return _stated(scene, graph, _about(trace, scene))
 
 
 def whole_timeline_picture(trace: Recording, scene: Scene) -> str:
     """Return the timeline of a whole trace, whose scene is given."""
-    about = f"all {time_text(trace.duration_ns)}"
-    return picture_of(replace(scene, paths=CriticalPaths()), title="Whole trace", about=about)
+    return picture_of(replace(scene, paths=CriticalPaths()), title="Whole trace")
+
+
+def actors_pictures(trace: Recording, graph: GraphTrace) -> list[tuple[str, str]]:
+    """Return pictures with a row for each of many actors, and their names; none of few actors."""
+    if len(graph.plan.actors) < MANY:
+        return []
+    return [("Time by actor", shares_by_actor(trace, graph)), ("Heat", heat_picture(trace, graph))]
+
+
+def shares_by_actor(trace: Recording, graph: GraphTrace) -> str:
+    """Return where the time of each actor went."""
+    return _stated(shares_scene(Measured.of(trace, graph)), graph)
+
+
+def heat_picture(trace: Recording, graph: GraphTrace) -> str:
+    """Return which actors compute when."""
+    return _stated(heat_scene(Measured.of(trace, graph)), graph)
+
+
+def busy_picture(trace: Recording, graph: GraphTrace) -> str:
+    """Return which actors are busy when: idle time is hatched."""
+    return _stated(heat_scene(Measured.of(trace, graph), WORK, "Busy, actor by actor"), graph)
+
+
+def memory_picture(trace: Recording, graph: GraphTrace) -> str:
+    """Return how many bytes were written and not read yet."""
+    return _stated(memory_scene(Measured.of(trace, graph)), graph)
+
+
+def _stated(scene: Scene, graph: GraphTrace, about: str = "") -> str:
+    title = stated(scene.title or scene.view.capitalize(), graph.state)
+    return picture_of(scene, title=title, about=about)
 
 
 def references_picture(trace: Recording) -> str | None:
