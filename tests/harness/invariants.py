@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from math import isclose
 
 import numpy as np
 
 from rcg.ir.index import crossings_of, reads_of, rendezvous_of, writes_of
 from rcg.text import IN_LINE, brief
+from rcg.trace.analysis.critical import LOST
 from rcg.trace.analysis.events import NONE
 from rcg.trace.analysis.verdict import Form
 from rcg.trace.measured import Measured
@@ -86,12 +88,20 @@ def check_causality(measured: Measured) -> None:
 
 
 def check_path(measured: Measured) -> None:
-    """The shares of the critical path add up to 1."""
+    """The shares of the critical path add up to 1, and views draw the same path."""
     path = measured.path
     if path is None:
         return
     shares = [each.share for each in (*path.shares, *path.stalls)]
     assert isclose(sum(shares), 1, abs_tol=1e-9) and min(shares) >= 0
+    drawn: Counter[str] = Counter()
+    for number, *times in zip(*measured.paths.lanes_of_all(), strict=True):
+        drawn[measured.graph.lanes[number].process] += int(times[1] - times[0])
+    length = path.end_ns - path.start_ns
+    for process, took in drawn.items():
+        parts = [each for each in (*path.shares, *path.stalls) if each.process == process]
+        told = sum(each.share for each in parts if each.text != LOST) * length
+        assert isclose(took, told, rel_tol=1e-6, abs_tol=1 + len(parts))
     assert sorted((each.share for each in path.groups), reverse=True) == [
         each.share for each in path.groups
     ]

@@ -122,7 +122,7 @@ class GraphComparison(Charted, Displayed):
 
     @property
     def answer(self) -> str:
-        """The answer in one line: ``1.90x ±0.05: 118 /s to 224 /s; largest change: a2.work 8 ms to 4 ms``."""
+        """The answer in one line: ``1.90x ±0.05: 118 /s to 224 /s; largest change: ...``."""
         rate, late = self.throughput, self.latency
         ratio = f"{spread_text(rate.ratio, rate.spread)}: {_sides(rate, rate_text)}"
         if rate.is_noise is not False:

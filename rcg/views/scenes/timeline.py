@@ -64,7 +64,7 @@ from rcg.views.scene import (
 )
 from rcg.views.scenes.causes import causes_of
 from rcg.views.scenes.names import OpNames, names_of
-from rcg.views.scenes.path import path_until, paths_of
+from rcg.views.scenes.path import path_within, paths_of
 
 _MAX_NAMES: Final = 1 << 16
 _MAX_DEPTH: Final = 8  # of spans inside spans
@@ -89,7 +89,7 @@ def timeline_scene(measured: Measured, *, part: Excerpt | None = None) -> Scene:
     scene = cut_of(measured, None if part is None else (part.start_ns, part.end_ns))
     firsts = {row.process: number for number, row in reversed([*enumerate(scene.rows)])}
     lanes = np.array([firsts[lane.process] for lane in graph.lanes])
-    found = paths_of(measured) if part is None else path_until(measured, part)
+    found = paths_of(measured) if part is None else path_within(measured, part)
     lost = sum(lane.lost for lane in graph.lanes)
     words = [_executions(scene) if part is None else part.words]
     words += [] if part else [f"{time_text(scene.end - scene.begin)} in all"]
