@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from rcg.compiler import compile_graph
 from rcg.ir.plan import Plan
-from rcg.views.data.arrangement import RowSize, Sizes
-from rcg.views.data.blocks import Block, Connector, End, count_crossings
 from rcg.views.data.folding import LEVELS, Folded, Level, fold
-from rcg.views.data.layout import Rect, TopologyLayout, lay_out
+from rcg.views.data.layout import Rect, RowSize, Sizes, TopologyLayout, lay_out
+from rcg.views.data.order import Block, Connector, End, count_crossings
 from rcg.views.data.topology import topology_of
 from tests.unit.random_graphs import Case, cases, placements
 from tests.unit.views_plans import (
@@ -193,7 +192,7 @@ def test_an_untangled_order_is_found() -> None:
 
 def test_crossings_are_counted() -> None:
     block = Block(0, 0, 100.0, 0.0)
-    ends = [End((block,), float(y)) for y in range(4)]
+    ends = [End(block, float(y)) for y in range(4)]
 
     def lines(*pairs: tuple[int, int], gap: int = 0) -> list[Connector]:
         return [Connector(ends[here], ends[there], gap) for here, there in pairs]

@@ -33,7 +33,7 @@ from typing import Final
 import numpy as np
 
 from rcg.ir.ids import DRIVER
-from rcg.ir.index import groups_of
+from rcg.ir.index import Place, groups_of
 from rcg.ir.ops import Collective
 from rcg.trace.analysis.critical import group_names, text_of
 from rcg.trace.analysis.events import COLLECTIVE, READ, WRITE, EventTable
@@ -122,6 +122,13 @@ def ops_of(
                 text = text if texts[text] == 1 else f"{text} ({texts[text]})"
                 found.append(_times(table, lane, ops[0], text, groups[ops[0]], runs))
     return tuple(found)
+
+
+def runs_of(table: EventTable, place: Place, start_ns: int, end_ns: int) -> Times:
+    """Return the own time of each run of an op; time before and after these is cut off."""
+    process, op = place
+    groups = groups_of(table.graph.plan, process)
+    return _runs_of(table, process, [op], groups, start_ns, end_ns).own_ns
 
 
 def has_alike(graph: GraphTrace) -> bool:
