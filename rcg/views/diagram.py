@@ -17,7 +17,6 @@ painter knows nothing of graphs: it finds places, looks and words here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -29,7 +28,6 @@ NOTABLE: Final = 0.005
 
 Font = Literal["name", "method", "note"]
 Anchor = Literal["start", "middle", "end"]
-Ground = Literal["frame", "actor", "other", ""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +54,16 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """A node of the cluster, an actor or several alike ones, or other boxes that are together.
-
-    Attributes:
-        ground: What it looks like; "" for one whose only box is all that there is to see.
-        rect: Where it is.
-        labels: The texts on it.
-        words: The lines of its hover text.
-    """
-
-    ground: Ground
-    rect: Rect
-    labels: tuple[Label, ...]
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Box:
-    """A method, an input or an output, or a collective.
+    """A method, an input, an output or a collective; or a card, which is around some of these.
 
     Attributes:
-        kind: Of which kind its nodes are, as in ``TopologyNode.kind``.
+        kind: Of which kind its nodes are, as in ``TopologyNode.kind``. Of a card: ``frame`` for a
+            node of the cluster, ``actor`` for one or several alike ones, ``other``.
         rect: Where it is.
-        is_round: Whether it stands alone, with round ends.
         labels: The texts in it.
         words: The lines of its hover text.
+        is_round: Whether it stands alone, with round ends.
         heat: Its share of the critical path, from 0 to 1.
         ops: The ops that it stands for.
         count: The number of calls that it stands for.
@@ -89,12 +71,18 @@ class Box:
 
     kind: str
     rect: Rect
-    is_round: bool
     labels: tuple[Label, ...]
     words: tuple[str, ...]
-    heat: float
-    ops: tuple[Place, ...]
-    count: int
+    is_round: bool = False
+    heat: float = 0.0
+    ops: tuple[Place, ...] = ()
+    count: int = 0
+
+    def __str__(self) -> str:
+        place = f"{self.rect.x:g} {self.rect.y:g} {self.rect.width:g} {self.rect.height:g}"
+        heat = f" heat {self.heat:.2f}" if self.heat else ""
+        labels = " | ".join(label.text for label in self.labels)
+        return f"{self.kind}{heat} [{place}] {labels}: {' / '.join(self.words)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +111,11 @@ class Line:
     count: int
     label: tuple[Label, Rect] | None = None
 
+    def __str__(self) -> str:
+        label = f" {self.label[0].text}" if self.label else ""
+        ends = f"{self.source} -> {self.target}"
+        return f"{ends} {self.kind} {self.width:g}{label}: {' / '.join(self.words)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
@@ -143,7 +136,7 @@ class Diagram:
     about: str
     width: float
     height: float
-    cards: tuple[Card, ...]
+    cards: tuple[Box, ...]
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
     usual: str = ""
@@ -151,24 +144,7 @@ class Diagram:
     is_measured: bool = False
 
     def __str__(self) -> str:
-        return "\n".join([self.about, *self._texts(), *self.groups])
-
-    def _texts(self) -> Iterator[str]:
-        yield from (f"{_at(card.rect)} {card.ground}: {_said(card)}" for card in self.cards)
-        for number, box in enumerate(self.boxes):
-            heat = f" heat {box.heat:.2f}" if box.heat else ""
-            yield f"{_at(box.rect)} box {number} {box.kind}{heat}: {_said(box)}"
-        for line in self.lines:
-            label = f" {line.label[0].text}" if line.label else ""
-            ends = f"{line.source} -> {line.target}"
-            yield f"line {ends} {line.kind} {line.width:g}{label}: {' / '.join(line.words)}"
-        if self.usual:
-            yield f"line without a number: {self.usual}"
-
-
-def _at(rect: Rect) -> str:
-    return f"[{rect.x:g} {rect.y:g} {rect.width:g} {rect.height:g}]"
-
-
-def _said(part: Card | Box) -> str:
-    return f"{' | '.join(label.text for label in part.labels)}: {' / '.join(part.words)}"
+        boxes = [f"{number} {box}" for number, box in enumerate(self.boxes)]
+        usual = [f"line without a number: {self.usual}"] if self.usual else []
+        lines = [self.about, *self.cards, *boxes, *self.lines, *usual, *self.groups]
+        return "\n".join(map(str, lines))

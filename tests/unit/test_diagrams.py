@@ -147,7 +147,7 @@ def test_boxes_are_apart_and_what_they_say_is_inside(case: Case, level: str) -> 
     drawn = diagram_of_folded(folded, None)
     for one, other in combinations(drawn.boxes, 2):
         assert not one.rect.overlaps(other.rect)
-    for part in (*drawn.boxes, *[card for card in drawn.cards if card.ground]):
+    for part in (*drawn.boxes, *drawn.cards):
         for label in part.labels:
             assert label.room <= part.rect.width
             assert part.rect.y < label.y < part.rect.bottom

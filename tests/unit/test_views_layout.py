@@ -14,7 +14,6 @@ from rcg.compiler import compile_graph
 from rcg.ir.plan import Plan
 from rcg.views.data.folding import LEVELS, Folded, Level, fold
 from rcg.views.data.layout import Rect, RowSize, Sizes, TopologyLayout, lay_out
-from rcg.views.data.order import Block, Connector, End, count_crossings
 from rcg.views.data.topology import topology_of
 from tests.unit.random_graphs import Case, cases, placements
 from tests.unit.views_plans import (
@@ -188,18 +187,3 @@ def test_an_untangled_order_is_found() -> None:
     assert len(lines) == 5
     for one, other in combinations(lines, 2):
         assert (one[0][1] < other[0][1]) == (one[-1][1] < other[-1][1])
-
-
-def test_crossings_are_counted() -> None:
-    block = Block(0, 0, 100.0, 0.0)
-    ends = [End(block, float(y)) for y in range(4)]
-
-    def lines(*pairs: tuple[int, int], gap: int = 0) -> list[Connector]:
-        return [Connector(ends[here], ends[there], gap) for here, there in pairs]
-
-    assert count_crossings(lines((0, 0), (1, 1), (2, 2))) == 0
-    assert count_crossings(lines((0, 2), (1, 1), (2, 0))) == 3
-    assert count_crossings(lines((0, 3), (0, 1), (1, 2))) == 1
-    # Lines that share an end meet there, and lines in different gaps never meet.
-    assert count_crossings(lines((0, 1), (0, 2), (3, 2))) == 0
-    assert count_crossings(lines((0, 3)) + lines((3, 0), gap=1)) == 0

@@ -29,9 +29,12 @@ from rcg.views.data.folding import Card, Folded
 from rcg.views.data.order import End, Order
 
 Point = tuple[float, float]
+Height = tuple[int, float]
+"""The band of a point, and how far down it is there."""
 
 _MAX_COLUMN_GAP: Final = 120.0
 _TEXT_GAP: Final = 22.0  # beside the text on a line, with its arrow
+_TURN, _TEXT_TURN = 0.09, 0.25  # of the height of a curve is its width, at least
 _MAX_TRACKS: Final = 84.0
 _FRAME_PAD: Final = 10.0  # between the frame of a node of the cluster and the cards inside
 
@@ -164,12 +167,16 @@ class _Layout:
             least = sizes.frames.get(card.frame or "", 0.0)
             width = max(sizes.cards[card.id][0], least)
             self._widths[card.layer] = max(self._widths[card.layer], ceil(width))
-        self._gaps: Sequence[float] = self._column_gaps()
         self._row_of = [0] * len(self._widths)  # of each layer
-        self._tracks: dict[tuple[int, float, float], int] = {}
+        self._tracks: dict[tuple[int, Height, Height], int] = {}
         self._num_tracks: dict[int, int] = {}
         self._aside = self._pad  # of the columns
-        if sum(self._widths) + sum(self._gaps[:-1]) + 2 * self._pad > sizes.room:
+        for curves in (1.0, 0.5, 0.0):
+            self._gaps = self._column_gaps(curves)
+            if sum(self._widths) + sum(self._gaps[:-1]) + 2 * self._pad <= sizes.room:
+                break
+        else:
+            self._gaps = self._column_gaps(1.0)
             self._wrap()
         self._left, self._right = self._columns()
         self._shift: dict[tuple[int, int], float] = {}  # of each band of each row
@@ -212,75 +219,45 @@ class _Layout:
 
     # Columns and rows
 
-    def _column_gaps(self) -> list[int]:
-        """Return the gap to the right of each column: room for curves and the texts on lines."""
-        turns, texts = [0.0] * len(self._widths), [0.0] * len(self._widths)
+    def _column_gaps(self, curves: float) -> list[float]:
+        """Return the gap to the right of each column: room for curves and the texts on lines.
+
+        Curves get this part of what they should have.
+        """
+        narrowest = self._sizes.spacing.columns
+        gaps = [narrowest] * len(self._widths)
         for at in self._order.lines:
             low, high = self._order.span_of(at)
-            heights = [end.y for end in self._order.ends_of(at)]
-            turns[low] = max(turns[low], abs(heights[1] - heights[0]))
-            turns[high - 1] = max(turns[high - 1], abs(heights[-1] - heights[-2]))
             text = self._sizes.lines.get(at, 0.0)
-            if text:
-                gap = high - 1 if len(heights) > 2 else low
-                texts[gap] = max(texts[gap], text + _TEXT_GAP)
-        narrowest = self._sizes.spacing.columns
-        least = [max(narrowest, text) for text in texts]
-        # Of a curve with a text more is level, and below the text.
-        wanted = [
-            max(gap, min(_MAX_COLUMN_GAP, gap + (0.25 if text else 0.09) * turn))
-            for gap, turn, text in zip(least, turns, texts, strict=True)
-        ]
-        # Curves get as much as leaves all columns in one row.
-        spare = self._sizes.room - sum(self._widths) - sum(least[:-1]) - 2 * self._pad - 2
-        more = sum(wanted[:-1]) - sum(least[:-1])
-        share = min(1.0, max(0.0, spare / more)) if more else 1.0
-        return [floor(low + (high - low) * share) for low, high in zip(least, wanted, strict=True)]
+            least = max(narrowest, text + _TEXT_GAP if text else 0.0)
+            heights = [end.y for end in self._order.ends_of(at)]
+            for gap, turn in (
+                (low, heights[1] - heights[0]),
+                (high - 1, heights[-1] - heights[-2]),
+            ):
+                # Of a curve with a text more is level, and below the text.
+                room = least + curves * (_TEXT_TURN if text else _TURN) * abs(turn)
+                gaps[gap] = max(gaps[gap], least, min(room, _MAX_COLUMN_GAP))
+        return [float(floor(gap)) for gap in gaps]
 
     def _wrap(self) -> None:
         """Find the row of each layer: as few rows as fit the room, of about the same widths."""
-        count = len(self._widths)
         # Columns of one width make a grid of several rows.
-        even = [max(self._widths)] * count, [max(self._gaps)] * count
-        uneven = self._widths, self._gaps
-        aside = 0.0
-        while True:
-            room = self._sizes.room - 2 * aside
-            rows = {}
-            for at, (self._widths, self._gaps) in enumerate((uneven, even)):
-                rows[at] = self._balanced(room)
-            self._row_of = rows[1]
-            if rows[1][-1] > rows[0][-1]:
-                (self._widths, self._gaps), self._row_of = uneven, rows[0]
-            needed = self._find_tracks()
+        self._widths = [max(self._widths)] * len(self._widths)
+        self._gaps = [max(self._gaps)] * len(self._gaps)
+        needed = 0.0
+        while needed > self._aside or not needed:
             # Narrower rows may have more lines around their ends.
-            if needed <= aside or room < max(self._widths):
-                self._aside = needed
-                return
-            aside = needed
+            self._aside = needed
+            most = self._in_a_row(self._sizes.room - 2 * needed)
+            rows = ceil(len(self._widths) / most)
+            each = ceil(len(self._widths) / rows)
+            self._row_of = [layer // each for layer in range(len(self._widths))]
+            needed = self._find_tracks()
 
-    def _balanced(self, room: float) -> list[int]:
-        """Return the row of each layer if no row is wider than the room, nor than it need be."""
-        low = float(max(self._widths))
-        high = max(room, low)
-        rows = self._filled(high)
-        while high - low > 1:
-            middle = (low + high) / 2
-            found = self._filled(middle)
-            if found[-1] > rows[-1]:
-                low = middle
-            else:
-                high, rows = middle, found
-        return rows
-
-    def _filled(self, room: float) -> list[int]:
-        rows, x = [0], float(self._widths[0])
-        for width, gap in zip(self._widths[1:], self._gaps, strict=False):
-            x += gap + width
-            is_new = x > room
-            rows.append(rows[-1] + is_new)
-            x = width if is_new else x
-        return rows
+    def _in_a_row(self, room: float) -> int:
+        """Return how many columns of one width are a row."""
+        return max(1, int((room + self._gaps[0]) // (self._widths[0] + self._gaps[0])))
 
     def _columns(self) -> tuple[list[float], list[float]]:
         """Return where the columns begin and end on the x axis."""
@@ -299,11 +276,11 @@ class _Layout:
         Place 0 is nearest to the upper row. Lines are in the order of their heights, so that they
         do not cross. Those with a common end have one place.
         """
-        around: dict[int, set[tuple[float, float]]] = {}
+        around: dict[int, set[tuple[Height, Height]]] = {}
         for at in self._order.lines:
             for layer, here, there in self._steps(at):
                 if self._row_of[layer] != self._row_of[layer + 1]:
-                    around.setdefault(layer, set()).add((here.y, there.y))
+                    around.setdefault(layer, set()).add((here.height, there.height))
         self._tracks, self._num_tracks = {}, {}
         for layer, found in around.items():
             heres, theres = ({pair[end] for pair in found} for end in (0, 1))
@@ -312,7 +289,7 @@ class _Layout:
             self._tracks |= {(layer, *pair): order.index(pair[common]) for pair in found}
             self._num_tracks[layer] = len(order)
         most = max(self._num_tracks.values(), default=0)
-        return ceil(self._pad + self._gutter + self._spacing(most) * most) if most else self._pad
+        return ceil(self._pad + self._gutter + self._spacing(most) * most)
 
     def _spacing(self, count: int) -> float:
         return min(self._track, _MAX_TRACKS / max(count, 1))
@@ -356,7 +333,10 @@ class _Layout:
             points.append((self._right[layer], self._y_of(here, layer)))
             end = self._left[layer + 1], self._y_of(there, layer + 1)
             if row != next_row:
-                place, count = self._tracks[layer, here.y, there.y], self._num_tracks[layer]
+                place, count = (
+                    self._tracks[layer, here.height, there.height],
+                    self._num_tracks[layer],
+                )
                 spacing = self._spacing(count)
                 right = max(self._right) + self._pad + self._gutter + spacing * place
                 between = self._bottoms[row] + self._gutter + spacing * place

@@ -12,18 +12,16 @@ is above the other, so cards cannot overlap::
               └─────┘
               ════════ a lane ════
 
-The blocks on each node of the cluster are a band, and bands are below each other.
+The blocks on each node of the cluster are a band, which has heights of its own.
 
-The search moves each block to the median height of the blocks that it is connected to (after
-Gansner, Koutsofios, North and Vo, "A technique for drawing directed graphs", 1993). In small graphs
-it also swaps neighbours. It keeps the best order. The result is deterministic.
+Each block moves to the median height of the blocks that it is connected to, again and again (after
+Gansner, Koutsofios, North and Vo, "A technique for drawing directed graphs", 1993).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import copysign, inf
@@ -37,8 +35,6 @@ _LANE_MARGIN: Final = 6.0
 _ASIDE: Final = 4.0  # from the middle of a row, where lines arrive and leave on one side
 _MAX_SWEEPS: Final = 10
 _NUM_RELAXATIONS: Final = 24
-_CROSSING_COST: Final = 150.0  # as much as this height difference
-_MAX_TO_SWAP: Final = 3000  # blocks times lines; more would take too long
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +71,11 @@ class Block:
         shifts = [median([there.y - here.y for here, there in side]) for side in sides]
         return sum(shifts) / len(shifts) if shifts else 0.0
 
+    @property
+    def wanted(self) -> float:
+        """The height of its centre with straight connectors."""
+        return self.y + self.height / 2 + self.shift
+
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -85,17 +86,13 @@ class End:
 
     @property
     def y(self) -> float:
-        """Its height."""
+        """Its height in its band."""
         return self.block.y + self.offset
 
-
-@dataclass(frozen=True, slots=True)
-class Connector:
-    """A line between two ends, and the layer to the right of which it goes up or down."""
-
-    here: End
-    there: End
-    gap: int
+    @property
+    def height(self) -> tuple[int, float]:
+        """Its band, and its height there."""
+        return self.block.band, self.y
 
 
 Side = tuple[int, bool, bool]
@@ -146,7 +143,6 @@ class Order:
         self._lanes = self._make_lanes()
         lanes = dict.fromkeys(self._lanes.values())
         self.blocks = sorted([*self.cards.values(), *lanes], key=lambda block: block.band)
-        self._num_bands = len({block.band for block in self.blocks})
         self._connectors = self._join()
         self._arrange()
         self._spread()
@@ -202,57 +198,42 @@ class Order:
             found[at] = lane
         return found
 
-    def _join(self) -> list[Connector]:
-        """Return the lines between ends, and add them to their blocks."""
-        joined: dict[tuple[End, End], Connector] = {}
-        for at in self.lines:
-            low, high = self.span_of(at)
-            gaps = (low, high - 1)
-            for pair, gap in zip(pairwise(self.ends_of(at)), gaps, strict=False):
-                joined.setdefault(pair, Connector(*pair, gap))
+    def _join(self) -> list[tuple[End, End]]:
+        """Return the lines between ends, from left to right, and add them to their blocks."""
+        joined = dict.fromkeys(pair for at in self.lines for pair in pairwise(self.ends_of(at)))
         for here, there in joined:
-            here.block.after.append((here, there))
-            there.block.before.append((there, here))
+            if here.block.band == there.block.band:  # nothing is pulled to another node
+                here.block.after.append((here, there))
+                there.block.before.append((there, here))
         # A lane follows the cards, not the other way round.
         lanes = set(self._lanes.values())
         for card in self.cards.values():
             for ends in (card.before, card.after):
                 ends[:] = [each for each in ends if each[1].block not in lanes] or ends
-        return list(joined.values())
+        return list(joined)
 
     # Heights
 
     def _pack(self) -> None:
-        """Move every block up as far as those before it allow."""
-        ends: dict[int, float] = {}
-        top = bottom = 0.0
-        band = self.blocks[0].band
+        """Move every block up as far as those of its band before it allow."""
+        ends: dict[tuple[int, int], float] = {}
         for block in self.blocks:
-            if block.band != band:
-                band, top, ends = block.band, bottom + _CARD_MARGIN, {}
-            span = range(block.low, block.high + 1)
+            places = [(block.band, layer) for layer in range(block.low, block.high + 1)]
             # An end includes the margin below. The first block of a layer needs no margin above.
-            tops = [ends[layer] + block.margin for layer in span if layer in ends]
-            block.y = max(tops, default=top)
-            end = block.y + block.height
-            bottom = max(bottom, end)
-            ends.update(dict.fromkeys(span, end + block.margin))
+            block.y = max(
+                [ends[each] + block.margin for each in places if each in ends], default=0.0
+            )
+            ends.update(dict.fromkeys(places, block.y + block.height + block.margin))
 
     def _relax(self, times: int) -> None:
         """Move each block towards straight connectors, as far as those around it allow."""
         neighbours = self._neighbours()
-        room = {block.band: (-inf, inf) for block in self.blocks}
-        if self._num_bands > 1:
-            for band in room:
-                own = [block for block in self.blocks if block.band == band]
-                room[band] = min(b.y for b in own), max(b.y + b.height for b in own)
         for turn in range(times):
             for block, above, below in neighbours[:: 1 if turn % 2 else -1]:
                 tops = [each.y + each.height + each.margin + block.margin for each in above]
                 bottoms = [each.y - each.margin - block.margin for each in below]
-                lowest, highest = room[block.band]
-                top, bottom = max(tops, default=lowest), min(bottoms, default=highest)
-                block.y = max(top, min(block.y + block.shift, bottom - block.height))
+                lowest = min(bottoms, default=inf) - block.height
+                block.y = max([*tops, min(block.y + block.shift, lowest)])
 
     def _neighbours(self) -> list[tuple[Block, list[Block], list[Block]]]:
         """Return each block with those of its band directly above and below, in any layer."""
@@ -268,69 +249,24 @@ class Order:
                 last[block.band, layer] = block
         return [(block, list(above[block]), list(below[block])) for block in self.blocks]
 
-    # The search
-
-    def _cost(self) -> float:
-        """Return the cost of the order: the vertical length of the lines, and their crossings."""
-        self._pack()
-        self._relax(2)
-        way = sum(abs(line.here.y - line.there.y) for line in self._connectors)
-        return way + _CROSSING_COST * count_crossings(self._connectors)
+    # The order
 
     def _arrange(self) -> None:
-        """Find a good order, and set the heights."""
-        best, cost = list(self.blocks), self._cost()
+        """Find the order, and set the heights."""
+        best, least = self.blocks, inf
         for _ in range(_MAX_SWEEPS):
-            before = list(self.blocks)
-            self.blocks.sort(
-                key=lambda block: (block.band, block.y + block.height / 2 + block.shift)
-            )
-            if before == self.blocks:
-                break
-            found = self._cost()
-            if found < cost:
-                best, cost = list(self.blocks), found
+            self._pack()
+            self._relax(2)
+            way = sum(abs(here.y - there.y) for here, there in self._connectors)
+            if way < least:
+                best, least = self.blocks, way
+            self.blocks = sorted(self.blocks, key=lambda block: (block.band, block.wanted))
         self.blocks = best
-        if len(self.blocks) * len(self._connectors) <= _MAX_TO_SWAP:
-            self._swap(cost)
         self._pack()
         self._relax(_NUM_RELAXATIONS)
         # Whole numbers make sharp lines and short files. The margins are wide enough for rounding.
         for block in self.blocks:
             block.y = round(block.y)
-
-    def _swap(self, cost: float) -> None:
-        """Swap neighbours as long as that lowers the cost."""
-        blocks, is_better = self.blocks, True
-        while is_better:
-            is_better = False
-            for at in range(len(blocks) - 1):
-                one, other = blocks[at : at + 2]
-                is_apart = one.low > other.high or other.low > one.high
-                if is_apart or one.band != other.band:
-                    continue
-                blocks[at : at + 2] = other, one
-                found = self._cost()
-                # Lower by at least 1, so that rounding errors cannot cause an endless loop.
-                if found <= cost - 1:
-                    cost, is_better = found, True
-                else:
-                    blocks[at : at + 2] = one, other
-
-
-def count_crossings(lines: Iterable[Connector]) -> int:
-    """Count the crossings of lines."""
-    gaps: dict[int, list[tuple[float, float]]] = {}
-    for line in lines:
-        gaps.setdefault(line.gap, []).append((line.here.y, line.there.y))
-    crossings = 0
-    for heights in gaps.values():
-        # A line crosses those that start above it and end below it.
-        ended: list[float] = []
-        for _, end in sorted(heights):
-            crossings += len(ended) - bisect_right(ended, end)
-            insort(ended, end)
-    return crossings
 
 
 def _sides(line: Line) -> list[Side]:

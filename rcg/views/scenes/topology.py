@@ -39,8 +39,7 @@ from rcg.views.data.labels import (
 from rcg.views.data.layout import Point, Rect, RowSize, Sizes, Spacing, TopologyLayout, lay_out
 from rcg.views.data.lettering import DOT, SIZE, SMALL, width_of
 from rcg.views.data.topology import Topology
-from rcg.views.diagram import NOTABLE, Anchor, Box, Diagram, Font, Ground, Label, Line
-from rcg.views.diagram import Card as DrawnCard
+from rcg.views.diagram import NOTABLE, Anchor, Box, Diagram, Font, Label, Line
 
 LayOut = Callable[[Folded, Sizes], TopologyLayout]
 
@@ -90,15 +89,10 @@ class _Density:
 _DENSE: Final = _Density(
     Spacing(14.0, 5.0, 7.0), 4.0, 5.0, 19.0, 16.0, 2.0, pill=24.0, most_bytes=3.5, is_one_line=True
 )
-_DENSITIES: Final = (
-    _Density(),
-    *(replace(_DENSE, name=name) for name in (_MAX_NAME_WIDTH, 158.0, 134.0, 111.0)),
-)
+_DENSITIES: Final = (_Density(), _DENSE, replace(_DENSE, name=134.0), replace(_DENSE, name=111.0))
 """The first at which a picture fits a screen is taken."""
 
 _SCREEN: Final = 800.0  # the height of a picture there, without its heading and its legend
-_TALL: Final = 880.0  # likewise, if names would be cut
-_NEARLY: Final = 1.05
 _MANY_CARDS: Final = 24  # a picture of fewer is never dense
 
 
@@ -131,16 +125,13 @@ def diagram_of_folded(
     known = TopologyFigures() if figures is None else figures
     words = _Words(folded, known, channel_details=channel_details)
     is_large = len(folded.cards) >= _MANY_CARDS and not channel_details
-    found = []
+    drawings = []
     for density in _DENSITIES if is_large else _DENSITIES[:1]:
-        diagram = _Drawing(folded, words, density, lay_out, is_measured=figures is not None)
-        found.append(diagram)
-        # Rather a picture that is a little higher than names that are cut.
-        most = _SCREEN if diagram.widest <= _DENSITIES[-1].name else _TALL
-        if diagram.layout.height <= most:
-            break
-    least = max(most, _NEARLY * min(each.layout.height for each in found))
-    return next(each for each in found if each.layout.height <= least).diagram()
+        drawing = _Drawing(folded, words, density, lay_out, is_measured=figures is not None)
+        if drawing.layout.height <= _SCREEN:
+            return drawing.diagram()
+        drawings.append(drawing)
+    return drawings[:2][-1].diagram()  # names are cut only where that helps
 
 
 class _Words:
@@ -285,7 +276,6 @@ class _Drawing:
         self._looped = {
             folded.rows[line.source].card for line in folded.lines if folded.is_inside(line)
         }
-        self.widest = 0.0  # of names and rows, before they are cut
         self.layout = lay_out(folded, self._sizes())
 
     # Sizes
@@ -332,7 +322,6 @@ class _Drawing:
             width_of(words.alike(card), SMALL),
         )
         head = min(density.name, max(heads)) + 2 * pad + 4
-        self.widest = max(self.widest, *heads, natural)
         return (ceil(max(width + pad + aside, head)), y - density.row_gap + pad), rows
 
     # Parts
@@ -343,7 +332,7 @@ class _Drawing:
             about=words.about(),
             width=layout.width,
             height=layout.height,
-            cards=(*self._frames(), *[self._card(card) for card in folded.cards]),
+            cards=(*self._frames(), *[self._card(c) for c in folded.cards if not _is_pill(c)]),
             boxes=tuple([self._box(row) for row in folded.rows]),
             lines=tuple(self._lines()),
             usual=words.usual,
@@ -353,22 +342,22 @@ class _Drawing:
             is_measured=self._is_measured,
         )
 
-    def _frames(self) -> Iterator[DrawnCard]:
+    def _frames(self) -> Iterator[Box]:
         for frame in self._folded.topology.frames:
             words = tuple(self._words.labels.frame_lines(frame))
             for rect in self.layout.frames.get(frame.id, ()):
                 x, y, room = rect.x + 12, rect.y + 17.5, rect.width - 18
                 label = Label(frame_text(frame), x, y, room, "name", is_faint=True)
-                yield DrawnCard("frame", rect, (label,), words)
+                yield Box("frame", rect, (label,), words)
 
-    def _card(self, card: Card) -> DrawnCard:
+    def _card(self, card: Card) -> Box:
         rect, pad, labels = self.layout.cards[card.id], self._density.card_pad, self._words.labels
         x, y, room = rect.x + pad + 2, rect.y + self._density.head, rect.width - 2 * pad - 2
         texts = [Label(labels.card_text(card), x, y - 6.5, room, "name")]
         if alike := self._words.alike(card):
             texts.append(Label(alike, x, y + 7.5, room, is_faint=True))
-        ground: Ground = "" if _is_pill(card) else "actor" if card.kind == "actor" else "other"
-        return DrawnCard(ground, rect, tuple(texts), tuple(labels.card_lines(card)))
+        kind = "actor" if card.kind == "actor" else "other"
+        return Box(kind, rect, tuple(texts), tuple(labels.card_lines(card)))
 
     def _box(self, row: Row) -> Box:
         card, rect = self._folded.cards[row.card], self.layout.rows[row.id]

@@ -16,7 +16,7 @@ from rcg.text import plural, visible
 from rcg.views.data.edge_styles import COLLECTIVE, LOCAL, EdgeStyle, style_of
 from rcg.views.data.layout import Rect
 from rcg.views.data.lettering import SIZE, SMALL, TITLE, width_of
-from rcg.views.diagram import NOTABLE, Box, Card, Diagram, Label, Line
+from rcg.views.diagram import NOTABLE, Box, Diagram, Label, Line
 from rcg.views.svg.canvas import MARGIN, Canvas, Paint
 
 _LEGEND_LINE: Final = 20.0
@@ -30,10 +30,10 @@ _FONTS: Final[dict[str, dict[str, Any]]] = {
     "method": {"monospace": True},
     "note": {"size": SMALL},
 }
-_GROUNDS: Final = {
-    "frame": ("rcg-node-frame", "frame", ' stroke-width="1.5"', 12),
-    "actor": ("rcg-actor-box", "actor", "", 9),
-    "other": ("rcg-other-box", "actor", "", 9),
+_CARDS: Final = {
+    "frame": ("rcg-node-frame", "frame", 12.0),
+    "actor": ("rcg-actor-box", "actor", 9.0),
+    "other": ("rcg-other-box", "actor", 9.0),
 }
 
 Legend = list[tuple[str, str]]
@@ -128,9 +128,9 @@ class _Painter:
         diagram = self._diagram
         return "\n".join(
             [
-                *[self._card(card) for card in diagram.cards if card.ground],
+                *[self._box(card, *_CARDS[card.kind]) for card in diagram.cards],
                 *[self._line(line) for line in diagram.lines],
-                *[self._box(box) for box in diagram.boxes],
+                *[self._box(box, *_look(box)) for box in diagram.boxes],
                 *[
                     self._amount(number, *line.label)
                     for number, line in enumerate(diagram.lines)
@@ -161,25 +161,12 @@ class _Painter:
             entries.append((plain, f"line without a number: {self._diagram.usual}"))
         return entries
 
-    def _card(self, card: Card) -> str:
-        name, role, border, radius = _GROUNDS[card.ground]
-        role = f"{self._canvas.paint(role)}{border}{_frame(card.rect)}"
-        return (
-            f'<g class="{name}">{_hover(card.words)}<rect{role} rx="{radius}"/>'
-            f"{self._texts(card.labels)}</g>"
-        )
-
-    def _box(self, box: Box) -> str:
-        radius = min(box.rect.height, 34) / 2 if box.is_round else 5
-        role = "meeting" if box.kind == "collective" else "box" if box.is_round else "row"
+    def _box(self, box: Box, name: str, role: str, radius: float) -> str:
         shape = f'{_frame(box.rect)} rx="{radius:g}"'
         heat = f'{self._canvas.paint("heat")}{shape} fill-opacity="{_opacity(box.heat):g}"'
         tint = f'<rect{heat} pointer-events="none"/>' if box.heat >= NOTABLE else ""
-        folded = " rcg-folded" if box.count > 1 else ""
-        return (
-            f'<g class="rcg-node rcg-{box.kind}{folded}">{_hover(box.words)}'
-            f"<rect{self._canvas.paint(role)}{shape}/>{tint}{self._texts(box.labels)}</g>"
-        )
+        rect = f"<rect{self._canvas.paint(role)}{shape}/>"
+        return f'<g class="{name}">{_hover(box.words)}{rect}{tint}{self._texts(box.labels)}</g>'
 
     def _line(self, line: Line) -> str:
         style, (path, tip) = self._styles[line.kind], line.path
@@ -211,6 +198,14 @@ class _Painter:
             )
             for label in labels
         )
+
+
+def _look(box: Box) -> tuple[str, str, float]:
+    """Return the classes, the role and the radius of a box."""
+    role = "meeting" if box.kind == "collective" else "box" if box.is_round else "row"
+    radius = min(box.rect.height, 34) / 2 if box.is_round else 5.0
+    folded = " rcg-folded" if box.count > 1 else ""
+    return f"rcg-node rcg-{box.kind}{folded}", role, radius
 
 
 def _hover(words: Iterable[str]) -> str:
