@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcg.compiler import compile_graph
+from rcg.ir.plan import Plan
 from rcg.trace.measured import measured_of
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import TopologyFigures, topology_figures_of
@@ -58,6 +59,14 @@ def nodes() -> Diagram:
     return diagram_of(topology_of(plan, addresses={"n1": "10.0.0.2"}))
 
 
+def gather() -> Plan:
+    """An actor gathers what it scattered."""
+    build = Builder()
+    parts = build.call("a2", "split", 0, num_returns=2, label="Hub")
+    worked = [build.call(f"a{at}", "work", part) for at, part in enumerate(parts)]
+    return build.plan(build.call("a2", "join", worked))
+
+
 DIAGRAMS: dict[str, Callable[[], Diagram]] = {
     "pipeline": lambda: diagram_of(topology_of(pipeline(3))),
     "1f1b": lambda: measured(labelled(simulated(microbatches(4, 8), 3))),
@@ -68,6 +77,7 @@ DIAGRAMS: dict[str, Callable[[], Diagram]] = {
     ),
     "all-to-all": lambda: diagram_of(topology_of(all_to_all(3))),
     "nodes": nodes,
+    "gather": lambda: diagram_of(topology_of(gather())),
     "details": lambda: diagram_of(topology_of(all_to_all(2)), channel_details=True),
     "groups": lambda: measured(tensor_trace()),
 }

@@ -24,7 +24,6 @@ from tests.unit.views_plans import (
     scatter_gather,
     steps_around_allreduces,
 )
-from tests.unit.views_traces import pipeline
 
 HEAD, ROW, FRAME_HEAD = 25.0, 26.0, 24.0
 
@@ -48,23 +47,14 @@ def sized(folded: Folded, widths: list[int], room: float = inf) -> Sizes:
     )
 
 
-def overlap(one: Rect, other: Rect) -> bool:
-    return (
-        one.x < other.right
-        and other.x < one.right
-        and one.y < other.bottom
-        and other.y < one.bottom
-    )
-
-
 def check(folded: Folded, layout: TopologyLayout) -> None:
     cards, rows = layout.cards, layout.rows
     assert cards.keys() == {card.id for card in folded.cards}
     assert rows.keys() == {row.id for row in folded.rows}
     for one, other in combinations([*cards.values()], 2):
-        assert not overlap(one, other)
+        assert not one.overlaps(other)
     for one, other in combinations([*rows.values()], 2):
-        assert not overlap(one, other)
+        assert not one.overlaps(other)
     for card in folded.cards:
         rect = cards[card.id]
         assert rect.x >= 0 and rect.y >= 0
@@ -80,17 +70,17 @@ def check_frames(folded: Folded, layout: TopologyLayout) -> None:
     assert layout.frames.keys() == {card.frame for card in folded.cards} - {None}
     pieces = [(name, piece) for name, found in layout.frames.items() for piece in found]
     for (_, one), (_, other) in combinations(pieces, 2):
-        assert not overlap(one, other)
+        assert not one.overlaps(other)
     for card in folded.cards:
         box = layout.cards[card.id]
-        around = [name for name, piece in pieces if overlap(piece, box)]
+        around = [name for name, piece in pieces if piece.overlaps(box)]
         assert around == [card.frame] * (card.frame is not None)
         for piece in layout.frames.get(card.frame or "", ()):
-            if overlap(piece, box):
+            if piece.overlaps(box):
                 assert piece.x < box.x and box.right < piece.right
                 assert piece.y + FRAME_HEAD <= box.y and box.bottom < piece.bottom
     for name, piece in pieces:
-        inside = [card for card in folded.cards if overlap(piece, layout.cards[card.id])]
+        inside = [card for card in folded.cards if piece.overlaps(layout.cards[card.id])]
         assert inside and {card.frame for card in inside} == {name}
 
 
@@ -109,7 +99,7 @@ def check_lines(folded: Folded, layout: TopologyLayout) -> None:
             assert 0 <= x <= layout.width and 0 <= y <= layout.height
             # A curve stays inside the rectangle of its ends, so a bounding box is a bound for it.
             swept = Rect(min(x, to_x), min(y, to_y), abs(to_x - x), abs(y - to_y))
-            assert not any(overlap(swept, box) for box in boxes)
+            assert not any(swept.overlaps(box) for box in boxes)
 
 
 widths_of = st.lists(st.integers(20, 200), min_size=1, max_size=8)
@@ -159,17 +149,6 @@ def test_nothing_overlaps_in_large_graphs(plan: Plan, level: Level) -> None:
     layout = lay_out(folded, sized(folded, [90, 60, 130], 1000))
     check(folded, layout)
     assert layout.width <= 1000
-
-
-def chain(length: int) -> Folded:
-    return fold(topology_of(pipeline(length)))
-
-
-def test_a_chain_is_a_straight_line() -> None:
-    folded = chain(6)
-    layout = lay_out(folded, sized(folded, [100]))
-    (y,) = {y for points in layout.routes.values() for _, y in points}
-    assert y == layout.rows[0].middle
 
 
 def test_an_untangled_order_is_found() -> None:
