@@ -49,6 +49,7 @@ _LINE: Final = 14.0
 _BULGE: Final = 12.0  # of lines inside a card
 _FRAME_HEAD: Final = 26.0
 _ASIDE: Final = 8.0  # between a name and the time beside it
+_ABOVE, _BELOW = -6, 15  # a line: the base of a text
 _TIP: Final = 8.0  # the length of an arrow, which no text covers
 _ROUND: Final = 8.0  # the radius of a line's corners
 _LEAST_BYTES, _MOST_BYTES = 1e3, 1e9  # of the thinnest and of the widest line
@@ -545,9 +546,11 @@ def _places(points: Sequence[Point], width: float, *, is_left: bool) -> Iterator
     (x, y), (next_x, next_y) = points[0], points[1]
     (last_x, last_y), (to_x, to_y) = points[-2], points[-1]
     if len(points) == 2 and y == next_y:
-        yield from (((x + next_x) / 2 - half, y + aside) for aside in (-6, 15))
+        yield from (((x + next_x) / 2 - half, y + aside) for aside in (_ABOVE, _BELOW))
         return
-    begin, end = (x + 6, y - 6), (to_x - 10 - width, to_y - 6)
+    # On the side to which the line does not turn.
+    begin = x + 6, y + (_BELOW if next_y < y else _ABOVE)
+    end = to_x - 10 - width, to_y + (_BELOW if last_y < to_y else _ABOVE)
     yield from (begin, end) if is_left else (end, begin)
     yield (x + next_x) / 2 - half, (y + next_y) / 2 + 4
     yield (last_x + to_x) / 2 - half, (last_y + to_y) / 2 + 4
