@@ -139,9 +139,10 @@ class Measured:
         """The times of each op."""
         return ops_of(self.ended, self.start_ns, self.end_ns)
 
-    def runs_ns(self, place: Place) -> Times:
-        """Return the own time of each run of an op; ``ops`` has its median."""
-        return runs_of(self.ended, place, self.start_ns, self.end_ns)
+    @cached_property
+    def runs_ns(self) -> dict[Place, Times]:
+        """The own time of each run of each call and collective, whose medians ``ops`` has."""
+        return runs_of(self.ended, self.start_ns, self.end_ns)
 
     @cached_property
     def methods(self) -> tuple[OpTimes, ...]:

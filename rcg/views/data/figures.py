@@ -10,8 +10,7 @@ from typing import Final
 import numpy as np
 
 from rcg.ir.index import Place
-from rcg.ir.ops import Call, Collective
-from rcg.ir.plan import Plan
+from rcg.ir.ops import Call
 from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.intervals import Times
@@ -243,20 +242,15 @@ def topology_figures_of(measured: Measured) -> TopologyFigures:
             sizes[channel] = each.bytes / each.count
     is_balanced = summary.verdict is not None and summary.verdict.form is Form.BALANCED
     path = () if summary.critical is None or is_balanced else summary.critical.shares
+    runs = measured.runs_ns
     on_path: dict[Place, float] = {}
     for part in path:
         place = part.process, -1 if part.op is None else part.op
-        if _takes_time(plan, place):
+        if place in runs:
             on_path[place] = on_path.get(place, 0.0) + part.share
     labels = {lane.label: lane.process for lane in summary.shares.lanes}
     odd = {labels[label]: each for label, each in odd_actors(summary).items()}
-    runs = {place: measured.runs_ns(place) for place in ops if _takes_time(plan, place)}
     return TopologyFigures(ops, runs, sizes, dict(_open_calls(measured)), on_path, odd)
-
-
-def _takes_time(plan: Plan, place: Place) -> bool:
-    ops = plan.program(place[0]).ops
-    return 0 <= place[1] < len(ops) and isinstance(ops[place[1]], Call | Collective)
 
 
 def odd_actors(graph: GraphSummary) -> dict[str, Odd]:
