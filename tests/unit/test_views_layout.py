@@ -64,6 +64,7 @@ def check(folded: Folded, layout: TopologyLayout) -> None:
             assert rect.y <= rows[row.id].y and rows[row.id].bottom <= rect.bottom
     check_frames(folded, layout)
     check_lines(folded, layout)
+    check_turns(folded, layout)
 
 
 def check_frames(folded: Folded, layout: TopologyLayout) -> None:
@@ -100,6 +101,18 @@ def check_lines(folded: Folded, layout: TopologyLayout) -> None:
             # A curve stays inside the rectangle of its ends, so a bounding box is a bound for it.
             swept = Rect(min(x, to_x), min(y, to_y), abs(to_x - x), abs(y - to_y))
             assert not any(swept.overlaps(box) for box in boxes)
+
+
+def check_turns(folded: Folded, layout: TopologyLayout) -> None:
+    """Lines around the ends of two rows lie on each other only if they have a common end."""
+    ways: dict[tuple[float, float], set[int]] = {}
+    for at, points in layout.routes.items():
+        for (x, y), (to_x, to_y) in pairwise(points[1:-1]):
+            if y == to_y and x > to_x:
+                ways.setdefault((x, y), set()).add(at)
+    for together in ways.values():
+        for one, other in combinations([folded.lines[at] for at in together], 2):
+            assert {one.source, one.target} & {other.source, other.target}
 
 
 widths_of = st.lists(st.integers(20, 200), min_size=1, max_size=8)
