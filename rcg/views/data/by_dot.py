@@ -22,7 +22,7 @@ def source_of(folded: Folded, sizes: Sizes) -> str:
     gap = max([sizes.spacing.columns, *[width + _TEXT_GAP for width in sizes.lines.values()]])
     lines = [
         "digraph {",
-        f"rankdir=LR newrank=true ranksep={gap / _PER_INCH:g} nodesep=0.25",
+        f"rankdir=LR newrank=true ranksep={1.5 * gap / _PER_INCH:g} nodesep=0.25",
         "node [shape=plain fontsize=1] edge [arrowhead=none]",
         *[f"{card.id} [label=<{_table(card, sizes)}>]" for card in folded.cards],
     ]
