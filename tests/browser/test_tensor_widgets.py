@@ -16,30 +16,28 @@ pytest.importorskip("anywidget", reason="anywidget is not installed")
 
 from playwright.sync_api import Locator, Page
 
-from rcg.trace.measured import summarize
 from rcg.views.data.packing import pack
 from rcg.views.scenes.schedule import schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
-from rcg.views.svg.topology_payload import topology_payload
+from rcg.views.svg.pictures import topology_payload
 from rcg_widgets.base import script, style
 from tests.browser.lab import SCREENSHOTS, data, wait_for
-from tests.unit.tensors_by_hand import tensor_trace, tensors_by_hand
+from tests.unit.tensors_by_hand import tensors_by_hand
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 
 GRAPH = tensors_by_hand()
-[SUMMARY] = summarize(tensor_trace()).graphs
 SCENE = ("common", "lanes", "panel", "scene")
 VIEWS = {
     "timeline": (SCENE, timeline_scene(measure(GRAPH, 0, 175)).to_payload()),
     "schedule": (SCENE, schedule_scene(measure(GRAPH, 0, 175)).to_payload()),
     "topology": (
         ("common", "topology"),
-        topology_payload(GRAPH.plan, (GRAPH, SUMMARY)),
+        topology_payload(GRAPH.plan, measure(GRAPH, 0, 175)),
     ),
 }
 FOLDED = {
-    "wide": (("common", "topology"), topology_payload(scatter_gather(26), None)),
-    "deep": (("common", "topology"), topology_payload(ring_of_stages(3, 5), None)),
+    "wide": (("common", "topology"), topology_payload(scatter_gather(26))),
+    "deep": (("common", "topology"), topology_payload(ring_of_stages(3, 5))),
 }
 PAGE = """<style>%s</style><body style="color-scheme:%s"><div id="here"></div>
 <script type="module">

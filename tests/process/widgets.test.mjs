@@ -271,12 +271,11 @@ test("of the depths in one pixel the largest is shown, and what is wider is show
 });
 
 test("a box opens into the boxes of its calls, in the next picture that has several", () => {
-  const node = (...places) => ({ count: places.length, places });
   const [a, b, c] = [["a0", 1], ["a0", 2], ["a1", 1]];
   const pictures = [
-    { nodes: [node(a, b, c)] },
-    { nodes: [node(c), node(a, b)] },
-    { nodes: [node(c), node(b), node(a)] },
+    { nodes: [[a, b, c]] },
+    { nodes: [[c], [a, b]] },
+    { nodes: [[c], [b], [a]] },
   ];
   assert.deepEqual(openingOf(pictures, 0, 0), { level: 1, boxes: [0, 1] });
   assert.deepEqual(openingOf(pictures, 1, 1), { level: 2, boxes: [1, 2] });

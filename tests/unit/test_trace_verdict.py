@@ -20,7 +20,7 @@ from rcg.trace.analysis.spread import LEAST, half_width, spread_of
 from rcg.trace.analysis.summary import ops_table
 from rcg.trace.analysis.verdict import Form
 from rcg.trace.analysis.what_if import from_simulation
-from rcg.trace.measured import compared, summarize
+from rcg.trace.measured import compared, measured_of, summarize
 from rcg.trace.model import NO_PEER, SPAN_BASE
 from rcg.views.data.figures import card_of, topology_figures_of
 from tests.unit.test_costs import chain, compiled
@@ -32,10 +32,14 @@ from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import simulated as simulated_plan
 
 
-def summary_of_graph(graph, end=None):
+def measured_of_graph(graph, end=None):
     end = max(int(lane.events["end_ns"].max()) for lane in graph.lanes) if end is None else end
-    (found,) = summarize(trace(graph, end=end)).graphs
+    (found,) = measured_of(trace(graph, end=end))
     return found
+
+
+def summary_of_graph(graph, end=None):
+    return measured_of_graph(graph, end).summary
 
 
 def verdict(graph):
@@ -92,7 +96,7 @@ def test_the_ranks_of_a_collective_count_as_one():
     assert found.share == pytest.approx(60 / 83)
     assert found.gain == pytest.approx(83 / 53)
     # The topology says the same of its box.
-    shares = topology_figures_of(graph, summary).on_path.values()
+    shares = topology_figures_of(measured_of_graph(graph)).on_path.values()
     assert max(shares) == pytest.approx(found.share)
 
 
@@ -130,7 +134,8 @@ def test_stages_that_take_the_same_are_balanced_and_none_is_marked():
         "balanced: a0 (Stage) and a1 (Stage) are equally busy, within 0 % (noise 0 %); Stage.fwd "
         "twice as fast on all 2 gives 1.83x"
     )
-    assert summary.limiting_ops == frozenset() and not topology_figures_of(graph, summary).on_path
+    assert summary.limiting_ops == frozenset()
+    assert not topology_figures_of(measured_of_graph(graph)).on_path
 
 
 def test_a_stage_that_is_slower_than_its_noise_is_not_balanced():

@@ -11,7 +11,7 @@ import numpy as np
 
 from rcg.ir.ops import Call, Op
 from rcg.profiling import Profile
-from rcg.trace.measured import Measured, summarize
+from rcg.trace.measured import Measured, measured_of, summarize
 from rcg.trace.trace import Trace
 from rcg.views.data.alike import (
     Odd,
@@ -152,10 +152,10 @@ def test_few_of_many_stand_out_by_their_time() -> None:
 
 def test_an_actor_that_stands_out_is_a_card_and_a_row_of_its_own() -> None:
     trace = workers(slow="a7")
-    (graph,), (summary,) = trace.graphs, summarize(trace).graphs
-    figures = topology_figures_of(graph, summary)
+    (measured,) = measured_of(trace)
+    figures, summary = topology_figures_of(measured), measured.summary
     assert str(figures.odd["a7"]) == "3.00x slower" and list(figures.odd) == ["a7"]
-    drawn = topology_picture(graph.plan, title="x", measured=(graph, summary))
+    drawn = topology_picture(measured.graph.plan, title="x", measured=measured)
     assert ">19 alike, a7 3.00x slower" in drawn and ">3.00x slower than 19 others<" in drawn
     assert ">Worker \u00d719<" in drawn
     card = card_of(summary)

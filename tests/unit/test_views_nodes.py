@@ -13,14 +13,11 @@ from rcg.ir.plan import Plan
 from rcg.trace.measured import summarize
 from rcg.trace.model import NO_PEER, Clock, GraphTrace, OpenOp
 from rcg.trace.trace import Trace
-from rcg.views.data.labels import TopologyLabels
 from rcg.views.data.topology import topology_of
 from rcg.views.scene import WIRE
 from rcg.views.scenes.schedule import schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.pictures import timeline_picture
-from rcg.views.svg.topology import svg_of
-from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
 from tests.unit.graphs_by_hand import call, graph, input_value, stages
 from tests.unit.traces import event, graph_trace, measure
@@ -81,27 +78,16 @@ def test_an_edge_to_another_node_is_tcp_and_one_beside_it_shared_memory(plan: Pl
     }
     kinds = {each.id: each.kind for each in topology.channels}
     assert kinds == {"c0": "shm", "c1": "shm", "c2": "tcp", "c3": "shm"}
-    labels = TopologyLabels(topology)
-    for edge in topology.edges:
-        assert ("TCP" in labels.edge_lines(edge)[-1]) == (edge.kind == "tcp")
 
 
 def test_nodes_are_frames_around_what_is_there(plan: Plan) -> None:
     topology = topology_of(plan, addresses={"n1": "10.0.0.2"})
     far = [str(node) for node in topology.nodes if topology.frame_of(node) != "n0"]
     assert far == ["a2.work"] and topology.frame_of(topology.nodes[-1]) == "n0"
-    drawn = svg_of(topology)
-    assert "n0 \N{MIDDLE DOT} cafe" in drawn  # the start of its id, where no address is known
-    assert "n1 \N{MIDDLE DOT} 10.0.0.2" in drawn
-    # That of the driver is on both sides of the other.
-    assert drawn.count('class="rcg-node-frame"') == 3
     assert "n1 \N{MIDDLE DOT} 10.0.0.2: a2 (Far)" in ascii_of(topology)
     source = dot_of(topology)
     assert "subgraph cluster_n1" in source
     assert source.count('label="TCP"') == 2
-    [picture] = topology_payload(plan, None).head["pictures"]
-    assert picture["shapes"].count('class="rcg-node-frame"') == 3
-    assert picture["shapes"].count(">TCP<") == 2
 
 
 def test_the_time_on_the_wire_is_known(record: GraphTrace) -> None:

@@ -7,11 +7,11 @@ import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from rcg.trace.measured import summarize
+from rcg.trace.measured import Measured, summarize
 from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
-from rcg.views.data.topology import topology_of
 from rcg.views.svg.summary import summary_of
 from tests.unit.trace_by_hand import END, ROWS
 from tests.unit.traces import changed, event, events, graph_trace, trace
@@ -50,15 +50,14 @@ def test_the_title_of_a_card_says_what_is_wrong_with_the_graph() -> None:
 def test_topologies_get_medians_of_calls_and_sizes_of_values() -> None:
     record = simulated(pipeline(3), 20)
     graph = record.graphs[0]
-    measured = topology_figures_of(graph, summarize(record).graphs[0])
-    nodes = topology_of(graph.plan).nodes
-    times = {nodes[node].process: ns for node, ns in measured.call_ns.items()}
+    measured = topology_figures_of(Measured.of(record, graph))
+    times = {process: float(np.median(ns)) for (process, _), ns in measured.runs_ns.items()}
     assert times == {"a0": 400_000, "a1": 460_000, "a2": 520_000}
     assert measured.channel_bytes == {"c0": 4096, "c1": 3_250_000, "c2": 3_250_000, "c3": 3_250_000}
     path = summarize(record).graphs[0].critical
     assert path is not None
     calls = [part for part in path.shares if part.op == 1 and part.process != "driver"]
-    shares = {nodes[node].process: share for node, share in measured.on_path.items()}
+    shares = {process: share for (process, _), share in measured.on_path.items()}
     assert shares == pytest.approx({part.process: part.share for part in calls})
     assert shares["a2"] == pytest.approx(0.91, abs=0.01)
 

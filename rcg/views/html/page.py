@@ -139,8 +139,7 @@ def _data(
     for number, each in enumerate(scenes):
         if each is not None and len(each.bars):
             most = int(left * max(len(each.bars) / bars, 1 / len(scenes)))
-            graph, figures = trace.graphs[number], summary.graphs[number]
-            found.append(data_of(trace, graph, figures, each, number, most))
+            found.append(data_of(trace, trace.graphs[number], each, number, most))
             left -= len(found[-1])
             bars -= len(each.bars)
     return "".join(found)
@@ -203,7 +202,7 @@ def _graph(
             parts.append(f'<div class="rcg-figure{kind}" {place}>{shown}</div>')
 
     if number < _MAX_GRAPHS:
-        measured = (graph, summary)
+        measured = Measured.of(trace, graph)
         add(
             "",
             lambda: topology_picture(graph.plan, title=title, measured=measured),
