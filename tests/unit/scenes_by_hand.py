@@ -16,10 +16,8 @@ from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.references import references_scene
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
+from tests.unit.records_by_hand import LANES_ROWS, NODES, NODES_ROWS, WITH_LANES
 from tests.unit.tensors_by_hand import tensor_trace
-from tests.unit.test_trace_shares import LANES_ROWS, WITH_LANES
-from tests.unit.test_views_nodes import ROWS as NODE_ROWS
-from tests.unit.test_views_nodes import TEXT as NODE_TEXT
 from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
 from tests.unit.traces import changed, event, events, graph_trace, measure
 from tests.unit.views_plans import scatter_gather
@@ -182,7 +180,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "timeline-devices": devices,
     "timeline-queues": queues,
     "timeline-nodes": lambda: whole(
-        graph_trace(NODE_ROWS, plan=NODE_TEXT, limit=4, opens={"n0": OpenOp(0, 1, 210, 210)}), 300
+        graph_trace(NODES_ROWS, plan=NODES, limit=4, opens={"n0": OpenOp(0, 1, 210, 210)}), 300
     ),
     "timeline-tensors": lambda: _of_trace(tensor_trace()),
     "timeline-lanes": lambda: whole(graph_trace(LANES_ROWS, plan=WITH_LANES), 80),

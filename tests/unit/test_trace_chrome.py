@@ -19,6 +19,7 @@ from rcg.views import chrome
 from rcg.views.chrome import to_chrome
 from tests.unit.chrome_format import Found, read
 from tests.unit.simulated_traces import recorded
+from tests.unit.tensors_by_hand import tensor_trace
 from tests.unit.traces import changed, event, events, graph_trace, one_execution, trace
 
 SPAN = SPAN_BASE
@@ -53,6 +54,20 @@ def test_bars_are_events_with_times_from_the_beginning(written):
         ("write c2", "read c2"),
     ]
     assert found.counters["unread frames (5f1c5f1c)"]
+
+
+def test_transfers_and_collectives_have_groups_ranks_and_arrows(written):
+    found = written(tensor_trace())
+    ranks = {
+        (s.process, s.category): (s.args["group"], s.args["rank"])
+        for s in (*found.named("allreduce g1"), *found.named("write c1"))
+    }
+    assert ranks["a2 (Stage)", "communication"] == ("g1", 0)
+    assert ranks["a1 (Stage)", "communication"] == ("g1", 1)
+    assert ranks["a0 (Stage)", "communication"] == ("g0", 0)
+    sent = [(out.process, into.process) for out, into in found.arrows if out.name == "write c1"]
+    assert sorted(sent) == [("a0 (Stage)", "a1 (Stage)"), ("a0 (Stage)", "a2 (Stage)")]
+    assert list(found.counters) == [f"unread frames ({'5f1c' * 2})"]
 
 
 def test_no_counter_where_events_were_lost(written):

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rcg.errors import TraceError
+from rcg.ir.plan import Plan
+from rcg.trace.export.files import check_plan
 from rcg.trace.measured import summarize
 from rcg.trace.model import SPAN_BASE, Clock
 from rcg.trace.trace import Trace
 from tests.unit.simulated_traces import Simulated, simulated
+from tests.unit.tensors_by_hand import PLAN as TENSORS
 from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, changed, event, events, graph_trace, trace
 
@@ -151,3 +154,7 @@ def test_a_plan_that_sends_on_what_it_did_not_make_is_no_plan_of_a_trace(tmp_pat
     trace(graph_trace({}, plan=f"{head}program a1\n  {ops}\n"), end=END).save(tmp_path / "run")
     with pytest.raises(TraceError, match="a1 writes a value that it does not have: Write"):
         Trace.load(tmp_path / "run")
+
+
+def test_a_plan_of_a_trace_may_combine_a_value_that_was_read():
+    check_plan(Plan.from_text(TENSORS.replace("AllReduce s1 (sum) @g1", "AllReduce s0 (sum) @g1")))

@@ -3,107 +3,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from rcg.trace.analysis.comparison import Change, GraphComparison
 from rcg.trace.measured import compared, summarize
-from rcg.trace.model import Clock
-from tests.unit.test_trace_critical import one_by_one
 from tests.unit.trace_by_hand import A1_ROWS, END, by_hand
-from tests.unit.traces import PIPELINE, changed, event, graph_trace, measure, trace
+from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_traces import pipeline
 from tests.unit.views_traces import simulated as simulated_plan
-
-
-def test_a_summary_holds_the_figures_worked_out_by_hand():
-    summary = summarize(trace(by_hand(), end=END))
-    (graph,) = summary.graphs
-    assert (summary.duration_ns, summary.events, summary.lost) == (80, 16, 0)
-    assert (graph.executions, graph.complete, graph.duration_ns) == (2, 2, 80)
-    assert (graph.throughput, graph.latency_p50_ns) == (1e9 / 17, 43.5)
-    assert graph.latency_p99_ns == pytest.approx(36 + 0.99 * 15)
-    assert graph.shares.lanes[1].compute_ns == 20
-    assert graph.critical.bottleneck.text == "a1 (Stage).fwd"
-    assert [slow.execution for slow in graph.slowest] == [1, 0]
-
-
-def test_ops_are_counted_without_their_waiting():
-    rows = {
-        "a0": [
-            # 40 ns, of which 20 are waiting and 5 coding: 15 for 3000 bytes.
-            event(0, 0, 0, 40, waited=20, coded=5, bytes=3_000),
-            event(1, 0, 40, 50),
-            event(0, 1, 50, 60, bytes=3_000),
-            event(1, 1, 60, 90, waited=10),
-            event(1, 2, 90, 190),
-        ]
-    }
-    read, call = measure(graph_trace(rows)).ops
-    assert (read.text, read.kind, read.count) == ("a0 (Stage) read c0", "read", 2)
-    assert (read.median_ns, read.total_ns, read.waited_ns) == (15, 30, 20)
-    assert (read.bytes, read.gb_per_s) == (6_000, None)  # it looks at them where they lie
-    assert (call.median_ns, call.total_ns, call.waited_ns) == (20, 130, 10)
-    assert call.p99_ns == pytest.approx(np.percentile([10, 20, 100], 99))
-    assert (call.bytes, call.gb_per_s) == (0, None)
-
-
-def test_the_slowest_execution_names_the_op_that_took_longer_than_usual():
-    graph = one_by_one([10] * 7 + [70] + [10] * 2)
-    (found,) = summarize(trace(graph, end=1_000)).graphs
-    first, second, *_ = found.slowest
-    assert (first.execution, first.latency_ns, first.of_execution) == (7, 105, 7)
-    assert (first.text, first.took_ns, first.usual_ns) == ("a0 (Stage).fwd", 70, 10)
-    assert second.text is None
-    assert "execution 7  105 ns  a0 (Stage).fwd took 70 ns, usually 10 ns" in str(found)
-    assert "no op took longer than usual" in str(found)
-
-
-def test_what_lies_outside_of_the_window_is_cut_off():
-    rows = {
-        "a0": [
-            event(0, 0, 0, 1_010, waited=1_005, bytes=100),  # waited long before the trace began
-            event(1, 0, 1_010, 1_040),
-            event(3, 0, 1_040, 1_050, coded=2, bytes=400),
-            event(0, 1, 1_050, 1_130, waited=70),
-            event(1, 1, 1_130, 1_150),
-        ],
-        "a1": [event(0, 0, 0, 900, waited=890), event(1, 0, 900, 990)],
-    }
-    graph = graph_trace(rows)
-    read, call, write = measure(graph, 1_000, 1_100).ops
-    assert (read.count, read.total_ns, read.waited_ns) == (2, 5, 5 + 50)
-    assert (call.count, call.total_ns) == (1, 30)
-    assert (write.total_ns, write.gb_per_s) == (10, 400 / 8)
-    # The rate is that of the whole Write: 400 bytes in 8 ns.
-    assert measure(graph, 1_046, 1_100).ops[-1].gb_per_s == 400 / 8
-    assert measure(graph, 1_046, 1_100).ops[-1].total_ns == 4
-    (whole, *_) = measure(graph).ops
-    assert whole.waited_ns == 1_005 + 70
-    (found,) = summarize(trace(graph, start=1_000, end=1_100)).graphs
-    assert found.ops == (read, call, write)
-
-
-@pytest.mark.parametrize(
-    ("graph", "hint"),
-    [
-        (graph_trace({}), "hint: nothing ran during the recording: call execute() while it lasts"),
-        (by_hand(driver=()), "hint: no execution is in the trace from its submission"),
-        (by_hand(a0=()), "hint: the critical path is incomplete"),
-        (changed(by_hand(), "driver", lost=1_234), "hint: 1,234 events were lost"),
-        (
-            changed(by_hand(), "a1", clock=Clock(5, 12_000)),
-            "clocks: times of different processes may be off by 12 µs",
-        ),
-    ],
-)
-def test_the_summary_says_what_is_missing(graph, hint):
-    summary = summarize(trace(graph, end=END))
-    assert hint in str(summary)
-    json.loads(summary.to_json())
 
 
 def test_of_many_graphs_the_text_has_the_first_ones():

@@ -22,9 +22,9 @@ from rcg.trace.analysis.verdict import Form
 from rcg.trace.analysis.what_if import from_simulation
 from rcg.trace.measured import compared, summarize
 from rcg.trace.model import NO_PEER, SPAN_BASE
-from rcg.views.data.figures import card_of, topology_figures_of
+from rcg.views.data.figures import topology_figures_of
+from tests.unit.records_by_hand import one_by_one
 from tests.unit.test_costs import chain, compiled
-from tests.unit.test_trace_critical import one_by_one
 from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand
 from tests.unit.traces import ALLREDUCE, changed, event, events, measure, trace
@@ -252,16 +252,6 @@ def test_three_in_flight_need_no_advice():
 
 
 # --- latency -------------------------------------------------------------------------------------
-
-
-def test_latency_is_queued_and_in_service():
-    """By hand, from 10 to 46 but 12 to 13 and 28 to 29; from 12 to 63, of which it is worked 34."""
-    graph = by_hand()
-    found = measure(graph).latency
-    assert (found.service_ns, found.queued_ns) == (34, (2 + 17) / 2)
-    assert found.counts == ()  # two are no distribution
-    summary = summary_of_graph(graph, end=80)
-    assert dict(card_of(summary).keys)["mean queued / in service"] == "9.5 ns / 34 ns"
 
 
 def test_executions_that_took_longer_than_clocks_count_have_no_latency():

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.shares import Shares, shares_of
 from rcg.trace.measured import Measured
 from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace, OpenOp
 from rcg.trace.trace import Trace
@@ -160,9 +159,3 @@ def measure(graph: GraphTrace, start: int = 0, end: int | None = None) -> Measur
         (int(each.events["end_ns"].max()) for each in graph.lanes if len(each.events)), default=0
     )
     return Measured(graph, start, max(last, start) if end is None else end)
-
-
-def shares_in(graph: GraphTrace, start: int, end: int) -> Shares:
-    """Where the time went in a window."""
-    found = measure(graph, start, end)
-    return shares_of(found.table, found.parts, found.executions, start, end)
