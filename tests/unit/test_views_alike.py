@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -25,7 +24,7 @@ from rcg.views.data.alike import (
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.html.findings import comparison_picture, what_if_picture
 from rcg.views.scenes.schedule import schedule_scene
-from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topology_picture
+from rcg.views.svg.pictures import schedule_picture, topology_picture
 from tests.unit.traces import changed
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import check_picture, labelled, pipeline, simulated
@@ -58,19 +57,6 @@ def names_in(svg: str) -> list[str]:
     check_picture(svg)
     heads = ElementTree.fromstring(svg).findall(f".//{SVG}g[@class='rcg-head']/{SVG}text")
     return [each.text or "" for each in heads]
-
-
-def test_a_schedule_has_one_row_for_actors_that_do_the_same() -> None:
-    trace = workers()
-    (graph,) = trace.graphs
-    assert members_in(trace) == [ALL]
-    svg = schedule_picture(trace, graph)
-    assert svg is not None
-    assert names_in(svg) == ["a0 to a19 (Worker)", "a20 (Reducer)"]
-    hovers = re.findall(r"<title>(a0 to a19 [^<]*)", svg)
-    assert "median of 20: a0 (Worker), a1 (Worker)" in hovers[0] and "and 12 more" in hovers[0]
-    assert any("median of 20, of " in each for each in hovers[1:])
-    assert names_in(predicted_schedule(graph.plan, 4)) == names_in(svg)
 
 
 def test_one_long_call_among_many_counts() -> None:

@@ -6,19 +6,12 @@ from __future__ import annotations
 import pytest
 
 from rcg.ir.plan import Plan
-from rcg.trace.model import GraphTrace
-from rcg.trace.trace import Trace
 from rcg.views.data.labels import TopologyLabels
 from rcg.views.data.topology import topology_of
-from rcg.views.scene import WIRE
-from rcg.views.scenes.schedule import schedule_scene
-from rcg.views.scenes.timeline import timeline_scene
-from rcg.views.svg.pictures import timeline_picture
 from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
-from tests.unit.records_by_hand import NODES, nodes
-from tests.unit.traces import measure
+from tests.unit.records_by_hand import NODES
 
 
 @pytest.fixture
@@ -26,11 +19,6 @@ def plan() -> Plan:
     made = Plan.from_text(NODES)
     made.check()
     return made
-
-
-@pytest.fixture
-def record() -> GraphTrace:
-    return nodes()
 
 
 def test_an_edge_to_another_node_is_tcp_and_one_beside_it_shared_memory(plan: Plan) -> None:
@@ -70,37 +58,3 @@ def test_nodes_are_frames_around_what_is_there(plan: Plan) -> None:
     [picture] = topology_payload(plan, None).head["pictures"]
     assert picture["shapes"].count('class="rcg-node-frame"') == 3
     assert picture["shapes"].count(">TCP<") == 2
-
-
-def test_lanes_of_a_node_are_together_below_its_name(record: GraphTrace) -> None:
-    rows = [row for row in timeline_scene(measure(record, 0, 300)).rows if not row.part]
-    assert [row.process for row in rows] == ["driver", "a0", "a1", "n0", "n1", "a2"]
-    assert [row.node.partition(" ")[0] for row in rows] == ["n0"] * 4 + ["n1"] * 2
-    drawn = timeline_picture(Trace((record,), 0, 300), record) or ""
-    assert drawn.count('class="rcg-lane-heading"') == 2
-    assert "on the wire between nodes (TCP)" in drawn
-    shown = [row.process for row in schedule_scene(measure(record, 0, 300)).rows if not row.part]
-    assert shown == ["a0", "a1", "a2"]  # those that call methods, in the same order
-
-
-def test_a_value_goes_to_the_gate_and_from_there_to_its_readers(record: GraphTrace) -> None:
-    scene = timeline_scene(measure(record, 0, 300))
-    bars, links = scene.bars, scene.links
-
-    def place(bar: int) -> str:
-        return f"{scene.rows[bars.row[bar]].process} {scene.names[bars.name[bar]].text}"
-
-    ways = {
-        tuple(place(bar) for bar in links.ends_of(link)): (
-            int(links.begin[link]),
-            int(links.until[link]),
-            links.kind[link] == WIRE,
-        )
-        for link in range(len(links))
-    }
-    assert ways["a0 write c1", "n1 pass c1"] == (100, 130, True)
-    assert ways["n1 pass c1", "a2 read c1"] == (125, 125, False)  # taken before it was noted
-    assert ways["a2 write c2", "n0 pass c2"] == (190, 210, True)
-    assert ways["a0 write c1", "a1 read c1"] == (90, 90, False)
-    assert ("a0 write c1", "a2 read c1") not in ways
-    assert sum(is_wire for _, _, is_wire in ways.values()) == 2
