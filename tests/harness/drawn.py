@@ -22,8 +22,8 @@ from rcg.profiling import Profile
 from rcg.trace.model import TensorTransfer
 from rcg.trace.trace import Trace
 from tests.unit.live_reports import chain_that_hangs
-from tests.unit.records_by_hand import LANES_ROWS, NODES, NODES_ROWS, WITH_LANES
 from tests.unit.tensors_by_hand import tensor_trace
+from tests.unit.trace_by_hand import LANES_ROWS, NODES, NODES_ROWS, WITH_LANES
 from tests.unit.traces import graph_trace
 from tests.unit.views_traces import microbatches, pipeline, simulated, times
 

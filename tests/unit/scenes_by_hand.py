@@ -19,9 +19,16 @@ from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.references import references_scene
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
-from tests.unit.records_by_hand import LANES_ROWS, NODES, NODES_ROWS, WITH_LANES
 from tests.unit.tensors_by_hand import tensor_trace
-from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
+from tests.unit.trace_by_hand import (
+    DRIVER_APART,
+    END,
+    LANES_ROWS,
+    NODES,
+    NODES_ROWS,
+    WITH_LANES,
+    by_hand,
+)
 from tests.unit.traces import changed, event, events, graph_trace, measure
 from tests.unit.views_plans import Builder, scatter_gather
 from tests.unit.views_traces import labelled, microbatches, pipeline, simulated, times

@@ -25,10 +25,10 @@ from rcg.views.data.over_time import busy_share, bytes_on_the_way
 from rcg.views.html.findings import judged
 from rcg.weights.planning import plan_of
 from rcg.weights.shards import Member
-from tests.unit.records_by_hand import LANES_ROWS, NODES, NODES_ROWS, WITH_LANES
 from tests.unit.tensors_by_hand import tensor_trace
 from tests.unit.test_views_report import REPORT
 from tests.unit.test_weights import rows
+from tests.unit.trace_by_hand import LANES_ROWS, NODES, NODES_ROWS, WITH_LANES
 from tests.unit.traces import graph_trace
 from tests.unit.views_plans import steps_around_allreduces
 from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated, times

@@ -19,7 +19,7 @@ from rcg.trace.analysis.executions import UNSEEN
 from rcg.trace.measured import Measured, summarize
 from rcg.trace.trace import Trace
 from tests.unit.approved import check_approved
-from tests.unit.records_by_hand import RECORDS
+from tests.unit.trace_by_hand import RECORDS
 from tests.unit.traces import measure
 
 

@@ -20,9 +20,8 @@ from rcg.views.data.topology import nodes_of_calls
 from rcg.views.html.page import page_of
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture, timeline_picture
 from tests.unit.live_reports import chain_that_hangs, does, idle_chain, report_of
-from tests.unit.records_by_hand import SECOND, hanging
 from tests.unit.test_trace_what_if import pipeline
-from tests.unit.trace_by_hand import DRIVER_ROWS
+from tests.unit.trace_by_hand import DRIVER_ROWS, SECOND, hanging
 from tests.unit.traces import graph_trace, trace
 
 

@@ -22,11 +22,10 @@ from rcg.trace.measured import compared, summarize
 from rcg.trace.model import NO_PEER, SPAN_BASE
 from rcg.views.data.figures import topology_figures_of
 from tests.unit.approved import check_approved
-from tests.unit.records_by_hand import one_by_one
 from tests.unit.test_costs import chain, compiled
 from tests.unit.test_measured_by_hand import figure
 from tests.unit.test_trace_what_if import COSTS, pipeline
-from tests.unit.trace_by_hand import by_hand
+from tests.unit.trace_by_hand import by_hand, one_by_one
 from tests.unit.traces import ALLREDUCE, changed, event, events, measure, trace
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import simulated as simulated_plan

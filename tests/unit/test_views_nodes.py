@@ -11,7 +11,7 @@ from rcg.views.data.topology import topology_of
 from rcg.views.svg.topology import svg_of
 from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
-from tests.unit.records_by_hand import NODES
+from tests.unit.trace_by_hand import NODES
 
 
 @pytest.fixture

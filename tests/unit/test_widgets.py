@@ -25,7 +25,6 @@ from rcg.ir.plan import Plan
 from rcg.runtime.observe.live import Meter
 from rcg.runtime.observe.report import Report
 from rcg.trace.measured import Measured
-from rcg.trace.model import SPAN_BASE
 from rcg.trace.trace import Trace
 from rcg.views.data.packing import pack
 from rcg.views.scenes.schedule import schedule_scene
@@ -46,7 +45,7 @@ from tests.harness.peers import until
 from tests.unit.live_reports import GRAPH_ID, backlog, does, idle_chain, later, report_of
 from tests.unit.packed import unpack
 from tests.unit.test_progress import Clock
-from tests.unit.traces import PIPELINE, event, graph_trace, trace
+from tests.unit.traces import PIPELINE, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 from tests.unit.views_traces import microbatches, pipeline, simulated
 
@@ -54,28 +53,9 @@ EXECUTIONS = 3
 PLAN = Plan.from_text(PIPELINE)
 
 
-def recorded(executions: int = EXECUTIONS) -> Trace:
-    """Every execution takes a millisecond; values are 3 MB between the stages."""
-    rows: dict[str, list[Any]] = {"driver": [], "a0": [], "a1": []}
-    for turn in range(executions):
-        at = turn * 1_000_000
-        rows["driver"] += [
-            event(1, turn, at, at + 50_000, bytes=1000),
-            event(3, turn, at + 60_000, at + 900_000, waited=830_000, bytes=10),
-        ]
-        rows["a0"] += [
-            event(0, turn, at + 50_000, at + 100_000, waited=20_000, bytes=1000, peer=0),
-            event(1, turn, at + 100_000, at + 400_000),
-            event(SPAN_BASE, turn, at + 150_000, at + 200_000),
-            event(3, turn, at + 400_000, at + 450_000, bytes=3_000_000, coded=10_000),
-        ]
-        rows["a1"] += [
-            event(0, turn, at + 400_000, at + 480_000, waited=60_000, peer=1, bytes=3_000_000),
-            event(1, turn, at + 480_000, at + 800_000),
-            event(3, turn, at + 800_000, at + 850_000, bytes=10),
-        ]
-    record = graph_trace(rows, spans={"a0": ("attention",)})
-    return trace(record, end=executions * 1_000_000)
+def recorded(executions: int = 3) -> Trace:
+    """A driver and two actors."""
+    return simulated(pipeline(2), executions, spans=True)
 
 
 VIEWS: tuple[Callable[[Any], View], ...] = (TopologyWidget, ScheduleWidget, TimelineWidget)
