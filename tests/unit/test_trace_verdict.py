@@ -26,7 +26,7 @@ from tests.unit.test_costs import chain, compiled
 from tests.unit.test_measured_by_hand import figure
 from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand, one_by_one
-from tests.unit.traces import ALLREDUCE, changed, event, events, measure, trace
+from tests.unit.traces import ALLREDUCE, changed, event, events, measure, one_after_the_other, trace
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import simulated as simulated_plan
 
@@ -68,19 +68,6 @@ def allreduce():
         return 20_000 if isinstance(op, Call) else 1_000
 
     return simulated_plan(Plan.from_text(ALLREDUCE), 24, op_cost=cost).graphs[0]
-
-
-def one_after_the_other(first, second):
-    """A trace of two halves, each of 64 executions."""
-    shift = max(int(lane.events["end_ns"].max()) for lane in first.lanes)
-    lanes = []
-    for lane, then in zip(first.lanes, second.lanes, strict=True):
-        later = then.events.copy()
-        later["start_ns"] += shift
-        later["end_ns"] += shift
-        later["execution"] += 64
-        lanes.append(replace(lane, events=np.concatenate((lane.events, later))))
-    return replace(first, lanes=tuple(lanes))
 
 
 def awaited():

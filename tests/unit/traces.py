@@ -122,6 +122,23 @@ def changed(graph: GraphTrace, process: str, **changes: Any) -> GraphTrace:
     return replace(graph, lanes=tuple(lanes))
 
 
+def one_after_the_other(*graphs: GraphTrace) -> GraphTrace:
+    """One record of runs of the same plan, one after the other."""
+    rows: dict[str, list[Events]] = {lane.process: [] for lane in graphs[0].lanes}
+    end = execution = 0
+    for graph in graphs:
+        moved = {lane.process: lane.events.copy() for lane in graph.lanes}
+        for process, later in moved.items():
+            later["start_ns"] += end
+            later["end_ns"] += end
+            later["execution"] += execution
+            rows[process].append(later)
+        end = max(int(later["end_ns"].max()) for later in moved.values())
+        execution = 1 + max(int(later["execution"].max()) for later in moved.values())
+    lanes = (replace(lane, events=np.concatenate(rows[lane.process])) for lane in graphs[0].lanes)
+    return replace(graphs[0], lanes=tuple(lanes))
+
+
 def trace(*graphs: GraphTrace, start: int = 0, end: int) -> Trace:
     """A trace of graphs between two moments."""
     return Trace(graphs, start, end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -162,41 +163,19 @@ def labelled(trace: Trace) -> Trace:
     return replace(trace, graphs=(replace(graph, lanes=tuple(lanes)),))
 
 
-def many_events(actors: int, total: int, *, call_ns: int = 20_000) -> Trace:
-    """A trace of about so many events, made with arrays: a pipeline in steady state."""
-    plan = pipeline(actors)
-    numbers = {program.process: position for position, program in enumerate(plan.programs)}
-    per_execution = sum(len(program.ops) for program in plan.programs)
-    executions = max(1, total // per_execution)
-    execution = np.arange(executions)
-    lanes = []
-    period = int(call_ns * 1.5)
-    for program in plan.programs:
-        lane = numbers[program.process]
-        count = len(program.ops)
-        values = np.zeros((executions, count), EVENT)
-        begun = execution * period + lane * period
-        for position, op in enumerate(program.ops):
-            length = call_ns if isinstance(op, Call) else 2_000 if count else 100
-            length = length if isinstance(op, Call | Read | Write) else 100
-            values[:, position]["start_ns"] = begun
-            values[:, position]["end_ns"] = begun + length
-            values[:, position]["coded_ns"] = length // 3 if isinstance(op, Read | Write) else 0
-            values[:, position]["waited_ns"] = length // 2 if isinstance(op, Read) else 0
-            values[:, position]["peer"] = max(lane - 1, 0) if isinstance(op, Read) else NO_PEER
-            values[:, position]["execution"] = execution
-            values[:, position]["op"] = position
-            begun = begun + length
-        label = "driver" if lane == 0 else f"Stage#{lane}"
-        lanes.append(LaneTrace(program.process, label, values.ravel()))
-    end = max(int(lane.events["end_ns"].max()) for lane in lanes)
-    return Trace((GraphTrace("5f1c" * 8, plan, tuple(lanes), 10),), 0, end + 1)
-
-
 WICKED = "<script>alert(1)</script>&\"'\x00\ud800\N{RIGHT-TO-LEFT OVERRIDE}" + "\u5f20\u91cf" * 40
 """A name that breaks whatever does not escape it, and is too long for any box."""
 
 _NUMBER = r"-?\d+(?:\.\d+)?"
+
+
+def check_pictures(html: str) -> list[str]:
+    """The pictures that a cell shows are well-formed; returns them."""
+    found = re.findall(r"data:image/svg\+xml;base64,([^\"']*)", html)
+    pictures = [b64decode(each).decode() for each in found]
+    for each in pictures:
+        check_picture(each)
+    return pictures
 
 
 def check_picture(svg: str) -> None:
