@@ -70,27 +70,6 @@ def test_one_long_call_among_many_counts() -> None:
     assert "a7" not in members_in(late)[0]
 
 
-def test_a_scene_has_the_rows_of_the_picture_and_those_that_they_stand_for() -> None:
-    trace = workers(slow="a7")
-    scene = schedule_scene(Measured.of(trace, trace.graphs[0]), executions=5)
-    bars = scene.bars
-    assert sorted(set(bars.execution.tolist())) == [*range(7, 12)]
-    assert members_in(trace) == [[each for each in ALL if each != "a7"]]
-    folded = [at for at, row in enumerate(scene.rows) if row.members]
-    assert {scene.rows[at].label for at in folded} == {"a0 to a6, a8 to a19 (Worker)"}
-    assert [scene.rows[at].part for at in folded] == ["", "predicted"]
-    for number in folded:
-        members = scene.rows[number].members
-        assert number == min(members) - 2
-        own = np.flatnonzero(bars.row == number)
-        assert len(own)
-        for at in own:
-            of = np.isin(bars.row, members) & (bars.execution == bars.execution[at])
-            of &= (bars.op == bars.op[at]) & (bars.kind == bars.kind[at])
-            assert np.sort(bars.start[of])[of.sum() // 2] == bars.start[at]
-            assert bars.longest[at] == bars.duration[of].max() and bars.count[at] == of.sum()
-
-
 def test_a_few_rows_are_not_folded() -> None:
     trace = simulated(scatter_gather(7), 12)
     assert members_in(trace) == []
