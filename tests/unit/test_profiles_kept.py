@@ -19,6 +19,7 @@ from rcg.trace.trace import Trace
 from tests.unit.approved import check_approved
 from tests.unit.test_trace_what_if import pipeline
 from tests.unit.traces import graph_trace, trace
+from tests.unit.views_traces import check_pictures
 
 END = 1 << 30
 
@@ -40,7 +41,7 @@ def test_each_is_shown_against_the_first_with_what_limits_it() -> None:
     assert runs.rows[1].latency.after == 65_000  # three of 22 us, less 1 us of the driver
     check_approved("runs", str(runs))
     shown = runs._repr_mimebundle_()
-    assert shown["text/plain"] == str(runs) and "<img" in shown["text/html"]
+    assert shown["text/plain"] == str(runs) and check_pictures(shown["text/html"])
 
 
 def test_graphs_are_matched_by_plan_then_by_name_then_by_place() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -179,43 +179,57 @@ def check_pictures(html: str) -> list[str]:
 
 
 def check_picture(svg: str) -> None:
-    """A picture is well-formed, loads and runs nothing; no text is outside of it, or small."""
+    """A picture is well-formed, and loads and runs nothing.
+
+    No text or box is outside of it, no text is small, and no two texts overlap.
+    """
     root = ElementTree.fromstring(svg)
     assert "<script" not in svg and "href" not in svg and "onload" not in svg
     assert re.findall(r"https?://[^\"]*", svg) == ["http://www.w3.org/2000/svg"]
     used = set(re.findall(r"url\(#([^)]*)\)", svg))
     assert used <= {each.get("id") for each in root.iter()}
-    size = float(root.get("width", "nan")), float(root.get("height", "nan"))
-    _check_texts(root, 0.0, 0.0, {"font-size": "12"}, size)
+    width, height = float(root.get("width", "nan")), float(root.get("height", "nan"))
+    texts: list[tuple[str, float, float, float, float]] = []
+    for element, x, y, style in _placed(root, 0.0, 0.0, {"font-size": "12"}):
+        if element.tag.endswith("}text") and element.text:
+            size = float(style["font-size"])
+            assert size >= 11.5
+            long = width_of(
+                element.text,
+                size,
+                bold=style.get("font-weight") == "600",
+                monospace="monospace" in style.get("font-family", ""),
+            )
+            x -= {"middle": long / 2, "end": long}.get(style.get("text-anchor", ""), 0.0)
+            texts.append((element.text, x, y - 0.5 * size, x + long, y))
+        elif element.tag.endswith("}rect") and "%" not in element.get("width", "0"):
+            long, high = (float(element.get(name, "0")) for name in ("width", "height"))
+            assert -0.5 <= x <= x + long <= width + 0.5, (element.attrib, x, width)
+            assert -0.5 <= y <= y + high <= height + 0.5, (element.attrib, y, height)
+    for text, start, _, end, foot in texts:
+        assert start >= -0.5 and end <= width + 0.5, (text, start, end)
+        assert 0 < foot < height, (text, foot)
+    boxes = np.array([box for _, *box in texts]).reshape(-1, 4).T
+    left, top, right, bottom = boxes[..., None]
+    overlap = (left + 1 < right.T) & (right > left.T + 1) & (top < bottom.T) & (bottom > top.T)
+    pairs = np.argwhere(np.triu(overlap, 1)).tolist()
+    assert not pairs, [texts[at] for at in pairs[0]]
 
 
-def _check_texts(
-    element: ElementTree.Element,
-    x: float,
-    y: float,
-    style: dict[str, str],
-    size: tuple[float, float],
-) -> None:
+def _placed(
+    element: ElementTree.Element, x: float, y: float, style: dict[str, str]
+) -> Iterator[tuple[ElementTree.Element, float, float, dict[str, str]]]:
+    """The elements of a picture, where they are, and the style that they inherit."""
+    if element.tag.endswith("}defs"):
+        return
     moved = re.match(rf"translate\(({_NUMBER}) ({_NUMBER})\)", element.get("transform", ""))
     if moved is not None:
         x, y = x + float(moved[1]), y + float(moved[2])
     names = ("font-size", "font-weight", "text-anchor", "font-family")
     style = style | {name: value for name in names if (value := element.get(name)) is not None}
-    if element.tag.endswith("}text"):
-        assert float(style["font-size"]) >= 11.5
-        width = width_of(
-            element.text or "",
-            float(style["font-size"]),
-            bold=style.get("font-weight") == "600",
-            monospace="monospace" in style.get("font-family", ""),
-        )
-        left = x + float(element.get("x", "0"))
-        left -= {"middle": width / 2, "end": width}.get(style.get("text-anchor", ""), 0.0)
-        bottom = y + float(element.get("y", "0"))
-        assert left >= -0.5 and left + width <= size[0] + 0.5, (element.text, left, width)
-        assert 0 < bottom < size[1], (element.text, bottom)
+    yield element, x + float(element.get("x", "0")), y + float(element.get("y", "0")), style
     for child in element:
-        _check_texts(child, x, y, style, size)
+        yield from _placed(child, x, y, style)
 
 
 _VOID = {"meta", "img", "br", "link", "input", "hr"}
