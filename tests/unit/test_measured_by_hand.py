@@ -18,6 +18,7 @@ from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.executions import UNSEEN
 from rcg.trace.measured import Measured, summarize
 from rcg.trace.trace import Trace
+from rcg.views.data.figures import card_of
 from tests.unit.approved import check_approved
 from tests.unit.trace_by_hand import RECORDS
 from tests.unit.traces import measure
@@ -146,6 +147,7 @@ def hang(measured: Measured) -> Iterator[str]:
 def summary(measured: Measured) -> Iterator[str]:
     trace = Trace((measured.graph,), measured.start_ns, measured.end_ns)
     yield from str(summarize(trace)).splitlines()
+    yield from (f"card, {key}: {value}" for key, value in card_of(measured.summary).keys)
 
 
 def figure(value: float | None) -> str:

@@ -22,6 +22,7 @@ from tests.unit.chrome_format import Found, read
 from tests.unit.simulated_traces import recorded
 from tests.unit.tensors_by_hand import tensor_trace
 from tests.unit.traces import changed, event, events, graph_trace, one_execution, trace
+from tests.unit.views_traces import microbatches, simulated
 
 SPAN = SPAN_BASE
 
@@ -47,6 +48,16 @@ def test_transfers_and_collectives_have_groups_ranks_and_arrows(written):
     sent = [(out.process, into.process) for out, into in found.arrows if out.name == "write c1"]
     assert sorted(sent) == [("a0 (Stage)", "a1 (Stage)"), ("a0 (Stage)", "a2 (Stage)")]
     assert list(found.counters) == [f"unread frames ({'5f1c' * 2})"]
+
+
+def test_calls_are_numbered_where_a_method_has_several(written):
+    assert {s.args["call"] for s in written(simulated(microbatches(2, 3), 1)).named("fwd")} == {
+        0,
+        1,
+        2,
+    }
+    for call in written(one_execution()).named("fwd"):
+        assert call.args == {"execution": 7, "bytes": 0}
 
 
 def test_no_counter_where_events_were_lost(written):
