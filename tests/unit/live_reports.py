@@ -38,14 +38,12 @@ def chain_that_hangs(count: int, stuck: int, for_s: float, **changes: Any) -> Re
 
     The first waits for room, the actors after the stuck one for input.
     """
-    before = [
-        does(f"a{i}", "waiting", f"a{i + 1} (Stage)", for_s=for_s, op="Write s1 -> c3")
-        for i in range(stuck)
+    actors = [
+        does(f"a{i}", "waiting", f"a{i + 1 if i < stuck else i - 1} (Stage)", for_s=for_s)
+        if i != stuck
+        else does(f"a{i}", "running", for_s=for_s)
+        for i in range(count)
     ]
-    behind = [
-        does(f"a{i}", "waiting", f"a{i - 1} (Stage)", for_s=for_s) for i in range(stuck + 1, count)
-    ]
-    actors = [*before, does(f"a{stuck}", "running", for_s=for_s), *behind]
     queues = [backlog(i, 10) for i in range(1, stuck + 1)]
     return report_of(*actors, **{"backlogs": tuple(queues), **changes})
 

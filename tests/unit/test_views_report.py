@@ -89,6 +89,14 @@ def differing() -> list[Activity]:
     return found
 
 
+def chain() -> Report:
+    """The fifth of forty hangs."""
+    found = chain_that_hangs(40, 4, 9.8, asked=True)
+    driver, *actors = found.processes
+    actors[:4] = [replace(each, op="Write s1 -> c3") for each in actors[:4]]
+    return replace(found, processes=(driver, *actors))
+
+
 def called(process: str, for_s: float = 3.0, **changes: Any) -> Activity:
     return does(process, "running", for_s=for_s, **changes)
 
@@ -125,7 +133,7 @@ REPORTS = {
     ),
     "broken": report_of(does("a0", "ended"), driver="idle", state="broken"),
     # All behind the one that hangs wait, and those before it have sent it all.
-    "chain": chain_that_hangs(40, 4, 9.8, asked=True),
+    "chain": chain(),
     "differing": report_of(*differing(), driver="idle"),
 }
 
