@@ -16,7 +16,6 @@ from playwright.sync_api import Locator, Page
 from rcg.profiling import Profile
 from rcg.views.html.page import page_of
 from tests.browser.lab import SCREENSHOTS, data, wait_for
-from tests.unit.large_trace import large_trace
 from tests.unit.views_traces import pipeline, simulated
 
 VIEWS = ("topology", "schedule", "timeline")
@@ -32,7 +31,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     Profile(simulated(pipeline(3, is_training=True), 30, spans=True)).save_html(
         paths["short"], "A run to share"
     )
-    paths["large"].write_text(page_of(large_trace(30_000), "A long run", max_bytes=380_000))
+    paths["large"].write_text(
+        page_of(simulated(pipeline(4), 2_000, jitter=0.3), "A long run", max_bytes=380_000)
+    )
     return paths
 
 

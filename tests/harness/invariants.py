@@ -19,6 +19,7 @@ from rcg.trace.analysis.events import NONE
 from rcg.trace.analysis.verdict import Form
 from rcg.trace.measured import Measured
 
+_PATHS = 20  # of so many executions, the last ones
 _TABLE_PERCENT = 0.051  # to what a share of the table is rounded
 
 
@@ -88,7 +89,22 @@ def check_causality(measured: Measured) -> None:
 
 
 def check_path(measured: Measured) -> None:
-    """The shares of the critical path add up to 1, and views draw the same path."""
+    """The path of an execution goes from its submission to its completion, without a gap.
+
+    The shares of that of all add up to 1, and views draw the same path.
+    """
+    found = measured.executions
+    timed = found.is_timed
+    for execution, start, end in zip(
+        found.index[timed][-_PATHS:].tolist(),
+        found.submitted_ns[timed][-_PATHS:].tolist(),
+        (found.submitted_ns[timed] + found.latency_ns)[-_PATHS:].tolist(),
+        strict=True,
+    ):
+        steps = measured.paths.of(execution)
+        ends = [start, *(step.end_ns for step in steps)]
+        assert [step.start_ns for step in steps] == ends[:-1]
+        assert ends[-1] == end and ends == sorted(set(ends))
     path = measured.path
     if path is None:
         return

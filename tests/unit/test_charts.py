@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import pickle
-import re
 import sys
-from base64 import b64decode
 from collections import Counter
 
 import numpy as np
@@ -26,20 +24,14 @@ from rcg.views.html.findings import judged
 from rcg.weights.planning import plan_of
 from rcg.weights.shards import Member
 from tests.unit.tensors_by_hand import tensor_trace
-from tests.unit.test_trace_shares import LANES_ROWS, WITH_LANES
-from tests.unit.test_views_nodes import ROWS as NODES_ROWS
-from tests.unit.test_views_nodes import TEXT as NODES
 from tests.unit.test_views_report import REPORT
 from tests.unit.test_weights import rows
+from tests.unit.trace_by_hand import LANES_ROWS, NODES, NODES_ROWS, WITH_LANES
 from tests.unit.traces import graph_trace
 from tests.unit.views_plans import steps_around_allreduces
-from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated, times
+from tests.unit.views_traces import check_pictures, microbatches, pipeline, simulated, times
 
 pytest.importorskip("plotly", reason="Plotly is not installed")
-
-
-def pictures_in(html: str) -> list[str]:
-    return [b64decode(each).decode() for each in re.findall("base64,([A-Za-z0-9+/=]+)", html)]
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +162,7 @@ def test_what_if_weights_and_reports_are_charts() -> None:
     assert list(stuck.y) == ["decode"] and list(stuck.x) == [9.8]
     have = [Member("A", {"w": rows(0, 2, 4, 4)}), Member("A", {"w": rows(2, 4, 4, 4)})]
     weights, _ = plan_of(have, [Member("C", {"w": rows(0, 4, 4, 4)})])
-    check_picture(pictures_in(weights._repr_mimebundle_()["text/html"])[0])
+    assert check_pictures(weights._repr_mimebundle_()["text/html"])
     figure = weights.figure()
     assert np.asarray(figure.data[0].z).tolist() == [[32], [32]]  # 2 rows of 4 float32
     assert figure.data[0].text[0][0] == "32 B" and figure.layout.yaxis.ticktext == ("A", "A")

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import re
-from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from tests.unit import chrome_format, views_traces
 from tests.unit.pipelines import gpipe
 from tests.unit.simulated_traces import Simulated, recorded, simulated
 from tests.unit.traces import measure
-from tests.unit.views_traces import check_page, check_picture
+from tests.unit.views_traces import check_page, check_pictures
 
 
 def calls_ns(simulation: Simulation) -> dict[tuple[str, int, str], float]:
@@ -102,10 +100,7 @@ def check_shown(thing: Any) -> None:
     """It prints, and displays well-formed pictures."""
     bundle = thing._repr_mimebundle_()
     assert str(thing) and bundle["text/plain"]
-    for picture in re.findall(
-        r'src="data:image/svg\+xml;base64,([^"]*)"', bundle.get("text/html", "")
-    ):
-        check_picture(b64decode(picture).decode())
+    check_pictures(bundle.get("text/html", ""))
 
 
 def test_the_waits_of_reads_take_time_in_proportion_to_the_ops(monkeypatch: pytest.MonkeyPatch):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from rcg.views.html.findings import comparison_picture, of_what_if, path_picture
 from tests.unit.traces import event, graph_trace, trace
 from tests.unit.views_traces import (
     check_picture,
+    check_pictures,
     labelled,
     microbatches,
     pipeline,
@@ -68,8 +68,7 @@ def test_each_prints_shortly_and_shows_itself(make) -> None:
         shown = found._repr_mimebundle_()
         assert shown["text/plain"] == str(found)
         assert make is empty or "<img" in shown["text/html"] or "<table" in shown["text/html"]
-        for picture in re.findall(r"base64,([^\"]+)", shown.get("text/html", "")):
-            check_picture(b64decode(picture).decode())
+        check_pictures(shown.get("text/html", ""))
         assert "<script" not in shown.get("text/html", "")
 
 
@@ -162,5 +161,4 @@ def test_names_of_strangers_are_escaped() -> None:
         html = shown.get("text/html", "")
         html.encode()
         assert "<b " not in html
-        for picture in re.findall(r"base64,([^\"]+)", html):
-            check_picture(b64decode(picture).decode())
+        check_pictures(html)

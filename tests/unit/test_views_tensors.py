@@ -3,24 +3,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, settings
 
 from rcg.ir.ops import Call, Collective
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.events import TimeKind
 from rcg.views.data.topology import Topology, topology_of
-from rcg.views.scene import COLLECTIVE, EXCHANGE, VALUE, Scene
-from rcg.views.scenes.schedule import schedule_scene
-from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.scenes.topology import diagram_of
 from rcg.views.svg.diagram import svg_of
 from rcg.views.svg.pictures import predicted_schedule
 from rcg.views.text import ascii_of, dot_of
 from tests.unit.random_graphs import Case, cases
-from tests.unit.tensors_by_hand import ROWS, tensors_by_hand
 from tests.unit.test_plan_nodes import COLLECTIVES as TEXT
-from tests.unit.traces import measure
 from tests.unit.views_plans import planned
 from tests.unit.views_traces import check_picture
 
@@ -115,59 +108,3 @@ def test_every_rank_is_in_one_node_and_every_channel_of_values_is_drawn(case: Ca
     ascii_of(drawn)
     dot_of(drawn, channel_details=True)
     check_picture(predicted_schedule(plan, 4))
-
-
-MOVING = int(TimeKind.COMMUNICATION)
-
-
-def ends_of(scene: Scene, link: int) -> tuple[tuple[str, str, int, int], ...]:
-    """The process, the name, the kind and the beginning of each bar of a link."""
-    bars = scene.bars
-    return tuple(
-        (
-            scene.rows[bars.row[bar]].process,
-            scene.names[bars.name[bar]].text,
-            int(bars.kind[bar]),
-            int(bars.start[bar]),
-        )
-        for bar in scene.links.ends_of(link).tolist()
-    )
-
-
-def test_both_ends_of_a_transfer_of_tensors_are_joined_from_its_beginning_to_its_end() -> None:
-    scene = timeline_scene(measure(tensors_by_hand(), 0, 200))
-    links = scene.links
-    found = {
-        ends_of(scene, link): (int(links.begin[link]), int(links.until[link]))
-        for link in np.flatnonzero(links.kind == EXCHANGE).tolist()
-    }
-    write = ("a0", "write c1", MOVING, 56)
-    assert found == {
-        (write, ("a1", "read c1", MOVING, 56)): (56, 80),
-        (write, ("a2", "read c1", MOVING, 56)): (56, 80),
-    }
-    assert (links.kind == VALUE).sum() == 3  # frames in rings
-
-
-def test_the_ranks_of_a_collective_are_joined() -> None:
-    scene = timeline_scene(measure(tensors_by_hand(), 0, 200))
-    (link,) = np.flatnonzero(scene.links.kind == COLLECTIVE).tolist()
-    assert set(ends_of(scene, link)) == {
-        ("a2", "allreduce g1", MOVING, 132),
-        ("a1", "allreduce g1", MOVING, 134),
-    }
-    assert (scene.links.begin[link], scene.links.until[link]) == (132, 160)
-    cut = timeline_scene(measure(tensors_by_hand(a2=ROWS["a2"][:4]), 0, 200))
-    assert not (cut.links.kind == COLLECTIVE).any()
-    # A schedule says of an exchange what the timeline says: how long it took is one figure.
-    schedule = schedule_scene(measure(tensors_by_hand(), 0, 200))
-    said = [
-        {
-            line
-            for bar in range(len(each.bars))
-            for line in each.hover(bar)
-            if line.startswith("all 2 ranks") or "a0 (Stage) \N{RIGHTWARDS ARROW}" in line
-        }
-        for each in (scene, schedule)
-    ]
-    assert said[0] == said[1] and "all 2 ranks: 1.3 kB in 28 ns \N{MIDDLE DOT} 46.4 GB/s" in said[0]

@@ -23,9 +23,11 @@ from rcg.errors import TraceError
 from rcg.ir.plan import Plan
 from rcg.runtime.observe.live import Meter
 from rcg.runtime.observe.report import Report
-from rcg.trace.model import SPAN_BASE
+from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
 from rcg.views.data.packing import pack
+from rcg.views.scenes.schedule import schedule_scene
+from rcg.views.scenes.timeline import timeline_scene
 from rcg_widgets import (
     LiveMonitor,
     PipelineWidget,
@@ -42,7 +44,7 @@ from tests.harness.peers import until
 from tests.unit.live_reports import GRAPH_ID, backlog, does, idle_chain, later, report_of
 from tests.unit.packed import unpack
 from tests.unit.test_progress import Clock
-from tests.unit.traces import PIPELINE, event, graph_trace, trace
+from tests.unit.traces import PIPELINE, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 from tests.unit.views_traces import microbatches, pipeline, simulated
 
@@ -50,28 +52,9 @@ EXECUTIONS = 3
 PLAN = Plan.from_text(PIPELINE)
 
 
-def recorded(executions: int = EXECUTIONS) -> Trace:
-    """Every execution takes a millisecond; values are 3 MB between the stages."""
-    rows: dict[str, list[Any]] = {"driver": [], "a0": [], "a1": []}
-    for turn in range(executions):
-        at = turn * 1_000_000
-        rows["driver"] += [
-            event(1, turn, at, at + 50_000, bytes=1000),
-            event(3, turn, at + 60_000, at + 900_000, waited=830_000, bytes=10),
-        ]
-        rows["a0"] += [
-            event(0, turn, at + 50_000, at + 100_000, waited=20_000, bytes=1000, peer=0),
-            event(1, turn, at + 100_000, at + 400_000),
-            event(SPAN_BASE, turn, at + 150_000, at + 200_000),
-            event(3, turn, at + 400_000, at + 450_000, bytes=3_000_000, coded=10_000),
-        ]
-        rows["a1"] += [
-            event(0, turn, at + 400_000, at + 480_000, waited=60_000, peer=1, bytes=3_000_000),
-            event(1, turn, at + 480_000, at + 800_000),
-            event(3, turn, at + 800_000, at + 850_000, bytes=10),
-        ]
-    record = graph_trace(rows, spans={"a0": ("attention",)})
-    return trace(record, end=executions * 1_000_000)
+def recorded(executions: int = 3) -> Trace:
+    """A driver and two actors."""
+    return simulated(pipeline(2), executions, spans=True)
 
 
 VIEWS: tuple[Callable[[Any], View], ...] = (TopologyWidget, ScheduleWidget, TimelineWidget)
@@ -100,36 +83,18 @@ def test_a_payload_is_read_back() -> None:
         np.testing.assert_array_equal(found[name], column)
 
 
-def test_a_timeline_has_a_bar_for_each_part_of_an_event() -> None:
-    head, columns = unpack(TimelineWidget(recorded()).payload)
-    processes = dict.fromkeys(row["process"] for row in head["rows"])
-    assert list(processes) == ["driver", "a0", "a1"]
-    names = [each["text"] for each in head["names"]]
-    is_call = columns["name"] == names.index("fwd")
-    assert is_call.sum() == 2 * EXECUTIONS
-    assert set(columns["op"][is_call]) == {1}
-    assert len(columns["link_kind"]) == 3 * EXECUTIONS  # three channels
-    assert (columns["op"][columns["kind"] == 5] == 65535).all()  # spans are no ops
-    # What is written is taken: queues fill and empty again.
-    at = 0
-    for steps in head["steps"]:
-        depth = columns["step_depth"][at : at + steps["count"]]
-        at += steps["count"]
-        assert steps["count"] == 1 + 2 * EXECUTIONS  # and the beginning
-        assert depth[-1] == 0 and depth.max() == steps["most"] >= 1
-
-
-def test_a_schedule_has_what_was_measured_and_what_is_predicted() -> None:
-    head, columns = unpack(ScheduleWidget(recorded(10), executions=4).payload)
-    parts = np.array([row["part"] for row in head["rows"]])[columns["row"]]
-    for part in ("", "predicted"):
-        assert sorted(set(columns["execution"][parts == part])) == [6, 7, 8, 9]
-    processes = np.array([row["process"] for row in head["rows"]])[columns["row"]]
-    of_a0 = (parts == "predicted") & (processes == "a0")
-    assert columns["duration"][of_a0] == pytest.approx(300.0, rel=0.01)
-    reads = (parts == "") & (processes == "a1") & (columns["op"] == 0)
-    took = [columns["duration"][reads & (columns["execution"] == each)].sum() for each in (7, 8)]
-    assert took == pytest.approx([20.0, 20.0])  # of 80, it waited 60
+def test_a_widget_sends_its_scene() -> None:
+    record = recorded(10)
+    measured = Measured.of(record, record.graphs[0])
+    for view, scene in (
+        (TimelineWidget(record), timeline_scene(measured)),
+        (ScheduleWidget(record, executions=4), schedule_scene(measured, executions=4)),
+    ):
+        head, columns = unpack(view.payload)
+        expected_head, expected = unpack(pack(*scene.to_payload()))
+        assert head == expected_head and columns.keys() == expected.keys()
+        for name, column in columns.items():
+            np.testing.assert_array_equal(column, expected[name])
 
 
 def test_a_plan_alone_has_a_prediction_in_units() -> None:
