@@ -12,7 +12,7 @@ import pytest
 from rcg.compiler.simulate import Costs, simulate
 from rcg.ir.channels import LOCAL, TENSOR
 from rcg.ir.costs import CALL, MOVE, Cost
-from rcg.ir.ops import Call, Collective, Read
+from rcg.ir.ops import Call, Collective, Read, Write
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.advice import Advice, Advisor, best_cuts
 from rcg.trace.analysis.latency import latency_of
@@ -28,6 +28,7 @@ from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand, one_by_one
 from tests.unit.traces import ALLREDUCE, changed, event, events, measure, one_after_the_other, trace
 from tests.unit.views_plans import scatter_gather
+from tests.unit.views_traces import pipeline as stages_of
 from tests.unit.views_traces import simulated as simulated_plan
 
 
@@ -72,6 +73,18 @@ def allreduce():
         return 20_000 if isinstance(op, Call) else 1_000
 
     return simulated_plan(Plan.from_text(ALLREDUCE), 24, op_cost=cost).graphs[0]
+
+
+def starved():
+    """Twelve stages of 12 us, two executions in flight."""
+    plan = stages_of(12)
+    costs = {
+        (program.process, at): 10_000 if isinstance(op, Call) else 1_000
+        for program in plan.programs
+        for at, op in enumerate(program.ops)
+        if isinstance(op, Call | Read | Write)
+    }
+    return from_simulation(simulate(plan, Costs(costs, {}), 40, window=2), limit=10)
 
 
 def awaited():
@@ -173,6 +186,8 @@ VERDICTS = {
     "in-flight": replace(pipeline(window=1), limit=1),
     "in-flight-allowed": replace(pipeline(window=1), limit=10),
     "in-flight-enough": pipeline(window=3),
+    # Each of 12 takes 12 of the 73 us between two results: half as long in one gives 1.04x.
+    "in-flight-starves": starved(),
     # --- overlap: a1 takes 6 ms, and 4 while tensors move beside its method
     "overlap": two_stages(overlap=False),
     "overlap-little": two_stages(overlap=False, move_ms=0.1),

@@ -101,6 +101,15 @@ def test_what_is_predicted_is_what_the_changed_pipeline_does(changes, options, w
     assert predicted.latency_ns == pytest.approx(really.measured_latency_ns, rel=1e-9)
 
 
+def test_a_number_in_flight_that_changes_the_latency_only_says_so_first():
+    """a1 takes 22 us: as fast with 3 as with 10 in flight, of which 7 only wait."""
+    found = measure(pipeline(window=10)).replays.what_if(in_flight=3)
+    assert found.is_noise and found.answer.startswith("latency 0.3")
+    assert "; throughput alike, 1.00x" in found.answer
+    same = measure(pipeline(window=3)).replays.what_if(in_flight=3)
+    assert same.answer.startswith("no change beyond the noise, 1.00x")
+
+
 def test_coding_is_scaled_apart_from_moving():
     # By hand: a1 takes 2 + 12 + 3, of which coding is 1 + 1.
     before = measure(by_hand()).replays.what_if(in_flight=10)

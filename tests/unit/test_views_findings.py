@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rcg.profiling import Profile
+from rcg.trace.analysis.comparison import Change
 from rcg.trace.trace import Trace
 from rcg.views.html.findings import comparison_picture, of_what_if, path_picture, what_if_picture
 from tests.unit.traces import event, graph_trace, trace
@@ -134,6 +135,13 @@ def test_a_comparison_says_what_is_noise() -> None:
     picture = comparison_picture(found)
     assert f">{found.answer}<" in picture and "worse" not in picture
     assert picture.count(" better<") == 5  # both figures, both methods, the legend
+
+
+def test_a_change_that_is_shown_within_its_spread_is_noise() -> None:
+    """0.987 with 0.0113 is shown as 0.99x and 0.01, which no reader takes for a change."""
+    shown = Change("executions", 1000.0, 987.0, (5.0, 10.2))
+    assert shown.row(str)[3:] == ("0.99x \N{PLUS-MINUS SIGN}0.01", "noise")
+    assert not Change("executions", 1000.0, 980.0, (5.0, 10.2)).is_noise
 
 
 def test_a_replay_that_is_far_off_is_shown_beside_the_measurement_and_predicts_nothing() -> None:
