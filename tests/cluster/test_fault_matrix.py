@@ -93,7 +93,7 @@ def check_error(error: BaseException, last_op: str) -> None:
     assert isinstance(error, ActorDiedError)
     text = str(error)
     assert "(Mortal)" in text and "Living" not in text
-    assert tells_last_op(text, f"last seen in: {last_op}"), text
+    assert tells_last_op(text, f"last seen {last_op}"), text
 
 
 def check_broken(graph: Any, waiting: list[Callable[[], Any]], refs: list[Any], op: str) -> None:
@@ -117,9 +117,9 @@ def getters(refs: list[Any]) -> list[Callable[[], Any]]:
 # What the recorder has seen last, at each moment.
 LAST_OPS = {
     "read": "",
-    "method": r"Call a\d\.first\(.*execution 1\.",
-    "write": r"Call a\d\..*execution 1\.",
-    "next": r"Write .*execution 0\.",
+    "method": r"in Mortal\.first \(execution 1\), bound at test_fault_matrix\.py:\d+\.",
+    "write": r"in Mortal\.\w+ \(execution 1\), bound at test_fault_matrix\.py:\d+\.",
+    "next": r"sending the result of .*\(execution 0\)\.",
 }
 
 

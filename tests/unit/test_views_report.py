@@ -10,14 +10,16 @@ from dataclasses import replace
 import pytest
 
 from rcg.runtime.control.acceptor import Refusals
-from rcg.runtime.observe.activity import Activity
+from rcg.runtime.observe.activity import Activity, trouble_of
 from rcg.runtime.observe.report import Backlog, Report, SocketQueue
 from rcg.views.html.report import report_of
+from tests.unit.live_reports import phrase
 from tests.unit.views_traces import WICKED
 
 
 def activity(label: str, state: str, op: str, for_s: float, waiting_for: str = "") -> Activity:
-    return Activity(label, label, 4711, state, op, 117, for_s, waiting_for, 31 << 20, 5, 1.0, ())
+    told = state, op, phrase(op), 117, for_s, waiting_for
+    return Activity(label, label, 4711, *told, 31 << 20, 5, 1.0, ())
 
 
 LINE = "/home/me/loss.py:41 in fwd"
@@ -82,7 +84,9 @@ def test_connections_to_other_nodes_are_shown() -> None:
 
 
 def test_names_cannot_break_out() -> None:
-    wicked = replace(STUCK, label=WICKED, op=WICKED, stack=(WICKED,), waiting_for=WICKED)
+    wicked = replace(
+        STUCK, label=WICKED, op=WICKED, where=WICKED, stack=(WICKED,), waiting_for=WICKED
+    )
     html = report_of(replace(REPORT, processes=(wicked,), last_dropped=WICKED, failures_dropped=1))
     assert "<script" not in html and "<b>" not in html
     html.encode()
@@ -170,6 +174,14 @@ def test_the_line_is_the_users_and_not_one_of_a_library() -> None:
             "a0 (Shard) died in work, execution 117",
         ),
         (
+            [DRIVER, replace(actor(0, "dead", "Call a0.work(s0)", 3.0), site="In [2] line 10")],
+            "a0 (Shard) died in work, execution 117, bound at In [2] line 10",
+        ),
+        (
+            [DRIVER, actor(0, "dead", "Read c0 -> s0", 3.0)],
+            "a0 (Shard) died reading the result of a7.work, execution 117",
+        ),
+        (
             [
                 DRIVER,
                 actor(0, "waiting", "Read c2 -> s0", 3.0, "a1 (Shard)"),
@@ -205,8 +217,13 @@ def test_what_the_verdict_is(processes: list[Activity], expected: str) -> None:
 def test_the_verdict_of_a_graph_that_has_ended() -> None:
     idle, busy = actor(0, "ended", "Call a0.work(s0) -> s1 #1", 3.0), actor(1, "running", "-", 3.0)
     assert verdict(DRIVER, idle, state="closed") == "The graph is torn down"
-    late = "The graph is torn down, and a1 (Shard) still runs: before its first op for 3 s"
+    late = "The graph is torn down, and a1 (Shard) still runs: before its first execution for 3 s"
     assert verdict(DRIVER, idle, busy, state="closed") == late
+    dead = replace(idle, state="dead")
+    died = "a0 (Shard) died in work, execution 117. The graph is torn down"
+    assert verdict(DRIVER, dead, state="closed") == died
+    assert trouble_of("broken", [DRIVER, dead]) == "a0 (Shard) died"
+    assert trouble_of("closed", [DRIVER, dead]) == "a0 (Shard) died; torn down"
     assert verdict(DRIVER, idle, state="broken") == "The graph is broken: a process has left it"
 
 
@@ -234,20 +251,20 @@ def chain(count: int, stuck: int) -> Report:
 def test_those_behind_and_before_a_stuck_actor_are_a_row_each() -> None:
     count = 40
     report = chain(count, 4)
-    found = [(row.label, row.first.state, row.op, row.waiting_text) for row in report.rows]
+    found = [(row.label, row.first.state, row.where, row.waiting_text) for row in report.rows]
     last = f"a5 to a{count - 1} (Shard)"
     assert found == [
-        ("driver", "waiting", "Read c99 -> s1", f"a{count - 1} (Shard)"),
-        ("a0 to a3 (Shard)", "waiting", "Write", "a4 (Shard)"),
-        ("a4 (Shard)", "running", "Call a4.work(s0) -> s1 #9", ""),
-        (last, "waiting", "Read", "a4 (Shard)"),
+        ("driver", "waiting", "reading the result of a7.work", f"a{count - 1} (Shard)"),
+        ("a0 to a3 (Shard)", "waiting", "sending", "a4 (Shard)"),
+        ("a4 (Shard)", "running", "in work", ""),
+        (last, "waiting", "reading", "a4 (Shard)"),
     ]
     folded = report.rows[-1]
     assert (folded.execution, folded.since, folded.pid) == ("3", "9.8 s", "-")
     assert folded.shared_bytes == (count - 5) * (31 << 20)
     assert len(str(report).splitlines()) == 2 + 1 + 4 + 2  # verdict, graph, head, rows, stack
     lines = str(report).splitlines()[2:]
-    assert lines[4].startswith(f"  {last}  waiting  Read ")
+    assert lines[4].startswith(f"  {last}  waiting  reading ")
     (marked_line,) = [line for line in lines if line.startswith(">")]
     assert marked_line.split()[:4] == [">", "a4", "(Shard)", "stuck"]
     html = report_of(report)
@@ -260,7 +277,7 @@ def test_what_differs_is_not_one_row() -> None:
     common = [actor(number, "waiting", "Read c1 -> s0", 1.0, "driver") for number in range(12)]
     common[2] = replace(common[2], state="idle")
     common[5] = replace(common[5], stack=("(another stack)",))
-    common[7] = replace(common[7], op="Write s0 -> c9")
+    common[7] = replace(common[7], op="Write s0 -> c9", where="sending the input")
     common[9] = replace(common[9], label="a9 (Other)")
     labels = [row.label for row in replace(REPORT, processes=tuple(common)).rows]
     assert labels == [
@@ -280,6 +297,6 @@ def test_actors_that_nothing_is_executed_for_are_ready_and_not_waiting() -> None
         ("driver", "idle", ""),
         ("a0 to a11 (Shard)", "ready", "driver"),
     ]
-    assert "  ready  Read" in str(report) and "waiting </td>" not in report_of(report)
+    assert "  ready  reading" in str(report) and "waiting </td>" not in report_of(report)
     driver = replace(DRIVER, state="running")
     assert replace(report, processes=(driver, *common)).rows[1].state == "waiting"
