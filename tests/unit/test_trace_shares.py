@@ -15,7 +15,15 @@ from rcg.trace.analysis.executions import UNSEEN
 from rcg.trace.model import GraphTrace, OpenOp
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import A0_ROWS, A1_ROWS, DRIVER_APART, DRIVER_ROWS, END, ROWS, by_hand
-from tests.unit.traces import changed, event, graph_trace, measure, one_execution, shares_in
+from tests.unit.traces import (
+    changed,
+    event,
+    graph_trace,
+    measure,
+    one_execution,
+    shares_in,
+    trace,
+)
 
 
 def test_executions_go_from_the_drivers_write_to_the_last_write_for_the_driver():
@@ -94,6 +102,12 @@ def test_shares_are_those_worked_out_by_hand():
     assert [each.exposed for each in shares.lanes] == [None, 6 / 53, 6 / 53]
     assert shares.bubble == pytest.approx(1 - 44 / 106)
     assert shares.exposed == 6 / 53
+    words = (
+        "    means of the actors, from the first submission to the last result:\n"
+        "    bubble: 58.5 %, the actor ran none of its methods;\n"
+        "    communication that nothing hides: 11.3 %, it moved bytes meanwhile\n"
+    )
+    assert words in str(Profile(trace(by_hand(), end=END)))
 
 
 @pytest.mark.parametrize("window", [(0, 80), (13, 60), (0, 10), (70, 70), (-5, 200), (30, 20)])

@@ -299,9 +299,10 @@ def _shares(graph: GraphSummary) -> list[str]:
     shares = graph.shares
     if shares.bubble is not None and shares.exposed is not None:
         lines += [
-            f"    bubble: {share_text(shares.bubble)} of the time from first submission to "
-            f"{until.removeprefix('the ')} no method of an actor ran;",
-            f"    exposed communication: {share_text(shares.exposed)}, an actor moved bytes then",
+            f"    means of the actors, from the first submission to {until}:",
+            f"    bubble: {share_text(shares.bubble)}, the actor ran none of its methods;",
+            f"    communication that nothing hides: {share_text(shares.exposed)}, it moved bytes "
+            "meanwhile",
         ]
         lines += _largest_bubble(shares.lanes)
     if shares.device is not None:

@@ -27,7 +27,7 @@ from rcg.views.data.alike import (
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
 
-EXPOSED: Final = "exposed communication"
+EXPOSED: Final = "communication that nothing hides"
 BUBBLE: Final = "pipeline bubble"
 DEVICE: Final = "GPU busy"
 QUEUED: Final = "mean queued / in service"
@@ -203,7 +203,7 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
     for name, waited in list(lane.waiting_for.items())[:1]:
         share = waited / (lane.duration_ns or 1)
         waits = f"{brief(name, _MAX_PEER)} {share_text(share, 0)}" if share >= _NOTABLE else ""
-    unused = {"no method": lane.bubble, "exposed communication": lane.exposed}
+    unused = {"no method": lane.bubble, EXPOSED: lane.exposed}
     unused["GPU busy"] = lane.device
     facts = [
         f"{what} {share_text(share, 0)} of the time"
