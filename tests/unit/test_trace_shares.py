@@ -105,7 +105,8 @@ def test_shares_are_those_worked_out_by_hand():
     words = (
         "    means of the actors, from the first submission to the last result:\n"
         "    bubble: 58.5 %, the actor ran none of its methods;\n"
-        "    communication that nothing hides: 11.3 %, it moved bytes meanwhile\n"
+        "    communication not hidden: 11.3 %, it moved bytes meanwhile\n"
+        "    the largest bubble: a0 (Stage) 62.3 %, of which it moved bytes 11.3 %\n"
     )
     assert words in str(Profile(trace(by_hand(), end=END)))
 

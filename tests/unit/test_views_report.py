@@ -141,6 +141,14 @@ def test_the_first_line_says_who_holds_up_whom_and_where(monkeypatch: pytest.Mon
     assert verdict(*REPORT.processes) == f"{blamed}: self.ready.wait()"
 
 
+def test_where_a_method_was_bound_is_said_where_its_own_line_is_not_known() -> None:
+    driver, embed, stuck, loss = REPORT.processes
+    stuck = replace(stuck, site="In [2] line 10")
+    assert verdict(driver, embed, stuck, loss).endswith("execution 117, at loss.py:41")
+    bound = verdict(driver, embed, replace(stuck, stack=None), loss)
+    assert "in fwd for 9.8 s, execution 117, bound at In [2] line 10; it does not answer" in bound
+
+
 def test_the_line_is_the_users_and_not_one_of_a_library() -> None:
     library = "/usr/lib/python3.11/nowhere.py:629 in wait"
     driver, embed, stuck, loss = REPORT.processes

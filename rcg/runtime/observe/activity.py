@@ -218,7 +218,8 @@ def verdict_of(
         found = [each for each in processes if each.state == lost]
         if found:
             ended = ". The graph is torn down" if state == "closed" else ""
-            return Verdict(f"{_several(found)} {how}{_place_in_program(found[0])}{ended}")
+            place = f"{_place_in_program(found[0])}{_bound(found[0])}"
+            return Verdict(f"{_several(found)} {how}{place}{ended}")
     if state == "broken":
         return Verdict("The graph is broken: a process has left it")
     waiters = _waiters(processes)
@@ -284,6 +285,7 @@ def _blaming(causes: Sequence[Activity], held: int, state: str, asked: bool) -> 
     else:
         text = f"{plural(held, 'other')} {'waits' if held == 1 else 'wait'} for {who}"
     text += f":{_place_in_program(first, f' for {time_text(first.for_s * 1e9)}')}"
+    text += "" if first.stack else _bound(first)  # the stack has the line that it is at
     if asked and first.stack is None:
         text += f"; it {SILENT}"
     place = source = ""
@@ -385,9 +387,12 @@ def _place_in_program(activity: Activity, for_text: str = "") -> str:
     if activity.op == "-":
         return f" before its first execution{for_text}"
     exchange = f" {activity.exchange}" if activity.exchange else ""
-    bound = f", bound at {activity.site}" if activity.site else ""
     execution = count_text(activity.execution)
-    return f" {activity.where}{exchange}{for_text}, execution {execution}{bound}"
+    return f" {activity.where}{exchange}{for_text}, execution {execution}"
+
+
+def _bound(activity: Activity) -> str:
+    return f", bound at {activity.site}" if activity.site else ""
 
 
 def _several(activities: Sequence[Activity]) -> str:

@@ -301,8 +301,7 @@ def _shares(graph: GraphSummary) -> list[str]:
         lines += [
             f"    means of the actors, from the first submission to {until}:",
             f"    bubble: {share_text(shares.bubble)}, the actor ran none of its methods;",
-            f"    communication that nothing hides: {share_text(shares.exposed)}, it moved bytes "
-            "meanwhile",
+            f"    communication not hidden: {share_text(shares.exposed)}, it moved bytes meanwhile",
         ]
         lines += _largest_bubble(shares.lanes)
     if shares.device is not None:
@@ -326,7 +325,7 @@ def _largest_bubble(lanes: Sequence[LaneShares]) -> list[str]:
     largest = max(actors, key=lambda each: each.bubble or 0.0)
     return [
         f"    the largest bubble: {brief(largest.label, IN_LINE)} {share_text(largest.bubble)}, "
-        f"exposed {share_text(largest.exposed)}"
+        f"of which it moved bytes {share_text(largest.exposed)}"
     ]
 
 

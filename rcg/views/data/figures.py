@@ -27,7 +27,7 @@ from rcg.views.data.alike import (
 from rcg.views.data.lettering import DOT
 from rcg.views.data.topology import nodes_of_calls
 
-EXPOSED: Final = "communication that nothing hides"
+EXPOSED: Final = "communication not hidden"
 BUBBLE: Final = "pipeline bubble"
 DEVICE: Final = "GPU busy"
 QUEUED: Final = "mean queued / in service"
