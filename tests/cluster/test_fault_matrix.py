@@ -188,7 +188,7 @@ def test_a_death_while_it_waits_itself_ends_its_graphs_and_nothing_else(
             if not waiting[shape]:
                 # No call waits for it, so the driver notices a moment later.
                 until(lambda graph=graph: graph._engine.session.is_broken)
-            check_broken(graph, waiting[shape], refs[shape], "reading the result of ")
+            check_broken(graph, waiting[shape], refs[shape], "reading the ")
             assert rcg.get(fetched[shape]) == RESULTS[shape](INPUTS[0])
             assert rcg.get([each.echo.remote(shape) for each in survivors]) == [shape, shape]
     gate.open()

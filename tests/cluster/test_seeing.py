@@ -74,7 +74,7 @@ def test_it_says_who_does_what_where_and_who_waits_for_whom(stages, gate):
         by_label = {activity.label: activity for activity in report.processes}
         busy, idle = by_label["a0 (Plain)"], by_label["a1 (Plain)"]
         assert (busy.state, busy.execution) == ("running", 0)
-        assert busy.op.startswith("in pass_gate_when")
+        assert (busy.where, busy.site) == ("in pass_gate_when", "test_seeing.py:33")
         assert "stage.py" in busy.stack[0] and "in pass_gate_when" in busy.stack[0]
         assert (idle.state, idle.waiting_for) == ("waiting", "a0 (Plain)")
         writer = local_writer(graph, "c0", "a0")
