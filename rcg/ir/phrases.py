@@ -86,7 +86,9 @@ def phrase_of(plan: Plan, process: str, at: int) -> str:
 
 
 def name_of(plan: Plan, op: Op) -> str:
-    """Return what errors call the node of a call or a collective: ``Stage.work``."""
+    """Return what errors call the node of a call or a collective: ``Stage.work``, ``allreduce``."""
+    if isinstance(op, Collective):
+        return op.word
     return op.title({actor.id: actor.label for actor in plan.actors})
 
 

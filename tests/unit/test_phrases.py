@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from rcg.ir.phrases import phrase_of
+from rcg.ir.ops import Collective
+from rcg.ir.phrases import name_of, phrase_of
 from rcg.ir.plan import Plan
 from tests.unit import tensors_by_hand
 
@@ -69,4 +70,6 @@ def test_every_op_of_a_plan_with_collectives_has_a_phrase() -> None:
     plan = Plan.from_text(tensors_by_hand.PLAN)
     found = [each for program in plan.programs for each in phrases(plan, program.process)]
     assert "in allreduce" in found
+    ops = [op for program in plan.programs for op in program.ops]
+    assert {name_of(plan, op) for op in ops if isinstance(op, Collective)} == {"allreduce"}
     assert not [each for each in found if "->" in each or each.endswith(" ")]
