@@ -39,6 +39,8 @@ from rcg.frames import is_of_library, is_ours
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
+_CACHE: Final = dis.opmap["CACHE"]
+_CALLS: Final = frozenset(code for name, code in dis.opmap.items() if name.startswith("CALL"))
 _LOOP_THREAD: Final = "AsyncIO Thread: default"
 _IN_INIT: Final = "in its creation task"  # what Ray says if an actor's `__init__` raised
 _STYLES: Final = re.compile(r"\x1b\[[\d;]*m")  # of terminals
@@ -601,12 +603,21 @@ def why_dead(said: str) -> str:
     'it was killed'
     >>> why_dead("an error raised in its creation task, ...\nValueError: no such model")
     'its __init__ raised ValueError: no such model'
+    >>> said = "its worker process has died. Worker exit type: X Worker exit detail: It leaked. So"
+    >>> why_dead(f"The actor is dead because {said}")
+    'its worker process has died (It leaked)'
     """
     lines = _STYLES.sub("", said).strip().splitlines() or ["Ray does not say why"]
     _, is_told, why = "\n".join(lines).rpartition("The actor is dead because ")
     if not is_told and _IN_INIT in lines[0]:
         return f"its __init__ raised {lines[-1].strip()}"
-    return re.split(r"\.(?:\s|$)", why if is_told else lines[0])[0]
+    _, _, detail = why.partition("Worker exit detail: ")
+    reason = _first_sentence(why if is_told else lines[0])
+    return f"{reason} ({_first_sentence(detail)})" if is_told and detail else reason
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"\.(?:\s|$)", text)[0]
 
 
 def is_dead_in_init(said: str) -> bool:
@@ -668,7 +679,8 @@ def end_at_caller(error: BaseException) -> None:
     while trace is not None and is_ours(trace.tb_frame):
         trace = trace.tb_next
     is_meant = issubclass(kind, RcgError | KeyboardInterrupt) or is_task_error(error)
-    if is_meant or _is_raised_by_us(whole) or _has_users_code(trace):
+    is_ours_to_say = _is_raised_by_us(whole) or _is_of_a_call(whole)
+    if is_meant or is_ours_to_say or _has_users_code(trace):
         BaseException.with_traceback(error, trace)  # a user's class may have its own
 
 
@@ -681,6 +693,21 @@ def _is_raised_by_us(trace: TracebackType | None) -> bool:
         and is_ours(trace.tb_frame)
         and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
     )
+
+
+def _is_of_a_call(trace: TracebackType | None) -> bool:
+    """Return whether the function that the user called only made a call that raised at once.
+
+    Python refused the user's arguments, or another public function has ended the traceback.
+    """
+    if trace is not None and trace.tb_frame.f_code is _WRAPPER:
+        trace = trace.tb_next
+    if trace is None or trace.tb_next is not None:
+        return trace is None
+    code, at = trace.tb_frame.f_code.co_code, trace.tb_lasti
+    while code[at] == _CACHE:  # which comes behind its instruction
+        at -= 2
+    return code[at] in _CALLS
 
 
 def _has_users_code(trace: TracebackType | None) -> bool:
@@ -704,6 +731,10 @@ def at_users_line(function: Callable[_P, _T]) -> Callable[_P, _T]:
             raise
 
     return call
+
+
+_WRAPPER: Final = at_users_line(at_users_line).__code__
+"""The code of what ``at_users_line`` returns."""
 
 
 def cause_of(error: BaseException) -> BaseException | None:

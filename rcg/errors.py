@@ -232,9 +232,14 @@ class ExecutionError(RcgError):
 
 
 class ActorDiedError(ExecutionError, _RayActorDiedError):
-    """An actor of the graph is dead. Also a ``ray.exceptions.ActorDiedError``."""
+    """An actor of the graph is dead; ``node`` and ``site`` are those of the method that it ran.
+
+    Also a ``ray.exceptions.ActorDiedError``.
+    """
 
     actor_id: str | None
+    node: str | None
+    site: object | None
 
     def __init__(self, message: str = "", **facts: Any) -> None:
         # Ray's properties read these.

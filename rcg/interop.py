@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from rcg import cluster
+from rcg.cluster import at_users_line
 from rcg.dag.binding import bind_call
 from rcg.dag.collective import bind_collective
 from rcg.dag.compile import CompileKeywords, compile_record, plan_record
@@ -45,6 +46,7 @@ from rcg.ir.plan import Plan
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 
 
+@at_users_line
 def compile(dag: Any, **options: Unpack[CompileKeywords]) -> CompiledDAG:
     """Compile a DAG and start it on its actors.
 
@@ -63,6 +65,7 @@ def compile(dag: Any, **options: Unpack[CompileKeywords]) -> CompiledDAG:
     return compile_record(_record_of(dag, "compile"), options)
 
 
+@at_users_line
 def plan(dag: Any, **options: Unpack[CompileKeywords]) -> Plan:
     """Return the plan that ``compile`` would start, with its predicted times, and start nothing.
 

@@ -128,6 +128,7 @@ def put(value: Any, **options: Any) -> Any:
     return cluster.put(value, **options) if transport is None else put_tensors(value, transport)
 
 
+@at_users_line
 def wait(
     refs: Any, *, num_returns: int = 1, timeout: float | None = None, fetch_local: bool = True
 ) -> tuple[list[Any], list[Any]]:
@@ -171,6 +172,7 @@ def wait(
     return _wait_mixed(refs, num_returns, Deadline(timeout_s))
 
 
+@at_users_line
 def cancel(ref: Any, **options: Any) -> Any:
     """Cancel the call that makes a value, as Ray does; ``options`` are Ray's.
 

@@ -39,6 +39,7 @@ from rcg.options import (
 )
 from rcg.rdt.held import watch_results
 from rcg.runtime.control import registry
+from rcg.runtime.driver.answers import Named
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.lifecycle import Located, check_groups, launch, locate
 from rcg.runtime.driver.session import GraphName
@@ -211,7 +212,7 @@ def warn_of_lacking_cupy(graph: Graph, bindings: Bindings, located: Located) -> 
     possible = with_transports(graph, everything)
     if possible != with_transports(graph, located.gpus):
         lacking = [
-            repr(bindings.actors[actor])
+            Named(bindings).name(actor)
             for actor in group_members(possible)
             if located.owned[actor].lacks_cupy
         ]

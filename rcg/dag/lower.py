@@ -86,6 +86,7 @@ def lower(root: Record, default: DefaultCommunicator = CREATE) -> tuple[Graph, B
         communicators=lowering.communicators(),
     )
     default.check_hints(graph)
+    lowering.bindings.sites.update({node.id: node.site for node in nodes})
     return graph, lowering.bindings
 
 

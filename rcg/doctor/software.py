@@ -30,7 +30,7 @@ _OPTIONAL: Final = {
     "ipywidgets": ("interactive views", "notebook"),
     "anywidget": ("interactive views", "notebook"),
     "plotly": ("charts: Profile.figure() and others", "notebook"),
-    "graphviz": ("graphs drawn by Graphviz, as PNG and PDF", "notebook"),
+    "graphviz": ("graphs as PNG and PDF: it calls the program dot", "notebook"),
     "jupyterlab": ("notebooks", "notebook"),
     "tqdm": ("progress bars", "notebook"),
     "rich": ("rcg top", "notebook"),
@@ -57,14 +57,25 @@ def check_versions() -> Iterator[Check]:
             yield Check("versions", name, "missing", "not installed", advice)
         else:
             yield Check("versions", name, "ok", version)
-    if version_of("graphviz") is not None and shutil.which("dot") is None:
-        advice = "only for graphs drawn by Graphviz, as PNG and PDF: apt install graphviz"
-        yield Check("versions", "dot", "missing", "not installed", advice)
+        if name == "graphviz":
+            yield _dot()
     if importlib.util.find_spec("rcg_widgets") is None:
         advice = "only for interactive views: install rcg again"
         yield Check("versions", "rcg_widgets", "missing", "not installed", advice)
     else:
         yield Check("versions", "rcg_widgets", "ok", "installed")
+
+
+def _dot() -> Check:
+    """Check the program of Graphviz, without which its Python package draws nothing."""
+    found = shutil.which("dot")
+    if found is not None:
+        return Check("versions", "dot", "ok", f"{found}, the program that draws for graphviz")
+    advice = (
+        "only for graphs as PNG and PDF, which graphviz has it draw; without it they are SVGs: "
+        "apt install graphviz, or brew install graphviz"
+    )
+    return Check("versions", "dot", "missing", "not installed", advice)
 
 
 def _native_core() -> Check:

@@ -42,7 +42,7 @@ from rcg.display import Displayed
 from rcg.ir import formats
 from rcg.ir.channels import LOCAL, ChannelSpec, memory_sources
 from rcg.ir.check import check
-from rcg.ir.nodes import KEEP
+from rcg.ir.nodes import KEEP, Site
 from rcg.ir.ops import Call
 from rcg.ir.programs import PlanData, Program
 
@@ -155,7 +155,14 @@ class Plan(PlanData, Displayed):
 
 @dataclass(slots=True)
 class Bindings:
-    """The objects that a plan names by id: Ray actor handles, constants and templates."""
+    """What a plan names by id, and a plan itself must not have.
+
+    Attributes:
+        actors: Ray's handles.
+        constants: Constants and templates.
+        sites: Where the user bound each node of the graph.
+    """
 
     actors: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, object] = field(default_factory=dict)
+    sites: dict[int, Site] = field(default_factory=dict)

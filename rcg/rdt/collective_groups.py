@@ -19,6 +19,7 @@ from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 from rcg import cluster
+from rcg.cluster import at_users_line
 from rcg.comm.registry import find_communicator
 from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error, without_frames
@@ -127,6 +128,7 @@ class CommunicatorHandle:
         return self.ids.index(found) if found in self.ids else -1
 
 
+@at_users_line
 def create_collective_group(
     actors: Sequence[Any], backend: str, name: str | None = None
 ) -> CommunicatorHandle:

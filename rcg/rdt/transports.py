@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rcg.cluster import at_users_line
 from rcg.comm.base import Communicator
 from rcg.comm.registry import communicator_names, find_communicator, register_communicator
 from rcg.errors import TensorMismatch
@@ -305,6 +306,7 @@ def find_transport(name: object) -> Transport:
     )
 
 
+@at_users_line
 def register_tensor_transport(
     name: str, devices: Iterable[str], cls: type, data_type: type | None = None
 ) -> None:

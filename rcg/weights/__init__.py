@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rcg import cluster
+from rcg.cluster import at_users_line
 from rcg.weights.client import ask_if_there, describe_soon
 from rcg.weights.planning import WeightsPlan, plan_of
 from rcg.weights.publisher import Publisher, WeightsVersion
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 
+@at_users_line
 def publish(
     name: str,
     model_or_state_dict: Any,
@@ -81,6 +83,7 @@ def publish(
     return Publisher(name, model_or_state_dict, shard, dtype, names, copy)
 
 
+@at_users_line
 def subscribe(
     name: str,
     into: Any,
@@ -128,6 +131,7 @@ def subscribe(
     return Subscriber(name, into, shard, names, atomic, lookahead, timeout)
 
 
+@at_users_line
 def plan(name: str) -> WeightsPlan:
     """Return who gets which part of the weights of a name from whom, for those there are now.
 
@@ -141,6 +145,7 @@ def plan(name: str) -> WeightsPlan:
     return plan_of(publishers, readers)[0]
 
 
+@at_users_line
 def report() -> WeightsReport:
     """Return who publishes and who reads weights in this cluster, and who waits for whom.
 

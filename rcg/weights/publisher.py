@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
+from rcg.cluster import at_users_line
 from rcg.errors import ActorDiedError, Transfer
 from rcg.frames import warn_user
 from rcg.option_kinds import timeout_from_user
@@ -95,6 +96,7 @@ class Publisher(Client):
         """The newest version that was pushed; None before the first."""
         return None if self._newest is None else self._newest.version
 
+    @at_users_line
     def push(self, step: int | None = None) -> WeightsVersion:
         """Publish what the tensors are now as a new version; returns at once.
 
@@ -123,6 +125,7 @@ class Publisher(Client):
             self._tell()
             return self._newest
 
+    @at_users_line
     def wait(
         self, version: WeightsVersion | int | None = None, timeout: float | None = None
     ) -> None:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, SupportsIndex
 
+from rcg.cluster import at_users_line
 from rcg.errors import ActorDiedError, Transfer
 from rcg.log import Log
 from rcg.option_kinds import timeout_from_user
@@ -189,6 +190,7 @@ class Subscriber(Client):
     def _newest(self) -> _Held:
         return self._waits or self._applied
 
+    @at_users_line
     def update(self, timeout: float | None = None, *, apply: bool = True) -> Update:
         """Get the newest version, waiting for one that is newer than what is here.
 
@@ -260,6 +262,7 @@ class Subscriber(Client):
             if found not in (before, _Held()):  # another update may read in place of what waited
                 return Update(found.version or 0, self.bytes, phases.seconds)
 
+    @at_users_line
     def apply(self, timeout: float | None = None) -> int | None:
         """Write the version that ``update(apply=False)`` has read to the tensors.
 

@@ -153,5 +153,5 @@ def tells_last_op(error: BaseException | str, pattern: str) -> bool:
     """
     text = str(error)
     if re.search(r"node n\d+ at tcp://", text):
-        return re.search(r"last seen in: (.+ before that|unknown, as its node)", text) is not None
+        return re.search(r"last seen (.+ before that|nowhere, as its node)", text) is not None
     return re.search(pattern, re.sub(r", [^,]+ before that(?=[.;])", "", text)) is not None

@@ -248,7 +248,7 @@ def test_a_second_graph_on_a_main_thread_that_is_taken_is_refused():
     with InputNode() as inp:
         dag = actor.echo.bind(inp)
     with dag.compile(thread="main") as first:
-        with pytest.raises(CompileError, match=first.get_id()):
+        with pytest.raises(CompileError, match=first.get_id()[:8]):
             dag.compile()
         assert rcg.get(first.execute(1)) == 1
     with dag.compile() as second:

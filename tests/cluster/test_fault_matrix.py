@@ -93,7 +93,7 @@ def check_error(error: BaseException, last_op: str) -> None:
     assert isinstance(error, ActorDiedError)
     text = str(error)
     assert "(Mortal)" in text and "Living" not in text
-    assert tells_last_op(text, f"last seen in: {last_op}"), text
+    assert tells_last_op(text, f"last seen {last_op}"), text
 
 
 def check_broken(graph: Any, waiting: list[Callable[[], Any]], refs: list[Any], op: str) -> None:
@@ -117,9 +117,9 @@ def getters(refs: list[Any]) -> list[Callable[[], Any]]:
 # What the recorder has seen last, at each moment.
 LAST_OPS = {
     "read": "",
-    "method": r"Call a\d\.first\(.*execution 1\.",
-    "write": r"Call a\d\..*execution 1\.",
-    "next": r"Write .*execution 0\.",
+    "method": r"in Mortal\.first \(execution 1\), bound at test_fault_matrix\.py:\d+\.",
+    "write": r"in Mortal\.\w+ \(execution 1\), bound at test_fault_matrix\.py:\d+\.",
+    "next": r"sending the result of .*\(execution 0\)\.",
 }
 
 
@@ -188,7 +188,7 @@ def test_a_death_while_it_waits_itself_ends_its_graphs_and_nothing_else(
             if not waiting[shape]:
                 # No call waits for it, so the driver notices a moment later.
                 until(lambda graph=graph: graph._engine.session.is_broken)
-            check_broken(graph, waiting[shape], refs[shape], "Read c")
+            check_broken(graph, waiting[shape], refs[shape], "reading the ")
             assert rcg.get(fetched[shape]) == RESULTS[shape](INPUTS[0])
             assert rcg.get([each.echo.remote(shape) for each in survivors]) == [shape, shape]
     gate.open()

@@ -109,10 +109,10 @@ WRITES = ("edge_out", "chain", "broadcast_out", "collective_and_edge")
 COLLECTIVES = ("allreduce", "collective_and_edge")
 MOMENTS = {
     "tensor read": (READS, ""),
-    "tensor write": (WRITES, r"Call a\d\..*execution 1\."),
-    "collective": (COLLECTIVES, r"Call a\d\.full\(.*execution 1\."),
-    "status": (COLLECTIVES, r"All(Gather|Reduce) .*execution 1\."),
-    "transfer": (tuple(SHAPES), r"(All(Gather|Reduce)|Read|Write) .*execution 1\."),
+    "tensor write": (WRITES, r"in Mortal\.\w+ \(execution 1\), bound at "),
+    "collective": (COLLECTIVES, r"in Mortal\.full \(execution 1\), bound at "),
+    "status": (COLLECTIVES, r"in all(gather|reduce) \(execution 1\), bound at "),
+    "transfer": (tuple(SHAPES), r"(in all(gather|reduce)|reading|sending) .*\(execution 1\)"),
 }
 
 # The kinds, and two of an actor whose transfers have a lane of their own.

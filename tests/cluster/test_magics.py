@@ -272,13 +272,13 @@ def test_graphs_that_have_not_run_are_left_out_and_the_newest_comes_first(
         rcg.get(newest.execute(1))
         _, (bundle,) = cell("%rcg_report")
         text = bundle["text/plain"]
-        assert text.index(newest.get_id()) < text.index(graph.get_id())
-        assert unused.get_id() not in text
+        assert text.index(newest.title) < text.index(graph.title)
+        assert unused.title not in text
         assert "1 more graph has not run yet" in capsys.readouterr().out
         cell("%rcg_top --text")
         printed = capsys.readouterr().out
-        assert printed.index(newest.get_id()) < printed.index(graph.get_id())
-        assert unused.get_id() not in printed and "1 more graph has not run yet" in printed
+        assert printed.index(newest.title) < printed.index(graph.title)
+        assert unused.title not in printed and "1 more graph has not run yet" in printed
         shell.user_ns["unused"] = unused
         cell("%rcg_top --text unused")
         assert "0 executions" in capsys.readouterr().out

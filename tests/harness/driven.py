@@ -14,7 +14,8 @@ from typing import Any
 
 from rcg.channels import open_reader, open_writer
 from rcg.ir.channels import slots_for
-from rcg.ir.plan import Plan
+from rcg.ir.nodes import Site
+from rcg.ir.plan import Bindings, Plan
 from rcg.options import Options
 from rcg.runtime.actor.groups import OpenGroups
 from rcg.runtime.actor.loop import Loop
@@ -104,7 +105,9 @@ class Driven:
         )
         host = NodeHost(plan, self.options, make_codec())
         handle = SimpleNamespace(_actor_id=bytes(16))
-        self.session = Session(uuid.uuid4().hex, plan, {ACTOR: handle}, self.options, host)
+        sites = {i: Site("pipeline.py", 11 + i) for i in outs(outputs)}
+        bindings = Bindings({ACTOR: handle}, sites=sites)
+        self.session = Session(uuid.uuid4().hex, plan, bindings, self.options, host)
         self.session.open()
         self.engine = Engine(self.session, lambda engine: engine)
         self.node = Node(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,19 @@ from rcg.runtime.observe.report import Backlog, Report
 GRAPH_ID = "87752519" + "0" * 24
 
 
+def phrase(op: str) -> str:
+    """What people say for an op in the notation of plans, in a graph of one chain of ``work``."""
+    call = re.match(r"Call \w+\.(.+?)\(", op)
+    verb = {"Read": "reading", "Write": "sending"}.get(op.partition(" ")[0])
+    return f"in {call[1]}" if call else f"{verb} the result of a7.work" if verb else op
+
+
 def does(process: str, state: str, waiting_for: str = "", **changes: Any) -> Activity:
     """What a process does: a0 to a9 are called ``a0 (Stage)``."""
     label = f"{process} (Stage)" if process[0] == "a" else process
     method = f"Call {process.partition('.')[0]}.work(s0) -> s1 #2"
     usual = {"op": method if state == "running" else "Read c2 -> s0", "execution": 8, "for_s": 0.0}
+    usual = {"where": phrase(str(changes.get("op", usual["op"]))), **usual}
     known = {"pid": 7, "shared_bytes": 1024, "waits": 0, "waited_s": 0.0}
     return Activity(
         process=process, label=label, state=state, waiting_for=waiting_for,

@@ -114,6 +114,16 @@ def test_an_old_ray_is_a_warning(quick):
     assert found("ray").state == "ok"
 
 
+def test_the_program_that_draws_for_graphviz_is_looked_for_as_well(quick):
+    quick.setattr(software, "version_of", lambda name: "0.21")
+    quick.setattr(software.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert (found("graphviz").found, found("dot").state) == ("0.21", "ok")
+    assert found("dot").found == "/usr/bin/dot, the program that draws for graphviz"
+    quick.setattr(software.shutil, "which", lambda name: None)
+    assert (found("graphviz").state, found("dot").state) == ("ok", "missing")
+    assert "apt install graphviz" in found("dot").advice
+
+
 def test_variables_that_rcg_does_not_understand(quick):
     assert found("variables").found == "none set"
     quick.setenv("RCG_WAIT", "futex")

@@ -116,9 +116,11 @@ def test_help_is_printed_and_nothing_runs(shell, capsys, name):
 )
 def test_after_an_interrupted_get_the_report_is_shown(shell, monkeypatch, notes, state, count):
     driver = Activity(
-        "driver", "driver", 1, state, "Read c1 -> s0", 3, 9.8, "a0 (Stage)", 0, 1, 1.0
+        "driver", "driver", 1, state, "Read c1 -> s0", "reading", 3, 9.8, "a0 (Stage)", 0, 1, 1.0
     )
-    busy = Activity("a0", "a0 (Stage)", 2, "running", "Call a0.f(s0)", 3, 9.8, "", 0, 1, 1.0, ())
+    busy = Activity(
+        "a0", "a0 (Stage)", 2, "running", "Call a0.f(s0)", "in f", 3, 9.8, "", 0, 1, 1.0, ()
+    )
     report = Report("5f1c" * 8, "running", (driver, busy), (), 0, 0)
     graph = SimpleNamespace(report=lambda: report)
     monkeypatch.setattr(rcg.ipython, "live_graphs", lambda: [graph])

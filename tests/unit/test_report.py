@@ -112,7 +112,7 @@ def actors() -> Iterator[Actors]:
 def test_a_reader_of_tensors_waits_for_the_writer_over_a_group(actors: Actors) -> None:
     actors.read("a1", EARLY_READ)
     found = actors.until_state("a1", State.WAITING, EARLY_READ)
-    assert found.waiting_text == "a0 (Stage) to receive c1 @g0"
+    assert found.waiting_text == "a0 (Stage) to receive tensors over gloo"
 
 
 def test_a_writer_of_tensors_waits_for_those_that_have_not_taken_the_frame(actors: Actors) -> None:
@@ -122,19 +122,19 @@ def test_a_writer_of_tensors_waits_for_those_that_have_not_taken_the_frame(actor
     found = actors.until_state("a0", State.WAITING, TENSOR_WRITE)
     until(lambda: actors.nodes["a0"].unread("c1") == [0, 1])
     found = actors.until_state("a0", State.WAITING, TENSOR_WRITE)
-    assert (found.waiting_for, found.exchange) == ("a2 (Stage)", "to send c1 @g0")
+    assert (found.waiting_for, found.exchange) == ("a2 (Stage)", "to send tensors over gloo")
     # The early reader has the frame, and is in the communicator.
     found = actors.until_state("a1", State.RUNNING, EARLY_READ)
-    assert (found.waiting_for, found.exchange) == ("", "with a0 (Stage), a2 (Stage) @g0")
+    assert (found.waiting_for, found.exchange) == ("", "with a0 (Stage), a2 (Stage) over gloo")
 
 
 def test_a_rank_waits_for_another_in_a_collective(actors: Actors) -> None:
     actors.allreduce()
     found = actors.until_state("a1", State.WAITING, ALLREDUCE)
-    assert found.waiting_text == "a2 (Stage) in allreduce @g1"
+    assert found.waiting_text == "a2 (Stage) for allreduce over gloo"
     report = Report("5f1c", "running", (found,), (), 0, 0)
-    assert "a2 (Stage) in allreduce @g1" in str(report)
-    assert "a2 (Stage) in allreduce @g1" in report_of(report)
+    assert "a2 (Stage) for allreduce over gloo" in str(report)
+    assert "a2 (Stage) for allreduce over gloo" in report_of(report)
 
 
 def test_a_status_is_no_backlog_and_a_frame_of_tensors_is_one(actors: Actors) -> None:

@@ -26,6 +26,7 @@ from rcg.errors import (
     PlacementError,
     RcgError,
 )
+from rcg.ir.nodes import Site
 from rcg.ir.plan import Bindings
 from rcg.options import Deadline, Options
 from rcg.runtime.by_reference import HeldResult
@@ -75,7 +76,8 @@ def test_a_death_breaks_the_graph_and_is_its_error(driven: Drive) -> None:
     assert raised.value.actor == session.plan.label(ACTOR)
     assert raised.value.actor_id == bytes(16).hex()
     assert "its process ended" in str(raised.value)
-    assert "Read c0" in str(raised.value)  # the last thing it did
+    assert "It was last seen reading the input (execution 1). The other" in str(raised.value)
+    assert (raised.value.node, raised.value.site) == (None, None)
 
 
 def test_an_error_is_new_each_time_and_its_cause_is_found_once(
@@ -257,12 +259,28 @@ def test_a_forked_child_has_no_graph_to_close(
     monkeypatch.undo()
 
 
-def test_the_last_words_are_those_of_the_process(driven: Drive) -> None:
+def test_where_a_process_was_seen_last_is_said_in_the_users_words(driven: Drive) -> None:
     graph = driven()
     graph.engine.execute(0)
     run_once(graph.loop(type("Stage", (), {"make": lambda self, value: value})()))
-    assert graph.session.last_words(ACTOR) == "Write s1 -> c1, execution 0"
-    assert graph.session.last_words("nobody") == "unknown"
+    sent = f"sending the result of {ACTOR}.make (execution 0)"
+    assert graph.session.last_seen(ACTOR) == (sent, None, None)
+    assert str(graph.session.last_seen("nobody")) == "nowhere"
+
+
+def test_the_error_of_a_death_in_a_method_has_the_line_where_it_was_bound(driven: Drive) -> None:
+    graph = driven()
+    graph.engine.execute(0)
+    graph.take()
+    graph.node.member.mark(1, 0)  # the call
+    die(graph.session)
+    with pytest.raises(ActorDiedError) as raised:
+        graph.session.check_running()
+    label = graph.session.plan.actors[0].label
+    seen = f"It was last seen in {label}.make (execution 0), bound at pipeline.py:12. The other"
+    assert seen in str(raised.value)
+    assert raised.value.node == f"{label}.make"
+    assert raised.value.site == Site("pipeline.py", 12)
 
 
 def test_a_closed_graph_is_reported_as_closed_also_if_it_broke_first(
@@ -464,12 +482,12 @@ def test_compiling_says_how_many_actors_have_not_answered(
     assert answers.gather(actors, named, Deadline(None), "answered") == actors
     (text,) = notices  # once, although it looked twice
     assert text.startswith(f"rcg: compile() has waited 0 s, and {said} (still starting, or busy")
-    assert text.count("Actor(") == min(count, 3)
+    assert text.count("(Shard)") == min(count, 3)
     assert text.endswith(" and 37 more") is (count == 40)
     monkeypatch.setattr(cluster, "wait", _Silent(2).wait)
     with pytest.raises(ChannelTimeout, match=f"compile.. waited 0 s, and {said}: ") as raised:
         answers.gather(actors, named, Deadline(0.0), "answered")
-    assert str(raised.value).count("Actor(") == min(count, 3)
+    assert str(raised.value).count("(Shard)") == min(count, 3)
 
 
 @pytest.mark.parametrize(

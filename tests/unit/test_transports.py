@@ -331,9 +331,9 @@ def test_the_warning_of_missing_cupy_names_the_actors_that_lack_it():
     other = {"a2": Owned(("node/2",), lacks_cupy=True)}
     with pytest.warns(UserWarning, match="have no CuPy: pip install") as caught:
         warn_of_lacking_cupy(graph, bindings, located({**both, **other}))
-    assert repr(ACTORS[1]) in str(caught[0].message)
+    assert "a1 (Worker1)" in str(caught[0].message)
     for number in (0, 2):  # has it, and takes no part
-        assert repr(ACTORS[number]) not in str(caught[0].message)
+        assert f"a{number} (" not in str(caught[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_lacking_cupy(graph, bindings, located(other))

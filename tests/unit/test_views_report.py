@@ -16,12 +16,13 @@ from rcg.runtime.observe.activity import Activity
 from rcg.runtime.observe.report import Backlog, Report, SocketQueue
 from rcg.views.html.report import report_of as html_of
 from tests.unit.approved import check_approved
-from tests.unit.live_reports import chain_that_hangs, does, idle_chain, report_of
+from tests.unit.live_reports import chain_that_hangs, does, idle_chain, phrase, report_of
 from tests.unit.views_traces import WICKED
 
 
 def activity(label: str, state: str, op: str, for_s: float, waiting_for: str = "") -> Activity:
-    return Activity(label, label, 4711, state, op, 117, for_s, waiting_for, 31 << 20, 5, 1.0, ())
+    told = state, op, phrase(op), 117, for_s, waiting_for
+    return Activity(label, label, 4711, *told, 31 << 20, 5, 1.0, ())
 
 
 LINE = "/home/me/loss.py:41 in fwd"
@@ -54,7 +55,9 @@ def marked(html: str) -> list[str]:
 
 
 def test_names_cannot_break_out() -> None:
-    wicked = replace(STUCK, label=WICKED, op=WICKED, stack=(WICKED,), waiting_for=WICKED)
+    wicked = replace(
+        STUCK, label=WICKED, op=WICKED, where=WICKED, stack=(WICKED,), waiting_for=WICKED
+    )
     html = html_of(replace(REPORT, processes=(wicked,), last_dropped=WICKED, failures_dropped=1))
     assert "<script" not in html and "<b>" not in html
     html.encode()
@@ -84,7 +87,7 @@ def differing() -> list[Activity]:
     found = [does(f"a{number}", "waiting", "driver", for_s=1.0) for number in range(12)]
     found[2] = replace(found[2], state="idle")
     found[5] = replace(found[5], stack=("(another stack)",))
-    found[7] = replace(found[7], op="Write s0 -> c9")
+    found[7] = replace(found[7], op="Write s0 -> c9", where="sending the input")
     found[9] = replace(found[9], label="a9 (Other)")
     return found
 
@@ -93,12 +96,13 @@ def chain() -> Report:
     """The fifth of forty hangs."""
     found = chain_that_hangs(40, 4, 9.8, asked=True)
     driver, *actors = found.processes
-    actors[:4] = [replace(each, op="Write s1 -> c3") for each in actors[:4]]
+    sends = {"op": "Write s1 -> c3", "where": "sending the result of a0.work"}
+    actors[:4] = [replace(each, **sends) for each in actors[:4]]
     return replace(found, processes=(driver, *actors))
 
 
-def called(process: str, for_s: float = 3.0, **changes: Any) -> Activity:
-    return does(process, "running", for_s=for_s, **changes)
+def called(process: str, for_s: float = 3.0, *, state: str = "running", **changes: Any) -> Activity:
+    return replace(does(process, "running", for_s=for_s, **changes), state=state)
 
 
 IDLE = idle_chain(12)
@@ -117,6 +121,8 @@ REPORTS = {
         report_of(), processes=(does("driver", "gave up", "a0 (Stage)"), called("a0"))
     ),
     "died": report_of(does("a0", "dead", for_s=3.0), driver="idle"),
+    "died-in-a-method": report_of(called("a0", state="dead", site="In [2] line 10"), driver="idle"),
+    "died-and-torn-down": report_of(called("a0", state="dead"), driver="idle", state="closed"),
     "wait-for-each-other": report_of(
         does("a0", "waiting", "a1 (Stage)", for_s=3.0), FOR_A0, driver="idle"
     ),
@@ -162,6 +168,14 @@ def test_the_first_line_says_who_holds_up_whom_and_where(monkeypatch: pytest.Mon
     source = ["\n"] * 40 + ["    self.ready.wait()\n"]
     monkeypatch.setitem(linecache.cache, "/home/me/loss.py", (1, None, source, "/home/me/loss.py"))
     assert verdict(*REPORT.processes) == f"{blamed}: self.ready.wait()"
+
+
+def test_where_a_method_was_bound_is_said_where_its_own_line_is_not_known() -> None:
+    driver, embed, stuck, loss = REPORT.processes
+    stuck = replace(stuck, site="In [2] line 10")
+    assert verdict(driver, embed, stuck, loss).endswith("execution 117, at loss.py:41")
+    bound = verdict(driver, embed, replace(stuck, stack=None), loss)
+    assert "in fwd for 9.8 s, execution 117, bound at In [2] line 10; it does not answer" in bound
 
 
 def test_the_line_is_the_users_and_not_one_of_a_library() -> None:

@@ -32,15 +32,15 @@ Methods = Mapping[str, Mapping[str, Site | None]]
 
 
 class Named:
-    """Names actors in errors: by their handle, and by the first place where the graph uses them."""
+    """Names actors in errors: as views do, and by the first place where the graph uses them."""
 
     def __init__(self, bindings: Bindings, methods: Methods | None = None) -> None:
         self._bindings = bindings
         self._methods = methods or {}
 
     def name(self, actor: str) -> str:
-        """Return the handle's text."""
-        return repr(self._bindings.actors[actor])
+        """Return what reports and pictures call an actor: ``a0 (Stage)``."""
+        return f"{actor} ({cluster.actor_label(self._bindings.actors[actor])})"
 
     def names(self, actors: Iterable[str]) -> str:
         """Return the names of several, in a sentence: of many the first ones."""

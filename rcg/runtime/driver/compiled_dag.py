@@ -13,7 +13,7 @@ from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from rcg import cluster
+from rcg.cluster import at_users_line, end_at_caller
 from rcg.display import Displayed, Mimebundle, Views, views
 from rcg.errors import ChannelTimeout
 from rcg.ir.plan import Plan
@@ -25,7 +25,7 @@ from rcg.runtime.driver.session import Session
 from rcg.runtime.mapping import MapResults, map_over
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports, Statistics
 from rcg.runtime.remote.handle import handle_from
-from rcg.text import graph_title, stated
+from rcg.text import stated
 
 if TYPE_CHECKING:
     from rcg.runtime.observe.profiler import Profiler
@@ -81,8 +81,15 @@ class CompiledDAG(Displayed):
         It may be mixed with ``execute`` on the same graph. See ``execute`` for arguments and
         errors.
         """
-        return await self._engine.execute_async(*args, **kwargs)
+        try:
+            return await self._engine.execute_async(*args, **kwargs)
+        except GeneratorExit:  # the coroutine is closed
+            raise
+        except BaseException as error:
+            end_at_caller(error)
+            raise
 
+    @at_users_line
     def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
         """Execute for each input; return an iterator over the results, in the order of the inputs.
 
@@ -124,6 +131,7 @@ class CompiledDAG(Displayed):
         """Return whether it was torn down, or lost an actor; asks nobody."""
         return self._engine.has_ended()
 
+    @at_users_line
     def empty(self, shape: Any, dtype: Any = float) -> Any:
         """Return a new array in the graph's shared memory, which ``execute`` sends without a copy.
 
@@ -166,6 +174,7 @@ class CompiledDAG(Displayed):
         """Whether it was torn down."""
         return self._engine.session.is_closed
 
+    @at_users_line
     def check_health(self) -> None:
         """Raise if the graph has ended.
 
@@ -179,6 +188,7 @@ class CompiledDAG(Displayed):
         """
         self._engine.session.check_running()
 
+    @at_users_line
     def on_broken(self, call: Callable[[], object]) -> None:
         """Have ``call`` called once if an actor dies, also while nothing is executed.
 
@@ -194,6 +204,7 @@ class CompiledDAG(Displayed):
 
         self._engine.session.on_end(ended)
 
+    @at_users_line
     def report(self, timeout: float = STACKS_TIMEOUT_S) -> Report:
         """Return who does what, since when, and who waits for whom; prints as text.
 
@@ -212,6 +223,7 @@ class CompiledDAG(Displayed):
             raise ValueError("`timeout` of report() must be a number of seconds: it needs a limit")
         return self._engine.report(math.inf if limit_s is None else limit_s)
 
+    @at_users_line
     def statistics(self) -> Statistics:
         """Return how much the graph has done so far and the memory it uses; prints as text.
 
@@ -220,6 +232,7 @@ class CompiledDAG(Displayed):
         """
         return self._engine.statistics()
 
+    @at_users_line
     def profile(
         self, *, name: str = "", max_events: int | None = None, torch: bool = False
     ) -> Profiler:
@@ -249,6 +262,7 @@ class CompiledDAG(Displayed):
         )
         return found
 
+    @at_users_line
     def trace(self) -> Trace:
         """Return the content of the flight recorder: the newest 4096 events of each process.
 
@@ -257,6 +271,7 @@ class CompiledDAG(Displayed):
         found: Trace = _profiler().newest(self._engine.session)
         return found
 
+    @at_users_line
     def visualize(
         self,
         filename: str | PathLike[str] | None = None,
@@ -298,7 +313,6 @@ class CompiledDAG(Displayed):
             FileNotFoundError: There is no such folder.
             ImportError: The layout "dot" needs Graphviz, which is not installed.
         """
-        title = stated(repr(self), self.state)
         return views().visualize(
             self._engine.plan,
             self._engine.actor_ids(),
@@ -308,18 +322,18 @@ class CompiledDAG(Displayed):
             view=view,
             channel_details=channel_details,
             legend=legend,
-            title=title,
+            title=self.title,
             dark=dark,
             layout=layout,
         )
 
     def __repr__(self) -> str:
-        return f"CompiledDAG({self.get_id()})"
+        return self._engine.session.title
 
     def _mimebundle(self, views: Views) -> Mimebundle:
         return views.plan(
             self.plan,
-            text=stated(repr(self), self.state),
+            text=self.title,
             title=self.title,
             actor_ids=self._engine.actor_ids(),
             addresses=self.addresses(),
@@ -337,13 +351,13 @@ class CompiledDAG(Displayed):
     @property
     def title(self) -> str:
         """Its name and the beginning of its id, and what is wrong with it, if anything is."""
-        return stated(graph_title(self.name, self.get_id()), self.state)
+        return stated(self._engine.session.title, self.state)
 
     @property
     def state(self) -> str:
         """What is wrong with it in a few words, as pictures say it; "" if nothing is.
 
-        An actor that died, one that others have waited for for five seconds, or "torn down".
+        An actor that died, one that others have waited for for five seconds, and "torn down".
         """
         return self._engine.report(0).trouble
 
@@ -389,7 +403,7 @@ class CompiledDAG(Displayed):
         try:
             self._engine.teardown(kill_actors, timeout=timeout)
         except BaseException as error:
-            cluster.end_at_caller(error)
+            end_at_caller(error)
             raise
 
     def __enter__(self) -> CompiledDAG:
@@ -400,7 +414,7 @@ class CompiledDAG(Displayed):
             self.teardown()
         except BaseException as error:
             if kind is None or not isinstance(error, ChannelTimeout):
-                cluster.end_at_caller(error)
+                end_at_caller(error)
                 raise
             _log.warning("rcg: %s", error)  # what happened in the block matters more
 

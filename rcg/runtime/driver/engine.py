@@ -157,16 +157,20 @@ class Engine:
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """See ``CompiledDAG.execute``."""
-        if self.session.is_over:
-            raise self.session.end_error()
-        try:
-            submission, buffer = self._submission, self._buffer
-            refs = self._refs() if buffer is None else CompiledDAGRef(self, buffer)
-            if submission.is_whole and len(args) == 1:
-                return submission.submit_value(args[0], refs)
-            return submission.submit(submission.encode(args, kwargs), refs)
-        except NoRoom:
-            raise self._no_room() from None
+        try:  # costs nothing, which a function around this would
+            if self.session.is_over:
+                raise self.session.end_error()
+            try:
+                submission, buffer = self._submission, self._buffer
+                refs = self._refs() if buffer is None else CompiledDAGRef(self, buffer)
+                if submission.is_whole and len(args) == 1:
+                    return submission.submit_value(args[0], refs)
+                return submission.submit(submission.encode(args, kwargs), refs)
+            except NoRoom:
+                raise self._no_room() from None
+        except BaseException as error:
+            cluster.end_at_caller(error)
+            raise
 
     def execute_encoded(self, encoded: list[Encoded]) -> list[CompiledDAGRef]:
         """As ``execute``, for inputs that another process has encoded; one ref for each buffer."""

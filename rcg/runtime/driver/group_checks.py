@@ -18,6 +18,7 @@ from rcg.ir.nodes import CollectiveCall, Site
 from rcg.ir.ops import Collective
 from rcg.ir.plan import Plan
 from rcg.runtime.actor.groups import Opener
+from rcg.text import graph_title
 
 _CUDA: Final = frozenset({"cuda"})
 
@@ -168,9 +169,10 @@ def check_queues(
         shared.update(owned[actor].queued)
     for graph_id, count in sorted(shared.items()):
         if count > 1:
+            other = graph_title("", graph_id)
             both = [names[each] for each in sorted(queuing) if graph_id in owned[each].queued]
             raise CompileError(
-                f"{' and '.join(both)} take part in CompiledDAG({graph_id}), which is not torn "
+                f"{' and '.join(both)} take part in {other}, which is not torn "
                 "down, and both graphs queue transfers on their devices: where these run in "
                 "different orders on two devices, they wait for each other for ever. Tear that "
                 "graph down first, or compile with concurrent=True if executions of the two never "

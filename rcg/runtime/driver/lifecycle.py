@@ -111,11 +111,12 @@ def locate(
         _check(cluster.actor_label(bindings.actors[actor]), description, methods[actor])
         if description["lacks_torch"] and actor in tensor_nodes:
             node, site = tensor_nodes[actor]
+            name = Named(bindings).name(actor)
             raise CompileError(
-                f"{bindings.actors[actor]!r} takes part in {node}, which moves tensors, but its "
+                f"{name} takes part in {node}, which moves tensors, but its "
                 "process has no torch: `pip install 'rcg[torch]'` on its node, or give it in the "
                 "actor's runtime_env",
-                actor=repr(bindings.actors[actor]),
+                actor=name,
                 node=node,
                 site=site,
             )
@@ -150,7 +151,7 @@ def check_groups(
     """
     if plan.groups:
         openers = _openers_of(plan, bindings)
-        names = {actor: repr(handle) for actor, handle in bindings.actors.items()}
+        names = {actor: Named(bindings).name(actor) for actor in bindings.actors}
         check_gpus(plan, graph, openers, located.owned, names)
         check_queues(plan, openers, located.owned, names, is_concurrent=options.concurrent)
 
@@ -228,7 +229,7 @@ def launch(
     """
     # Up to ``open`` all belongs to the session, which goes with its last reference.
     host = NodeHost(plan, options, make_codec())
-    session = Session(uuid.uuid4().hex, plan, dict(bindings.actors), options, host, name)
+    session = Session(uuid.uuid4().hex, plan, bindings, options, host, name)
     try:
         session.open()
         hosts = _open_nodes(session, bindings, deadline)

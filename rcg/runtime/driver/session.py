@@ -24,7 +24,10 @@ from rcg.descriptors import Descriptor
 from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import ActorDiedError, ChannelBroken, ChannelClosed, RcgError
 from rcg.ir.ids import DRIVER
-from rcg.ir.plan import Plan
+from rcg.ir.nodes import Site
+from rcg.ir.ops import Call, Collective
+from rcg.ir.phrases import name_of, phrase_of
+from rcg.ir.plan import Bindings, Plan
 from rcg.ir.programs import FIRST_NODE
 from rcg.log import Log
 from rcg.options import Deadline, Options
@@ -36,7 +39,7 @@ from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.snapshot import NodeView, Snapshot
 from rcg.runtime.observe.report import Report, activities, backlogs, socket_queues
-from rcg.text import time_text
+from rcg.text import graph_title, time_text
 from rcg.trace.clocks import now_ns
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
@@ -45,7 +48,6 @@ from rcg.wire.sockets import Connection
 
 _log = Log()
 
-# How long to wait for Ray's explanation of a death that the kernel has already reported.
 _STATES: Final = {
     How.DIED: "dead",
     How.LEFT: "dead",
@@ -53,6 +55,7 @@ _STATES: Final = {
     How.EXITED: "dead",
     How.UNREACHABLE: "unreachable",
 }  # of processes that have left
+# How long to wait for Ray's explanation of a death that the kernel has already reported.
 _CAUSE_PATIENCE_S: Final = 1.0
 _DEATH_PATIENCE_S: Final = 0.3  # for a death that made others' loops fail
 _DEATH_POLL_S: Final = 0.01
@@ -78,13 +81,30 @@ class GraphName(NamedTuple):
 UNNAMED: Final = GraphName()
 
 
+class Seen(NamedTuple):
+    """Where a process was in its program.
+
+    Attributes:
+        text: As people say it: ``in Stage.work (execution 41), bound at pipeline.py:12``.
+        node: The node of the graph that it ran, or None.
+        site: Where the user bound that node, or None.
+    """
+
+    text: str
+    node: str | None = None
+    site: Site | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Session:
     """One running graph, as its driver sees it, from ``open`` to ``close``.
 
     Args:
         graph_id: Hex id.
         plan: What runs.
-        handles: Ray's handles of the actors, by process.
+        bindings: Ray's handles of the actors, by process, and where the nodes were bound.
         options: Of the graph.
         host: The memory on this process's node; closed with the session.
         name: What people call it.
@@ -97,7 +117,7 @@ class Session:
         self,
         graph_id: str,
         plan: Plan,
-        handles: Mapping[str, Any],
+        bindings: Bindings,
         options: Options,
         host: NodeHost,
         name: GraphName = UNNAMED,
@@ -105,7 +125,8 @@ class Session:
         self.graph_id = graph_id
         self._name = name
         self.plan = plan
-        self.handles = handles
+        self.handles: Mapping[str, Any] = dict(bindings.actors)
+        self.sites: Mapping[int, Site] = bindings.sites
         self.options = options
         self.host = host
         self.node: Node = host.node
@@ -184,6 +205,11 @@ class Session:
     def name(self) -> str:
         """What people call the graph: as given, or as it is assigned now, or its last method."""
         return self._name.given or self.on_name() or self._name.fallback
+
+    @property
+    def title(self) -> str:
+        """What views and messages call the graph: its name and the beginning of its id."""
+        return graph_title(self.name, self.graph_id)
 
     @property
     def is_closed(self) -> bool:
@@ -271,30 +297,34 @@ class Session:
             process = self.plan.host_of(process)
             lanes = [lane.id for lane in self.plan.lanes if lane.actor == process]
         label = self.plan.label(process)
-        last = self.last_words(process)
-        last += "".join([f"; {lane} in: {self.last_words(lane)}" for lane in lanes])
+        last = self.last_seen(process)
+        seen = "".join([str(last), *[f"; {lane} {self.last_seen(lane)}" for lane in lanes]])
         if ending.how is How.FAILED:
             return ChannelBroken(f"{label} left the compiled graph: {ending}", peer=label)
         if ending.how is How.EXITED:
             return ActorDiedError(
-                f"The actor {label} has exited: {ending.why}. It was last seen in: {last}. The "
+                f"The actor {label} has exited: {ending.why}. It was last seen {seen}. The "
                 "other actors are usable: tear this graph down and compile a new one.",
                 actor=label,
+                node=last.node,
+                site=last.site,
                 actor_id=cluster.actor_id(self.handles[process]),
             )
         is_alive, why = self._ask_ray(process)
         if ending.how is How.UNREACHABLE and is_alive:
             return ChannelBroken(
                 f"{label} cannot be reached any more, although Ray still runs it: {ending.why}. It "
-                f"was last seen in: {last}. Look at the network between the nodes, tear this graph "
+                f"was last seen {seen}. Look at the network between the nodes, tear this graph "
                 "down and compile a new one.",
                 peer=label,
             )
         how = ending.why if ending.how is How.UNREACHABLE else ending
         return ActorDiedError(
-            f"The actor {label} died unexpectedly: {how}. It was last seen in: {last}. The "
-            f"other actors are usable: tear this graph down and compile a new one.\n{why}",
+            f"The actor {label} died unexpectedly: {how}. It was last seen {seen}. The "
+            f"other actors are usable: tear this graph down and compile a new one. {why}",
             actor=label,
+            node=last.node,
+            site=last.site,
             actor_id=cluster.actor_id(self.handles[process]),
         )
 
@@ -327,23 +357,32 @@ class Session:
         except TimeoutError:
             return True, "Ray has not reported the cause yet."
         except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
-            return False, shielded(str, error, otherwise="").strip() or describe_error(error)
+            said = shielded(str, error, otherwise="").strip() or describe_error(error)
+            return False, f"Ray says: {cluster.why_dead(said)}."
         return True, "Ray runs the actor again, but the graph has lost it."
 
-    def last_words(self, process: str) -> str:
-        """Return the last op of a process, from the flight recorder."""
+    def last_seen(self, process: str) -> Seen:
+        """Return where a process was last in its program, from the flight recorder."""
         for view in self.views():
             if process not in view.layout.members:
                 continue
             if view.age_s is None:
-                return "unknown, as its node had reported nothing yet"
-            found = {each.process: each for each in activities([view], self.plan)}
-            text = f"{found[process].op}, execution {found[process].execution}"
+                return Seen("nowhere, as its node had reported nothing yet")
+            now, ops = view.now(process), self.plan.program(process).ops
+            if not now.since_ns or now.op >= len(ops):
+                return Seen("before its first execution")
+            op, execution = ops[now.op], f"(execution {now.execution})"
+            if isinstance(op, Call | Collective):
+                node, site = name_of(self.plan, op), self.sites.get(op.node)
+                text = f"in {node} {execution}{f', bound at {site}' if site else ''}"
+            else:
+                node, site = None, None
+                text = f"{phrase_of(self.plan, process, now.op)} {execution}"
             gone_ns = self.control.members.gone_ns.get(process)
             if gone_ns is not None and isinstance(view, Snapshot):
                 text += f", {time_text(max(0, gone_ns - view.taken_ns))} before that"
-            return text
-        return "unknown"
+            return Seen(text, node, site)
+        return Seen("nowhere")
 
     def report(self, patience_s: float) -> Report:
         """Return what each process does and waits for, including those that hang or died.
@@ -361,7 +400,9 @@ class Session:
             graph_id=self.graph_id,
             name=self.name,
             state="closed" if self._is_closed else "broken" if gone else "running",
-            processes=tuple(activities(nodes, self.plan, stacks=stacks, left=left)),
+            processes=tuple(
+                activities(nodes, self.plan, stacks=stacks, left=left, sites=self.sites)
+            ),
             backlogs=tuple(backlogs(nodes, self.plan)),
             used_bytes=sum(each.used_bytes for each in memory),
             cap_bytes=sum(each.cap_bytes for each in memory),
@@ -467,7 +508,7 @@ class Session:
     def _lateness(self, process: str, kill_actors: bool) -> str:
         advice = " Call teardown(kill_actors=True) to kill the actors instead."
         return (
-            f"rcg: {self.plan.label(process)} is still running {self.last_words(process)} after "
+            f"rcg: {self.plan.label(process)} is still {self.last_seen(process)}, after "
             f"teardown(); waiting for it.{'' if kill_actors else advice}"
         )
 

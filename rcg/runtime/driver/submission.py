@@ -28,6 +28,7 @@ from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.window import Admission, Window
 from rcg.runtime.refs import NEW
 from rcg.serialization import KIND_BYTES, Encoded, join_parts, size_of
+from rcg.text import graph_title
 from rcg.trace.clocks import now_ns
 
 RING_POLL_S: Final = 0.01  # between two looks at a ring whose reader is about to take a frame
@@ -89,7 +90,9 @@ class _Hold:
     def label(self) -> str:
         """Return what messages call it."""
         number = "an execution" if self._execution is None else f"execution {self._execution}"
-        return f"{number} of CompiledDAG({self._graph})"
+        submission = self._submission()
+        graph = graph_title("", self._graph) if submission is None else submission.title
+        return f"{number} of {graph}"
 
 
 class NoRoom(Exception):
@@ -140,6 +143,11 @@ class Submission:
             outputs=len(buffers),
             is_strict=options.is_inflight_limit_set_by_user,
         )
+
+    @property
+    def title(self) -> str:
+        """What messages call the graph."""
+        return self._session.title
 
     @property
     def submitted(self) -> int:

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from rcg.cluster import at_users_line
+
 _QUANTIZED: Final = ("torch.q",)  # dtypes of tensors that are more than their bytes
 
 Lender = Callable[[int], Any]
@@ -30,6 +32,7 @@ outside: Final[list[Lender]] = []
 """Lends memory where no graph's method runs: set by ``rcg.rdt``, which stands above."""
 
 
+@at_users_line
 def empty(shape: Any, dtype: Any = np.float64) -> Any:
     """Return a new array that lies in the shared memory of the graph whose method runs.
 
@@ -76,6 +79,13 @@ def empty(shape: Any, dtype: Any = np.float64) -> Any:
 
 def empty_in(lend: Lender | None, shape: Any, dtype: Any) -> Any:
     """Return a new array in memory that ``lend`` returns, or elsewhere; see ``empty``."""
+    try:
+        return _made_in(lend, shape, dtype)
+    except (TypeError, ValueError, MemoryError, RuntimeError) as error:
+        raise error.with_traceback(None) from None  # the library's words are meant for the user
+
+
+def _made_in(lend: Lender | None, shape: Any, dtype: Any) -> Any:
     torch: Any = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(dtype, getattr(torch, "dtype", ()))
     if is_tensor:

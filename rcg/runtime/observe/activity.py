@@ -15,6 +15,7 @@ from typing import Final
 
 from rcg.frames import cell_name, is_of_library, place_text, source_of
 from rcg.ir.ids import DRIVER
+from rcg.ir.phrases import IN
 from rcg.text import ACTOR, brief, count_text, plural, run_text, time_text
 
 LONG_S: Final = 1.0
@@ -47,18 +48,22 @@ class Activity:
         pid: Its process id; 0 before it has started.
         state: "running", "waiting", "idle" (the driver, between calls), "gave up" (the driver,
             after a get that timed out or was interrupted), "ended", or one of ``LOST``.
-        op: The op it is in, or was in last, as text; "-" before the first.
+        op: The op it is in, or was in last, in the notation of plans; "-" before the first.
+        where: The same as people say it: ``in work``, ``reading the result of a0.work``.
         execution: Index of the execution.
         for_s: Seconds since the op began; since it ended, when idle.
         waiting_for: Labels of the processes that it waits for, or "".
-        exchange: The exchange of tensors that it is in: ``to receive c3 @g0`` or ``in allreduce
-            @g0`` while it waits, ``with a1 (Stage) @g0`` while it moves them; "" in none.
+        exchange: The exchange of tensors that it is in: ``to receive tensors over gloo`` or ``for
+            allreduce over gloo`` while it waits, ``with a1 (Stage) over gloo`` while it moves them;
+            "" in none.
         shared_bytes: Shared memory that its arena takes.
         waits: How often it waited so far.
         waited_s: How long it waited so far, in seconds.
         stack: Where it is in the user's method, ``file:line in function``, innermost last; () in
             none. None if it did not answer, or was not asked.
         node: The node of the plan that it is on.
+        site: Where the user bound the method or the collective that it is in: ``In [2] line 10``;
+            "" in none.
         age_s: How many seconds ago this was so: of another node the newest snapshot is reported. 0
             on the driver's node; None if there is no snapshot yet.
     """
@@ -68,6 +73,7 @@ class Activity:
     pid: int
     state: str
     op: str
+    where: str
     execution: int
     for_s: float
     waiting_for: str
@@ -78,6 +84,12 @@ class Activity:
     exchange: str = ""
     node: str = ""
     age_s: float | None = 0.0
+    site: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Where it is, without the values: ``in work``, ``reading``."""
+        return self.where if self.where.startswith(IN) else self.where.partition(" ")[0]
 
     @property
     def waiting_text(self) -> str:
@@ -132,8 +144,13 @@ class Alike:
 
     @property
     def op(self) -> str:
-        """The op that they are in; of several, without its slots."""
-        return self.first.op if len(self.members) == 1 else kind_of(self.first.op)
+        """The op that they are in, in the notation of plans; of several, that of the first."""
+        return self.first.op
+
+    @property
+    def where(self) -> str:
+        """Where they are in their programs; of several, without the values."""
+        return self.first.where if len(self.members) == 1 else self.first.kind
 
     @property
     def execution(self) -> str:
@@ -200,7 +217,9 @@ def verdict_of(
     for lost, how in LOST.items():
         found = [each for each in processes if each.state == lost]
         if found:
-            return Verdict(f"{_several(found)} {how}{_place_in_program(found[0])}")
+            ended = ". The graph is torn down" if state == "closed" else ""
+            place = f"{_place_in_program(found[0])}{_bound(found[0])}"
+            return Verdict(f"{_several(found)} {how}{place}{ended}")
     if state == "broken":
         return Verdict("The graph is broken: a process has left it")
     waiters = _waiters(processes)
@@ -234,7 +253,8 @@ def trouble_of(state: str, processes: Sequence[Activity]) -> str:
     for lost, how in LOST.items():
         found = [each for each in processes if each.state == lost]
         if found:
-            return f"{_several(found)} {how}"
+            ended = "; torn down" if state == "closed" else ""
+            return f"{_several(found)} {how}{ended}"
     if state == "broken":
         return "broken"
     if state == "closed":
@@ -248,10 +268,9 @@ def trouble_of(state: str, processes: Sequence[Activity]) -> str:
     if not found:
         return ""
     first = max(found, key=lambda each: len(wanted[each.label]))
-    kind = kind_of(first.op).removeprefix("Call ")
     held = plural(len(wanted[first.label]), "other")
     wait = "waits" if len(wanted[first.label]) == 1 else "wait"
-    return f"{first.label} in {kind} for {time_text(first.for_s * 1e9)}, {held} {wait}"
+    return f"{first.label} {first.kind} for {time_text(first.for_s * 1e9)}, {held} {wait}"
 
 
 def _blaming(causes: Sequence[Activity], held: int, state: str, asked: bool) -> Verdict:
@@ -266,6 +285,7 @@ def _blaming(causes: Sequence[Activity], held: int, state: str, asked: bool) -> 
     else:
         text = f"{plural(held, 'other')} {'waits' if held == 1 else 'wait'} for {who}"
     text += f":{_place_in_program(first, f' for {time_text(first.for_s * 1e9)}')}"
+    text += "" if first.stack else _bound(first)  # the stack has the line that it is at
     if asked and first.stack is None:
         text += f"; it {SILENT}"
     place = source = ""
@@ -309,7 +329,7 @@ def alike_of(processes: Sequence[Activity]) -> list[Alike]:
         found = ACTOR.fullmatch(each.process)
         name = each.label.removeprefix(each.process)
         shape = re.sub(r"\d+", "", each.exchange)
-        does = (name, found and found[2], row.state, row.waiting_text, kind_of(each.op), shape)
+        does = (name, found and found[2], row.state, row.waiting_text, each.kind, shape)
         rows.append(row)
         keys.append((*does, each.stack) if found and not marked[at] else at)
     grouped: dict[object, list[int]] = {}
@@ -363,18 +383,16 @@ def _waits_for(activity: Activity) -> list[str]:
     return [label for label in activity.waiting_for.split(", ") if label]
 
 
-def kind_of(op: str) -> str:
-    """Return an op without its slots and channels: ``Call work``, ``Read``."""
-    found = re.match(r"Call \w+\.(.+?)\(", op)
-    return f"Call {found[1]}" if found else op.partition(" ")[0]
-
-
 def _place_in_program(activity: Activity, for_text: str = "") -> str:
     if activity.op == "-":
-        return f" before its first op{for_text}"
-    kind = kind_of(activity.op).removeprefix("Call ")
+        return f" before its first execution{for_text}"
     exchange = f" {activity.exchange}" if activity.exchange else ""
-    return f" in {kind}{exchange}{for_text}, execution {count_text(activity.execution)}"
+    execution = count_text(activity.execution)
+    return f" {activity.where}{exchange}{for_text}, execution {execution}"
+
+
+def _bound(activity: Activity) -> str:
+    return f", bound at {activity.site}" if activity.site else ""
 
 
 def _several(activities: Sequence[Activity]) -> str:

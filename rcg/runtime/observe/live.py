@@ -13,13 +13,13 @@ from itertools import groupby
 from math import isfinite, nan
 from typing import Final
 
+from rcg.ir.phrases import IN
 from rcg.runtime.observe.activity import (
     LOST,
     STUCK_AFTER_S,
     Activity,
     by_label,
     ends_of,
-    kind_of,
 )
 from rcg.runtime.observe.report import Backlog, Report
 from rcg.text import ACTOR, count_text, time_text
@@ -261,8 +261,7 @@ def _fullest(backlogs: Sequence[Backlog], labels: set[str]) -> Backlog | None:
 
 
 def _doing(activity: Activity, state: str, roots: Sequence[str]) -> str:
-    kind, _, method = kind_of(activity.op).partition(" ")
-    method = method or kind.lower()
+    method = activity.kind.removeprefix(IN)
     match state:
         case "stuck":
             for_text = time_text(activity.for_s * 1e9)

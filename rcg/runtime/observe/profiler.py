@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from rcg.cluster import at_users_line
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
 from rcg.frames import warn_user
 from rcg.ir.ids import DRIVER
@@ -72,6 +73,10 @@ class RecordedGraph(Protocol):
     control: GraphControl
     pid: int
     is_over: bool
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
 
     def report(self, patience_s: float) -> Report:
         """Return what each process does; with 0, without asking any."""
@@ -138,6 +143,7 @@ class Profiler:
             except OutOfSharedMemory as error:
                 warn_user(f"the running profile leaves out this graph: {error}", RuntimeWarning)
 
+    @at_users_line
     def start(self) -> Profile:
         """Start recording and return the profile, which is complete after ``stop``.
 
@@ -172,7 +178,7 @@ class Profiler:
     def _record(self, run: _Run, session: RecordedGraph) -> None:
         if not session.options.record:
             text = (
-                f"CompiledDAG({session.graph_id[:8]}) has no flight recorder (compiled with "
+                f"{session.title} has no flight recorder (compiled with "
                 "record=False, or RCG_RECORD=0), so there is nothing to profile: compile it with "
                 "record=True"
             )
@@ -187,6 +193,7 @@ class Profiler:
                 if not self._is_following:
                     raise
 
+    @at_users_line
     def stop(self) -> Profile:
         """Stop recording and return the profile, which is complete now. Ctrl-C finishes first.
 

@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rcg.display import Charted, Displayed, Mimebundle, Views
 from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ids import DRIVER
-from rcg.ir.ops import Collective, Op
+from rcg.ir.nodes import Site
+from rcg.ir.ops import Call, Collective, Op
+from rcg.ir.phrases import phrase_of
 from rcg.ir.plan import Plan
 from rcg.runtime.node.layout import takers_of
 from rcg.runtime.node.snapshot import NodeView
@@ -215,7 +217,7 @@ class Report(Charted, Displayed):
         held_up_by = self.held_up_by
         marked = [at for at, row in enumerate(rows) if row.first.label in held_up_by]
         head = (
-            *("process", "state", "op", "execution", "since", "waiting for"),
+            *("process", "state", "where", "execution", "since", "waiting for"),
             *("queue", "memory", "pid"),
         )
         cells = [self._cells(row, is_marked=at in marked) for at, row in enumerate(rows)]
@@ -231,7 +233,7 @@ class Report(Charted, Displayed):
         return (
             Cell(row.label, "strong", members if len(row.members) > 1 else ""),
             state_cell("stuck" if is_marked and row.state == "running" else row.state),
-            Cell(f"{row.op}{where}", "code op"),
+            Cell(f"{row.where}{where}", "op", hover=row.op),
             row.execution,
             row.since,
             row.waiting_text,
@@ -254,7 +256,7 @@ class Report(Charted, Displayed):
         rows = self.rows
         lines = [
             str(self.verdict),
-            f"CompiledDAG({self.graph_id}), {self.state}: {self.in_flight} of {self.limit} "
+            f"{self.title}, {self.state}: {self.in_flight} of {self.limit} "
             f"executions in flight, {bytes_text(self.used_bytes)} of "
             f"{bytes_text(self.cap_bytes)} shared memory",
             *self.table(rows).text().split("\n"),
@@ -396,6 +398,7 @@ def activities(
     *,
     stacks: Mapping[str, list[str]] | None = None,
     left: Mapping[str, str] | None = None,
+    sites: Mapping[int, Site] | None = None,
 ) -> list[Activity]:
     """Return what every process of the graph does, from their recorders.
 
@@ -404,20 +407,33 @@ def activities(
         plan: What runs.
         stacks: The stacks of live processes.
         left: The state of each process that has left the graph: see ``Activity.state``.
+        sites: Where the user bound each node of the graph, as far as that is known.
     """
-    stacks, left = stacks or {}, left or {}
+    stacks, left, sites = stacks or {}, left or {}, sites or {}
     found = []
     for node in nodes:
         for process in node.layout.members:
             stack = () if process == DRIVER else stacks.get(process)
-            found.append(_activity(node, plan, process, left.get(process), stack))
+            found.append(_activity(node, plan, process, _Known(left.get(process), stack, sites)))
     return found
 
 
-def _activity(
-    node: NodeView, plan: Plan, process: str, known: str | None, stack: Sequence[str] | None
-) -> Activity:
-    """Return what one process does; ``known`` is its state, if that is known otherwise."""
+class _Known(NamedTuple):
+    """What is known of a process otherwise than from its recorder.
+
+    Attributes:
+        state: Its state, if it has left the graph.
+        stack: Its stack; see ``Activity``.
+        sites: Where the user bound each node of the graph.
+    """
+
+    state: str | None
+    stack: Sequence[str] | None
+    sites: Mapping[int, Site]
+
+
+def _activity(node: NodeView, plan: Plan, process: str, known: _Known) -> Activity:
+    """Return what one process does."""
     now, counted = node.now(process), node.counters(process)
     ops = plan.program(process).ops
     channel = node.layout.channel(now.ring)
@@ -426,7 +442,7 @@ def _activity(
         state = State.IDLE  # the thread that serves asyncio waits for nothing particular
     op = ops[now.op] if now.since_ns and now.op < len(ops) else None
     waiting_for: tuple[str, ...] = ()
-    if known is None and state is State.WAITING and channel is not None:
+    if known.state is None and state is State.WAITING and channel is not None:
         spec = plan.channels_by_id()[channel]
         waiting_for = (spec.writer,)
         if node.layout.writer_of(channel) == process:
@@ -437,25 +453,28 @@ def _activity(
                 unread = zip(takers, node.unread(channel), strict=True)
                 late = chain(*[each for each, count in unread if count])
                 waiting_for = tuple(late) or waiting_for
+    site = known.sites.get(op.node) if isinstance(op, Call | Collective) else None
     exchange = ""
-    if known is None and op is not None and state is not State.IDLE:
+    if known.state is None and op is not None and state is not State.IDLE:
         exchange = _exchange(plan, process, op, is_waiting=bool(waiting_for))
     return Activity(
         process=process,
         label=plan.label(process),
         pid=now.pid,
-        state=known or _STATES[state],
+        state=known.state or _STATES[state],
         op="-" if op is None else str(op),
+        where="-" if op is None else phrase_of(plan, process, now.op),
         execution=now.execution,
         for_s=(time.monotonic_ns() - now.since_ns) / 1e9 if now.since_ns else 0.0,
         waiting_for=", ".join(map(plan.label, waiting_for)),
         shared_bytes=counted.shared_bytes,
         waits=counted.waits,
         waited_s=counted.waited_ns / 1e9,
-        stack=None if stack is None else tuple(stack),
+        stack=None if known.stack is None else tuple(known.stack),
         exchange=exchange,
         node=node.layout.node,
         age_s=node.age_s,
+        site=str(site or ""),
     )
 
 
@@ -463,7 +482,7 @@ def _exchange(plan: Plan, process: str, op: Op, *, is_waiting: bool) -> str:
     """Return the exchange of tensors that a process is in as text; "" if the op has none."""
     if isinstance(op, Collective):
         others = [other for group in plan.groups if group.id == op.group for other in group.members]
-        what, group = f"in {op.word}", op.group
+        what, group = f"for {op.word}", op.group
     else:
         specs = plan.channels_by_id()
         spec = next((specs[each] for each in (*op.values_in, *op.values_out)), None)
@@ -471,10 +490,11 @@ def _exchange(plan: Plan, process: str, op: Op, *, is_waiting: bool) -> str:
             return ""
         others = [spec.writer, *spec.readers]
         verb = "send" if spec.writer == process else "receive"
-        what, group = f"to {verb} {spec.id}", spec.group
+        what, group = f"to {verb} tensors", spec.group
+    over = next(f"over {each.backend}" for each in plan.groups if each.id == group)
     if is_waiting:
-        return f"{what} @{group}"
-    return f"with {', '.join(plan.label(each) for each in others if each != process)} @{group}"
+        return f"{what} {over}"
+    return f"with {', '.join(plan.label(each) for each in others if each != process)} {over}"
 
 
 def socket_queues(nodes: Iterable[NodeView], plan: Plan) -> tuple[SocketQueue, ...]:

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from rcg.cluster import at_users_line, end_at_caller
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.by_reference import ByReference, has_references, lower_inputs, wait_until_made
@@ -90,6 +91,7 @@ class CompiledDAGHandle:
 
     # --- running
 
+    @at_users_line
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Start one execution and return its ref, or a list of refs; see ``CompiledDAG.execute``.
 
@@ -122,6 +124,15 @@ class CompiledDAGHandle:
 
     async def execute_async(self, *args: Any, **kwargs: Any) -> Any:
         """As ``execute``, without blocking the event loop."""
+        try:
+            return await self._execute_async(args, kwargs)
+        except GeneratorExit:  # the coroutine is closed
+            raise
+        except BaseException as error:
+            end_at_caller(error)
+            raise
+
+    async def _execute_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         client = self._client
         if client is None or client.pid != os.getpid() or self._is_closed:
             client = await to_thread(self._connect)
@@ -147,6 +158,7 @@ class CompiledDAGHandle:
             client.abandon(reply)
             raise
 
+    @at_users_line
     def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
         """Execute for each input, and iterate over the results; see ``CompiledDAG.map``."""
         return map_over(self, inputs, keywords, in_flight, self._facts.max_inflight_executions)
@@ -292,6 +304,7 @@ class CompiledDAGHandle:
         """Return the id of the graph, in hex."""
         return self._facts.graph_id
 
+    @at_users_line
     def report(self) -> str:
         """Return the owner's report: what each process does, since when, and what it waits for.
 

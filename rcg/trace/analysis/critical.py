@@ -143,7 +143,7 @@ class CriticalPath(Displayed, tuple[Step, ...]):
         words = [f"critical path of execution {own}", plural(len(self), "step")]
         if others:
             share = share_text(others / self.duration_ns, 0)
-            words.append(f"{share} is for executions that go first")
+            words.append(f"{share} is spent on earlier executions")
         if self.usual_ns is not None:
             least, most = map(time_text, self.usual_ns)
             words.append(f"8 of 10 executions take {least} to {most}")

@@ -301,9 +301,9 @@ def _shares(graph: GraphSummary) -> list[str]:
     shares = graph.shares
     if shares.bubble is not None and shares.exposed is not None:
         lines += [
-            f"    bubble: {share_text(shares.bubble)} of the time from first submission to "
-            f"{until.removeprefix('the ')} no method of an actor ran;",
-            f"    exposed communication: {share_text(shares.exposed)}, an actor moved bytes then",
+            f"    means of the actors, from the first submission to {until}:",
+            f"    bubble: {share_text(shares.bubble)}, the actor ran none of its methods;",
+            f"    communication not hidden: {share_text(shares.exposed)}, it moved bytes meanwhile",
         ]
         lines += _largest_bubble(shares.lanes)
     if shares.device is not None:
@@ -327,7 +327,7 @@ def _largest_bubble(lanes: Sequence[LaneShares]) -> list[str]:
     largest = max(actors, key=lambda each: each.bubble or 0.0)
     return [
         f"    the largest bubble: {brief(largest.label, IN_LINE)} {share_text(largest.bubble)}, "
-        f"exposed {share_text(largest.exposed)}"
+        f"of which it moved bytes {share_text(largest.exposed)}"
     ]
 
 

@@ -31,7 +31,7 @@ from rcg.views.data.alike import (
 )
 from rcg.views.data.lettering import DOT
 
-EXPOSED: Final = "exposed communication"
+EXPOSED: Final = "communication not hidden"
 BUBBLE: Final = "pipeline bubble"
 DEVICE: Final = "GPU busy"
 QUEUED: Final = "mean queued / in service"
@@ -218,7 +218,7 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
     for name, waited in list(lane.waiting_for.items())[:1]:
         share = waited / (lane.duration_ns or 1)
         waits = f"{brief(name, _MAX_PEER)} {share_text(share, 0)}" if share >= _NOTABLE else ""
-    unused = {"no method": lane.bubble, "exposed communication": lane.exposed}
+    unused = {"no method": lane.bubble, EXPOSED: lane.exposed}
     unused["GPU busy"] = lane.device
     facts = [
         f"{what} {share_text(share, 0)} of the time"

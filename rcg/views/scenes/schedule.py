@@ -284,7 +284,8 @@ def _looks(repeats: int, *, is_alone: bool) -> tuple[Look, ...]:
         for each in EXECUTIONS
     ]
     busy = "#7d8793"
-    return (*looks, Look("not in a method", busy, height=0.16), Look("not in a method", busy))
+    words = "outside of your methods"
+    return (*looks, Look(words, busy, height=0.16), Look(words, busy))
 
 
 def _with_rows_below(scene: Scene, calls: Bars, names: OpNames) -> Scene:

@@ -169,7 +169,7 @@ class _Summary:
         if found is None or not found.counts:
             return [], 0.0
         looks = kind_looks(canvas)
-        words = f"executions, at most {max(found.counts)}; hatched: queued"
+        words = f"up to {plural(max(found.counts), 'execution')}; hatched: in queues"
         shapes = [
             canvas.text("latency", 0, 0, room / 2, role="faint"),
             canvas.note(words, room, 0, room * 0.8, anchor="end"),
