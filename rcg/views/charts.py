@@ -308,7 +308,9 @@ def _bars_of_scene(
 
 
 def _gantt(title: str, scene: Scene, bars: Sequence[dict[str, Any]], dark: bool | None) -> Any:
-    labels = [row.label for row in scene.rows if not row.part and not row.members]
+    shown = {label for each in bars for label in each["y"]}
+    labels = [row.label for row in scene.rows if row.label in shown]
+    labels = list(dict.fromkeys(labels))  # a process has several rows in a scene
     chart = _figure(title, bars, dark, x="ms", rows=len(labels))
     chart.update_layout(barmode="overlay", bargap=0.25)
     chart.update_xaxes(range=[scene.begin / _MS, scene.end / _MS])

@@ -94,6 +94,9 @@ def test_calls_of_a_schedule_have_the_words_and_colours_of_all_views(
             call = int(text[1:])
             assert f"<br>call {call} of execution {part.first}<br>" in hover
             assert frame == EXECUTIONS[(part.first * 8 + call) % 8]
+    assert list(profile.figure("schedule").layout.yaxis.categoryarray) == [
+        f"Stage#{at}" for at in range(1, 5)
+    ]
     # The second method of an actor is paler; which is which is not told by colour alone.
     assert set(bars["fwd (F)"].marker.color) == set(EXECUTIONS)
     assert not set(bars["bwd (B)"].marker.color) & set(EXECUTIONS)
@@ -244,6 +247,11 @@ def test_ink_is_for_the_page_and_the_ground_is_the_pages(profile: Profile, kind:
     titles = [profile.figure(kind, dark=dark).layout.title.text for dark in (None, True)]
     assert titles[0].startswith('<span style="color:var(--jp-ui-font-color1,')
     assert titles[1].startswith("<b>")
+
+
+def test_a_schedule_has_no_rows_without_calls() -> None:
+    found = Profile(Trace((graph_trace(LANES_ROWS, plan=WITH_LANES),), 0, 80)).figure("schedule")
+    assert not [label for label in found.layout.yaxis.categoryarray if "." in label]
 
 
 @pytest.mark.parametrize("kind", KINDS)
