@@ -64,14 +64,13 @@ _STATES: Final = {"running": "#009e73", "waiting": "#e69f00", "idle": "#98a2ae"}
 _GROUND: Final = "rgba(128,136,146,.22)"  # on light and dark pages
 _BLUE: Final = EXECUTIONS[0]
 _SHADES: Final = [[0, "rgba(0,114,178,0)"], [1, "rgba(0,114,178,1)"]]  # of nothing: the page
-_OTHERS: Final = "other executions"
 _BUSY: Final = "<br><sub>computes, communicates or serializes; else it waits or is idle</sub>"
 _ROW: Final = 26  # pixels
 _TITLE: Final = 40  # pixels, of a title of one line; of each more:
 _LINE: Final = 14
 _NOTE: Final = 16
 _LEGEND: Final = 26  # pixels, of a row of a legend
-_ENTRIES: Final = 130  # letters, in such a row
+_ENTRIES: Final = 105  # letters, in such a row
 _NARROW: Final = 3.0  # a range of ratios
 _MANY_POWERS: Final = 4
 _MIME: Final = "application/vnd.plotly.v1+json"
@@ -271,14 +270,15 @@ def _schedule(title: str, measured: Measured, part: Excerpt, dark: bool | None) 
     scene, shown = bars_of(measured, "schedule", part)
     bars, entries = scene.bars, dict[str, list[int]]()
     has_several = part.first != part.last
+    others = "other executions" if scene.repeats > 1 else "others"
     for at in shown[np.lexsort((bars.start[shown], bars.execution[shown]))].tolist():
         execution, name = int(bars.execution[at]), scene.names[bars.name[at]]
         words = [f"execution {execution}"] if has_several or scene.repeats == 1 else []
         if scene.repeats > 1:
             words.append(f"{name.text} ({name.initial})" if name.initial else name.text)
         is_of_part = part.first <= execution <= part.last
-        entries.setdefault(": ".join(words) if is_of_part else _OTHERS, []).append(at)
-    entries = {name: entries[name] for name in sorted(entries, key=_OTHERS.__eq__)}
+        entries.setdefault(": ".join(words) if is_of_part else others, []).append(at)
+    entries = {name: entries[name] for name in sorted(entries, key=others.__eq__)}
     made = []
     for name, own in entries.items():
         looks = [scene.looks[look] for look in bars.look[own]]
@@ -505,14 +505,19 @@ def _figure(
             "uniformtext": {"minsize": 8, "mode": "hide"},
             "xaxis": axis,
             "yaxis": axis,
-        }
+        },
+        "data": {
+            "heatmap": [{"colorbar": {"title": {"font": {"size": 12.5}}, "outlinewidth": 0}}],
+        },
     }
     chart = _chart_type(graph_objects.Figure, io.renderers)(
         list(traces), {"title": {"text": _headed(title, dark)}, "template": template}
     )
-    letters = sum(len(each["name"]) + 6 for each in traces) if len(traces) > 1 else 0
+    entries = [len(each["name"]) + 6 for each in traces] if len(traces) > 1 else []
+    # Plotly has entries of several rows in columns of one width.
+    letters = sum(entries) if sum(entries) <= _ENTRIES else len(entries) * max(entries)
     top = _TITLE + _LINE * title.count("<br>") + _LEGEND * ceil(letters / _ENTRIES) + _NOTE * notes
-    top += 0 if letters else 8
+    top += 0 if entries else 8
     height = top + 64 + _ROW * max(rows, 5)
     chart.update_layout(xaxis_title_text=x, margin_t=top, height=height)
     if any(each.get("orientation") == "h" or each["type"] == "heatmap" for each in traces):
