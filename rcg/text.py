@@ -148,12 +148,12 @@ def spread_text(ratio: float | None, spread: float | None) -> str:
     >>> spread_text(1.9, 0.049), spread_text(1.9, 0.0004), spread_text(1.9, None)
     ('1.90x ±0.05', '1.90x', '1.90x')
     >>> spread_text(1.26, 19.45)
-    '1.26x ±>100 %'
+    '1.26x ±1.26 or more'
     """
     shown = f"{spread or 0:.2f}"
     off = f" ±{shown}" if float(shown) else ""
     if ratio is not None and spread is not None and spread > ratio:
-        off = " ±>100 %"
+        off = f" ±{ratio:.2f} or more"
     return f"{ratio_text(ratio)}{off}"
 
 

@@ -85,7 +85,9 @@ def allowed(percent: int) -> str:
 def draw_profile(trace: Recording) -> None:
     """Draw the graph, and where the time went: what a notebook shows of a profile."""
     (graph,), (summary,) = trace.graphs, summarize(trace).graphs
-    write("graph", topology_picture(graph.plan, title="Pipeline", measured=(graph, summary)))
+    write(
+        "graph", topology_picture(graph.plan, title="Pipeline", measured=Measured.of(trace, graph))
+    )
     part = excerpt_of(Measured.of(trace, graph), most=2)
     if part is None:
         raise RuntimeError("no execution of the program was complete")
@@ -103,7 +105,7 @@ def draw_pipeline() -> None:
 def draw_notebook(trace: Recording, lines: Sequence[str]) -> None:
     """Draw the lines of a cell, with the first two pictures that a notebook shows below it."""
     (graph,), (summary,) = trace.graphs, summarize(trace).graphs
-    topology = topology_picture(graph.plan, title=graph.title, measured=(graph, summary))
+    topology = topology_picture(graph.plan, title=graph.title, measured=Measured.of(trace, graph))
     figures = summary_of(card_of(summary), width=WIDTH - GUTTER)
     canvas = Canvas()
     canvas.define(

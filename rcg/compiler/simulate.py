@@ -79,10 +79,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rcg.compiler.costs import OpCosts
-from rcg.compiler.order import has_rendezvous, tasks_of
+from rcg.compiler.order import has_rendezvous
 from rcg.errors import DeadlockError
 from rcg.ir.channels import TENSOR
 from rcg.ir.ids import DRIVER
+from rcg.ir.index import rendezvous_of
 from rcg.ir.ops import Collective, Op, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
@@ -418,9 +419,10 @@ class _Run:
         # How each process says that it came to a rendezvous: by the process and its op.
         self._came: dict[tuple[str, Op], _Fifo] = {}
         self._others: dict[tuple[str, Op], tuple[_Fifo, ...]] = {}
-        for task in tasks_of(plan) if has_rendezvous(plan) else ():
-            if len(task.ops) > 1:
-                came = {each: _Fifo(None, 0) for each in task.ops}
+        ops = {program.process: program.ops for program in plan.programs}
+        for meeting in rendezvous_of(plan) if has_rendezvous(plan) else ():
+            if len(meeting.ends) > 1:
+                came = {(where, ops[where][at]): _Fifo(None, 0) for where, at in meeting.ends}
                 self._came |= came
                 for each in came:
                     self._others[each] = tuple([came[other] for other in came if other != each])

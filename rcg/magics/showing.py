@@ -12,7 +12,7 @@ from IPython.display import display
 from rcg.ir.plan import Plan
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.text import plural, visible
-from rcg.trace.measured import summarize
+from rcg.trace.measured import measured_of
 from rcg.trace.trace import Trace
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topology_picture
@@ -28,8 +28,8 @@ def topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
     if isinstance(shown, Trace):
         shown = shown.active
         found = []
-        for measured in zip(shown.graphs, summarize(shown).graphs, strict=True):
-            plan, title = measured[0].plan, visible(measured[0].title)
+        for measured in measured_of(shown):
+            plan, title = measured.graph.plan, visible(measured.graph.title)
             picture = topology_picture(
                 plan, title=title, channel_details=channel_details, measured=measured
             )

@@ -25,6 +25,7 @@ from typing import Final
 import numpy as np
 
 from rcg.compiler.simulate import Simulation
+from rcg.ir.index import Place
 from rcg.trace.analysis.comparison import Comparison, compare
 from rcg.trace.analysis.costs import MeasuredCosts, costs_of
 from rcg.trace.analysis.critical import Paths, SteadyPath
@@ -33,7 +34,7 @@ from rcg.trace.analysis.events import EventTable, with_open
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.latency import Latency, latency_of
-from rcg.trace.analysis.ops import OpTimes, Stall, has_alike, ops_of, stall_of
+from rcg.trace.analysis.ops import OpTimes, Stall, has_alike, ops_of, runs_of, stall_of
 from rcg.trace.analysis.parts import Parts, parts_of
 from rcg.trace.analysis.rendezvous import Exchange, exchanges_of
 from rcg.trace.analysis.shares import Shares, shares_of
@@ -139,6 +140,11 @@ class Measured:
         return ops_of(self.ended, self.start_ns, self.end_ns)
 
     @cached_property
+    def runs_ns(self) -> dict[Place, Times]:
+        """The own time of each run of each call and collective, whose medians ``ops`` has."""
+        return runs_of(self.ended, self.start_ns, self.end_ns)
+
+    @cached_property
     def methods(self) -> tuple[OpTimes, ...]:
         """The same as ``ops``, with all calls of a method by an actor as one."""
         if not has_alike(self.graph):
@@ -216,6 +222,7 @@ class Measured:
             latency=None if hangs else self.latency,
             verdict=self.verdict,
             name=graph.name,
+            state=graph.state,
         )
 
     def _slowest(self) -> tuple[SlowExecution, ...]:

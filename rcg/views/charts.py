@@ -10,7 +10,7 @@ viewers without scripts; not once the figure was changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from html import escape
 from math import ceil, floor, log10
@@ -27,9 +27,11 @@ from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.trace.measured import Measured
 from rcg.trace.model import Recording
+from rcg.views.data.alike import Odd, odd_text
 from rcg.views.data.colours import EXECUTIONS, HATCHED, HIDDEN, KIND_LOOKS, TINTED, TITLES
 from rcg.views.data.excerpts import Excerpt, excerpt_of
-from rcg.views.data.over_time import busy_share, bytes_on_the_way
+from rcg.views.data.figures import odd_actors
+from rcg.views.data.over_time import WORK, bytes_on_the_way, shares_over_time
 from rcg.views.html.elements import images
 from rcg.views.html.findings import (
     JUDGED,
@@ -40,16 +42,25 @@ from rcg.views.html.findings import (
     what_if_picture,
 )
 from rcg.views.scene import Ints, Scene
+from rcg.views.scenes.heat import MANY
 from rcg.views.scenes.schedule import schedule_scene
 from rcg.views.scenes.timeline import cut_of
 from rcg.views.svg.canvas import SANS
 from rcg.views.svg.matrix import matrix_of
-from rcg.views.svg.pictures import schedule_picture, summary_picture, timeline_picture
+from rcg.views.svg.pictures import (
+    busy_picture,
+    heat_picture,
+    memory_picture,
+    schedule_picture,
+    shares_by_actor,
+    summary_picture,
+    timeline_picture,
+)
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-KINDS: Final = ("timeline", "schedule", "shares", "latency", "busy", "memory")
+KINDS: Final = ("timeline", "schedule", "shares", "heat", "latency", "busy", "memory")
 """The charts of a profile."""
 
 _INKS: Final = {None: "#767b83", False: "#16191d", True: "#eceff3"}
@@ -73,6 +84,7 @@ _LEGEND: Final = 26  # pixels, of a row of a legend
 _ENTRIES: Final = 105  # letters, in such a row
 _NARROW: Final = 3.0  # a range of ratios
 _MANY_POWERS: Final = 4
+_SLICES: Final = 200  # of the time
 _MIME: Final = "application/vnd.plotly.v1+json"
 _MS: Final = 1e6
 
@@ -124,22 +136,19 @@ def profile_figure(kind: str, trace: Recording, measured: Measured, *, dark: boo
             make = _timeline if kind == "timeline" else _schedule
             return make(title, measured, part, dark).with_picture(draw(trace, graph))
         case "shares":
-            return _shares(summary, dark).with_picture(summary_picture(summary))
+            is_many = len(graph.plan.actors) >= MANY
+            picture = shares_by_actor(trace, graph) if is_many else summary_picture(summary)
+            return _shares(summary, dark, is_sorted=is_many).with_picture(picture)
         case "latency":
             return _latency(measured, dark).with_picture(summary_picture(summary))
+        case "heat":
+            title = f"Computing of {graph.title}"
+            found = _over_time(title, measured, "computing", (TimeKind.COMPUTE,), dark)
+            return found.with_picture(heat_picture(trace, graph))
         case "busy":
-            names, times, shares = busy_share(measured)
-            made = {
-                "x": times / _MS,
-                "y": names,
-                "z": 100 * shares,
-                "zmin": 0,
-                "zmax": 100,
-                "colorscale": _SHADES,
-                "colorbar": {"title": "busy, %"},
-                "hovertemplate": "%{y}, %{x:.1f} ms: busy %{z:.0f} %<extra></extra>",
-            }
-            return _heatmap(f"Busy processes of {graph.title}{_BUSY}", made, dark, "ms")
+            title = f"Busy processes of {graph.title}{_BUSY}"
+            found = _over_time(title, measured, "busy", WORK, dark)
+            return found.with_picture(busy_picture(trace, graph))
         case "memory":
             times, sizes = bytes_on_the_way(measured)
             title = f"Bytes of {graph.title} that were written and not read yet"
@@ -154,7 +163,8 @@ def profile_figure(kind: str, trace: Recording, measured: Measured, *, dark: boo
             }
             found = _figure(title, [line], dark, x="ms")
             at = ticks_up_to(float(sizes.max()))
-            return found.update_yaxes(tickvals=at, ticktext=[bytes_text(each) for each in at])
+            found.update_yaxes(tickvals=at, ticktext=[bytes_text(each) for each in at])
+            return found.with_picture(memory_picture(trace, graph))
     raise ValueError(f"unknown chart {kind!r}: it must be one of {', '.join(KINDS)}")
 
 
@@ -324,22 +334,52 @@ def _tint(colour: str) -> str:
     return "#" + "".join(f"{(each + 255) // 2:02x}" for each in parts)
 
 
-def _shares(summary: GraphSummary, dark: bool | None) -> Any:
-    lanes = summary.shares.lanes
+def _over_time(
+    title: str, measured: Measured, what: str, kinds: Sequence[TimeKind], dark: bool | None
+) -> Any:
+    """Return for which share of each slice of the time processes do that."""
+    edges, shares = shares_over_time(measured, kinds, *measured.window, _SLICES)
+    odd = odd_actors(measured.summary)
+    made = {
+        "x": (edges[1:] + edges[:-1]) / 2 / _MS,
+        "y": _named([lane.label for lane in measured.graph.lanes], odd),
+        "z": 100 * shares,
+        "zmin": 0,
+        "zmax": 100,
+        "colorscale": _SHADES,
+        "colorbar": {"title": f"{what}, %"},
+        "hovertemplate": f"%{{y}}, %{{x:.1f}} ms: {what} %{{z:.0f}} %<extra></extra>",
+    }
+    return _heatmap(_with_odd(title, odd), made, dark, "ms")
+
+
+def _named(labels: Sequence[str], odd: Mapping[str, Odd]) -> list[str]:
+    """Return the names of rows; those that stand out say how."""
+    return [f"<b>{each}, {odd[each]}</b>" if each in odd else each for each in labels]
+
+
+def _with_odd(title: str, odd: Mapping[str, Odd]) -> str:
+    return f"{title}<br><sub>{odd_text(odd)}</sub>" if odd else title
+
+
+def _shares(summary: GraphSummary, dark: bool | None, *, is_sorted: bool) -> Any:
+    lanes, odd = list(summary.shares.lanes), odd_actors(summary)
+    if is_sorted:
+        lanes.sort(key=lambda lane: -lane.compute_ns)
     bars = []
     for kind in TimeKind:
         shares, name = [lane.of(kind) / (lane.duration_ns or 1) for lane in lanes], TITLES[kind]
         bars.append(
             _bars(
                 name,
-                [lane.label for lane in lanes],
+                _named([lane.label for lane in lanes], odd),
                 [100 * each for each in shares],
                 [share_text(each, 0) for each in shares],
                 _KINDS[name],
                 _PATTERNS.get(name, ""),
             )
         )
-    title = f"Where the time of {summary.title} went"
+    title = _with_odd(f"Where the time of {summary.title} went", odd)
     found = _figure(title, bars, dark, x="%", rows=len(lanes))
     found.update_layout(barmode="stack", legend_traceorder="normal")
     return found.update_traces(textposition="inside")

@@ -7,7 +7,7 @@ process  an actor or the driver, with a pid that is made here (real pids of node
  thread  a row of a graph's timeline: ops, spans (a thread for each depth), a stream of a device
    bar   one complete event (ph X); its category is its kind of time
   arrow  a link (ph s and f), from bar to bar
- counter the queue of a process: frames written and not yet read
+ counter the queue of a process: values written and not yet read
 ```
 
 The rest follows from Perfetto's parser. It stores whole nanoseconds, so times are in microseconds
@@ -60,7 +60,7 @@ _FORMATS: Final = {
     _BAR: f'%s{_TIME},"dur":{_TIME},"args":{{%s"execution":%d,"bytes":%d}}}}',
     _OUT: f'%s{_TIME},"id":%d}}',
     _IN: f'%s{_TIME},"id":%d,"bp":"e"}}',
-    _COUNT: f'%s{_TIME},"args":{{"frames":%d}}}}',
+    _COUNT: f'%s{_TIME},"args":{{"values":%d}}}}',
 }
 
 Rows = npt.NDArray[np.void]
@@ -215,7 +215,7 @@ class _Sheet:
         found = []
         for steps in scene.steps:
             process = self._process_of(graph, lanes[scene.rows[steps.row].process])
-            name = _dumps(f"unread frames ({graph.graph_id[:8]})")
+            name = _dumps(f"unread values ({graph.graph_id[:8]})")
             self._heads.append(f'{{"ph":"C","name":{name},"pid":{process},"ts":')
             self._args.append("")
             found.append(_rows(steps.at, _COUNT, len(self._heads) - 1, steps.depth))

@@ -51,6 +51,9 @@ NO_OP: Final = (1 << 16) - 1
 SUM: Final = -1
 """``execution`` of a bar that is a sum of many."""
 
+NONE: Final = -1
+"""No event, and no bar."""
+
 VALUE, WIRE, EXCHANGE, COLLECTIVE = range(4)
 """Kinds of links: a value from its Write to its Read, or to the gate of another node; tensors over
 a communicator; the ranks of a collective."""
@@ -84,6 +87,7 @@ LABELS: Final = {
     "waiting": ["waits for {peer}"],
     "serialization": [],
     "reference": ["{name}", "{bytes}"],
+    "share": [],
     "other": ["{name}"],
 }
 """The possible labels of a bar, the preferred one first."""
@@ -172,7 +176,7 @@ class Name:
     Attributes:
         text: The name of a method, of an op (``read c1``), of a span, or of a kernel.
         role: ``call``, ``read``, ``write``, ``input``, ``output``, ``build``, ``free``, ``span``,
-            ``kernel``, ``reference``; the kind of a collective; ``unknown``.
+            ``kernel``, ``reference``, ``share``; the kind of a collective; ``unknown``.
         channel: The channel that is read or written, or "".
         group: The group over which tensors are exchanged, or "".
         call: Which call of its method by its actor in an execution, from 0 on; None if each method
@@ -235,6 +239,8 @@ class Bars:
         shortest: The shortest of them.
         longest: The longest of them.
         total: What they take in all.
+        event: The row of its event in the ``EventTable``, or ``NONE``; empty if none has one. No
+            painter needs it.
     """
 
     row: Column = field(default_factory=_u2)
@@ -251,6 +257,19 @@ class Bars:
     shortest: Column = field(default_factory=_i8)
     longest: Column = field(default_factory=_i8)
     total: Column = field(default_factory=_i8)
+    event: Ints = field(default_factory=_i8)
+
+    @classmethod
+    def of(cls, **columns: Column) -> Bars:
+        """Return bars with some columns: of no op, of the first execution, that wait for nobody."""
+        nothing = np.zeros(len(columns["start"]))
+        rest = {
+            "look": columns.get("kind", nothing),
+            "peer": nothing + NOBODY,
+            "op": nothing + NO_OP,
+        }
+        rest |= dict.fromkeys(("kind", "name", "execution", "bytes"), nothing)
+        return cls().with_columns(**rest | columns)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -275,6 +294,8 @@ class Bars:
         """Return all bars, sorted, and the place of each of them, part after part."""
         if any(len(each.count) for each in parts):
             parts = [each if len(each.count) else each.counted() for each in parts]
+        if any(len(each.event) for each in parts):
+            parts = [each if len(each.event) else each.without_events() for each in parts]
         names = [each.name for each in fields(Bars)]
         columns = {name: [getattr(each, name) for each in parts] for name in names}
         bars = Bars(**{name: np.concatenate([np.empty(0, _TYPES[name]), *each])
@@ -289,11 +310,15 @@ class Bars:
         took = self.duration
         return self.with_columns(count=np.ones(len(self)), shortest=took, longest=took, total=took)
 
+    def without_events(self) -> Bars:
+        """Return the same, of which no bar has an event."""
+        return self.with_columns(event=np.full(len(self), NONE))
+
 
 _TYPES: Final = {
     "row": "<u2", "start": "<i8", "duration": "<i8", "kind": "u1", "look": "u1", "name": "<u2",
     "peer": "<u2", "execution": "<i8", "bytes": "<i8", "op": "<u2", "count": "<i4",
-    "shortest": "<i8", "longest": "<i8", "total": "<i8",
+    "shortest": "<i8", "longest": "<i8", "total": "<i8", "event": "<i8",
 }  # fmt: skip
 
 
@@ -404,7 +429,8 @@ class Scene:
     """Bars in rows over time.
 
     Attributes:
-        view: Which view it is: ``timeline``, ``schedule``, ``pipeline`` or ``references``.
+        view: Which view it is: ``timeline``, ``schedule``, ``pipeline``, ``references``, ``heat``,
+            ``shares`` or ``memory``.
         about: What it shows, in a line.
         begin: When the shown time begins.
         end: When it ends. Bars may reach beyond both.
@@ -415,10 +441,14 @@ class Scene:
         bars: The bars.
         links: What joins them.
         steps: The queues. All have one scale: the depth of the deepest one.
+        queued: What is in the queues, in words.
         paths: The critical paths.
+        causes: The bar that each one waited for, or that is before it, or ``NONE``; empty if that
+            is not known.
         groups: The groups, by id.
         slots: How many frames a channel holds.
         repeats: How often an actor calls one method in an execution, at most.
+        in_bytes: Whether queues are of bytes.
         in_calls: Whether its unit of time is a call; see ``CALL_NS``.
         window: What a view shows at first; None for all.
         sums: Which of the bars are sums of many; None if none are.
@@ -437,10 +467,13 @@ class Scene:
     bars: Bars
     links: Links = field(default_factory=Links)
     steps: tuple[Steps, ...] = ()
+    queued: str = ""
     paths: CriticalPaths = field(default_factory=CriticalPaths)
+    causes: Ints = field(default_factory=_i8)
     groups: Mapping[str, Group] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
     repeats: int = 1
+    in_bytes: bool = False
     in_calls: bool = False
     window: tuple[int, int] | None = None
     sums: Sums | None = None
@@ -490,6 +523,14 @@ class Scene:
             return time_text(time_ns)
         count = count_text(time_ns / CALL_NS)
         return f"{count} call{'' if count == '1' else 's'}"
+
+    def depth_text(self, depth: int) -> str:
+        """Return a depth of a queue."""
+        return bytes_text(depth) if self.in_bytes else str(depth)
+
+    def most_text(self, steps: Steps) -> str:
+        """Return the largest depth of a queue, and of how many slots if it has some."""
+        return f"{self.depth_text(steps.most)}{f' of {steps.slots}' if steps.slots else ''}"
 
     def labels(self, bar: int) -> list[str]:
         """Return the possible labels of a bar, the preferred one first."""
@@ -546,6 +587,9 @@ class Scene:
 
     def _lines(self, bar: int) -> Iterator[str]:
         values, name = self._values(bar), self.names[self.bars.name[bar]]
+        if name.role == "share":  # of no execution, and at no time
+            yield filled(WORDS["op"], values)
+            return
         is_waiting = self.bars.kind[bar] == TimeKind.WAITING
         head = "waits" if is_waiting else "call" if name.role == "call" else "op"
         yield filled(WORDS[head], values)
@@ -644,8 +688,11 @@ class Scene:
             for each in self.steps:
                 if each.row == at:
                     pairs = zip(each.at.tolist(), each.depth.tolist(), strict=True)
-                    depths = [f"{depth} at {self.time_text(time)}" for time, depth in pairs]
-                    lines.append(f"  up to {each.most} of {each.slots}: {', '.join(depths)}")
+                    depths = [
+                        f"{self.depth_text(depth)} at {self.time_text(time)}"
+                        for time, depth in pairs
+                    ]
+                    lines.append(f"  up to {self.most_text(each)}: {', '.join(depths)}")
         if len(self.links):
             lines += ["", "links"]
             for link in range(len(self.links)):
@@ -659,14 +706,27 @@ class Scene:
                     self.time_text(int(times[at])) for times in (self.paths.begin, self.paths.end)
                 )
                 lines.append(f"  {self.rows[self.paths.row[at]].label} {begin} to {end}")
+        caused = self._caused().tolist()
+        lines += ["", "waited for"] if caused else []
+        for bar in caused:
+            of, cause = (
+                f"{self.rows[self.bars.row[at]].label}: {self.names[self.bars.name[at]].text}"
+                for at in (bar, int(self.causes[bar]))
+            )
+            lines.append(f"  {of} at {self.time_text(int(self.bars.start[bar]))}: {cause}")
         return "\n".join(lines) + "\n"
+
+    def _caused(self) -> Ints:
+        """Return the bars whose causes are in other rows."""
+        known = np.flatnonzero(self.causes >= 0)
+        return np.asarray(known[self.bars.row[self.causes[known]] != self.bars.row[known]])
 
     def _cells(self, bar: int) -> tuple[str, ...]:
         """Return when a bar begins, how long it is, and what it is, for a table."""
         values, look = self._values(bar), self.looks[self.bars.look[bar]]
         label = next(iter(self.labels(bar)), "")
         when = filled(WORDS["numbered"], values) or filled(WORDS["execution"], values)
-        is_op = self.names[self.bars.name[bar]].role != "reference"
+        is_op = self.names[self.bars.name[bar]].role not in ("reference", "share")
         more = [f"for {values['peer']}"] if "peer" in values else []
         more += [values["bytes"]] if "bytes" in values else []
         more += [values["rate"]] if "rate" in values else []
@@ -686,7 +746,7 @@ class Scene:
         The head has the attributes of the scene, and what is said about bars as templates.
         """
         steps = self.steps
-        bars = {each.name: getattr(self.bars, each.name) for each in fields(Bars)}
+        bars = {name: getattr(self.bars, name) for name in _TYPES if name != "event"}
         for name in ("start", "duration", "shortest", "longest", "total"):
             bars[name] = bars[name] / 1e3
         for name in ("execution", "bytes"):
@@ -694,6 +754,7 @@ class Scene:
         links, paths = self.links, self.paths
         arrays = {
             **bars,
+            "cause": self.causes.astype("<f8"),
             "link_kind": links.kind,
             "link_begin": links.begin / 1e3,
             "link_until": links.until / 1e3,
@@ -713,13 +774,14 @@ class Scene:
             "rows": [{**asdict(row), "error_us": row.error_ns / 1e3, "has_ground": row.has_ground}
                      for row in self.rows],
             "names": [asdict(name) for name in self.names],
-            "looks": [asdict(look) for look in self.looks],
+            "looks": [{**asdict(look), "share": look.share} for look in self.looks],
             "kinds": [TITLES[kind] for kind in range(len(TITLES))],
             "ground": self.ground,
             "noted": self.noted,
             "steps": [{"row": each.row, "count": len(each.at), "most": each.most,
                        "slots": each.slots} for each in steps],
             "depth": self.depth,
+            "queued": self.queued,
             "paths": list(paths.executions),
             "groups": {name: asdict(each) for name, each in self.groups.items()},
             "slots": dict(self.slots),

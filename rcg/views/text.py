@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from rcg.ir.channels import ChannelSpec
 from rcg.text import plural, visible
 from rcg.views.data.edge_styles import LOCAL, TCP, is_known, style_of
 from rcg.views.data.folding import layers_of
 from rcg.views.data.labels import TopologyLabels, frame_text, hints_text
-from rcg.views.data.topology import Channel, Topology, TopologyEdge, TopologyNode
+from rcg.views.data.topology import Topology, TopologyEdge, TopologyNode
 
 _PLAIN: Final = ("shm", "tcp", "tensor")
 """Kinds of edges that the arrow alone shows."""
@@ -259,7 +260,7 @@ def _style(kind: str) -> str:
     return {"shm": "solid", LOCAL: "dotted"}.get(kind, "dashed")
 
 
-def _details(kind: str, channel: Channel | None) -> list[str]:
+def _details(kind: str, channel: ChannelSpec | None) -> list[str]:
     if channel is None:
         return [style_of(kind).title]
     group = "" if channel.group is None else f"group {channel.group}"

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A topology as text, as Graphviz source, or as a picture that is shown or written to a file.
 
-rcg makes text, Graphviz source and SVG. Graphviz makes other pictures, and lays out topologies in
-its own way, where its Python package and its ``dot`` are installed. Without them a file has an SVG;
-a warning names it if another format was asked for.
+rcg makes text, Graphviz source and SVG. Where its Python package and its ``dot`` are installed,
+Graphviz makes other pictures, and can place what rcg draws. Without them a file has an SVG; a
+warning names it if another format was asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -19,10 +20,13 @@ from typing import Final, Literal
 
 from rcg.display import Displayed, Mimebundle, Views
 from rcg.frames import warn_user
-from rcg.views.data.edge_styles import styles
+from rcg.views.data.by_dot import layout_of, source_of
+from rcg.views.data.folding import Folded
+from rcg.views.data.layout import Sizes, TopologyLayout, lay_out
 from rcg.views.data.topology import Topology
 from rcg.views.html.mimebundle import mimebundle
-from rcg.views.svg.topology import svg_of
+from rcg.views.scenes.topology import diagram_of
+from rcg.views.svg.diagram import svg_of
 from rcg.views.text import ascii_of, dot_of
 
 _RCG: Final = ("ascii", "dot", "gv", "svg")
@@ -116,17 +120,15 @@ def visualize(
         )
     source = dot_of(topology, channel_details=channel_details, legend=legend)
 
-    by_graphviz = _svg_by_graphviz(source, dark) if layout == "dot" else ""
+    diagram = diagram_of(
+        topology,
+        folding="actors" if layout == "actors" else "phases",
+        channel_details=channel_details,
+        lay_out=by_dot if layout == "dot" else lay_out,
+    )
 
     def draw() -> str:
-        return by_graphviz or svg_of(
-            topology,
-            title=title,
-            channel_details=channel_details,
-            legend=legend,
-            dark=dark,
-            layout="actors" if layout == "actors" else "phases",
-        )
+        return svg_of(diagram, title, legend=legend, dark=dark)
 
     if is_written:
         path = _write(path, chosen, source, draw)
@@ -200,40 +202,19 @@ def _by_graphviz(source: str, format: str) -> bytes:
     return drawn
 
 
-_GROUND: Final = ("#ffffff", "#0f1419")
-_INK: Final = ("#16191d", "#eceff3")
-_FONT: Final = 'fontname="Helvetica,Arial,sans-serif"'
-
-
-def _svg_by_graphviz(source: str, dark: bool | None) -> str:
-    """Return an SVG in the layout of Graphviz, with a light and a dark version.
+def by_dot(folded: Folded, sizes: Sizes) -> TopologyLayout:
+    """Return the layout of Graphviz: see ``rcg.views.data.by_dot``.
 
     Raises:
         ImportError: Graphviz is not installed.
     """
-    look = f'\tgraph [bgcolor="{_GROUND[0]}" {_FONT}]\n\tnode [{_FONT}]\n\tedge [{_FONT}]\n'
     try:
-        drawn = _by_graphviz(source.replace("{\n", f"{{\n{look}", 1), "svg").decode()
+        drawn = _by_graphviz(source_of(folded, sizes), "json0")
     except _NotDrawn as problem:
         raise ImportError(
             f"the layout 'dot' needs Graphviz: {problem}; layout='phases' needs nothing"
         ) from problem
-    picture = drawn[drawn.index("<svg") :].replace('pt"', '"', 2)  # its letters are then as ours
-    if dark is False:
-        return picture
-    rules = [
-        f".graph>polygon{{fill:{_GROUND[1]}}}",
-        f":is(.graph>text,.cluster text,.edge text){{fill:{_INK[1]}}}",
-        ":is(.node,.cluster) :is(ellipse,polygon,path){stroke:#8b96a3}",
-        *[
-            f".edge [{each}='{kind.light}']{{{each}:{kind.dark}}}"
-            for kind in styles()
-            for each in ("stroke", "fill")
-        ],
-    ]
-    style = "".join(rules) if dark else f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
-    at = picture.index(">") + 1
-    return f"{picture[:at]}<style>{style}</style>{picture[at:]}"
+    return layout_of(folded, sizes, json.loads(drawn))
 
 
 def _open(path: Path) -> None:

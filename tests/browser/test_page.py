@@ -16,7 +16,6 @@ from playwright.sync_api import Locator, Page
 from rcg.profiling import Profile
 from rcg.views.html.page import page_of
 from tests.browser.lab import SCREENSHOTS, data, wait_for
-from tests.unit.large_trace import large_trace
 from tests.unit.views_traces import pipeline, simulated
 
 VIEWS = ("topology", "schedule", "timeline")
@@ -32,7 +31,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     Profile(simulated(pipeline(3, is_training=True), 30, spans=True)).save_html(
         paths["short"], "A run to share"
     )
-    paths["large"].write_text(page_of(large_trace(30_000), "A long run", max_bytes=380_000))
+    paths["large"].write_text(
+        page_of(simulated(pipeline(4), 2_000, jitter=0.3), "A long run", max_bytes=380_000)
+    )
     return paths
 
 
@@ -72,12 +73,12 @@ def point_of_call(timeline: Locator, execution: int) -> dict[str, float]:
         """(card, execution) => {
           const lanes = card.rcgLanes;
           const is = (slice) => {
-            const [, which, kind] = lanes.look.tell(slice);
+            const [, which, kind] = lanes.scene.tell(slice);
             return which === `execution ${execution}` && kind.startsWith("compute");
           };
           const slice = [...lanes.start.keys()].find(is);
           lanes.reveal(slice, true);
-          const row = lanes.rowWith(slice);
+          const row = lanes.scene.rowWith(slice);
           const x = lanes.x(lanes.start[slice] + lanes.duration[slice] / 2);
           return {x, y: row.y + row.height / 2};
         }""",
@@ -117,11 +118,11 @@ def test_what_is_not_in_the_page_is_said_and_not_drawn_as_if_it_were(open_page: 
     first = timeline.evaluate(
         """(card) => {
           const lanes = card.rcgLanes;
-          const { bin, tell, text } = lanes.look;
-          const isSum = (slice) => bin(slice) && text(slice)[0].endsWith("fwd");
+          const { scene } = lanes;
+          const isSum = (slice) => scene.isSum(slice) && scene.labels(slice)[0].endsWith("fwd");
           const sum = [...lanes.start.keys()].find(isSum);
-          lanes.show(0, 6 * bin(sum));
-          return [parseInt(text(sum)[0]), tell(sum)];
+          lanes.show(0, 6 * scene.head.sums.bin_us);
+          return [parseInt(scene.labels(sum)[0]), scene.tell(sum)];
         }"""
     )
     assert first[0] > 1

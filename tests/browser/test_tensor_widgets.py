@@ -16,30 +16,28 @@ pytest.importorskip("anywidget", reason="anywidget is not installed")
 
 from playwright.sync_api import Locator, Page
 
-from rcg.trace.measured import summarize
 from rcg.views.data.packing import pack
 from rcg.views.scenes.schedule import schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
-from rcg.views.svg.topology_payload import topology_payload
+from rcg.views.svg.pictures import topology_payload
 from rcg_widgets.base import script, style
-from tests.browser.lab import SCREENSHOTS, data, wait_for
-from tests.unit.tensors_by_hand import tensor_trace, tensors_by_hand
+from tests.browser.lab import data, wait_for
+from tests.unit.tensors_by_hand import tensors_by_hand
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 
 GRAPH = tensors_by_hand()
-[SUMMARY] = summarize(tensor_trace()).graphs
 SCENE = ("common", "lanes", "panel", "scene")
 VIEWS = {
     "timeline": (SCENE, timeline_scene(measure(GRAPH, 0, 175)).to_payload()),
     "schedule": (SCENE, schedule_scene(measure(GRAPH, 0, 175)).to_payload()),
     "topology": (
         ("common", "topology"),
-        topology_payload(GRAPH.plan, (GRAPH, SUMMARY)),
+        topology_payload(GRAPH.plan, measure(GRAPH, 0, 175)),
     ),
 }
 FOLDED = {
-    "wide": (("common", "topology"), topology_payload(scatter_gather(26), None)),
-    "deep": (("common", "topology"), topology_payload(ring_of_stages(3, 5), None)),
+    "wide": (("common", "topology"), topology_payload(scatter_gather(26))),
+    "deep": (("common", "topology"), topology_payload(ring_of_stages(3, 5))),
 }
 PAGE = """<style>%s</style><body style="color-scheme:%s"><div id="here"></div>
 <script type="module">
@@ -92,10 +90,12 @@ def card(page: Page) -> Locator:
     return page.locator("[data-ready]")
 
 
-def test_the_timeline_joins_transfers_and_the_ranks_of_a_collective(show: Open) -> None:
-    page = show("timeline")
-    wait_for(card(page), "data.collectives === '1'")
-    assert "collective" in page.locator(".rcg-legend").inner_text()
+@pytest.mark.parametrize("name", ["timeline", "schedule"])
+def test_each_exchange_is_joined(show: Open, name: str) -> None:
+    page = show(name, "dark")
+    wait_for(card(page), "data.collectives === '1' && data.theme === 'dark'")
+    legend = page.locator(".rcg-legend").inner_text()
+    assert "transfer" in legend and "collective" in legend
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,6 @@ def test_a_window_is_followed_and_none_shows_all(show: Open) -> None:
     wait_for(card(page), "data.from === '0.05' && data.to === '0.1'")
     page.evaluate("model.set('window', null)")
     wait_for(card(page), "data.from === '0' && data.to === '0.175'")
-
-
-def test_the_schedule_joins_each_exchange(show: Open) -> None:
-    page = show("schedule")
-    wait_for(card(page), "data.transfers === '2' && data.collectives === '1'")
-    legend = page.locator(".rcg-legend").inner_text()
-    assert "transfer" in legend and "collective" in legend
 
 
 def test_the_topology_lists_groups_and_highlights_a_collective_by_any_rank(show: Open) -> None:
@@ -203,12 +196,3 @@ def test_a_topology_fits_the_width_of_its_cell(show: Open, name: str, width: int
     for level in ("methods", page.locator(".rcg-controls button").nth(1).inner_text()):
         page.get_by_text(level, exact=True).click()
         page.wait_for_function(IS_WIDE_ENOUGH)
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", list(VIEWS))
-def test_screenshots_of_tensors(show: Open, name: str, theme: str) -> None:
-    page = show(name, theme)
-    wait_for(card(page), f"data.theme === '{theme}'")
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=str(SCREENSHOTS / f"tensors-{name}-{theme}.png"))

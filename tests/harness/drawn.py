@@ -23,8 +23,7 @@ from rcg.trace.model import TensorTransfer
 from rcg.trace.trace import Trace
 from tests.unit.live_reports import chain_that_hangs
 from tests.unit.tensors_by_hand import tensor_trace
-from tests.unit.test_trace_shares import LANES_ROWS, WITH_LANES
-from tests.unit.test_views_nodes import ROWS, TEXT
+from tests.unit.trace_by_hand import LANES_ROWS, NODES, NODES_ROWS, WITH_LANES
 from tests.unit.traces import graph_trace
 from tests.unit.views_traces import microbatches, pipeline, simulated, times
 
@@ -54,7 +53,7 @@ def _shown() -> Iterator[Any]:
     yield Profile(tensor_trace())
     yield Profile(Trace((), 0, 20_000, {}, (_transfer(500), _transfer(2_000))))
     yield Profile(Trace((graph_trace(LANES_ROWS, plan=WITH_LANES),), 0, 80))
-    nodes = graph_trace(ROWS, plan=TEXT, limit=4)
+    nodes = graph_trace(NODES_ROWS, plan=NODES, limit=4)
     yield nodes.plan
     yield Profile(Trace((nodes,), 0, 300))
     yield chain_that_hangs(4, 1, for_s=9.8)

@@ -7,16 +7,19 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from math import isclose
 
 import numpy as np
 
-from rcg.ir.index import crossings_of, reads_of, writes_of
+from rcg.ir.index import crossings_of, reads_of, rendezvous_of, writes_of
 from rcg.text import IN_LINE, brief
+from rcg.trace.analysis.critical import LOST
 from rcg.trace.analysis.events import NONE
 from rcg.trace.analysis.verdict import Form
 from rcg.trace.measured import Measured
 
+_PATHS = 20  # of so many executions, the last ones
 _TABLE_PERCENT = 0.051  # to what a share of the table is rounded
 
 
@@ -41,7 +44,10 @@ def check_parts(measured: Measured) -> None:
 
 
 def check_causality(measured: Measured) -> None:
-    """No Read stops waiting before the Write of its value began, as far as clocks can tell."""
+    """No wait ends before what it waited for was there, as far as clocks can tell.
+
+    That is when the Write of a value begins, and when the last rank of a collective arrives.
+    """
     table, plan = measured.table, measured.graph.plan
     errors = {lane.process: lane.clock.error_ns for lane in measured.graph.lanes}
     writes = writes_of(plan)
@@ -59,14 +65,59 @@ def check_causality(measured: Measured) -> None:
             f"{int(early.max())} ns before its Write began"
         )
 
+    nodes = plan.nodes_by_process()
+    for rendezvous in rendezvous_of(plan) if not table.is_open.any() else ():
+        if rendezvous.is_collective and len({nodes[each] for each, _ in rendezvous.ends}) == 1:
+            starts = {
+                process: dict(
+                    zip(table.execution[rows].tolist(), table.start_ns[rows].tolist(), strict=True)
+                )
+                for process, at in rendezvous.ends
+                for rows in [table.rows(process, at)]
+            }
+            for process, at in rendezvous.ends:
+                rows = table.rows(process, at)
+                until = table.waits_until(rows).tolist()
+                for execution, waited in zip(table.execution[rows].tolist(), until, strict=True):
+                    others = [each[execution] for each in starts.values() if execution in each]
+                    early = max(others) - waited
+                    error_ns = 2 * max(errors.values())
+                    assert early <= error_ns or waited == starts[process][execution], (
+                        f"{process} waited for {rendezvous.name} of execution {execution} until "
+                        f"{early} ns before the last rank arrived"
+                    )
+
 
 def check_path(measured: Measured) -> None:
-    """The shares of the critical path add up to 1."""
+    """The path of an execution goes from its submission to its completion, without a gap.
+
+    The shares of that of all add up to 1, and views draw the same path.
+    """
+    found = measured.executions
+    timed = found.is_timed
+    for execution, start, end in zip(
+        found.index[timed][-_PATHS:].tolist(),
+        found.submitted_ns[timed][-_PATHS:].tolist(),
+        (found.submitted_ns[timed] + found.latency_ns)[-_PATHS:].tolist(),
+        strict=True,
+    ):
+        steps = measured.paths.of(execution)
+        ends = [start, *(step.end_ns for step in steps)]
+        assert [step.start_ns for step in steps] == ends[:-1]
+        assert ends[-1] == end and ends == sorted(set(ends))
     path = measured.path
     if path is None:
         return
     shares = [each.share for each in (*path.shares, *path.stalls)]
     assert isclose(sum(shares), 1, abs_tol=1e-9) and min(shares) >= 0
+    drawn: Counter[str] = Counter()
+    for number, *times in zip(*measured.paths.lanes_of_all(), strict=True):
+        drawn[measured.graph.lanes[number].process] += int(times[1] - times[0])
+    length = path.end_ns - path.start_ns
+    for process, took in drawn.items():
+        parts = [each for each in (*path.shares, *path.stalls) if each.process == process]
+        told = sum(each.share for each in parts if each.text != LOST) * length
+        assert isclose(took, told, rel_tol=1e-6, abs_tol=1 + len(parts))
     assert sorted((each.share for each in path.groups), reverse=True) == [
         each.share for each in path.groups
     ]

@@ -6,7 +6,7 @@ which tests may kill a mutant::
 
     python -m tests.power.reaches                          all test files, which takes long
     python -m tests.power.reaches tests/unit/test_ops.py   these test files
-    python -m tests.power.reaches --missing                those that the map does not have
+    python -m tests.power.reaches --missing                those that the map lacks or knows wrongly
     python -m tests.power.reaches --check                  fail if the map lacks a file
 """
 
@@ -140,6 +140,21 @@ def stale(reaches: Mapping[str, Reach]) -> Iterator[str]:
             yield f"no test reaches {source}: make reaches REACHES=<test files that execute it>"
 
 
+def missing(reaches: Mapping[str, Reach]) -> list[str]:
+    """Return the test files that the map lacks, and those that reached a source that is gone.
+
+    Of the latter the map does not say what does the work of that source now.
+    """
+    there = {
+        source: (ROOT / source).exists() for each in reaches.values() for source in each.sources
+    }
+    return [
+        test
+        for test in test_files()
+        if test not in reaches or not all(there[source] for source in reaches[test].sources)
+    ]
+
+
 def measure(tests: Iterable[str]) -> list[str]:
     """Run test files, put what they reach into the map, and return those that did not pass."""
     failed = []
@@ -219,7 +234,8 @@ def main() -> int:
     """Do what the command line says; returns 1 if the map lacks a file, or one did not pass."""
     parser = argparse.ArgumentParser(prog="python -m tests.power.reaches")
     parser.add_argument("tests", nargs="*", help="test files; all if none is given")
-    parser.add_argument("--missing", action="store_true", help="those that the map lacks")
+    parser.add_argument("--missing", action="store_true",
+                        help="those that the map lacks, or that reached what is gone")  # fmt: skip
     parser.add_argument("--check", action="store_true", help="only say which files the map lacks")
     given = parser.parse_args()
     reaches = load()
@@ -227,8 +243,7 @@ def main() -> int:
         lines = list(stale(reaches))
         print(*lines, sep="\n", end="\n" if lines else "")
         return bool(lines)
-    chosen = given.tests or test_files()
-    failed = measure(each for each in chosen if not given.missing or each not in reaches)
+    failed = measure(given.tests or (missing(reaches) if given.missing else test_files()))
     print(*stale(load()), sep="\n")
     return bool(failed)
 

@@ -9,17 +9,22 @@ import re
 import shutil
 import stat
 import sys
-import xml.etree.ElementTree as ElementTree
 from base64 import b64decode
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
+from rcg.compiler import compile_graph
+from rcg.views.data.folding import fold
+from rcg.views.data.layout import lay_out
 from rcg.views.data.topology import topology_of
-from rcg.views.svg.topology import svg_of
+from rcg.views.scenes.topology import diagram_of, diagram_of_folded
+from rcg.views.svg.diagram import svg_of
 from rcg.views.text import ascii_of, dot_of
-from rcg.views.visualize import FORMATS, visualize
-from tests.unit.views_plans import scatter_gather, steps_around_allreduces
+from rcg.views.visualize import FORMATS, by_dot, visualize
+from tests.unit.test_views_nodes import GRAPH, NODES
+from tests.unit.views_plans import ring_of_stages, scatter_gather, steps_around_allreduces
 
 TOPOLOGY = topology_of(scatter_gather(3))
 MEETING = topology_of(steps_around_allreduces(3))
@@ -86,7 +91,7 @@ def test_svg_needs_no_program(folder: Path, programs: Path) -> None:
     source = visualize(TOPOLOGY, format="svg", title="Mine", dark=True, legend=False, view=True)
     assert source == dot_of(TOPOLOGY, legend=False)
     drawn = (folder / "compiled_graph.svg").read_text(encoding="utf-8")
-    assert drawn == svg_of(TOPOLOGY, title="Mine", dark=True, legend=False)
+    assert drawn == svg_of(diagram_of(TOPOLOGY), "Mine", dark=True, legend=False)
 
 
 @pytest.mark.parametrize(
@@ -163,16 +168,23 @@ def test_the_layouts(folder: Path, programs: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
-@pytest.mark.parametrize(("dark", "rules"), [(None, 1), (True, 1), (False, 0)])
-def test_graphviz_lays_out_in_light_and_dark(dark: bool | None, rules: int) -> None:
-    picture = visualize(MEETING, layout="dot", dark=dark)._draw()
-    root = ElementTree.fromstring(picture)
-    texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"Method: fwd", "Method: step", "Collective: allreduce"} <= texts
-    style = [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}style")]
-    assert len(style) == rules
-    assert ("@media" in "".join(style)) == (dark is None)
-    assert float(root.get("width", "")) < 600
+def test_graphviz_places_what_rcg_draws() -> None:
+    """The same boxes, lines and words; none is on another, and lines end at their boxes."""
+    nodes = compile_graph(GRAPH, NODES, "cafe", 4).plan
+    for plan in (scatter_gather(5), steps_around_allreduces(3), ring_of_stages(4, 3), nodes):
+        folded = fold(topology_of(plan))
+        ours, theirs = (diagram_of_folded(folded, None, lay_out=each) for each in (lay_out, by_dot))
+        for drawn in (ours, theirs):
+            for one, other in combinations(drawn.boxes, 2):
+                assert not one.rect.overlaps(other.rect)
+            for line in drawn.lines:
+                x, y = re.findall(r"-?[\d.]+", line.path[1])[:2]
+                box = drawn.boxes[line.target].rect
+                assert box.y <= float(y) <= box.bottom
+                assert min(abs(float(x) - box.x), abs(float(x) - box.right)) <= 24
+        assert [box.words for box in ours.boxes] == [box.words for box in theirs.boxes]
+        assert [line.words for line in ours.lines] == [line.words for line in theirs.lines]
+        assert len(ours.cards) == len(theirs.cards)
 
 
 @pytest.mark.parametrize("asked", [{"filename": "compiled_graph.png"}, {"format": "png"}])

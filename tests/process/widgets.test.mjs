@@ -18,7 +18,7 @@ for (const name of ["common", "lanes", "panel", "scene", "topology", "monitor", 
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, rateText, shareText, shorten, speedText, ticksOf, timeText } = await load("common");
 const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
-const { alikeSums, extentsOf, foundBy, runsOf, sumsOf, withoutChannel } = await load("panel");
+const { alikeSums, extentsOf, foundBy, hitsOf, runsOf, sumsOf, withoutChannel } = await load("panel");
 const { Words, filled, linksOf, queueSteps } = await load("scene");
 const { nearestTo, openingOf, scaleToFit } = await load("topology");
 const { Model } = await load("page");
@@ -197,14 +197,24 @@ test("a template without one of its values is left out", () => {
 });
 
 test("a search finds names, rows and executions", () => {
-  const names = [{ text: "fwd" }, { text: "bwd" }];
+  const names = [{ text: "fwd", call: 0 }, { text: "bwd", call: 1, batch: 3 }];
   const rows = [{ process: "a1", label: "a1 (Stage)", under: "" }, { process: "a10", label: "a10 (Stage)", under: "" }, { process: "a1.comm", label: "a1.comm", under: "a1" }];
-  const found = (text) => { const { turn, names: of, rows: at } = foundBy(text, names, rows); return [turn, [...of], [...at]]; };
-  assert.deepEqual(found("fw"), [null, [1, 0], [0, 0, 0]]);
-  assert.deepEqual(found("a1"), [null, [0, 0], [1, 0, 1]]);
-  assert.deepEqual(found("stage"), [null, [0, 0], [1, 1, 0]]);
-  assert.deepEqual(found("execution 12"), [12, [0, 0], [0, 0, 0]]);
-  assert.equal(foundBy(" ", names, rows), null);
+  const kinds = ["compute", "waiting"];
+  // Each bar: fwd of a1, execution 7; bwd of a10, 12; bwd of a1, 12, waiting; fwd of a1.comm, 1.
+  const columns = { name: Uint16Array.of(0, 1, 1, 0), row: Uint16Array.of(0, 1, 0, 2), kind: Uint8Array.of(0, 0, 1, 0), execution: Float64Array.of(7, 12, 12, 1) };
+  const found = (text) => [...hitsOf(foundBy(text, names, rows, kinds), columns)].flatMap((is, bar) => (is ? [bar] : []));
+  assert.deepEqual(found("FW"), [0, 3]);
+  assert.deepEqual(found("a1"), [0, 2, 3]);
+  assert.deepEqual(found("stage"), [0, 1, 2]);
+  assert.deepEqual(found("execution 12"), [1, 2]);
+  assert.deepEqual(found("#1"), [3]);
+  assert.deepEqual(found("1"), [1, 2, 3]); // an execution, or a call of one
+  assert.deepEqual(found("call 1"), [1, 2]);
+  assert.deepEqual(found("micro-batch 3"), [1, 2]);
+  assert.deepEqual(found("a1 bwd"), [2]);
+  assert.deepEqual(found("bwd waiting 12"), [2]);
+  assert.deepEqual(found("a1 fwd waiting"), []);
+  assert.equal(foundBy(" ", names, rows, kinds), null);
 });
 
 // What Python says of each bar of some scenes (see test_widgets.py), and their payloads.
@@ -261,12 +271,11 @@ test("of the depths in one pixel the largest is shown, and what is wider is show
 });
 
 test("a box opens into the boxes of its calls, in the next picture that has several", () => {
-  const node = (...places) => ({ count: places.length, places });
   const [a, b, c] = [["a0", 1], ["a0", 2], ["a1", 1]];
   const pictures = [
-    { nodes: [node(a, b, c)] },
-    { nodes: [node(c), node(a, b)] },
-    { nodes: [node(c), node(b), node(a)] },
+    { nodes: [[a, b, c]] },
+    { nodes: [[c], [a, b]] },
+    { nodes: [[c], [b], [a]] },
   ];
   assert.deepEqual(openingOf(pictures, 0, 0), { level: 1, boxes: [0, 1] });
   assert.deepEqual(openingOf(pictures, 1, 1), { level: 2, boxes: [1, 2] });

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from rcg.ir.ids import DRIVER
@@ -81,6 +81,22 @@ class Oracle:
                 for at, row in enumerate(lane.events)
             ]  # fmt: skip
         self.channels = graph.plan.channels_by_id()
+        for process, events in self.events.items():
+            self.events[process] = [self.late(event) for event in events]
+
+    def late(self, event: Event) -> Event:
+        """A Read with a wait at least until its writer on this node began to send."""
+        for channel in event.what.values_in:
+            write, node = self.write(channel, event.execution), self.graph.plan.node_of
+            if write is None or node(write.process) != node(event.process):
+                continue
+            sends = min(write.start + write.coded + write.waited, write.end)
+            waited = min(sends - event.start, event.end - event.start - event.coded)
+            if waited > event.waited:
+                number = [lane.process for lane in self.graph.lanes].index(write.process)
+                peer = number if event.peer == NO_PEER else event.peer
+                event = replace(event, waited=waited, peer=peer)
+        return event
 
     def all(self) -> Iterator[Event]:
         for events in self.events.values():
@@ -205,7 +221,9 @@ class Oracle:
                 ]
                 found = (named or sorted(reads, key=lambda read: -read.end))[0]
         begun, until = event.wait
-        if found is None or found.end <= begun or found.start >= until:
+        if found is None or found.end <= begun or found.start > until:
+            return None
+        if isinstance(found.what, Pass) and found.start == until:
             return None
         return found
 

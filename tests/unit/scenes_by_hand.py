@@ -6,23 +6,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from rcg.ir.ops import Call, Op
+from rcg.ir.plan import Plan
 from rcg.trace.measured import Measured
 from rcg.trace.model import SPAN_BASE, GraphTrace, OpenOp, TensorTransfer
 from rcg.trace.trace import Trace
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.scene import Scene
+from rcg.views.scenes.heat import heat_scene, memory_scene, shares_scene
 from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.references import references_scene
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
 from tests.unit.tensors_by_hand import tensor_trace
-from tests.unit.test_trace_shares import LANES_ROWS, WITH_LANES
-from tests.unit.test_views_nodes import ROWS as NODE_ROWS
-from tests.unit.test_views_nodes import TEXT as NODE_TEXT
-from tests.unit.trace_by_hand import DRIVER_APART, END, by_hand
+from tests.unit.trace_by_hand import (
+    DRIVER_APART,
+    END,
+    LANES_ROWS,
+    NODES,
+    NODES_ROWS,
+    WITH_LANES,
+    by_hand,
+)
 from tests.unit.traces import changed, event, events, graph_trace, measure
-from tests.unit.views_plans import scatter_gather
+from tests.unit.views_plans import Builder, scatter_gather
 from tests.unit.views_traces import labelled, microbatches, pipeline, simulated, times
 
 ROWS = {
@@ -138,6 +147,39 @@ def slow_stage() -> Trace:
     return labelled(simulated(microbatches(), 3, op_cost=cost, window=1))
 
 
+MS = 1_000_000
+
+
+def steps(plan: Plan, executions: int = 3, window: int = 1, **slow: float) -> Trace:
+    """A forward call takes 1 ms, a backward one 2 ms, of some actors so many times as long."""
+
+    def cost(op: Op) -> float:
+        if not isinstance(op, Call):
+            return 0.0
+        return (2 if op.method == "bwd" else 1) * MS * slow.get(op.actor, 1)
+
+    return labelled(simulated(plan, executions, op_cost=cost, window=window))
+
+
+def forward_only() -> Trace:
+    """Three in flight: the first stage begins the next execution while the last one works."""
+    build = Builder(keys=(0, 1))
+    first = [build.call("a0", "fwd", value) for value in (0, 1)]
+    plan = build.plan(*[build.call("a1", "fwd", value) for value in first])
+    return steps(plan, executions=9, window=3)
+
+
+def busy_elsewhere() -> Trace:
+    """Each backward call of a1 waits for 1 of its 2, for a method that another graph has."""
+    trace = steps(microbatches(2, 2))
+    (graph,) = trace.graphs
+    lane = graph.lane("a1")
+    backward = [at for at, op in enumerate(graph.program(lane).ops) if op.title() == "bwd"]
+    moved = lane.events.copy()
+    moved["waited_ns"][np.isin(moved["op"], backward)] = MS
+    return replace(trace, graphs=(changed(graph, "a1", events=moved),))
+
+
 def pipelined(trace: Trace) -> Scene:
     """The pipeline of a trace of one graph."""
     (graph,) = trace.graphs
@@ -176,6 +218,30 @@ def references() -> Scene:
     return found
 
 
+def by_actor(make: Callable[[Measured], Scene]) -> Scene:
+    """A scene of two stages in 1000 ns, so that a slice of the heat strip is 10 ns.
+
+    a0 computes 145 to 500, and a1 660 to 798.
+    """
+    rows = {
+        "driver": [
+            event(1, 0, 0, 100, coded=40, bytes=64),
+            event(3, 0, 100, 1000, waited=800, peer=2),
+        ],
+        "a0": [
+            event(0, 0, 50, 145, waited=60, coded=10, bytes=64, peer=0),
+            event(1, 0, 145, 500),
+            event(3, 0, 500, 600, coded=30, bytes=900),
+        ],
+        "a1": [
+            event(0, 0, 80, 660, waited=520, coded=20, bytes=900, peer=1),
+            event(1, 0, 660, 798),
+            event(3, 0, 800, 900, coded=10, waited=20, bytes=7, peer=0),
+        ],
+    }
+    return make(measure(graph_trace(rows), 0, 1000))
+
+
 def _of_trace(trace: Trace) -> Scene:
     return timeline_scene(Measured.of(trace, trace.graphs[0]))
 
@@ -186,7 +252,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "timeline-devices": devices,
     "timeline-queues": queues,
     "timeline-nodes": lambda: whole(
-        graph_trace(NODE_ROWS, plan=NODE_TEXT, limit=4, opens={"n0": OpenOp(0, 1, 210, 210)}), 300
+        graph_trace(NODES_ROWS, plan=NODES, limit=4, opens={"n0": OpenOp(0, 1, 210, 210)}), 300
     ),
     "timeline-tensors": lambda: _of_trace(tensor_trace()),
     "timeline-lanes": lambda: whole(graph_trace(LANES_ROWS, plan=WITH_LANES), 80),
@@ -202,11 +268,22 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "schedule-hang": hang,
     "schedule-nothing": lambda: _hand_schedule({}, 10),
     "pipeline": lambda: pipelined(slow_stage()),
+    # Span 9: each of both works for 6 of it. That is the ideal as well.
+    "pipeline-of-two": lambda: pipelined(steps(microbatches(2, 2))),
+    # Span 15: a0 works for 6 of it, a1 for 12. The ideal takes the medians 1.5 and 3.
+    "pipeline-slow": lambda: pipelined(steps(microbatches(2, 2), a1=2)),
+    # Calls of other executions count as bubble.
+    "pipeline-forward": lambda: pipelined(forward_only()),
+    # a1 works for 4 of 9: a call that waits does not run meanwhile.
+    "pipeline-busy-elsewhere": lambda: pipelined(busy_elsewhere()),
     "predicted": lambda: predicted_scene(pipeline(2), executions=2),
     "predicted-batches": lambda: predicted_scene(microbatches(2, 3), executions=1),
     "predicted-costs": lambda: predicted_scene(
         pipeline(2), executions=1, op_cost=lambda op: 3e6 if op.is_call else 1e3
     ),
     "references": references,
+    "heat": lambda: by_actor(heat_scene),
+    "shares": lambda: by_actor(shares_scene),
+    "memory": lambda: by_actor(memory_scene),
 }
 """Makers of scenes by name."""

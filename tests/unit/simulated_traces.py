@@ -89,8 +89,8 @@ def simulated(
 def shaken(made: Simulated, number: random.Random) -> GraphTrace:
     """The trace of a simulation, less even: as processes record it that are woken up early.
 
-    Ops end after those that they woke have begun to go on, and methods wait for other graphs.
-    Reads and Writes have bytes.
+    Ops end after those that they woke have begun to go on, and methods wait for other graphs. Some
+    Reads have not seen all of their wait. Reads and Writes have bytes.
     """
     lanes = []
     for lane in made.graph.lanes:
@@ -107,6 +107,8 @@ def shaken(made: Simulated, number: random.Random) -> GraphTrace:
         for event in events:
             if ops[event["op"]].is_rendezvous:
                 event["bytes"] = number.randint(1, 1000)
+            if ops[event["op"]].values_in and number.random() < 0.3:
+                event["waited_ns"] = number.randint(0, int(event["waited_ns"]))
             if ops[event["op"]].is_call and number.random() < 0.3:
                 event["waited_ns"] = number.randint(0, int(event["end_ns"] - event["start_ns"]))
         lanes.append(replace(lane, events=events))

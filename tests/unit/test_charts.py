@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import pickle
-import re
 import sys
-from base64 import b64decode
 from collections import Counter
 
 import numpy as np
@@ -24,25 +22,19 @@ from rcg.trace.trace import Trace
 from rcg.views.charts import KINDS, figure_of, ratio_ticks, ticks_up_to
 from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.excerpts import Excerpt, excerpt_of
-from rcg.views.data.over_time import busy_share, bytes_on_the_way
+from rcg.views.data.over_time import WORK, bytes_on_the_way, shares_over_time
 from rcg.views.html.findings import comparison_picture, judged, what_if_picture
 from rcg.weights.planning import plan_of
 from rcg.weights.shards import Member
 from tests.unit.tensors_by_hand import tensor_trace
-from tests.unit.test_trace_shares import LANES_ROWS, WITH_LANES
-from tests.unit.test_views_nodes import ROWS as NODES_ROWS
-from tests.unit.test_views_nodes import TEXT as NODES
 from tests.unit.test_views_report import REPORT
 from tests.unit.test_weights import rows
+from tests.unit.trace_by_hand import LANES_ROWS, NODES, NODES_ROWS, WITH_LANES
 from tests.unit.traces import graph_trace
 from tests.unit.views_plans import steps_around_allreduces
-from tests.unit.views_traces import check_picture, microbatches, pipeline, simulated, times
+from tests.unit.views_traces import check_pictures, microbatches, pipeline, simulated, times
 
 pytest.importorskip("plotly", reason="Plotly is not installed")
-
-
-def pictures_in(html: str) -> list[str]:
-    return [b64decode(each).decode() for each in re.findall("base64,([A-Za-z0-9+/=]+)", html)]
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +118,10 @@ def test_shares_of_a_process_add_up_and_are_those_of_the_summary(profile: Profil
 
 
 def test_work_over_time_adds_up_to_the_work_of_all(profile: Profile) -> None:
-    names, middles, shares = busy_share(profile.measured())
-    assert (len(names), len(middles)) == shares.shape == (5, 200)
     trace = profile.trace
+    window = trace.start_ns, trace.end_ns
+    edges, shares = shares_over_time(profile.measured(), WORK, *window, 200)
+    assert (5, len(edges) - 1) == shares.shape == (5, 200)
     work = shares.mean(axis=1) * (trace.end_ns - trace.start_ns)
     lanes = profile.summary.graphs[0].shares.lanes
     assert work == pytest.approx([lane.busy_ns for lane in lanes], rel=0.01)
@@ -224,10 +217,13 @@ def test_busy_processes_are_as_busy_as_in_the_profile(profile: Profile) -> None:
     """What is not busy waits or is idle: most of it is no idle time."""
     found = profile.figure("busy").data[0]
     lanes = profile.summary.graphs[0].shares.lanes
-    assert list(found.y) == [lane.label for lane in lanes]
-    took_ns = profile.trace.end_ns - profile.trace.start_ns
+    assert [each.split(",")[0].removeprefix("<b>") for each in found.y] == [
+        lane.label for lane in lanes
+    ]
     busy = np.asarray(found.z, float).mean(axis=1)
-    assert busy == pytest.approx([100 * lane.busy_ns / took_ns for lane in lanes], rel=0.01)
+    assert busy == pytest.approx(
+        [100 * lane.busy_ns / lane.duration_ns for lane in lanes], rel=0.01
+    )
 
 
 def test_notes_of_latencies_do_not_meet(profile: Profile) -> None:
@@ -289,7 +285,7 @@ def test_what_if_weights_and_reports_are_charts() -> None:
     assert list(stuck.y) == ["decode"] and list(stuck.x) == [9.8]
     have = [Member("A", {"w": rows(0, 2, 4, 4)}), Member("A", {"w": rows(2, 4, 4, 4)})]
     weights, _ = plan_of(have, [Member("C", {"w": rows(0, 4, 4, 4)})])
-    check_picture(pictures_in(weights._repr_mimebundle_()["text/html"])[0])
+    assert check_pictures(weights._repr_mimebundle_()["text/html"])
     figure = weights.figure()
     assert np.asarray(figure.data[0].z).tolist() == [[32], [32]]  # 2 rows of 4 float32
     assert figure.data[0].text[0][0] == "32 B" and figure.layout.yaxis.ticktext == ("A", "A")

@@ -50,7 +50,9 @@ def test_a_map_that_lacks_a_file_is_stale(tmp_path, monkeypatch: pytest.MonkeyPa
         "rcg/known.py": "def f():\n    return 1\n",
         "rcg/constants.py": "A = 1\n",
         "rcg/protocol.py": "class P:\n    def f(self):\n        ...\n",
+        "tests/harness/x.py": "",
         "tests/unit/test_known.py": "",
+        "tests/unit/test_moved.py": "",
         "tests/unit/test_new.py": "",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +61,15 @@ def test_a_map_that_lacks_a_file_is_stale(tmp_path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(reaches, "MAP", tmp_path / "reaches.json")
     gone = Reach(1, 0, frozenset())
     known = Reach(1.25, 2, frozenset({"rcg/known.py", "tests/harness/x.py"}))
-    reaches.save({"tests/unit/test_known.py": known, "tests/unit/test_gone.py": gone})
+    moved = Reach(1, 0, frozenset({"rcg/known.py", "rcg/old.py"}))
+    tests = {"test_known": known, "test_gone": gone, "test_moved": moved}
+    reaches.save({f"tests/unit/{name}.py": reach for name, reach in tests.items()})
     loaded = reaches.load()
-    assert loaded == {"tests/unit/test_known.py": Reach(1.2, 2, known.sources)}
+    assert loaded == {
+        "tests/unit/test_known.py": Reach(1.2, 2, known.sources),
+        "tests/unit/test_moved.py": moved,
+    }
+    assert reaches.missing(loaded) == ["tests/unit/test_moved.py", "tests/unit/test_new.py"]
     assert [line.partition(":")[0] for line in reaches.stale(loaded)] == [
         "tests/unit/test_new.py is not in reaches.json",
         "no test reaches rcg/new.py",

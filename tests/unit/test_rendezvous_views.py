@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import re
-from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +15,17 @@ from rcg.ir.ops import COLLECTIVES, Call, Op
 from rcg.profiling import Profile
 from rcg.trace.analysis.events import EventTable
 from rcg.trace.analysis.what_if import places_of
-from rcg.trace.measured import summarize
+from rcg.trace.measured import Measured, summarize
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import topology_figures_of
-from rcg.views.data.topology import nodes_of_calls, topology_of
+from rcg.views.data.topology import topology_of
 from rcg.views.text import ascii_of, dot_of
 from rcg_widgets import ScheduleWidget, TimelineWidget, TopologyWidget
 from tests.unit import chrome_format, views_traces
 from tests.unit.pipelines import gpipe
 from tests.unit.simulated_traces import Simulated, recorded, simulated
 from tests.unit.traces import measure
-from tests.unit.views_traces import check_page, check_picture
+from tests.unit.views_traces import check_page, check_pictures
 
 
 def calls_ns(simulation: Simulation) -> dict[tuple[str, int, str], float]:
@@ -57,9 +55,10 @@ def test_what_calls_take_is_predicted_and_shown(made: Simulated) -> None:
         for waited_for in lane.waiting_for:
             peers = waited_for.split(" or ")
             assert len(set(peers)) == len(peers)
-    measured = topology_figures_of(graph, summary).call_ns
-    ranks = [op.node for each in graph.plan.programs for op in each.ops if op.word in COLLECTIVES]
-    assert {nodes_of_calls(graph.plan)[node] for node in ranks} <= set(measured)
+    timed = topology_figures_of(Measured.of(trace, graph)).runs_ns
+    for each in graph.plan.programs:
+        ranks = {(each.process, at) for at, op in enumerate(each.ops) if op.word in COLLECTIVES}
+        assert ranks <= timed.keys()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -101,10 +100,7 @@ def check_shown(thing: Any) -> None:
     """It prints, and displays well-formed pictures."""
     bundle = thing._repr_mimebundle_()
     assert str(thing) and bundle["text/plain"]
-    for picture in re.findall(
-        r'src="data:image/svg\+xml;base64,([^"]*)"', bundle.get("text/html", "")
-    ):
-        check_picture(b64decode(picture).decode())
+    check_pictures(bundle.get("text/html", ""))
 
 
 def test_the_waits_of_reads_take_time_in_proportion_to_the_ops(monkeypatch: pytest.MonkeyPatch):

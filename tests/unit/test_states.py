@@ -12,11 +12,16 @@ import pytest
 from rcg.profiling import Profile
 from rcg.runtime.observe.activity import STUCK_AFTER_S
 from rcg.runtime.observe.report import Report
+from rcg.trace.measured import Measured, summarize
+from rcg.trace.model import OpenOp
 from rcg.trace.trace import Trace
+from rcg.views.data.figures import card_of, topology_figures_of
+from rcg.views.html.page import page_of
 from rcg.views.svg.pictures import predicted_schedule, schedule_picture, timeline_picture
 from tests.unit.live_reports import chain_that_hangs, does, idle_chain, report_of
 from tests.unit.test_trace_what_if import pipeline
-from tests.unit.traces import trace
+from tests.unit.trace_by_hand import DRIVER_ROWS, SECOND, hanging
+from tests.unit.traces import graph_trace, trace
 
 
 @pytest.mark.parametrize(
@@ -79,3 +84,20 @@ def test_a_file_keeps_the_state() -> None:
     file = BytesIO()
     trace(died, end=1 << 24).save(file)
     assert Trace.load(file.getvalue()).graphs[0].state == "a1 (Stage) died"
+
+
+def test_of_what_hung_before_the_recording_nobody_is_told_to_execute_or_to_record_longer() -> None:
+    opens = {"a1": OpenOp(1, 2, 85), "driver": OpenOp(3, 2, 86, 86, 2)}
+    for rows in ({}, {"driver": [DRIVER_ROWS[0]]}):
+        summary = summarize(trace(graph_trace(rows, opens=opens), end=2 * SECOND))
+        assert summary.graphs[0].stall is not None and "hint: n" not in str(summary)
+        assert "execute()" not in card_of(summary.graphs[0]).about
+
+
+def test_the_pictures_show_the_time_so_far_in_a_call_that_has_not_ended() -> None:
+    recording = trace(hanging(), start=5, end=2 * SECOND)
+    (graph,), (figures,) = recording.graphs, summarize(recording).graphs
+    assert card_of(figures).answer.startswith("a1 (Stage).fwd has not ended for 2 s, usually 12 ns")
+    found = topology_figures_of(Measured.of(recording, graph))
+    assert found.open_ns == {("a1", 1): 2 * SECOND - 90}
+    assert ">not ended: 2 s" in page_of(recording, "")

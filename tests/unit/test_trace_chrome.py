@@ -13,13 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rcg.trace.export.frame import COLUMNS, to_pandas
-from rcg.trace.model import SPAN_BASE, Clock, OpenOp
+from rcg.trace.model import SPAN_BASE, Clock
 from rcg.trace.trace import Trace
 from rcg.views import chrome
 from rcg.views.chrome import to_chrome
+from tests.unit.approved import check_approved
 from tests.unit.chrome_format import Found, read
 from tests.unit.simulated_traces import recorded
+from tests.unit.tensors_by_hand import tensor_trace
 from tests.unit.traces import changed, event, events, graph_trace, one_execution, trace
+from tests.unit.views_traces import microbatches, simulated
 
 SPAN = SPAN_BASE
 
@@ -33,26 +36,28 @@ def written(tmp_path: Path):
     return write
 
 
-def test_bars_are_events_with_times_from_the_beginning(written):
-    found = written(one_execution())
-    [call] = [s for s in found.named("fwd") if s.process == "a0 (Stage)"]
-    assert (call.category, call.start, call.end) == ("compute", 40, 90)
-    assert call.args == {"execution": 7, "bytes": 0}
-    sent = found.named("write c0")
-    assert [(s.category, s.process, s.start, s.end) for s in sent] == [
-        ("serialization", "driver", 10, 14),
-        ("communication", "driver", 14, 30),
-    ]
-    assert sent[0].args == {"execution": 7, "bytes": 64}
-    [wait] = found.named("wait: read c0")
-    assert (wait.category, wait.start, wait.end) == ("waiting", 0, 28)
-    assert wait.args == {"waits for": "driver", "execution": 7, "bytes": 64}
-    assert [(out.name, into.name) for out, into in found.arrows] == [
-        ("write c0", "read c0"),
-        ("write c1", "read c1"),
-        ("write c2", "read c2"),
-    ]
-    assert found.counters["unread frames (5f1c5f1c)"]
+def test_transfers_and_collectives_have_groups_ranks_and_arrows(written):
+    found = written(tensor_trace())
+    ranks = {
+        (s.process, s.category): (s.args["group"], s.args["rank"])
+        for s in (*found.named("allreduce g1"), *found.named("write c1"))
+    }
+    assert ranks["a2 (Stage)", "communication"] == ("g1", 0)
+    assert ranks["a1 (Stage)", "communication"] == ("g1", 1)
+    assert ranks["a0 (Stage)", "communication"] == ("g0", 0)
+    sent = [(out.process, into.process) for out, into in found.arrows if out.name == "write c1"]
+    assert sorted(sent) == [("a0 (Stage)", "a1 (Stage)"), ("a0 (Stage)", "a2 (Stage)")]
+    assert list(found.counters) == [f"unread values ({'5f1c' * 2})"]
+
+
+def test_calls_are_numbered_where_a_method_has_several(written):
+    assert {s.args["call"] for s in written(simulated(microbatches(2, 3), 1)).named("fwd")} == {
+        0,
+        1,
+        2,
+    }
+    for call in written(one_execution()).named("fwd"):
+        assert call.args == {"execution": 7, "bytes": 0}
 
 
 def test_no_counter_where_events_were_lost(written):
@@ -85,13 +90,6 @@ def test_what_a_device_did_is_a_thread_per_stream(written):
     assert list(rows["name"]) == ["gemm", "Memcpy HtoD"]
     assert list(rows["duration_ns"]) == [20, 22]
     assert rows["peer"].isna().all() and set(rows["label"]) == {graph.lane("a0").label}
-
-
-def test_what_was_open_at_the_end_lasts_to_the_end(written):
-    waiting = OpenOp(op=0, execution=8, since_ns=1100, waiting_since_ns=1120, peer=0)
-    found = written(one_execution(opens={"a0": waiting}))
-    [wait] = [s for s in found.named("wait: read c0") if s.args["execution"] == 8]
-    assert (wait.start, wait.end) == (100, 300)
 
 
 def test_an_arrow_against_time_is_left_out_and_counted(written):
@@ -132,32 +130,7 @@ def test_nanoseconds_stay_exact_after_days(written):
 
 
 def test_a_frame_has_a_row_for_each_event():
-    frame = to_pandas(one_execution())
-    assert tuple(frame.columns) == COLUMNS
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    assert [row["name"] for row in rows if row["process"] == "a0"] == [
-        *("read c0", "Stage.fwd", "write c1")
-    ]
-    taken = next(row for row in rows if row["name"] == "read c0")
-    assert taken == {
-        "graph": "5f1c" * 8,
-        "node": "n0",
-        "process": "a0",
-        "label": "a0 (Stage)",
-        "op": "Read c0 -> s0",
-        "kind": "read",
-        "name": "read c0",
-        "execution": 7,
-        "start_ns": 0,
-        "end_ns": 40,
-        "duration_ns": 40,
-        "waited_ns": 28,
-        "coded_ns": 2,
-        "bytes": 64,
-        "peer": "driver",
-        "group": None,
-        "rank": None,
-    }
+    check_approved("frame", to_pandas(one_execution()).to_csv(index=False))
     assert tuple(to_pandas(trace(end=0)).columns) == COLUMNS
 
 

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rcg.errors import TraceError
+from rcg.ir.plan import Plan
+from rcg.trace.export.files import check_plan
 from rcg.trace.measured import summarize
-from rcg.trace.model import SPAN_BASE, Clock
+from rcg.trace.model import SPAN_BASE, Clock, TensorTransfer
 from rcg.trace.trace import Trace
 from tests.unit.simulated_traces import Simulated, simulated
+from tests.unit.tensors_by_hand import PLAN as TENSORS
 from tests.unit.trace_by_hand import A0_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, changed, event, events, graph_trace, trace
 
@@ -32,7 +35,8 @@ def same(one: Trace, other: Trace) -> bool:
             names = ("process", "label", "spans", "node", "pid", "clock", "lost", "open", "streams")
             names += ("processor_ns",)
             assert [getattr(left, n) for n in names] == [getattr(right, n) for n in names]
-    return (one.start_ns, one.end_ns, one.info) == (other.start_ns, other.end_ns, other.info)
+    names = ("start_ns", "end_ns", "info", "transfers")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 @pytest.fixture
@@ -51,7 +55,8 @@ def made():
         processor_ns=(5, 7),
     )
     found = trace(replace(graph, name="mine"), graph_trace({}), start=3, end=END)
-    return replace(found, info={"host": "here", "cores": 2})
+    taken = TensorTransfer("k-1", "Actor(A)", "Actor(B)", "gloo", 1 << 20, 10, 5, 35, "")
+    return replace(found, info={"host": "here", "cores": 2}, transfers=(taken,))
 
 
 def test_a_trace_is_read_back_as_it_was_written(made, tmp_path):
@@ -151,3 +156,7 @@ def test_a_plan_that_sends_on_what_it_did_not_make_is_no_plan_of_a_trace(tmp_pat
     trace(graph_trace({}, plan=f"{head}program a1\n  {ops}\n"), end=END).save(tmp_path / "run")
     with pytest.raises(TraceError, match="a1 writes a value that it does not have: Write"):
         Trace.load(tmp_path / "run")
+
+
+def test_a_plan_of_a_trace_may_combine_a_value_that_was_read():
+    check_plan(Plan.from_text(TENSORS.replace("AllReduce s1 (sum) @g1", "AllReduce s0 (sum) @g1")))

@@ -13,7 +13,7 @@ from rcg.errors import TraceError
 from rcg.ir.plan import Plan
 from rcg.trace.analysis.what_if import Replays, from_simulation
 from tests.unit.simulated_traces import Simulated, simulated
-from tests.unit.trace_by_hand import A0_ROWS, DRIVER_APART, by_hand
+from tests.unit.trace_by_hand import by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace, measure
 
 # Driver: Input 0, Write 1, Read 3; actors: Read 0, Call 1, Write 3.
@@ -66,28 +66,22 @@ def test_the_unchanged_replay_of_a_simulated_timeline_is_that_timeline(made: Sim
         assert again[span.process, span.op, span.execution] == (span.start, span.end)
 
 
-def test_by_hand_the_bottleneck_sets_the_rate():
-    # a1 takes 1 + 20 + 1 us for each execution and never waits.
-    found = measure(pipeline()).replays.what_if()
-    assert found.throughput == 1e9 / 22_000
-    # Twice as fast it takes 12, as a0 does.
-    assert measure(pipeline()).replays.what_if({"a1.fwd": 0.5}).throughput == 1e9 / 12_000
-    # Both twice as fast: a1 takes 12, a0 7.
-    assert measure(pipeline()).replays.what_if({"Stage.fwd": 0.5}).throughput == 1e9 / 12_000
-    # One under way: 2 + 1+10+1 + 1+20+1 + 1 = 37.
-    assert measure(pipeline()).replays.what_if(in_flight=1).throughput == pytest.approx(
-        1e9 / 37_000
-    )
-    # Five times slower, a0 is the bottleneck: 1 + 50 + 1.
-    assert measure(pipeline()).replays.what_if({"a0 (Stage).fwd": 5}).throughput == 1e9 / 52_000
-    # Factors multiply: a1 is as it was, a0 twice as fast.
-    assert (
-        measure(pipeline()).replays.what_if({"Stage.fwd": 0.5, "a1.fwd": 2}).throughput
-        == 1e9 / 22_000
-    )
-    # Reads and writes take twice as long.
-    assert measure(pipeline()).replays.what_if(communication=2).throughput == 1e9 / 24_000
-    assert measure(pipeline()).replays.what_if(serialization=9).throughput == 1e9 / 22_000
+@pytest.mark.parametrize(
+    ("period_us", "options"),
+    [
+        (22, {}),  # a1 takes 1 + 20 + 1 us for each execution and never waits
+        (12, {"scale": {"a1.fwd": 0.5}}),  # as a0 does
+        (12, {"scale": {"Stage.fwd": 0.5}}),  # a1 takes 12, a0 7
+        (37, {"in_flight": 1}),  # 2 + 1+10+1 + 1+20+1 + 1
+        (52, {"scale": {"a0 (Stage).fwd": 5}}),  # a0 is the bottleneck: 1 + 50 + 1
+        (22, {"scale": {"Stage.fwd": 0.5, "a1.fwd": 2}}),  # factors multiply: a1 is as it was
+        (24, {"communication": 2}),
+        (22, {"serialization": 9}),
+    ],
+)
+def test_by_hand_the_bottleneck_sets_the_rate(period_us, options):
+    found = measure(pipeline()).replays.what_if(**options)
+    assert found.throughput == pytest.approx(1e6 / period_us, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +99,15 @@ def test_what_is_predicted_is_what_the_changed_pipeline_does(changes, options, w
     really = measure(pipeline(changes, window=window, thinking=thinking)).replays.what_if()
     assert predicted.throughput == pytest.approx(really.measured_throughput, rel=1e-9)
     assert predicted.latency_ns == pytest.approx(really.measured_latency_ns, rel=1e-9)
+
+
+def test_a_number_in_flight_that_changes_the_latency_only_says_so_first():
+    """a1 takes 22 us: as fast with 3 as with 10 in flight, of which 7 only wait."""
+    found = measure(pipeline(window=10)).replays.what_if(in_flight=3)
+    assert found.is_noise and found.answer.startswith("latency 0.3")
+    assert "; throughput alike, 1.00x" in found.answer
+    same = measure(pipeline(window=3)).replays.what_if(in_flight=3)
+    assert same.answer.startswith("no change beyond the noise, 1.00x")
 
 
 def test_coding_is_scaled_apart_from_moving():
@@ -237,18 +240,3 @@ def test_a_driver_that_decodes_long_is_replayed_as_it_is(window, thinking):
     assert found.baseline_throughput == was.baseline_throughput
     assert found.baseline_latency_ns == found.measured_latency_ns == was.measured_latency_ns
     assert found.error_percent == 0
-
-
-def test_an_encoding_that_seems_to_overlap_is_no_second_thread():
-    """Its end and the beginning of the Write are from different clocks."""
-    graph = by_hand(driver=[event(1, 0, 2, 11, coded=9), *DRIVER_APART[1:]])
-    assert not measure(graph).costs.is_driver_parallel
-
-
-def test_waking_up_takes_no_less_than_nothing():
-    """a0's clock is ahead: a1 goes on at 29 with what was written until 40."""
-    rows = [event(3, 0, 25, 40, coded=1, bytes=100)]
-    graph = by_hand(a0=[*A0_ROWS[:2], *rows])
-    found = measure(graph).costs.costs
-    assert found["a1", 0].waking_ns == 0
-    assert all(cost.waking_ns >= 0 for cost in found.values())

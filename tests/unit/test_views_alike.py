@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from rcg.ir.ops import Call, Op
 from rcg.profiling import Profile
-from rcg.trace.measured import Measured, summarize
+from rcg.trace.measured import Measured, measured_of, summarize
 from rcg.trace.trace import Trace
 from rcg.views.data.alike import (
     Odd,
@@ -25,7 +24,7 @@ from rcg.views.data.alike import (
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.html.findings import comparison_picture, what_if_picture
 from rcg.views.scenes.schedule import schedule_scene
-from rcg.views.svg.pictures import predicted_schedule, schedule_picture, topology_picture
+from rcg.views.svg.pictures import schedule_picture, topology_picture
 from tests.unit.traces import changed
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import check_picture, labelled, pipeline, simulated
@@ -60,19 +59,6 @@ def names_in(svg: str) -> list[str]:
     return [each.text or "" for each in heads]
 
 
-def test_a_schedule_has_one_row_for_actors_that_do_the_same() -> None:
-    trace = workers()
-    (graph,) = trace.graphs
-    assert members_in(trace) == [ALL]
-    svg = schedule_picture(trace, graph)
-    assert svg is not None
-    assert names_in(svg) == ["a0 to a19 (Worker)", "a20 (Reducer)"]
-    hovers = re.findall(r"<title>(a0 to a19 [^<]*)", svg)
-    assert "median of 20: a0 (Worker), a1 (Worker)" in hovers[0] and "and 12 more" in hovers[0]
-    assert any("median of 20, of " in each for each in hovers[1:])
-    assert names_in(predicted_schedule(graph.plan, 4)) == names_in(svg)
-
-
 def test_one_long_call_among_many_counts() -> None:
     trace = workers()
     (graph,) = trace.graphs
@@ -82,27 +68,6 @@ def test_one_long_call_among_many_counts() -> None:
     events["end_ns"][np.flatnonzero(is_call[events["op"]])[-1]] += 10 * CALL_NS
     late = replace(trace, graphs=(changed(graph, "a7", events=events),))
     assert "a7" not in members_in(late)[0]
-
-
-def test_a_scene_has_the_rows_of_the_picture_and_those_that_they_stand_for() -> None:
-    trace = workers(slow="a7")
-    scene = schedule_scene(Measured.of(trace, trace.graphs[0]), executions=5)
-    bars = scene.bars
-    assert sorted(set(bars.execution.tolist())) == [*range(7, 12)]
-    assert members_in(trace) == [[each for each in ALL if each != "a7"]]
-    folded = [at for at, row in enumerate(scene.rows) if row.members]
-    assert {scene.rows[at].label for at in folded} == {"a0 to a6, a8 to a19 (Worker)"}
-    assert [scene.rows[at].part for at in folded] == ["", "predicted"]
-    for number in folded:
-        members = scene.rows[number].members
-        assert number == min(members) - 2
-        own = np.flatnonzero(bars.row == number)
-        assert len(own)
-        for at in own:
-            of = np.isin(bars.row, members) & (bars.execution == bars.execution[at])
-            of &= (bars.op == bars.op[at]) & (bars.kind == bars.kind[at])
-            assert np.sort(bars.start[of])[of.sum() // 2] == bars.start[at]
-            assert bars.longest[at] == bars.duration[of].max() and bars.count[at] == of.sum()
 
 
 def test_a_few_rows_are_not_folded() -> None:
@@ -152,10 +117,10 @@ def test_few_of_many_stand_out_by_their_time() -> None:
 
 def test_an_actor_that_stands_out_is_a_card_and_a_row_of_its_own() -> None:
     trace = workers(slow="a7")
-    (graph,), (summary,) = trace.graphs, summarize(trace).graphs
-    figures = topology_figures_of(graph, summary)
+    (measured,) = measured_of(trace)
+    figures, summary = topology_figures_of(measured), measured.summary
     assert str(figures.odd["a7"]) == "3.00x slower" and list(figures.odd) == ["a7"]
-    drawn = topology_picture(graph.plan, title="x", measured=(graph, summary))
+    drawn = topology_picture(measured.graph.plan, title="x", measured=measured)
     assert ">19 alike, a7 3.00x slower" in drawn and ">3.00x slower than 19 others<" in drawn
     assert ">Worker \u00d719<" in drawn
     card = card_of(summary)

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from rcg.compiler import compile_graph
 from rcg.ir.plan import Plan
-from rcg.views.data.arrangement import RowSize, Sizes
-from rcg.views.data.blocks import Block, Connector, End, count_crossings
 from rcg.views.data.folding import LEVELS, Folded, Level, fold
-from rcg.views.data.layout import Rect, TopologyLayout, lay_out
+from rcg.views.data.layout import Rect, RowSize, Sizes, TopologyLayout, lay_out
 from rcg.views.data.topology import topology_of
 from tests.unit.random_graphs import Case, cases, placements
 from tests.unit.views_plans import (
@@ -26,7 +24,6 @@ from tests.unit.views_plans import (
     scatter_gather,
     steps_around_allreduces,
 )
-from tests.unit.views_traces import pipeline
 
 HEAD, ROW, FRAME_HEAD = 25.0, 26.0, 24.0
 
@@ -50,23 +47,14 @@ def sized(folded: Folded, widths: list[int], room: float = inf) -> Sizes:
     )
 
 
-def overlap(one: Rect, other: Rect) -> bool:
-    return (
-        one.x < other.right
-        and other.x < one.right
-        and one.y < other.bottom
-        and other.y < one.bottom
-    )
-
-
 def check(folded: Folded, layout: TopologyLayout) -> None:
     cards, rows = layout.cards, layout.rows
     assert cards.keys() == {card.id for card in folded.cards}
     assert rows.keys() == {row.id for row in folded.rows}
     for one, other in combinations([*cards.values()], 2):
-        assert not overlap(one, other)
+        assert not one.overlaps(other)
     for one, other in combinations([*rows.values()], 2):
-        assert not overlap(one, other)
+        assert not one.overlaps(other)
     for card in folded.cards:
         rect = cards[card.id]
         assert rect.x >= 0 and rect.y >= 0
@@ -76,23 +64,24 @@ def check(folded: Folded, layout: TopologyLayout) -> None:
             assert rect.y <= rows[row.id].y and rows[row.id].bottom <= rect.bottom
     check_frames(folded, layout)
     check_lines(folded, layout)
+    check_turns(folded, layout)
 
 
 def check_frames(folded: Folded, layout: TopologyLayout) -> None:
     assert layout.frames.keys() == {card.frame for card in folded.cards} - {None}
     pieces = [(name, piece) for name, found in layout.frames.items() for piece in found]
     for (_, one), (_, other) in combinations(pieces, 2):
-        assert not overlap(one, other)
+        assert not one.overlaps(other)
     for card in folded.cards:
         box = layout.cards[card.id]
-        around = [name for name, piece in pieces if overlap(piece, box)]
+        around = [name for name, piece in pieces if piece.overlaps(box)]
         assert around == [card.frame] * (card.frame is not None)
         for piece in layout.frames.get(card.frame or "", ()):
-            if overlap(piece, box):
+            if piece.overlaps(box):
                 assert piece.x < box.x and box.right < piece.right
                 assert piece.y + FRAME_HEAD <= box.y and box.bottom < piece.bottom
     for name, piece in pieces:
-        inside = [card for card in folded.cards if overlap(piece, layout.cards[card.id])]
+        inside = [card for card in folded.cards if piece.overlaps(layout.cards[card.id])]
         assert inside and {card.frame for card in inside} == {name}
 
 
@@ -111,7 +100,19 @@ def check_lines(folded: Folded, layout: TopologyLayout) -> None:
             assert 0 <= x <= layout.width and 0 <= y <= layout.height
             # A curve stays inside the rectangle of its ends, so a bounding box is a bound for it.
             swept = Rect(min(x, to_x), min(y, to_y), abs(to_x - x), abs(y - to_y))
-            assert not any(overlap(swept, box) for box in boxes)
+            assert not any(swept.overlaps(box) for box in boxes)
+
+
+def check_turns(folded: Folded, layout: TopologyLayout) -> None:
+    """Lines around the ends of two rows lie on each other only if they have a common end."""
+    ways: dict[tuple[float, float], set[int]] = {}
+    for at, points in layout.routes.items():
+        for (x, y), (to_x, to_y) in pairwise(points[1:-1]):
+            if y == to_y and x > to_x:
+                ways.setdefault((x, y), set()).add(at)
+    for together in ways.values():
+        for one, other in combinations([folded.lines[at] for at in together], 2):
+            assert {one.source, one.target} & {other.source, other.target}
 
 
 widths_of = st.lists(st.integers(20, 200), min_size=1, max_size=8)
@@ -163,17 +164,6 @@ def test_nothing_overlaps_in_large_graphs(plan: Plan, level: Level) -> None:
     assert layout.width <= 1000
 
 
-def chain(length: int) -> Folded:
-    return fold(topology_of(pipeline(length)))
-
-
-def test_a_chain_is_a_straight_line() -> None:
-    folded = chain(6)
-    layout = lay_out(folded, sized(folded, [100]))
-    (y,) = {y for points in layout.routes.values() for _, y in points}
-    assert y == layout.rows[0].middle
-
-
 def test_an_untangled_order_is_found() -> None:
     # Bound in an order in which all lines would cross.
     build = Builder()
@@ -189,18 +179,3 @@ def test_an_untangled_order_is_found() -> None:
     assert len(lines) == 5
     for one, other in combinations(lines, 2):
         assert (one[0][1] < other[0][1]) == (one[-1][1] < other[-1][1])
-
-
-def test_crossings_are_counted() -> None:
-    block = Block(0, 0, 100.0, 0.0)
-    ends = [End((block,), float(y)) for y in range(4)]
-
-    def lines(*pairs: tuple[int, int], gap: int = 0) -> list[Connector]:
-        return [Connector(ends[here], ends[there], gap) for here, there in pairs]
-
-    assert count_crossings(lines((0, 0), (1, 1), (2, 2))) == 0
-    assert count_crossings(lines((0, 2), (1, 1), (2, 0))) == 3
-    assert count_crossings(lines((0, 3), (0, 1), (1, 2))) == 1
-    # Lines that share an end meet there, and lines in different gaps never meet.
-    assert count_crossings(lines((0, 1), (0, 2), (3, 2))) == 0
-    assert count_crossings(lines((0, 3)) + lines((3, 0), gap=1)) == 0

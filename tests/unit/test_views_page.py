@@ -18,7 +18,6 @@ from rcg.trace.trace import Trace
 from rcg.views.html.page import MAX_BYTES, page_of
 from rcg.views.scenes.prediction import prediction_of
 from rcg.views.scenes.timeline import timeline_scene
-from tests.unit.large_trace import large_trace
 from tests.unit.packed import unpack
 from tests.unit.traces import event, graph_trace, measure, trace
 from tests.unit.views_traces import (
@@ -98,7 +97,7 @@ def test_a_page_stays_within_its_bytes_and_says_what_it_left_out() -> None:
 
 
 def test_a_page_of_many_large_graphs_leaves_out_pictures_and_says_so() -> None:
-    record = large_trace(188 * 4, 62)
+    record = simulated(pipeline(62), 4, jitter=0.3)
     page = page_of(replace(record, graphs=record.graphs * 20), "")
     assert len(page.encode()) <= MAX_BYTES
     assert 0 < page.count("of this graph are left out") < 20

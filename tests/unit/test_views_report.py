@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import linecache
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from rcg.runtime.control.acceptor import Refusals
 from rcg.runtime.observe.activity import Activity
 from rcg.runtime.observe.report import Backlog, Report, SocketQueue
-from rcg.views.html.report import report_of
+from rcg.views.html.report import report_of as html_of
+from tests.unit.approved import check_approved
+from tests.unit.live_reports import chain_that_hangs, does, idle_chain, report_of
 from tests.unit.views_traces import WICKED
 
 
@@ -49,41 +53,9 @@ def marked(html: str) -> list[str]:
     return [row[0].text or "" for row in rows(html) if row.get("class") == "rcg-marked"]
 
 
-def test_there_is_a_row_per_process_and_the_one_that_holds_up_the_rest_is_marked() -> None:
-    html = report_of(REPORT)
-    assert [row[0].text for row in rows(html)] == ["driver", "embed", "decode", "loss"]
-    assert marked(html) == ["decode"]
-    (state,) = [row[1].text for row in rows(html) if row[0].text == "decode"]
-    assert state is not None and state.endswith("stuck")
-    assert (
-        html.count(LINE) == 1
-        and html.count("loss.py:41 in fwd") == 2
-        and "10 / 10" in html
-        and "2 / 10" in html
-    )
-    assert "9.8 s" in html and "32.5 MB" in html and "12 ms" in html
-
-
-def test_a_process_that_does_not_answer_says_so() -> None:
-    silent = replace(STUCK, stack=None)
-    assert "does not answer" in report_of(replace(REPORT, processes=(silent,)))
-    not_asked = replace(REPORT, processes=(silent,), asked=False)
-    assert "does not answer" not in report_of(not_asked)
-
-
-def test_connections_to_other_nodes_are_shown() -> None:
-    queue = SocketQueue("driver", "n1", 3 << 20, 2)
-    refused = {"n0": str(Refusals()), "n1": str(Refusals(garbage=2, wrong_secret=1))}
-    found = replace(REPORT, sockets=(queue,), refused=refused)
-    for text in (report_of(found), str(found)):
-        assert "sent by driver to node n1: 3.15 MB, 2 values waiting" in text
-        assert "refused: node n0: none; node n1: 1 wrong secret, 2 garbage" in text
-    assert not REPORT.network
-
-
 def test_names_cannot_break_out() -> None:
     wicked = replace(STUCK, label=WICKED, op=WICKED, stack=(WICKED,), waiting_for=WICKED)
-    html = report_of(replace(REPORT, processes=(wicked,), last_dropped=WICKED, failures_dropped=1))
+    html = html_of(replace(REPORT, processes=(wicked,), last_dropped=WICKED, failures_dropped=1))
     assert "<script" not in html and "<b>" not in html
     html.encode()
     rows(html)
@@ -104,29 +76,84 @@ def test_the_text_moves_no_cursor_and_has_no_line_of_the_users() -> None:
     assert r"a\x1b[2J\n\r\x07b\u202ec" in text
 
 
-# --- the verdict
+# --- reports ----------------------------------------------------------------------------------
 
 
-def actor(
-    number: int, state: str, op: str, for_s: float, waiting_for: str = "", lane: str = ""
-) -> Activity:
-    process = f"a{number}{lane}"
-    label = f"{process} (Shard)"
-    return replace(activity(label, state, op, for_s, waiting_for), process=process)
+def differing() -> list[Activity]:
+    """Of twelve alike one idles, one is elsewhere, one writes, and one is of another class."""
+    found = [does(f"a{number}", "waiting", "driver", for_s=1.0) for number in range(12)]
+    found[2] = replace(found[2], state="idle")
+    found[5] = replace(found[5], stack=("(another stack)",))
+    found[7] = replace(found[7], op="Write s0 -> c9")
+    found[9] = replace(found[9], label="a9 (Other)")
+    return found
 
 
-DRIVER = activity("driver", "idle", "Write s0 -> c0", 2.0)
+def chain() -> Report:
+    """The fifth of forty hangs."""
+    found = chain_that_hangs(40, 4, 9.8, asked=True)
+    driver, *actors = found.processes
+    actors[:4] = [replace(each, op="Write s1 -> c3") for each in actors[:4]]
+    return replace(found, processes=(driver, *actors))
 
 
-def verdict(*processes: Activity, **changes: object) -> str:
-    """The first line of the text, which is the first line of the HTML too."""
-    report = replace(REPORT, processes=processes, backlogs=(), **changes)  # type: ignore[arg-type]
-    first = str(report).splitlines()[0]
-    assert first == str(report.verdict)
-    html = report_of(report)
+def called(process: str, for_s: float = 3.0, **changes: Any) -> Activity:
+    return does(process, "running", for_s=for_s, **changes)
+
+
+IDLE = idle_chain(12)
+FOR_A0 = does("a1", "waiting", "a0 (Stage)", for_s=3.0)
+SENT = SocketQueue("driver", "n1", 3 << 20, 2)
+REFUSED = {"n0": str(Refusals()), "n1": str(Refusals(garbage=2, wrong_secret=1))}
+REPORTS = {
+    "holds-up": REPORT,
+    "not-asked": replace(REPORT, processes=(replace(STUCK, stack=None),), asked=False),
+    "between-nodes": replace(REPORT, sockets=(SENT,), refused=REFUSED),
+    "ready": IDLE,
+    "not-ready": replace(IDLE, processes=(called("driver"), *IDLE.processes[1:])),
+    "waits": report_of(called("a0", 0.012)),
+    # After a get that timed out the driver waits no more, and its actor is the cause still.
+    "gave-up": replace(
+        report_of(), processes=(does("driver", "gave up", "a0 (Stage)"), called("a0"))
+    ),
+    "died": report_of(does("a0", "dead", for_s=3.0), driver="idle"),
+    "wait-for-each-other": report_of(
+        does("a0", "waiting", "a1 (Stage)", for_s=3.0), FOR_A0, driver="idle"
+    ),
+    "does-not-answer": report_of(called("a0", stack=None), FOR_A0, driver="idle", asked=True),
+    "two-hold-up": report_of(
+        called("a0", 2.0),
+        called("a1"),
+        does("a2", "waiting", "a0 (Stage), a1 (Stage)", for_s=3.0),
+        driver="idle",
+    ),
+    "torn-down": report_of(does("a0", "ended"), driver="idle", state="closed"),
+    "torn-down-late": report_of(
+        does("a0", "ended"), called("a1", op="-"), driver="idle", state="closed"
+    ),
+    "broken": report_of(does("a0", "ended"), driver="idle", state="broken"),
+    # All behind the one that hangs wait, and those before it have sent it all.
+    "chain": chain(),
+    "differing": report_of(*differing(), driver="idle"),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_is_as_approved(name: str) -> None:
+    """As a text, and the words of its HTML."""
+    found = REPORTS[name]
+    html, text = html_of(found), str(found)
     title = html[html.index("<h2>") + len("<h2>") : html.index("</h2>")]
-    assert ElementTree.fromstring(f"<p>{title}</p>").text == first
-    return first
+    assert ElementTree.fromstring(f"<p>{title}</p>").text == str(found.verdict)
+    assert text.splitlines()[0] == str(found.verdict)
+    body = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
+    words = [" ".join(each.split()) for each in re.findall(r">([^<>]+)<", body)]
+    shown = [word for word in words if word]
+    check_approved(f"reports/{name}", "\n".join([text, "", *shown, f"marked: {marked(html)}"]))
+
+
+def verdict(*processes: Activity) -> str:
+    return str(replace(REPORT, processes=processes)).splitlines()[0]
 
 
 def test_the_first_line_says_who_holds_up_whom_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,144 +169,6 @@ def test_the_line_is_the_users_and_not_one_of_a_library() -> None:
     driver, embed, stuck, loss = REPORT.processes
     stuck = replace(stuck, stack=(LINE, library))
     assert verdict(driver, embed, stuck, loss).endswith("at loss.py:41")
-    assert "loss.py:41 in fwd" in report_of(replace(REPORT, processes=(driver, embed, stuck, loss)))
+    assert "loss.py:41 in fwd" in html_of(replace(REPORT, processes=(driver, embed, stuck, loss)))
     only = replace(stuck, stack=(library,))
     assert verdict(driver, embed, only, loss).endswith("at nowhere.py:629")
-
-
-@pytest.mark.parametrize(
-    ("processes", "expected"),
-    [
-        ([DRIVER, actor(0, "waiting", "Read c0 -> s0", 60.0, "driver")], "is ready: no execution"),
-        (
-            [
-                replace(DRIVER, state="waiting", op="Read c2 -> s1", waiting_for="a0 (Shard)"),
-                actor(0, "running", "Call a0.work(s0) -> s1 #1", 0.012),
-            ],
-            "1 other waits for a0 (Shard): in work for 12 ms, execution 117",
-        ),
-        (  # after a get that timed out the driver waits no more, and its actor is the cause still
-            [
-                replace(DRIVER, state="gave up", op="Read c2 -> s1", waiting_for="a0 (Shard)"),
-                actor(0, "running", "Call a0.work(s0) -> s1 #1", 3.0),
-            ],
-            "a0 (Shard) holds up 1 other: in work for 3 s, execution 117",
-        ),
-        (
-            [DRIVER, actor(0, "dead", "Call a0.work(s0) -> s1 #1", 3.0)],
-            "a0 (Shard) died in work, execution 117",
-        ),
-        (
-            [
-                DRIVER,
-                actor(0, "waiting", "Read c2 -> s0", 3.0, "a1 (Shard)"),
-                actor(1, "waiting", "Read c1 -> s0", 3.0, "a0 (Shard)"),
-            ],
-            "a0 (Shard), a1 (Shard) wait for each other",
-        ),
-        (
-            [
-                DRIVER,
-                replace(actor(0, "running", "Call a0.work(s0) -> s1 #1", 3.0), stack=None),
-                actor(1, "waiting", "Read c1 -> s0", 3.0, "a0 (Shard)"),
-            ],
-            "a0 (Shard) holds up 1 other: in work for 3 s, execution 117; it does not answer: it "
-            "is stopped, or native code that it runs holds Python's lock",
-        ),
-        (
-            [
-                DRIVER,
-                actor(0, "running", "Call a0.work(s0) -> s1 #1", 2.0),
-                actor(1, "running", "Call a1.work(s0) -> s1 #2", 3.0),
-                actor(2, "waiting", "Read c1, c2 -> s0", 3.0, "a0 (Shard), a1 (Shard)"),
-            ],
-            "a1 (Shard) and 1 more hold up 1 other: in work for 3 s, execution 117",
-        ),
-    ],
-)
-def test_what_the_verdict_is(processes: list[Activity], expected: str) -> None:
-    in_flight = 0 if "ready" in expected else 3
-    assert expected in verdict(*processes, in_flight=in_flight)
-
-
-def test_the_verdict_of_a_graph_that_has_ended() -> None:
-    idle, busy = actor(0, "ended", "Call a0.work(s0) -> s1 #1", 3.0), actor(1, "running", "-", 3.0)
-    assert verdict(DRIVER, idle, state="closed") == "The graph is torn down"
-    late = "The graph is torn down, and a1 (Shard) still runs: before its first op for 3 s"
-    assert verdict(DRIVER, idle, busy, state="closed") == late
-    assert verdict(DRIVER, idle, state="broken") == "The graph is broken: a process has left it"
-
-
-# --- processes that are alike
-
-
-def chain(count: int, stuck: int) -> Report:
-    """A chain whose actor ``stuck`` hangs: all behind it wait, those before it have sent it all."""
-    processes = [activity("driver", "waiting", "Read c99 -> s1", 9.9, f"a{count - 1} (Shard)")]
-    for number in range(count):
-        if number < stuck:
-            to = f"a{number + 1} (Shard)"
-            each = actor(number, "waiting", f"Write s1 -> c{number + 1}", 9.0, to)
-        elif number == stuck:
-            each = replace(
-                actor(number, "running", f"Call a{number}.work(s0) -> s1 #9", 9.8), stack=(LINE,)
-            )
-        else:
-            waiting_for = f"a{number - 1} (Shard)"
-            each = actor(number, "waiting", f"Read c{number} -> s0", 9.8, waiting_for)
-        processes.append(replace(each, execution=3 + (number < stuck)))
-    return replace(REPORT, processes=tuple(processes), backlogs=())
-
-
-def test_those_behind_and_before_a_stuck_actor_are_a_row_each() -> None:
-    count = 40
-    report = chain(count, 4)
-    found = [(row.label, row.first.state, row.op, row.waiting_text) for row in report.rows]
-    last = f"a5 to a{count - 1} (Shard)"
-    assert found == [
-        ("driver", "waiting", "Read c99 -> s1", f"a{count - 1} (Shard)"),
-        ("a0 to a3 (Shard)", "waiting", "Write", "a4 (Shard)"),
-        ("a4 (Shard)", "running", "Call a4.work(s0) -> s1 #9", ""),
-        (last, "waiting", "Read", "a4 (Shard)"),
-    ]
-    folded = report.rows[-1]
-    assert (folded.execution, folded.since, folded.pid) == ("3", "9.8 s", "-")
-    assert folded.shared_bytes == (count - 5) * (31 << 20)
-    assert len(str(report).splitlines()) == 2 + 1 + 4 + 2  # verdict, graph, head, rows, stack
-    lines = str(report).splitlines()[2:]
-    assert lines[4].startswith(f"  {last}  waiting  Read ")
-    (marked_line,) = [line for line in lines if line.startswith(">")]
-    assert marked_line.split()[:4] == [">", "a4", "(Shard)", "stuck"]
-    html = report_of(report)
-    assert [row[0].text for row in rows(html)] == [label for label, *_ in found]
-    assert marked(html) == ["a4 (Shard)"]
-    assert f"all {count + 1} processes" in html and "a7 (Shard): a6 (Shard)" in html
-
-
-def test_what_differs_is_not_one_row() -> None:
-    common = [actor(number, "waiting", "Read c1 -> s0", 1.0, "driver") for number in range(12)]
-    common[2] = replace(common[2], state="idle")
-    common[5] = replace(common[5], stack=("(another stack)",))
-    common[7] = replace(common[7], op="Write s0 -> c9")
-    common[9] = replace(common[9], label="a9 (Other)")
-    labels = [row.label for row in replace(REPORT, processes=tuple(common)).rows]
-    assert labels == [
-        "8 of a0 to a11 (Shard)",
-        *("a2 (Shard)", "a5 (Shard)", "a7 (Shard)", "a9 (Other)"),
-    ]
-
-
-def test_actors_that_nothing_is_executed_for_are_ready_and_not_waiting() -> None:
-    common = [actor(0, "waiting", "Read c0 -> s0", 60.0, "driver")]
-    common += [
-        actor(number, "waiting", f"Read c{number} -> s0", 60.0, f"a{number - 1} (Shard)")
-        for number in range(1, 12)
-    ]
-    report = replace(REPORT, processes=(DRIVER, *common), backlogs=())
-    assert [(row.label, row.state, row.waiting_text) for row in report.rows] == [
-        ("driver", "idle", ""),
-        ("a0 to a11 (Shard)", "ready", "driver"),
-    ]
-    assert "  ready  Read" in str(report) and "waiting </td>" not in report_of(report)
-    driver = replace(DRIVER, state="running")
-    assert replace(report, processes=(driver, *common)).rows[1].state == "waiting"

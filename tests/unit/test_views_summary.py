@@ -7,11 +7,11 @@ import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from rcg.trace.measured import summarize
+from rcg.trace.measured import Measured, summarize
 from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
-from rcg.views.data.topology import topology_of
 from rcg.views.svg.summary import summary_of
 from tests.unit.trace_by_hand import END, ROWS
 from tests.unit.traces import changed, event, events, graph_trace, trace
@@ -21,7 +21,7 @@ from tests.unit.views_traces import check_picture, pipeline, simulated
 def test_shares_are_as_wide_as_they_are_large() -> None:
     rows = [CardRow("a", (3e6, 0, 0, 2e6, 0), "", "waits"), CardRow("b", (1e6, 0, 0, 4e6, 0))]
     for width in (360, 1040):
-        svg = summary_of(ProfileCard("", rows, [("throughput", "515 /s")]), width=width)
+        svg = summary_of(ProfileCard("Profile", "", rows, [("throughput", "515 /s")]), width=width)
         check_picture(svg)
         rects = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}rect")
         found = [float(each.get("width", "nan")) for each in rects if len(each)]
@@ -40,18 +40,24 @@ def test_a_card_of_nothing_says_what_to_do_and_an_axis_has_more_than_its_origin(
     assert re.findall(r">([\d.]+ ms)<", svg)[:2] == ["0 ms", "1 ms"]
 
 
+def test_the_title_of_a_card_says_what_is_wrong_with_the_graph() -> None:
+    graph = replace(graph_trace(ROWS), state="a1 died")
+    (found,) = summarize(trace(graph, end=END)).graphs
+    assert card_of(found).title == "Profile: a1 died"
+    assert "Profile: a1 died</text>" in summary_of(card_of(found))
+
+
 def test_topologies_get_medians_of_calls_and_sizes_of_values() -> None:
     record = simulated(pipeline(3), 20)
     graph = record.graphs[0]
-    measured = topology_figures_of(graph, summarize(record).graphs[0])
-    nodes = topology_of(graph.plan).nodes
-    times = {nodes[node].process: ns for node, ns in measured.call_ns.items()}
+    measured = topology_figures_of(Measured.of(record, graph))
+    times = {process: float(np.median(ns)) for (process, _), ns in measured.runs_ns.items()}
     assert times == {"a0": 400_000, "a1": 460_000, "a2": 520_000}
     assert measured.channel_bytes == {"c0": 4096, "c1": 3_250_000, "c2": 3_250_000, "c3": 3_250_000}
     path = summarize(record).graphs[0].critical
     assert path is not None
     calls = [part for part in path.shares if part.op == 1 and part.process != "driver"]
-    shares = {nodes[node].process: share for node, share in measured.on_path.items()}
+    shares = {process: share for (process, _), share in measured.on_path.items()}
     assert shares == pytest.approx({part.process: part.share for part in calls})
     assert shares["a2"] == pytest.approx(0.91, abs=0.01)
 

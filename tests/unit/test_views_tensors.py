@@ -3,25 +3,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, settings
 
-from rcg.ir.ops import Collective
+from rcg.ir.ops import Call, Collective
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.events import TimeKind
-from rcg.trace.measured import summarize
-from rcg.views.data.topology import Topology, nodes_of_calls, topology_of
-from rcg.views.scene import COLLECTIVE, EXCHANGE, VALUE, Scene
-from rcg.views.scenes.schedule import schedule_scene
-from rcg.views.scenes.timeline import timeline_scene
+from rcg.views.data.topology import Topology, topology_of
+from rcg.views.scenes.topology import diagram_of
+from rcg.views.svg.diagram import svg_of
 from rcg.views.svg.pictures import predicted_schedule
-from rcg.views.svg.topology import svg_of
-from rcg.views.svg.topology_payload import topology_payload
 from rcg.views.text import ascii_of, dot_of
 from tests.unit.random_graphs import Case, cases
-from tests.unit.tensors_by_hand import ROWS, tensor_trace, tensors_by_hand
 from tests.unit.test_plan_nodes import COLLECTIVES as TEXT
-from tests.unit.traces import measure
 from tests.unit.views_plans import planned
 from tests.unit.views_traces import check_picture
 
@@ -49,7 +41,7 @@ def test_a_collective_is_one_node_that_is_joined_to_its_ranks() -> None:
     ]
     node = topology().nodes[3]
     assert (node.kind, node.name, node.group) == ("collective", "allreduce", "g0")
-    assert node.ranks == (("a0", 3), ("a1", 2))
+    assert node.ops == (("a0", 3), ("a1", 2))
 
 
 def test_channels_are_those_of_values_and_know_their_group_and_hints() -> None:
@@ -84,16 +76,22 @@ def test_a_value_that_falls_back_for_the_driver_has_its_own_kind() -> None:
 def test_every_rank_is_in_one_node_and_every_channel_of_values_is_drawn(case: Case) -> None:
     plan = planned(case.graph)
     drawn = topology_of(plan)
-    at = nodes_of_calls(plan)
+    at = {
+        op.node: node.id
+        for node in drawn.nodes
+        for process, place in node.ops
+        if isinstance(op := plan.program(process).ops[place], Call | Collective)
+    }
     for node in case.graph.nodes:
         if (actor := case.graph.actor_of(node.id)) is not None and node.id in at:
-            shown_at = drawn.nodes[at[node.id]]
-            assert actor in (dict(shown_at.ranks) or [shown_at.process])
+            assert actor in [
+                process.partition(".")[0] for process, _ in drawn.nodes[at[node.id]].ops
+            ]
     joined = {(edge.source, edge.target) for edge in drawn.edges}
     for node in case.graph.nodes:
         for upstream in getattr(node, "args", ()):
             assert upstream not in at or (at[upstream], at[node.id]) in joined
-    ranks = [rank for node in drawn.nodes for rank in node.ranks]
+    ranks = [rank for node in drawn.nodes if node.kind == "collective" for rank in node.ops]
     assert sorted(ranks) == sorted(
         (program.process, at)
         for program in plan.programs
@@ -106,81 +104,7 @@ def test_every_rank_is_in_one_node_and_every_channel_of_values_is_drawn(case: Ca
         is_tensor = edge.channel is not None and kinds[edge.channel] == "tensor"
         assert is_tensor == (edge.kind == "gloo" or edge.kind.startswith("communicator "))
     assert topology_of(Plan.from_text(str(plan))) == drawn
-    check_picture(svg_of(drawn, channel_details=True))
+    check_picture(svg_of(diagram_of(drawn, channel_details=True), ""))
     ascii_of(drawn)
     dot_of(drawn, channel_details=True)
     check_picture(predicted_schedule(plan, 4))
-    for picture in topology_payload(plan, None).head["pictures"]:
-        calls = [each for each in picture["nodes"] if each["kind"] == "call"]
-        assert all(len(each["places"]) == each["count"] for each in calls)
-
-
-MOVING = int(TimeKind.COMMUNICATION)
-
-
-def ends_of(scene: Scene, link: int) -> tuple[tuple[str, str, int, int], ...]:
-    """The process, the name, the kind and the beginning of each bar of a link."""
-    bars = scene.bars
-    return tuple(
-        (
-            scene.rows[bars.row[bar]].process,
-            scene.names[bars.name[bar]].text,
-            int(bars.kind[bar]),
-            int(bars.start[bar]),
-        )
-        for bar in scene.links.ends_of(link).tolist()
-    )
-
-
-def test_both_ends_of_a_transfer_of_tensors_are_joined_from_its_beginning_to_its_end() -> None:
-    scene = timeline_scene(measure(tensors_by_hand(), 0, 200))
-    links = scene.links
-    found = {
-        ends_of(scene, link): (int(links.begin[link]), int(links.until[link]))
-        for link in np.flatnonzero(links.kind == EXCHANGE).tolist()
-    }
-    write = ("a0", "write c1", MOVING, 56)
-    assert found == {
-        (write, ("a1", "read c1", MOVING, 56)): (56, 80),
-        (write, ("a2", "read c1", MOVING, 56)): (56, 80),
-    }
-    assert (links.kind == VALUE).sum() == 3  # frames in rings
-
-
-def test_the_ranks_of_a_collective_are_joined() -> None:
-    scene = timeline_scene(measure(tensors_by_hand(), 0, 200))
-    (link,) = np.flatnonzero(scene.links.kind == COLLECTIVE).tolist()
-    assert set(ends_of(scene, link)) == {
-        ("a2", "allreduce g1", MOVING, 132),
-        ("a1", "allreduce g1", MOVING, 134),
-    }
-    assert (scene.links.begin[link], scene.links.until[link]) == (132, 160)
-    cut = timeline_scene(measure(tensors_by_hand(a2=ROWS["a2"][:4]), 0, 200))
-    assert not (cut.links.kind == COLLECTIVE).any()
-    # A schedule says of an exchange what the timeline says: how long it took is one figure.
-    schedule = schedule_scene(measure(tensors_by_hand(), 0, 200))
-    said = [
-        {
-            line
-            for bar in range(len(each.bars))
-            for line in each.hover(bar)
-            if line.startswith("all 2 ranks") or "a0 (Stage) \N{RIGHTWARDS ARROW}" in line
-        }
-        for each in (scene, schedule)
-    ]
-    assert said[0] == said[1] and "all 2 ranks: 1.3 kB in 28 ns \N{MIDDLE DOT} 46.4 GB/s" in said[0]
-
-
-def test_the_payload_of_a_topology_has_ranks_groups_and_the_longest_time() -> None:
-    graph = tensors_by_hand()
-    trace = tensor_trace()
-    head, _ = topology_payload(graph.plan, (graph, summarize(trace).graphs[0]))
-    [picture] = head["pictures"]
-    (node,) = [node for node in picture["nodes"] if node["kind"] == "collective"]
-    assert node["places"] == [("a2", 4), ("a1", 2)]
-    assert picture["shapes"].count("28 ns") == 1
-    assert node["tell"][:3] == ["allreduce @g1", "rank 0: a2 (Stage)", "rank 1: a1 (Stage)"]
-    assert node["tell"][-2].startswith("1.3 kB from a rank")
-    assert node["tell"][-1].endswith("of the critical path")
-    assert head["groups"][1] == "group g1 \N{MIDDLE DOT} Gloo \N{MIDDLE DOT} a2 (Stage), a1 (Stage)"
-    assert head["kinds"]["gloo"]["title"] == "Gloo"

@@ -12,7 +12,6 @@ from dataclasses import replace
 from math import isnan
 from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -24,9 +23,11 @@ from rcg.errors import TraceError
 from rcg.ir.plan import Plan
 from rcg.runtime.observe.live import Meter
 from rcg.runtime.observe.report import Report
-from rcg.trace.model import SPAN_BASE
+from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
 from rcg.views.data.packing import pack
+from rcg.views.scenes.schedule import schedule_scene
+from rcg.views.scenes.timeline import timeline_scene
 from rcg_widgets import (
     LiveMonitor,
     PipelineWidget,
@@ -43,7 +44,7 @@ from tests.harness.peers import until
 from tests.unit.live_reports import GRAPH_ID, backlog, does, idle_chain, later, report_of
 from tests.unit.packed import unpack
 from tests.unit.test_progress import Clock
-from tests.unit.traces import PIPELINE, event, graph_trace, trace
+from tests.unit.traces import PIPELINE, graph_trace, trace
 from tests.unit.views_plans import ring_of_stages, scatter_gather
 from tests.unit.views_traces import microbatches, pipeline, simulated
 
@@ -51,28 +52,9 @@ EXECUTIONS = 3
 PLAN = Plan.from_text(PIPELINE)
 
 
-def recorded(executions: int = EXECUTIONS) -> Trace:
-    """Every execution takes a millisecond; values are 3 MB between the stages."""
-    rows: dict[str, list[Any]] = {"driver": [], "a0": [], "a1": []}
-    for turn in range(executions):
-        at = turn * 1_000_000
-        rows["driver"] += [
-            event(1, turn, at, at + 50_000, bytes=1000),
-            event(3, turn, at + 60_000, at + 900_000, waited=830_000, bytes=10),
-        ]
-        rows["a0"] += [
-            event(0, turn, at + 50_000, at + 100_000, waited=20_000, bytes=1000, peer=0),
-            event(1, turn, at + 100_000, at + 400_000),
-            event(SPAN_BASE, turn, at + 150_000, at + 200_000),
-            event(3, turn, at + 400_000, at + 450_000, bytes=3_000_000, coded=10_000),
-        ]
-        rows["a1"] += [
-            event(0, turn, at + 400_000, at + 480_000, waited=60_000, peer=1, bytes=3_000_000),
-            event(1, turn, at + 480_000, at + 800_000),
-            event(3, turn, at + 800_000, at + 850_000, bytes=10),
-        ]
-    record = graph_trace(rows, spans={"a0": ("attention",)})
-    return trace(record, end=executions * 1_000_000)
+def recorded(executions: int = 3) -> Trace:
+    """A driver and two actors."""
+    return simulated(pipeline(2), executions, spans=True)
 
 
 VIEWS: tuple[Callable[[Any], View], ...] = (TopologyWidget, ScheduleWidget, TimelineWidget)
@@ -101,36 +83,18 @@ def test_a_payload_is_read_back() -> None:
         np.testing.assert_array_equal(found[name], column)
 
 
-def test_a_timeline_has_a_bar_for_each_part_of_an_event() -> None:
-    head, columns = unpack(TimelineWidget(recorded()).payload)
-    processes = dict.fromkeys(row["process"] for row in head["rows"])
-    assert list(processes) == ["driver", "a0", "a1"]
-    names = [each["text"] for each in head["names"]]
-    is_call = columns["name"] == names.index("fwd")
-    assert is_call.sum() == 2 * EXECUTIONS
-    assert set(columns["op"][is_call]) == {1}
-    assert len(columns["link_kind"]) == 3 * EXECUTIONS  # three channels
-    assert (columns["op"][columns["kind"] == 5] == 65535).all()  # spans are no ops
-    # What is written is taken: queues fill and empty again.
-    at = 0
-    for steps in head["steps"]:
-        depth = columns["step_depth"][at : at + steps["count"]]
-        at += steps["count"]
-        assert steps["count"] == 1 + 2 * EXECUTIONS  # and the beginning
-        assert depth[-1] == 0 and depth.max() == steps["most"] >= 1
-
-
-def test_a_schedule_has_what_was_measured_and_what_is_predicted() -> None:
-    head, columns = unpack(ScheduleWidget(recorded(10), executions=4).payload)
-    parts = np.array([row["part"] for row in head["rows"]])[columns["row"]]
-    for part in ("", "predicted"):
-        assert sorted(set(columns["execution"][parts == part])) == [6, 7, 8, 9]
-    processes = np.array([row["process"] for row in head["rows"]])[columns["row"]]
-    of_a0 = (parts == "predicted") & (processes == "a0")
-    assert columns["duration"][of_a0] == pytest.approx(300.0, rel=0.01)
-    reads = (parts == "") & (processes == "a1") & (columns["op"] == 0)
-    took = [columns["duration"][reads & (columns["execution"] == each)].sum() for each in (7, 8)]
-    assert took == pytest.approx([20.0, 20.0])  # of 80, it waited 60
+def test_a_widget_sends_its_scene() -> None:
+    record = recorded(10)
+    measured = Measured.of(record, record.graphs[0])
+    for view, scene in (
+        (TimelineWidget(record), timeline_scene(measured)),
+        (ScheduleWidget(record, executions=4), schedule_scene(measured, executions=4)),
+    ):
+        head, columns = unpack(view.payload)
+        expected_head, expected = unpack(pack(*scene.to_payload()))
+        assert head == expected_head and columns.keys() == expected.keys()
+        for name, column in columns.items():
+            np.testing.assert_array_equal(column, expected[name])
 
 
 def test_a_plan_alone_has_a_prediction_in_units() -> None:
@@ -154,37 +118,6 @@ def test_a_window_that_is_no_time_is_refused(window: list[float]) -> None:
         link(widget).window = window
     widget.window = None
     assert widget.window is None
-
-
-def test_the_shapes_of_a_topology_are_in_the_order_of_its_nodes_and_edges() -> None:
-    for subject in (recorded(), ring_of_stages(4, 3), scatter_gather(12)):
-        head, _ = unpack(TopologyWidget(subject).payload)
-        for shown in head["pictures"]:
-            picture = ElementTree.fromstring(f"<svg>{shown['shapes']}</svg>")
-            groups = [each for each in picture.iter("g") if "class" in each.attrib]
-            nodes = [each for each in groups if each.attrib["class"].startswith("rcg-node rcg-")]
-            assert [each.attrib["class"].split()[1] for each in nodes] == [
-                f"rcg-{node['kind']}" for node in shown["nodes"]
-            ]
-            for group, node in zip(nodes, shown["nodes"], strict=True):
-                rect = group.find("rect")
-                assert rect is not None
-                box = [float(rect.attrib[name]) for name in ("x", "y", "width", "height")]
-                assert box == pytest.approx(node["box"])
-                assert ("rcg-folded" in group.attrib["class"]) == (node["count"] > 1)
-            edges = [each for each in groups if each.attrib["class"] == "rcg-edge"]
-            for group, edge in zip(edges, shown["edges"], strict=True):
-                path = group.find("path")
-                assert path is not None
-                numbers = [float(each) for each in re.findall(r"-?[\d.]+", path.attrib["d"])]
-                heights = [
-                    (top, top + height)
-                    for end in ("source", "target")
-                    for _, top, _, height in [shown["nodes"][edge[end]]["box"]]
-                ]
-                # A line back is drawn from its target.
-                found = {numbers[1], numbers[-1]}
-                assert all(any(low <= y <= high for y in found) for low, high in heights)
 
 
 def test_a_widget_has_a_picture_for_each_level_that_shows_more() -> None:
@@ -221,7 +154,7 @@ def test_a_schedule_has_what_it_shows_first_however_many_were_in_flight() -> Non
 
 def test_a_graph_that_did_nothing_is_shown() -> None:
     topology, *others = [unpack(view(graph_trace({})).payload)[0] for view in VIEWS]
-    assert topology["subtitle"].startswith("2 actors")
+    assert topology["pictures"][0]["about"].startswith("2 actors")
     assert all(each["about"].startswith("nothing ran") for each in others)
     shown = [view(graph_trace({})) for view in VIEWS]
     assert all("text/plain" in each._repr_mimebundle_()[0] for each in shown)

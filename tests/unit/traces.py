@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from rcg.ir.plan import Plan
-from rcg.trace.analysis.shares import Shares, shares_of
 from rcg.trace.measured import Measured
 from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace, OpenOp
 from rcg.trace.trace import Trace
@@ -123,6 +122,23 @@ def changed(graph: GraphTrace, process: str, **changes: Any) -> GraphTrace:
     return replace(graph, lanes=tuple(lanes))
 
 
+def one_after_the_other(*graphs: GraphTrace) -> GraphTrace:
+    """One record of runs of the same plan, one after the other."""
+    rows: dict[str, list[Events]] = {lane.process: [] for lane in graphs[0].lanes}
+    end = execution = 0
+    for graph in graphs:
+        moved = {lane.process: lane.events.copy() for lane in graph.lanes}
+        for process, later in moved.items():
+            later["start_ns"] += end
+            later["end_ns"] += end
+            later["execution"] += execution
+            rows[process].append(later)
+        end = max(int(later["end_ns"].max()) for later in moved.values())
+        execution = 1 + max(int(later["execution"].max()) for later in moved.values())
+    lanes = (replace(lane, events=np.concatenate(rows[lane.process])) for lane in graphs[0].lanes)
+    return replace(graphs[0], lanes=tuple(lanes))
+
+
 def trace(*graphs: GraphTrace, start: int = 0, end: int) -> Trace:
     """A trace of graphs between two moments."""
     return Trace(graphs, start, end)
@@ -160,9 +176,3 @@ def measure(graph: GraphTrace, start: int = 0, end: int | None = None) -> Measur
         (int(each.events["end_ns"].max()) for each in graph.lanes if len(each.events)), default=0
     )
     return Measured(graph, start, max(last, start) if end is None else end)
-
-
-def shares_in(graph: GraphTrace, start: int, end: int) -> Shares:
-    """Where the time went in a window."""
-    found = measure(graph, start, end)
-    return shares_of(found.table, found.parts, found.executions, start, end)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -162,81 +163,73 @@ def labelled(trace: Trace) -> Trace:
     return replace(trace, graphs=(replace(graph, lanes=tuple(lanes)),))
 
 
-def many_events(actors: int, total: int, *, call_ns: int = 20_000) -> Trace:
-    """A trace of about so many events, made with arrays: a pipeline in steady state."""
-    plan = pipeline(actors)
-    numbers = {program.process: position for position, program in enumerate(plan.programs)}
-    per_execution = sum(len(program.ops) for program in plan.programs)
-    executions = max(1, total // per_execution)
-    execution = np.arange(executions)
-    lanes = []
-    period = int(call_ns * 1.5)
-    for program in plan.programs:
-        lane = numbers[program.process]
-        count = len(program.ops)
-        values = np.zeros((executions, count), EVENT)
-        begun = execution * period + lane * period
-        for position, op in enumerate(program.ops):
-            length = call_ns if isinstance(op, Call) else 2_000 if count else 100
-            length = length if isinstance(op, Call | Read | Write) else 100
-            values[:, position]["start_ns"] = begun
-            values[:, position]["end_ns"] = begun + length
-            values[:, position]["coded_ns"] = length // 3 if isinstance(op, Read | Write) else 0
-            values[:, position]["waited_ns"] = length // 2 if isinstance(op, Read) else 0
-            values[:, position]["peer"] = max(lane - 1, 0) if isinstance(op, Read) else NO_PEER
-            values[:, position]["execution"] = execution
-            values[:, position]["op"] = position
-            begun = begun + length
-        label = "driver" if lane == 0 else f"Stage#{lane}"
-        lanes.append(LaneTrace(program.process, label, values.ravel()))
-    end = max(int(lane.events["end_ns"].max()) for lane in lanes)
-    return Trace((GraphTrace("5f1c" * 8, plan, tuple(lanes), 10),), 0, end + 1)
-
-
 WICKED = "<script>alert(1)</script>&\"'\x00\ud800\N{RIGHT-TO-LEFT OVERRIDE}" + "\u5f20\u91cf" * 40
 """A name that breaks whatever does not escape it, and is too long for any box."""
 
 _NUMBER = r"-?\d+(?:\.\d+)?"
 
 
+def check_pictures(html: str) -> list[str]:
+    """The pictures that a cell shows are well-formed; returns them."""
+    found = re.findall(r"data:image/svg\+xml;base64,([^\"']*)", html)
+    pictures = [b64decode(each).decode() for each in found]
+    for each in pictures:
+        check_picture(each)
+    return pictures
+
+
 def check_picture(svg: str) -> None:
-    """A picture is well-formed, loads and runs nothing; no text is outside of it, or small."""
+    """A picture is well-formed, and loads and runs nothing.
+
+    No text or box is outside of it, no text is small, and no two texts overlap.
+    """
     root = ElementTree.fromstring(svg)
     assert "<script" not in svg and "href" not in svg and "onload" not in svg
     assert re.findall(r"https?://[^\"]*", svg) == ["http://www.w3.org/2000/svg"]
     used = set(re.findall(r"url\(#([^)]*)\)", svg))
     assert used <= {each.get("id") for each in root.iter()}
-    size = float(root.get("width", "nan")), float(root.get("height", "nan"))
-    _check_texts(root, 0.0, 0.0, {"font-size": "12"}, size)
+    width, height = float(root.get("width", "nan")), float(root.get("height", "nan"))
+    texts: list[tuple[str, float, float, float, float]] = []
+    for element, x, y, style in _placed(root, 0.0, 0.0, {"font-size": "12"}):
+        if element.tag.endswith("}text") and element.text:
+            size = float(style["font-size"])
+            assert size >= 11.5
+            long = width_of(
+                element.text,
+                size,
+                bold=style.get("font-weight") == "600",
+                monospace="monospace" in style.get("font-family", ""),
+            )
+            x -= {"middle": long / 2, "end": long}.get(style.get("text-anchor", ""), 0.0)
+            texts.append((element.text, x, y - 0.5 * size, x + long, y))
+        elif element.tag.endswith("}rect") and "%" not in element.get("width", "0"):
+            long, high = (float(element.get(name, "0")) for name in ("width", "height"))
+            assert -0.5 <= x <= x + long <= width + 0.5, (element.attrib, x, width)
+            assert -0.5 <= y <= y + high <= height + 0.5, (element.attrib, y, height)
+    for text, start, _, end, foot in texts:
+        assert start >= -0.5 and end <= width + 0.5, (text, start, end)
+        assert 0 < foot < height, (text, foot)
+    boxes = np.array([box for _, *box in texts]).reshape(-1, 4).T
+    left, top, right, bottom = boxes[..., None]
+    overlap = (left + 1 < right.T) & (right > left.T + 1) & (top < bottom.T) & (bottom > top.T)
+    pairs = np.argwhere(np.triu(overlap, 1)).tolist()
+    assert not pairs, [texts[at] for at in pairs[0]]
 
 
-def _check_texts(
-    element: ElementTree.Element,
-    x: float,
-    y: float,
-    style: dict[str, str],
-    size: tuple[float, float],
-) -> None:
+def _placed(
+    element: ElementTree.Element, x: float, y: float, style: dict[str, str]
+) -> Iterator[tuple[ElementTree.Element, float, float, dict[str, str]]]:
+    """The elements of a picture, where they are, and the style that they inherit."""
+    if element.tag.endswith("}defs"):
+        return
     moved = re.match(rf"translate\(({_NUMBER}) ({_NUMBER})\)", element.get("transform", ""))
     if moved is not None:
         x, y = x + float(moved[1]), y + float(moved[2])
     names = ("font-size", "font-weight", "text-anchor", "font-family")
     style = style | {name: value for name in names if (value := element.get(name)) is not None}
-    if element.tag.endswith("}text"):
-        assert float(style["font-size"]) >= 11.5
-        width = width_of(
-            element.text or "",
-            float(style["font-size"]),
-            bold=style.get("font-weight") == "600",
-            monospace="monospace" in style.get("font-family", ""),
-        )
-        left = x + float(element.get("x", "0"))
-        left -= {"middle": width / 2, "end": width}.get(style.get("text-anchor", ""), 0.0)
-        bottom = y + float(element.get("y", "0"))
-        assert left >= -0.5 and left + width <= size[0] + 0.5, (element.text, left, width)
-        assert 0 < bottom < size[1], (element.text, bottom)
+    yield element, x + float(element.get("x", "0")), y + float(element.get("y", "0")), style
     for child in element:
-        _check_texts(child, x, y, style, size)
+        yield from _placed(child, x, y, style)
 
 
 _VOID = {"meta", "img", "br", "link", "input", "hr"}

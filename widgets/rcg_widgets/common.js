@@ -336,13 +336,12 @@ export class Card {
     this.tooltip.hidden = true;
   }
 
-  /** Shows a legend: pairs of a CSS class, a colour, or a colour and its opacity, and words. */
+  /** Shows a legend: pairs of a CSS class or a colour and its opacity, and words. */
   explain(entries) {
     this.legend.replaceChildren(
       ...entries.map(([sign, words]) => {
         const swatch = element("span", { class: "rcg-swatch" });
         if (Array.isArray(sign)) [swatch.style.background, swatch.style.opacity] = sign;
-        else if (sign.startsWith("#")) swatch.style.background = sign;
         else swatch.classList.add(sign);
         return element("span", { class: "rcg-key" }, swatch, words);
       }),

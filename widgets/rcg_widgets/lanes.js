@@ -6,7 +6,7 @@
 // bars of a few pixels are added up per column. A column shows the share of time of each kind, from
 // below, so that an overview shows where the time went and thin bars are no full-height edges.
 
-import { button, element, inkOn, lowerBound, mixed, shorten, ticksOf, timeText } from "./common.js";
+import { button, element, inkOn, lowerBound, mixed, shorten, ticksOf } from "./common.js";
 
 const FONT = "11.5px";
 const PAD_RIGHT = 14;
@@ -14,6 +14,10 @@ const NOTE_GAP = 12;
 const AXIS_HEIGHT = 26;
 const HEADING_HEIGHT = 24;
 const LEAST_SPAN = 0.02;
+const LEAST_RANGE = 0.001;
+const NARROW = { timeline: 4 }; // pixels: narrower bars are shares of time; where not said otherwise,
+const LEAST_BAR = 1.5;
+const FADED = 0.22; // what is not lit
 const VIEW_HEIGHT = 520; // of rows of their full height
 const FIT_HEIGHT = 880; // of all rows, lower if necessary
 const LEAST_ROW = 3;
@@ -21,17 +25,12 @@ const LEAST_PART = 0.3; // pixels: less cannot be seen
 const CROWDED = 30_000; // bars in sight: columns are wider and not hatched, because a canvas is slow with very many boxes
 const LABEL_PITCH = 13; // names do not touch
 const INDENT = 14;
+const PIN_WIDTH = 13;
 const SEND_AFTER_MS = 60; // the window, to the views that are linked
 const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
 const AROUND = 40; // its lengths that are shown then
 const MIN_AROUND = 0.5;
-const SHARES = { pale: 0.36, tinted: 0.5, outlined: 0.3, faint: 0.07 }; // of its colour, by the style of a look
 const FRAMED = new Set(["tinted", "outlined", "faint"]);
-
-/** What stands above each lane: the name of its node of the cluster, above the first lane of each. */
-export function headingsOf(nodes) {
-  return nodes.map((node, at) => (node && node !== nodes[at - 1] ? node : ""));
-}
 
 /** The bars of one row by start, and the latest end of each bar and all before it. */
 export function rowOf(indices, start, duration) {
@@ -105,25 +104,15 @@ export function labelOf(labels, room, measure) {
 export class Lanes {
   /**
    * @param card The card.
-   * @param options `rows` (label, sub, name, detail, process, height, gap above, bars, hatched),
-   *   `start`, `duration`, `range`; `noted`, what the notes of rows are; `looks` (colour, style, height), and `look`, with functions of a
-   *   bar's number: `bucket` (an index of `looks`), `text` (its labels, the preferred one first),
-   *   `alpha`, `isPlain` (whether all are lit), `tell`, `bin` (the time that a bar before `until` sums
-   *   up; 0 for others), `whole` (of a window: with whole bins); `rowWith`, the shown row of a bar;
-   *   `finest`, the width from which on a bar is drawn on its own; `behind(lanes, context)`,
-   *   `above(lanes, context)`; `pick(slice)`, `brushed(from, to)`, without arguments for nothing;
-   *   `outside`, what is said before the range; `timeText(us)` and `tickText(us)` for other
-   *   units. A row with `isLane` belongs to the one above and is indented.
+   * @param scene Its scene: the head and the columns of the payload, the rows, and what is known of bars.
+   *   A row with `isLane` belongs to the one above and is indented; one with `isPinned` stays at the top.
    */
-  constructor(card, options) {
-    Object.assign(this, options);
-    this.card = card;
+  constructor(card, scene) {
+    const { rows, head: { range, looks }, columns: { start, duration, look } } = scene;
+    Object.assign(this, { card, scene, rows, looks, start, duration, look });
+    this.range = [range[0], Math.max(range[1], range[0] + LEAST_RANGE)];
     this.scroller = element("div", { class: "rcg-scroller" });
-    this.canvas = element("canvas", {
-      tabindex: 0,
-      role: "application",
-      "aria-label": `${card.model.get("title")}: arrows left and right pan, plus and minus zoom, 0 shows all, arrows up and down go from bar to bar, Escape lets go`,
-    });
+    this.canvas = element("canvas", { tabindex: 0, role: "application", "aria-label": card.model.get("title") });
     this.spacer = element("div");
     this.axis = element("canvas", { class: "rcg-axis", "aria-hidden": "true" });
     this.scroller.append(this.canvas, this.spacer);
@@ -135,7 +124,7 @@ export class Lanes {
     this.brush = null;
     this.brushedRange = null;
     this.isFitted = true;
-    for (const row of this.rows) row.natural = [row.height, row.gap ?? 0];
+    for (const row of this.rows) row.natural = [row.height, row.gap];
     this.picked = -1;
     this.widths = new Map();
     this.place();
@@ -152,7 +141,13 @@ export class Lanes {
   // Layout
 
   place() {
-    this.shown = this.rows.filter((row) => !row.hidden);
+    const shown = this.rows.filter((row) => !row.hidden);
+    this.shown = [...shown.filter((row) => row.isPinned), ...shown.filter((row) => !row.isPinned)];
+    let node = "";
+    for (const row of this.shown) {
+      row.heading = row.isPinned || row.node === node ? "" : row.node; // above the first row of each node of the cluster
+      if (!row.isPinned) ({ node } = row);
+    }
     const sum = (values) => values.reduce((one, other) => one + other, 0);
     const fixed = 24 + HEADING_HEIGHT * this.shown.filter((row) => row.heading).length;
     const wanted = sum(this.shown.flatMap((row) => row.natural));
@@ -162,6 +157,7 @@ export class Lanes {
     const pitch = fixed + named.length * LABEL_PITCH < FIT_HEIGHT ? LABEL_PITCH : 0; // room for all names
     let y = 4;
     let middle = -Infinity;
+    this.pinnedHeight = 0;
     for (const row of this.shown) {
       const [height, gap] = row.natural;
       row.height = Math.max(Math.min(height, LEAST_ROW), height * scale);
@@ -170,8 +166,9 @@ export class Lanes {
         y = Math.max(y, middle + pitch - row.height / 2);
         middle = y + row.height / 2;
       }
-      row.y = scale < 1 ? y : Math.round(y);
+      row.y = row.top = scale < 1 ? y : Math.round(y);
       y += row.height;
+      if (row.isPinned) this.pinnedHeight = y += 4;
     }
     // Names do not overlap; those of lanes are left out first.
     const taken = [];
@@ -217,7 +214,7 @@ export class Lanes {
     const most = Math.max(64, Math.min(230, width * 0.3));
     this.subWidth = sub;
     const notes = this.rows.filter((row) => row.note).map((row) => measure(row.note, this.boldFont));
-    this.noteRoom = notes.length ? NOTE_GAP + Math.ceil(Math.max(measure(this.noted, this.font), ...notes)) : 0;
+    this.noteRoom = notes.length ? NOTE_GAP + Math.ceil(Math.max(measure(this.scene.head.noted, this.font), ...notes)) : 0;
     this.gutter = Math.min(most, Math.ceil(label + (sub ? sub + 12 : 0)) + 12);
     this.draw();
   }
@@ -232,7 +229,7 @@ export class Lanes {
       ["text", "faint", "grid", "lane", "wait", "wait-line", "idle-line", "queue", "accent", "strong", "ground"].map((name) => [name, colour(name)]),
     );
     const ground = getComputedStyle(this.card.root).backgroundColor;
-    this.fills = this.looks.map(({ colour, style }) => (colour ? mixed(colour, ground, SHARES[style] ?? 1) : null));
+    this.fills = this.looks.map(({ colour, share }) => (colour ? mixed(colour, ground, share) : null));
     this.inks = this.fills.map((each) => (each ? inkOn(each) : this.paints.text));
     this.idleHatch = this.hatch(null, this.paints["idle-line"], 7);
     this.waitPlain = mixed(this.paints["wait-line"], ground, 0.35); // as dark as the hatch is
@@ -302,10 +299,10 @@ export class Lanes {
   }
 
   /** Writes the first line of the card: which part is shown, unless all is. */
-  tellPart(subtitle) {
+  tellPart() {
     const [[from, to], [least, most]] = [this.span, this.range];
-    const time = this.timeText ?? timeText;
-    const words = to - from < (most - least) * 0.999 ? `${time(from)} to ${time(to)} shown · ${subtitle}` : subtitle;
+    const { time, head: { about } } = this.scene;
+    const words = to - from < (most - least) * 0.999 ? `${time(from)} to ${time(to)} shown · ${about}` : about;
     if (this.card.subtitle.textContent !== words) this.card.subtitle.textContent = words;
   }
 
@@ -322,7 +319,7 @@ export class Lanes {
   /** Marks a range; null marks none. */
   mark(range) {
     this.brushedRange = range;
-    this.brushed?.(...(range ?? []));
+    this.scene.table.show(...(range ?? []));
     this.ask();
   }
 
@@ -353,10 +350,10 @@ export class Lanes {
       const length = Math.max(to - from, (end - start) * 1.4);
       this.show((start + end - length) / 2, (start + end + length) / 2);
     }
-    const row = this.rowWith(slice);
+    const row = this.scene.rowWith(slice);
     if (!row) return;
     const top = this.scroller.scrollTop;
-    if (row.y < top || row.y + row.height > top + this.viewHeight) {
+    if (!row.isPinned && (row.y < top + this.pinnedHeight || row.y + row.height > top + this.viewHeight)) {
       this.scroller.scrollTop = row.y - this.viewHeight / 2;
     }
     this.ask();
@@ -408,6 +405,7 @@ export class Lanes {
       }
       if (!held) {
         if (event.currentTarget === canvas) this.hover(x, y, event);
+        this.pointed = x;
         return;
       }
       held.isMoved ||= Math.abs(x - held.x) > 3;
@@ -435,12 +433,14 @@ export class Lanes {
       this.brush = null;
       if (brush && event.type === "pointerup" && brush[1] - brush[0] > 3) {
         const [from, to] = brush.map((each) => this.time(each));
-        if (this.brushed) this.mark([from, to]);
-        const margin = this.brushed ? (to - from) * 0.04 : 0; // its edges stay in sight
+        this.mark([from, to]);
+        const margin = (to - from) * 0.04; // its edges stay in sight
         this.show(from - margin, to + margin);
       } else if (!isMoved && event.type === "pointerup" && event.currentTarget === canvas) {
         const [x, y] = at(event);
-        this.choose(this.find(x, y), event);
+        const row = x < this.gutter - 2 && this.rowAt(y);
+        if (row) this.scene.pin(row);
+        else this.choose(this.find(x, y));
       }
       this.ask();
     };
@@ -452,43 +452,20 @@ export class Lanes {
       card.listen(target, "dblclick", () => this.reset());
     }
     card.listen(canvas, "pointerleave", () => {
+      this.pointed = undefined;
       this.hovered = -1;
       this.pickedPoint ? this.tellPicked() : card.hush();
       this.ask();
     });
-    card.listen(canvas, "keydown", (event) => this.key(event));
   }
 
   root() {
     return this.canvas.getRootNode();
   }
 
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const act = {
-      ArrowLeft: () => this.pan(-this.room * 0.15),
-      ArrowRight: () => this.pan(this.room * 0.15),
-      ArrowUp: () => this.step(-1),
-      ArrowDown: () => this.step(1),
-      "+": () => this.zoom(0.7),
-      "=": () => this.zoom(0.7),
-      "-": () => this.zoom(1 / 0.7),
-      0: () => this.reset(),
-      Home: () => this.reset(),
-      Escape: () => {
-        if (this.brushedRange) this.mark(null);
-        this.choose(-1);
-      },
-    }[event.key];
-    if (!act) return;
-    event.preventDefault();
-    event.stopPropagation(); // the notebook has shortcuts of its own
-    act();
-  }
-
   /** Moves to the next bar in the row of the picked one. */
   step(by) {
-    const row = (this.picked >= 0 && this.rowWith(this.picked)) || this.shown.find((each) => each.bars);
+    const row = (this.picked >= 0 && this.scene.rowWith(this.picked)) || this.shown.find((each) => each.bars);
     if (!row?.bars.indices.length) return;
     let at = by > 0 ? 0 : row.bars.indices.length - 1;
     if (this.picked >= 0) at = row.bars.indices.indexOf(this.picked) + by;
@@ -498,10 +475,20 @@ export class Lanes {
     this.choose(slice);
   }
 
+  /** Whether there is something to let go. */
+  get isHeld() {
+    return this.picked >= 0 || Boolean(this.brushedRange);
+  }
+
+  letGo() {
+    if (this.brushedRange) this.mark(null);
+    this.choose(-1);
+  }
+
   choose(slice) {
     this.picked = slice;
     this.pickedPoint = slice >= 0;
-    this.pick(slice);
+    this.scene.pick(slice);
     this.draw();
     if (slice >= 0) this.tellPicked();
     else this.card.hush();
@@ -509,16 +496,16 @@ export class Lanes {
 
   tellPicked() {
     const slice = this.picked;
-    const row = slice >= 0 && this.rowWith(slice);
+    const row = slice >= 0 && this.scene.rowWith(slice);
     if (!row) return;
     const frame = this.canvas.getBoundingClientRect();
     const x = Math.min(Math.max(this.x(this.start[slice] + this.duration[slice] / 2), this.gutter), this.gutter + this.room);
-    this.card.tell(this.look.tell(slice), frame.left + x, frame.top + row.y + row.height - this.scroller.scrollTop - 8);
+    this.card.tell(this.scene.tell(slice), frame.left + x, frame.top + row.y + row.height - this.scroller.scrollTop - 8);
   }
 
   rowAt(y) {
     const at = y + this.scroller.scrollTop;
-    return this.shown.find((row) => at >= row.y - 1 && at <= row.y + row.height + 1);
+    return this.shown.find((row) => at >= row.y - 1 && at <= row.y + row.height + 1 && !row.isCovered);
   }
 
   find(x, y) {
@@ -534,9 +521,9 @@ export class Lanes {
       this.hovered = slice;
       this.ask();
     }
-    this.canvas.style.cursor = slice >= 0 ? "pointer" : x < this.gutter ? "default" : "crosshair";
-    if (slice >= 0) this.card.tell(this.look.tell(slice), event.clientX, event.clientY);
-    else if (row && x < this.gutter) this.card.tell([row.name, row.detail], event.clientX, event.clientY);
+    this.canvas.style.cursor = slice >= 0 || (row && x < this.gutter) ? "pointer" : x < this.gutter ? "default" : "crosshair";
+    if (slice >= 0) this.card.tell(this.scene.tell(slice), event.clientX, event.clientY);
+    else if (row && x < this.gutter) this.card.tell([row.name, row.detail, row.isPinned ? "click: no longer at the top" : "click: stays at the top"], event.clientX, event.clientY);
     else if (row?.tellAt && x >= this.gutter) this.card.tell(row.tellAt(this.time(x)), event.clientX, event.clientY);
     else if (this.pickedPoint) this.tellPicked();
     else this.card.hush();
@@ -561,23 +548,40 @@ export class Lanes {
     context.clearRect(0, 0, this.width, this.viewHeight);
     this.drawn = 0;
     const top = this.scroller.scrollTop;
+    for (const row of this.shown) {
+      if (row.isPinned) row.y = row.top + top;
+      row.isCovered = !row.isPinned && this.pinnedHeight > 0 && row.y < top + this.pinnedHeight;
+    }
     const inSight = this.shown.filter((row) => row.y + row.height > top && row.y < top + this.viewHeight);
     const numBars = inSight.reduce((sum, { bars }) => sum + (bars ? visibleIn(bars, ...this.span).reduce((first, end) => end - first) : 0), 0);
     this.isCrowded = numBars > CROWDED;
     context.translate(0, -top);
-    const ticks = ticksOf(...this.span, Math.max(2, Math.floor(this.room / 90))).map(([at, text]) => [at, this.tickText?.(at) ?? text]);
-    this.drawGround(inSight, ticks);
-    context.save();
-    context.beginPath();
-    context.rect(this.gutter, top, this.room + 1, this.viewHeight);
-    context.clip();
-    this.behind?.(this, context);
-    for (const row of inSight) {
-      if (row.bars) this.drawBars(row);
-      row.draw?.(this, context, row);
+    const ticks = ticksOf(...this.span, Math.max(2, Math.floor(this.room / 90))).map(([at, text]) => [at, this.scene.head.in_calls ? this.scene.time(at) : text]);
+    const within = (x, y, width, height, paint) => {
+      context.save();
+      context.beginPath();
+      context.rect(x, top + y, width, height);
+      context.clip();
+      paint();
+      context.restore();
+    };
+    this.tellPart();
+    for (const [isPinned, from, to] of [[false, this.pinnedHeight, this.viewHeight], [true, 0, this.pinnedHeight]]) {
+      const rows = inSight.filter((row) => row.isPinned === isPinned);
+      if (!rows.length) continue;
+      within(0, from, this.width, to - from, () => this.drawGround(rows, ticks));
+      within(this.gutter, from, this.room + 1, to - from, () => {
+        for (const row of rows) {
+          if (row.bars) this.drawBars(row);
+          row.draw?.(this, context, row);
+        }
+      });
     }
-    this.above?.(this, context);
-    context.restore();
+    if (this.pinnedHeight) {
+      context.fillStyle = this.paints.faint;
+      context.fillRect(0, top + this.pinnedHeight, this.width, 1);
+    }
+    within(this.gutter, 0, this.room + 1, this.viewHeight, () => this.scene.paintAbove(this, context));
     this.drawPicked(inSight);
     const marked = this.brush ?? this.brushedRange?.map((each) => Math.min(Math.max(this.x(each), this.gutter), this.gutter + this.room));
     if (marked) {
@@ -628,10 +632,12 @@ export class Lanes {
       if (row.label && row.isNamed) {
         const font = row.isLane ? this.font : this.boldFont;
         context.fillStyle = row.isLane ? this.paints.faint : this.paints.text;
-        const shown = shorten(row.label, Math.max(room - (row.isLane ? INDENT : 0), 24), (text) => this.measure(text, font));
+        const left = (row.isLane ? INDENT : 0) + (row.isPinned ? PIN_WIDTH : 0);
+        const shown = shorten(row.label, Math.max(room - left, 24), (text) => this.measure(text, font));
         context.font = font;
         context.textAlign = "left";
-        context.fillText(shown, row.isLane ? INDENT : 0, middle + 0.5);
+        context.fillText(shown, left, middle + 0.5);
+        if (row.isPinned) this.drawPin(left - PIN_WIDTH / 2 - 1, middle);
       }
       if (row.note && row.isNamed) {
         context.fillStyle = this.paints.text;
@@ -648,38 +654,48 @@ export class Lanes {
     }
     const top = this.scroller.scrollTop;
     const outside = left - this.gutter;
-    if (this.outside && outside > 24) {
+    if (this.scene.outside && outside > 24) {
       context.fillStyle = this.paints.faint;
       context.font = this.font;
       context.textAlign = "center";
       context.textBaseline = "middle";
-      const shown = shorten(this.outside, outside - 12, (text) => this.measure(text, this.font));
+      const shown = shorten(this.scene.outside, outside - 12, (text) => this.measure(text, this.font));
       context.fillText(shown, this.gutter + outside / 2, top + this.viewHeight / 2);
     }
     context.fillStyle = this.paints.grid;
     for (const [at] of ticks) context.fillRect(Math.round(this.x(at)), top, 1, this.viewHeight);
   }
 
+  drawPin(x, y) {
+    const { context } = this;
+    context.fillStyle = this.paints.accent;
+    context.fillRect(x - 3, y - 5, 6, 2);
+    context.fillRect(x - 2, y - 3, 4, 4);
+    context.fillRect(x - 4, y + 1, 8, 1.5);
+    context.fillRect(x - 0.6, y + 2, 1.2, 4);
+  }
+
   drawBars(row) {
-    const { context, span, perUs, duration, look } = this;
+    const { context, span, perUs, duration, look, scene } = this;
+    const { sums } = scene.head;
+    const until = sums?.until_us ?? 0; // there are no sums from then on
+    const toBins = (times) => [Math.floor(times[0] / sums.bin_us), Math.ceil(times[1] / sums.bin_us)].map((each) => each * sums.bin_us);
     const { indices, starts } = row.bars;
-    const [first, last] = visibleIn(row.bars, ...(look.whole?.(span) ?? span));
+    const [first, last] = visibleIn(row.bars, ...(span[0] < until ? toBins(span) : span));
     const left = this.gutter - span[0] * perUs;
     const { y } = row;
     const { height } = row;
     const count = this.looks.length;
-    const finest = this.finest ?? 1.5;
+    const finest = NARROW[scene.head.view] ?? LEAST_BAR;
     const column = Math.floor(finest) * (this.isCrowded ? 2 : 1);
     const acc = (this.acc ??= new Float64Array(2 * count)); // lit, then faded
     const wide = [];
     let now = -1; // columns are those of time, so that they do not change while it is panned
     let from = 0;
     let to = 0;
-    let dim = 0; // how visible those are that are not lit
     let size = column; // its width: of sums, at least that of the time that they are of
     let most = -1; // the largest sum
-    const { until = 0 } = look; // there are none from then on
-    const isPlain = look.isPlain?.();
+    const isPlain = scene.isPlain;
     const flush = () => {
       if (to <= from) return;
       const [lit, sum] = litOf(acc);
@@ -694,13 +710,13 @@ export class Lanes {
         if (!acc[slot]) continue;
         const isLit = slot < count;
         const part = isLit ? (below * acc[slot]) / lit : ((whole - below) * acc[slot]) / (sum - lit);
-        context.globalAlpha = isLit ? 1 : dim;
+        context.globalAlpha = isLit ? 1 : FADED;
         context.fillStyle = this.fills[slot % count] ?? (this.isCrowded ? this.waitPlain : this.waitHatch);
         if (part > LEAST_PART) context.fillRect(from, at - part, to - from, part);
         at -= part;
         acc[slot] = 0;
-        if (most < 0 || size < 30 || part < 11 || slot % count !== look.bucket(most)) continue;
-        const text = labelOf(look.text(most), size - 8, (each) => this.measure(each, this.font));
+        if (most < 0 || size < 30 || part < 11 || slot % count !== look[most]) continue;
+        const text = labelOf(scene.labels(most), size - 8, (each) => this.measure(each, this.font));
         context.font = this.font;
         context.textAlign = "center";
         context.textBaseline = "middle";
@@ -709,7 +725,6 @@ export class Lanes {
         context.fillText(text, (from + to) / 2, at + part / 2 + 0.5);
       }
       from = to = 0;
-      dim = 0;
       most = -1;
       this.drawn += 1;
     };
@@ -717,7 +732,7 @@ export class Lanes {
       const slice = indices[at];
       const x = starts[at] * perUs;
       const width = duration[slice] * perUs;
-      const bin = starts[at] < until ? look.bin(slice) * perUs : 0;
+      const bin = starts[at] < until && scene.isSum(slice) ? sums.bin_us * perUs : 0;
       if (width >= finest && !bin) {
         wide.push(at);
         continue;
@@ -733,10 +748,8 @@ export class Lanes {
       }
       if (bin && (most < 0 || duration[slice] > duration[most])) most = slice;
       if (bin <= column) to = Math.max(to, x + left + width);
-      const alpha = isPlain ? 1 : look.alpha(slice);
-      const isLit = alpha === 1;
-      if (!isLit) dim = Math.max(dim, alpha);
-      const bucket = look.bucket(slice);
+      const isLit = isPlain || scene.isLit(slice);
+      const bucket = look[slice];
       acc[bucket + (isLit ? 0 : count)] += Math.max(duration[slice], 1e-3) * this.looks[bucket].height;
     }
     flush();
@@ -754,8 +767,8 @@ export class Lanes {
   /** Marks the picked bar, which may be too narrow to be visible. */
   drawPicked(rows) {
     const { context, picked } = this;
-    const own = picked >= 0 && this.rowWith(picked);
-    const row = own && rows.includes(own) ? own : null;
+    const own = picked >= 0 && this.scene.rowWith(picked);
+    const row = own && rows.includes(own) && !own.isCovered ? own : null;
     this.card.root.dataset.marked = "";
     if (!row) return;
     const x = this.x(this.start[picked]);
@@ -779,8 +792,8 @@ export class Lanes {
   }
 
   drawBar(slice, from, to, y, height) {
-    const { context, look } = this;
-    const bucket = look.bucket(slice);
+    const { context, scene } = this;
+    const bucket = this.look[slice];
     const colour = this.fills[bucket];
     const share = this.looks[bucket].height;
     if (share < 1) {
@@ -788,7 +801,7 @@ export class Lanes {
       height *= share;
     }
     const width = to - from;
-    context.globalAlpha = look.alpha(slice);
+    context.globalAlpha = scene.isLit(slice) ? 1 : FADED;
     context.fillStyle = colour ?? this.waitHatch;
     // A thin gap between neighbours.
     const gap = width > 4 ? 0.5 : 0;
@@ -805,14 +818,14 @@ export class Lanes {
       context.strokeRect(from + gap + 0.5, y + 0.5, width - 2 * gap - 1, height - 1);
     }
     this.drawn += 1;
-    if (slice === this.picked || slice === this.hovered || look.isMarked?.(slice)) {
+    if (slice === this.picked || slice === this.hovered || scene.isMarked(slice)) {
       context.globalAlpha = 1;
       context.strokeStyle = slice === this.hovered && slice !== this.picked ? this.paints.accent : this.paints.text;
       context.lineWidth = 1.75;
       context.strokeRect(from, y - 0.5, Math.max(width, 2), height + 1);
     }
     if (width > 12 && height >= 12 && colour) {
-      const shown = labelOf(look.text(slice), width - 5, (each) => this.measure(each, this.font));
+      const shown = labelOf(scene.labels(slice), width - 5, (each) => this.measure(each, this.font));
       if (shown) {
         context.font = this.font;
         // Text on a faded bar has the colour of text on the background.
@@ -841,11 +854,11 @@ export class Lanes {
     }
     if (this.noteRoom) {
       context.textAlign = "right";
-      context.fillText(this.noted, this.width - 2, AXIS_HEIGHT / 2 + 1);
+      context.fillText(this.scene.head.noted, this.width - 2, AXIS_HEIGHT / 2 + 1);
     }
     if (this.gutter > 70) {
       context.textAlign = "left";
-      const text = `${(this.timeText ?? timeText)(this.span[1] - this.span[0])} shown`;
+      const text = `${this.scene.time(this.span[1] - this.span[0])} shown`;
       if (this.measure(text, this.font) < this.gutter - 24) context.fillText(text, 0, AXIS_HEIGHT / 2 + 1);
     }
   }

@@ -75,18 +75,32 @@ export function runsOf(names) {
   return runs.map((run) => (run.length > 2 ? `${run[0]} to ${run.at(-1)}` : run.join(", "))).join(", ");
 }
 
-/** What a search finds among names, rows and executions: text, or the number of an execution. */
-export function foundBy(text, names, rows) {
-  const wanted = text.trim().toLowerCase();
-  if (!wanted) return null;
-  const turn = /^(?:execution\s*|#)?(\d+)$/.exec(wanted)?.[1];
-  const exact = rows.some((each) => each.process.toLowerCase() === wanted);
-  const isRow = ({ process, label, under }) => (exact ? [process, under].some((each) => each.toLowerCase() === wanted) : `${process} ${label}`.toLowerCase().includes(wanted));
-  return {
-    turn: turn === undefined ? null : Number(turn),
-    names: Uint8Array.from(names, (each) => (turn === undefined && each.text.toLowerCase().includes(wanted) ? 1 : 0)),
-    rows: Uint8Array.from(rows, (each) => (turn === undefined && isRow(each) ? 1 : 0)),
-  };
+/**
+ * What each word of a search finds: names, rows and kinds that have it, or the bars of a number. A bare
+ * number is that of an execution or of a call in it. Null without words.
+ */
+export function foundBy(text, names, rows, kinds) {
+  const words = text.toLowerCase().match(/(?:execution|call|micro-batch)\s+\d+|\S+/g);
+  return words && words.map((word) => {
+    const [, of = "", digits] = /^(execution|call|micro-batch|#)?\s*(\d+)$/.exec(word) ?? [];
+    const number = digits === undefined ? null : Number(digits);
+    const isExact = rows.some((each) => each.process.toLowerCase() === word);
+    const isRow = ({ process, label, under }) => (isExact ? [process, under].some((each) => each.toLowerCase() === word) : `${process} ${label}`.toLowerCase().includes(word));
+    const isNumbered = { "": ({ call }) => call === number, call: ({ call }) => call === number, "micro-batch": ({ batch }) => batch === number }[of] ?? (() => false);
+    const flags = (all, isFound) => Uint8Array.from(all, (each) => (isFound(each) ? 1 : 0));
+    return {
+      turn: of === "call" || of === "micro-batch" ? null : number,
+      names: flags(names, (each) => (number === null ? each.text.toLowerCase().includes(word) : isNumbered(each))),
+      rows: flags(rows, (each) => number === null && isRow(each)),
+      kinds: flags(kinds, (each) => number === null && each.includes(word)),
+    };
+  });
+}
+
+/** For each bar, whether all words find it. */
+export function hitsOf(words, { name, row, kind, execution }) {
+  const isFound = (word, bar) => word.names[name[bar]] || word.rows[row[bar]] || word.kinds[kind[bar]] || execution[bar] === word.turn;
+  return Uint8Array.from(name, (_, bar) => (words.every((word) => isFound(word, bar)) ? 1 : 0));
 }
 
 /** When the first counted bar of each execution begins and its last one ends: [from, to] by execution. */
@@ -112,28 +126,31 @@ export class Search {
     this.hits = null;
     this.shown = element("span", { class: "rcg-value rcg-found", role: "status" });
     this.input = element("input", {
-      class: "rcg-input", type: "search", placeholder: "actor, method, execution", "aria-label": "find bars by name, actor or execution",
+      class: "rcg-input", type: "search", placeholder: "a5 backward", "aria-label": "find bars by all of these words: actor, method, kind of time, call, execution",
       oninput: () => this.find(this.input.value),
       onkeydown: (event) => {
         event.stopPropagation();
         if (event.key === "Enter") this.next();
+        if (event.key !== "Escape") return;
+        event.preventDefault(); // the words stay
+        scene.lanes.canvas.focus();
       },
     });
     scene.card.controls.append(this.input, this.shown);
   }
 
   isHit(slice) {
-    const { name, row, execution } = this.scene.columns;
-    return this.hits.names[name[slice]] === 1 || this.hits.rows[row[slice]] === 1 || execution[slice] === this.hits.turn;
+    return this.hits[slice] === 1;
   }
 
   find(text) {
     const { head, columns, lanes } = this.scene;
-    this.hits = foundBy(text, head.names, head.rows);
+    const words = foundBy(text, head.names, head.rows, head.kinds);
+    this.hits = words && hitsOf(words, columns);
     let count = 0;
     // A row for several stands for bars that are counted as well.
     if (this.hits) for (let slice = 0; slice < columns.name.length; slice += 1) if (!this.scene.isMedian(slice) && this.isHit(slice)) count += this.scene.countOf(slice);
-    const where = this.hits && head.sums && this.hits.turn !== null ? " among the single bars" : "";
+    const where = words?.some(({ turn }) => turn !== null) && head.sums ? " among the single bars" : "";
     this.shown.textContent = this.hits ? `${countText(count)} found${where}` : "";
     lanes.choose(-1);
   }
@@ -146,7 +163,7 @@ export class Search {
     let best = -1;
     let first = -1;
     for (let slice = 0; slice < start.length; slice += 1) {
-      if (!this.isHit(slice) || !lanes.rowWith(slice)) continue;
+      if (!this.isHit(slice) || !this.scene.rowWith(slice)) continue;
       if (start[slice] > after && (best < 0 || start[slice] < start[best])) best = slice;
       if (first < 0 || start[slice] < start[first]) first = slice;
     }
@@ -275,6 +292,53 @@ export class Stepper {
   }
 }
 
+/**
+ * The keys of a card, as in Perfetto. They act while the focus is in the card, and then the shortcuts of
+ * the page do not. A line beneath, which `?` shows, says what they do.
+ */
+export class Keys {
+  constructor(scene) {
+    const { card, lanes } = scene;
+    const zoom = (factor) => () => lanes.zoom(factor, lanes.pointed);
+    const pan = (share) => () => lanes.pan(lanes.room * share);
+    const groups = [
+      ["zoom (in, out)", { w: zoom(0.7), s: zoom(1 / 0.7) }],
+      ["pan", { a: pan(-0.15), d: pan(0.15) }],
+      ["fit what is selected, or all", { f: () => scene.fit() }],
+      ["all", { 0: () => lanes.reset() }],
+      ["find", { "/": () => scene.search.input.focus() }],
+      ["the bar before, after", { ArrowUp: () => lanes.step(-1), ArrowDown: () => lanes.step(1) }],
+      ["what it waited for", { c: () => scene.goToCause() }],
+      ["its row stays at the top", { p: () => scene.pin(lanes.picked >= 0 && scene.rowWith(lanes.picked)) }],
+      ["let go, then leave", { Escape: () => (lanes.isHeld ? lanes.letGo() : card.root.getRootNode().activeElement?.blur()) }],
+      ["these keys", { "?": () => this.show(this.line.hidden) }],
+    ];
+    const acts = Object.assign({}, ...groups.map(([, of]) => of));
+    const others = { "+": "w", "=": "w", "-": "s", ArrowLeft: "a", ArrowRight: "d", Home: "0" };
+    const signs = { ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc" };
+    const said = groups.map(([words, of]) => [Object.keys(of).map((key) => signs[key] ?? key), words]);
+    lanes.canvas.setAttribute("aria-label", `${card.model.get("title")}. Keys: ${said.map(([keys, words]) => `${keys.join(" ")} ${words}`).join(", ")}`);
+    this.line = element("div", { class: "rcg-keys", hidden: true }, ...said.map(([keys, words]) => element("span", {}, ...keys.map((key) => element("kbd", {}, key)), words)));
+    this.button = button("keys", "what keys do while the focus is here", acts["?"]);
+    this.show(false);
+    card.legend.append(this.button, this.line);
+    card.listen(card.root, "keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+      const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+      const act = acts[others[key] ?? key];
+      if (!act) return;
+      event.preventDefault();
+      event.stopPropagation();
+      act();
+    });
+  }
+
+  show(isShown) {
+    this.line.hidden = !isShown;
+    this.button.setAttribute("aria-expanded", isShown);
+  }
+}
+
 /** Chooses rows: which processes, which parts of them, and one row or all for actors that are alike. */
 export class Filter {
   constructor(scene) {
@@ -346,11 +410,12 @@ export class Filter {
         box.indeterminate = ticked > 0 && ticked < row.members.length;
       }
       box.parentElement.hidden = !this.isRow(row);
-      const isShown = this.isRow(row) && box.checked;
+      const isShown = row.isPinned || (this.isRow(row) && box.checked);
       shown.set(row.lane, isShown);
       if (isShown) count += Math.max(row.members.length, 1);
     }
-    for (const row of scene.rows) row.hidden = !(shown.get(row.head) && this.isRow(row) && (this.parts.get(row.part) ?? true));
+    for (const row of scene.rows) row.hidden = !(shown.get(row.head) && (row.isPinned || this.isRow(row)) && (this.parts.get(row.part) ?? true));
+    scene.card.root.dataset.pinned = this.firsts.filter((row) => row.isPinned).map((row) => row.process);
     this.count.textContent = `${count} of ${this.firsts.filter((row) => !row.members.length).length} processes`;
     scene.card.root.dataset.rows = scene.rows.filter((row) => !row.hidden && row.isFirst).length;
     scene.lanes.place();

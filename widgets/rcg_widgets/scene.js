@@ -3,8 +3,8 @@
 // about them, by the templates of the scene. Widgets and saved pages paint the same payload.
 
 import { button, bytesText, countText, element, isTouched, lowerBound, renderer, speedText, timeText } from "./common.js";
-import { Lanes, headingsOf, rowOf } from "./lanes.js";
-import { Filter, Search, Stepper, SumsTable, sumsOf } from "./panel.js";
+import { Lanes, rowOf } from "./lanes.js";
+import { Filter, Keys, Search, Stepper, SumsTable, sumsOf } from "./panel.js";
 
 const COMMUNICATION = 1;
 const SERIALIZATION = 2;
@@ -15,11 +15,12 @@ const BETTER = { [WIRE]: "within1", [EXCHANGE]: "rate2", [COLLECTIVE]: "rate3" }
 const LINK_ROOM = 9; // pixels of width for each link that is drawn
 const MAX_LINKS = 4; // in a tooltip
 const QUEUE_LANES = 16; // processes: with more, the queues are shown on request
-const NARROW = { timeline: 4 }; // pixels: narrower bars are shares of time
+const MAX_CAUSES = 8; // arrows of the picked bar
+const MAX_BEFORE = 400; // bars that they are looked for in
 const PATH_ROOM = 4; // pixels for each step of the path from row to row
 const MAX_GB_PER_S = 100; // a write that seems faster forwarded its block
 const TRAITS = ["selected_process", "selected_op", "selected_execution"];
-const PARTS = { queue: ["queues", "show how many frames wait for each process"], predicted: ["predicted", "show what was predicted"], ideal: ["ideal", "show the ideal"] };
+const PARTS = { queue: ["queues", "show how many values are on their way to each process"], predicted: ["predicted", "show what was predicted"], ideal: ["ideal", "show the ideal"] };
 const BELOW = new Set(["predicted", "ideal"]); // parts whose rows need no name
 
 /** A template with its values; "" if one of them is not known. */
@@ -119,6 +120,7 @@ export class Words {
     const { role, channel, group } = this.nameOf(bar);
     const values = this.values(bar);
     const say = (...names) => names.map((each) => filled(words[each], values)).find(Boolean) ?? "";
+    if (role === "share") return [say("op")];
     const lines = [say(this.columns.kind[bar] === WAITING ? "waits" : role === "call" ? "call" : "op")];
     if (role !== "reference") lines.push(say("numbered", "execution"));
     lines.push(say("batch"), say("took"), say("peer"), say("rate", "bytes"), say("median"));
@@ -176,6 +178,7 @@ class Scene {
     const calls = Uint8Array.from(head.names, ({ role }) => (role === "call" ? 1 : 0));
     this.isCall = (bar) => calls[columns.name[bar]] === 1;
     this.chosen = new Set(); // the bars that the picked one is linked to
+    this.causes = []; // the picked bar, the one that it waited for, and so on
     this.isPathShown = true;
     this.isOwn = false;
     this.takeSelection();
@@ -183,35 +186,12 @@ class Scene {
     this.makeRows();
     this.search = new Search(this);
     this.stepper = new Stepper(this);
-    const { sums } = head;
-    this.lanes = new Lanes(card, {
-      rows: this.rows, start: columns.start, duration, looks: head.looks, finest: NARROW[head.view],
-      noted: head.noted,
-      range: [head.range[0], Math.max(head.range[1], head.range[0] + 0.001)],
-      timeText: this.time, tickText: head.in_calls ? this.time : undefined,
-      outside: this.stepper.first > 0 ? `here are executions ${countText(this.stepper.first)} to ${countText(this.stepper.last)}` : "",
-      rowWith: (bar) => this.rowWith(bar),
-      look: {
-        bucket: (bar) => columns.look[bar],
-        isPlain: () => !this.search.hits && this.selected.execution === null && this.selected.process === null,
-        alpha: (bar) => (this.isLit(bar) ? 1 : 0.22),
-        text: (bar) => this.words.labels(bar),
-        tell: (bar) => (this.isSum(bar) ? this.tellSums(bar) : this.words.hover(bar)),
-        isMarked: (bar) => this.chosen.has(bar),
-        until: sums?.until_us,
-        bin: sums && ((bar) => (this.isSum(bar) ? sums.bin_us : 0)),
-        whole: sums && (([from, to]) => (from < sums.until_us ? [Math.floor(from / sums.bin_us), Math.ceil(to / sums.bin_us)].map((each) => each * sums.bin_us) : [from, to])),
-      },
-      behind: (each) => each.tellPart(head.about),
-      above: (each, context) => {
-        if (sums) this.drawBorder(each, context);
-        if (this.isPathShown) this.drawPath(each, context);
-        this.drawLinks(each, context);
-        this.drawCollectives(each, context);
-      },
-      brushed: (from, to) => this.table.show(from, to),
-      pick: (bar) => this.pick(bar),
-    });
+    const { first, last } = this.stepper;
+    this.outside = first > 0 ? `here are executions ${countText(first)} to ${countText(last)}` : "";
+    this.labels = (bar) => this.words.labels(bar);
+    this.tell = (bar) => (this.isSum(bar) ? this.tellSums(bar) : this.words.hover(bar));
+    this.isMarked = (bar) => this.chosen.has(bar) || bar === this.causes[1];
+    this.lanes = new Lanes(card, this);
     this.table = new SumsTable(this);
     this.filter = new Filter(this);
     this.addControls();
@@ -227,7 +207,6 @@ class Scene {
     const counts = new Int32Array(head.rows.length + 1);
     for (const row of columns.row) counts[row + 1] += 1;
     for (let row = 0; row < head.rows.length; row += 1) counts[row + 1] += counts[row];
-    const headings = headingsOf(head.rows.map((each) => each.node));
     this.rows = head.rows.map((each, lane) => {
       const isFirst = each.part === "" || head.rows[lane - 1]?.process !== each.process;
       const indices = Int32Array.from({ length: counts[lane + 1] - counts[lane] }, (_, at) => counts[lane] + at); // sorted by row
@@ -236,8 +215,7 @@ class Scene {
         ...each, lane, isFirst, name: each.label, sub, isLane: Boolean(each.under),
         label: isFirst ? each.short || each.label : "",
         gap: isFirst && lane && !each.under ? 10 : 3,
-        heading: isFirst ? headings[lane] : "",
-        isHatched: each.has_ground, isBare: each.part === "queue",
+        isPinned: false, isHatched: each.has_ground, isBare: each.part === "queue",
         bars: each.part === "queue" ? null : rowOf(indices, columns.start, columns.duration),
       };
     });
@@ -254,7 +232,7 @@ class Scene {
       const times = columns.step_at.subarray(at, at + steps.count);
       const depths = columns.step_depth.subarray(at, at + steps.count);
       at += steps.count;
-      row.detail = `frames written for it that it has not read yet; ${steps.slots} would fill it`;
+      row.detail = `${head.queued}; there is room for ${steps.slots}`;
       row.tellAt = (time) => {
         const depth = depths[Math.max(lowerBound(times, time + 1e-9) - 1, 0)];
         return [`${row.name}: ${head.sums && time < head.sums.until_us ? "at most " : ""}${countText(depth)} in the queue`, `at most ${steps.most}, room for ${steps.slots}`];
@@ -269,6 +247,20 @@ class Scene {
     if (!row.hidden) return row;
     const other = this.standing.get(row.lane);
     return other && !other.hidden ? other : undefined;
+  }
+
+  /** The same, if no pinned row covers it. */
+  rowInSight(bar) {
+    const row = this.rowWith(bar);
+    return row?.isCovered ? undefined : row;
+  }
+
+  /** Keeps the rows of a process at the top, or lets them go. */
+  pin(row) {
+    if (!row) return;
+    const { process, isPinned } = row;
+    for (const each of this.rows) if (each.process === process || each.under === process) each.isPinned = !isPinned;
+    this.filter.apply();
   }
 
   // Selection
@@ -289,6 +281,7 @@ class Scene {
   pick(bar) {
     const { row, op, execution } = this.columns;
     this.chosen = this.linkedTo(bar);
+    this.causes = this.causesOf(bar);
     this.card.root.dataset.ends = this.chosen.size;
     this.select({
       selected_process: bar < 0 ? null : this.head.rows[row[bar]].process,
@@ -312,10 +305,16 @@ class Scene {
 
   letGo() {
     this.chosen = new Set();
+    this.causes = [];
     this.lanes.picked = -1;
     this.lanes.pickedPoint = false;
     this.card.hush();
     this.lanes.ask();
+  }
+
+  /** Whether all bars are lit. */
+  get isPlain() {
+    return !this.search.hits && this.selected.execution === null && this.selected.process === null;
   }
 
   isLit(bar) {
@@ -349,6 +348,30 @@ class Scene {
     return found;
   }
 
+  /** A bar, the one that it waited for, the one that this waited for, and so on. */
+  causesOf(bar) {
+    const { cause } = this.columns;
+    const found = [];
+    for (let at = bar; at >= 0 && found.length < MAX_BEFORE; at = cause[at] ?? -1) found.push(at);
+    return found;
+  }
+
+  goToCause() {
+    if (this.causes.length < 2) return;
+    const [, bar] = this.causes;
+    this.lanes.reveal(bar);
+    this.lanes.choose(bar);
+  }
+
+  /** Shows what is selected: a range, a bar, an execution; else all. */
+  fit() {
+    const { picked, brushedRange, start, duration } = this.lanes;
+    if (brushedRange) this.lanes.show(...brushedRange);
+    else if (picked >= 0) this.lanes.show(start[picked] - duration[picked] / 2, start[picked] + 1.5 * duration[picked]);
+    else if (this.stepper.current !== null) this.stepper.goTo();
+    else this.lanes.reset();
+  }
+
   /** The sums of a bin, those that take longest first. */
   tellSums(bar) {
     const { head, columns } = this;
@@ -364,6 +387,14 @@ class Scene {
   }
 
   // Painting
+
+  paintAbove(each, context) {
+    if (this.head.sums) this.drawBorder(each, context);
+    if (this.isPathShown) this.drawPath(each, context);
+    this.drawLinks(each, context);
+    this.drawCollectives(each, context);
+    this.drawCauses(each, context);
+  }
 
   /** Where the sums end and the single bars begin. */
   drawBorder(each, context) {
@@ -399,7 +430,7 @@ class Scene {
     context.lineWidth = 1.5;
     for (const link of wanted) {
       const bars = [...this.words.ends(link)];
-      const rows = [...new Set(bars.map((bar) => this.rowWith(bar)))].filter(Boolean);
+      const rows = [...new Set(bars.map((bar) => this.rowInSight(bar)))].filter(Boolean);
       if (rows.length < 2) continue;
       const x = each.x(this.columns.link_begin[link]);
       const middles = rows.map((row) => row.y + row.height / 2);
@@ -435,31 +466,44 @@ class Scene {
     let count = 0;
     for (const link of links) {
       if (kind[link] === COLLECTIVE) continue;
-      const [one, other] = [...this.words.ends(link)].map((bar) => this.rowWith(bar));
+      const [one, other] = [...this.words.ends(link)].map((bar) => this.rowInSight(bar));
       if (!one || !other || one === other || Math.max(one.y, other.y) < top || Math.min(one.y, other.y) > top + each.viewHeight) continue;
-      const isDown = other.y > one.y;
-      const [x, toX] = [each.x(begin[link]), each.x(until[link])];
-      const y = isDown ? one.y + one.height : one.y;
-      const toY = isDown ? other.y : other.y + other.height;
-      const middle = (y + toY) / 2;
       const { dashes } = this.head.link_looks[kind[link]];
       count += 1;
       context.globalAlpha = this.isLit(this.words.ends(link)[0]) ? 1 : 0.15;
       context.lineWidth = kind[link] === EXCHANGE ? 1.4 : 1.75;
       context.strokeStyle = context.fillStyle = this.linkColour(kind[link]);
       context.setLineDash(dashes ? dashes.split(" ").map(Number) : []);
-      context.beginPath();
-      context.moveTo(x, y);
-      if (kind[link] === EXCHANGE) context.lineTo(toX, toY);
-      else context.bezierCurveTo(x, middle, toX, middle, toX, toY);
-      context.stroke();
+      const [x, y] = joinRows(context, one, other, each.x(begin[link]), each.x(until[link]), kind[link] === EXCHANGE);
       context.setLineDash([]);
       context.beginPath();
-      context.arc(toX, toY, 2, 0, 7);
+      context.arc(x, y, 2, 0, 7);
       context.fill();
     }
     context.globalAlpha = 1;
     this.card.root.dataset.transfers = count;
+  }
+
+  /** Arrows from what the picked bar waited for, and from what that waited for, from row to row. */
+  drawCauses(each, context) {
+    const { start, duration, kind } = this.columns;
+    let count = 0;
+    context.strokeStyle = context.fillStyle = each.paints.accent;
+    context.lineWidth = 1.75;
+    for (let at = 1; at < this.causes.length && count < MAX_CAUSES; at += 1) {
+      const [bar, cause] = [this.causes[at - 1], this.causes[at]];
+      const [row, other] = [this.rowInSight(bar), this.rowInSight(cause)];
+      if (!row || !other || row === other) continue;
+      const until = start[bar] + (kind[bar] === WAITING ? duration[bar] : 0);
+      const [x, y, way] = joinRows(context, other, row, each.x(Math.min(start[cause] + duration[cause], until)), each.x(until));
+      context.beginPath();
+      context.moveTo(x, y);
+      context.lineTo(x - 3.5, y - 7 * way);
+      context.lineTo(x + 3.5, y - 7 * way);
+      context.fill();
+      count += 1;
+    }
+    this.card.root.dataset.causes = count;
   }
 
   /** The critical path of the selected execution, or of all: a line below the bars that are on it. */
@@ -481,7 +525,7 @@ class Scene {
       const end = Math.max(left + ends[number] * perUs, x + 1);
       if (!hasSteps && end <= drawn[rows[number]] + 0.5) continue;
       const row = this.rows[rows[number]];
-      if (row.hidden) continue;
+      if (row.hidden || row.isCovered) continue;
       const y = row.y + row.height;
       if (end > drawn[rows[number]] + 0.5) {
         context.fillRect(x, y, end - x, 2);
@@ -531,9 +575,9 @@ class Scene {
     const { card, head, columns } = this;
     const seen = new Set(columns.look);
     const entries = new Map(); // one for each title
-    head.looks.forEach(({ title, colour, style }, look) => {
+    head.looks.forEach(({ title, colour, style, share }, look) => {
       if (!seen.has(look) || entries.has(title)) return;
-      entries.set(title, style === "outlined" || style === "faint" ? "rcg-outline" : style === "tinted" ? [colour, 0.5] : style === "pale" ? [colour, 0.36] : colour || "rcg-waiting");
+      entries.set(title, style === "outlined" || style === "faint" ? "rcg-outline" : colour ? [colour, share] : "rcg-waiting");
     });
     const links = new Set(columns.link_kind);
     card.explain([
@@ -545,6 +589,7 @@ class Scene {
     const found = head.view === "pipeline" ? "a cell: its micro-batch through all stages" : "a bar: its execution and its transfers";
     const hint = isTouched() ? `drag aside: pan · two fingers: zoom · tap ${found}` : `click ${found} · drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all`;
     card.legend.append(element("span", { class: "rcg-hint" }, hint));
+    new Keys(this);
   }
 }
 
@@ -575,6 +620,19 @@ export function queueSteps(edges, depths) {
   }
   close(edges[edges.length - 1]);
   return steps;
+}
+
+/** Draws a line from a row to another one; returns its end, and 1 if it goes down or -1 if up. */
+function joinRows(context, one, other, x, toX, isStraight = false) {
+  const way = other.y > one.y ? 1 : -1;
+  const [y, toY] = way > 0 ? [one.y + one.height, other.y] : [one.y, other.y + other.height];
+  const middle = (y + toY) / 2;
+  context.beginPath();
+  context.moveTo(x, y);
+  if (isStraight) context.lineTo(toX, toY);
+  else context.bezierCurveTo(x, middle, toX, middle, toX, toY);
+  context.stroke();
+  return [toX, toY, way];
 }
 
 function drawQueue(lanes, context, row, times, depths, most) {

@@ -10,8 +10,7 @@ from typing import Any
 
 from rcg.ir.plan import Plan
 from rcg.profiling import Profile
-from rcg.trace.analysis.summary import GraphSummary
-from rcg.trace.measured import summarize
+from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace
 from rcg.trace.trace import Trace
 
@@ -49,11 +48,9 @@ class Subject:
         return Trace(graphs, self.start_ns, self.end_ns, dict(self.info))
 
     @cached_property
-    def measured(self) -> tuple[GraphTrace, GraphSummary] | None:
-        """Its record and the figures of that; None without one."""
-        if self.record is None:
-            return None
-        return self.record, summarize(self.trace).graphs[0]
+    def measured(self) -> Measured | None:
+        """What it did; None without a record."""
+        return None if self.record is None else Measured.of(self.trace, self.record)
 
 
 def subject_of(what: Any, graph: int | str | None = None) -> Subject:

@@ -33,32 +33,43 @@ export function scaleToFit([, , width, height], room, high) {
   return Math.min(1, room / width, high / height);
 }
 
-/** A picture, with its groups for boxes, lines and the texts on these. */
+/** The shapes in a text, as children of an element. */
+function shapesIn(parent, text) {
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg">${text}</svg>`;
+  parent.append(...new DOMParser().parseFromString(svg, "image/svg+xml").documentElement.childNodes);
+  return parent;
+}
+
+/** A picture, with its groups for boxes, lines and the texts on these, and the words about them. */
 function drawingOf(shown, label) {
   const picture = drawn("svg", { class: "rcg-picture", role: "group", "aria-label": label });
-  const text = `<svg xmlns="http://www.w3.org/2000/svg"><style>${shown.dark}</style>${shown.shapes}</svg>`;
-  picture.append(...new DOMParser().parseFromString(text, "image/svg+xml").documentElement.childNodes);
+  shapesIn(picture, `<style>${shown.dark}</style>${shown.shapes}`);
   const [nodes, edges, amounts] = [".rcg-node", ".rcg-edge", ".rcg-amount"].map((each) => [...picture.querySelectorAll(each)]);
+  const tells = new Map();
+  for (const title of picture.querySelectorAll("title")) {
+    tells.set(title.parentNode, title.textContent.split("\n"));
+    title.remove(); // the card has a tooltip of its own
+  }
+  const boxes = nodes.map((group) => ["x", "y", "width", "height"].map((name) => Number(group.querySelector("rect").getAttribute(name))));
   nodes.forEach((group, at) => {
-    const answers = { tabindex: at ? -1 : 0, role: "button", "aria-pressed": "false", "aria-label": shown.nodes[at].tell.join(", ") };
+    const answers = { tabindex: at ? -1 : 0, role: "button", "aria-pressed": "false", "aria-label": tells.get(group).join(", ") };
     for (const [name, value] of Object.entries(answers)) group.setAttribute(name, value);
   });
   for (const group of edges) {
     // A thin line is hard to point at.
     group.append(drawn("path", { d: group.querySelector("path").getAttribute("d"), fill: "none", stroke: "transparent", "stroke-width": 12 }));
   }
-  return { ...shown, picture, groups: { nodes, edges, amounts } };
+  return { ...shown, picture, boxes, tells, groups: { nodes, edges, amounts } };
 }
 
 /** Whether a box has an op; null stands for any op of the process. */
-const isAt = ({ places }, process, op) => places.some(([where, which]) => where === process && (op === null || which === op));
+const isAt = (ops, process, op) => ops.some(([where, which]) => where === process && (op === null || which === op));
 
 /** The first later picture where the ops of a box are in several, and which boxes; null without one. */
 export function openingOf(pictures, level, at) {
-  const { count, places } = pictures[level].nodes[at];
-  if (count < 2) return null;
+  const ops = pictures[level].nodes[at];
   for (let next = level + 1; next < pictures.length; next += 1) {
-    const boxes = [...pictures[next].nodes.keys()].filter((box) => places.some((place) => isAt(pictures[next].nodes[box], ...place)));
+    const boxes = [...pictures[next].nodes.keys()].filter((box) => ops.some((op) => isAt(pictures[next].nodes[box], ...op)));
     if (boxes.length > 1) return { level: next, boxes };
   }
   return null;
@@ -67,7 +78,6 @@ export function openingOf(pictures, level, at) {
 export function fillTopology(card, { head }) {
   const { model } = card;
   const { pictures } = head;
-  card.subtitle.textContent = head.subtitle;
   const drawings = [];
   let level = 0;
   let shown = null;
@@ -75,27 +85,11 @@ export function fillTopology(card, { head }) {
   /** Draws a picture when it is first shown. */
   function drawingAt(at) {
     if (drawings[at]) return drawings[at];
-    const drawing = drawingOf(pictures[at], head.subtitle);
+    const drawing = drawingOf(pictures[at], pictures[at].about);
     drawings[at] = drawing;
-    const explains = (group, lines) => {
-      card.listen(group, "pointermove", (event) => {
-        if (!held) card.tell(lines, event.clientX, event.clientY);
-      });
-      card.listen(group, "pointerleave", () => card.hush());
-    };
-    drawing.groups.edges.forEach((group, edge) => {
-      const { ops, tell, count } = drawing.edges[edge];
-      explains(group, tell);
-      card.listen(group, "click", (event) => {
-        if (wasMoved || !ops.length) return;
-        event.stopPropagation();
-        choose(ops[0][0], count === 1 ? ops[0][1] : null);
-      });
-    });
-    drawing.groups.nodes.forEach((group, node) => {
-      const opening = openingOf(pictures, at, node);
-      const tell = opening ? [...drawing.nodes[node].tell, "click: open"] : drawing.nodes[node].tell;
-      explains(group, tell);
+    const { tells, groups, edges } = drawing;
+    groups.nodes.forEach((group, node) => {
+      if (openingOf(pictures, at, node)) tells.get(group).push("click: open");
       card.listen(group, "click", (event) => {
         if (wasMoved) return;
         event.stopPropagation();
@@ -103,10 +97,24 @@ export function fillTopology(card, { head }) {
       });
       card.listen(group, "focus", () => {
         const frame = group.getBoundingClientRect();
-        if (group.matches(":focus-visible")) card.tell(tell, frame.left + frame.width / 2, frame.bottom - 6);
+        if (group.matches(":focus-visible")) card.tell(tells.get(group), frame.left + frame.width / 2, frame.bottom - 6);
       });
       card.listen(group, "blur", () => card.hush());
     });
+    groups.edges.forEach((group, edge) => {
+      const [, , count, ops] = edges[edge];
+      card.listen(group, "click", (event) => {
+        if (wasMoved || !ops.length) return;
+        event.stopPropagation();
+        choose(ops[0][0], count === 1 ? ops[0][1] : null);
+      });
+    });
+    for (const [group, lines] of tells) {
+      card.listen(group, "pointermove", (event) => {
+        if (!held) card.tell(lines, event.clientX, event.clientY);
+      });
+      card.listen(group, "pointerleave", () => card.hush());
+    }
     takePointer(drawing.picture);
     return drawing;
   }
@@ -118,27 +126,18 @@ export function fillTopology(card, { head }) {
     const op = model.get("selected_op");
     const onNodes = new Set();
     const onEdges = new Set();
-    shown.nodes.forEach((node, at) => {
-      if (isAt(node, process, op)) onNodes.add(at);
+    shown.nodes.forEach((ops, at) => {
+      if (isAt(ops, process, op)) onNodes.add(at);
     });
-    shown.edges.forEach((edge, at) => {
-      const isOwn = edge.ops.some(([where, which]) => where === process && which === op);
-      if (isOwn) {
-        onEdges.add(at);
-        onNodes.add(edge.source).add(edge.target);
-      }
+    const pressed = new Set(op === null ? [] : onNodes);
+    const centres = new Set(onNodes);
+    // A call is highlighted with its inputs and outputs, a value with its ends.
+    shown.edges.forEach(([source, target, , ops], at) => {
+      const isOwn = op !== null && isAt(ops, process, op);
+      if (!isOwn && !centres.has(source) && !centres.has(target)) return;
+      onEdges.add(at);
+      onNodes.add(source).add(target);
     });
-    const pressed = new Set([...onNodes].filter((at) => op !== null && isAt(shown.nodes[at], process, op)));
-    // A call is highlighted with its inputs and outputs.
-    for (const node of [...onNodes]) {
-      shown.edges.forEach((edge, at) => {
-        if (op !== null && !pressed.has(node)) return;
-        if (edge.source === node || edge.target === node) {
-          onEdges.add(at);
-          onNodes.add(edge.source).add(edge.target);
-        }
-      });
-    }
     const isAny = process !== null && onNodes.size > 0;
     shown.groups.nodes.forEach((group, at) => {
       group.classList.toggle("rcg-off", isAny && !onNodes.has(at));
@@ -157,7 +156,7 @@ export function fillTopology(card, { head }) {
   /** Opens a box with several calls; selects a call, or nothing if it was selected. */
   function toggle(at) {
     const opening = openingOf(pictures, level, at);
-    const { places } = shown.nodes[at];
+    const places = shown.nodes[at];
     if (opening) {
       const processes = new Set(places.map(([process]) => process));
       choose(processes.size === 1 ? places[0][0] : null, null);
@@ -166,7 +165,7 @@ export function fillTopology(card, { head }) {
     }
     if (!places.length) return;
     const chosen = model.get("selected_op");
-    if (chosen !== null && isAt(shown.nodes[at], model.get("selected_process"), chosen)) choose(null, null);
+    if (chosen !== null && isAt(places, model.get("selected_process"), chosen)) choose(null, null);
     else choose(...places[0]);
   }
   card.listen(model, "change:selected_process", highlight);
@@ -197,7 +196,7 @@ export function fillTopology(card, { head }) {
     view = [whole[0], whole[1], room / scale, height / scale];
     if (focus.length) {
       // Beside the first of these boxes, if they are far down.
-      const tops = focus.map((at) => shown.nodes[at].box[1]);
+      const tops = focus.map((at) => shown.boxes[at][1]);
       view[1] = Math.max(whole[1], Math.min(Math.min(...tops) - 60, whole[1] + whole[3] - view[3]));
     }
     apply();
@@ -217,7 +216,8 @@ export function fillTopology(card, { head }) {
     card.body.replaceChildren(shown.picture);
     levels.forEach((each, at) => each.setAttribute("aria-pressed", at === level));
     card.root.dataset.level = shown.level;
-    usual.textContent = shown.usual ? `line without a number: ${shown.usual}` : "";
+    card.subtitle.textContent = shown.about;
+    card.legend.replaceChildren(...shown.legend.map(keyOf), ...shown.notes.map((group) => element("span", { class: "rcg-key rcg-group" }, group)), hint);
     card.root.dataset.nodes = shown.nodes.length;
     card.root.dataset.edges = shown.edges.length;
     fit(room > 1 ? room : whole[2], focus);
@@ -290,7 +290,7 @@ export function fillTopology(card, { head }) {
     event.preventDefault();
     event.stopPropagation();
     if (act) return void act();
-    const next = nearestTo(shown.nodes.map((node) => node.box), at, directions[event.key]);
+    const next = nearestTo(shown.boxes, at, directions[event.key]);
     if (next === null) return;
     nodes[at].setAttribute("tabindex", -1);
     nodes[next].setAttribute("tabindex", 0);
@@ -305,28 +305,9 @@ export function fillTopology(card, { head }) {
     button("+", "zoom in", () => zoom(0.8)),
     button("all", "show all", all),
   );
-  card.explain([]);
-  const usual = element("span", { class: "rcg-key" });
-  for (const kind of Object.values(head.kinds)) {
-    const sample = drawn("svg", { width: 30, height: 8, "aria-hidden": "true" },
-      drawn("path", { class: "rcg-line", d: "M0 4H30", "stroke-width": kind.width, "stroke-dasharray": kind.dashes || null }));
-    const key = element("span", { class: "rcg-key rcg-style" }, sample, kind.title);
-    key.style.setProperty("--rcg-light", kind.light);
-    key.style.setProperty("--rcg-dark", kind.dark);
-    card.legend.append(key);
-  }
-  if (head.has_path) {
-    const heat = element("span", { class: "rcg-swatch rcg-heat-key" });
-    card.legend.append(element("span", { class: "rcg-key" }, heat, "share of the critical path"));
-  }
-  if (head.width) {
-    const wide = drawn("svg", { width: 30, height: 8, "aria-hidden": "true" }, drawn("path", { class: "rcg-wide-key", d: "M0 3.4L30 1V7L0 4.6z" }));
-    card.legend.append(element("span", { class: "rcg-key" }, wide, head.width));
-  }
-  card.legend.append(usual);
-  for (const group of head.groups) card.legend.append(element("span", { class: "rcg-key rcg-group" }, group));
-  const hint = isTouched() ? "tap a box: open or select · drag: pan" : "click a box: open or select · drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all";
-  card.legend.append(element("span", { class: "rcg-hint" }, hint));
+  const keyOf = ([shape, words]) => element("span", { class: "rcg-key" }, shapesIn(drawn("svg", { width: 32, height: 12, viewBox: "0 -6 32 12", "aria-hidden": "true" }), shape), words);
+  const means = isTouched() ? "tap a box: open or select · drag: pan" : "click a box: open or select · drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all";
+  const hint = element("span", { class: "rcg-hint" }, means);
   show(0);
   card.onWidth(card.body, (width) => fit(width));
 }

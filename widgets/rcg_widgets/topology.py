@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topology: ``rcg.views.svg.topology`` draws it, ``topology.js`` adds events to it."""
+"""The topology: ``rcg.views.svg.diagram`` draws it, ``topology.js`` adds events to it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from rcg.views.data.packing import pack
-from rcg.views.svg.topology_payload import topology_payload
+from rcg.views.svg.pictures import topology_payload
 from rcg_widgets.base import View, script
 from rcg_widgets.static import topologies
 from rcg_widgets.subject import subject_of

@@ -50,8 +50,6 @@ LIMITS: Final = 0.1  # of the path: what has less does not limit anything on its
 _LEAST_GAIN: Final = 0.05  # that is worth a change
 _MUCH_SOONER: Final = 0.7  # of the latency, with the same throughput
 _WINDOWS: Final = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
-_TIMES_WINDOW: Final = 8  # how long a replay of a window is
-_WINDOWED_OPS: Final = 100_000  # in one such replay
 _ON_DEVICES: Final = "nccl"  # the backend that moves tensors without processors
 _LAYERS: Final = 0.8  # of a call that its spans must be, to be layers
 _MOST_LAYERS: Final = 1_000  # all stretches of which are compared
@@ -72,12 +70,14 @@ class Advice:
         gain: The predicted throughput, or the latency of now, divided by the other; 1 if it cannot
             be predicted.
         is_latency: Whether the gain is one of latency.
+        in_flight: How many executions in flight it advises for throughput; 0 if it does not.
     """
 
     code: str
     effect: str
     gain: float
     is_latency: bool = False
+    in_flight: int = 0
 
     @property
     def text(self) -> str:
@@ -321,32 +321,28 @@ class Advisor:
     def _in_flight(self) -> Iterator[Advice]:
         """Advise as many executions in flight as give as much throughput as any number.
 
-        The replay has no random delays, so one more than it needs is advised. It is as long as many
-        windows, because the first one is filled, and the last one emptied, at another rate.
+        The replay has no random delays, so one more than it needs is advised.
         """
-        graph = self.replays.graph
-        now, limit = self.replays.measured.window, graph.limit
-        ops = sum(len(program.ops) for program in graph.plan.programs)
-        most = min(max(2 * now, 16), _WINDOWED_OPS // (ops * _TIMES_WINDOW) - 1)
-        if most < now:
+        replays = self.replays
+        now, limit = replays.measured.window, replays.graph.limit
+        most = max(2 * now, 16)
+        known = [each for each in (*_WINDOWS, now) if each <= most]
+        windows = sorted({each for each in known if replays.executions_with(each + 1)})
+        if now not in windows:
             return
-        windows = sorted({*(each for each in _WINDOWS if each <= most), now})
-
-        def rate_at(window: int) -> float:
-            return self.replays.rate_at(window, _TIMES_WINDOW * window)
-
-        enough = (1 - _LEAST_GAIN / 2) * rate_at(windows[-1])
+        enough = (1 - _LEAST_GAIN / 2) * replays.rate_at(windows[-1])
         # Throughput does not fall with the number in flight.
-        best = windows[bisect_left(windows, True, key=lambda each: rate_at(each) >= enough)] + 1
-        count = _TIMES_WINDOW * best
-        then = self.replays.with_changes((), {}, best, has_spread=False, executions=count)
+        at = bisect_left(windows, True, key=lambda each: replays.rate_at(each) >= enough)
+        best = windows[at] + 1
+        then = replays.with_changes((), {}, best, has_spread=False)
         gain = then.speedup
-        code = f"graph.map(batches, in_flight={best})"
+        code = f"results = list(graph.map(inputs, in_flight={best}))"
         effect = f"{best} in flight instead of {now}"
         if best > now and gain is not None and self.is_worth_it(gain):
             if best > limit:
                 code = f"graph = dag.experimental_compile(max_inflight_executions={best}); {code}"
-            yield Advice(code, f"{effect}: {spread_text(gain, gain * self.off)}", gain)
+            gives = spread_text(gain, gain * self.off)
+            yield Advice(code, f"{effect}: {gives}", gain, in_flight=best)
         was_ns, latency_ns = then.measured_latency_ns, then.latency_ns
         if best < now and latency_ns and was_ns and latency_ns <= _MUCH_SOONER * was_ns:
             yield Advice(

@@ -77,7 +77,7 @@ class Change:
         found = is_noise(self.before or 0.0, self.after or 0.0, *self.spreads)
         ratio, spread = self.ratio, self.spread
         if found is False and ratio is not None and spread is not None:
-            return abs(ratio - 1) <= spread
+            return round(abs(ratio - 1), 2) <= round(spread, 2)  # as they are shown
         return found
 
     @property
@@ -123,7 +123,7 @@ class GraphComparison(Charted, Displayed):
 
     @property
     def answer(self) -> str:
-        """The answer in one line: ``1.90x ±0.05: 118 /s to 224 /s; a2 (Shard).work 0.50x``."""
+        """The answer in one line: ``1.90x ±0.05: 118 /s to 224 /s; largest change: ...``."""
         rate, late = self.throughput, self.latency
         ratio = f"{spread_text(rate.ratio, rate.spread)}: {_sides(rate, rate_text)}"
         if rate.is_noise is not False:
@@ -138,7 +138,7 @@ class GraphComparison(Charted, Displayed):
         most = max(self.ops, key=_gained_ns, default=None)
         if most is None or _gained_ns(most) <= _SHORT * max(map(_size, self.ops)):
             return ratio
-        return f"{ratio}; most changed: {most.text} {spread_text(most.ratio, most.spread)}"
+        return f"{ratio}; largest change: {most.text} {_sides(most, time_text)}"
 
     def _enough(self) -> str:
         """Return how many executions would tell a change of the throughput from noise, as text.

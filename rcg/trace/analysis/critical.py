@@ -307,6 +307,10 @@ class SteadyPath:
         return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
 
 
+def _no_steps() -> tuple[Ints, Times, Times]:
+    return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+
+
 def text_of(graph: GraphTrace, lane: LaneTrace, op: int) -> str:
     """Return the displayed name of an op: ``a1 (Stage).fwd``, ``driver write c0``."""
     ops = graph.program(lane).ops
@@ -423,7 +427,7 @@ class Paths:
         walk = self._walk_of(execution)
         begun, until, _ = self._times(execution)
         if walk is None:
-            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+            return _no_steps()
         # At last the encoding of the inputs, by the driver, if that came before writing them.
         lane = np.append(self._table.lane[walk.event], 0)
         start, end = np.append(walk.start, begun), np.append(walk.end, until)
@@ -436,6 +440,22 @@ class Paths:
         The path ends with the last completion whose Write is in the trace: a driver may receive the
         last results before the actor that sent them has recorded its Write.
         """
+        if self._run is None:
+            return None
+        walk, first, last = self._run
+        return self._steady(walk, first, last)
+
+    def lanes_of_all(self) -> tuple[Ints, Times, Times]:
+        """Return the steps of the path through all executions as columns; see ``lanes_of``."""
+        if self._run is None:
+            return _no_steps()
+        walk, _, _ = self._run
+        kept = (walk.start < walk.end) & ~walk.is_unknown
+        return self._table.lane[walk.event[kept]], walk.start[kept], walk.end[kept]
+
+    @cached_property
+    def _run(self) -> tuple[Walk, int, int] | None:
+        """The steps through all executions, and where they begin and end."""
         executions = self.executions
         is_written = self._dependencies.is_written(executions.index)
         completed = np.where(is_written, executions.completed_ns, UNSEEN)
@@ -450,7 +470,7 @@ class Paths:
         event = self._dependencies.completion(int(executions.index[int(np.argmax(completed))]))
         if event == NONE:
             return None
-        return self._steady(self._dependencies.walk(event, last, first), first, last)
+        return self._dependencies.walk(event, last, first), first, last
 
     def until(self, process: str, end_ns: int) -> SteadyPath | None:
         """Return the path that led to the last event of a process."""

@@ -240,7 +240,8 @@ class Dependencies:
         self.before[event[is_missing]] = NONE
         self._is_lost[event[is_missing]] = True
         begun = table.waits_from(event)
-        explains = ~is_missing & (table.end_ns[on] > begun) & (table.start_ns[on] < until)
+        explains = ~is_missing & (table.end_ns[on] > begun) & (table.start_ns[on] <= until)
+        explains &= ~self.is_pass[on] | (table.start_ns[on] < until)  # one that took no time
         chosen = event[explains]
         self.before[chosen] = on[explains]
         self.entered[chosen] = until[explains]

@@ -53,10 +53,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.ids import DRIVER
-from rcg.ir.index import Place, crossings_of, reads_of, writes_of
+from rcg.ir.index import Place, Rendezvous, crossings_of, reads_of, rendezvous_of, writes_of
 from rcg.ir.ops import Collective, Op, Pass
 from rcg.ir.programs import Program
-from rcg.trace.analysis.intervals import Ints, Times
+from rcg.trace.analysis.intervals import MIN_INT64, Ints, Times
 from rcg.trace.model import EVENT, NO_PEER, SPAN_BASE, Events, GraphTrace, LaneTrace, OpenOp
 
 Mask = npt.NDArray[np.bool_]
@@ -218,9 +218,11 @@ class EventTable:
                     self.moves[rows[_movers(of_op, READ if op.values_in else WRITE)]] = True
 
     def _late(self, events: Events) -> Times:
-        """Return how long events waited, Reads at least until their writer began to send.
+        """Return how long events waited, at least until what they waited for was there.
 
-        What comes from another node is waited for by a gate, and clocks of nodes may disagree.
+        That is when the writer of a Read begins to send, and when the last rank of a collective
+        arrives. What comes from another node is waited for by a gate, and clocks of nodes may
+        disagree.
         """
         graph, waited = self.graph, events["waited_ns"].astype(np.int64)
         writes, crossings = writes_of(graph.plan), crossings_of(graph.plan)
@@ -231,17 +233,42 @@ class EventTable:
             rows = rows[~self.codes[rows]]
             sent = self.find(*writes[channel], self.execution[rows])
             rows, sent = rows[sent != NONE], sent[sent != NONE]
-            got, write = events[rows], events[sent]
-            length = np.maximum(got["end_ns"] - got["start_ns"], 0)
-            most = np.maximum(length - np.clip(got["coded_ns"], 0, length), 0)
+            write = events[sent]
             sending = write["start_ns"] + np.maximum(write["coded_ns"], 0)
             sending = np.minimum(sending + np.maximum(write["waited_ns"], 0), write["end_ns"])
-            until = np.minimum(sending - got["start_ns"], most)
-            is_longer = until > waited[rows]
-            waited[rows[is_longer]] = until[is_longer]
-            unnamed = is_longer & (self.peer[rows] == NO_PEER)
-            self.peer[rows[unnamed]] = self._numbers[writes[channel][0]]
+            self._wait_until(sending, rows, np.full(len(rows), writes[channel][0]), events, waited)
+        for each in rendezvous_of(graph.plan):
+            if each.is_collective:
+                self._wait_for_last(each, events, waited)
         return waited
+
+    def _wait_for_last(self, collective: Rendezvous, events: Events, waited: Times) -> None:
+        nodes = self.graph.plan.nodes_by_process()
+        ends = np.array([process for process, _ in collective.ends])
+        node = np.array([nodes[process] for process in ends])
+        ranks = [self.rows(*place) for place in collective.ends]
+        executions = np.unique(np.concatenate([self.execution[each] for each in ranks]))
+        table = np.array([self.find(*place, executions) for place in collective.ends])
+        start = np.where(table == NONE, MIN_INT64, events["start_ns"][table])
+        last = np.argmax(start, axis=0)
+        for rank, rows in enumerate(table):
+            is_known = (rows != NONE) & (last != rank) & (node[last] == node[rank])
+            arrived = start[last, np.arange(len(executions))]
+            peers = ends[last]
+            self._wait_until(arrived[is_known], rows[is_known], peers[is_known], events, waited)
+
+    def _wait_until(
+        self, time: Times, rows: Ints, peers: npt.NDArray[np.str_], events: Events, waited: Times
+    ) -> None:
+        """Have events wait until a time, within their length; and for a peer, if they name none."""
+        of = events[rows]
+        length = np.maximum(of["end_ns"] - of["start_ns"], 0)
+        most = np.maximum(length - np.clip(of["coded_ns"], 0, length), 0)
+        until = np.minimum(time - of["start_ns"], most)
+        is_longer = until > waited[rows]
+        waited[rows[is_longer]] = until[is_longer]
+        unnamed = is_longer & (self.peer[rows] == NO_PEER)
+        self.peer[rows[unnamed]] = [self._numbers[each] for each in peers[unnamed].tolist()]
 
     # --- rows ------------------------------------------------------------------------------------
 

@@ -33,8 +33,8 @@ from typing import Final
 import numpy as np
 
 from rcg.ir.ids import DRIVER
-from rcg.ir.index import groups_of
-from rcg.ir.ops import Collective
+from rcg.ir.index import Place, groups_of
+from rcg.ir.ops import Call, Collective
 from rcg.trace.analysis.critical import group_names, text_of
 from rcg.trace.analysis.events import COLLECTIVE, READ, WRITE, EventTable
 from rcg.trace.analysis.executions import UNSEEN, Executions
@@ -122,6 +122,22 @@ def ops_of(
                 text = text if texts[text] == 1 else f"{text} ({texts[text]})"
                 found.append(_times(table, lane, ops[0], text, groups[ops[0]], runs))
     return tuple(found)
+
+
+def runs_of(table: EventTable, start_ns: int, end_ns: int) -> dict[Place, Times]:
+    """Return the own time of each run of the calls and collectives that ran.
+
+    Time before and after these is cut off, as in ``ops_of``.
+    """
+    found = {}
+    for lane in table.graph.lanes:
+        groups = groups_of(table.graph.plan, lane.process)
+        for at, op in enumerate(table.graph.program(lane).ops):
+            if isinstance(op, Call | Collective):
+                runs = _runs_of(table, lane.process, [at], groups, start_ns, end_ns)
+                if len(runs.own_ns):
+                    found[lane.process, at] = runs.own_ns
+    return found
 
 
 def has_alike(graph: GraphTrace) -> bool:

@@ -104,6 +104,7 @@ class GraphSummary:
         verdict: What limits the graph, and what would help; None if the trace is too short to
             tell, and of a graph that hangs.
         name: What people call the graph, or "".
+        state: What was wrong with it at the end, in a few words, or "".
     """
 
     graph_id: str
@@ -128,6 +129,7 @@ class GraphSummary:
     latency: Latency | None = None
     verdict: Verdict | None = None
     name: str = ""
+    state: str = ""
 
     @property
     def limiting_ops(self) -> frozenset[tuple[str, int]]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on a graph, in one of four forms, and how sure it is.
+"""The verdict on a graph, in one of five forms, and how sure it is.
 
 ```
 a2 (Shard).work limits this: 91 % of the critical path; twice as fast there gives 1.83x ±0.02
-  try: graph.map(batches, in_flight=3)  # 3 in flight instead of 10: the same throughput, ...
+  try: results = list(graph.map(inputs, in_flight=3))  # 3 in flight instead of 10: the same ...
+10 in flight are too few: nothing is busy more than 41 % of the time; 21 give 2.05x ±0.02
 balanced: 8 Stage actors are equally busy, within 4 % (noise 6 %); Stage.fwd on all gives 1.9x
 one stall dominated: a1 (Shard).work took 94 ms in execution 7, usually 8 ms
 not enough to say: 4 executions are complete; run 6 more
@@ -15,14 +16,15 @@ gain, and each piece of advice, comes from a replay of the measured times with t
 larger than its spread, or if the trace is too short for a spread (``spread.py``). A gain is never
 more than the share allows: if a share ``s`` of a path takes half the time, ``1 - s / 2`` of its
 length are left, and no result comes sooner. Where twice as fast gives less than 1.05x, nothing
-limits the graph alone: it is balanced. If a replay fails with an exception, the verdict says so.
+limits the graph alone: with too few executions in flight none of its processes has enough to do,
+and else it is balanced. If a replay fails with an exception, the verdict says so.
 
 This room must know neither Ray nor how a verdict is shown, except as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -41,12 +43,13 @@ from rcg.trace.analysis.events import NONE, EventTable
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.intervals import MIN_INT64
 from rcg.trace.analysis.spread import LEAST, half_width
-from rcg.trace.analysis.what_if import MAX_ERROR_PERCENT, Replays
+from rcg.trace.analysis.what_if import MAX_ERROR_PERCENT, Replays, WhatIf
 from rcg.trace.model import GraphTrace
 
 _MAX_ADVICE: Final = 3
 _LITTLE: Final = 1.05  # the least gain of what limits a graph
 _SAME: Final = 0.05  # of the busiest actor's time, by which others may differ and be as busy
+_ENOUGH: Final = 0.8  # of the time: what is busy longer has enough to do
 _FEW_NAMES: Final = 3
 _MAX_FAILURE: Final = 200  # characters of it
 _MAX_OPS: Final = 4_000  # of a plan that is replayed unasked
@@ -56,6 +59,7 @@ class Form(Enum):
     """What a verdict says."""
 
     LIMITS = "limits"
+    STARVED = "starved"
     BALANCED = "balanced"
     STALLED = "stalled"
     UNKNOWN = "unknown"
@@ -86,6 +90,32 @@ class Alike:
 
 
 @dataclass(frozen=True, slots=True)
+class TooFew:
+    """Too few executions in flight for any process to be busy.
+
+    Attributes:
+        now: How many were in flight.
+        then: How many give as much throughput as any number.
+        gain: As in ``Verdict``, with so many.
+        spread: As in ``Verdict``.
+        busiest: The share of the time, from 0 to 1, that the busiest process was busy.
+    """
+
+    now: int
+    then: int
+    gain: float
+    spread: float
+    busiest: float
+
+    def __str__(self) -> str:
+        gives = spread_text(self.gain, self.spread)
+        return (
+            f"{self.now} in flight {_are(self.now)} too few: nothing is busy more than "
+            f"{share_text(self.busiest, 0)} of the time; {self.then} give {gives}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What limits a graph. ``str()`` is a sentence.
 
@@ -99,6 +129,7 @@ class Verdict:
         error_percent: The error of the unchanged replay; None if nothing was replayed.
         elsewhere: What the method gives on all actors of its class, if one alone gives nothing.
         alike: The actors that are equally busy, if it is balanced and there are several.
+        too_few: Which number in flight gives more, if too few are.
         stalls: What was once much slower than usual, longest first.
         known: How many executions are known from their submission to their completion.
         advice: What helps: the largest gain of throughput first, then latency; at most three.
@@ -113,6 +144,7 @@ class Verdict:
     error_percent: float | None = None
     elsewhere: Elsewhere | None = None
     alike: Alike | None = None
+    too_few: TooFew | None = None
     stalls: tuple[PathStall, ...] = ()
     known: int = 0
     advice: tuple[Advice, ...] = ()
@@ -127,6 +159,8 @@ class Verdict:
                 return f"not enough to say: {what}; run {missing} more"
             case Form.STALLED:
                 return self._stalled()
+            case Form.STARVED:
+                return str(self.too_few)
             case Form.BALANCED if self.alike is not None:
                 what = f"balanced: {self.alike}"
             case Form.BALANCED:
@@ -211,16 +245,35 @@ def verdict_of(
         advice = sorted(advisor.advice(), key=lambda each: (each.is_latency, -each.gain))
     except Exception as failure:  # noqa: BLE001 - the figures of a profile stand without advice
         return replace(said, failure=describe_error(failure).partition("\n")[0])
+    too_few = None if is_alone else _too_few(found, advice, spread / gain)
+    form = Form.BALANCED if too_few is None else Form.STARVED
     return replace(
         said,
-        form=Form.LIMITS if is_alone else Form.BALANCED,
+        form=Form.LIMITS if is_alone else form,
         gain=gain,
         spread=spread,
         error_percent=error,
         elsewhere=None if is_alone else elsewhere,
-        alike=None if is_alone else alike_of(graph, made.measured),
+        alike=alike_of(graph, made.measured) if form is Form.BALANCED and not is_alone else None,
+        too_few=too_few,
         advice=tuple(advice[:_MAX_ADVICE]),
     )
+
+
+def _too_few(found: WhatIf, advice: Sequence[Advice], off: float) -> TooFew | None:
+    """Return how many more in flight help, if that is what helps most; None if it is not.
+
+    Args:
+        found: A replay of the graph.
+        advice: What helps, the largest gain of throughput first.
+        off: How far any gain may be off, as a share of it.
+    """
+    most = next(iter(advice), None)
+    busiest = max((now for now, _ in found.busy.values()), default=1.0)
+    if most is None or not most.in_flight or busiest > _ENOUGH:
+        return None
+    now = found.window
+    return TooFew(now, most.in_flight, most.gain, most.gain * off, busiest)
 
 
 def alike_of(graph: GraphTrace, measured: MeasuredCosts) -> Alike | None:

@@ -33,7 +33,15 @@ from rcg.ir.index import Place
 from rcg.ir.ops import Call, Collective, Input, Op
 from rcg.ir.plan import Plan
 from rcg.table import Table
-from rcg.text import plural, rate_text, share_text, spread_text, time_text, visible
+from rcg.text import (
+    plural,
+    rate_text,
+    ratio_text,
+    share_text,
+    spread_text,
+    time_text,
+    visible,
+)
 from rcg.trace.analysis.costs import Cost, MeasuredCosts
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.events import EventTable
@@ -43,8 +51,11 @@ from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
 
 _MAX_CHANGES_CHARS: Final = 100
 _REPLAYED_OPS: Final = 25_000  # in one replay, about
+_WINDOWED_OPS: Final = 100_000  # in one with another number in flight
+_TIMES_WINDOW: Final = 8  # how many windows such a replay has
 _BATCH: Final = 8  # executions in the replay of a batch, besides those that fill the pipeline
 
+_NOTABLE: Final = 0.1  # of the latency, by which it changes
 MAX_ERROR_PERCENT: Final = 25.0
 """An unchanged replay that is farther from the trace predicts nothing."""
 
@@ -130,7 +141,14 @@ class WhatIf(Charted, Displayed):
         ratio = f"{spread_text(self.speedup, self.spread)}: {rates}"
         if self.spread is None:
             return f"{ratio}, from too few executions to tell it from noise"
-        return f"no change beyond the noise, {ratio}" if self.is_noise else ratio
+        if not self.is_noise:
+            return ratio
+        late = _ratio(self.latency_ns, self.measured_latency_ns)
+        if late is not None and abs(late - 1) > _NOTABLE:
+            times = f"{time_text(self.measured_latency_ns)} to {time_text(self.latency_ns)}"
+            alike = f"throughput alike, {spread_text(self.speedup, self.spread)}"
+            return f"latency {ratio_text(late)}: {times}; {alike}"
+        return f"no change beyond the noise, {ratio}"
 
     def __repr__(self) -> str:
         rates = f"{rate_text(self.throughput)} instead of {rate_text(self.measured_throughput)}"
@@ -268,7 +286,6 @@ class Replays:
         *,
         user: float = 1.0,
         has_spread: bool = True,
-        executions: int = 0,
         instead: Mapping[Place, Cost] | None = None,
     ) -> WhatIf:
         """Return the figures if some ops took longer or shorter.
@@ -279,7 +296,6 @@ class Replays:
             in_flight: As in ``what_if``.
             user: Factor on the time of the user's code before each submission.
             has_spread: Whether the spread of the speedup is computed as well.
-            executions: The least number of executions to simulate.
             instead: What ops cost instead of what was measured, before the factors.
         """
         graph, measured = self.graph, self.measured
@@ -294,9 +310,10 @@ class Replays:
             }
             return replace(measured, costs=scaled, user_ns=user_ns)
 
-        simulation, more = _replay(
-            plan, changed(instead or measured.costs), window, max(self._count, window, executions)
-        )
+        executions = max(self._count, window)
+        if in_flight is not None:
+            executions = max(executions, self.executions_with(window))
+        simulation, more = _replay(plan, changed(instead or measured.costs), window, executions)
         busy = _busy(simulation)
         graph_then = from_simulation(simulation, graph_id=graph.graph_id, limit=window)
         base, notes, was = self._unchanged
@@ -331,10 +348,20 @@ class Replays:
             ),
         )
 
-    def rate_at(self, window: int, executions: int) -> float:
+    def executions_with(self, window: int) -> int:
+        """Return how many executions are replayed with so many in flight.
+
+        They are many windows, because the first one is filled, and the last one emptied, at another
+        rate; 0 if that is more than is replayed.
+        """
+        ops = sum(len(program.ops) for program in self.graph.plan.programs)
+        count = _TIMES_WINDOW * window
+        return count if count * ops <= _WINDOWED_OPS else 0
+
+    def rate_at(self, window: int) -> float:
         """Return the throughput with so many executions in flight."""
         plan = _with_slots(self.graph.plan, window)
-        return 1e9 / max(_period(plan, self.measured, window, executions), 1.0)
+        return 1e9 / max(_period(plan, self.measured, window, self.executions_with(window)), 1.0)
 
     def gain_of(self, plan: Plan) -> float | None:
         """Return the throughput of another plan with the same ops, divided by that of this one.

@@ -6,6 +6,7 @@ Nothing else in rcg loads pandas.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.index import groups_of
+from rcg.trace.measured import Measured
 from rcg.trace.model import (
     EVENT,
     KERNEL,
@@ -59,7 +61,8 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
 
     Times are nanoseconds from the beginning of the trace. ``op`` is the line of the op in the plan,
     or the name of a user's span or of a device's kernel. ``kind`` is ``call``, ``read``, ``write``,
-    ..., ``span``, or ``kernel``.
+    ..., ``span``, or ``kernel``. ``waited_ns`` is how long an op waited as in all figures
+    (``analysis/events.py``), which may be longer than its recorder saw.
 
     Raises:
         ImportError: pandas is not installed.
@@ -70,7 +73,10 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
         raise ImportError("a DataFrame needs pandas: pip install 'rcg[notebook]'") from error
 
     lanes = [
-        (graph, each) for graph in trace.graphs for lane in graph.lanes for each in _parts(lane)
+        (graph, each)
+        for graph in trace.graphs
+        for lane in _with_waits(trace, graph)
+        for each in _parts(lane)
     ]
     events = np.concatenate([np.empty(0, EVENT), *(lane.events for _, lane in lanes)])
     texts = [_texts(graph, lane) for graph, lane in lanes]
@@ -89,6 +95,16 @@ def to_pandas(trace: Recording) -> pd.DataFrame:
         else:
             columns[name] = events[name]
     return pd.DataFrame(columns)
+
+
+def _with_waits(trace: Recording, graph: GraphTrace) -> Iterator[LaneTrace]:
+    """Yield the lanes of a graph, whose ops wait as long as in all figures."""
+    table = Measured.of(trace, graph).table
+    for number, lane in enumerate(graph.lanes):
+        events, rows = lane.events.copy(), np.arange(len(table))[table.of_lane(number)]
+        rows = rows[~table.is_open[rows]]
+        events["waited_ns"][table.row[rows]] = table.waited_ns[rows]
+        yield replace(lane, events=events)
 
 
 def _parts(lane: LaneTrace) -> list[LaneTrace]:

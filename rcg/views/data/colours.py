@@ -63,11 +63,14 @@ TITLES: Final = {
 HATCHED: Final = {TimeKind.WAITING: "#98a2ae", TimeKind.IDLE: "#d5dae0"}
 """Colours of hatched time, in which a process does not work."""
 
-SOLID, DOTTED, CROSSED, WAITING, IDLE, PALE, TINTED, OUTLINED, FAINT, FRAMED = (
-    "solid", "dotted", "crossed", "waiting", "idle", "pale", "tinted", "outlined", "faint", "framed"
+SOLID, DOTTED, CROSSED, WAITING, IDLE, PALE, TINTED, OUTLINED, FAINT, FRAMED, SHADED = (
+    "solid", "dotted", "crossed", "waiting", "idle", "pale", "tinted", "outlined", "faint",
+    "framed", "shaded",
 )  # fmt: skip
-"""Styles of bars. ``PALE`` has a third of its colour, ``TINTED`` half of it and a frame,
-``OUTLINED`` and ``FAINT`` little of it and a frame; ``FRAMED`` is a light box."""
+"""Styles of bars. ``PALE`` and ``SHADED`` have a part of their colour; ``TINTED``, ``OUTLINED`` and
+``FAINT`` a part of it and a frame. ``FRAMED`` is a light box."""
+
+_SHARES: Final = {PALE: 0.36, TINTED: 0.5, OUTLINED: 0.3, FAINT: 0.07}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +82,19 @@ class Look:
         colour: Their colour; "" if their style has its own.
         style: Their style.
         height: Their height, as a share of that of their row.
+        opacity: How much of their colour there is; None for that of their style.
     """
 
     title: str
     colour: str = ""
     style: str = SOLID
     height: float = 1.0
+    opacity: float | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of their colour there is, from 0 to 1."""
+        return _SHARES.get(self.style, 1.0) if self.opacity is None else self.opacity
 
 
 KIND_LOOKS: Final = tuple(

@@ -6,7 +6,6 @@ No kind is distinguished by colour alone: each has a dash pattern, an arrow in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,11 +52,6 @@ _STYLES: Final = {
         ),
     )
 }
-
-
-def styles() -> Iterable[EdgeStyle]:
-    """Return the styles of all kinds that have one of their own."""
-    return _STYLES.values()
 
 
 def kind_of_channel(channel_kind: str, backend: str | None = None) -> str:

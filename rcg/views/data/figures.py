@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from rcg.ir.ops import Call, Collective
-from rcg.text import brief, count_text, plural, rate_text, share_text, time_text, visible
+import numpy as np
+
+from rcg.ir.index import Place
+from rcg.ir.ops import Call
+from rcg.text import brief, count_text, plural, rate_text, share_text, stated, time_text, visible
 from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.latency import Latency
+from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.shares import LaneShares
 from rcg.trace.analysis.summary import GraphSummary, stall_text
 from rcg.trace.analysis.verdict import Form
-from rcg.trace.model import GraphTrace
+from rcg.trace.measured import Measured
 from rcg.views.data.alike import (
     SAME_SHARE,
     Odd,
@@ -25,7 +30,6 @@ from rcg.views.data.alike import (
     odd_text,
 )
 from rcg.views.data.lettering import DOT
-from rcg.views.data.topology import nodes_of_calls
 
 EXPOSED: Final = "exposed communication"
 BUBBLE: Final = "pipeline bubble"
@@ -71,6 +75,7 @@ class ProfileCard:
     """The content of a profile's card.
 
     Attributes:
+        title: The title, with the state of the graph if that is worth a word.
         about: The line below the title.
         shares: One row per process.
         keys: Names and values of the key figures.
@@ -78,6 +83,7 @@ class ProfileCard:
         answer: What limits the graph, in a sentence above all; "" if that is not known.
     """
 
+    title: str
     about: str
     shares: Sequence[CardRow]
     keys: Sequence[tuple[str, str]]
@@ -89,25 +95,33 @@ class ProfileCard:
 
 @dataclass(frozen=True, slots=True)
 class TopologyFigures:
-    """The measured figures in the picture of a topology.
+    """The measured figures in the picture of a topology, by the ops of its boxes.
 
     Attributes:
-        call_ns: Duration of calls and collectives, by their node in the topology. Of a collective
-            it is that of the rank that takes longest.
+        ops: The times of each op.
+        runs_ns: The own time of each run of a call or a collective.
         channel_bytes: Size of one frame, by the id of the channel.
-        open_ns: Time so far of calls that did not end, by their node. It is shown instead of
-            ``call_ns``.
+        open_ns: Time so far of calls that did not end. It is shown instead of that of their runs.
         on_path: Share of the critical path of all executions that is spent in calls and
-            collectives, without stalls, from 0 to 1, by their node. Empty if the graph is balanced:
-            which of its actors have more is then noise.
+            collectives, without stalls, from 0 to 1. Empty if no actor limits the graph: which of
+            them have more is then noise.
         odd: The actors whose calls take longer, or shorter, than those of others of their class.
     """
 
-    call_ns: Mapping[int, float] = field(default_factory=dict)
+    ops: Mapping[Place, OpTimes] = field(default_factory=dict)
+    runs_ns: Mapping[Place, Times] = field(default_factory=dict)
     channel_bytes: Mapping[str, float] = field(default_factory=dict)
-    open_ns: Mapping[int, float] = field(default_factory=dict)
-    on_path: Mapping[int, float] = field(default_factory=dict)
+    open_ns: Mapping[Place, float] = field(default_factory=dict)
+    on_path: Mapping[Place, float] = field(default_factory=dict)
     odd: Mapping[str, Odd] = field(default_factory=dict)
+
+    def runs_of(self, ops: Iterable[Place]) -> dict[str, Times]:
+        """Return the own times of all runs of some ops, by their actor."""
+        found: dict[str, list[Times]] = {}
+        for op in ops:
+            if op in self.runs_ns:
+                found.setdefault(op[0].partition(".")[0], []).append(self.runs_ns[op])
+        return {actor: np.concatenate(runs) for actor, runs in found.items()}
 
 
 def card_of(graph: GraphSummary) -> ProfileCard:
@@ -121,6 +135,7 @@ def card_of(graph: GraphSummary) -> ProfileCard:
     verdict = graph.verdict
     answer = "" if verdict is None else str(verdict)
     return ProfileCard(
+        title=stated("Profile", graph.state),
         about=f" {DOT} ".join(facts),
         shares=_rows(graph, odd),
         keys=_keys(graph),
@@ -220,31 +235,26 @@ def _shares(lane: LaneShares, executions: int) -> CardRow:
     )
 
 
-def topology_figures_of(graph: GraphTrace, summary: GraphSummary) -> TopologyFigures:
+def topology_figures_of(measured: Measured) -> TopologyFigures:
     """Return the figures of a graph's topology; its bottleneck has the share of the verdict."""
-    plan, path = graph.plan, summary.critical
-    numbers = nodes_of_calls(plan)
-    calls: dict[int, float] = {}
-    values: dict[str, float] = {}
-    for each in summary.ops:
-        op = plan.program(each.process).ops[each.op]
-        if isinstance(op, Call | Collective):
-            node = numbers[op.node]
-            calls[node] = max(each.median_ns, calls.get(node, 0.0))
-        for channel in op.values_out if each.bytes else ():
-            values[channel] = each.bytes / each.count
-    on_path: dict[int, float] = {}
-    is_balanced = summary.verdict is not None and summary.verdict.form is Form.BALANCED
-    for part in () if path is None or is_balanced else path.shares:
-        ops_there = () if part.op is None else plan.program(part.process).ops[part.op :]
-        made = ops_there[0] if ops_there else None
-        if isinstance(made, Call | Collective):
-            node = numbers[made.node]
-            on_path[node] = on_path.get(node, 0.0) + part.share
-    so_far = {numbers[node]: lasted for node, lasted in _open_calls(graph, summary)}
+    plan, summary = measured.graph.plan, measured.summary
+    ops = {(each.process, each.op): each for each in summary.ops}
+    sizes: dict[str, float] = {}
+    for (process, at), each in ops.items():
+        for channel in plan.program(process).ops[at].values_out if each.bytes else ():
+            sizes[channel] = each.bytes / each.count
+    form = None if summary.verdict is None else summary.verdict.form
+    is_even = form in (Form.BALANCED, Form.STARVED)
+    path = () if summary.critical is None or is_even else summary.critical.shares
+    runs = measured.runs_ns
+    on_path: dict[Place, float] = {}
+    for part in path:
+        place = part.process, -1 if part.op is None else part.op
+        if place in runs:
+            on_path[place] = on_path.get(place, 0.0) + part.share
     labels = {lane.label: lane.process for lane in summary.shares.lanes}
     odd = {labels[label]: each for label, each in odd_actors(summary).items()}
-    return TopologyFigures(calls, values, open_ns=so_far, on_path=on_path, odd=odd)
+    return TopologyFigures(ops, runs, sizes, dict(_open_calls(measured)), on_path, odd)
 
 
 def odd_actors(graph: GraphSummary) -> dict[str, Odd]:
@@ -260,15 +270,16 @@ def odd_actors(graph: GraphSummary) -> dict[str, Odd]:
     return odd_ones([lane.label for lane in lanes], [took[lane.process] for lane in lanes])
 
 
-def _open_calls(graph: GraphTrace, summary: GraphSummary) -> Iterator[tuple[int, float]]:
+def _open_calls(measured: Measured) -> Iterator[tuple[Place, float]]:
     """Yield the running calls at the end of the trace of a graph that hangs, with their times."""
-    stall = summary.stall
+    graph, stall = measured.graph, measured.summary.stall
     if stall is None:
         return
     hung = graph.lane(stall.process).open
     end_ns = stall.lasted_ns + (0 if hung is None else hung.since_ns)
     for lane in graph.lanes:
-        if lane.open is not None and not lane.open.waiting_since_ns:
-            op = graph.op(lane, lane.open.op)
-            if isinstance(op, Call):
-                yield op.node, float(max(end_ns - lane.open.since_ns, 0))
+        running = lane.open
+        if running is None or running.waiting_since_ns:
+            continue
+        if isinstance(graph.op(lane, running.op), Call):
+            yield (lane.process, running.op), float(max(end_ns - running.since_ns, 0))

@@ -12,9 +12,9 @@ card as well::
     │ work   │                   └────────────┘         └────────────┘
     └────────┘
 
-An actor whose methods straddle a collective, or an all-to-all, has a card for each phase: one for
-what it does before the ranks meet, one for what it does after. So values flow in one direction
-through the collective, which then reads as a place where all meet::
+An actor whose methods straddle a collective, an all-to-all, or what it scatters and gathers, has a
+card for each phase: one for what it does before the others meet, one for what it does after. So
+values flow in one direction through the collective, which then reads as a place where all meet::
 
     phases                                    one card for each actor
 
@@ -41,6 +41,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from rcg.ir.ids import DRIVER
 from rcg.views.data.topology import NodeKind, Topology, TopologyEdge, TopologyNode
 
 Level = Literal["methods", "actors", "calls"]
@@ -57,10 +58,8 @@ _MAX_ALIKE: Final = (8, 4, 2)
 """How many alike actors are drawn one by one: the first with few enough cards."""
 
 _MAX_CARDS: Final = 40
-_MAX_APART: Final = 2  # actors with two cards for what they scatter and gather
 _MAX_PHASES: Final = 4  # of an actor; with a collective in each layer, it has one card
-_MANY_PARTNERS: Final = 2  # with so many each exchanges values in an all-to-all, at least
-_SEVERAL: Final = 3  # actors whose values are gathered
+_SEVERAL: Final = 2  # actors that exchange values with one, at least
 _MAX_ATTRIBUTES: Final = 4
 
 
@@ -83,7 +82,7 @@ class Card:
 
     Attributes:
         id: Its position in ``Folded.cards``.
-        processes: The actors. They may have other cards, for other phases or for what they gather.
+        processes: The actors. They may have other cards, for other phases.
         frame: The node of the cluster that it is on; see ``Topology.frame_of``.
         layer: Its column, from 0. Cards that are connected are in different ones.
     """
@@ -139,25 +138,12 @@ def fold(
     odd: Collection[str] = (),
 ) -> Folded:
     """Return a topology folded to a level; odd actors are cards of their own."""
-    phases = _phases(topology) if layout == "phases" else {}
-    folded = _folded(topology, level, phases, odd)
-    apart = _apart(folded)
-    if not apart:
-        return folded
-    parts = {**phases, **{node: (phases.get(node), "apart") for node in apart}}
-    return _folded(topology, level, parts, odd)
-
-
-Parts = Mapping[int, Hashable]
-"""What tells nodes of one actor apart that are on different cards of it, by node."""
-
-
-def _folded(topology: Topology, level: Level, parts: Parts, odd: Collection[str]) -> Folded:
     layers = layers_of(topology)
-    boxes, links = _boxes(topology, level, parts)
+    phases = _phases(topology, layers) if layout == "phases" else {}
+    boxes, links = _boxes(topology, level, phases)
     by_card: dict[Hashable, list[Box]] = {}
     for box in boxes:
-        by_card.setdefault((_card_key(box[0]), parts.get(box[0].id)), []).append(box)
+        by_card.setdefault((_card_key(box[0]), phases.get(box[0].id)), []).append(box)
     groups = list(by_card.values())
     if level == "methods":
         groups = _merged(topology, layers, groups, links, odd)
@@ -190,17 +176,18 @@ def _folded(topology: Topology, level: Level, parts: Parts, odd: Collection[str]
     return Folded(topology, tuple(cards), tuple(rows), tuple(lines))
 
 
-def _phases(topology: Topology) -> dict[int, int]:
+def _phases(topology: Topology, layers: Sequence[int]) -> dict[int, int]:
     """Return how often actors meet before each call and collective, where they do.
 
-    They meet in a collective, and where each takes a value of at least two others that take one of
-    it, as in an all-to-all. Not if that would divide an actor into many parts.
+    They meet in a collective, and in a call that takes values of several actors which take values
+    of its own, as in an all-to-all, or where an actor gathers what it scattered. Not if that would
+    divide an actor into many parts.
     """
-    nodes, layers = topology.nodes, layers_of(topology)
+    nodes = topology.nodes
     before = [0] * len(nodes)
-    exchanges = _exchanges(topology)
+    gathering = _gathering(topology)
     for edge in sorted(topology.edges, key=lambda edge: (layers[edge.source], edge.source)):
-        is_met = nodes[edge.source].kind == "collective" or edge.target in exchanges
+        is_met = nodes[edge.source].kind == "collective" or edge.target in gathering
         before[edge.target] = max(before[edge.target], before[edge.source] + is_met)
     found = {
         node.id: before[node.id]
@@ -214,47 +201,21 @@ def _phases(topology: Topology) -> dict[int, int]:
     return found if all(len(each) <= _MAX_PHASES for each in parts.values()) else {}
 
 
-def _exchanges(topology: Topology) -> set[int]:
-    """Return the calls that take values of several actors, which take such values of theirs."""
+def _gathering(topology: Topology) -> set[int]:
+    """Return the calls that take values of several actors, each of which takes one of its own."""
     nodes = topology.nodes
-    ways: dict[tuple[str, str], dict[str, set[str]]] = {}  # from whom to whom, by the two methods
-    takes: list[tuple[int, tuple[str, str], str]] = []
+    takes: dict[int, set[str]] = {}  # from whom each call takes values
+    gives: dict[str, set[str]] = {}  # to whom each actor does
     for edge in topology.edges:
         maker, taker = nodes[edge.source], nodes[edge.target]
-        maker = maker if maker.owner is None else nodes[maker.owner]
-        if maker.kind == taker.kind == "call" and maker.process != taker.process:
-            methods = maker.name, taker.name
-            ways.setdefault(methods, {}).setdefault(maker.process, set()).add(taker.process)
-            takes.append((taker.id, methods, maker.process))
-    partners = Counter(
-        taker
-        for taker, methods, process in dict.fromkeys(takes)
-        if process in ways[methods].get(nodes[taker].process, ())
-    )
-    return {taker for taker, count in partners.items() if count >= _MANY_PARTNERS}
-
-
-def _apart(folded: Folded) -> frozenset[int]:
-    """Return the nodes of methods that gather what their actor scattered.
-
-    They take values only from behind it: from far, or from several actors. They get a card of their
-    own, to the right of those. Not if there are many such actors: then their cards would be twice
-    as many.
-    """
-    spans: dict[int, list[int]] = {}
-    for line in folded.lines:
-        if not folded.is_inside(line):
-            source, target = folded.card_of(line.source), folded.card_of(line.target)
-            span = source.layer - target.layer
-            spans.setdefault(line.target, []).extend([span] * max(1, len(source.processes)))
-    gathering = [
-        row
-        for row in folded.rows
-        if (found := spans.get(row.id, [0])) and min(found) > (len(found) < _SEVERAL)
-    ]
-    if len({row.card for row in gathering}) > _MAX_APART:
-        return frozenset()
-    return frozenset([node.id for row in gathering for node in row.nodes])
+        if taker.kind == "call" and maker.process not in ("", DRIVER, taker.process):
+            takes.setdefault(taker.id, set()).add(maker.process)
+            gives.setdefault(maker.process, set()).add(taker.process)
+    return {
+        call
+        for call, makers in takes.items()
+        if len(makers & gives.get(nodes[call].process, set())) >= _SEVERAL
+    }
 
 
 Box = tuple[TopologyNode, ...]
@@ -271,7 +232,7 @@ _CARD_KINDS: Final[Mapping[NodeKind, CardKind]] = {
 }
 
 
-def _boxes(topology: Topology, level: Level, parts: Parts) -> tuple[list[Box], Links]:
+def _boxes(topology: Topology, level: Level, phases: Mapping[int, int]) -> tuple[list[Box], Links]:
     """Return the boxes, in the order of their first nodes, and the edges between them."""
     nodes = topology.nodes
     edges = [edge for edge in topology.edges if nodes[edge.target].owner != edge.source]
@@ -285,8 +246,8 @@ def _boxes(topology: Topology, level: Level, parts: Parts) -> tuple[list[Box], L
         if node.kind == "attribute" and level != "calls" and attributes > _MAX_ATTRIBUTES:
             key: Hashable = node.kind
         else:
-            part = parts.get(node.id)
-            key = node.id if is_alone else (node.kind, _card_key(node), node.name, part)
+            phase = phases.get(node.id)
+            key = node.id if is_alone else (node.kind, _card_key(node), node.name, phase)
         found.setdefault(key, []).append(node)
     boxes = [tuple(box) for box in found.values()]
     box_of = {node.id: box for box in boxes for node in box}
@@ -300,7 +261,12 @@ def _boxes(topology: Topology, level: Level, parts: Parts) -> tuple[list[Box], L
 
 def _card_key(node: TopologyNode) -> Hashable:
     """Return what the nodes of one card have in common."""
-    return (_CARD_KINDS[node.kind], node.process, node.group, node.ranks and node.group is None)
+    return (
+        _CARD_KINDS[node.kind],
+        node.process,
+        node.group,
+        node.kind == "collective" and node.group is None,
+    )
 
 
 def _order(layers: Sequence[int], group: Sequence[Box]) -> tuple[int, ...]:

@@ -8,19 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rcg.ir.channels import Group
+from rcg.ir.channels import ChannelSpec, Group
 from rcg.text import brief, bytes_text, plural, visible
 from rcg.views.data.edge_styles import TCP, style_of
 from rcg.views.data.folding import Card, Folded, Line, Row
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import node_head
-from rcg.views.data.topology import (
-    Channel,
-    NodeFrame,
-    Topology,
-    TopologyEdge,
-    TopologyNode,
-)
+from rcg.views.data.topology import NodeFrame, Topology, TopologyEdge, TopologyNode
 
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 TAG: Final = style_of(TCP).title
@@ -44,12 +38,13 @@ def node_text(node: TopologyNode) -> str:
             return node.kind
 
 
-def channel_text(channel: Channel) -> str:
+def channel_text(channel: ChannelSpec) -> str:
     """Return the id, the kind and the number of slots of a channel, and of values in a frame."""
     kind = visible(style_of(channel.kind).title)
     group = "" if channel.group is None else f" @{channel.group}"
     text = f"{channel.id} {DOT} {kind}{group} {DOT} {plural(channel.slots, 'slot')}"
-    return text if channel.values == 1 else f"{text} {DOT} {channel.values} values in a frame"
+    values = len(channel.nodes)
+    return text if values == 1 else f"{text} {DOT} {values} values in a frame"
 
 
 def frame_text(frame: NodeFrame) -> str:
@@ -57,7 +52,7 @@ def frame_text(frame: NodeFrame) -> str:
     return node_head(frame.id, frame.address or frame.key[:6])
 
 
-def hints_text(channel: Channel) -> str:
+def hints_text(channel: ChannelSpec) -> str:
     """Return what the user promised about a channel's tensors, and where they arrive."""
     hints = [f"tensors arrive on {visible(channel.device)}"] if channel.device != "default" else []
     hints += ["shapes as in the first execution"] if channel.is_static_shape else []
@@ -65,10 +60,10 @@ def hints_text(channel: Channel) -> str:
     return f" {DOT} ".join(hints)
 
 
-def size_text(channel: Channel, frame_bytes: float) -> str:
+def size_text(channel: ChannelSpec, frame_bytes: float) -> str:
     """Return the size of a channel's frame: that of its value, or the sum of its values."""
     text = bytes_text(frame_bytes)
-    return text if channel.values == 1 else f"{text} in all"
+    return text if len(channel.nodes) == 1 else f"{text} in all"
 
 
 def row_text(row: Row, card: Card) -> str:
@@ -115,13 +110,9 @@ class TopologyLabels:
         self._channels = {channel.id: channel for channel in topology.channels}
         self._actors = {actor.id: actor for actor in topology.actors}
 
-    def is_owned(self, edge: TopologyEdge) -> bool:
-        """Return whether an edge connects an owner and its part, which are drawn side by side."""
-        return self._topology.nodes[edge.target].owner == edge.source
-
-    def channel(self, edge: TopologyEdge) -> Channel | None:
-        """Return the channel of an edge; None inside a process."""
-        return None if edge.channel is None else self._channels[edge.channel]
+    def channel(self, name: str) -> ChannelSpec:
+        """Return a channel that carries values."""
+        return self._channels[name]
 
     def full_name(self, node: TopologyNode) -> str:
         """Return the name of a node, with that of its actor or owner."""
@@ -138,7 +129,7 @@ class TopologyLabels:
             case _:
                 return node.kind
 
-    def edge_lines(self, edge: TopologyEdge) -> list[str]:
+    def _edge_lines(self, edge: TopologyEdge) -> list[str]:
         """Return a description of an edge: its ends, its arguments, and how the value travels."""
         nodes = self._topology.nodes
         source, target = nodes[edge.source], nodes[edge.target]
@@ -148,11 +139,11 @@ class TopologyLabels:
             names = ", ".join(map(brief, edge.arguments[:_MAX_ARGUMENTS]))
             more = len(edge.arguments) - _MAX_ARGUMENTS
             lines.append(f"as {what} {names}" + (f" and {more} more" if more > 0 else ""))
-        channel = self.channel(edge)
-        if channel is None:
+        if edge.channel is None:
             return [*lines, "inside the process"]
+        # One channel may have near and far readers.
+        channel = replace(self._channels[edge.channel], kind=edge.kind)
         hints = hints_text(channel)
-        channel = replace(channel, kind=edge.kind)  # one channel may have near and far readers
         return [*lines, f"by {channel_text(channel)}", *([hints] if hints else [])]
 
     def process_text(self, process: str) -> str:
@@ -174,17 +165,6 @@ class TopologyLabels:
         """Return a group as text: its id, its library and its members in the order of ranks."""
         title, members = style_of(group.backend).title, self._processes_text(group.members)
         return f"{group.id} {DOT} {visible(title)} {DOT} {members}"
-
-    def node_lines(self, node: TopologyNode) -> list[str]:
-        """Return a description of a node; of a collective its group, and its processes by rank."""
-        if node.kind != "collective":
-            return [self.full_name(node)]
-        names = [
-            f"rank {rank}: {self.process_text(process)}"
-            for rank, (process, _) in enumerate(node.ranks[:_MAX_MEMBERS])
-        ]
-        more = len(node.ranks) - len(names)
-        return [node_text(node), *names, *([f"and {more} more"] if more else [])]
 
     def counts(self) -> list[str]:
         """Return the numbers of actors, calls and channels as text."""
@@ -226,11 +206,24 @@ class TopologyLabels:
         return [self.card_text(card), *(f"actor {visible(key)} in Ray" for key in keys if key)]
 
     def row_lines(self, row: Row, card: Card) -> list[str]:
-        """Return a description of a box; see ``node_lines``."""
-        if len(row.nodes) == 1 or row.kind == "collective":
-            return self.node_lines(row.nodes[0])
+        """Return a description of a box; of a collective its group, and its processes by rank."""
+        node = row.nodes[0]
+        if row.kind == "collective":
+            ranks = [
+                f"rank {at}: {self.process_text(each)}" for at, (each, _) in enumerate(node.ops)
+            ]
+            more = len(ranks) - _MAX_MEMBERS
+            rest = [f"and {more} more"] if more > 0 else []
+            return [node_text(node), *ranks[:_MAX_MEMBERS], *rest]
+        if len(row.nodes) == 1:
+            return [self.full_name(node)]
         lines = [f"{self.card_text(card)} {DOT} {row_text(row, card)}", self.alike_text(card)]
         return list(filter(None, lines))
+
+    def _row_name(self, row: Row, card: Card) -> str:
+        if card.kind != "actor":
+            return row_text(row, card)
+        return f"{self.card_text(card)} {node_text(row.nodes[0])}"
 
     def line_text(self, line: Line, moved: Moved | None) -> str:
         """Return the text on a line: how many values, of how many bytes; TCP between nodes."""
@@ -238,23 +231,23 @@ class TopologyLabels:
         words = [TAG] if line.kind == TCP else []
         if moved is None:
             words += [f"{TIMES}{count}"] if count > 1 else []
-        elif any(channel.values > 1 for channel in self._channels_of(line)):
+        elif any(len(channel.nodes) > 1 for channel in self._channels_of(line)):
             words.append(f"{bytes_text(moved.bytes)} in all")
         else:
             size = bytes_text(moved.bytes / moved.frames)
             words.append(size if moved.frames == 1 else f"{moved.frames} {TIMES} {size}")
         return f" {DOT} ".join(words)
 
-    def _channels_of(self, line: Line) -> list[Channel]:
+    def _channels_of(self, line: Line) -> list[ChannelSpec]:
         names = dict.fromkeys(edge.channel for edge in line.edges if edge.channel is not None)
         return [self._channels[name] for name in names]
 
     def line_lines(self, line: Line, folded: Folded) -> list[str]:
         """Return a description of a line: of its edge, or of its ends and how its values travel."""
         if len(line.edges) == 1:
-            return self.edge_lines(line.edges[0])
+            return self._edge_lines(line.edges[0])
         source, target = (
-            f"{self.card_text(folded.card_of(row))} {node_text(folded.rows[row].nodes[0])}"
+            self._row_name(folded.rows[row], folded.card_of(row))
             for row in (line.source, line.target)
         )
         kinds = Counter(edge.kind for edge in line.edges).most_common()

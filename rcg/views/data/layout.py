@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The positions of a folded topology's parts: layers from left to right, in rows as text is.
+"""Where the parts of a topology are: in columns, in rows like those of a text.
 
 Values flow from left to right, but for lines that are drawn backward. Layers that are too wide for
 the page go on in the next row. The lines between two rows run around their ends::
@@ -8,31 +8,35 @@ the page go on in the next row. The lines between two rows run around their ends
     ┌───────────────────────────┘
     └─> a3 ──> a4 ──> a5 ──> output
 
-Where the processes are on several nodes of the cluster, each node is a frame around its actors. The
-frame of the driver's node is also around the input and the output.
+Where the processes are on several nodes of the cluster, each node has a band of each row, with a
+frame around its actors; that of the driver also around the input and the output.
 
 A value that skips layers runs over them in a lane, so lines never cross a card. Lines with a common
-end share a lane. `arrangement` decides the heights on one long strip; this file adds columns, cuts
-the strip into rows, and adds routes. The layout does not depend on how it is drawn: it takes sizes
-and returns rectangles and lines.
+end share a lane. ``order`` decides the heights on one long strip; this file adds columns, cuts the
+strip into rows, and adds routes. It does not know how anything is drawn: it takes sizes and returns
+rectangles and lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
 from math import ceil, floor, inf
 from typing import Final
 
-from rcg.views.data.arrangement import FRAME_PAD, Arrangement, Sizes
-from rcg.views.data.folding import Folded
+from rcg.views.data.folding import Card, Folded
+from rcg.views.data.order import End, Order
 
 Point = tuple[float, float]
+Height = tuple[int, float]
+"""The band of a point, and how far down it is there."""
 
 _MAX_COLUMN_GAP: Final = 120.0
 _TEXT_GAP: Final = 22.0  # beside the text on a line, with its arrow
+_TURN, _TEXT_TURN = 0.09, 0.25  # of the height of a curve is its width, at least
 _MAX_TRACKS: Final = 84.0
+_FRAME_PAD: Final = 10.0  # between the frame of a node of the cluster and the cards inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,63 @@ class Rect:
         """The y of the centre."""
         return self.y + self.height / 2
 
+    def overlaps(self, other: Rect) -> bool:
+        """Return whether the two have an area in common."""
+        return (
+            self.x < other.right
+            and other.x < self.right
+            and self.y < other.bottom
+            and other.y < self.bottom
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spacing:
+    """The distances between cards, and between the lines around the ends of rows.
+
+    Attributes:
+        columns: The least gap between two columns.
+        gutter: Between a row of cards and the lines around it.
+        track: Between two of these lines.
+    """
+
+    columns: float = 34.0
+    gutter: float = 11.0
+    track: float = 14.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowSize:
+    """Where a row is in its card: its height, and its distances from three sides of the card."""
+
+    top: float
+    height: float
+    left: float = 0.0
+    right: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The room that texts need.
+
+    Attributes:
+        cards: The width and the height of each card.
+        rows: The place of each row in its card.
+        lines: The width of the text on each line, by its position in ``Folded.lines``.
+        frames: The least width of the name of each node of the cluster.
+        frame_head: The height of that name.
+        room: The width that the picture should not exceed.
+        spacing: The distances.
+    """
+
+    cards: Mapping[int, tuple[float, float]]
+    rows: Mapping[int, RowSize]
+    lines: Mapping[int, float] = field(default_factory=dict)
+    frames: Mapping[str, float] = field(default_factory=dict)
+    frame_head: float = 0.0
+    room: float = inf
+    spacing: Spacing = field(default_factory=Spacing)
+
 
 @dataclass(frozen=True, slots=True)
 class TopologyLayout:
@@ -67,12 +128,12 @@ class TopologyLayout:
     Attributes:
         cards: The rectangle of each card.
         rows: The rectangle of each row.
-        frames: Those around what is on each node of the cluster, by its id: one in each row of
-            the picture where it has cards.
         routes: The points of each line between two cards, by its position in ``Folded.lines``, from
             its left end to its right end. Two points of the same x or the same y are connected by a
             straight line. Others lie on both sides of the gap between two columns and are connected
             by a curve.
+        frames: The frame of each node of the cluster in each row that it is in, by its id.
+        is_curved: Whether the points of routes are the control points of cubic curves.
     """
 
     cards: Mapping[int, Rect]
@@ -81,6 +142,7 @@ class TopologyLayout:
     width: float
     height: float
     frames: Mapping[str, Sequence[Rect]] = field(default_factory=dict)
+    is_curved: bool = False
 
 
 def lay_out(folded: Folded, sizes: Sizes) -> TopologyLayout:
@@ -89,136 +151,113 @@ def lay_out(folded: Folded, sizes: Sizes) -> TopologyLayout:
 
 
 class _Layout:
-    """Adds columns, rows and routes to an arrangement."""
+    """Adds columns, rows and routes to an order."""
 
     def __init__(self, folded: Folded, sizes: Sizes) -> None:
         self._folded = folded
         self._sizes = sizes
-        self._arrangement = Arrangement(folded, sizes)
+        middles = {row: size.top + size.height / 2 for row, size in sizes.rows.items()}
+        self._order = Order(folded, {id: high for id, (_, high) in sizes.cards.items()}, middles)
+        self._bands = [frame.id for frame in folded.topology.frames]
         self._gutter, self._track = sizes.spacing.gutter, sizes.spacing.track
-        self._count = max(card.layer for card in folded.cards) + 1
-        self._pad = FRAME_PAD if self._arrangement.frame_blocks else 0.0
-        self._widths = self._column_widths()
-        gaps = self._column_gaps()
-        self._gaps = self._with_borders(gaps)
-        self._row_of = [0] * self._count  # of each layer
-        self._tracks: dict[tuple[int, float, float], int] = {}
+        self._pad = _FRAME_PAD if self._bands else 0.0
+        self._head = sizes.frame_head if self._bands else 0.0
+        self._widths = [0.0] * (max(card.layer for card in folded.cards) + 1)
+        for card in folded.cards:
+            least = sizes.frames.get(card.frame or "", 0.0)
+            width = max(sizes.cards[card.id][0], least)
+            self._widths[card.layer] = max(self._widths[card.layer], ceil(width))
+        self._row_of = [0] * len(self._widths)  # of each layer
+        self._tracks: dict[tuple[int, Height, Height], int] = {}
         self._num_tracks: dict[int, int] = {}
         self._aside = self._pad  # of the columns
-        if sum(self._widths) + sum(self._gaps[:-1]) + 2 * self._pad > sizes.room:
-            self._wrap(gaps)
+        for curves in (1.0, 0.5, 0.0):
+            self._gaps = self._column_gaps(curves)
+            if sum(self._widths) + sum(self._gaps[:-1]) + 2 * self._pad <= sizes.room:
+                break
+        else:
+            self._gaps = self._column_gaps(1.0)
+            self._wrap()
         self._left, self._right = self._columns()
-        self._shift, self._bottom = self._row_shifts()
+        self._shift: dict[tuple[int, int], float] = {}  # of each band of each row
+        self._bottoms: list[float] = []  # of the rows
+        self._stack()
 
     def result(self) -> TopologyLayout:
         cards, rows = {}, {}
+        frames: dict[tuple[str, int], list[Card]] = {}
         for card in self._folded.cards:
-            x, layer = self._left[card.layer], card.layer
-            y = self._arrangement.y_of(card) + self._shift[self._row_of[layer]]
-            own, height = self._sizes.cards[card.id]
-            width = self._right[layer] - x
+            x, block = self._left[card.layer], self._order.cards[card.id]
+            width, height = self._right[card.layer] - x, block.height
+            own = self._sizes.cards[card.id][0]
             if card.kind in ("input", "output"):  # with lines on one side only
-                x += width - own if card.kind == "input" else 0.0
-                width = own
-            rect = Rect(x, y, width, height)
+                x, width = x + (width - own) * (card.kind == "input"), own
+            rect = Rect(x, self._y_of(End(block), card.layer), width, height)
             cards[card.id] = rect
             for row in card.rows:
                 size = self._sizes.rows[row.id]
                 width = rect.width - size.left - size.right
-                rows[row.id] = Rect(x + size.left, y + size.top, width, size.height)
-        frames = {name: list(self._pieces(name)) for name in self._arrangement.frame_blocks}
-        routes = {at: self._route(at) for at in self._arrangement.lines}
-        corners = [(box.right, box.bottom) for box in cards.values()]
-        corners += [(box.right, box.bottom) for boxes in frames.values() for box in boxes]
+                rows[row.id] = Rect(x + size.left, rect.y + size.top, width, size.height)
+            if card.frame is not None:
+                frames.setdefault((card.frame, self._row_of[card.layer]), []).append(card)
+        pieces: dict[str, list[Rect]] = {}
+        for (name, _), inside in frames.items():
+            pieces.setdefault(name, []).append(self._around([cards[card.id] for card in inside]))
+        routes = {at: self._route(at) for at in self._order.lines}
+        boxes = [*cards.values(), *[box for found in pieces.values() for box in found]]
+        corners = [(box.right, box.bottom) for box in boxes]
         corners += [point for route in routes.values() for point in route]
         width, height = (max(each) for each in zip(*corners, strict=True))
-        return TopologyLayout(cards, rows, routes, width, height, frames)
+        return TopologyLayout(cards, rows, routes, width, height, pieces)
+
+    def _around(self, cards: Sequence[Rect]) -> Rect:
+        """Return the frame around the cards of a node of the cluster in a row."""
+        x, y = min(card.x for card in cards) - self._pad, min(card.y for card in cards) - self._head
+        right = max(card.right for card in cards) + self._pad
+        bottom = max(card.bottom for card in cards) + self._pad
+        return Rect(x, y, right - x, bottom - y)
 
     # Columns and rows
 
-    def _column_widths(self) -> list[float]:
-        widths = [0.0] * self._count
-        for card in self._folded.cards:
-            widths[card.layer] = max(widths[card.layer], ceil(self._sizes.cards[card.id][0]))
-        for name, blocks in self._arrangement.frame_blocks.items():
-            for low in {block.low for block in blocks}:
-                widths[low] = max(widths[low], ceil(self._sizes.frames[name]))
-        return widths
+    def _column_gaps(self, curves: float) -> list[float]:
+        """Return the gap to the right of each column: room for curves and the texts on lines.
 
-    def _column_gaps(self) -> list[int]:
-        """Return the gap to the right of each column: room for curves and the texts on lines."""
-        turns, texts = [0.0] * self._count, [0.0] * self._count
-        for at in self._arrangement.lines:
-            low, high = self._arrangement.span_of(at)
-            heights = self._arrangement.heights_of(at)
-            turns[low] = max(turns[low], abs(heights[1] - heights[0]))
-            turns[high - 1] = max(turns[high - 1], abs(heights[-1] - heights[-2]))
-            text = self._sizes.lines.get(at, 0.0)
-            if text:
-                gap = high - 1 if len(heights) > 2 else low
-                texts[gap] = max(texts[gap], text + _TEXT_GAP)
+        Curves get this part of what they should have.
+        """
         narrowest = self._sizes.spacing.columns
-        least = [max(narrowest, text) for text in texts]
-        # Of a curve with a text more is level, and below the text.
-        wanted = [
-            max(gap, min(_MAX_COLUMN_GAP, max(narrowest, text) + (0.25 if text else 0.09) * turn))
-            for gap, turn, text in zip(least, turns, texts, strict=True)
-        ]
-        # Curves get as much as leaves all columns in one row.
-        spare = self._sizes.room - sum(self._widths) - sum(self._with_borders(least)[:-1])
-        more = sum(wanted[:-1]) - sum(least[:-1])
-        share = min(1.0, max(0.0, (spare - 2 * self._pad - 2) / more)) if more else 1.0
-        return [floor(low + (high - low) * share) for low, high in zip(least, wanted, strict=True)]
+        gaps = [narrowest] * len(self._widths)
+        for at in self._order.lines:
+            low, high = self._order.span_of(at)
+            text = self._sizes.lines.get(at, 0.0)
+            least = max(narrowest, text + _TEXT_GAP if text else 0.0)
+            heights = [end.y for end in self._order.ends_of(at)]
+            for gap, turn in (
+                (low, heights[1] - heights[0]),
+                (high - 1, heights[-1] - heights[-2]),
+            ):
+                # Of a curve with a text more is level, and below the text.
+                room = least + curves * (_TEXT_TURN if text else _TURN) * abs(turn)
+                gaps[gap] = max(gaps[gap], least, min(room, _MAX_COLUMN_GAP))
+        return [float(floor(gap)) for gap in gaps]
 
-    def _with_borders(self, gaps: Sequence[float]) -> list[float]:
-        """Return the gaps with room for the frames that end or begin there."""
-        blocks = [each for one in self._arrangement.frame_blocks.values() for each in one]
-        borders = {block.high for block in blocks} | {block.low - 1 for block in blocks}
-        return [gap + 2 * self._pad * (layer in borders) for layer, gap in enumerate(gaps)]
-
-    def _wrap(self, gaps: Sequence[int]) -> None:
+    def _wrap(self) -> None:
         """Find the row of each layer: as few rows as fit the room, of about the same widths."""
         # Columns of one width make a grid of several rows.
-        even = [max(self._widths)] * self._count, self._with_borders([max(gaps)] * self._count)
-        uneven = self._widths, self._gaps
-        aside = 0.0
-        while True:
-            room = self._sizes.room - 2 * aside
-            found = []
-            for self._widths, self._gaps in (uneven, even):
-                found.append(self._balanced(room))
-            self._row_of = found[1]
-            if found[1][-1] > found[0][-1]:
-                (self._widths, self._gaps), self._row_of = uneven, found[0]
-            self._tracks, needed = self._find_tracks()
+        self._widths = [max(self._widths)] * len(self._widths)
+        self._gaps = [max(self._gaps)] * len(self._gaps)
+        needed = 0.0
+        while needed > self._aside or not needed:
             # Narrower rows may have more lines around their ends.
-            if needed <= aside or room < max(self._widths):
-                self._aside = needed
-                return
-            aside = needed
+            self._aside = needed
+            most = self._in_a_row(self._sizes.room - 2 * needed)
+            rows = ceil(len(self._widths) / most)
+            each = ceil(len(self._widths) / rows)
+            self._row_of = [layer // each for layer in range(len(self._widths))]
+            needed = self._find_tracks()
 
-    def _balanced(self, room: float) -> list[int]:
-        """Return the row of each layer if no row is wider than the room, nor than it need be."""
-        high = max(room, float(max(self._widths)))
-        rows = self._filled(high)
-        low = float(max(self._widths))
-        while high - low > 1:
-            middle = (low + high) / 2
-            found = self._filled(middle)
-            if found[-1] > rows[-1]:
-                low = middle
-            else:
-                high, rows = middle, found
-        return rows
-
-    def _filled(self, room: float) -> list[int]:
-        rows, x = [0], float(self._widths[0])
-        for width, gap in zip(self._widths[1:], self._gaps, strict=False):
-            x += gap + width
-            is_new = x > room
-            rows.append(rows[-1] + is_new)
-            x = width if is_new else x
-        return rows
+    def _in_a_row(self, room: float) -> int:
+        """Return how many columns of one width are a row."""
+        return max(1, int((room + self._gaps[0]) // (self._widths[0] + self._gaps[0])))
 
     def _columns(self) -> tuple[list[float], list[float]]:
         """Return where the columns begin and end on the x axis."""
@@ -231,98 +270,78 @@ class _Layout:
             x += width + self._gaps[layer]
         return left, [x + width for x, width in zip(left, self._widths, strict=True)]
 
-    def _find_tracks(self) -> tuple[dict[tuple[int, float, float], int], float]:
-        """Return the place of each line around the ends of two rows, and the room beside the rows.
+    def _find_tracks(self) -> float:
+        """Find the place of each line around the ends of two rows; return the room beside the rows.
 
         Place 0 is nearest to the upper row. Lines are in the order of their heights, so that they
         do not cross. Those with a common end have one place.
         """
-        around: dict[int, set[tuple[float, float]]] = {}
-        for at in self._arrangement.lines:
+        around: dict[int, set[tuple[Height, Height]]] = {}
+        for at in self._order.lines:
             for layer, here, there in self._steps(at):
                 if self._row_of[layer] != self._row_of[layer + 1]:
-                    around.setdefault(layer, set()).add((here, there))
-        tracks: dict[tuple[int, float, float], int] = {}
-        self._num_tracks = {}
+                    around.setdefault(layer, set()).add((here.height, there.height))
+        self._tracks, self._num_tracks = {}, {}
         for layer, found in around.items():
             heres, theres = ({pair[end] for pair in found} for end in (0, 1))
             common = 0 if len(heres) <= len(theres) else 1
             order = sorted((heres, theres)[common], reverse=True)
-            tracks |= {(layer, *pair): order.index(pair[common]) for pair in found}
+            self._tracks |= {(layer, *pair): order.index(pair[common]) for pair in found}
             self._num_tracks[layer] = len(order)
         most = max(self._num_tracks.values(), default=0)
-        return tracks, ceil(
-            self._pad + self._gutter + self._spacing(most) * most
-        ) if most else self._pad
+        return ceil(self._pad + self._gutter + self._spacing(most) * most)
 
     def _spacing(self, count: int) -> float:
-        return min(self._track, _MAX_TRACKS / count)
+        return min(self._track, _MAX_TRACKS / max(count, 1))
 
-    def _row_shifts(self) -> tuple[list[float], list[float]]:
-        """Return how far down the cards of each row move, and where each row ends."""
-        count = self._row_of[-1] + 1
-        tops, bottoms = [inf] * count, [-inf] * count
-
-        def cover(low: int, high: int, top: float, bottom: float) -> None:
-            for row in range(self._row_of[low], self._row_of[high] + 1):
-                tops[row], bottoms[row] = min(tops[row], top), max(bottoms[row], bottom)
-
-        for card in self._folded.cards:
-            y = self._arrangement.y_of(card)
-            cover(card.layer, card.layer, y, y + self._sizes.cards[card.id][1])
-        for blocks in self._arrangement.frame_blocks.values():
-            for block in blocks:
-                cover(block.low, block.high, block.y, block.y + block.height)
-        for at in self._arrangement.lines:
-            for layer, here, there in self._steps(at):
-                cover(layer, layer, here, here)
-                cover(layer + 1, layer + 1, there, there)
-        shifts: list[float] = []
-        ends: list[float] = []
+    def _stack(self) -> None:
+        """Put the bands of each row, and the rows, below each other."""
+        extents: dict[tuple[int, int], tuple[float, float]] = {}
+        for block in self._order.blocks:
+            for row in range(self._row_of[block.low], self._row_of[block.high] + 1):
+                top, bottom = extents.get((row, block.band), (inf, -inf))
+                found = min(top, block.y), max(bottom, block.y + block.height)
+                extents[row, block.band] = found
         y = 0.0
-        for row in range(count):
-            shifts.append(round(y - tops[row]))
-            ends.append(bottoms[row] + shifts[row])
+        for row in range(self._row_of[-1] + 1):
+            for key in sorted(each for each in extents if each[0] == row):
+                top, bottom = extents[key]
+                y += self._head
+                self._shift[key] = round(y - top)
+                y += bottom - top + self._pad + self._gutter
+            self._bottoms.append(y - self._gutter)
             last = max(layer for layer, each in enumerate(self._row_of) if each == row)
             tracks = self._num_tracks.get(last, 0)
-            y = ends[row] + 2 * self._gutter + self._spacing(max(tracks, 1)) * max(0, tracks - 1)
-        return shifts, ends
+            y += self._gutter + self._spacing(tracks) * max(0, tracks - 1)
 
-    # Frames and routes
+    # Routes
 
-    def _pieces(self, name: str) -> Iterator[Rect]:
-        """Yield the parts of a frame: one in each row."""
-        for block in self._arrangement.frame_blocks[name]:
-            for row, found in groupby(
-                range(block.low, block.high + 1), key=self._row_of.__getitem__
-            ):
-                layers = list(found)
-                x = self._left[layers[0]] - self._pad
-                width = self._right[layers[-1]] + self._pad - x
-                yield Rect(x, block.y + self._shift[row], width, block.height)
+    def _y_of(self, end: End, layer: int) -> float:
+        return end.y + self._shift[self._row_of[layer], end.block.band]
 
-    def _steps(self, at: int) -> Iterator[tuple[int, float, float]]:
-        """Yield the heights of a line at both sides of each gap that it crosses, by layer."""
-        low, high = self._arrangement.span_of(at)
-        first, *lane, last = self._arrangement.heights_of(at)
-        heights = [first, *(lane * (high - low - 1)), last]
-        for layer, (here, there) in enumerate(pairwise(heights), start=low):
-            yield layer, here, there
+    def _steps(self, at: int) -> Iterator[tuple[int, End, End]]:
+        """Yield the points of a line at both sides of each gap that it crosses, by layer."""
+        low, high = self._order.span_of(at)
+        first, *lane, last = self._order.ends_of(at)
+        for layer, (here, there) in enumerate(pairwise([first, *(lane * (high - low - 1)), last])):
+            yield low + layer, here, there
 
     def _route(self, at: int) -> tuple[Point, ...]:
         points: list[Point] = []
         for layer, here, there in self._steps(at):
             row, next_row = self._row_of[layer], self._row_of[layer + 1]
-            y, to_y = here + self._shift[row], there + self._shift[next_row]
-            points.append((self._right[layer], y))
+            points.append((self._right[layer], self._y_of(here, layer)))
+            end = self._left[layer + 1], self._y_of(there, layer + 1)
             if row != next_row:
-                place, count = self._tracks[layer, here, there], self._num_tracks[layer]
+                place, count = (
+                    self._tracks[layer, here.height, there.height],
+                    self._num_tracks[layer],
+                )
                 spacing = self._spacing(count)
                 right = max(self._right) + self._pad + self._gutter + spacing * place
-                between = self._bottom[row] + self._gutter + spacing * place
-                left = (
-                    self._left[layer + 1] - self._pad - self._gutter - spacing * (count - 1 - place)
-                )
-                points += [(right, y), (right, between), (left, between), (left, to_y)]
-            points.append((self._left[layer + 1], to_y))
+                between = self._bottoms[row] + self._gutter + spacing * place
+                left = end[0] - self._pad - self._gutter - spacing * (count - 1 - place)
+                around = ((right, points[-1][1]), (right, between), (left, between), (left, end[1]))
+                points += around
+            points.append(end)
         return tuple(points)

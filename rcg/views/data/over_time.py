@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What changes over the time of a trace: who is busy, and how many bytes are on the way."""
+"""What changes over the time of a trace: who does what, and how many bytes are on the way."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,30 +15,31 @@ from rcg.trace.analysis.events import NONE, TimeKind
 from rcg.trace.measured import Measured
 
 Floats = npt.NDArray[np.float64]
-_BINS = 200
-_WORK = (TimeKind.COMPUTE, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION)
+
+WORK: Final = (TimeKind.COMPUTE, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION)
+"""The kinds of time in which a process is busy."""
 
 
-def busy_share(measured: Measured) -> tuple[list[str], Floats, Floats]:
-    """Return the share of the time in which each process works, in parts of the trace.
+def shares_over_time(
+    measured: Measured, kinds: Collection[TimeKind], start_ns: int, end_ns: int, slices: int
+) -> tuple[Floats, Floats]:
+    """Return for which share of each slice of a time each process does something of some kinds.
 
     Returns:
-        The names of the processes [n]; the middles of the parts, in ns from the beginning [bins];
-        the shares, from 0 to 1 [n, bins].
+        The edges of the slices, in ns from the beginning of the trace [slices + 1]; the shares,
+        from 0 to 1 [processes, slices].
     """
-    edges = np.linspace(0, max(measured.end_ns - measured.start_ns, 1), _BINS + 1)
+    edges = np.linspace(start_ns, max(end_ns, start_ns + 1), slices + 1)
     shares = []
     for parts in measured.parts:
-        work = parts.where(np.isin(parts.kind, _WORK))
-        start, end = (each - measured.start_ns for each in (work.start_ns, work.end_ns))
-        # How much work was done until each moment is a line that rises during each part.
-        done = np.cumsum(end - start)
-        moments = np.column_stack([start, end]).ravel()
-        until = np.column_stack([done - (end - start), done]).ravel()
-        worked = np.interp(edges, moments, until, left=0) if len(moments) else np.zeros(len(edges))
-        shares.append(np.clip(np.diff(worked) / np.diff(edges), 0, 1))
-    labels = [lane.label for lane in measured.graph.lanes]
-    return labels, (edges[1:] + edges[:-1]) / 2, np.array(shares)
+        own = parts.where(np.isin(parts.kind, list(kinds)))
+        # How much was done until each moment is a line that rises during each part.
+        done = np.cumsum(own.duration_ns)
+        moments = np.column_stack([own.start_ns, own.end_ns]).ravel()
+        until = np.column_stack([done - own.duration_ns, done]).ravel()
+        so_far = np.interp(edges, moments, until, left=0) if len(moments) else np.zeros(len(edges))
+        shares.append(np.clip(np.diff(so_far) / np.diff(edges), 0, 1))
+    return edges - measured.start_ns, np.array(shares)
 
 
 def bytes_on_the_way(measured: Measured) -> tuple[Floats, Floats]:

@@ -32,12 +32,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from rcg.ir.channels import STATUS, TENSOR, ActorSpec, Group
+from rcg.ir.channels import STATUS, TENSOR, ActorSpec, ChannelSpec, Group
 from rcg.ir.ids import DRIVER, Slot
-from rcg.ir.index import rank_of, rendezvous_of
-from rcg.ir.ops import Call, Collective, Copy, Input, Op, Output
+from rcg.ir.index import Origins, Place, rank_of, reads_of, rendezvous_of, writes_of
+from rcg.ir.ops import Call, Collective, Input, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, SHM, TCP, kind_of_channel
@@ -70,8 +70,7 @@ class TopologyNode:
         name: The method, the argument's key, the part's index or the kind of collective.
         owner: The input of an attribute, the call of a part.
         group: The group of a collective.
-        ranks: The op of each rank of a collective, in the order of the ranks: its process or lane,
-            and its index in the program.
+        ops: The op that it is; of a collective that of each rank, in their order. None of a part.
     """
 
     id: int
@@ -80,7 +79,7 @@ class TopologyNode:
     name: str
     owner: int | None = None
     group: str | None = None
-    ranks: tuple[tuple[str, int], ...] = ()
+    ops: tuple[Place, ...] = ()
 
     def __str__(self) -> str:
         match self.kind:
@@ -108,6 +107,7 @@ class TopologyEdge:
             process.
         arguments: The arguments of the target that it is: positions and names of arguments, ranks
             of a collective, or positions in the list of results.
+        ops: The Write of the channel, and the Reads of the target; none inside a process.
     """
 
     source: int
@@ -115,32 +115,7 @@ class TopologyEdge:
     kind: str
     channel: str | None
     arguments: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """A channel.
-
-    Attributes:
-        id: Its id in the plan.
-        kind: How it carries values, as of edges; ``tcp`` if all its readers are on other nodes than
-            its writer.
-        slots: How many frames it holds.
-        values: How many values travel in one frame.
-        group: The group that carries its tensors; None without one.
-        device: Where its tensors arrive; ``default`` is a device of the type that they were on.
-        is_static_shape: Whether its tensors have the shapes and dtypes of the first execution.
-        is_direct_return: Whether its value is exactly one tensor.
-    """
-
-    id: str
-    kind: str
-    slots: int
-    values: int = 1
-    group: str | None = None
-    device: str = "default"
-    is_static_shape: bool = False
-    is_direct_return: bool = False
+    ops: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +126,8 @@ class Topology:
         nodes: The nodes, in Ray's order: from the input, breadth first.
         edges: The edges, sorted by source and target. At most one between two nodes.
         actors: The actors of the plan, with their ids in Ray.
-        channels: The channels that carry values, in the order of the plan.
+        channels: The channels that carry values, in the order of the plan. Their kinds are those
+            of edges: ``tcp`` if all readers are on other nodes than the writer.
         groups: The groups of the plan.
         frames: The nodes of the cluster, in the order of the plan; empty if there is only one.
     """
@@ -159,7 +135,7 @@ class Topology:
     nodes: tuple[TopologyNode, ...]
     edges: tuple[TopologyEdge, ...]
     actors: tuple[ActorSpec, ...]
-    channels: tuple[Channel, ...]
+    channels: tuple[ChannelSpec, ...]
     groups: tuple[Group, ...] = ()
     frames: tuple[NodeFrame, ...] = ()
 
@@ -169,7 +145,7 @@ class Topology:
         Returns:
             None without frames, and for a collective whose ranks are in several of them.
         """
-        at = [process.partition(".")[0] for process, _ in node.ranks] or [node.process]
+        at = [process.partition(".")[0] for process, _ in node.ops] or [node.process]
         found = [frame.id for frame in self.frames if not set(at).isdisjoint(frame.processes)]
         return found[0] if len(found) == 1 else None
 
@@ -196,26 +172,19 @@ def topology_of(
     for node in found.nodes:
         owner = None if node.owner is None else numbers[node.owner]
         nodes.append(replace(node, id=numbers[node.id], owner=owner))
+    nodes.sort(key=lambda node: node.id)
     edges = []
     for (source, target), (channel, arguments) in found.edges.items():
         kind, ends = found.kind_of(source, target, channel), (numbers[source], numbers[target])
-        edges.append(TopologyEdge(*ends, kind, channel, tuple(arguments)))
+        ops = () if channel is None else found.ops_of(channel, nodes[ends[1]])
+        edges.append(TopologyEdge(*ends, kind, channel, tuple(arguments), ops))
     ids = actor_ids or {}
     return Topology(
-        nodes=tuple(sorted(nodes, key=lambda node: node.id)),
+        nodes=tuple(nodes),
         edges=tuple(sorted(edges, key=lambda edge: (edge.source, edge.target))),
         actors=tuple(replace(actor, key=ids.get(actor.id, actor.key)) for actor in plan.actors),
         channels=tuple(
-            Channel(
-                channel.id,
-                found.kinds[channel.id],
-                channel.slots,
-                len(channel.nodes),
-                channel.group,
-                channel.device,
-                channel.is_static_shape,
-                channel.is_direct_return,
-            )
+            replace(channel, kind=found.kinds[channel.id])
             for channel in plan.channels
             if channel.kind not in (STATUS, LOCAL)
         ),
@@ -227,16 +196,6 @@ def topology_of(
     )
 
 
-def nodes_of_calls(plan: Plan) -> dict[int, int]:
-    """Return the node in the topology of each call of a plan, by the ``node`` of the call.
-
-    All ranks of a collective are one node.
-    """
-    found = _Search(plan)
-    numbers = found.number()
-    return {call: numbers[node] for call, node in found.calls.items()}
-
-
 class _Search:
     """Finds, in two passes over the programs, which node makes and which nodes take each value."""
 
@@ -244,53 +203,83 @@ class _Search:
         self.nodes: list[TopologyNode] = []
         self.edges: dict[tuple[int, int], tuple[str | None, list[str]]] = {}
         self._plan = plan
-        self._nodes = plan.nodes_by_process()
-        self._writers = {channel.id: channel.writer for channel in plan.channels}
+        self._clusters = plan.nodes_by_process()
+        self._writes = writes_of(plan)
+        self._reads: dict[tuple[str, str], list[Place]] = {}  # by the actor, which reads in a lane
+        for (channel, process), place in reads_of(plan).items():
+            self._reads.setdefault((channel, plan.host_of(process)), []).append(place)
         self._far: set[tuple[int, int]] = set()  # edges between nodes of the cluster
         self.kinds = self._kinds_of_channels()
-        # A slot holds the value of a node, or a container with the values of several. A part of a
-        # value gets a node when another node takes it. Parts that no node takes are not drawn.
+        # The node that makes the value in a slot, and which part of its value that is. A part gets
+        # a node when another node takes it. Parts that no node takes are not drawn.
         self._made: dict[tuple[str, int], tuple[int, int | None]] = {}
         self._origins = Origins(plan)
         self._parts: dict[tuple[int, int], int] = {}
-        calls = [
-            (op, program.process)
-            for program in plan.programs
-            for op in program.ops
-            if isinstance(op, Call | Collective)
-        ]
-        self._make_inputs(plan.program(DRIVER))
-        self.calls: dict[int, int] = {}
-        # In the order in which they were bound, independent of the schedule.
-        for op, process in sorted(calls, key=lambda each: each[0].node):
-            if isinstance(op, Collective):
-                if op.node not in self.calls:
-                    self._add_collective(process, op)
-            else:
-                self.calls[op.node] = self._add("call", process, op.method)
-            has_parts = isinstance(op, Call) and len(op.outs) > 1
-            for index, out in enumerate(op.outs):
-                self._made[process, out] = (self.calls[op.node], index if has_parts else None)
-        self._output = self._add("output", DRIVER, "")
+        self._node_at: dict[Place, int] = {}
+        self._make_inputs()
+        self._make_calls()
+        driver = plan.program(DRIVER).ops
+        at = next(at for at, op in enumerate(driver) if isinstance(op, Output))
+        self._output = self._add("output", DRIVER, "", ops=((DRIVER, at),))
         for program in plan.programs:
             self._take(program)
 
-    def _add(self, kind: NodeKind, process: str, name: str, owner: int | None = None) -> int:
-        self.nodes.append(TopologyNode(len(self.nodes), kind, process, name, owner))
-        return len(self.nodes) - 1
+    def _add(
+        self,
+        kind: NodeKind,
+        process: str,
+        name: str,
+        owner: int | None = None,
+        group: str | None = None,
+        ops: tuple[Place, ...] = (),
+    ) -> int:
+        number = len(self.nodes)
+        self.nodes.append(TopologyNode(number, kind, process, name, owner, group, ops))
+        self._node_at.update(dict.fromkeys(ops, number))
+        return number
 
-    def _add_collective(self, process: str, op: Collective) -> None:
-        """Add the node of a collective, which is the node of all its ranks."""
+    def _make_inputs(self) -> None:
+        whole = self._add("input", DRIVER, "")
+        for at, op in enumerate(self._plan.program(DRIVER).ops):
+            if not isinstance(op, Input):
+                continue
+            node = whole
+            if op.key is None:
+                self.nodes[whole] = replace(self.nodes[whole], ops=((DRIVER, at),))
+            else:
+                node = self._add("attribute", DRIVER, str(op.key), whole, ops=((DRIVER, at),))
+                self.edges[whole, node] = (None, [])
+            self._made[DRIVER, op.out] = (node, None)
+
+    def _make_calls(self) -> None:
+        """Add calls, and collectives with all their ranks, in the order in which they were bound.
+
+        That is independent of the schedule.
+        """
         plan = self._plan
-        at = plan.program(process).ops.index(op)
         meetings = [each.ends for each in rendezvous_of(plan) if each.is_collective]
-        ranks = next(ends for ends in meetings if (process, at) in ends)
-        node = self._add("collective", "", op.word)
-        self.nodes[node] = replace(self.nodes[node], group=op.group, ranks=ranks)
-        for where, rank in ranks:
-            each = plan.program(where).ops[rank]
-            if isinstance(each, Collective):
-                self.calls[each.node] = node
+        ranks = {place: ends for ends in meetings for place in ends}
+        calls = [
+            (op.node, (program.process, at), op)
+            for program in plan.programs
+            for at, op in enumerate(program.ops)
+            if isinstance(op, Call | Collective)
+        ]
+        for _, place, op in sorted(calls, key=lambda each: each[0]):
+            if isinstance(op, Call):
+                self._add("call", place[0], op.method, ops=(place,))
+            elif place not in self._node_at:
+                self._add("collective", "", op.word, group=op.group, ops=ranks[place])
+            has_parts = isinstance(op, Call) and len(op.outs) > 1
+            for index, out in enumerate(op.outs):
+                part = index if has_parts else None
+                self._made[place[0], out] = (self._node_at[place], part)
+
+    def ops_of(self, channel: str, target: TopologyNode) -> tuple[Place, ...]:
+        """Return the Write of a channel, and its Reads by the processes of a node."""
+        readers = dict.fromkeys(process.partition(".")[0] for process, _ in target.ops)
+        reads = [self._reads.get((channel, reader), ()) for reader in readers]
+        return (self._writes[channel], *[read for found in reads for read in found])
 
     def _kinds_of_channels(self) -> dict[str, str]:
         """Return the kind of the edges of each channel."""
@@ -302,50 +291,38 @@ class _Search:
         for spec in self._plan.channels:
             kind = kind_of_channel(spec.kind, backends.get(spec.group or ""))
             is_of_driver = DRIVER in (spec.writer, *spec.readers)
-            if all(self._is_far(spec.id, reader) for reader in spec.readers):
+            if all(self._is_far(spec.writer, reader) for reader in spec.readers):
                 kind = _between_nodes(kind)
             elif is_of_driver and kind == SHM and not over_groups.isdisjoint(spec.nodes):
                 kind = FALLBACK
             kinds[spec.id] = kind
         return kinds
 
-    def _is_far(self, channel: str, reader: str) -> bool:
-        """Return whether a channel crosses on its way to a reader."""
-        return self._nodes[self._writers[channel]] != self._nodes[reader]
-
-    def _make_inputs(self, driver: Program) -> None:
-        whole = self._add("input", DRIVER, "")
-        for op in driver.ops:
-            if isinstance(op, Input):
-                node = whole
-                if op.key is not None:
-                    node = self._add("attribute", DRIVER, str(op.key), whole)
-                    self.edges[whole, node] = (None, [])
-                self._made[DRIVER, op.out] = (node, None)
+    def _is_far(self, writer: str, reader: str) -> bool:
+        return self._clusters[writer] != self._clusters[reader]
 
     def _take(self, program: Program) -> None:
         process = program.process
-        for op in program.ops:
+        for at, op in enumerate(program.ops):
             match op:
                 case Call():
-                    for name, slot in _arguments(op):
-                        self._connect(process, slot, self.calls[op.node], name)
+                    taken = list(_arguments(op))
                 case Collective():
                     rank = f"rank {rank_of(self._plan, process, op.group)}"
-                    for slot in op.slots:
-                        self._connect(process, slot, self.calls[op.node], rank)
+                    taken = [(rank, slot) for slot in op.slots]
                 case Output(slots=slots):
-                    for position, slot in enumerate(slots):
-                        self._connect(process, slot, self._output, str(position))
+                    taken = [(str(position), slot) for position, slot in enumerate(slots)]
                 case _:
-                    pass
+                    continue
+            for argument, slot in taken:
+                self._connect(process, slot, self._node_at[process, at], argument)
 
     def _connect(self, process: str, slot: int, target: int, argument: str) -> None:
         """Add an edge to a node from each value that is in a slot."""
         for origin in self._origins.of(process, slot):
             source = self._node_of(self._made[origin.process, origin.slot])
             channel, arguments = self.edges.setdefault((source, target), (origin.channel, []))
-            if channel is not None and self._is_far(channel, process):
+            if channel is not None and self._is_far(self._writes[channel][0], process):
                 self._far.add((source, target))
             if argument not in arguments:
                 arguments.append(argument)
@@ -411,52 +388,3 @@ def _arguments(call: Call) -> Iterator[tuple[str, int]]:
     for name, argument in (*positional, *call.kwargs):
         if isinstance(argument, Slot):
             yield name, argument.index
-
-
-class Origin(NamedTuple):
-    """The program and slot where a value was made, and the channel by which it came, if any."""
-
-    process: str
-    slot: int
-    channel: str | None
-
-
-class Origins:
-    """Finds the origins of values in a plan.
-
-    Channels between lanes of one process, and copies, are passed over: to people, a value that a
-    lane receives and hands to a method comes by the channel of the lane.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self._local = {channel.id for channel in plan.channels if channel.kind == LOCAL}
-        self._maker: dict[tuple[str, int], Op] = {}
-        self._sent: dict[str, tuple[str, tuple[int, ...]]] = {}
-        self._found: dict[tuple[str, int], tuple[Origin, ...]] = {}
-        for program in plan.programs:
-            for op in program.ops:
-                for slot in op.made():
-                    self._maker[program.process, slot] = op
-                for channel in op.values_out:
-                    self._sent[channel] = (program.process, op.used())
-
-    def of(self, process: str, slot: int) -> tuple[Origin, ...]:
-        """Return the origins of the value in a slot: several if it is a container of values."""
-        key = (process, slot)
-        if key not in self._found:
-            self._found[key] = self._find(process, slot, self._maker[key])
-        return self._found[key]
-
-    def _find(self, process: str, slot: int, maker: Op) -> tuple[Origin, ...]:
-        if isinstance(maker, Copy):
-            return self.of(process, maker.slot)
-        if maker.is_holding:
-            return tuple([each for used in maker.used() for each in self.of(process, used)])
-        if not maker.values_in:
-            return (Origin(process, slot, None),)
-        (channel,) = maker.values_in
-        writer, slots = self._sent[channel]
-        found = self.of(writer, slots[maker.made().index(slot)])
-        if channel in self._local:
-            return found
-        return tuple([each._replace(channel=channel) for each in found])

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from rcg.text import stated, visible
-from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.packing import pack
@@ -26,7 +25,7 @@ from rcg.views.scene import Scene
 from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.schedule import schedule_scene
 from rcg.views.scenes.sums import packed_within
-from rcg.views.svg.topology_payload import topology_payload
+from rcg.views.svg.pictures import topology_payload
 
 _MODULES: Final = ("common", "lanes", "panel", "scene", "topology", "page")
 _IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./[\w.]+";\n', re.MULTILINE)
@@ -64,7 +63,6 @@ def place_of(view: str, number: int) -> str:
 def data_of(
     trace: Recording,
     graph: GraphTrace,
-    summary: GraphSummary,
     timeline: Scene,
     number: int,
     most_bytes: int,
@@ -96,9 +94,7 @@ def data_of(
     def add_scene(scene: Scene, packed: bytes | None) -> None:
         add(scene.view, packed, stated(scene.title or scene.view.capitalize(), graph.state))
 
-    add(
-        "topology", pack(*topology_payload(graph.plan, (graph, summary)), level=_LEVEL), graph.title
-    )
+    add("topology", pack(*topology_payload(graph.plan, measured), level=_LEVEL), graph.title)
     for scene in filter(None, [pipeline, schedule]):
         add_scene(scene, pack(*scene.to_payload(), level=_LEVEL))
     add_scene(timeline, packed_within(timeline, left * 3 // 4 - 200))

@@ -12,11 +12,12 @@ from rcg.table import escaped
 from rcg.text import plural, shown_text, visible
 from rcg.trace.analysis.summary import Summary
 from rcg.trace.analysis.transfers import reference_sums, references_about, references_table
-from rcg.trace.measured import summarize
+from rcg.trace.measured import Measured, summarize
 from rcg.trace.model import Recording
 from rcg.views.html.elements import images
 from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
+    actors_pictures,
     pipeline_picture,
     references_picture,
     schedule_picture,
@@ -63,13 +64,15 @@ def of_trace(trace: Recording) -> Mimebundle:
     pictures: list[tuple[str, str]] = []
     for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MAX_GRAPHS]:
         name = visible(graph.title)
-        topology = topology_picture(graph.plan, title=name, measured=(graph, figures))
+        measured = Measured.of(trace, graph)
+        topology = topology_picture(graph.plan, title=name, measured=measured)
         pictures.append((f"Topology of {name}", topology))
         pictures.append((f"Profile of {name}", summary_picture(figures)))
         for what, picture in _OVER_TIME:
             svg = picture(trace, graph)
             if svg is not None:
                 pictures.append((f"{what} of {name}", svg))
+        pictures += [(f"{what} of {name}", svg) for what, svg in actors_pictures(trace, graph)]
     references = references_picture(whole)
     if references is not None:
         pictures.append(("Tensors by reference", references))

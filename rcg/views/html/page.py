@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from rcg.table import escaped
@@ -26,6 +27,7 @@ from rcg.views.scene import Scene
 from rcg.views.scenes.timeline import timeline_scene
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
+    actors_pictures,
     pipeline_picture,
     references_picture,
     schedule_picture,
@@ -137,8 +139,7 @@ def _data(
     for number, each in enumerate(scenes):
         if each is not None and len(each.bars):
             most = int(left * max(len(each.bars) / bars, 1 / len(scenes)))
-            graph, figures = trace.graphs[number], summary.graphs[number]
-            found.append(data_of(trace, graph, figures, each, number, most))
+            found.append(data_of(trace, trace.graphs[number], each, number, most))
             left -= len(found[-1])
             bars -= len(each.bars)
     return "".join(found)
@@ -201,7 +202,7 @@ def _graph(
             parts.append(f'<div class="rcg-figure{kind}" {place}>{shown}</div>')
 
     if number < _MAX_GRAPHS:
-        measured = (graph, summary)
+        measured = Measured.of(trace, graph)
         add(
             "",
             lambda: topology_picture(graph.plan, title=title, measured=measured),
@@ -210,6 +211,8 @@ def _graph(
     parts += [profile] if profile else []
     if timeline is not None:
         fits, of = " rcg-fits", timeline
+        for _, picture in actors_pictures(trace, graph) if is_whole else []:
+            add(fits, partial(str, picture))
         if microbatches_of(graph.plan):
             add(fits, lambda: pipeline_picture(trace, graph), place_of("pipeline", number))
         add(fits, lambda: schedule_picture(trace, graph), place_of("schedule", number))

@@ -234,12 +234,13 @@ def _with_ideal(
     begun = np.array([round(starts[place]) for place in places], np.int64)
     ended = np.array([round(starts[place] + took[place]) for place in places], np.int64)
     like = np.array([first[place] for place in places], np.int64)
-    below = bars.take(like).with_columns(
+    own = bars.take(like).without_events()
+    below = own.with_columns(
         row=np.array([number[process] * 2 + 1 for process, _ in places]),
         start=scene.begin + begun,
         duration=ended - begun,
         kind=np.full(len(like), IDEAL_KIND),
-        look=bars.look[like] + (len(scene.looks) - 1) // 2,
+        look=own.look + (len(scene.looks) - 1) // 2,
     )
     joined, _ = Bars.joined([bars.with_columns(row=bars.row.astype(np.int64) * 2), below])
     rows = [

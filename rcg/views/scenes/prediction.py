@@ -23,7 +23,7 @@ from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.what_if import LATEST_NS, from_simulation
 from rcg.trace.measured import Measured
 from rcg.views.data.colours import PREDICTED
-from rcg.views.scene import NOBODY, Bars, Scene
+from rcg.views.scene import Bars, Scene
 from rcg.views.scenes.timeline import cut_of
 
 Floats = npt.NDArray[np.float64]
@@ -117,18 +117,9 @@ def _calls_of(simulation: Simulation, scene: Scene) -> Bars:
     ]
     columns = np.rint(np.clip(np.array(calls, float).reshape(-1, 5), 0, LATEST_NS))
     row, op, execution, start, end = columns.astype(np.int64).T
-    nothing = np.zeros(len(row))
-    found = Bars().with_columns(
-        row=row,
-        op=op,
-        execution=execution,
-        start=start,
-        duration=end - start,
-        kind=nothing + PREDICTED,
-        look=nothing,
-        name=nothing,
-        peer=nothing + NOBODY,
-        bytes=nothing,
+    kind = np.full(len(row), PREDICTED)
+    found = Bars.of(
+        row=row, op=op, execution=execution, start=start, duration=end - start, kind=kind
     )
     return found.take(np.flatnonzero(start < end))
 

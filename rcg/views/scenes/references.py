@@ -15,7 +15,7 @@ from rcg.trace.analysis.events import TimeKind
 from rcg.trace.model import Recording, TensorTransfer
 from rcg.views.data.colours import KIND_LOOKS
 from rcg.views.data.lettering import DOT
-from rcg.views.scene import NO_OP, NOBODY, Bars, Name, Row, Scene
+from rcg.views.scene import Bars, Name, Row, Scene
 
 _MAX_TRANSFERS: Final = 5_000
 
@@ -50,13 +50,8 @@ def references_scene(trace: Recording) -> Scene | None:
             Row(target, label, "" if at == 0 else f"{at + 1}", target) for at in range(len(ends))
         ]
     row, start, duration, kind, name, size = np.array(columns, np.int64).reshape(-1, 6).T
-    nothing = np.full(len(row), NO_OP)
-    found, _ = Bars.joined([
-        Bars().with_columns(
-            row=row, start=start, duration=duration, kind=kind, look=kind, name=name, bytes=size,
-            execution=np.zeros(len(row)), op=nothing, peer=np.full(len(row), NOBODY),
-        )
-    ])  # fmt: skip
+    bars = Bars.of(row=row, start=start, duration=duration, kind=kind, name=name, bytes=size)
+    found, _ = Bars.joined([bars])
     begun = min(each.start_ns for each in shown) - trace.start_ns
     ended = max(each.end_ns for each in shown) - trace.start_ns
     words = [plural(len(trace.transfers), "transfer"), time_text(ended - begun)]

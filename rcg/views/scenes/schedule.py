@@ -43,6 +43,7 @@ from rcg.views.scene import (
     Row,
     Scene,
 )
+from rcg.views.scenes.causes import causes_of
 from rcg.views.scenes.names import OpNames, names_of
 from rcg.views.scenes.prediction import executions_within_budget, fit, prediction_of, scene_of
 from rcg.views.scenes.timeline import clock_words, cut_of
@@ -104,7 +105,8 @@ def schedule_scene(
     scene = _folded(graph.plan, scene)
     words += [*_explained(scene), *clock_words(scene.rows)]
     shown = (part.start_ns - start_ns, part.end_ns - start_ns) if part and not is_part else None
-    return replace(scene, about=f" {DOT} ".join(words), window=shown)
+    causes = scene.causes if is_part else causes_of(measured, scene.bars)
+    return replace(scene, about=f" {DOT} ".join(words), causes=causes, window=shown)
 
 
 def predicted_scene(
@@ -247,6 +249,7 @@ def _scheduled(plan: Plan, cut: Scene, is_shown: Column, *, is_outlined: bool = 
     return replace(
         cut,
         view="schedule",
+        about="",
         rows=tuple([replace(each, height=_LANE if each.under else _HEIGHT) for each in shown]),
         looks=_looks(cut.repeats, is_alone=is_outlined),
         ground="waiting or idle",
@@ -254,6 +257,7 @@ def _scheduled(plan: Plan, cut: Scene, is_shown: Column, *, is_outlined: bool = 
         links=cut.links.moved(moved),
         steps=(),
         paths=CriticalPaths(),
+        causes=np.empty(0, np.int64),
     )
 
 
@@ -339,7 +343,9 @@ def _folded(plan: Plan, scene: Scene) -> Scene:
             end = _before_next(many.start, many.end)
             of = own[many.row]
             parts.append(
-                bars.take(of).with_columns(
+                bars.take(of)
+                .without_events()
+                .with_columns(
                     row=np.full(len(of), len(rows)),
                     start=many.start,
                     duration=end - many.start,

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from rcg.views.data.packing import pack
-from rcg.views.scene import NOBODY, SUM, Bars, Column, CriticalPaths, Ints, Scene, Steps, Sums
+from rcg.views.scene import NOBODY, NONE, SUM, Bars, Column, CriticalPaths, Ints, Scene, Steps, Sums
 
 _LEVEL: Final = 6  # of compression
 _MAX_SUMS: Final = 60_000
@@ -69,6 +69,7 @@ def with_sums(scene: Scene, single: int) -> Scene:
         links=scene.links.moved(place),
         steps=tuple([_queue(each, until, length, bins) for each in scene.steps]),
         paths=_paths(scene.paths, until),
+        causes=_causes(scene.causes, kept, place, len(joined)),
         sums=Sums(until, length, int(is_merged.sum())),
     )
 
@@ -113,6 +114,15 @@ def _sums(bars: Bars, is_merged: Column, group: Column, row_of: Column, length: 
         longest=np.maximum.reduceat(bars.duration[bar], first),
         total=total,
     )
+
+
+def _causes(causes: Ints, kept: Ints, place: Ints, count: int) -> Ints:
+    """Return the causes of single bars that are single bars; ``place`` has the new ones."""
+    found = np.full(count if len(causes) else 0, NONE)
+    if len(causes):
+        of = causes[kept]
+        found[place[kept]] = np.where(of == NONE, NONE, place[of])
+    return found
 
 
 def _queue(queue: Steps, until: int, length: int, bins: int) -> Steps:

@@ -62,8 +62,9 @@ from rcg.views.scene import (
     Scene,
     Steps,
 )
+from rcg.views.scenes.causes import causes_of
 from rcg.views.scenes.names import OpNames, names_of
-from rcg.views.scenes.path import path_until, paths_of
+from rcg.views.scenes.path import path_within, paths_of
 
 _MAX_NAMES: Final = 1 << 16
 _MAX_DEPTH: Final = 8  # of spans inside spans
@@ -88,7 +89,7 @@ def timeline_scene(measured: Measured, *, part: Excerpt | None = None) -> Scene:
     scene = cut_of(measured, None if part is None else (part.start_ns, part.end_ns))
     firsts = {row.process: number for number, row in reversed([*enumerate(scene.rows)])}
     lanes = np.array([firsts[lane.process] for lane in graph.lanes])
-    found = paths_of(measured) if part is None else path_until(measured, part)
+    found = paths_of(measured) if part is None else path_within(measured, part)
     lost = sum(lane.lost for lane in graph.lanes)
     words = [_executions(scene) if part is None else part.words]
     words += [] if part else [f"{time_text(scene.end - scene.begin)} in all"]
@@ -96,7 +97,13 @@ def timeline_scene(measured: Measured, *, part: Excerpt | None = None) -> Scene:
     words += [f"{plural(lost, 'event')} {'was' if lost == 1 else 'were'} lost"] if lost else []
     start_ns, first = measured.start_ns, excerpt_of(measured) if part is None else None
     shown = None if first is None else (first.start_ns - start_ns, first.end_ns - start_ns)
-    return replace(scene, about=f" {DOT} ".join(words), paths=found.moved(lanes), window=shown)
+    return replace(
+        scene,
+        about=f" {DOT} ".join([*words, *filter(None, [scene.about])]),
+        paths=found.moved(lanes),
+        causes=causes_of(measured, scene.bars) if part is None else scene.causes,
+        window=shown,
+    )
 
 
 def clock_words(rows: Sequence[Row]) -> list[str]:
@@ -120,6 +127,8 @@ def cut_of(
     measured: Measured, window: tuple[int, int] | None = None, names: OpNames | None = None
 ) -> Scene:
     """Return the bars of a graph, whole ones, that are in a window; see ``timeline_scene``.
+
+    What it is about is what it leaves out.
 
     The names of its ops save time, if they are known.
     """
@@ -155,6 +164,7 @@ class _Cut:
         self._names = names
         self._numbers: dict[Name, int] = {}
         self._rows: list[Row] = []
+        self._deeper = 0  # spans that have no row
         self._bars: list[Bars] = []
         self._count = 0
         self._written: dict[str, _Ends] = {}
@@ -203,6 +213,7 @@ class _Cut:
             bytes=table.bytes[parts.row],
             op=np.where(op < len(ops), np.minimum(op, NO_OP), NO_OP),
             peer=np.where(is_waiting, peer, NOBODY),
+            event=parts.row,
         )
 
     def _add_row(self, lane: LaneTrace, part: str = "") -> int:
@@ -263,6 +274,7 @@ class _Cut:
         events = self._in_window(lane.events[lane.events["op"] >= SPAN_BASE])
         order = np.lexsort((-events["end_ns"], events["start_ns"]))
         depth = _depths(events[order])
+        self._deeper += int((depth >= _MAX_DEPTH).sum())
         for each in range(min(int(depth.max(initial=-1)) + 1, _MAX_DEPTH)):
             at = np.flatnonzero(depth == each)
             self._add_named(self._add_row(lane, SPANS), lane, events[order[at]], is_span=True)
@@ -289,7 +301,6 @@ class _Cut:
         kinds = [SPAN] * len(texts) if is_span else moved
         start = np.maximum(events["start_ns"], self._start_ns)
         end = np.minimum(events["end_ns"], self._end_ns)
-        nothing = np.full(len(events), NO_OP)
         self._add(
             row=np.full(len(events), row),
             start=start - self._start_ns,
@@ -298,12 +309,10 @@ class _Cut:
             name=np.array(names)[which],
             execution=events["execution"],
             bytes=events["bytes"],
-            op=nothing,
-            peer=nothing,
         )
 
     def _add(self, **columns: Column) -> None:
-        bars = Bars().with_columns(**columns, look=columns["kind"])
+        bars = Bars.of(**columns)
         self._bars.append(bars)
         self._count += len(bars)
 
@@ -351,7 +360,7 @@ class _Cut:
 
     def scene(self) -> Scene:
         """Return all that was added."""
-        steps = self._add_queues()
+        steps, deeper = self._add_queues(), self._deeper
         # The rows of a process follow each other: its ops, which were added first, and at last its
         # queue.
         first = {row.process: at for at, row in reversed([*enumerate(self._rows)])}
@@ -371,7 +380,7 @@ class _Cut:
         }
         return Scene(
             "timeline",
-            "",
+            f"{plural(deeper, 'span')} deeper than {_MAX_DEPTH} not shown" if deeper else "",
             begin,
             end,
             tuple([self._rows[at] for at in order]),
@@ -381,6 +390,7 @@ class _Cut:
             bars,
             Links.of(self._links()).moved(moved),
             tuple([replace(each, row=int(place[each.row])) for each in steps]),
+            queued="values on their way: written and not read yet",
             groups=groups,
             slots={channel.id: channel.slots for channel in carriers if channel.kind != TENSOR},
             repeats=self._names.repeats,

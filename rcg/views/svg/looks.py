@@ -11,7 +11,7 @@ from rcg.views.data import colours
 from rcg.views.data.colours import KIND_LOOKS
 from rcg.views.svg.canvas import Canvas, Paint, swatch
 
-_FRAMED: Final = {colours.TINTED: ".5", colours.OUTLINED: ".3", colours.FAINT: ".07"}
+_FRAMED: Final = (colours.TINTED, colours.OUTLINED, colours.FAINT)
 _SHOWN: Final = 3  # colours of a legend's entry
 
 
@@ -101,8 +101,10 @@ def _look(canvas: Canvas, look: colours.Look) -> Look:
             canvas.define("hidden", Paint("fill", "#f0c5a3", "#62330e"))
             return Look(canvas.paint("hidden"), "text")
         case colours.TINTED | colours.OUTLINED | colours.FAINT:
-            share = _FRAMED[look.style]
+            share = f"{look.share:g}".removeprefix("0")
             return Look(f' fill="{colour}" fill-opacity="{share}" stroke="{colour}"', "text")
+        case colours.SHADED:
+            return Look(f' fill="{colour}" fill-opacity="{look.share:g}"', "text", 0.0)
     radius = 2.0 if look.height == 1 else 0.0
     return Look(f' fill="{colour}"', _on(canvas, colour), radius)
 

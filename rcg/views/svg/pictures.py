@@ -9,26 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Final
 
 from rcg.ir.plan import Plan
 from rcg.text import stated, time_text
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.measured import Measured
 from rcg.trace.model import GraphTrace, Recording
+from rcg.views.data import ViewPayload
 from rcg.views.data.excerpts import MAX_EXECUTIONS, excerpt_of
 from rcg.views.data.figures import card_of, topology_figures_of
+from rcg.views.data.folding import LEVELS, fold
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
+from rcg.views.data.over_time import WORK
 from rcg.views.data.topology import topology_of
 from rcg.views.scene import CriticalPaths, Scene
+from rcg.views.scenes.heat import MANY, heat_scene, memory_scene, shares_scene
 from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.references import references_scene
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
+from rcg.views.scenes.topology import diagram_of, diagram_of_folded
 from rcg.views.svg.canvas import WIDTH
+from rcg.views.svg.diagram import shapes_of, svg_of
 from rcg.views.svg.scene import picture_of
 from rcg.views.svg.summary import summary_of
-from rcg.views.svg.topology import svg_of
+
+_MAX_BOXES: Final = 1200  # of a picture that is not the most folded one
 
 
 def topology_picture(
@@ -38,7 +46,7 @@ def topology_picture(
     actor_ids: Mapping[str, str] | None = None,
     addresses: Mapping[str, str] | None = None,
     channel_details: bool = False,
-    measured: tuple[GraphTrace, GraphSummary] | None = None,
+    measured: Measured | None = None,
 ) -> str:
     """Return actors, methods and the values between them as the text of an SVG file.
 
@@ -48,14 +56,49 @@ def topology_picture(
         actor_ids: Ray's ids of the actors, for hover texts.
         addresses: The addresses of the nodes of the cluster; None takes those of the record.
         channel_details: Show each call, and which channel carries each value.
-        measured: A record of the graph and its summary, for times and sizes in the picture.
+        measured: What it did, for times and sizes in the picture.
     """
     figures = None
     if measured is not None:
-        figures = topology_figures_of(*measured)
-        addresses = addresses_of(measured[0]) if addresses is None else addresses
+        figures = topology_figures_of(measured)
+        addresses = addresses_of(measured.graph) if addresses is None else addresses
     topology = topology_of(plan, actor_ids, addresses)
-    return svg_of(topology, title=title, channel_details=channel_details, measured=figures)
+    return svg_of(diagram_of(topology, channel_details=channel_details, figures=figures), title)
+
+
+def topology_payload(
+    plan: Plan, measured: Measured | None = None, addresses: Mapping[str, str] | None = None
+) -> ViewPayload:
+    """Return the topology for a widget: a picture for each level that shows more than the last.
+
+    Beside its shapes, a picture has the ops that each box and each line stands for. It has no
+    columns. The addresses of the nodes of the cluster are by default those of the record.
+    """
+    figures = None if measured is None else topology_figures_of(measured)
+    if addresses is None and measured is not None:
+        addresses = addresses_of(measured.graph)
+    topology = topology_of(plan, addresses=addresses)
+    pictures: dict[tuple[int, int], dict[str, Any]] = {}
+    for level in LEVELS:
+        folded = fold(topology, level, odd=figures.odd if figures else ())
+        size = len(folded.cards), len(folded.rows)
+        if size in pictures or (pictures and len(folded.rows) > _MAX_BOXES):
+            continue
+        diagram = diagram_of_folded(folded, figures)
+        shapes, legend, dark = shapes_of(diagram)
+        pictures[size] = {
+            "level": level,
+            "about": diagram.about,
+            "width": diagram.width,
+            "height": diagram.height,
+            "shapes": shapes,
+            "legend": legend,
+            "dark": dark,
+            "notes": diagram.groups,
+            "nodes": [box.ops for box in diagram.boxes],
+            "edges": [(line.source, line.target, line.count, line.ops) for line in diagram.lines],
+        }
+    return ViewPayload({"pictures": list(pictures.values())}, {})
 
 
 def summary_picture(summary: GraphSummary, width: float = WIDTH, *, has_answer: bool = True) -> str:
@@ -74,7 +117,7 @@ def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:
     if excerpt_of(Measured.of(trace, graph)) is None:
         return None
     scene = schedule_scene(Measured.of(trace, graph), is_part=True)
-    return picture_of(scene, title=stated("Schedule", graph.state), about=_about(trace, scene))
+    return _stated(scene, graph, _about(trace, scene))
 
 
 def pipeline_picture(trace: Recording, graph: GraphTrace) -> str | None:
@@ -83,7 +126,7 @@ def pipeline_picture(trace: Recording, graph: GraphTrace) -> str | None:
     None if the graph has no micro-batches, or no complete execution.
     """
     scene = pipeline_scene(Measured.of(trace, graph))
-    return None if scene is None else picture_of(scene, title=stated(scene.title, graph.state))
+    return None if scene is None else _stated(scene, graph)
 
 
 def predicted_schedule(plan: Plan, limit: int, state: str = "") -> str:
@@ -102,13 +145,44 @@ def timeline_picture(
     if part is None:
         return None
     scene = timeline_scene(Measured.of(trace, graph), part=part)
-    return picture_of(scene, title=stated("Timeline", graph.state), about=_about(trace, scene))
+    return _stated(scene, graph, _about(trace, scene))
 
 
 def whole_timeline_picture(trace: Recording, scene: Scene) -> str:
     """Return the timeline of a whole trace, whose scene is given."""
-    about = f"all {time_text(trace.duration_ns)}"
-    return picture_of(replace(scene, paths=CriticalPaths()), title="Whole trace", about=about)
+    return picture_of(replace(scene, paths=CriticalPaths()), title="Whole trace")
+
+
+def actors_pictures(trace: Recording, graph: GraphTrace) -> list[tuple[str, str]]:
+    """Return pictures with a row for each of many actors, and their names; none of few actors."""
+    if len(graph.plan.actors) < MANY:
+        return []
+    return [("Time by actor", shares_by_actor(trace, graph)), ("Heat", heat_picture(trace, graph))]
+
+
+def shares_by_actor(trace: Recording, graph: GraphTrace) -> str:
+    """Return where the time of each actor went."""
+    return _stated(shares_scene(Measured.of(trace, graph)), graph)
+
+
+def heat_picture(trace: Recording, graph: GraphTrace) -> str:
+    """Return which actors compute when."""
+    return _stated(heat_scene(Measured.of(trace, graph)), graph)
+
+
+def busy_picture(trace: Recording, graph: GraphTrace) -> str:
+    """Return which actors are busy when: idle time is hatched."""
+    return _stated(heat_scene(Measured.of(trace, graph), WORK, "Busy, actor by actor"), graph)
+
+
+def memory_picture(trace: Recording, graph: GraphTrace) -> str:
+    """Return how many bytes were written and not read yet."""
+    return _stated(memory_scene(Measured.of(trace, graph)), graph)
+
+
+def _stated(scene: Scene, graph: GraphTrace, about: str = "") -> str:
+    title = stated(scene.title or scene.view.capitalize(), graph.state)
+    return picture_of(scene, title=title, about=about)
 
 
 def references_picture(trace: Recording) -> str | None:

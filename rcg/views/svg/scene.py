@@ -326,7 +326,7 @@ class _Picture:
         )
         if not boxes:
             return ""
-        hover = f"up to {steps.most} of {steps.slots} frames written and not read yet"
+        hover = f"{self._scene.queued}, up to {self._scene.most_text(steps)}"
         return f'<path d="{boxes}"><title>{hover}</title></path>'
 
     # Words
@@ -334,7 +334,8 @@ class _Picture:
     def _legend(self, placed: Placed, links: set[int], *, has_path: bool) -> list[tuple[str, str]]:
         canvas, scene = self._canvas, self._scene
         entries = legend_of(canvas, scene.looks, set(placed.look.tolist()))
-        entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', scene.ground))
+        if scene.ground:
+            entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', scene.ground))
         if has_path:
             line = '<path{} fill="none" stroke-width="2.2" d="M0 2H6V8H14"/>'
             entries.append((line.format(canvas.paint("path")), "critical path"))
@@ -347,5 +348,5 @@ class _Picture:
                 entries.append((sign, look["title"]))
         if any(each.row in self._bands for each in scene.steps) and scene.depth:
             step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'
-            entries.append((step, f"frames that wait to be read, up to {scene.depth}"))
+            entries.append((step, f"{scene.queued}, up to {scene.depth_text(scene.depth)}"))
         return entries

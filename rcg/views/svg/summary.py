@@ -87,15 +87,17 @@ class _Summary:
             shapes += _moved(latency, x, y + keys_height + _APART)
             bottom = max(bottom, y + keys_height + (_APART + latency_height if latency else 0))
         label = figures.answer or figures.about
-        return canvas.document(shapes, self._width, round(bottom + MARGIN - 6), f"Profile: {label}")
+        return canvas.document(
+            shapes, self._width, round(bottom + MARGIN - 6), f"{figures.title}: {label}"
+        )
 
     def _heading(self) -> tuple[list[str], float]:
         """Return the lines above the bars, and where they end: the answer first."""
         figures, canvas = self._figures, self._canvas
         room = self._width - 2 * MARGIN
         if not figures.answer:
-            return canvas.heading("Profile", figures.about, room), _TOP
-        shapes = [canvas.text("Profile", MARGIN, MARGIN + 12, room, size=TITLE, bold=True)]
+            return canvas.heading(figures.title, figures.about, room), _TOP
+        shapes = [canvas.text(figures.title, MARGIN, MARGIN + 12, room, size=TITLE, bold=True)]
         y = MARGIN + 33.0
         for line in wrapped(figures.answer, int(room / SIZE / _MEAN_WIDTH_BOLD)):
             shapes.append(canvas.text(line, MARGIN, y, room, bold=True))
